@@ -1,0 +1,1 @@
+//! The mesh between workers: rings, doorbells, request and reply.

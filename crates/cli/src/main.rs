@@ -1,0 +1,3 @@
+//! dunlin: serve, bench, config, token, check.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The schema of every setting, its file form, validation and docs.

@@ -1,0 +1,1 @@
+//! Sessions, channels, history, presence and outboxes, without I/O or clock.

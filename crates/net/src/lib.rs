@@ -1,0 +1,1 @@
+//! Event loop, timing wheel, and TCP, HTTP and WebSocket servers and clients.

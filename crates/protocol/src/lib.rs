@@ -1,0 +1,1 @@
+//! Client protocols as state machines.

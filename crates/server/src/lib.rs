@@ -1,0 +1,1 @@
+//! Workers, server API and control thread of the push server.
