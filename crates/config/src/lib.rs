@@ -1,1 +1,96 @@
 //! The schema of every setting, its file form, validation and docs.
+//!
+//! [`Config`] is the one definition. The TOML file, the JSON Schema , the documented
+//! default file, the docs page and the commands of
+//! `dunlin config` are all read off it. The crate does no I/O: text goes in, a [`Config`] or a list
+//! of [`Fault`]s come out.
+//!
+//! Every key says when a change of it takes effect: at once on every connection, on
+//! connections opened from then on, or at the next start.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod api;
+mod channel;
+mod client;
+mod limits;
+mod log;
+mod secret;
+mod server;
+mod shutdown;
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use admin::Admin;
+pub use api::Api;
+pub use channel::{Channel, ChannelOptions, Overflow};
+pub use client::{Client, LongPoll, Token};
+pub use limits::Limits;
+pub use log::{Log, LogFormat, LogLevel};
+pub use secret::Secret;
+pub use server::Server;
+pub use shutdown::Shutdown;
+
+/// Takes effect at once, for every connection.
+pub(crate) const LIVE: &str = "live";
+/// Takes effect for connections opened after the change.
+pub(crate) const NEW_CONNECTIONS: &str = "new connections only";
+/// Takes effect at the next start.
+pub(crate) const RESTART: &str = "restart";
+
+/// Everything that can be set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Addresses and threads.
+    pub server: Server,
+    /// How clients connect and who they are.
+    pub client: Client,
+    /// The HTTP API through which a backend publishes.
+    pub api: Api,
+    /// What channels keep and who may do what in them.
+    pub channel: Channel,
+    /// The bound of everything that could grow. All hold before authentication too; each refusal is
+    /// counted in the metrics.
+    pub limits: Limits,
+    /// How the server leaves on SIGTERM.
+    pub shutdown: Shutdown,
+    /// The admin port.
+    pub admin: Admin,
+    /// What is logged, and in which form.
+    pub log: Log,
+}
+
+impl Config {
+    /// What `dunlin serve` runs without a file: everything is allowed without key or token, so it
+    /// stays on 127.0.0.1; a channel keeps its last 100
+    /// messages for 5 minutes and recovers; presence is off.
+    pub fn development() -> Config {
+        let channel = ChannelOptions {
+            history_size: 100,
+            history_ttl_ms: 300_000,
+            recover: true,
+            positioned: true,
+            allow_subscribe_for_client: true,
+            allow_subscribe_for_anonymous: true,
+            allow_publish_for_client: true,
+            allow_publish_for_anonymous: true,
+            allow_history_for_client: true,
+            allow_history_for_anonymous: true,
+            allow_presence_for_client: true,
+            allow_presence_for_anonymous: true,
+            ..ChannelOptions::default()
+        };
+        let mut config = Config {
+            channel: Channel { without_namespace: channel, namespaces: BTreeMap::new() },
+            ..Config::default()
+        };
+        config.client.anonymous = true;
+        config.client.demo_page = true;
+        config.api.without_key = true;
+        config
+    }
+}

@@ -1,0 +1,144 @@
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::LIVE;
+
+/// What channels keep and who may do what in them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Channel {
+    /// Options of channels whose name has no namespace, such as `news`.
+    pub without_namespace: ChannelOptions,
+    /// Options of channels by namespace: `chat:room1` has those of `[channel.namespaces.chat]`. An
+    /// option left out has its default, not the value of `without_namespace`. A channel of a
+    /// namespace that is not here is refused (error 102, unknown channel).
+    #[schemars(extend("x-applies" = LIVE))]
+    pub namespaces: BTreeMap<String, ChannelOptions>,
+}
+
+impl Channel {
+    /// The options that hold for a channel, by the part of its name before the first `:`; `None` when
+    /// that namespace does not exist.
+    pub fn options(&self, channel: &str) -> Option<&ChannelOptions> {
+        match channel.split_once(':') {
+            Some((namespace, _)) => self.namespaces.get(namespace),
+            None => Some(&self.without_namespace),
+        }
+    }
+}
+
+/// What a channel keeps and who may do what in it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ChannelOptions {
+    /// Messages a channel keeps; 0 keeps none.
+    #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
+    pub history_size: u32,
+    /// How long a channel keeps its messages after the last one was published; 0 keeps none.
+    #[schemars(range(max = 31_536_000_000_u64), extend("x-applies" = LIVE))]
+    pub history_ttl_ms: u64,
+    /// How long a channel remembers its offset and epoch after its last use, so that a client that
+    /// comes back within this time is told exactly what it missed. Not less than `history_ttl_ms`.
+    #[schemars(range(min = 1_000, max = 31_536_000_000_u64), extend("x-applies" = LIVE))]
+    pub history_meta_ttl_ms: u64,
+    /// Recovers every subscription: a client that reconnects is given what it missed. Needs history.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub recover: bool,
+    /// Watches the position of every subscription: a client that missed a message is told to
+    /// resubscribe. Needs history.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub positioned: bool,
+    /// Keeps who is subscribed, for presence and presence stats.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub presence: bool,
+    /// Tells subscribers when a client joins or leaves the channel.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub join_leave: bool,
+    /// What happens to a client that does not read as fast as messages arrive, once
+    /// `limits.outbox_bytes_max` is reached.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub overflow: Overflow,
+    /// Any client that is not anonymous may subscribe.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_subscribe_for_client: bool,
+    /// An anonymous client may subscribe.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_subscribe_for_anonymous: bool,
+    /// Any client that is not anonymous may publish.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_publish_for_client: bool,
+    /// A subscriber of the channel may publish to it.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_publish_for_subscriber: bool,
+    /// An anonymous client may publish.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_publish_for_anonymous: bool,
+    /// Any client that is not anonymous may read the history.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_history_for_client: bool,
+    /// A subscriber of the channel may read its history.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_history_for_subscriber: bool,
+    /// An anonymous client may read the history.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_history_for_anonymous: bool,
+    /// Any client that is not anonymous may ask who is present.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_presence_for_client: bool,
+    /// A subscriber of the channel may ask who is present.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_presence_for_subscriber: bool,
+    /// An anonymous client may ask who is present.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_presence_for_anonymous: bool,
+}
+
+impl Default for ChannelOptions {
+    fn default() -> ChannelOptions {
+        ChannelOptions {
+            history_size: 0,
+            history_ttl_ms: 0,
+            history_meta_ttl_ms: 86_400_000,
+            recover: false,
+            positioned: false,
+            presence: false,
+            join_leave: false,
+            overflow: Overflow::Disconnect,
+            allow_subscribe_for_client: false,
+            allow_subscribe_for_anonymous: false,
+            allow_publish_for_client: false,
+            allow_publish_for_subscriber: false,
+            allow_publish_for_anonymous: false,
+            allow_history_for_client: false,
+            allow_history_for_subscriber: false,
+            allow_history_for_anonymous: false,
+            allow_presence_for_client: false,
+            allow_presence_for_subscriber: false,
+            allow_presence_for_anonymous: false,
+        }
+    }
+}
+
+impl ChannelOptions {
+    /// Whether the channel keeps messages at all.
+    pub fn has_history(&self) -> bool {
+        self.history_size > 0 && self.history_ttl_ms > 0
+    }
+}
+
+/// What happens to a client whose outbox is full. Whatever is not delivered is counted, and the
+/// client is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum Overflow {
+    /// The client is disconnected (code 3008, slow) and recovers when it reconnects.
+    #[default]
+    Disconnect,
+    /// The oldest undelivered messages give way to new ones.
+    DropOldest,
+    /// Of the undelivered messages of a channel only the latest stays.
+    KeepLatest,
+}

@@ -1,0 +1,121 @@
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{LIVE, NEW_CONNECTIONS, RESTART};
+
+/// The bound of everything that could grow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Connections on the client port, all workers together.
+    #[schemars(range(min = 1, max = 100_000_000), extend("x-applies" = LIVE))]
+    pub connections_max: u32,
+    /// Connections from one address, all workers together; 0 means no bound. Behind a proxy every
+    /// client has the proxy's address.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub connections_per_address_max: u32,
+    /// Connections accepted in a second, all workers together; more wait in the backlog. 0 means no
+    /// bound.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub accepts_per_s_max: u32,
+    /// Request line and header fields of one HTTP request.
+    #[schemars(range(min = 512, max = 1_048_576), extend("x-applies" = NEW_CONNECTIONS))]
+    pub head_bytes_max: usize,
+    /// Header fields of one HTTP request.
+    #[schemars(range(min = 8, max = 256), extend("x-applies" = NEW_CONNECTIONS))]
+    pub headers_max: u16,
+    /// How long a request may take to arrive completely, a WebSocket handshake included, counted
+    /// from its first byte or from the connect.
+    #[schemars(range(min = 100, max = 600_000), extend("x-applies" = NEW_CONNECTIONS))]
+    pub head_timeout_ms: u64,
+    /// How long a connection may rest between two requests.
+    #[schemars(range(min = 100, max = 86_400_000), extend("x-applies" = NEW_CONNECTIONS))]
+    pub keep_alive_timeout_ms: u64,
+    /// Body of one HTTP request, a `batch` of the API included.
+    #[schemars(range(min = 1_024, max = 1_073_741_824), extend("x-applies" = NEW_CONNECTIONS))]
+    pub body_bytes_max: usize,
+    /// One WebSocket frame from a client.
+    #[schemars(range(min = 125, max = 1_073_741_824), extend("x-applies" = NEW_CONNECTIONS))]
+    pub frame_bytes_max: usize,
+    /// One WebSocket message from a client, its frames joined and inflated.
+    #[schemars(range(min = 125, max = 1_073_741_824), extend("x-applies" = NEW_CONNECTIONS))]
+    pub message_bytes_max: usize,
+    /// Data of one publication, whether a client or the API publishes it.
+    #[schemars(range(min = 1, max = 1_073_741_824), extend("x-applies" = LIVE))]
+    pub publication_bytes_max: usize,
+    /// Channels one client may be subscribed to.
+    #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
+    pub subscriptions_per_client_max: u32,
+    /// Length of a channel's name.
+    #[schemars(range(min = 1, max = 1_024), extend("x-applies" = LIVE))]
+    pub channel_bytes_max: usize,
+    /// Channels in existence, those without a subscriber but with history included, all workers
+    /// together.
+    #[schemars(range(min = 1, max = 1_000_000_000), extend("x-applies" = LIVE))]
+    pub channels_max: u32,
+    /// Bytes that wait for one client to read them; beyond it the channel's `overflow` policy acts.
+    #[schemars(range(min = 4_096, max = 1_073_741_824), extend("x-applies" = LIVE))]
+    pub outbox_bytes_max: usize,
+    /// Bytes that wait for clients to read them, all clients together; beyond it the slowest clients
+    /// are disconnected. A message many clients wait for counts once for each worker.
+    #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
+    pub pending_bytes_max: usize,
+    /// Bytes of history, all channels together; beyond it the oldest messages of the channels
+    /// published to leave early.
+    #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
+    pub history_bytes_max: usize,
+    /// Messages one history call may return.
+    #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
+    pub history_messages_max: u32,
+    /// Messages one recovery may return; a client that missed more is told it was not recovered.
+    #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
+    pub recovery_messages_max: u32,
+    /// Idempotency keys remembered, all workers together; beyond it the oldest is forgotten early.
+    #[schemars(range(min = 1, max = 100_000_000), extend("x-applies" = LIVE))]
+    pub idempotency_keys_max: u32,
+    /// Messages that fit the ring from one worker to another; a power of two.
+    #[schemars(range(min = 16, max = 1_048_576), extend("x-applies" = RESTART))]
+    pub bus_slots: u32,
+    /// Messages a worker holds back for another whose ring is full; beyond it they are refused, and
+    /// whoever misses one is told.
+    #[schemars(range(min = 16, max = 16_777_216), extend("x-applies" = RESTART))]
+    pub bus_backlog_messages_max: u32,
+    /// How long a worker waits for another worker's answer.
+    #[schemars(range(min = 10, max = 600_000), extend("x-applies" = LIVE))]
+    pub bus_request_timeout_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        const KIB: usize = 1 << 10;
+        const MIB: usize = 1 << 20;
+        const GIB: usize = 1 << 30;
+        Limits {
+            // Twice the million one small machine is asked to hold; at 300 B each, 600 MB.
+            connections_max: 2_000_000,
+            // As many as one address has ports for one destination.
+            connections_per_address_max: 65_535,
+            accepts_per_s_max: 100_000,
+            head_bytes_max: 16 * KIB,
+            headers_max: 100,
+            head_timeout_ms: 10_000,
+            keep_alive_timeout_ms: 75_000,
+            body_bytes_max: 4 * MIB,
+            frame_bytes_max: 64 * KIB,
+            message_bytes_max: 64 * KIB,
+            publication_bytes_max: MIB,
+            subscriptions_per_client_max: 128,
+            channel_bytes_max: 255,
+            channels_max: 4_000_000,
+            outbox_bytes_max: MIB,
+            pending_bytes_max: GIB,
+            history_bytes_max: GIB,
+            history_messages_max: 1_000,
+            recovery_messages_max: 1_000,
+            idempotency_keys_max: 1_000_000,
+            bus_slots: 4_096,
+            bus_backlog_messages_max: 65_536,
+            bus_request_timeout_ms: 5_000,
+        }
+    }
+}

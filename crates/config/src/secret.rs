@@ -1,0 +1,39 @@
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A key or a token. `Debug` and logs show that it is set, never what it is; serialisation keeps
+/// the value, because a written config must be readable again.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline, extend("format" = "password"))]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a secret value.
+    pub fn new(value: impl Into<String>) -> Secret {
+        Secret(value.into())
+    }
+
+    /// The value itself, for the code that has to compare or sign with it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Compares without giving away, by the time it takes, how many leading bytes agree.
+    pub fn matches(&self, candidate: &str) -> bool {
+        let (own, other) = (self.0.as_bytes(), candidate.as_bytes());
+        let mut difference = own.len() ^ other.len();
+        for (index, byte) in own.iter().enumerate() {
+            difference |= usize::from(byte ^ other.get(index).copied().unwrap_or(0));
+        }
+        std::hint::black_box(difference) == 0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(set)")
+    }
+}

@@ -1,0 +1,57 @@
+use std::net::{Ipv4Addr, SocketAddr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::RESTART;
+
+/// Addresses and threads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Server {
+    /// Where clients connect and a backend publishes: WebSocket, SSE, HTTP stream, long-poll and the
+    /// server API share this address. An address other than loopback is refused unless `api.keys`
+    /// and `client.token.hmac_secret` are set.
+    #[schemars(extend("x-applies" = RESTART, "format" = "socket-address"))]
+    pub client_addr: SocketAddr,
+    /// Where an operator looks: health, metrics, information. An address other than loopback is
+    /// refused unless `admin.token` is set.
+    #[schemars(extend("x-applies" = RESTART, "format" = "socket-address"))]
+    pub admin_addr: SocketAddr,
+    /// Threads that serve connections, each with its own event loop and listener; 0 means one per
+    /// core.
+    #[schemars(range(max = 128), extend("x-applies" = RESTART))]
+    pub workers: u8,
+    /// Gives each worker its own descriptor table, so that `RLIMIT_NOFILE` bounds the connections
+    /// of a worker and not of the process, and workers do not contend for one table.
+    #[schemars(extend("x-applies" = RESTART))]
+    pub own_descriptor_tables: bool,
+    /// Pins worker i to core i. For machines that run nothing else.
+    #[schemars(extend("x-applies" = RESTART))]
+    pub pin_workers: bool,
+    /// This node's number, part of every session id; different on each node of a cluster.
+    #[schemars(range(max = 4095), extend("x-applies" = RESTART))]
+    pub node: u16,
+    /// This node's name in `/info` and in logs; empty means host name and client port.
+    #[schemars(extend("x-applies" = RESTART))]
+    pub name: String,
+    /// Connections the kernel queues for each listener until the worker accepts them; the kernel
+    /// caps it at `net.core.somaxconn`.
+    #[schemars(range(min = 1, max = 1_048_576), extend("x-applies" = RESTART))]
+    pub backlog: u32,
+}
+
+impl Default for Server {
+    fn default() -> Server {
+        Server {
+            client_addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 8000)),
+            admin_addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 8001)),
+            workers: 0,
+            own_descriptor_tables: true,
+            pin_workers: false,
+            node: 0,
+            name: String::new(),
+            backlog: 65_535,
+        }
+    }
+}
