@@ -1,0 +1,80 @@
+//! Who a hub is and what it may use.
+
+/// Identity and limits of one worker's [`Hub`](crate::Hub). Every limit is per worker.
+#[derive(Debug, Clone)]
+pub struct HubConfig {
+    /// This node, below [`NODES_MAX`](crate::NODES_MAX).
+    pub node: u16,
+    /// This boot of the node, below [`BOOTS_MAX`](crate::BOOTS_MAX). A restarted worker gets
+    /// another one, so that its sessions' ids differ from those of its former life.
+    pub boot: u8,
+    /// This worker, below `workers`.
+    pub worker: u8,
+    /// Workers of the process, at most [`WORKERS_MAX`](crate::WORKERS_MAX).
+    pub workers: u8,
+    /// 0 for a worker's first life, one more after each restart.
+    pub life: u32,
+    /// Random, the same on every worker of the process: it places channels on home workers.
+    pub hash_seed: u64,
+    /// Random, different for every hub that is ever made: epochs come from it.
+    pub seed: u64,
+
+    /// Sessions, at most [`SESSIONS_MAX`](crate::SESSIONS_MAX).
+    pub sessions_max: u32,
+    /// Subscriptions of one session.
+    pub subscriptions_per_session_max: u16,
+    /// Channels with subscribers here, and channels at home here, each.
+    pub channels_max: u32,
+    /// Bytes of a channel's name.
+    pub channel_name_bytes_max: u16,
+    /// Requests to other workers under way at once.
+    pub requests_max: u32,
+    /// Milliseconds until a request to another worker is given up.
+    pub request_timeout_ms: u64,
+    /// Bytes of payload waiting for one other worker whose ring is full.
+    pub transmit_bytes_max: usize,
+    /// Memory for everything waiting in outboxes together: frames (shared ones once) and queue
+    /// entries. When it is used up the session that has been slow for longest pays first.
+    pub pending_bytes_max: usize,
+    /// Memory for history of all home channels together.
+    pub history_bytes_max: usize,
+    /// Default of [`ChannelOptions::history_meta_ttl_ms`](crate::ChannelOptions), not 0.
+    pub history_meta_ttl_ms: u64,
+    /// Idempotency keys remembered; the oldest give way.
+    pub idempotency_keys_max: usize,
+}
+
+impl Default for HubConfig {
+    /// One worker, alone, with the default limits. The seeds are constants: set them.
+    fn default() -> Self {
+        Self {
+            node: 0,
+            boot: 0,
+            worker: 0,
+            workers: 1,
+            life: 0,
+            hash_seed: 0,
+            seed: 0,
+            sessions_max: crate::SESSIONS_MAX as u32,
+            subscriptions_per_session_max: 128,
+            channels_max: 1 << 20,
+            channel_name_bytes_max: 255,
+            requests_max: 1 << 16,
+            request_timeout_ms: 5_000,
+            transmit_bytes_max: 64 << 20,
+            pending_bytes_max: 512 << 20,
+            history_bytes_max: 1 << 30,
+            history_meta_ttl_ms: 30 * 24 * 3600 * 1000,
+            idempotency_keys_max: 1 << 20,
+        }
+    }
+}
+
+/// The time, read once per turn of the worker's loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Now {
+    /// Monotonic milliseconds from any origin.
+    pub ms: u64,
+    /// Milliseconds of Unix time, for [`Publication::time_ms`](crate::Publication::time_ms).
+    pub unix_ms: u64,
+}

@@ -1,0 +1,91 @@
+//! The seam between the hub, which knows who gets what and in which order, and the protocols,
+//! which know how it is spelled.
+
+use crate::position::StreamPosition;
+use crate::publication::{ClientInfo, Publication};
+
+/// How a session wants its pushes spelled: an index below [`ENCODINGS_MAX`] whose meaning is the
+/// [`Encode`] implementation's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Encoding(pub u8);
+
+/// Most encodings, as four bits of a subscriber entry hold one.
+pub const ENCODINGS_MAX: usize = 16;
+
+/// Spells pushes. A broadcast is spelled once per worker and encoding, not per client.
+pub trait Encode {
+    /// Appends to `out` the complete bytes for the socket (WebSocket frame, SSE event, line of
+    /// JSON …) of `push`. Appends nothing when the encoding has no word for it: then no one who
+    /// uses it is sent anything. Must not touch what is in `out` already.
+    fn encode(&mut self, encoding: Encoding, push: &Push<'_>, out: &mut Vec<u8>);
+}
+
+/// What the hub sends to clients by itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Push<'a> {
+    /// A message of a channel.
+    Publication {
+        /// The channel.
+        channel: &'a str,
+        /// The message.
+        publication: &'a Publication,
+    },
+    /// Someone subscribed.
+    Join {
+        /// The channel.
+        channel: &'a str,
+        /// Who.
+        info: &'a ClientInfo,
+    },
+    /// Someone unsubscribed.
+    Leave {
+        /// The channel.
+        channel: &'a str,
+        /// Who.
+        info: &'a ClientInfo,
+    },
+    /// The server ended the subscription. Codes from 2500: subscribe again.
+    Unsubscribe {
+        /// The channel.
+        channel: &'a str,
+        /// One of [`crate::code`]'s unsubscribe codes, or the API caller's.
+        code: u32,
+        /// For people.
+        reason: &'a str,
+    },
+    /// The server subscribed the client.
+    Subscribe {
+        /// The channel.
+        channel: &'a str,
+        /// Where the subscription begins.
+        position: StreamPosition,
+        /// The client may recover from a position after a reconnect.
+        recoverable: bool,
+        /// Offsets have a meaning for the client.
+        positioned: bool,
+        /// Raw JSON from whoever subscribed it.
+        data: Option<&'a [u8]>,
+    },
+    /// Publications of the channel were dropped here because the client does not keep up.
+    Missed {
+        /// The channel.
+        channel: &'a str,
+        /// How many.
+        count: u64,
+    },
+    /// The last word before the connection is closed.
+    Disconnect {
+        /// One of [`crate::code`]'s disconnect codes, or the API caller's.
+        code: u32,
+        /// For people.
+        reason: &'a str,
+        /// The client should come back.
+        reconnect: bool,
+    },
+    /// A message for this session alone.
+    Message {
+        /// Raw JSON.
+        data: &'a [u8],
+    },
+}

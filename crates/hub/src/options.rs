@@ -1,0 +1,69 @@
+//! How a channel behaves.
+
+/// What a channel does, resolved by the caller from its namespace and handed in with each
+/// operation; a changed configuration therefore takes effect with the next operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelOptions {
+    /// Publications kept; 0: no history, no offsets.
+    pub history_size: u32,
+    /// Milliseconds the history is kept after the last publication; 0: no history.
+    pub history_ttl_ms: u64,
+    /// Milliseconds a stream's epoch and top offset are remembered after the last publication,
+    /// read or subscriber; 0: [`HubConfig::history_meta_ttl_ms`](crate::HubConfig).
+    pub history_meta_ttl_ms: u64,
+    /// Subscribers are listed in the channel's presence.
+    pub presence: bool,
+    /// Subscribers' arrival and departure are told to those who asked for it.
+    pub join_leave: bool,
+    /// Every subscriber is told join and leave, asked or not.
+    pub force_push_join_leave: bool,
+    /// Every subscription is positioned, asked or not.
+    pub force_positioning: bool,
+    /// Every subscription is recoverable, asked or not.
+    pub force_recovery: bool,
+    /// What happens to a subscriber who does not keep up.
+    pub overflow: Overflow,
+    /// Largest payload in bytes; 0: unlimited here.
+    pub publication_bytes_max: u32,
+    /// Most publications handed over by a recovery; more missed: not recovered. 0: unlimited.
+    pub recovery_publications_max: u32,
+}
+
+impl Default for ChannelOptions {
+    fn default() -> Self {
+        Self {
+            history_size: 0,
+            history_ttl_ms: 0,
+            history_meta_ttl_ms: 0,
+            presence: false,
+            join_leave: false,
+            force_push_join_leave: false,
+            force_positioning: false,
+            force_recovery: false,
+            overflow: Overflow::Disconnect,
+            publication_bytes_max: 0,
+            recovery_publications_max: 0,
+        }
+    }
+}
+
+impl ChannelOptions {
+    /// True when the channel numbers and keeps its publications.
+    pub fn keeps_history(&self) -> bool {
+        self.history_size > 0 && self.history_ttl_ms > 0
+    }
+}
+
+/// What gives way when a session's outbox is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overflow {
+    /// The session: disconnected with code 3008 "slow", to come back and recover.
+    #[default]
+    Disconnect,
+    /// The oldest publications waiting; [`Push::Missed`](crate::Push::Missed) tells the client.
+    DropOldest,
+    /// Publications waiting which a later one with the same key (without a key: of the same
+    /// channel) made obsolete, then the oldest; [`Push::Missed`](crate::Push::Missed) tells the
+    /// client.
+    KeepLatest,
+}

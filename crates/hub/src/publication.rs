@@ -1,0 +1,85 @@
+//! What travels through a channel.
+
+use std::sync::Arc;
+
+use crate::session_id::SessionId;
+
+/// One message of a channel, as its home worker numbered it. Shared as `Arc` by history, every
+/// worker and every event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Publication {
+    /// Number in the channel's stream, from 1 without holes; 0 when the channel keeps no history
+    /// (or the publisher skipped it).
+    pub offset: u64,
+    /// The payload: raw JSON, not looked at by the hub.
+    pub data: Box<[u8]>,
+    /// Who published it, when a client did.
+    pub info: Option<Arc<ClientInfo>>,
+    /// Labels by the publisher; delivered to clients.
+    pub tags: Tags,
+    /// What the publication is about, for [`Overflow::KeepLatest`](crate::Overflow::KeepLatest).
+    pub key: Option<Box<str>>,
+    /// When the home worker took it, Unix time in milliseconds.
+    pub time_ms: u64,
+}
+
+/// Labels of a publication: name and value.
+pub type Tags = Box<[(Box<str>, Box<str>)]>;
+
+impl Publication {
+    /// Bytes of memory it stands for in the bounds of history and backlogs.
+    pub(crate) fn cost(&self) -> usize {
+        publication_cost(self.data.len(), &self.tags, self.key.as_deref())
+    }
+}
+
+fn publication_cost(data: usize, tags: &Tags, key: Option<&str>) -> usize {
+    const RECORD: usize = size_of::<Publication>() + 2 * size_of::<usize>();
+    let tags: usize = tags.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
+    RECORD + data + tags + key.map_or(0, str::len)
+}
+
+/// Who a client is, as other clients see it in presence, join and leave messages and publications.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// The user, empty when anonymous.
+    pub user: Box<str>,
+    /// The session.
+    pub client: SessionId,
+    /// Raw JSON about the connection.
+    pub conn_info: Option<Box<[u8]>>,
+    /// Raw JSON about the connection in this channel.
+    pub chan_info: Option<Box<[u8]>>,
+}
+
+/// A request to publish.
+#[derive(Debug, Clone, Default)]
+pub struct Publish {
+    /// The payload: raw JSON, one value without a line break outside strings.
+    pub data: Box<[u8]>,
+    /// See [`Publication::tags`].
+    pub tags: Tags,
+    /// See [`Publication::info`].
+    pub info: Option<Arc<ClientInfo>>,
+    /// See [`Publication::key`].
+    pub key: Option<Box<str>>,
+    /// A second publish into the same channel with the same key, within the time-to-live, is not
+    /// published and answered with the first one's position.
+    pub idempotency_key: Option<Box<str>>,
+    /// Milliseconds the key is remembered; 5 minutes when `None`.
+    pub idempotency_ttl_ms: Option<u32>,
+    /// Deliver to present subscribers only: not numbered, not kept.
+    pub skip_history: bool,
+    /// Greater than 0: suppressed unless greater than the version published last into this
+    /// (history-keeping) channel.
+    pub version: u64,
+    /// Versions compare only within the same epoch; empty: regardless.
+    pub version_epoch: Box<str>,
+}
+
+impl Publish {
+    pub(crate) fn cost(&self) -> usize {
+        publication_cost(self.data.len(), &self.tags, self.key.as_deref())
+            + self.idempotency_key.as_deref().map_or(0, str::len)
+    }
+}

@@ -1,0 +1,185 @@
+//! What callers hand to the hub's operations.
+
+use crate::encode::Encoding;
+use crate::position::StreamPosition;
+use crate::session_id::SessionId;
+
+/// A session to open.
+#[derive(Debug, Clone)]
+pub struct NewSession<'a> {
+    /// The caller's name for it, a connection id for instance; comes back in events and flushes.
+    pub tag: u64,
+    /// How its pushes are spelled.
+    pub encoding: Encoding,
+    /// Whose it is; empty: nobody's, reached by its id alone.
+    pub user: &'a str,
+    /// Raw JSON about the connection for [`ClientInfo`](crate::ClientInfo).
+    pub conn_info: Option<Box<[u8]>>,
+    /// Bytes that may wait in its outbox before a channel's overflow policy applies.
+    pub outbox_bytes_max: u32,
+    /// A long-poll: lives until it has something to answer. Marked so in [`Flush`].
+    pub poll: bool,
+    /// Nothing is flushed until [`Hub::release`](crate::Hub::release).
+    pub held: bool,
+}
+
+impl Default for NewSession<'_> {
+    fn default() -> Self {
+        Self {
+            tag: 0,
+            encoding: Encoding(0),
+            user: "",
+            conn_info: None,
+            outbox_bytes_max: 1 << 20,
+            poll: false,
+            held: false,
+        }
+    }
+}
+
+/// What one subscription wants.
+#[derive(Debug, Clone, Default)]
+pub struct Subscribe {
+    /// Hand over what was published after this position, if the history still holds all of it.
+    pub recover: Option<StreamPosition>,
+    /// The client follows offsets.
+    pub positioned: bool,
+    /// The client may come back and recover.
+    pub recoverable: bool,
+    /// The client wants to be told join and leave (if the channel has them).
+    pub join_leave: bool,
+    /// Raw JSON about the connection in this channel, for [`ClientInfo`](crate::ClientInfo).
+    pub chan_info: Option<Box<[u8]>>,
+    /// The server subscribes the client, which did not ask.
+    pub server_side: bool,
+    /// Push [`Push::Subscribe`](crate::Push::Subscribe) and the recovered publications into the
+    /// session: for a server-side subscription of a client that is connected already.
+    pub announce: bool,
+    /// Raw JSON that goes with the announcement.
+    pub data: Option<Box<[u8]>>,
+}
+
+/// Which part of a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HistoryFilter {
+    /// Only what is after (reverse: before) this position.
+    pub since: Option<StreamPosition>,
+    /// At most so many; `None`: all; 0: only the position.
+    pub limit: Option<u32>,
+    /// Newest first.
+    pub reverse: bool,
+}
+
+/// Which of a user's sessions to disconnect, and with which words.
+#[derive(Debug, Clone, Default)]
+pub struct DisconnectUser {
+    /// Only this session.
+    pub client: Option<SessionId>,
+    /// All but these.
+    pub except: Vec<SessionId>,
+    /// Disconnect code.
+    pub code: u32,
+    /// For people.
+    pub reason: Box<str>,
+}
+
+/// Which of a user's sessions to unsubscribe, and with which words.
+#[derive(Debug, Clone, Default)]
+pub struct UnsubscribeUser {
+    /// Only this session.
+    pub client: Option<SessionId>,
+    /// Unsubscribe code.
+    pub code: u32,
+    /// For people.
+    pub reason: Box<str>,
+}
+
+/// Which of a user's sessions to subscribe, and how. Announced to each of them.
+#[derive(Debug, Clone, Default)]
+pub struct SubscribeUser {
+    /// Only this session.
+    pub client: Option<SessionId>,
+    /// How; `server_side` and `announce` are implied.
+    pub subscribe: Subscribe,
+}
+
+/// A session with something to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flush {
+    /// The session.
+    pub session: SessionId,
+    /// The caller's name for it.
+    pub tag: u64,
+    /// It is a long-poll: answer it and close it.
+    pub poll: bool,
+}
+
+/// What is known of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionView<'a> {
+    /// The caller's name for it.
+    pub tag: u64,
+    /// How its pushes are spelled.
+    pub encoding: Encoding,
+    /// Whose it is.
+    pub user: &'a str,
+    /// Subscriptions, those under way included.
+    pub subscriptions: u16,
+    /// See [`NewSession::poll`].
+    pub poll: bool,
+    /// See [`NewSession::held`].
+    pub held: bool,
+    /// See [`Hub::set_blocked`](crate::Hub::set_blocked).
+    pub blocked: bool,
+    /// Disconnected by the hub, not yet closed by the caller.
+    pub closing: bool,
+    /// Bytes waiting in its outbox.
+    pub outbox_bytes: u32,
+}
+
+/// Gauges and counters of one hub since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Sessions open.
+    pub sessions: u64,
+    /// Different named users with sessions here.
+    pub users: u64,
+    /// Subscriptions, those under way included.
+    pub subscriptions: u64,
+    /// Channels with subscribers here.
+    pub channels: u64,
+    /// Channels at home here.
+    pub home_channels: u64,
+    /// Memory held by history.
+    pub history_bytes: u64,
+    /// Memory held for outboxes: frames and queue entries.
+    pub pending_memory_bytes: u64,
+    /// Bytes waiting in all outboxes, a shared frame counted for each.
+    pub pending_bytes: u64,
+    /// Payload waiting for other workers.
+    pub transmit_bytes: u64,
+    /// Publications taken by channels at home here.
+    pub publications: u64,
+    /// Pushes put into outboxes.
+    pub deliveries: u64,
+    /// Publications dropped from outboxes, each marked to its client.
+    pub dropped: u64,
+    /// Sessions disconnected for a full outbox or a used-up budget.
+    pub slow_disconnects: u64,
+    /// Subscriptions ended because the stream could not be vouched for.
+    pub gaps: u64,
+    /// Recoveries asked for and granted.
+    pub recovered: u64,
+    /// Recoveries asked for and not possible.
+    pub unrecovered: u64,
+    /// Messages a full ring gave back.
+    pub transmit_refused: u64,
+    /// Requests refused or replies replaced because the queue to a worker was full.
+    pub overloaded: u64,
+    /// Requests not answered in time.
+    pub timeouts: u64,
+    /// Publications evicted from history for memory, before their time.
+    pub history_evicted: u64,
+    /// Idempotency keys forgotten before their time.
+    pub idempotency_evicted: u64,
+}
