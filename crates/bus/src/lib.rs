@@ -1,1 +1,52 @@
 //! The mesh between workers: rings, doorbells, request and reply.
+//!
+//! [`mesh`] makes one [`Endpoint`] for each thread that takes part. From every endpoint to every
+//! other runs an *edge*: a bounded single-producer single-consumer ring. A receiver learns which
+//! edges hold something from one word of *ready bits*, so receiving with all quiet costs the same
+//! for 2 endpoints and for 128.
+//!
+//! Sending to a thread that is awake costs no system call. A thread that goes to sleep says so
+//! ([`State`]: run, sleep, notified), looks once more, and is rung through an eventfd, its
+//! *doorbell*, once for each sleep.
+//!
+//! A full edge refuses the message and gives it back ([`Refused`]); the sender hears when there
+//! is room ([`Endpoint::poll_room`]). Requests find their replies through [`Requests`].
+//!
+//! ```
+//! use std::sync::Arc;
+//! use dunlin_bus::{MeshConfig, mesh};
+//!
+//! let mut endpoints = mesh::<Arc<str>>(3, &MeshConfig::default())?;
+//! let [a, b, c] = &mut endpoints[..] else { unreachable!() };
+//! a.send(1, "to b alone".into())?;
+//! let all: Arc<str> = "to everyone else".into();
+//! assert_eq!(a.broadcast(|_| Arc::clone(&all)).sent, 2);
+//! a.flush(); // rings whoever sleeps
+//!
+//! assert_eq!(b.recv(), Some((0, "to b alone".into())));
+//! assert_eq!(b.recv(), Some((0, Arc::clone(&all))));
+//! assert_eq!(c.recv(), Some((0, all)));
+//! assert!(c.recv().is_none() && c.prepare_sleep()); // and now epoll_wait(-1)
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod counter;
+mod doorbell;
+mod endpoint;
+mod mesh;
+mod port;
+mod refused;
+mod requests;
+mod ring;
+mod stats;
+mod sync;
+
+#[cfg(all(test, loom))]
+mod models;
+
+pub use endpoint::Endpoint;
+pub use mesh::{ENDPOINTS_MAX, MeshConfig, mesh};
+pub use port::State;
+pub use refused::{Broadcast, Refused};
+pub use requests::{RequestId, Requests, TableFull};
+pub use stats::{EdgeStats, Monitor};

@@ -1,0 +1,73 @@
+//! What wakes an endpoint that sleeps.
+
+#[cfg(not(loom))]
+pub(crate) use eventfd::Doorbell;
+#[cfg(loom)]
+pub(crate) use model::Doorbell;
+
+#[cfg(not(loom))]
+mod eventfd {
+    use std::{
+        io,
+        os::fd::{AsFd, BorrowedFd, OwnedFd},
+    };
+
+    use rustix::event::EventfdFlags;
+
+    /// An eventfd that is written and never read.
+    ///
+    /// Registered edge-triggered, each write is an event of its own, so the counter need not be
+    /// brought back to zero. It overflows after 2^64 − 2 wakes.
+    #[derive(Debug)]
+    pub(crate) struct Doorbell(OwnedFd);
+
+    impl Doorbell {
+        pub(crate) fn new() -> io::Result<Doorbell> {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            Ok(Doorbell(rustix::event::eventfd(0, flags)?))
+        }
+
+        pub(crate) fn ring(&self) -> io::Result<()> {
+            rustix::io::retry_on_intr(|| rustix::io::write(&self.0, &1u64.to_ne_bytes()))?;
+            Ok(())
+        }
+
+        pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+}
+
+#[cfg(loom)]
+mod model {
+    use std::io;
+
+    use loom::sync::{Condvar, Mutex};
+
+    /// An edge-triggered eventfd as loom can explore it: a ring is remembered until a wait.
+    #[derive(Debug)]
+    pub(crate) struct Doorbell {
+        rung: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Doorbell {
+        pub(crate) fn new() -> io::Result<Doorbell> {
+            Ok(Doorbell { rung: Mutex::new(false), changed: Condvar::new() })
+        }
+
+        pub(crate) fn ring(&self) -> io::Result<()> {
+            *self.rung.lock().unwrap() = true;
+            self.changed.notify_one();
+            Ok(())
+        }
+
+        pub(crate) fn wait(&self) {
+            let mut rung = self.rung.lock().unwrap();
+            while !*rung {
+                rung = self.changed.wait(rung).unwrap();
+            }
+            *rung = false;
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Every endpoint joined to every other.
+
+use std::{io, sync::OnceLock};
+
+use crate::{
+    endpoint::Endpoint,
+    port::{Port, State},
+    ring::{Consumer, Producer, Ring},
+    stats::{EdgeStats, Source},
+    sync::Arc,
+};
+
+/// The most endpoints a mesh can have: a session id has 7 bits for its worker.
+pub const ENDPOINTS_MAX: usize = 128;
+
+/// Bounds of a mesh.
+#[derive(Debug, Clone)]
+pub struct MeshConfig {
+    /// Messages an edge holds before it refuses one. At least 1.
+    pub ring_slots: usize,
+    /// Messages an edge has memory for when it is first used; it doubles as needed up to
+    /// `ring_slots`. An edge never used costs 16 bytes.
+    pub ring_slots_initial: usize,
+    /// Messages received from one sender before the next one has its turn. At least 1.
+    pub burst: usize,
+}
+
+impl Default for MeshConfig {
+    fn default() -> MeshConfig {
+        MeshConfig { ring_slots: 1024, ring_slots_initial: 32, burst: 64 }
+    }
+}
+
+/// Makes a mesh; the endpoint at index *i* of the result is endpoint *i*.
+///
+/// Opens one eventfd an endpoint. A thread that takes its own descriptor table
+/// (`unshare(CLONE_FILES)`) must do so after this, and can use its endpoint all the same.
+///
+/// # Errors
+/// `InvalidInput` unless `endpoints` is in `1..=`[`ENDPOINTS_MAX`]; otherwise what `eventfd(2)`
+/// says, `EMFILE` most likely.
+pub fn mesh<T: Send>(endpoints: usize, config: &MeshConfig) -> io::Result<Vec<Endpoint<T>>> {
+    if !(1..=ENDPOINTS_MAX).contains(&endpoints) {
+        let message = format!("a mesh has 1 to {ENDPOINTS_MAX} endpoints, not {endpoints}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let ports = (0..endpoints).map(|_| Port::new(endpoints)).collect::<io::Result<_>>()?;
+    let shared = Arc::new(Shared {
+        ports,
+        edges: (0..endpoints * endpoints).map(|_| OnceLock::new()).collect(),
+        config: config.clone(),
+    });
+    Ok((0..endpoints).map(|index| Endpoint::new(Arc::clone(&shared), index, config)).collect())
+}
+
+/// What all endpoints of a mesh hold together.
+pub(crate) struct Shared<T> {
+    pub(crate) ports: Box<[Port]>,
+    /// The edge from *i* to *j* at `i * endpoints + j`; set by *i* with the first message.
+    edges: Box<[OnceLock<Arc<Ring<T>>>]>,
+    config: MeshConfig,
+}
+
+impl<T> Shared<T> {
+    /// The sending end, for endpoint `from`, which asks once.
+    #[cold]
+    pub(crate) fn open_edge(&self, from: usize, to: usize) -> Producer<T> {
+        let ring = Arc::new(Ring::new(self.config.ring_slots_initial, self.config.ring_slots));
+        let unused = self.edges[from * self.ports.len() + to].set(Arc::clone(&ring)).is_ok();
+        assert!(unused, "an edge is opened once, by the one endpoint that sends on it");
+        // SAFETY: the ring is new, and the assertion above keeps it from getting a second
+        // producer.
+        unsafe { Producer::new(ring) }
+    }
+
+    /// The receiving end, for endpoint `to`, which asks until it has it and not again; `None`
+    /// while nothing was sent.
+    #[cold]
+    pub(crate) fn join_edge(&self, from: usize, to: usize) -> Option<Consumer<T>> {
+        let ring = self.edges[from * self.ports.len() + to].get()?;
+        // SAFETY: there is one endpoint `to`, and it keeps the consumer for as long as it lives.
+        Some(unsafe { Consumer::new(Arc::clone(ring)) })
+    }
+}
+
+impl<T> Source for Shared<T>
+where
+    T: Send,
+{
+    fn endpoints(&self) -> usize {
+        self.ports.len()
+    }
+
+    fn state(&self, endpoint: usize) -> State {
+        self.ports[endpoint].state()
+    }
+
+    fn edge(&self, from: usize, to: usize) -> Option<EdgeStats> {
+        self.edge_stats(from, to)
+    }
+}
+
+impl<T> Shared<T> {
+    pub(crate) fn edge_stats(&self, from: usize, to: usize) -> Option<EdgeStats> {
+        let ring = self.edges.get(from * self.ports.len() + to)?.get()?;
+        let (sent, received) = ring.positions();
+        let counters = &ring.counters;
+        Some(EdgeStats {
+            from,
+            to,
+            sent,
+            received,
+            depth: sent - received,
+            refused: counters.refused.get(),
+            wakes_sent: counters.wakes_sent.get(),
+            wakes_suppressed: counters.wakes_suppressed.get(),
+            wakes_failed: counters.wakes_failed.get(),
+            slots: counters.slots.get(),
+        })
+    }
+}

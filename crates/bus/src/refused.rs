@@ -1,0 +1,88 @@
+//! What becomes of a message the mesh does not take.
+
+use std::fmt;
+
+/// A message that was not sent, and why. The message comes back with it.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Refused<T> {
+    /// The edge holds as many messages as it may. Try again when
+    /// [`poll_room`](crate::Endpoint::poll_room) names `to`.
+    Full {
+        /// The endpoint it was for.
+        to: usize,
+        /// The message.
+        value: T,
+    },
+    /// The receiving endpoint was dropped; nobody will ever read the edge.
+    Closed {
+        /// The endpoint it was for.
+        to: usize,
+        /// The message.
+        value: T,
+    },
+    /// The mesh has no endpoint of that number.
+    Unknown {
+        /// The endpoint it was for.
+        to: usize,
+        /// The message.
+        value: T,
+    },
+}
+
+impl<T> Refused<T> {
+    /// The endpoint the message was for.
+    pub fn to(&self) -> usize {
+        match self {
+            Refused::Full { to, .. } | Refused::Closed { to, .. } | Refused::Unknown { to, .. } => {
+                *to
+            }
+        }
+    }
+
+    /// The message.
+    pub fn into_value(self) -> T {
+        match self {
+            Refused::Full { value, .. }
+            | Refused::Closed { value, .. }
+            | Refused::Unknown { value, .. } => value,
+        }
+    }
+
+    /// Whether trying again later can help.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Refused::Full { .. })
+    }
+}
+
+impl<T> fmt::Display for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Full { to, .. } => write!(f, "the edge to endpoint {to} is full"),
+            Refused::Closed { to, .. } => write!(f, "endpoint {to} is gone"),
+            Refused::Unknown { to, .. } => write!(f, "the mesh has no endpoint {to}"),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, to) = match self {
+            Refused::Full { to, .. } => ("Full", to),
+            Refused::Closed { to, .. } => ("Closed", to),
+            Refused::Unknown { to, .. } => ("Unknown", to),
+        };
+        f.debug_struct(name).field("to", to).finish_non_exhaustive()
+    }
+}
+
+impl<T> std::error::Error for Refused<T> {}
+
+/// What became of a [broadcast](crate::Endpoint::broadcast).
+#[derive(Debug)]
+#[must_use = "messages that were refused are in here"]
+pub struct Broadcast<T> {
+    /// Endpoints it was sent to.
+    pub sent: usize,
+    /// The messages that were not sent; allocates only if there are any.
+    pub refused: Vec<Refused<T>>,
+}

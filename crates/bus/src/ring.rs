@@ -1,0 +1,365 @@
+//! One edge of the mesh: a bounded queue with one producer and one consumer.
+//!
+//! Positions count messages since the edge began and never wrap (`u64`); a position's slot is
+//! `position & mask` of the segment that holds it. An edge begins with a small segment. A producer
+//! that finds its segment full, while fewer than `slots_max` messages are queued, links a segment
+//! of twice the size and goes on there; the consumer follows when it has emptied the old one, and
+//! frees it. So memory follows the deepest queue an edge has seen, not the bound, and [`trim`]
+//! brings it back after a burst.
+//!
+//! Either side compares its own position with a cached limit and touches the other's cache line
+//! only when it has reached that limit: one compare, one copy and one store a message.
+//!
+//! [`trim`]: Producer::trim
+
+use std::{mem::MaybeUninit, ptr::NonNull};
+
+use crate::{
+    counter::Counter,
+    sync::{Arc, AtomicBool, AtomicPtr, AtomicU64, Ordering, Padded, UnsafeCell, fence},
+};
+
+/// What both ends of an edge share.
+pub(crate) struct Ring<T> {
+    slots_max: u64,
+    slots_min: usize,
+    /// One past the last message written. Stored by the producer alone.
+    tail: Padded<AtomicU64>,
+    /// Stored by the consumer alone.
+    consumed: Padded<Consumed<T>>,
+    pub(crate) counters: Padded<Counters>,
+}
+
+struct Consumed<T> {
+    /// The next message to be read.
+    head: AtomicU64,
+    /// The segment the consumer reads; everything linked behind it is alive.
+    segment: UnsafeCell<NonNull<Segment<T>>>,
+    /// The producer was refused and wants to hear of room. The only field of this line that the
+    /// producer writes, and it does so only when the ring is full.
+    starved: AtomicBool,
+}
+
+/// Written by the producer, read by whoever watches; not on the lines that carry the messages.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) refused: Counter,
+    pub(crate) wakes_sent: Counter,
+    pub(crate) wakes_suppressed: Counter,
+    pub(crate) wakes_failed: Counter,
+    /// Slots of the segment in use.
+    pub(crate) slots: Counter,
+}
+
+struct Segment<T> {
+    /// Position of the first message in this segment, which is one past the last of the segment
+    /// before it.
+    base: u64,
+    mask: u64,
+    next: AtomicPtr<Segment<T>>,
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+}
+
+// SAFETY: a slot is written by the one `Producer` before the release store of `tail`, read by the
+// one `Consumer` after the acquire load of it, and written again only after the acquire load of a
+// `head` past it. Values cross threads, hence `T: Send`; no `&T` is ever shared.
+unsafe impl<T: Send> Send for Ring<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Ring<T> {}
+
+impl<T> Segment<T> {
+    fn allocate(base: u64, slots: usize) -> NonNull<Segment<T>> {
+        debug_assert!(slots.is_power_of_two(), "a position is masked, not divided");
+        let segment = Segment {
+            base,
+            mask: slots as u64 - 1,
+            next: AtomicPtr::new(std::ptr::null_mut()),
+            slots: (0..slots).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
+        };
+        NonNull::from(Box::leak(Box::new(segment)))
+    }
+
+    #[inline(always)]
+    fn slot(&self, position: u64) -> &UnsafeCell<MaybeUninit<T>> {
+        &self.slots[(position & self.mask) as usize]
+    }
+}
+
+impl<T> Ring<T> {
+    /// A ring that refuses the message beyond `slots_max` and begins with room for `slots_min`
+    /// (rounded up to a power of two).
+    ///
+    /// The caller makes exactly one [`Producer`] and one [`Consumer`] of it.
+    pub(crate) fn new(slots_min: usize, slots_max: usize) -> Ring<T> {
+        let slots_max = slots_max.max(1);
+        let slots_min = slots_min.clamp(1, slots_max).next_power_of_two();
+        let counters = Counters::default();
+        counters.slots.set(slots_min as u64);
+        Ring {
+            slots_max: slots_max as u64,
+            slots_min,
+            tail: Padded(AtomicU64::new(0)),
+            consumed: Padded(Consumed {
+                head: AtomicU64::new(0),
+                segment: UnsafeCell::new(Segment::allocate(0, slots_min)),
+                starved: AtomicBool::new(false),
+            }),
+            counters: Padded(counters),
+        }
+    }
+
+    /// Messages ever sent, and ever received. Read apart, so a moment may lie between them.
+    pub(crate) fn positions(&self) -> (u64, u64) {
+        let head = self.consumed.head.load(Ordering::Acquire);
+        (self.tail.load(Ordering::Relaxed).max(head), head)
+    }
+}
+
+impl<T> Drop for Ring<T> {
+    fn drop(&mut self) {
+        let mut position = self.consumed.head.load(Ordering::Relaxed);
+        let tail = self.tail.load(Ordering::Relaxed);
+        let mut current = self.consumed.segment.with(|segment| {
+            // SAFETY: both ends are gone, nobody else reaches the field.
+            unsafe { *segment }.as_ptr()
+        });
+        while !current.is_null() {
+            // SAFETY: every segment was leaked from a box and is linked once; the ones before
+            // the consumer's were freed by it, the rest are freed here.
+            let segment = unsafe { Box::from_raw(current) };
+            current = segment.next.load(Ordering::Relaxed);
+            let end = if current.is_null() {
+                tail
+            } else {
+                // SAFETY: a linked segment is alive until this loop frees it.
+                unsafe { (*current).base }
+            };
+            while position < end {
+                segment.slot(position).with_mut(|slot| {
+                    // SAFETY: positions from head to tail hold values nobody has taken.
+                    unsafe { (*slot).assume_init_drop() };
+                });
+                position += 1;
+            }
+        }
+    }
+}
+
+/// The end that writes.
+pub(crate) struct Producer<T> {
+    ring: Arc<Ring<T>>,
+    segment: NonNull<Segment<T>>,
+    tail: u64,
+    /// Positions below are known to be free.
+    limit: u64,
+    /// `tail` at the last call of [`Producer::trim`].
+    trimmed_at: u64,
+}
+
+// SAFETY: the producer is the only one to use its `segment` for writing, wherever it lives; what
+// it shares with the consumer is guarded as `Ring` says.
+unsafe impl<T: Send> Send for Producer<T> {}
+
+impl<T> Producer<T> {
+    /// # Safety
+    /// The ring is new, and this is the only producer ever made of it.
+    pub(crate) unsafe fn new(ring: Arc<Ring<T>>) -> Producer<T> {
+        let segment = ring.consumed.segment.with(|segment| {
+            // SAFETY: the ring is new, so no consumer has moved on; the first segment is there.
+            unsafe { *segment }
+        });
+        Producer { ring, segment, tail: 0, limit: 0, trimmed_at: 0 }
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.ring.counters
+    }
+
+    /// Appends a message, or gives it back when `slots_max` are queued.
+    ///
+    /// After a refusal the consumer will find the ring [starved](Consumer::take_starved) once it
+    /// has made room.
+    #[inline]
+    pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
+        if self.tail == self.limit && !self.find_room() {
+            return Err(value);
+        }
+        // SAFETY: the producer's segment is freed only once a later one is linked, and the
+        // producer leaves it when it links that.
+        let segment = unsafe { self.segment.as_ref() };
+        segment.slot(self.tail).with_mut(|slot| {
+            // SAFETY: `tail < limit`: the slot was never used or its value has been taken.
+            unsafe { (*slot).write(value) };
+        });
+        self.tail += 1;
+        self.ring.tail.store(self.tail, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether the consumer has taken everything sent so far.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.ring.consumed.head.load(Ordering::Acquire) == self.tail
+    }
+
+    /// Goes back to a small segment if nothing was sent since the last call and nothing waits.
+    /// The large one is freed by the consumer. True if it did.
+    pub(crate) fn trim(&mut self) -> bool {
+        let quiet = self.trimmed_at == self.tail;
+        self.trimmed_at = self.tail;
+        // SAFETY: as in `push`.
+        let slots = unsafe { self.segment.as_ref() }.slots.len();
+        if !quiet || slots <= self.ring.slots_min || !self.is_drained() {
+            return false;
+        }
+        self.link(self.ring.slots_min);
+        self.limit = self.tail + (self.ring.slots_min as u64).min(self.ring.slots_max);
+        true
+    }
+
+    #[cold]
+    fn find_room(&mut self) -> bool {
+        if self.advance_limit() {
+            return true;
+        }
+        self.ring.consumed.starved.store(true, Ordering::Relaxed);
+        // Either the consumer sees `starved` after its last `head`, or we see that `head` here.
+        fence(Ordering::SeqCst);
+        let found = self.advance_limit();
+        if found {
+            self.ring.consumed.starved.store(false, Ordering::Relaxed);
+        }
+        found
+    }
+
+    fn advance_limit(&mut self) -> bool {
+        let head = self.ring.consumed.head.load(Ordering::Acquire);
+        let bound = head + self.ring.slots_max;
+        if self.tail == bound {
+            return false;
+        }
+        // SAFETY: as in `push`.
+        let segment = unsafe { self.segment.as_ref() };
+        let slots = segment.slots.len() as u64;
+        // Slots of this segment are in use from its base, or from `head` once that is within it.
+        let mut free_until = head.max(segment.base) + slots;
+        if self.tail == free_until {
+            let doubled = (slots * 2).min(self.ring.slots_max.next_power_of_two());
+            self.link(doubled as usize);
+            free_until = self.tail + doubled;
+        }
+        self.limit = free_until.min(bound);
+        true
+    }
+
+    fn link(&mut self, slots: usize) {
+        let next = Segment::allocate(self.tail, slots);
+        // SAFETY: as in `push`. Past this store the consumer may free the old segment, and this
+        // is the last use of it.
+        unsafe { self.segment.as_ref() }.next.store(next.as_ptr(), Ordering::Release);
+        self.segment = next;
+        self.ring.counters.slots.set(slots as u64);
+    }
+}
+
+/// The end that reads.
+pub(crate) struct Consumer<T> {
+    ring: Arc<Ring<T>>,
+    segment: NonNull<Segment<T>>,
+    head: u64,
+    /// Positions below are known to hold messages of `segment`.
+    limit: u64,
+}
+
+// SAFETY: as for the producer.
+unsafe impl<T: Send> Send for Consumer<T> {}
+
+impl<T> Consumer<T> {
+    /// # Safety
+    /// This is the only consumer ever made of the ring.
+    pub(crate) unsafe fn new(ring: Arc<Ring<T>>) -> Consumer<T> {
+        let segment = ring.consumed.segment.with(|segment| {
+            // SAFETY: only the consumer writes the field.
+            unsafe { *segment }
+        });
+        Consumer { ring, segment, head: 0, limit: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        if self.head == self.limit && !self.find_messages() {
+            return None;
+        }
+        // SAFETY: the consumer frees a segment only when it leaves it.
+        let segment = unsafe { self.segment.as_ref() };
+        let value = segment.slot(self.head).with(|slot| {
+            // SAFETY: `head < limit`: the producer has published the value, and storing `head`
+            // below keeps it from being read twice.
+            unsafe { (*slot).assume_init_read() }
+        });
+        self.head += 1;
+        self.ring.consumed.head.store(self.head, Ordering::Release);
+        Some(value)
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.ring.tail.load(Ordering::Acquire)
+    }
+
+    /// Whether the producer was refused since the last call and is owed the word that there is
+    /// room. Definitive after a `SeqCst` fence behind the last `pop`.
+    #[inline]
+    pub(crate) fn take_starved(&self) -> bool {
+        let starved = &self.ring.consumed.starved;
+        // A plain load first: almost always false, and the line then stays ours.
+        starved.load(Ordering::Relaxed) && starved.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether messages that were known of have all been taken, which is when the caller looks
+    /// for a starved producer.
+    #[inline]
+    pub(crate) fn at_limit(&self) -> bool {
+        self.head == self.limit
+    }
+
+    /// Frees the segment that the producer has left behind, if it is empty.
+    pub(crate) fn trim(&mut self) {
+        if self.at_limit() {
+            self.leave_emptied_segments();
+        }
+    }
+
+    fn find_messages(&mut self) -> bool {
+        let tail = self.ring.tail.load(Ordering::Acquire);
+        if tail == self.head {
+            return false;
+        }
+        self.limit = match self.leave_emptied_segments() {
+            Some(next_base) => next_base.min(tail),
+            None => tail,
+        };
+        true
+    }
+
+    /// Moves to the segment that holds `head`; gives the base of the one behind it.
+    fn leave_emptied_segments(&mut self) -> Option<u64> {
+        loop {
+            // SAFETY: as in `pop`.
+            let next = unsafe { self.segment.as_ref() }.next.load(Ordering::Acquire);
+            let next = NonNull::new(next)?;
+            // SAFETY: a linked segment lives until the consumer leaves it.
+            let base = unsafe { next.as_ref() }.base;
+            if self.head < base {
+                return Some(base);
+            }
+            let emptied = std::mem::replace(&mut self.segment, next);
+            self.ring.consumed.segment.with_mut(|segment| {
+                // SAFETY: only the consumer reads or writes the field while both ends live.
+                unsafe { *segment = next };
+            });
+            // SAFETY: leaked from a box, emptied, and the producer is past it: it left when it
+            // linked `next`. Its slots hold no values, so dropping it drops none.
+            drop(unsafe { Box::from_raw(emptied.as_ptr()) });
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What the mesh counts.
+
+use std::{fmt, sync::Arc};
+
+use crate::port::State;
+
+/// Counters of the edge from one endpoint to another, since the mesh began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EdgeStats {
+    /// The sending endpoint.
+    pub from: usize,
+    /// The receiving endpoint.
+    pub to: usize,
+    /// Messages taken by the edge.
+    pub sent: u64,
+    /// Messages taken off it.
+    pub received: u64,
+    /// Messages on it: `sent - received`.
+    pub depth: u64,
+    /// Messages given back because it was full.
+    pub refused: u64,
+    /// Flushes that rang the receiver's doorbell.
+    pub wakes_sent: u64,
+    /// Flushes that did not, because the receiver was awake or rung already.
+    pub wakes_suppressed: u64,
+    /// Doorbells that could not be written; each was tried again by the next flush.
+    pub wakes_failed: u64,
+    /// Messages it has memory for now; grows up to the bound and shrinks when trimmed.
+    pub slots: u64,
+}
+
+/// Reads the counters of a mesh from any thread, without a word to the threads it watches.
+///
+/// Values read one after the other may lie a moment apart.
+#[derive(Clone)]
+pub struct Monitor(Arc<dyn Source>);
+
+impl Monitor {
+    #[cfg(not(loom))]
+    pub(crate) fn new(source: Arc<dyn Source>) -> Monitor {
+        Monitor(source)
+    }
+
+    /// How many endpoints the mesh has.
+    pub fn endpoints(&self) -> usize {
+        self.0.endpoints()
+    }
+
+    /// Whether an endpoint runs, sleeps, or is gone.
+    ///
+    /// # Panics
+    /// If the mesh has no such endpoint.
+    pub fn state(&self, endpoint: usize) -> State {
+        self.0.state(endpoint)
+    }
+
+    /// The counters of one edge; `None` if it was never used.
+    pub fn edge(&self, from: usize, to: usize) -> Option<EdgeStats> {
+        let endpoints = self.endpoints();
+        if from >= endpoints || to >= endpoints { None } else { self.0.edge(from, to) }
+    }
+
+    /// The counters of every edge that was ever used.
+    pub fn edges(&self) -> impl Iterator<Item = EdgeStats> + '_ {
+        let endpoints = self.endpoints();
+        (0..endpoints)
+            .flat_map(move |from| (0..endpoints).filter_map(move |to| self.edge(from, to)))
+    }
+}
+
+impl fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Monitor").field("endpoints", &self.endpoints()).finish_non_exhaustive()
+    }
+}
+
+/// A mesh without the type of its messages.
+pub(crate) trait Source: Send + Sync {
+    fn endpoints(&self) -> usize;
+    fn state(&self, endpoint: usize) -> State;
+    fn edge(&self, from: usize, to: usize) -> Option<EdgeStats>;
+}
