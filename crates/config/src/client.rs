@@ -55,7 +55,7 @@ impl Default for Client {
 }
 
 /// The connection token: a JWT signed by your backend.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Token {
     /// The key your backend signs connection tokens with (HS256, HS384 or HS512); at least 16 bytes,
@@ -65,6 +65,10 @@ pub struct Token {
     /// The key before the current one, accepted as well while tokens signed with it are in use.
     #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
     pub hmac_secret_previous: Option<Secret>,
+    /// How long a client whose token has expired may take to send a new one before it is
+    /// disconnected.
+    #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
+    pub refresh_grace_ms: u64,
     /// Accepts only tokens whose `aud` names this.
     #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
     pub audience: Option<String>,
@@ -74,6 +78,19 @@ pub struct Token {
     /// How far the clocks of backend and server may differ when `exp` and `nbf` are judged.
     #[schemars(range(max = 300_000), extend("x-applies" = NEW_CONNECTIONS))]
     pub leeway_ms: u64,
+}
+
+impl Default for Token {
+    fn default() -> Token {
+        Token {
+            hmac_secret: None,
+            hmac_secret_previous: None,
+            refresh_grace_ms: 25_000,
+            audience: None,
+            issuer: None,
+            leeway_ms: 0,
+        }
+    }
 }
 
 /// The long-poll transport.

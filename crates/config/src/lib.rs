@@ -1,23 +1,44 @@
 //! The schema of every setting, its file form, validation and docs.
 //!
-//! [`Config`] is the one definition. The TOML file, the JSON Schema , the documented
-//! default file, the docs page and the commands of
+//! [`Config`] is the one definition. The TOML file, the JSON Schema ([`schema::json`]), the documented
+//! default file ([`Config::default_toml`]), the docs page ([`docs::markdown`]) and the commands of
 //! `dunlin config` are all read off it. The crate does no I/O: text goes in, a [`Config`] or a list
-//! of [`Fault`]s come out.
+//! of [`Fault`]s comes out.
 //!
-//! Every key says when a change of it takes effect: at once on every connection, on
+//! Every key says when a change of it takes effect ([`Applies`]): at once on every connection, on
 //! connections opened from then on, or at the next start.
+//!
+//! ```
+//! use dunlin_config::Config;
+//!
+//! let config = Config::from_toml("[client]\nping_interval_ms = 10_000\n").expect("a valid file");
+//! assert_eq!(config.client.ping_interval_ms, 10_000);
+//!
+//! let faults = Config::from_toml("[client]\nping_interval = 10\n").unwrap_err();
+//! assert_eq!(
+//!     faults.to_string(),
+//!     "line 2: client.ping_interval: there is no such key; did you mean `ping_interval_ms`?"
+//! );
+//! ```
 #![forbid(unsafe_code)]
 
 mod admin;
 mod api;
 mod channel;
+mod check;
 mod client;
+pub mod docs;
+mod document;
+mod fault;
 mod limits;
 mod log;
+mod path;
+pub mod schema;
 mod secret;
 mod server;
 mod shutdown;
+mod template;
+mod validate;
 
 use std::collections::BTreeMap;
 
@@ -28,8 +49,11 @@ pub use admin::Admin;
 pub use api::Api;
 pub use channel::{Channel, ChannelOptions, Overflow};
 pub use client::{Client, LongPoll, Token};
+pub use fault::{Fault, Faults};
 pub use limits::Limits;
 pub use log::{Log, LogFormat, LogLevel};
+pub use path::Path;
+pub use schema::Applies;
 pub use secret::Secret;
 pub use server::Server;
 pub use shutdown::Shutdown;
@@ -66,7 +90,7 @@ pub struct Config {
 
 impl Config {
     /// What `dunlin serve` runs without a file: everything is allowed without key or token, so it
-    /// stays on 127.0.0.1; a channel keeps its last 100
+    /// stays on 127.0.0.1 ([`Config::validate`] refuses it elsewhere); a channel keeps its last 100
     /// messages for 5 minutes and recovers; presence is off.
     pub fn development() -> Config {
         let channel = ChannelOptions {
@@ -92,5 +116,35 @@ impl Config {
         config.client.demo_page = true;
         config.api.without_key = true;
         config
+    }
+
+    /// Reads a TOML file. What is left out has its default.
+    ///
+    /// # Errors
+    /// Every fault of form, with its line: what TOML refuses, keys that do not exist (and which was
+    /// probably meant), values of a wrong type or out of bounds. Whether the values fit together is
+    /// [`Config::validate`]'s to say.
+    pub fn from_toml(text: &str) -> Result<Config, Faults> {
+        let document = document::Document::parse(text)?;
+        Config::from_json(document.value.clone()).map_err(|mut faults| {
+            faults.locate_in(&document);
+            faults
+        })
+    }
+
+    /// Reads the JSON form, which has the same keys.
+    ///
+    /// # Errors
+    /// As [`Config::from_toml`], without lines.
+    pub fn from_json(value: serde_json::Value) -> Result<Config, Faults> {
+        check::shape(&value).or(())?;
+        serde_json::from_value(value)
+            .map_err(|error| Fault::new(Path::root(), error.to_string()).into())
+    }
+
+    /// The file that says what is so without a file: every key with its default and its
+    /// documentation. Reading it gives [`Config::default`].
+    pub fn default_toml() -> String {
+        template::toml()
     }
 }

@@ -103,7 +103,7 @@ impl Default for Limits {
             body_bytes_max: 4 * MIB,
             frame_bytes_max: 64 * KIB,
             message_bytes_max: 64 * KIB,
-            publication_bytes_max: MIB,
+            publication_bytes_max: 512 * KIB,
             subscriptions_per_client_max: 128,
             channel_bytes_max: 255,
             channels_max: 4_000_000,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// the value, because a written config must be readable again.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-#[schemars(inline, extend("format" = "password"))]
+#[schemars(inline, description = "A key or a token.", extend("format" = "password"))]
 pub struct Secret(String);
 
 impl Secret {

@@ -1,0 +1,138 @@
+//! Whether a document has the shape of the schema: all faults at once, each with its path.
+
+use serde_json::Value;
+
+use crate::fault::{Fault, Faults};
+use crate::path::Path;
+use crate::schema::{self, Kind, Node};
+
+/// Names alike enough that one was probably meant for the other.
+const LIKENESS_MIN: f64 = 0.8;
+/// What of a wrong value is quoted back.
+const QUOTED_CHARS_MAX: usize = 40;
+
+/// Every key that the schema does not have, every value it does not allow.
+pub(crate) fn shape(document: &Value) -> Faults {
+    let mut faults = Faults::default();
+    node(&Path::root(), schema::root(), document, &mut faults);
+    faults
+}
+
+fn node(path: &Path, schema: &Node, value: &Value, faults: &mut Faults) {
+    let wrong = |value| {
+        let sentence = format!("expected {}, found {}", schema.kind, found(&schema.kind, value));
+        let fault = Fault::new(path.clone(), sentence);
+        match likely_meant(path, &schema.kind, value) {
+            Some(fix) => fault.with_fix(fix),
+            None => fault,
+        }
+    };
+    match (&schema.kind, value) {
+        // An optional key may be null in JSON; TOML has no such value.
+        (_, Value::Null) if schema.optional => {}
+        (Kind::Table(keys), Value::Object(object)) => {
+            for (key, value) in object {
+                match keys.iter().find(|(name, _)| name == key) {
+                    Some((_, schema)) => node(&path.join(key), schema, value, faults),
+                    None => faults.push(unknown(path, key, keys)),
+                }
+            }
+        }
+        (Kind::Map(schema), Value::Object(object)) => {
+            for (key, value) in object {
+                node(&path.join(key), schema, value, faults);
+            }
+        }
+        (Kind::List(schema), Value::Array(array)) => {
+            for (index, value) in array.iter().enumerate() {
+                node(&path.join(index), schema, value, faults);
+            }
+        }
+        (Kind::Text | Kind::Secret, Value::String(_)) | (Kind::Boolean, Value::Bool(_)) => {}
+        (Kind::Choice(words), Value::String(text))
+            if words.iter().any(|(word, _)| word == text) => {}
+        (Kind::SocketAddress, Value::String(text))
+            if text.parse::<std::net::SocketAddr>().is_ok() => {}
+        (Kind::Integer { min, max }, Value::Number(number))
+            if number.as_i64().is_some_and(|number| (*min..=*max).contains(&number)) => {}
+        (_, value) => faults.push(wrong(value)),
+    }
+}
+
+fn found(expected: &Kind, value: &Value) -> String {
+    match value {
+        Value::Null => "null".into(),
+        Value::Bool(is) => is.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(_) if matches!(expected, Kind::Secret) => "a string".into(),
+        Value::String(text) => {
+            let short: String = text.chars().take(QUOTED_CHARS_MAX).collect();
+            let rest = if short.len() < text.len() { " ..." } else { "" };
+            format!("the string {short:?}{rest}")
+        }
+        Value::Array(_) => "an array".into(),
+        Value::Object(_) => "a table".into(),
+    }
+}
+
+/// The common slips: a bare port, a host name, a duration with its unit, one string for an array.
+fn likely_meant(path: &Path, expected: &Kind, value: &Value) -> Option<String> {
+    match (expected, value) {
+        (Kind::SocketAddress, Value::Number(port)) => {
+            Some(format!("write \"127.0.0.1:{port}\" for this machine alone"))
+        }
+        (Kind::SocketAddress, Value::String(text)) => {
+            let (host, port) = text.rsplit_once(':').unwrap_or((text.as_str(), ""));
+            match (host, port) {
+                ("", port) => Some(format!("write \"0.0.0.0:{port}\" for every IPv4 address")),
+                ("localhost", port) => Some(format!("write \"127.0.0.1:{port}\"")),
+                (_, "") => Some("add the port".into()),
+                _ => Some("names are not looked up, write the IP address".into()),
+            }
+        }
+        (Kind::List(_), Value::String(text)) => Some(format!("write [{text:?}]")),
+        (Kind::Integer { .. }, Value::String(text)) if path.to_string().contains("_ms") => {
+            let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+            let factor = match text[digits.len()..].trim() {
+                "ms" | "" => 1,
+                "s" => 1_000,
+                "m" | "min" => 60_000,
+                "h" => 3_600_000,
+                "d" => 86_400_000,
+                _ => return None,
+            };
+            let number = digits.parse::<i64>().ok()?.checked_mul(factor)?;
+            Some(format!("write {number}, the unit is milliseconds"))
+        }
+        (Kind::Integer { .. } | Kind::Boolean, Value::String(text))
+            if text.parse::<i64>().is_ok() || text == "true" || text == "false" =>
+        {
+            Some(format!("write {text} without quotes"))
+        }
+        _ => None,
+    }
+}
+
+/// A key the schema does not have, with the one that was probably meant: the most alike of its
+/// siblings, else a key of that very name in another table, else all that would be allowed.
+fn unknown(path: &Path, key: &str, siblings: &[(String, Node)]) -> Fault {
+    let fault = Fault::new(path.join(key), "there is no such key");
+    let likeness = |name: &str| strsim::jaro_winkler(name, key);
+    let nearest = siblings.iter().max_by(|a, b| likeness(&a.0).total_cmp(&likeness(&b.0)));
+    if let Some((name, _)) = nearest.filter(|(name, _)| likeness(name) >= LIKENESS_MIN) {
+        return fault.with_fix(format!("did you mean `{name}`?"));
+    }
+    if let Some(elsewhere) = same_name(&Path::root(), schema::root(), key) {
+        return fault.with_fix(format!("did you mean `{elsewhere}`?"));
+    }
+    let names: Vec<_> = siblings.iter().map(|(name, _)| format!("`{name}`")).collect();
+    let place = if path.is_root() { "at the top".to_owned() } else { format!("in [{path}]") };
+    fault.with_fix(format!("{place} there are {}", names.join(", ")))
+}
+
+fn same_name(path: &Path, schema: &Node, key: &str) -> Option<Path> {
+    schema.keys().iter().find_map(|(name, node)| {
+        let path = path.join(name);
+        if name == key { Some(path) } else { same_name(&path, node, key) }
+    })
+}

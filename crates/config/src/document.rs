@@ -1,0 +1,109 @@
+//! A TOML text as a JSON value that remembers the line of each key.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Number, Value};
+use toml::de::{DeTable, DeValue};
+
+use crate::fault::{Fault, Faults};
+use crate::path::Path;
+
+pub(crate) struct Document {
+    pub(crate) value: Value,
+    lines: HashMap<Path, usize>,
+}
+
+impl Document {
+    /// Reads a TOML text.
+    ///
+    /// # Errors
+    /// Whatever TOML itself refuses (a syntax error, a key given twice), and the values JSON does not
+    /// have: dates, infinities.
+    pub(crate) fn parse(text: &str) -> Result<Document, Faults> {
+        let lines = Lines::of(text);
+        let table = DeTable::parse(text).map_err(|error| {
+            let sentence = error.message().trim_end_matches('.').replace('\n', ", ");
+            let mut fault = Fault::new(Path::root(), format!("this is not TOML: {sentence}"));
+            fault.line = error.span().map(|span| lines.at(span.start));
+            fault
+        })?;
+        let mut reader = Reader { text: &lines, lines: HashMap::new(), faults: Faults::default() };
+        let value = reader.table(&Path::root(), table.get_ref());
+        reader.faults.or(Document { value, lines: reader.lines })
+    }
+
+    /// The line of a key, or of the nearest table around it.
+    pub(crate) fn line(&self, path: &Path) -> Option<usize> {
+        let mut path = path.clone();
+        loop {
+            if let Some(line) = self.lines.get(&path) {
+                return Some(*line);
+            }
+            path = path.parent()?;
+        }
+    }
+}
+
+struct Reader<'a> {
+    text: &'a Lines,
+    lines: HashMap<Path, usize>,
+    faults: Faults,
+}
+
+impl Reader<'_> {
+    fn table(&mut self, path: &Path, table: &DeTable<'_>) -> Value {
+        let mut object = Map::new();
+        for (key, value) in table {
+            let path = path.join(key.get_ref());
+            // The header of a table stands before the keys of its own that were given elsewhere.
+            self.lines.insert(path.clone(), self.text.at(key.span().start));
+            object.insert(key.get_ref().to_string(), self.value(&path, value.get_ref()));
+        }
+        Value::Object(object)
+    }
+
+    fn value(&mut self, path: &Path, value: &DeValue<'_>) -> Value {
+        match value {
+            DeValue::String(text) => Value::String(text.to_string()),
+            DeValue::Boolean(is) => Value::Bool(*is),
+            DeValue::Integer(integer) => {
+                let digits = integer.as_str().trim_start_matches('+');
+                match i64::from_str_radix(digits, integer.radix()) {
+                    Ok(number) => Value::Number(number.into()),
+                    Err(_) => self.refuse(path, "the number is too large"),
+                }
+            }
+            DeValue::Float(float) => match float.as_str().parse().ok().and_then(Number::from_f64) {
+                Some(number) => Value::Number(number),
+                None => self.refuse(path, "the number is not finite"),
+            },
+            DeValue::Datetime(_) => self.refuse(path, "no key takes a date"),
+            DeValue::Array(array) => {
+                let elements = array.iter().enumerate();
+                elements.map(|(i, element)| self.value(&path.join(i), element.get_ref())).collect()
+            }
+            DeValue::Table(table) => self.table(path, table),
+        }
+    }
+
+    fn refuse(&mut self, path: &Path, sentence: &str) -> Value {
+        let mut fault = Fault::new(path.clone(), sentence);
+        fault.line = self.lines.get(path).copied();
+        self.faults.push(fault);
+        Value::Null
+    }
+}
+
+/// Where the lines of a text begin, so that a byte's line is a binary search away.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Lines {
+        let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        Lines(std::iter::once(0).chain(ends.map(|(index, _)| index + 1)).collect())
+    }
+
+    fn at(&self, byte: usize) -> usize {
+        self.0.partition_point(|start| *start <= byte)
+    }
+}

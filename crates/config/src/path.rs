@@ -1,0 +1,80 @@
+use std::fmt;
+
+/// The way to a key: `client.token.hmac_secret`, `channel.namespaces.chat.history_size`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Path(Vec<String>);
+
+impl Path {
+    /// The document itself.
+    pub fn root() -> Path {
+        Path::default()
+    }
+
+    /// Reads a path of plain keys, as the schema has them: `client.token`.
+    pub fn of(dotted: &str) -> Path {
+        Path(dotted.split('.').map(str::to_owned).collect())
+    }
+
+    /// The path of a key or an element below this one.
+    pub fn join(&self, key: impl fmt::Display) -> Path {
+        let mut steps = self.0.clone();
+        steps.push(key.to_string());
+        Path(steps)
+    }
+
+    /// The path of what this one is in; `None` for the root.
+    pub fn parent(&self) -> Option<Path> {
+        let (_, rest) = self.0.split_last()?;
+        Some(Path(rest.to_vec()))
+    }
+
+    /// Whether this is the document itself.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As a JSON Pointer (RFC 6901): `/client/token/hmac_secret`.
+    pub fn pointer(&self) -> String {
+        let mut pointer = String::new();
+        for step in &self.0 {
+            pointer.push('/');
+            pointer.push_str(&step.replace('~', "~0").replace('/', "~1"));
+        }
+        pointer
+    }
+}
+
+impl fmt::Display for Path {
+    /// As TOML writes a dotted key; a key that is not bare is quoted.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, step) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str(".")?;
+            }
+            if is_bare(step) {
+                f.write_str(step)?;
+            } else {
+                write!(f, "{step:?}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_bare(key: &str) -> bool {
+    !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_prints_as_toml_and_points_as_json() {
+        let path = Path::of("channel.namespaces").join("a.b/c").join("history_size");
+        assert_eq!(path.to_string(), "channel.namespaces.\"a.b/c\".history_size");
+        assert_eq!(path.pointer(), "/channel/namespaces/a.b~1c/history_size");
+        assert_eq!(path.parent().unwrap().parent().unwrap(), Path::of("channel.namespaces"));
+        assert!(Path::root().parent().is_none());
+    }
+}

@@ -1,0 +1,238 @@
+//! The schema as data: the tree of keys that the checks, the default file and the docs page read.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::{Config, LIVE, NEW_CONNECTIONS, RESTART};
+
+/// The JSON Schema (2020-12) of [`Config`], with `x-applies` on every key.
+pub fn json() -> Value {
+    let mut schema = schemars::schema_for!(Config).to_value();
+    if let Some(object) = schema.as_object_mut() {
+        object.insert("title".into(), "Dunlin configuration".into());
+    }
+    schema
+}
+
+/// The tree of keys, built once from the JSON Schema.
+pub fn root() -> &'static Node {
+    static ROOT: OnceLock<Node> = OnceLock::new();
+    ROOT.get_or_init(|| {
+        let schema = json();
+        Node::read(&schema, &schema)
+    })
+}
+
+/// One key, or the whole.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it is for, in Markdown, lines joined.
+    pub description: String,
+    /// When a change takes effect; tables have none of their own.
+    pub applies: Option<Applies>,
+    /// The value it has when nothing is set.
+    pub default: Value,
+    /// Whether it may be left unset altogether.
+    pub optional: bool,
+    /// What it may be set to.
+    pub kind: Kind,
+}
+
+/// What a key may be set to.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// A table with these keys, in their order.
+    Table(Vec<(String, Node)>),
+    /// A table with keys of the operator's choice.
+    Map(Box<Node>),
+    /// An array.
+    List(Box<Node>),
+    /// One of these words; each with what it means.
+    Choice(Vec<(String, String)>),
+    /// Any text.
+    Text,
+    /// Text that is not shown: a key or a token.
+    Secret,
+    /// `address:port`.
+    SocketAddress,
+    /// A whole number within bounds.
+    Integer {
+        /// The smallest value.
+        min: i64,
+        /// The largest value.
+        max: i64,
+    },
+    /// `true` or `false`.
+    Boolean,
+}
+
+/// When a change of a key takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applies {
+    /// At once, on every connection.
+    Live,
+    /// On connections opened after the change.
+    NewConnections,
+    /// At the next start.
+    Restart,
+}
+
+impl fmt::Display for Applies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Applies::Live => LIVE,
+            Applies::NewConnections => NEW_CONNECTIONS,
+            Applies::Restart => RESTART,
+        })
+    }
+}
+
+impl fmt::Display for Kind {
+    /// As a sentence has it: "an integer from 1 to 128".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Table(_) | Kind::Map(_) => f.write_str("a table"),
+            Kind::List(_) => f.write_str("an array of strings"),
+            Kind::Choice(words) => {
+                f.write_str("one of ")?;
+                for (index, (word, _)) in words.iter().enumerate() {
+                    write!(f, "{}\"{word}\"", if index > 0 { ", " } else { "" })?;
+                }
+                Ok(())
+            }
+            Kind::Text | Kind::Secret => f.write_str("a string"),
+            Kind::SocketAddress => f.write_str("an address with a port such as \"127.0.0.1:8000\""),
+            Kind::Integer { min, max: i64::MAX } => write!(f, "an integer not less than {min}"),
+            Kind::Integer { min, max } => write!(f, "an integer from {min} to {max}"),
+            Kind::Boolean => f.write_str("true or false"),
+        }
+    }
+}
+
+impl Node {
+    /// The keys below, when it is a table of fixed keys.
+    pub fn keys(&self) -> &[(String, Node)] {
+        match &self.kind {
+            Kind::Table(keys) => keys,
+            _ => &[],
+        }
+    }
+
+    /// The node of a path such as `client.token`; a map answers every key.
+    pub fn find(&self, dotted: &str) -> Option<&Node> {
+        dotted.split('.').try_fold(self, |node, step| match &node.kind {
+            Kind::Table(keys) => keys.iter().find(|(key, _)| key == step).map(|(_, node)| node),
+            Kind::Map(value) => Some(&**value),
+            _ => None,
+        })
+    }
+
+    /// Reads what schemars makes of the types of this crate: `$ref`s into `$defs`, `type` (alone or
+    /// with `null`), `enum` or `oneOf` of `const`s.
+    fn read(schema: &Value, document: &Value) -> Node {
+        let target = match schema["$ref"].as_str().and_then(|at| at.strip_prefix('#')) {
+            Some(pointer) => document.pointer(pointer).unwrap_or(&Value::Null),
+            None => schema,
+        };
+        let own = |key: &str| if schema[key].is_null() { &target[key] } else { &schema[key] };
+        let applies = match own("x-applies").as_str() {
+            Some(LIVE) => Some(Applies::Live),
+            Some(NEW_CONNECTIONS) => Some(Applies::NewConnections),
+            Some(RESTART) => Some(Applies::Restart),
+            _ => None,
+        };
+        Node {
+            description: own("description").as_str().unwrap_or_default().replace('\n', " "),
+            applies,
+            default: own("default").clone(),
+            optional: target["type"].as_array().is_some_and(|types| types.contains(&"null".into())),
+            kind: Kind::read(target, document),
+        }
+    }
+}
+
+impl Kind {
+    fn read(schema: &Value, document: &Value) -> Kind {
+        if let Some(properties) = schema["properties"].as_object() {
+            let keys = properties.iter().map(|(k, v)| (k.clone(), Node::read(v, document)));
+            return Kind::Table(keys.collect());
+        }
+        if let Some(words) = schema["oneOf"].as_array() {
+            let text = |value: &Value| value.as_str().unwrap_or_default().replace('\n', " ");
+            let word = |one: &Value| (text(&one["const"]), text(&one["description"]));
+            return Kind::Choice(words.iter().map(word).collect());
+        }
+        let types = match &schema["type"] {
+            Value::Array(types) => types.first().and_then(Value::as_str),
+            one => one.as_str(),
+        };
+        match (types, schema["format"].as_str()) {
+            (Some("object"), _) => {
+                Kind::Map(Box::new(Node::read(&schema["additionalProperties"], document)))
+            }
+            (Some("array"), _) => Kind::List(Box::new(Node::read(&schema["items"], document))),
+            (Some("boolean"), _) => Kind::Boolean,
+            (Some("integer"), format) => Kind::Integer {
+                min: schema["minimum"].as_i64().unwrap_or(0),
+                max: schema["maximum"].as_i64().unwrap_or(match format {
+                    Some("uint8") => i64::from(u8::MAX),
+                    Some("uint16") => i64::from(u16::MAX),
+                    Some("uint32") => i64::from(u32::MAX),
+                    _ => i64::MAX,
+                }),
+            },
+            (_, Some("password")) => Kind::Secret,
+            (_, Some("socket-address")) => Kind::SocketAddress,
+            _ => Kind::Text,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn each<'a>(path: &str, node: &'a Node, visit: &mut impl FnMut(&str, &'a Node)) {
+        visit(path, node);
+        let mut below = |key: &str, node: &'a Node| each(&format!("{path}.{key}"), node, visit);
+        match &node.kind {
+            Kind::Table(keys) => keys.iter().for_each(|(key, node)| below(key, node)),
+            Kind::Map(node) => below("NAME", node),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_key_has_a_doc_and_says_when_it_applies() {
+        each("config", root(), &mut |path, node| {
+            assert!(node.description.ends_with('.'), "{path} has no doc: {:?}", node.description);
+            let is_key = !matches!(node.kind, Kind::Table(_)) && !path.ends_with(".NAME");
+            assert_eq!(node.applies.is_some(), is_key, "{path} does not say when it applies");
+        });
+    }
+
+    #[test]
+    fn every_number_has_its_unit_last_in_its_name_or_counts_something() {
+        const COUNTS: [&str; 4] = ["workers", "node", "backlog", "history_size"];
+        each("config", root(), &mut |path, node| {
+            let name = path.rsplit('.').next().unwrap();
+            let unit = ["_ms", "_ms_max", "_max", "_slots"].iter().any(|unit| name.ends_with(unit));
+            let number = matches!(node.kind, Kind::Integer { .. });
+            assert!(!number || unit || COUNTS.contains(&name), "{path} does not name its unit");
+        });
+    }
+
+    #[test]
+    fn bounds_come_from_the_schema_or_the_width_of_the_type() {
+        let kind = |path| root().find(path).unwrap().kind.to_string();
+        assert_eq!(kind("server.workers"), "an integer from 0 to 128");
+        assert_eq!(kind("limits.accepts_per_s_max"), "an integer from 0 to 4294967295");
+        assert_eq!(kind("limits.pending_bytes_max"), "an integer not less than 1048576");
+        assert_eq!(
+            kind("channel.namespaces.chat.overflow"),
+            "one of \"disconnect\", \"drop_oldest\", \"keep_latest\""
+        );
+    }
+}

@@ -1,0 +1,347 @@
+//! Whether the values of a config fit together.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::fault::{Fault, Faults};
+use crate::path::Path;
+use crate::{ChannelOptions, Config, Secret};
+
+/// Below this a key can be guessed; a placeholder left in the file is shorter still.
+const SECRET_BYTES_MIN: usize = 16;
+/// What a publication grows by on its way to a client: envelope, channel name, client info.
+const ENVELOPE_BYTES: usize = 4_096;
+
+impl Config {
+    /// Checks what no single key can say.
+    ///
+    /// # Errors
+    /// Every fault, each with the key, a sentence and what to do. A config with faults must not be
+    /// served: among them is an address others can reach without keys to keep them out.
+    pub fn validate(&self) -> Result<(), Faults> {
+        let mut faults = Faults::default();
+        self.addresses(&mut faults);
+        self.client(&mut faults);
+        self.secrets(&mut faults);
+        self.channels(&mut faults);
+        self.limits(&mut faults);
+        if self.shutdown.drain_timeout_ms < self.shutdown.reconnect_spread_ms {
+            faults.push(
+                fault(
+                    "shutdown.drain_timeout_ms",
+                    "the process would exit before every client was told to reconnect",
+                )
+                .with_fix("set it to at least `shutdown.reconnect_spread_ms`"),
+            );
+        }
+        faults.or(())
+    }
+
+    /// What is allowed and still probably not meant.
+    pub fn warnings(&self) -> Vec<Fault> {
+        let mut warnings = Vec::new();
+        let mut warn = |path, sentence, fix| warnings.push(fault(path, sentence).with_fix(fix));
+        if self.client.token.hmac_secret.is_none() && !self.client.anonymous {
+            warn(
+                "client.token.hmac_secret",
+                "no client can connect",
+                "set it to the key your backend signs connection tokens with, or set \
+                 `client.anonymous = true`",
+            );
+        }
+        let options = || {
+            self.channel.namespaces.values().chain(std::iter::once(&self.channel.without_namespace))
+        };
+        let clients_publish = options().any(|options| {
+            options.allow_publish_for_client
+                || options.allow_publish_for_subscriber
+                || options.allow_publish_for_anonymous
+        });
+        if self.api.keys.is_empty() && !self.api.without_key && !clients_publish {
+            warn("api.keys", "nobody can publish", "give your backend a key: `backend = \"...\"`");
+        }
+        if self.client.allowed_origins.iter().any(|origin| origin == "*")
+            && !is_loopback(self.server.client_addr)
+        {
+            warn(
+                "client.allowed_origins",
+                "any web page may connect in its visitor's name",
+                "name your own pages: [\"https://example.com\"]",
+            );
+        }
+        if self.limits.connections_per_address_max > self.limits.connections_max {
+            warn(
+                "limits.connections_per_address_max",
+                "it is above `limits.connections_max` and bounds nothing",
+                "lower it, or set it to 0",
+            );
+        }
+        let current = self.client.token.hmac_secret.as_ref();
+        if current.is_some() && current == self.client.token.hmac_secret_previous.as_ref() {
+            warn(
+                "client.token.hmac_secret_previous",
+                "it is the same as `client.token.hmac_secret`",
+                "remove it once no token signed with the key before is in use",
+            );
+        }
+        warnings
+    }
+
+    fn addresses(&self, faults: &mut Faults) {
+        let client = self.server.client_addr;
+        if !is_loopback(client) {
+            let mut missing = Vec::new();
+            if self.api.keys.is_empty() {
+                missing.push("an API key (`[api.keys]` with `backend = \"...\"`)");
+            }
+            if self.client.token.hmac_secret.is_none() {
+                missing.push("client authentication (`client.token.hmac_secret = \"...\"`)");
+            }
+            if !missing.is_empty() {
+                let missing = missing.join(" and ");
+                faults.push(
+                    fault(
+                        "server.client_addr",
+                        format!("others can reach {client}, and there is nothing to keep them out"),
+                    )
+                    .with_fix(format!(
+                        "set {missing}, or bind to 127.0.0.1:{port}",
+                        port = client.port()
+                    )),
+                );
+            }
+            if self.api.without_key {
+                faults.push(
+                    fault("api.without_key", format!("anyone who reaches {client} could publish"))
+                        .with_fix("set it to false, or bind to 127.0.0.1"),
+                );
+            }
+        }
+        let admin = self.server.admin_addr;
+        if !is_loopback(admin) && self.admin.token.is_none() {
+            faults.push(
+                fault(
+                    "server.admin_addr",
+                    format!("others can reach {admin}, and there is nothing to keep them out"),
+                )
+                .with_fix(format!(
+                    "set `admin.token`, or bind to 127.0.0.1:{port}",
+                    port = admin.port()
+                )),
+            );
+        }
+        if client == admin && client.port() != 0 {
+            faults.push(
+                fault("server.admin_addr", format!("it is {admin}, as is `server.client_addr`"))
+                    .with_fix("give one of them another port"),
+            );
+        }
+    }
+
+    fn client(&self, faults: &mut Faults) {
+        let client = &self.client;
+        if client.pong_timeout_ms >= client.ping_interval_ms {
+            faults.push(
+                fault(
+                    "client.pong_timeout_ms",
+                    "the next ping would leave before the answer to this one is due",
+                )
+                .with_fix("set it below `client.ping_interval_ms`"),
+            );
+        }
+        if client.long_poll.timeout_ms > client.long_poll.timeout_ms_max {
+            faults.push(
+                fault(
+                    "client.long_poll.timeout_ms",
+                    "it is above `client.long_poll.timeout_ms_max`",
+                )
+                .with_fix("lower it"),
+            );
+        }
+        for (index, origin) in client.allowed_origins.iter().enumerate() {
+            if let Err(fix) = origin_pattern(origin) {
+                let path = Path::of("client.allowed_origins").join(index);
+                let sentence = format!("{origin:?} is not an origin");
+                faults.push(Fault::new(path, sentence).with_fix(fix));
+            }
+        }
+        if client.token.hmac_secret.is_none() && client.token.hmac_secret_previous.is_some() {
+            faults.push(
+                fault(
+                    "client.token.hmac_secret_previous",
+                    "there is no current key, `client.token.hmac_secret`",
+                )
+                .with_fix("set the current key, or remove this one"),
+            );
+        }
+    }
+
+    fn secrets(&self, faults: &mut Faults) {
+        let token = &self.client.token;
+        let named = [
+            (Path::of("client.token.hmac_secret"), token.hmac_secret.as_ref()),
+            (Path::of("client.token.hmac_secret_previous"), token.hmac_secret_previous.as_ref()),
+            (Path::of("admin.token"), self.admin.token.as_ref()),
+        ];
+        let keys =
+            self.api.keys.iter().map(|(name, key)| (Path::of("api.keys").join(name), Some(key)));
+        for (path, secret) in named.into_iter().chain(keys) {
+            let bytes = secret.map(|secret| secret.reveal().len());
+            if bytes.is_some_and(|bytes| bytes < SECRET_BYTES_MIN) {
+                let sentence = format!("it is shorter than {SECRET_BYTES_MIN} bytes");
+                faults.push(
+                    Fault::new(path, sentence).with_fix("make one with `openssl rand -hex 32`"),
+                );
+            }
+        }
+        let mut keys: Vec<(&Secret, &String)> =
+            self.api.keys.iter().map(|(name, key)| (key, name)).collect();
+        keys.sort_by_key(|(key, _)| key.reveal());
+        for pair in keys.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+            faults.push(
+                Fault::new(
+                    Path::of("api.keys").join(pair[1].1),
+                    format!(
+                        "it is the same key as {:?}, and logs could not tell them apart",
+                        pair[0].1
+                    ),
+                )
+                .with_fix("give each caller its own"),
+            );
+        }
+        if let Some(name) = self.api.keys.keys().find(|name| name.is_empty()) {
+            faults.push(
+                Fault::new(Path::of("api.keys").join(name), "a key has no name")
+                    .with_fix("name it after who uses it: `backend = \"...\"`"),
+            );
+        }
+    }
+
+    fn channels(&self, faults: &mut Faults) {
+        channel(&Path::of("channel.without_namespace"), &self.channel.without_namespace, faults);
+        for (name, options) in &self.channel.namespaces {
+            let path = Path::of("channel.namespaces").join(name);
+            let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            if name.is_empty() || !name.bytes().all(legal) {
+                faults.push(
+                    Fault::new(path.clone(), "this is not a namespace's name")
+                        .with_fix("use letters, digits, `-`, `_` and `.`"),
+                );
+            } else if name.len() + 1 >= self.limits.channel_bytes_max {
+                faults.push(
+                    Fault::new(path.clone(), "no channel of it fits `limits.channel_bytes_max`")
+                        .with_fix("shorten the name, or raise the limit"),
+                );
+            }
+            channel(&path, options, faults);
+        }
+    }
+
+    fn limits(&self, faults: &mut Faults) {
+        let limits = &self.limits;
+        let mut at_least = |path, value: usize, bound: usize, because: &str, fix: &str| {
+            if value < bound {
+                faults.push(fault(path, because).with_fix(format!("set it to at least {fix}")));
+            }
+        };
+        at_least(
+            "limits.message_bytes_max",
+            limits.message_bytes_max,
+            limits.frame_bytes_max,
+            "a message of one frame could not be as large as a frame may be",
+            "`limits.frame_bytes_max`",
+        );
+        at_least(
+            "limits.outbox_bytes_max",
+            limits.outbox_bytes_max,
+            limits.publication_bytes_max.saturating_add(ENVELOPE_BYTES),
+            "the largest publication could never be delivered",
+            "`limits.publication_bytes_max` + 4096",
+        );
+        at_least(
+            "limits.body_bytes_max",
+            limits.body_bytes_max,
+            limits.publication_bytes_max,
+            "the API could not take the largest publication",
+            "`limits.publication_bytes_max`",
+        );
+        at_least(
+            "limits.pending_bytes_max",
+            limits.pending_bytes_max,
+            limits.outbox_bytes_max,
+            "one client's outbox would not fit",
+            "`limits.outbox_bytes_max`",
+        );
+        at_least(
+            "limits.history_bytes_max",
+            limits.history_bytes_max,
+            limits.publication_bytes_max,
+            "the largest publication could never be kept",
+            "`limits.publication_bytes_max`",
+        );
+        if !limits.bus_slots.is_power_of_two() {
+            let near = limits.bus_slots.next_power_of_two();
+            faults.push(
+                fault("limits.bus_slots", "it is not a power of two")
+                    .with_fix(format!("set it to {near}")),
+            );
+        }
+    }
+}
+
+fn fault(path: &str, sentence: impl Into<String>) -> Fault {
+    Fault::new(Path::of(path), sentence)
+}
+
+fn channel(path: &Path, options: &ChannelOptions, faults: &mut Faults) {
+    let mut push =
+        |key, sentence, fix| faults.push(Fault::new(path.join(key), sentence).with_fix(fix));
+    let off = "nothing is kept, as the other of `history_size` and `history_ttl_ms` is 0";
+    if options.history_size > 0 && options.history_ttl_ms == 0 {
+        push("history_size", off, "set `history_ttl_ms` too");
+    }
+    if options.history_ttl_ms > 0 && options.history_size == 0 {
+        push("history_ttl_ms", off, "set `history_size` too");
+    }
+    if options.history_meta_ttl_ms < options.history_ttl_ms {
+        push(
+            "history_meta_ttl_ms",
+            "messages would outlive the offset they were numbered with",
+            "set it to at least `history_ttl_ms`",
+        );
+    }
+    for (key, on) in [("recover", options.recover), ("positioned", options.positioned)] {
+        if on && !options.has_history() {
+            push(key, "it needs history", "set `history_size` and `history_ttl_ms`");
+        }
+    }
+}
+
+/// `*`, `scheme://host`, `scheme://host:port`, `scheme://*.host`, or `null` (a sandboxed page).
+/// Otherwise what to write instead.
+fn origin_pattern(origin: &str) -> Result<(), String> {
+    if origin == "*" || origin == "null" {
+        return Ok(());
+    }
+    let Some((scheme, authority)) = origin.split_once("://") else {
+        return Err(format!("write its scheme too: \"https://{}\"", origin.trim_end_matches('/')));
+    };
+    if let Some((authority, _)) = authority.split_once('/') {
+        return Err(format!("an origin has no path, write \"{scheme}://{authority}\""));
+    }
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let host = authority.strip_prefix("*.").unwrap_or(authority);
+    if !scheme.bytes().all(legal) || host.is_empty() || host.contains(['*', ' ', '?', '#', '@']) {
+        return Err("write \"https://example.com\", \"https://*.example.com\", or \"*\"".into());
+    }
+    if origin.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Err(format!("browsers send it in lower case: {:?}", origin.to_ascii_lowercase()));
+    }
+    Ok(())
+}
+
+fn is_loopback(addr: SocketAddr) -> bool {
+    match addr.ip() {
+        IpAddr::V4(ip) => ip.is_loopback(),
+        IpAddr::V6(ip) => ip.to_canonical().is_loopback(),
+    }
+}

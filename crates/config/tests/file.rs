@@ -1,0 +1,159 @@
+//! What a person who writes the file is told.
+
+use dunlin_config::{Config, Overflow};
+
+/// The faults of a file, form first; the values are judged only when the form is right.
+fn told(toml: &str) -> Vec<String> {
+    let faults = match Config::from_toml(toml) {
+        Err(faults) => faults,
+        Ok(config) => {
+            let mut faults = config.validate().err().unwrap_or_default();
+            faults.locate(toml);
+            faults
+        }
+    };
+    faults.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_default_file_is_valid_toml_and_says_what_is_so_without_it() {
+    let file = Config::default_toml();
+    assert_eq!(Config::from_toml(&file).unwrap(), Config::default());
+    assert_eq!(Config::default().validate(), Ok(()));
+    assert!(file.lines().all(|line| line.chars().count() <= 100), "a line is too long");
+}
+
+#[test]
+fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
+    let example = |line: &str| line.starts_with('#') && !line.starts_with("# ");
+    let file: String = Config::default_toml()
+        .lines()
+        .map(|line| if example(line) { format!("{}\n", &line[1..]) } else { format!("{line}\n") })
+        .collect();
+    let config = Config::from_toml(&file).unwrap();
+    assert_eq!(config.channel.namespaces["chat"], dunlin_config::ChannelOptions::default());
+    assert!(config.api.keys.contains_key("backend"));
+    // The dots stand for a key to be made; they are not accepted as one.
+    assert_eq!(config.validate().unwrap_err().len(), 4);
+}
+
+#[test]
+fn a_file_may_say_a_little() {
+    let file = "
+[client.token]
+hmac_secret = '0123456789abcdef'
+
+[channel.namespaces.chat]
+history_size = 50
+history_ttl_ms = 60_000
+overflow = 'keep_latest'
+";
+    let config = Config::from_toml(file).unwrap();
+    let chat = config.channel.options("chat:room1").unwrap();
+    assert_eq!((chat.history_size, chat.overflow), (50, Overflow::KeepLatest));
+    assert_eq!(config.channel.options("news").unwrap().history_size, 0);
+    assert!(config.channel.options("game:1").is_none(), "its namespace does not exist");
+    assert_eq!(config.validate(), Ok(()));
+}
+
+#[test]
+fn an_unknown_key_is_answered_with_its_line_and_the_key_that_was_meant() {
+    assert_eq!(
+        told("[client]\nanonymous = true\nping_intervall_ms = 1000\n"),
+        [
+            "line 3: client.ping_intervall_ms: there is no such key; did you mean `ping_interval_ms`?"
+        ]
+    );
+    assert_eq!(
+        told("[server]\nhmac_secret = 'x'\n"),
+        ["line 2: server.hmac_secret: there is no such key; did you mean \
+          `client.token.hmac_secret`?"]
+    );
+    assert_eq!(
+        told("[shutdown]\nzebra = 1\n"),
+        ["line 2: shutdown.zebra: there is no such key; in [shutdown] there are \
+          `drain_timeout_ms`, `reconnect_spread_ms`"]
+    );
+    assert_eq!(
+        told("[[channel.namespaces]]\nname = 'chat'\n"),
+        ["line 1: channel.namespaces: expected a table, found an array"]
+    );
+}
+
+#[test]
+fn a_wrong_value_is_answered_with_what_is_expected_and_what_was_found() {
+    let file = "
+[server]
+workers = 200
+client_addr = 'localhost:8000'
+own_descriptor_tables = 'yes'
+[client]
+allowed_origins = 'https://example.com'
+ping_interval_ms = '25s'
+pong_timeout_ms = 2.5
+[channel.without_namespace]
+overflow = 'drop'
+";
+    assert_eq!(
+        told(file),
+        [
+            "line 3: server.workers: expected an integer from 0 to 128, found 200",
+            "line 4: server.client_addr: expected an address with a port such as \
+             \"127.0.0.1:8000\", found the string \"localhost:8000\"; write \"127.0.0.1:8000\"",
+            "line 5: server.own_descriptor_tables: expected true or false, found the string \"yes\"",
+            "line 7: client.allowed_origins: expected an array of strings, found the string \
+             \"https://example.com\"; write [\"https://example.com\"]",
+            "line 8: client.ping_interval_ms: expected an integer from 1000 to 86400000, found the \
+             string \"25s\"; write 25000, the unit is milliseconds",
+            "line 9: client.pong_timeout_ms: expected an integer from 100 to 86400000, found 2.5",
+            "line 11: channel.without_namespace.overflow: expected one of \"disconnect\", \
+             \"drop_oldest\", \"keep_latest\", found the string \"drop\"",
+        ]
+    );
+}
+
+#[test]
+fn what_is_not_toml_is_said_with_its_line() {
+    let told = told("[client]\nanonymous = \n");
+    assert_eq!(told.len(), 1);
+    assert!(told[0].starts_with("line 2: this is not TOML: "), "{told:?}");
+
+    let twice = self::told("[client]\nanonymous = true\nanonymous = false\n");
+    assert!(twice[0].starts_with("line 3: this is not TOML: duplicate key"), "{twice:?}");
+
+    let date = self::told("[server]\nname = 2026-01-01\n");
+    assert_eq!(date, ["line 2: server.name: no key takes a date"]);
+}
+
+#[test]
+fn a_secret_is_not_repeated_in_what_is_told_or_printed() {
+    let file = "[api]\nkeys = { backend = 'hunter2' }\n[admin]\ntoken = 12345678901\n";
+    assert!(!told(file).concat().contains("hunter2"));
+    let config = Config::from_toml("[api.keys]\nbackend = 'hunter2hunter2hunter2'\n").unwrap();
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(config.api.keys["backend"].matches("hunter2hunter2hunter2"));
+    assert!(!config.api.keys["backend"].matches("hunter2hunter2hunter3"));
+    assert!(!config.api.keys["backend"].matches("hunter2hunter2hunter2!"));
+}
+
+#[test]
+fn a_hostile_file_is_answered_with_a_bounded_list() {
+    let file: String = (0..10_000).map(|i| format!("key{i} = 1\n")).collect();
+    let faults = Config::from_toml(&file).unwrap_err();
+    assert_eq!((faults.len(), faults.iter().count()), (10_000, 100));
+    assert!(faults.to_string().ends_with("\nand 9900 more"));
+    let deep = format!("[client]\nallowed_origins = {}{}\n", "[".repeat(9_999), "]".repeat(9_999));
+    assert!(Config::from_toml(&deep).is_err());
+}
+
+#[test]
+fn json_has_the_same_keys_and_the_same_answers() {
+    let value = serde_json::to_value(Config::development()).unwrap();
+    assert_eq!(Config::from_json(value).unwrap(), Config::development());
+    let faults = Config::from_json(serde_json::json!({"client": {"token": {"hmac_secret": 7}}}));
+    let faults = faults.unwrap_err();
+    let fault = faults.iter().next().unwrap();
+    assert_eq!(fault.path.pointer(), "/client/token/hmac_secret");
+    assert_eq!(fault.to_string(), "client.token.hmac_secret: expected a string, found 7");
+    assert!(Config::from_json(serde_json::json!({"api": {"keys": {"a": null}}})).is_err());
+}

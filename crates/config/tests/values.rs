@@ -1,0 +1,204 @@
+//! What values together are refused, and what the refusal says.
+
+use dunlin_config::{Config, Secret};
+use proptest::prelude::*;
+
+fn told(config: &Config) -> Vec<String> {
+    let faults = config.validate().err().unwrap_or_default();
+    faults.iter().map(ToString::to_string).collect()
+}
+
+fn open_to_others() -> Config {
+    let mut config = Config::default();
+    config.server.client_addr = "0.0.0.0:8000".parse().expect("an address");
+    config
+}
+
+fn secret() -> Secret {
+    Secret::new("0123456789abcdef")
+}
+
+#[test]
+fn an_address_others_can_reach_needs_an_api_key_and_client_authentication() {
+    let mut config = open_to_others();
+    assert_eq!(
+        told(&config),
+        ["server.client_addr: others can reach 0.0.0.0:8000, and there is nothing to keep them \
+          out; set an API key (`[api.keys]` with `backend = \"...\"`) and client authentication \
+          (`client.token.hmac_secret = \"...\"`), or bind to 127.0.0.1:8000"]
+    );
+    config.client.token.hmac_secret = Some(secret());
+    assert_eq!(
+        told(&config),
+        ["server.client_addr: others can reach 0.0.0.0:8000, and there is nothing to keep them \
+          out; set an API key (`[api.keys]` with `backend = \"...\"`), or bind to 127.0.0.1:8000"]
+    );
+    config.api.keys.insert("backend".into(), secret());
+    assert_eq!(config.validate(), Ok(()));
+    config.client.token.hmac_secret = None;
+    config.client.anonymous = true;
+    assert_eq!(told(&config).len(), 1, "letting everyone in is not client authentication");
+}
+
+#[test]
+fn what_counts_as_this_machine_alone() {
+    for (addr, loopback) in [
+        ("127.0.0.1:80", true),
+        ("127.9.8.7:80", true),
+        ("[::1]:80", true),
+        ("[::ffff:127.0.0.1]:80", true),
+        ("[::]:80", false),
+        ("10.0.0.1:80", false),
+        ("[::ffff:10.0.0.1]:80", false),
+    ] {
+        let mut config = Config::default();
+        config.server.client_addr = addr.parse().unwrap();
+        assert_eq!(config.validate().is_ok(), loopback, "{addr}");
+    }
+}
+
+#[test]
+fn development_mode_is_for_this_machine_alone() {
+    let mut config = Config::development();
+    assert_eq!(config.validate(), Ok(()));
+    assert_eq!(config.warnings(), []);
+    let options = config.channel.options("anything").unwrap();
+    assert_eq!((options.history_size, options.history_ttl_ms), (100, 300_000));
+    assert!(options.recover && !options.presence);
+
+    config.server.client_addr = "192.168.1.2:8000".parse().unwrap();
+    let told = told(&config);
+    assert_eq!(told.len(), 2);
+    assert!(told[1].starts_with("api.without_key: anyone who reaches 192.168.1.2:8000 could"));
+}
+
+#[test]
+fn the_admin_port_needs_a_token_where_others_can_reach_it() {
+    let mut config = Config::default();
+    config.server.admin_addr = "0.0.0.0:8001".parse().unwrap();
+    assert_eq!(
+        told(&config),
+        ["server.admin_addr: others can reach 0.0.0.0:8001, and there is nothing to keep them \
+          out; set `admin.token`, or bind to 127.0.0.1:8001"]
+    );
+    config.admin.token = Some(secret());
+    assert_eq!(config.validate(), Ok(()));
+    config.server.client_addr = "127.0.0.1:8001".parse().unwrap();
+    assert_eq!(config.validate(), Ok(()), "another address, the same port");
+    config.server.admin_addr = config.server.client_addr;
+    assert!(told(&config)[0].contains("as is `server.client_addr`"));
+}
+
+#[test]
+fn a_short_key_and_a_shared_key_are_refused() {
+    let mut config = Config::default();
+    config.client.token.hmac_secret = Some(Secret::new("secret"));
+    config.api.keys.insert("billing".into(), secret());
+    config.api.keys.insert("chat".into(), secret());
+    assert_eq!(
+        told(&config),
+        [
+            "client.token.hmac_secret: it is shorter than 16 bytes; make one with \
+             `openssl rand -hex 32`",
+            "api.keys.chat: it is the same key as \"billing\", and logs could not tell them apart; \
+             give each caller its own",
+        ]
+    );
+}
+
+#[test]
+fn history_is_kept_whole_or_not_at_all() {
+    let mut config = Config::default();
+    config.channel.without_namespace.history_size = 10;
+    config.channel.without_namespace.recover = true;
+    assert_eq!(
+        told(&config),
+        [
+            "channel.without_namespace.history_size: nothing is kept, as the other of \
+             `history_size` and `history_ttl_ms` is 0; set `history_ttl_ms` too",
+            "channel.without_namespace.recover: it needs history; set `history_size` and \
+             `history_ttl_ms`",
+        ]
+    );
+    config.channel.without_namespace.history_ttl_ms = 2 * 86_400_000;
+    assert!(told(&config)[0].starts_with("channel.without_namespace.history_meta_ttl_ms: "));
+}
+
+#[test]
+fn an_origin_is_a_scheme_and_a_host() {
+    let fix = |origin: &str| {
+        let mut config = Config::default();
+        config.client.allowed_origins = vec![origin.into()];
+        told(&config).first().and_then(|told| told.split_once("; ").map(|(_, fix)| fix.to_owned()))
+    };
+    for origin in ["*", "https://a.example", "http://localhost:3000", "https://*.example.com"] {
+        assert_eq!(fix(origin), None, "{origin}");
+    }
+    assert_eq!(fix("example.com").unwrap(), "write its scheme too: \"https://example.com\"");
+    assert_eq!(
+        fix("https://a.example/").unwrap(),
+        "an origin has no path, write \"https://a.example\""
+    );
+    assert_eq!(
+        fix("https://A.example").unwrap(),
+        "browsers send it in lower case: \"https://a.example\""
+    );
+    assert!(fix("https://a.*.example").is_some());
+}
+
+#[test]
+fn limits_that_contradict_each_other_are_refused() {
+    let mut config = Config::default();
+    config.limits.bus_slots = 1_000;
+    config.limits.outbox_bytes_max = config.limits.publication_bytes_max;
+    config.client.pong_timeout_ms = config.client.ping_interval_ms;
+    config.shutdown.reconnect_spread_ms = 60_000;
+    let paths: Vec<_> =
+        config.validate().unwrap_err().iter().map(|fault| fault.path.to_string()).collect();
+    assert_eq!(
+        paths,
+        [
+            "client.pong_timeout_ms",
+            "limits.outbox_bytes_max",
+            "limits.bus_slots",
+            "shutdown.drain_timeout_ms"
+        ]
+    );
+}
+
+#[test]
+fn a_config_in_which_nothing_can_happen_is_warned_about() {
+    let warned: Vec<_> =
+        Config::default().warnings().iter().map(|fault| fault.path.to_string()).collect();
+    assert_eq!(warned, ["client.token.hmac_secret", "api.keys"]);
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_answered_without_a_panic(text in "\\PC{0,200}") {
+        let _ = Config::from_toml(&text);
+    }
+
+    #[test]
+    fn whatever_is_read_is_written_and_read_again_the_same(
+        workers in 0u8..=128,
+        ping in 1_000u64..=86_400_000,
+        origins in proptest::collection::vec("[a-z \"\\\\]{0,12}", 0..4),
+        namespaces in proptest::collection::btree_map("[a-z.~/]{1,8}", 0u32..=1_000_000, 0..5),
+        key in proptest::option::of("\\PC{0,40}"),
+    ) {
+        let mut config = Config::default();
+        config.server.workers = workers;
+        config.client.ping_interval_ms = ping;
+        config.client.allowed_origins = origins;
+        config.client.token.hmac_secret = key.map(Secret::new);
+        for (name, history_size) in namespaces {
+            let options = dunlin_config::ChannelOptions { history_size, ..Default::default() };
+            config.channel.namespaces.insert(name, options);
+        }
+        let json = serde_json::to_value(&config).unwrap();
+        prop_assert_eq!(&Config::from_json(json).unwrap(), &config);
+        let toml = toml::to_string(&config).unwrap();
+        prop_assert_eq!(&Config::from_toml(&toml).unwrap(), &config);
+    }
+}
