@@ -1,0 +1,234 @@
+//! Header fields of one head, borrowed from the bytes it came in.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+
+/// The most headers a head can have, whatever its [`Limits`](super::Limits) say.
+pub const HEADERS_MAX: usize = 100;
+
+/// Room for the headers of one head, on the caller's stack and left uninitialised until used.
+///
+/// A decoder fills it and lends it to the head it returns, so that decoding allocates nothing.
+pub struct HeaderSlots<'b> {
+    pub(super) slots: [MaybeUninit<httparse::Header<'b>>; HEADERS_MAX],
+}
+
+impl HeaderSlots<'_> {
+    /// Empty room. Costs no initialisation.
+    #[inline]
+    pub fn new() -> Self {
+        HeaderSlots { slots: [const { MaybeUninit::uninit() }; HEADERS_MAX] }
+    }
+}
+
+impl Default for HeaderSlots<'_> {
+    fn default() -> Self {
+        HeaderSlots::new()
+    }
+}
+
+impl fmt::Debug for HeaderSlots<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HeaderSlots")
+    }
+}
+
+/// The header fields of a head in the order they arrived. Names compare without case.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Headers<'a> {
+    fields: &'a [httparse::Header<'a>],
+}
+
+impl<'a> Headers<'a> {
+    pub(super) fn new(fields: &'a [httparse::Header<'a>]) -> Headers<'a> {
+        Headers { fields }
+    }
+
+    /// A head without headers.
+    pub const fn empty() -> Headers<'static> {
+        Headers { fields: &[] }
+    }
+
+    /// Number of fields.
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// True when there is no field.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Name and value of every field. Values carry no white space at either end.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        self.fields.iter().map(|field| (field.name, field.value))
+    }
+
+    /// The value of the first field of this name.
+    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
+        self.get_all(name).next()
+    }
+
+    /// The value of the first field of this name, if it is UTF-8 (as any ASCII is).
+    pub fn get_str(&self, name: &str) -> Option<&'a str> {
+        self.get(name).and_then(|value| str::from_utf8(value).ok())
+    }
+
+    /// The values of all fields of this name.
+    pub fn get_all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
+        self.fields
+            .iter()
+            .filter(move |field| field.name.eq_ignore_ascii_case(name))
+            .map(|field| field.value)
+    }
+
+    /// The elements of a list-valued header (RFC 9110 §5.6.1), all its fields joined, empty elements
+    /// left out. Not for headers whose elements may hold quoted commas.
+    pub fn list<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
+        self.get_all(name).flat_map(elements)
+    }
+
+    /// True when a list-valued header has this element; compared without case.
+    pub fn has_token(&self, name: &str, token: &str) -> bool {
+        self.list(name).any(|element| element.eq_ignore_ascii_case(token.as_bytes()))
+    }
+}
+
+impl fmt::Debug for Headers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.iter().map(|(name, value)| (name, String::from_utf8_lossy(value))))
+            .finish()
+    }
+}
+
+/// The comma-separated, trimmed, non-empty elements of one value.
+pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b',').map(trim).filter(|element| !element.is_empty())
+}
+
+/// Without optional white space (SP, HTAB) at either end.
+pub(super) fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// What the headers of a message say about its framing and its connection, gathered in one pass.
+#[derive(Debug, Default)]
+pub(super) struct Semantics<'a> {
+    pub(super) content_length: Option<u64>,
+    pub(super) coding: Coding,
+    pub(super) close: bool,
+    pub(super) keep_alive: bool,
+    pub(super) connection_upgrade: bool,
+    pub(super) upgrade: bool,
+    pub(super) host: Option<&'a [u8]>,
+    pub(super) expect: Option<&'a [u8]>,
+}
+
+/// The state of all `Transfer-Encoding` fields read so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Coding {
+    /// There is no such field.
+    #[default]
+    Absent,
+    /// Exactly `chunked`.
+    Chunked,
+    /// `chunked` comes last, over codings we do not know.
+    ChunkedOverUnknown,
+    /// The last coding is not `chunked`.
+    NotFinallyChunked,
+}
+
+impl<'a> Semantics<'a> {
+    pub(super) fn read(headers: Headers<'a>) -> Result<Semantics<'a>, super::Error> {
+        use super::Error;
+        let mut this = Semantics::default();
+        for (name, value) in headers.iter() {
+            // The lengths of the names below differ, which makes the common header cost one jump.
+            match name.len() {
+                4 if name.eq_ignore_ascii_case("host") && this.host.replace(value).is_some() => {
+                    return Err(Error::Host);
+                }
+                6 if name.eq_ignore_ascii_case("expect") => this.expect = Some(value),
+                7 if name.eq_ignore_ascii_case("upgrade") => this.upgrade = true,
+                10 if name.eq_ignore_ascii_case("connection") => {
+                    for option in elements(value) {
+                        this.close |= option.eq_ignore_ascii_case(b"close");
+                        this.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+                        this.connection_upgrade |= option.eq_ignore_ascii_case(b"upgrade");
+                    }
+                }
+                14 if name.eq_ignore_ascii_case("content-length") => {
+                    let length = decimal(value).ok_or(Error::ContentLength)?;
+                    if this.content_length.replace(length).is_some() {
+                        return Err(Error::ContentLengthRepeated);
+                    }
+                }
+                17 if name.eq_ignore_ascii_case("transfer-encoding") => {
+                    if this.coding == Coding::Absent && trim(value).is_empty() {
+                        return Err(Error::TransferEncoding);
+                    }
+                    for coding in elements(value) {
+                        this.coding = this.coding.then(coding)?;
+                    }
+                    if this.coding == Coding::Absent {
+                        return Err(Error::TransferEncoding);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if this.content_length.is_some() && this.coding != Coding::Absent {
+            return Err(Error::LengthAndCoding);
+        }
+        Ok(this)
+    }
+
+    /// Whether the connection persists behind this message (RFC 9112 §9.3).
+    pub(super) fn persists(&self, version: super::Version) -> bool {
+        match version {
+            super::Version::Http11 => !self.close,
+            super::Version::Http10 => self.keep_alive && !self.close,
+        }
+    }
+}
+
+impl Coding {
+    /// Applies the next coding of the list. `chunked` twice is never valid (RFC 9112 §7.1).
+    fn then(self, coding: &[u8]) -> Result<Coding, super::Error> {
+        let chunked = coding.eq_ignore_ascii_case(b"chunked");
+        match (self, chunked) {
+            (Coding::Absent, true) => Ok(Coding::Chunked),
+            (Coding::NotFinallyChunked, true) => Ok(Coding::ChunkedOverUnknown),
+            (Coding::Absent | Coding::NotFinallyChunked, false) => Ok(Coding::NotFinallyChunked),
+            (Coding::Chunked | Coding::ChunkedOverUnknown, _) => {
+                Err(super::Error::TransferEncoding)
+            }
+        }
+    }
+}
+
+/// A non-empty run of digits that fits 64 bits. No sign, no list, no white space.
+fn decimal(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0u64, |number, &byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// True when an LF stands without a CR before it. Written so that it vectorises: no early exit.
+pub(super) fn has_bare_lf(bytes: &[u8]) -> bool {
+    let Some((first, rest)) = bytes.split_first() else { return false };
+    bytes.iter().zip(rest).fold(*first == b'\n', |bare, (&before, &byte)| {
+        bare | ((byte == b'\n') & (before != b'\r'))
+    })
+}

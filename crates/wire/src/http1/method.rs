@@ -1,0 +1,60 @@
+//! Request methods.
+
+/// A request method (RFC 9110 §9). Methods are case-sensitive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method<'a> {
+    /// `GET`
+    Get,
+    /// `HEAD`
+    Head,
+    /// `POST`
+    Post,
+    /// `PUT`
+    Put,
+    /// `DELETE`
+    Delete,
+    /// `OPTIONS`
+    Options,
+    /// `PATCH` (RFC 5789)
+    Patch,
+    /// `TRACE`
+    Trace,
+    /// `CONNECT`; [`decode_request`](super::decode_request) refuses it.
+    Connect,
+    /// Any other token.
+    Other(&'a str),
+}
+
+impl<'a> Method<'a> {
+    /// The method that a token names.
+    pub fn new(token: &'a str) -> Method<'a> {
+        match token {
+            "GET" => Method::Get,
+            "HEAD" => Method::Head,
+            "POST" => Method::Post,
+            "PUT" => Method::Put,
+            "DELETE" => Method::Delete,
+            "OPTIONS" => Method::Options,
+            "PATCH" => Method::Patch,
+            "TRACE" => Method::Trace,
+            "CONNECT" => Method::Connect,
+            other => Method::Other(other),
+        }
+    }
+
+    /// The method as it stands in a message.
+    pub fn as_str(self) -> &'a str {
+        match self {
+            Method::Get => "GET",
+            Method::Head => "HEAD",
+            Method::Post => "POST",
+            Method::Put => "PUT",
+            Method::Delete => "DELETE",
+            Method::Options => "OPTIONS",
+            Method::Patch => "PATCH",
+            Method::Trace => "TRACE",
+            Method::Connect => "CONNECT",
+            Method::Other(other) => other,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Heads of responses, as a client reads them.
+
+use super::body::BodyDecoder;
+use super::header::{Coding, HeaderSlots, Headers, Semantics, has_bare_lf};
+use super::{Decoded, Error, Limits, Method, Version};
+
+/// The head of a response, borrowed from the bytes it was decoded from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseHead<'a> {
+    /// The version.
+    pub version: Version,
+    /// The status code, 100 to 599.
+    pub status: u16,
+    /// The reason phrase, often empty.
+    pub reason: &'a str,
+    /// The header fields.
+    pub headers: Headers<'a>,
+    /// Whether the connection can carry another request behind this response.
+    pub keep_alive: bool,
+    /// Decoder for the body that follows the head; done from the start when there is none.
+    pub body: BodyDecoder,
+}
+
+impl ResponseHead<'_> {
+    /// True for 1xx other than 101: the answer to the request is still to come (RFC 9110 §15.2).
+    pub fn is_interim(&self) -> bool {
+        (100..200).contains(&self.status) && self.status != 101
+    }
+}
+
+/// Decodes the head of a response to a request of method `method` at the start of `bytes`.
+///
+/// An interim response (1xx) is a head of its own without a body; decode again behind it. Behind a
+/// 101 the bytes belong to the other protocol.
+///
+/// # Errors
+///
+/// [`Error`]; the connection is then of no use.
+pub fn decode_response<'a>(
+    bytes: &'a [u8],
+    slots: &'a mut HeaderSlots<'a>,
+    limits: &Limits,
+    method: Method<'_>,
+) -> Result<Decoded<ResponseHead<'a>>, Error> {
+    let headers_max = limits.headers_max.min(slots.slots.len());
+    let mut parsed = httparse::Response::new(&mut []);
+    let status = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+        &mut parsed,
+        bytes,
+        &mut slots.slots[..headers_max],
+    );
+    let consumed = match status {
+        Ok(httparse::Status::Complete(consumed)) => consumed,
+        Ok(httparse::Status::Partial) if has_bare_lf(bytes) => return Err(Error::BareLineEnd),
+        Ok(httparse::Status::Partial) if bytes.len() >= limits.head_bytes_max => {
+            return Err(Error::HeadTooLong);
+        }
+        Ok(httparse::Status::Partial) => return Ok(Decoded::NeedMore),
+        Err(error) => return Err(Error::from_httparse(error)),
+    };
+    if consumed > limits.head_bytes_max {
+        return Err(Error::HeadTooLong);
+    }
+    if has_bare_lf(&bytes[..consumed]) {
+        return Err(Error::BareLineEnd);
+    }
+    let status = parsed.code.filter(|code| (100..600).contains(code)).ok_or(Error::StatusCode)?;
+    let version = match parsed.version {
+        Some(1) => Version::Http11,
+        _ => Version::Http10,
+    };
+    let headers = Headers::new(parsed.headers);
+    let semantics = Semantics::read(headers)?;
+    let body = if has_no_body(status, method) {
+        BodyDecoder::none()
+    } else {
+        match (semantics.coding, semantics.content_length) {
+            (Coding::Absent, Some(length)) if length > limits.body_bytes_max => {
+                return Err(Error::BodyTooLong);
+            }
+            (Coding::Absent, Some(length)) => BodyDecoder::length(length),
+            (Coding::Absent, None) => BodyDecoder::until_close(limits),
+            _ if version == Version::Http10 => return Err(Error::TransferEncoding),
+            (Coding::Chunked, _) => BodyDecoder::chunked(limits),
+            (Coding::ChunkedOverUnknown | Coding::NotFinallyChunked, _) => {
+                return Err(Error::TransferCodingUnknown);
+            }
+        }
+    };
+    let head = ResponseHead {
+        version,
+        status,
+        reason: parsed.reason.unwrap_or_default(),
+        headers,
+        keep_alive: semantics.persists(version) && !body.ends_at_close() && status != 101,
+        body,
+    };
+    Ok(Decoded::Head(head, consumed))
+}
+
+/// RFC 9112 §6.3, rules 1 and 2: these end with their head whatever their headers say.
+fn has_no_body(status: u16, method: Method<'_>) -> bool {
+    method == Method::Head
+        || matches!(status, 100..=199 | 204 | 304)
+        || (method == Method::Connect && (200..300).contains(&status))
+}

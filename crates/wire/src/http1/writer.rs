@@ -1,0 +1,206 @@
+//! Encoders of heads: one that cannot produce a message whose framing contradicts itself.
+
+use super::{Version, reason_phrase};
+
+/// The interim response that a client with `Expect: 100-continue` waits for.
+pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// Writes one response to the end of a buffer. The method that ends the head decides the framing, and
+/// writes the header that announces it; do not write `Content-Length`, `Transfer-Encoding` or
+/// `Connection` by [`header`](ResponseWriter::header).
+///
+/// ```
+/// use dunlin_wire::http1::{ResponseWriter, Version};
+///
+/// let mut out = Vec::new();
+/// ResponseWriter::new(&mut out, 200)
+///     .header("Content-Type", "text/plain")
+///     .keep_alive(true, Version::Http11)
+///     .body(b"hello");
+/// assert_eq!(out, b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello");
+/// ```
+#[derive(Debug)]
+#[must_use = "the head is not complete until its framing is chosen"]
+pub struct ResponseWriter<'o> {
+    out: &'o mut Vec<u8>,
+}
+
+impl<'o> ResponseWriter<'o> {
+    /// Begins a response with the standard reason phrase of `status`.
+    pub fn new(out: &'o mut Vec<u8>, status: u16) -> ResponseWriter<'o> {
+        debug_assert!((100..600).contains(&status), "status code {status}");
+        if status == 200 {
+            out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+        } else {
+            out.extend_from_slice(b"HTTP/1.1 ");
+            write_decimal(out, u64::from(status));
+            out.push(b' ');
+            out.extend_from_slice(reason_phrase(status).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        ResponseWriter { out }
+    }
+
+    /// Adds a header. Line breaks and NUL inside the value become spaces (RFC 9110 §5.5), so that no
+    /// value can add a header of its own; bytes that names do not have are left out of the name.
+    pub fn header(self, name: &str, value: &str) -> Self {
+        write_field(self.out, name, value.as_bytes());
+        self
+    }
+
+    /// Adds several headers.
+    pub fn headers(self, headers: &[(&str, &str)]) -> Self {
+        for (name, value) in headers {
+            write_field(self.out, name, value.as_bytes());
+        }
+        self
+    }
+
+    /// Says whether the connection stays open, in the words that a client of `version` needs: none
+    /// when the version's default is meant.
+    pub fn keep_alive(self, keep_alive: bool, version: Version) -> Self {
+        match (keep_alive, version) {
+            (true, Version::Http11) => {}
+            (true, Version::Http10) => self.out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            (false, _) => self.out.extend_from_slice(b"Connection: close\r\n"),
+        }
+        self
+    }
+
+    /// Ends the head and writes a body of known length.
+    pub fn body(self, body: &[u8]) {
+        write_content_length(self.out, body.len() as u64);
+        self.out.extend_from_slice(body);
+    }
+
+    /// Ends the head of an answer to `HEAD`, or of one whose `length` bytes the caller writes itself.
+    pub fn content_length(self, length: u64) {
+        write_content_length(self.out, length);
+    }
+
+    /// Ends the head; the body follows by [`encode_chunk`](super::encode_chunk) and ends with
+    /// [`LAST_CHUNK`](super::LAST_CHUNK). Not for HTTP/1.0 clients.
+    pub fn chunked(self) {
+        self.out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+    }
+
+    /// Ends the head; the body lasts until the connection is closed. For HTTP/1.0 clients, together
+    /// with `keep_alive(false, _)`.
+    pub fn until_close(self) {
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Ends the head of a response that has no body by its status: 1xx, 204 and 304.
+    pub fn no_body(self) {
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Writes one request to the end of a buffer.
+///
+/// ```
+/// use dunlin_wire::http1::RequestWriter;
+///
+/// let mut out = Vec::new();
+/// RequestWriter::new(&mut out, "POST", "/api/publish", "127.0.0.1:8000").body(b"{}");
+/// assert_eq!(
+///     out,
+///     b"POST /api/publish HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nContent-Length: 2\r\n\r\n{}",
+/// );
+/// ```
+#[derive(Debug)]
+#[must_use = "the head is not complete until its framing is chosen"]
+pub struct RequestWriter<'o> {
+    out: &'o mut Vec<u8>,
+}
+
+impl<'o> RequestWriter<'o> {
+    /// Begins a request. Bytes that cannot stand in a request line (white space, controls) are
+    /// percent-encoded in the target and left out of the method.
+    pub fn new(out: &'o mut Vec<u8>, method: &str, target: &str, host: &str) -> Self {
+        out.extend(method.bytes().filter(super::chunk::is_token_byte));
+        out.push(b' ');
+        for byte in target.bytes() {
+            if matches!(byte, b'!'..=b'~') {
+                out.push(byte);
+            } else {
+                let hex = |digit: u8| b"0123456789ABCDEF"[usize::from(digit & 15)];
+                out.extend_from_slice(&[b'%', hex(byte >> 4), hex(byte)]);
+            }
+        }
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+        write_field(out, "Host", host.as_bytes());
+        RequestWriter { out }
+    }
+
+    /// Adds a header, as [`ResponseWriter::header`] does.
+    pub fn header(self, name: &str, value: &str) -> Self {
+        write_field(self.out, name, value.as_bytes());
+        self
+    }
+
+    /// Adds several headers.
+    pub fn headers(self, headers: &[(&str, &str)]) -> Self {
+        for (name, value) in headers {
+            write_field(self.out, name, value.as_bytes());
+        }
+        self
+    }
+
+    /// Asks the server to close the connection behind its answer.
+    pub fn close(self) -> Self {
+        self.out.extend_from_slice(b"Connection: close\r\n");
+        self
+    }
+
+    /// Ends the head and writes a body of known length.
+    pub fn body(self, body: &[u8]) {
+        write_content_length(self.out, body.len() as u64);
+        self.out.extend_from_slice(body);
+    }
+
+    /// Ends the head; the body follows in chunks.
+    pub fn chunked(self) {
+        self.out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+    }
+
+    /// Ends the head of a request without a body.
+    pub fn no_body(self) {
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Appends one header line that is one line, whatever the value holds.
+pub(crate) fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    debug_assert!(!name.is_empty() && name.bytes().all(|byte| super::chunk::is_token_byte(&byte)));
+    out.extend(name.bytes().filter(super::chunk::is_token_byte));
+    out.extend_from_slice(b": ");
+    let begin = out.len();
+    out.extend_from_slice(value);
+    for byte in &mut out[begin..] {
+        if matches!(byte, b'\r' | b'\n' | 0) {
+            *byte = b' ';
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_content_length(out: &mut Vec<u8>, length: u64) {
+    out.extend_from_slice(b"Content-Length: ");
+    write_decimal(out, length);
+    out.extend_from_slice(b"\r\n\r\n");
+}
+
+fn write_decimal(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut begin = digits.len();
+    loop {
+        begin -= 1;
+        digits[begin] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[begin..]);
+}

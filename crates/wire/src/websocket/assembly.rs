@@ -1,0 +1,283 @@
+//! The state of a message that arrives in pieces.
+
+use std::ops::Range;
+
+use super::decoder::{Decoded, Decoder, Event, Message};
+use super::frame::{CONTROL_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
+use super::{Error, FrameHeader, Mask, Opcode, apply_mask};
+
+/// Gathers a message that is fragmented, or cut by the end of the receive buffer.
+///
+/// Kept in a pool by the caller and lent to a connection from [`Event::NeedAssembly`] until
+/// [`is_idle`](MessageAssembly::is_idle). It grows with the bytes that arrive, never with the length a
+/// header announces.
+#[derive(Clone, Debug)]
+pub struct MessageAssembly {
+    /// The payload so far of the message under way; after it was yielded, until the next call.
+    payload: Vec<u8>,
+    /// `payload[..validated]` is UTF-8; what follows is the begin of a character, three bytes at most.
+    /// Only for text that is not compressed.
+    validated: usize,
+    message: Option<MessageUnderWay>,
+    frame: Option<FrameUnderWay>,
+    /// The begin of a frame header that was cut.
+    header: [u8; HEADER_BYTES_MAX],
+    header_len: u8,
+    /// The payload so far of a control frame that was cut. It may interrupt a message, so it needs room
+    /// of its own.
+    control: [u8; CONTROL_PAYLOAD_BYTES_MAX],
+    control_len: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct MessageUnderWay {
+    opcode: Opcode,
+    compressed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FrameUnderWay {
+    header: FrameHeader,
+    /// Bytes of payload that are still to come.
+    remaining: usize,
+    /// The key, rotated to the next byte.
+    mask: Mask,
+}
+
+/// Where the payload of the event that ended a step lies.
+enum Found {
+    NeedMore {
+        hint: usize,
+    },
+    /// A control frame, whole in the input.
+    InInput(FrameHeader, Range<usize>),
+    /// A control frame, gathered in `control`.
+    InControl(FrameHeader),
+    /// A message, gathered in `payload`.
+    InPayload(MessageUnderWay),
+}
+
+impl Default for MessageAssembly {
+    fn default() -> Self {
+        MessageAssembly::new()
+    }
+}
+
+impl MessageAssembly {
+    /// An idle assembly, without any allocation.
+    pub const fn new() -> MessageAssembly {
+        MessageAssembly {
+            payload: Vec::new(),
+            validated: 0,
+            message: None,
+            frame: None,
+            header: [0; HEADER_BYTES_MAX],
+            header_len: 0,
+            control: [0; CONTROL_PAYLOAD_BYTES_MAX],
+            control_len: 0,
+        }
+    }
+
+    /// True when nothing is under way: the connection can do without it.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.message.is_none() && self.frame.is_none() && self.header_len == 0
+    }
+
+    /// Forgets what is under way, and keeps at most `retained_bytes_max` of memory for the next user.
+    pub fn reset(&mut self, retained_bytes_max: usize) {
+        self.payload.clear();
+        self.payload.shrink_to(retained_bytes_max);
+        self.validated = 0;
+        self.message = None;
+        self.frame = None;
+        self.header_len = 0;
+        self.control_len = 0;
+    }
+
+    /// Bytes of memory this holds beyond its own size, for the caller's accounting.
+    pub fn memory_bytes(&self) -> usize {
+        self.payload.capacity()
+    }
+
+    /// Drops a message that was yielded by the last call; true when nothing is under way.
+    #[inline]
+    pub(super) fn begin(&mut self) -> bool {
+        if self.message.is_none() {
+            self.payload.clear();
+            self.validated = 0;
+        }
+        self.is_idle()
+    }
+
+    pub(super) fn decode<'b>(
+        &'b mut self,
+        decoder: &Decoder,
+        input: &'b mut [u8],
+    ) -> Result<Decoded<'b>, Error> {
+        let mut consumed = 0;
+        let found = self.run(decoder, input, &mut consumed)?;
+        let event = match found {
+            Found::NeedMore { hint } => Event::NeedMore { hint },
+            Found::InInput(header, range) => decoder.event(header, &input[range])?,
+            Found::InControl(header) => {
+                decoder.event(header, &self.control[..usize::from(self.control_len)])?
+            }
+            Found::InPayload(MessageUnderWay { opcode, compressed }) => {
+                Event::Message(Message { opcode, compressed, payload: &self.payload })
+            }
+        };
+        Ok(Decoded { consumed, event })
+    }
+
+    /// Goes through frames until one of them yields an event or the input is used up.
+    fn run(
+        &mut self,
+        decoder: &Decoder,
+        input: &mut [u8],
+        consumed: &mut usize,
+    ) -> Result<Found, Error> {
+        loop {
+            let mut frame = match self.frame.take() {
+                Some(frame) => frame,
+                None => match self.next_header(input, consumed)? {
+                    Ok(header) => {
+                        let frame = self.begin_frame(decoder, header)?;
+                        // Common between fragments: a control frame that is all here.
+                        let end = consumed.saturating_add(frame.remaining);
+                        if header.opcode.is_control() && end <= input.len() {
+                            let range = *consumed..end;
+                            apply_mask(&mut input[range.clone()], frame.mask);
+                            *consumed = end;
+                            return Ok(Found::InInput(header, range));
+                        }
+                        frame
+                    }
+                    Err(hint) => return Ok(Found::NeedMore { hint }),
+                },
+            };
+            let end = input.len().min(consumed.saturating_add(frame.remaining));
+            let piece = &mut input[*consumed..end];
+            *consumed = end;
+            apply_mask(piece, frame.mask);
+            frame.mask.rotate_left(piece.len() % 4);
+            frame.remaining -= piece.len();
+            if frame.header.opcode.is_control() {
+                let begin = usize::from(self.control_len);
+                self.control[begin..begin + piece.len()].copy_from_slice(piece);
+                self.control_len += piece.len() as u8;
+            } else {
+                self.payload.extend_from_slice(piece);
+                self.validate()?;
+            }
+            if frame.remaining > 0 {
+                let hint = frame.remaining;
+                self.frame = Some(frame);
+                return Ok(Found::NeedMore { hint });
+            }
+            if frame.header.opcode.is_control() {
+                return Ok(Found::InControl(frame.header));
+            }
+            if frame.header.fin
+                && let Some(message) = self.message.take()
+            {
+                if message.is_text() && self.validated < self.payload.len() {
+                    return Err(Error::Utf8);
+                }
+                return Ok(Found::InPayload(message));
+            }
+        }
+    }
+
+    /// The next header, or the least number of bytes that completes it.
+    fn next_header(
+        &mut self,
+        input: &[u8],
+        consumed: &mut usize,
+    ) -> Result<Result<FrameHeader, usize>, Error> {
+        let rest = &input[*consumed..];
+        if self.header_len == 0
+            && let Some((header, length)) = FrameHeader::decode(rest)?
+        {
+            *consumed += length;
+            return Ok(Ok(header));
+        }
+        // Cut: join what was kept with what is here, in the room for the longest header.
+        let kept = usize::from(self.header_len);
+        let taken = rest.len().min(HEADER_BYTES_MAX - kept);
+        self.header[kept..kept + taken].copy_from_slice(&rest[..taken]);
+        let joined = &self.header[..kept + taken];
+        match FrameHeader::decode(joined)? {
+            Some((header, length)) => {
+                *consumed += length - kept;
+                self.header_len = 0;
+                Ok(Ok(header))
+            }
+            None => {
+                let missing = header_bytes(joined) - joined.len();
+                *consumed += taken;
+                self.header_len = joined.len() as u8;
+                Ok(Err(missing))
+            }
+        }
+    }
+
+    /// Checks a header against the message under way, and begins a message with it if it does so.
+    fn begin_frame(
+        &mut self,
+        decoder: &Decoder,
+        header: FrameHeader,
+    ) -> Result<FrameUnderWay, Error> {
+        decoder.check(&header)?;
+        match (header.opcode, self.message) {
+            (Opcode::Continuation, None) => return Err(Error::ContinuationUnexpected),
+            (Opcode::Text | Opcode::Binary, Some(_)) => return Err(Error::ContinuationMissing),
+            (Opcode::Text | Opcode::Binary, None) => {
+                self.payload.clear();
+                self.validated = 0;
+                self.message =
+                    Some(MessageUnderWay { opcode: header.opcode, compressed: header.compressed });
+            }
+            (Opcode::Continuation, Some(_)) => {
+                let total = header.length.saturating_add(self.payload.len() as u64);
+                if total > decoder.limits.message_bytes_max as u64 {
+                    return Err(Error::MessageTooLong);
+                }
+            }
+            (Opcode::Close | Opcode::Ping | Opcode::Pong, _) => self.control_len = 0,
+        }
+        let remaining = usize::try_from(header.length).map_err(|_| Error::FrameTooLong)?;
+        Ok(FrameUnderWay { header, remaining, mask: header.mask.unwrap_or_default() })
+    }
+
+    /// Judges the text that has arrived since the last call (RFC 6455 §8.1), without waiting for the
+    /// end of the character it may stop in.
+    fn validate(&mut self) -> Result<(), Error> {
+        if !self.message.is_some_and(|message| message.is_text()) {
+            return Ok(());
+        }
+        match simdutf8::compat::from_utf8(&self.payload[self.validated..]) {
+            Ok(_) => self.validated = self.payload.len(),
+            Err(error) if error.error_len().is_some() => return Err(Error::Utf8),
+            Err(error) => self.validated += error.valid_up_to(),
+        }
+        Ok(())
+    }
+}
+
+impl MessageUnderWay {
+    fn is_text(self) -> bool {
+        self.opcode == Opcode::Text && !self.compressed
+    }
+}
+
+/// Bytes of the header that begins with these, as far as they tell; at least one more than are here.
+fn header_bytes(begin: &[u8]) -> usize {
+    let Some(second) = begin.get(1) else { return 2 };
+    let length = match second & 0x7f {
+        126 => 2,
+        127 => 8,
+        _ => 0,
+    };
+    2 + length + if second & 0x80 != 0 { 4 } else { 0 }
+}

@@ -1,0 +1,231 @@
+//! From bytes of a connection to messages and control frames.
+
+use super::{CloseFrame, Error, FrameHeader, MessageAssembly, Opcode, apply_mask};
+
+/// Which end of the connection decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The server: every frame it receives must be masked.
+    Server,
+    /// The client: no frame it receives may be masked.
+    Client,
+}
+
+/// Bounds on what a peer may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one frame's payload. Beyond: close code 1009, as soon as its header is here.
+    pub frame_bytes_max: usize,
+    /// Bytes of one message, as sent and once inflated. Beyond: close code 1009.
+    pub message_bytes_max: usize,
+}
+
+impl Default for Limits {
+    /// 64 KiB for either.
+    fn default() -> Limits {
+        Limits { frame_bytes_max: 64 * 1024, message_bytes_max: 64 * 1024 }
+    }
+}
+
+/// Decodes one direction of a connection. Plain configuration: it has no state of its own.
+///
+/// Call [`decode`](Decoder::decode) on the bytes received until they are consumed. Every byte given
+/// *is* consumed when an assembly is passed, so the caller keeps no bytes of a cut frame:
+///
+/// ```
+/// use dunlin_wire::websocket::{Decoder, Event, Limits, MessageAssembly, Opcode, Role};
+///
+/// let decoder = Decoder { role: Role::Client, limits: Limits::default(), deflate: false };
+/// let mut received = *b"\x81\x05Hello\x89\x00\x01\x03cut"; // a message, a ping, a fragment
+/// let mut assembly: Option<Box<MessageAssembly>> = None;
+///
+/// let mut bytes = &mut received[..];
+/// let mut events = Vec::new();
+/// while !bytes.is_empty() {
+///     let decoded = decoder.decode(assembly.as_deref_mut(), bytes)?;
+///     let consumed = decoded.consumed;
+///     match decoded.event {
+///         Event::Message(message) => events.push(message.payload.to_vec()),
+///         Event::Ping(_) => events.push(b"ping".to_vec()),
+///         Event::Pong(_) | Event::Close(_) | Event::NeedMore { .. } => {}
+///         Event::NeedAssembly => assembly = Some(Box::default()), // from a pool
+///     }
+///     bytes = &mut bytes[consumed..];
+/// }
+/// assert_eq!(events, [b"Hello".to_vec(), b"ping".to_vec()]);
+/// assert!(!assembly.unwrap().is_idle());
+/// # Ok::<(), dunlin_wire::websocket::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoder {
+    /// Which end this is.
+    pub role: Role,
+    /// Bounds on frames and messages.
+    pub limits: Limits,
+    /// Whether permessage-deflate was negotiated, so that RSV1 may be set.
+    pub deflate: bool,
+}
+
+/// One step of decoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoded<'b> {
+    /// Bytes of the input that are done with. Those behind them were not touched.
+    pub consumed: usize,
+    /// What they meant.
+    pub event: Event<'b>,
+}
+
+/// What the peer sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'b> {
+    /// All of the input is consumed, and a frame or message is cut.
+    NeedMore {
+        /// The least number of bytes that completes the frame header or frame under way.
+        hint: usize,
+    },
+    /// The next frame is cut or fragmented and no assembly was passed. Nothing is consumed: call again
+    /// with one.
+    NeedAssembly,
+    /// A whole message.
+    Message(Message<'b>),
+    /// A ping, to be answered with a pong of the same payload.
+    Ping(&'b [u8]),
+    /// A pong.
+    Pong(&'b [u8]),
+    /// A close frame, to be answered with one unless it is an answer. Nothing that follows it counts.
+    Close(Option<CloseFrame<'b>>),
+}
+
+/// A whole message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'b> {
+    /// [`Opcode::Text`] or [`Opcode::Binary`].
+    pub opcode: Opcode,
+    /// Whether the payload is still compressed; see
+    /// [`Inflater::inflate`](super::deflate::Inflater::inflate).
+    pub compressed: bool,
+    /// The payload. That of a text message is UTF-8, unless it is still compressed.
+    pub payload: &'b [u8],
+}
+
+impl<'b> Message<'b> {
+    /// The text of a text message that is not compressed.
+    pub fn text(&self) -> Option<&'b str> {
+        if self.opcode != Opcode::Text {
+            return None;
+        }
+        simdutf8::basic::from_utf8(self.payload).ok()
+    }
+}
+
+impl Decoder {
+    /// Takes the next event from `input`. A payload is unmasked in place and yielded from there when
+    /// its message is one frame and all here; else it is gathered in `assembly`.
+    ///
+    /// Without an assembly a cut or fragmented message yields [`Event::NeedAssembly`]. An assembly that
+    /// is not [idle](MessageAssembly::is_idle) must be passed with the next bytes of its connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], which carries the close code; the connection has to be failed. Invalid UTF-8 is
+    /// found with its first wrong byte, a frame that is too long with its header.
+    #[inline]
+    pub fn decode<'b>(
+        &self,
+        mut assembly: Option<&'b mut MessageAssembly>,
+        input: &'b mut [u8],
+    ) -> Result<Decoded<'b>, Error> {
+        if assembly.as_deref_mut().is_none_or(MessageAssembly::begin) {
+            match self.whole(input)? {
+                Whole::Frame { header, begin, end } => {
+                    let event = self.event(header, &input[begin..end])?;
+                    return Ok(Decoded { consumed: end, event });
+                }
+                Whole::Nothing => {
+                    return Ok(Decoded { consumed: 0, event: Event::NeedMore { hint: 2 } });
+                }
+                Whole::Cut => {}
+            }
+        }
+        match assembly {
+            Some(assembly) => assembly.decode(self, input),
+            None => Ok(Decoded { consumed: 0, event: Event::NeedAssembly }),
+        }
+    }
+
+    /// Looks for a frame that is whole and needs no assembly, and unmasks it.
+    #[inline]
+    fn whole(&self, input: &mut [u8]) -> Result<Whole, Error> {
+        if input.is_empty() {
+            return Ok(Whole::Nothing);
+        }
+        let Some((header, begin)) = FrameHeader::decode(input)? else { return Ok(Whole::Cut) };
+        self.check(&header)?;
+        if header.opcode == Opcode::Continuation {
+            return Err(Error::ContinuationUnexpected);
+        }
+        let length = usize::try_from(header.length).map_err(|_| Error::FrameTooLong)?;
+        if !header.fin || input.len() - begin < length {
+            return Ok(Whole::Cut);
+        }
+        let end = begin + length;
+        if let Some(mask) = header.mask {
+            apply_mask(&mut input[begin..end], mask);
+        }
+        Ok(Whole::Frame { header, begin, end })
+    }
+
+    /// The rules that depend on role, extensions and limits, not on the message under way.
+    #[inline]
+    pub(super) fn check(&self, header: &FrameHeader) -> Result<(), Error> {
+        match (self.role, header.mask) {
+            (Role::Server, None) => return Err(Error::MaskMissing),
+            (Role::Client, Some(_)) => return Err(Error::MaskUnexpected),
+            _ => {}
+        }
+        if header.compressed && !self.deflate {
+            return Err(Error::ReservedBits);
+        }
+        if header.opcode.is_control() {
+            return Ok(());
+        }
+        if header.length > self.limits.frame_bytes_max as u64 {
+            return Err(Error::FrameTooLong);
+        }
+        if header.length > self.limits.message_bytes_max as u64 {
+            return Err(Error::MessageTooLong);
+        }
+        Ok(())
+    }
+
+    /// The event of an unfragmented frame whose payload is here and unmasked.
+    #[inline]
+    pub(super) fn event<'b>(
+        &self,
+        header: FrameHeader,
+        payload: &'b [u8],
+    ) -> Result<Event<'b>, Error> {
+        Ok(match header.opcode {
+            Opcode::Text | Opcode::Binary | Opcode::Continuation => {
+                let text = header.opcode == Opcode::Text && !header.compressed;
+                if text && simdutf8::basic::from_utf8(payload).is_err() {
+                    return Err(Error::Utf8);
+                }
+                Event::Message(Message {
+                    opcode: header.opcode,
+                    compressed: header.compressed,
+                    payload,
+                })
+            }
+            Opcode::Ping => Event::Ping(payload),
+            Opcode::Pong => Event::Pong(payload),
+            Opcode::Close => Event::Close(CloseFrame::read(payload)?),
+        })
+    }
+}
+
+enum Whole {
+    Frame { header: FrameHeader, begin: usize, end: usize },
+    Cut,
+    Nothing,
+}
