@@ -8,7 +8,7 @@ use crate::{
     port::{State, Wake},
     refused::{Broadcast, Refused},
     ring::{Consumer, Counters, Producer},
-    stats::{EdgeStats, Monitor},
+    stats::EdgeStats,
     sync::{Arc, Ordering, fence},
 };
 
@@ -307,11 +307,11 @@ impl<T> Endpoint<T> {
     /// A view of the whole mesh's counters for another thread, such as the one that serves
     /// metrics. It keeps the mesh's memory and doorbells alive.
     #[cfg(not(loom))]
-    pub fn monitor(&self) -> Monitor
+    pub fn monitor(&self) -> crate::Monitor
     where
         T: Send + 'static,
     {
-        Monitor::new(Arc::clone(&self.shared) as _)
+        crate::Monitor::new(Arc::clone(&self.shared) as _)
     }
 
     #[inline]
@@ -381,8 +381,12 @@ impl<T> Drop for Endpoint<T> {
     fn drop(&mut self) {
         self.shared.ports[self.index].close();
         fence(Ordering::SeqCst);
+        let ready = self.shared.ports[self.index].ready();
         for from in 0..self.len() {
-            while self.pop(from).is_some() {}
+            // What a sender has not marked yet is dropped with its ring.
+            if self.inbound[from].is_some() || ready & 1 << from != 0 {
+                while self.pop(from).is_some() {}
+            }
             if self.inbound[from].as_ref().is_some_and(Consumer::take_starved) {
                 self.tell_room(from);
             }

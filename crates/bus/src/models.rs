@@ -1,1 +1,244 @@
-//! Loom models.
+//! Every interleaving of small stories, explored by loom:
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p dunlin-bus --lib`.
+//!
+//! A lost wake-up shows as a deadlock, a slot read too early or freed too early as a race.
+
+use loom::{model::Builder, thread};
+
+use crate::{
+    Endpoint, MeshConfig, Refused, mesh,
+    ring::{Consumer, Producer, Ring},
+    sync::Arc,
+};
+
+/// Explores every execution with at most this many preemptions, which is where bugs of this kind
+/// are found; without a bound the larger stories would take hours.
+const PREEMPTIONS_MAX: usize = 3;
+
+fn explore(story: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound.get_or_insert(PREEMPTIONS_MAX);
+    builder.check(story);
+}
+
+fn ring<T>(slots_min: usize, slots_max: usize) -> (Producer<T>, Consumer<T>) {
+    let ring = Arc::new(Ring::new(slots_min, slots_max));
+    // SAFETY: the ring is new, and this is the only pair made of it.
+    unsafe { (Producer::new(Arc::clone(&ring)), Consumer::new(ring)) }
+}
+
+/// Boxes, so that a value read twice or never shows as a double free or a leak.
+type Message = Box<u32>;
+
+fn endpoints<const N: usize>(ring_slots: usize) -> [Endpoint<Message>; N] {
+    let config = MeshConfig { ring_slots, ring_slots_initial: 1, burst: 2 };
+    mesh(N, &config).unwrap().try_into().unwrap()
+}
+
+/// The loop of a worker that has nothing but the bus: sleeps until there is a message.
+fn receive(endpoint: &mut Endpoint<Message>) -> (usize, u32) {
+    loop {
+        if let Some((from, value)) = endpoint.recv() {
+            return (from, *value);
+        }
+        if endpoint.prepare_sleep() {
+            endpoint.wait_for_doorbell();
+        }
+        endpoint.wake();
+    }
+}
+
+#[test]
+fn a_ring_that_wraps_keeps_order() {
+    explore(|| {
+        let (mut producer, mut consumer) = ring::<Message>(2, 2);
+        let sender = thread::spawn(move || {
+            let mut value = 1;
+            while value <= 3 {
+                match producer.push(Box::new(value)) {
+                    Ok(()) => value += 1,
+                    Err(_) => thread::yield_now(),
+                }
+            }
+        });
+        for expected in 1..=3 {
+            let value = loop {
+                match consumer.pop() {
+                    Some(value) => break value,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(*value, expected);
+        }
+        sender.join().unwrap();
+        assert!(consumer.pop().is_none());
+    });
+}
+
+#[test]
+fn a_ring_that_grows_keeps_order_and_frees_what_it_left() {
+    explore(|| {
+        let (mut producer, mut consumer) = ring::<Message>(1, 4);
+        let sender = thread::spawn(move || {
+            for value in 1..=4 {
+                assert!(producer.push(Box::new(value)).is_ok(), "four fit");
+            }
+        });
+        let mut expected = 1;
+        // The rest is dropped with the ring, by whoever is last.
+        while expected <= 2 {
+            match consumer.pop() {
+                Some(value) => {
+                    assert_eq!(*value, expected);
+                    expected += 1;
+                }
+                None => thread::yield_now(),
+            }
+        }
+        drop(consumer);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn a_ring_trimmed_by_both_ends_keeps_its_messages() {
+    explore(|| {
+        let (mut producer, mut consumer) = ring::<Message>(1, 2);
+        assert!(producer.push(Box::new(1)).is_ok() && producer.push(Box::new(2)).is_ok());
+        assert_eq!((consumer.pop(), consumer.pop()), (Some(Box::new(1)), Some(Box::new(2))));
+        producer.trim();
+        let sender = thread::spawn(move || {
+            assert!(producer.trim(), "quiet since, and empty");
+            assert!(producer.push(Box::new(3)).is_ok());
+        });
+        consumer.trim();
+        let value = loop {
+            match consumer.pop() {
+                Some(value) => break value,
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(*value, 3);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn a_sleeper_hears_of_every_message() {
+    explore(|| {
+        let [mut a, mut b] = endpoints(4);
+        let sender = thread::spawn(move || {
+            for value in 1..=2 {
+                a.send(1, Box::new(value)).unwrap();
+                a.flush();
+            }
+            a
+        });
+        assert_eq!(receive(&mut b), (0, 1));
+        assert_eq!(receive(&mut b), (0, 2));
+        assert!(b.recv().is_none());
+        let _ = sender.join().unwrap();
+    });
+}
+
+#[test]
+fn a_late_flush_loses_nothing() {
+    explore(|| {
+        let [mut a, mut b] = endpoints(4);
+        let sender = thread::spawn(move || {
+            // The receiver may take the first and fall asleep before the second is sent.
+            a.send(1, Box::new(1)).unwrap();
+            a.send(1, Box::new(2)).unwrap();
+            a.flush();
+            a
+        });
+        assert_eq!(receive(&mut b), (0, 1));
+        assert_eq!(receive(&mut b), (0, 2));
+        let _ = sender.join().unwrap();
+    });
+}
+
+#[test]
+fn two_senders_wake_one_sleeper() {
+    explore(|| {
+        let [mut a, mut b, mut c] = endpoints(2);
+        let senders = [
+            thread::spawn(move || {
+                a.send(2, Box::new(1)).unwrap();
+                a.flush();
+                a
+            }),
+            thread::spawn(move || {
+                b.send(2, Box::new(2)).unwrap();
+                b.flush();
+                b
+            }),
+        ];
+        let mut received = [receive(&mut c), receive(&mut c)];
+        received.sort_unstable();
+        assert_eq!(received, [(0, 1), (1, 2)]);
+        for sender in senders {
+            let _ = sender.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_question_and_its_answer_between_sleepers() {
+    explore(|| {
+        let [mut a, mut b] = endpoints(2);
+        let answerer = thread::spawn(move || {
+            let (from, value) = receive(&mut b);
+            b.send(from, Box::new(value + 1)).unwrap();
+            b.flush();
+            b
+        });
+        a.send(1, Box::new(41)).unwrap();
+        // `prepare_sleep` flushes.
+        assert_eq!(receive(&mut a), (1, 42));
+        let _ = answerer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_refused_sender_hears_of_room_in_its_sleep() {
+    explore(|| {
+        let [mut a, mut b] = endpoints(1);
+        let sender = thread::spawn(move || {
+            a.send(1, Box::new(1)).unwrap();
+            let mut refused = a.send(1, Box::new(2)).err();
+            while let Some(Refused::Full { to, value }) = refused.take() {
+                a.flush();
+                while a.poll_room() != Some(to) {
+                    if a.prepare_sleep() {
+                        a.wait_for_doorbell();
+                    }
+                    a.wake();
+                }
+                refused = a.send(to, value).err();
+            }
+            a.flush();
+            a
+        });
+        assert_eq!(receive(&mut b), (0, 1));
+        assert_eq!(receive(&mut b), (0, 2));
+        // Sleeps once more, which tells a sender refused in the meantime.
+        assert!(b.recv().is_none() && b.prepare_sleep());
+        let _ = sender.join().unwrap();
+    });
+}
+
+#[test]
+fn a_message_to_one_who_leaves_is_refused_or_dropped_once() {
+    explore(|| {
+        let [mut a, b] = endpoints(2);
+        let leaver = thread::spawn(move || drop(b));
+        match a.send(1, Box::new(1)) {
+            Ok(()) => _ = a.flush(),
+            Err(refused) => assert!(matches!(refused, Refused::Closed { to: 1, .. })),
+        }
+        leaver.join().unwrap();
+        assert!(matches!(a.send(1, Box::new(2)), Err(Refused::Closed { .. })));
+        assert_eq!(a.stats().filter(|edge| edge.wakes_sent > 0).count(), 0);
+    });
+}
