@@ -14,4 +14,5 @@
 #![forbid(unsafe_code)]
 
 pub mod http1;
+pub mod sse;
 pub mod websocket;

@@ -1,6 +1,20 @@
 //! permessage-deflate (RFC 7692): what the two ends agree on, and the coding itself.
+//!
+//! Without context takeover, which is the default, compressor and decompressor belong to the worker:
+//! [`SharedDeflate`] serves every connection. A connection that negotiated takeover in a direction
+//! owns a [`Deflater`] or [`Inflater`] for it.
 
+mod deflater;
+mod inflater;
 mod params;
+mod shared;
 
+pub use deflater::Deflater;
+pub use inflater::Inflater;
 pub(super) use params::{Agreement, confirm, negotiate, offer};
 pub use params::{DeflateConfig, DeflateParams, Direction, WINDOW_BITS_MAX};
+pub use shared::SharedDeflate;
+
+/// What a sender removes from the end of a compressed message, and a receiver puts back (RFC 7692
+/// §7.2): length and complement of an empty stored block.
+const TAIL: [u8; 4] = [0x00, 0x00, 0xff, 0xff];

@@ -1,0 +1,167 @@
+//! Event streams as a client reads them (WHATWG HTML §9.2.6).
+
+use std::fmt;
+
+/// Turns the bytes of an event stream into events. Keeps the event under way; allocates nothing once
+/// its buffers have grown to the size of the stream's events.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    event_bytes_max: usize,
+    /// A line that was cut.
+    line: Vec<u8>,
+    /// The last line ended in CR: an LF that follows belongs to it.
+    after_cr: bool,
+    /// A byte order mark may still stand before the first line.
+    at_begin: bool,
+    event: String,
+    data: String,
+    /// Applies once the event is dispatched, and to all that follow.
+    id: String,
+    retry_ms: Option<u64>,
+    /// The last call yielded what the fields hold.
+    dispatched: bool,
+}
+
+/// An event as a client receives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'d> {
+    /// The last event id of the stream, of this event or an earlier one; empty if there was none.
+    pub id: &'d str,
+    /// The type, `message` if none was given.
+    pub event: &'d str,
+    /// The payload, its lines joined by LF.
+    pub data: &'d str,
+}
+
+/// An event has more bytes than the decoder's bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong;
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an event of the stream is too long")
+    }
+}
+
+impl std::error::Error for TooLong {}
+
+impl Decoder {
+    /// A decoder at the begin of a stream. `event_bytes_max` bounds the data of an event and each line.
+    pub fn new(event_bytes_max: usize) -> Decoder {
+        Decoder {
+            event_bytes_max,
+            line: Vec::new(),
+            after_cr: false,
+            at_begin: true,
+            event: String::new(),
+            data: String::new(),
+            id: String::new(),
+            retry_ms: None,
+            dispatched: false,
+        }
+    }
+
+    /// The reconnection time that the stream asked for last.
+    pub fn retry_ms(&self) -> Option<u64> {
+        self.retry_ms
+    }
+
+    /// Consumes bytes up to the end of the next event, or all of them. An event that the stream's end
+    /// cuts off is never yielded.
+    ///
+    /// # Errors
+    ///
+    /// [`TooLong`]; the stream cannot be read on.
+    pub fn decode(&mut self, bytes: &[u8]) -> Result<(usize, Option<Received<'_>>), TooLong> {
+        if self.dispatched {
+            self.dispatched = false;
+            self.data.clear();
+            self.event.clear();
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.after_cr {
+                self.after_cr = false;
+                rest = rest.strip_prefix(b"\n").unwrap_or(rest);
+                continue;
+            }
+            let Some(end) = rest.iter().position(|&byte| matches!(byte, b'\r' | b'\n')) else {
+                if self.line.len() + rest.len() > self.event_bytes_max {
+                    return Err(TooLong);
+                }
+                self.line.extend_from_slice(rest);
+                return Ok((bytes.len(), None));
+            };
+            let (begin, line_end) = (&rest[..end], rest[end]);
+            rest = &rest[end + 1..];
+            self.after_cr = line_end == b'\r';
+            // An LF that is here already is part of the event's bytes.
+            if self.after_cr && rest.first() == Some(&b'\n') {
+                self.after_cr = false;
+                rest = &rest[1..];
+            }
+            if self.line.is_empty() {
+                self.take_line(begin)?;
+            } else {
+                let mut line = std::mem::take(&mut self.line);
+                line.extend_from_slice(begin);
+                let result = self.take_line(&line);
+                line.clear();
+                self.line = line;
+                result?;
+            }
+            if self.dispatched {
+                let event = if self.event.is_empty() { "message" } else { &self.event };
+                let received = Received { id: &self.id, event, data: &self.data };
+                return Ok((bytes.len() - rest.len(), Some(received)));
+            }
+        }
+        Ok((bytes.len(), None))
+    }
+
+    fn take_line(&mut self, line: &[u8]) -> Result<(), TooLong> {
+        let line = match std::mem::take(&mut self.at_begin) {
+            true => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
+            false => line,
+        };
+        if line.is_empty() {
+            self.dispatch();
+            return Ok(());
+        }
+        if self.data.len() + line.len() > self.event_bytes_max {
+            return Err(TooLong);
+        }
+        let line = String::from_utf8_lossy(line);
+        let (name, value) = line.split_once(':').unwrap_or((&line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match name {
+            "data" => {
+                self.data.push_str(value);
+                self.data.push('\n');
+            }
+            "event" => {
+                self.event.clear();
+                self.event.push_str(value);
+            }
+            "id" if !value.contains('\0') => {
+                self.id.clear();
+                self.id.push_str(value);
+            }
+            "retry" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => {
+                self.retry_ms = value.parse().ok().or(self.retry_ms);
+            }
+            // A comment, or a field that means nothing.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// An empty line: the event is complete. One without data is dropped.
+    fn dispatch(&mut self) {
+        if self.data.pop().is_some() {
+            self.dispatched = true;
+        } else {
+            self.event.clear();
+        }
+    }
+}

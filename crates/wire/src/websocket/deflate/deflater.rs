@@ -1,0 +1,149 @@
+//! Compression of messages.
+
+use flate2::{Compress, Compression, FlushCompress, Status};
+
+use super::super::{FrameHeader, HEADER_BYTES_MAX, Mask, Opcode, apply_mask};
+use super::{Direction, TAIL};
+
+/// The most bytes of a stored block (RFC 1951 §3.2.4).
+const STORED_BYTES_MAX: usize = 0xffff;
+
+/// Compresses the messages of one direction of a connection, or without context takeover those of any
+/// number of connections that agreed on the same window. Holds about 300 KiB.
+#[derive(Debug)]
+pub struct Deflater {
+    compress: Compress,
+    context_takeover: bool,
+}
+
+impl Deflater {
+    /// A compressor for a direction with [`can_compress`](Direction::can_compress), of a zlib level
+    /// from 1 (fast) to 9 (small).
+    ///
+    /// # Panics
+    ///
+    /// When the window is one that cannot be compressed with.
+    pub fn new(level: u32, direction: Direction) -> Deflater {
+        assert!(direction.can_compress(), "zlib cannot compress with {direction:?}");
+        let level = Compression::new(level.clamp(1, 9));
+        let window_bits = direction.window_bits.min(super::WINDOW_BITS_MAX);
+        Deflater {
+            compress: Compress::new_with_window_bits(level, false, window_bits),
+            context_takeover: direction.context_takeover,
+        }
+    }
+
+    /// Appends the payload of a compressed message.
+    pub fn deflate(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        // An empty message has one encoding that fits any context (RFC 7692 §7.2.3.6); zlib would
+        // refuse to flush twice without input in between.
+        if payload.is_empty() {
+            out.push(0);
+            return;
+        }
+        let begin = out.len();
+        if self.flush(payload, out).is_none() {
+            // zlib has no reason to fail here. If it ever did, its context would be in doubt: begin a
+            // new one, and send the message in a form that needs none.
+            out.truncate(begin);
+            self.compress.reset();
+            store(payload, out);
+        } else if !self.context_takeover {
+            self.compress.reset();
+        }
+    }
+
+    /// Compresses up to a byte boundary and removes the tail.
+    fn flush(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Option<()> {
+        let begin = out.len();
+        out.reserve(payload.len() + payload.len() / 8 + 64);
+        let mut rest = payload;
+        loop {
+            let before = self.compress.total_in();
+            let status = self.compress.compress_vec(rest, out, FlushCompress::Sync).ok()?;
+            let taken = usize::try_from(self.compress.total_in() - before).ok()?;
+            rest = rest.get(taken..)?;
+            match status {
+                // Room that is left over says that nothing is pending.
+                _ if rest.is_empty() && out.len() < out.capacity() => break,
+                Status::BufError if rest.is_empty() => break,
+                Status::Ok | Status::BufError => out.reserve(out.len() - begin + 64),
+                Status::StreamEnd => return None,
+            }
+        }
+        let end = out.len().checked_sub(TAIL.len()).filter(|end| *end > begin)?;
+        if out[end..] != TAIL {
+            return None;
+        }
+        out.truncate(end);
+        Some(())
+    }
+
+    /// Appends a whole frame with the message compressed, masked if a mask is given. A message that
+    /// only grows by it goes out uncompressed where the context allows that.
+    pub fn encode_frame(
+        &mut self,
+        out: &mut Vec<u8>,
+        opcode: Opcode,
+        payload: &[u8],
+        mask: Option<Mask>,
+    ) {
+        debug_assert!(!opcode.is_control(), "control frames are never compressed");
+        let begin = out.len();
+        let data = begin + HEADER_BYTES_MAX;
+        out.resize(data, 0);
+        self.deflate(payload, out);
+        let compressed = self.context_takeover || out.len() - data < payload.len();
+        if !compressed {
+            out.truncate(data);
+            out.extend_from_slice(payload);
+        }
+        if let Some(mask) = mask {
+            apply_mask(&mut out[data..], mask);
+        }
+        let length = out.len() - data;
+        let header = FrameHeader { compressed, mask, ..FrameHeader::new(opcode, length as u64) };
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        let header_len = header.encode_into(&mut bytes);
+        out[begin..begin + header_len].copy_from_slice(&bytes[..header_len]);
+        out.copy_within(data.., begin + header_len);
+        out.truncate(begin + header_len + length);
+    }
+}
+
+/// The payload as stored blocks and the first byte of the empty one that ends a message.
+fn store(payload: &[u8], out: &mut Vec<u8>) {
+    for block in payload.chunks(STORED_BYTES_MAX) {
+        let length = block.len() as u16;
+        out.push(0);
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(&(!length).to_le_bytes());
+        out.extend_from_slice(block);
+    }
+    out.push(0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Role;
+    use super::super::{DeflateParams, Inflater};
+    use super::*;
+
+    #[test]
+    fn what_is_stored_inflates() {
+        let payload: Vec<u8> = (0..150_000u32).map(|number| (number * 7) as u8).collect();
+        let mut stored = Vec::new();
+        store(&payload, &mut stored);
+        let params = DeflateParams {
+            server_no_context_takeover: true,
+            client_no_context_takeover: true,
+            server_max_window_bits: 15,
+            client_max_window_bits: 15,
+        };
+        let mut inflated = Vec::new();
+        Inflater::new(params.incoming(Role::Server))
+            .inflate(&stored, &mut inflated, payload.len())
+            .unwrap();
+        assert_eq!(inflated, payload);
+    }
+}
