@@ -1,0 +1,137 @@
+// Real Chromium: the development page, the browser's own EventSource, and centrifuge-js as a page loads it.
+
+import fs from "node:fs";
+import os from "node:os";
+import path from "node:path";
+import { CACHE, assert, installed, range, scenario, until } from "./dunlin.mjs";
+
+const { chromium } = installed("playwright-core");
+const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+
+/// A browser for one story, on an empty profile.
+async function browser(t) {
+  const profile = fs.mkdtempSync(path.join(os.tmpdir(), "dunlin-chromium-"));
+  const context = await chromium.launchPersistentContext(profile, {
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    headless: true,
+    args: FLAGS,
+    viewport: { width: 1440, height: 1000 },
+  });
+  t.after(async () => {
+    await context.close();
+    fs.rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
+  });
+  return context;
+}
+
+/// Opens a page; what it logs as an error or asks of another host fails the story.
+async function open(t, context, url) {
+  const page = await context.newPage();
+  page.on("pageerror", (error) => t.complaints.push(`the page threw: ${error.message}`));
+  page.on("request", (request) => {
+    if (new URL(request.url()).protocol.startsWith("http") && !request.url().startsWith(url)) t.complaints.push(`the page asked for ${request.url()}`);
+  });
+  await page.goto(url);
+  return page;
+}
+
+const offsets = (page, transport) => page.$$eval(`[data-transport="${transport}"] li[data-offset]`, (lines) => lines.map((line) => Number(line.dataset.offset)).reverse());
+
+await scenario("page: a person publishes and sees the message arrive over WebSocket, SSE and long-poll", async (t) => {
+  const server = await t.server();
+  const page = await open(t, await browser(t), `${server.origin}/`);
+  const columns = ["websocket", "sse", "poll"];
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="connected"]`);
+
+  await page.fill("#data", '{"text": "Hello, flock", "from": "a person"}');
+  await page.click("#publish button.primary");
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="1"]`);
+  await server.publish("news", "and one from the backend");
+  await page.selectOption("#copies", "10");
+  await page.click("#publish button.primary");
+  for (const transport of columns) {
+    await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="12"]`);
+    assert.deepEqual(await offsets(page, transport), range(1, 12), transport);
+    assert.match(await page.textContent(`[data-transport="${transport}"] .median`), /^[\d.]+ m?s$/);
+    assert.equal(await page.textContent(`[data-transport="${transport}"] .received`), "12");
+  }
+  assert.match(await page.textContent("#outcome"), /^Published as offsets 3–12, epoch \S+, in /);
+  assert.equal(await page.textContent("#agreement"), "12 messages, each on all three transports with the same offset.");
+  await page.screenshot({ path: path.join(CACHE, "page.png") });
+});
+
+await scenario("page: a dropped connection shows its recovery, a restarted server its new epoch", async (t) => {
+  const server = await t.server();
+  const page = await open(t, await browser(t), `${server.origin}/`);
+  const columns = ["websocket", "sse", "poll"];
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="connected"]`);
+  await server.publish("news", { n: 1 });
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="1"]`);
+  for (const transport of columns) await page.click(`[data-transport="${transport}"] .drop`);
+  for (const n of range(2, 4)) await server.publish("news", { n });
+  for (const transport of columns) {
+    await page.waitForSelector(`[data-transport="${transport}"] li.note:has-text("recovered")`);
+    await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="4"]`);
+    assert.deepEqual(await offsets(page, transport), range(1, 4), transport);
+  }
+  await server.kill();
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="reconnecting"]`);
+  await server.start();
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li.note.bad:has-text("not recovered")`);
+  await server.publish("news", { n: "after" });
+  for (const transport of columns) await until(async () => (await offsets(page, transport)).at(-1) === 1, `the new stream over ${transport}`);
+  await page.screenshot({ path: path.join(CACHE, "page-recovered.png") });
+});
+
+await scenario("page: what was published fits on a telephone and in the dark", async (t) => {
+  const server = await t.server();
+  const context = await browser(t);
+  const page = await open(t, context, `${server.origin}/`);
+  await page.emulateMedia({ colorScheme: "dark" });
+  await page.setViewportSize({ width: 390, height: 844 });
+  await page.waitForSelector('[data-transport="poll"][data-state="connected"]');
+  await server.publish("news", { text: "x".repeat(500) });
+  await page.waitForSelector('[data-transport="poll"] li[data-offset="1"]');
+  const [content, window] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+  assert(content <= window, `the page is ${content} px wide in a window of ${window} px`);
+  await page.screenshot({ path: path.join(CACHE, "page-dark.png") });
+});
+
+await scenario("chromium: its own EventSource follows two channels on uni_sse", async (t) => {
+  const server = await t.server();
+  const page = await open(t, await browser(t), `${server.origin}/`);
+  await page.evaluate(() => {
+    const address = `/connection/uni_sse?cf_connect=${encodeURIComponent(JSON.stringify({ subs: { a: {}, b: {} } }))}`;
+    window.pushes = [];
+    new EventSource(address).onmessage = ({ data }) => window.pushes.push(JSON.parse(data));
+  });
+  await page.waitForFunction(() => window.pushes.some((push) => push.connect));
+  const { epoch } = await server.publish("a", { n: 1 });
+  await server.publish("b", { n: 2 });
+  await page.waitForFunction(() => window.pushes.filter((push) => push.pub).length === 2);
+  const pushes = await page.evaluate(() => window.pushes);
+  assert.equal(pushes[0].connect.subs.a.epoch, epoch);
+  assert.deepEqual(pushes.filter((push) => push.pub).map(({ channel, pub }) => [channel, pub.offset, pub.data.n]).sort(), [["a", 1, 1], ["b", 1, 2]]);
+});
+
+await scenario("chromium: centrifuge-js, as a page loads it, over each transport the browser has", async (t) => {
+  const server = await t.server();
+  const page = await open(t, await browser(t), `${server.origin}/`);
+  await page.addScriptTag({ path: path.join(path.dirname(installed.resolve("centrifuge")), "../dist/centrifuge.js") });
+  for (const transport of ["websocket", "http_stream", "sse"]) {
+    const got = page.evaluate(
+      ({ transport, channel }) =>
+        new Promise((resolve, reject) => {
+          const endpoint = `${transport === "websocket" ? `ws://${location.host}` : location.origin}/connection/${transport}`;
+          const client = new Centrifuge([{ transport, endpoint }], { emulationEndpoint: `${location.origin}/emulation` });
+          const subscription = client.newSubscription(channel);
+          subscription.on("publication", ({ offset, data }) => (client.disconnect(), resolve({ offset, data })));
+          subscription.on("subscribed", () => subscription.publish({ over: transport }).catch(reject));
+          subscription.subscribe();
+          client.connect();
+        }),
+      { transport, channel: `chromium-${transport}` },
+    );
+    assert.deepEqual(await got, { offset: 1, data: { over: transport } });
+  }
+});
