@@ -1,0 +1,329 @@
+//! The protocol's numbers: errors in replies, reasons to unsubscribe, reasons to disconnect, and what each asks of
+//! the client.
+//!
+//! The numbers and standard texts are the Centrifugal protocol's (centrifugal.dev, "Client protocol codes"), because
+//! every client library decides by them whether to retry, resubscribe or reconnect.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// What a client has to do after an error, an unsubscribe or a disconnect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Try the same again, with a growing delay.
+    Retry,
+    /// Fetch a new token, then try again.
+    RenewToken,
+    /// Give up on this; the application has to change something.
+    Stop,
+}
+
+macro_rules! codes {
+    ($(#[$meta:meta])* $name:ident: $repr:ty { $($(#[$doc:meta])* $variant:ident = $code:literal, $text:literal;)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr($repr)]
+        pub enum $name { $($(#[$doc])* $variant = $code,)+ }
+
+        impl $name {
+            /// Every code, in the order of the numbers.
+            pub const ALL: &[$name] = &[$($name::$variant),+];
+
+            /// The number on the wire.
+            pub const fn code(self) -> $repr {
+                self as $repr
+            }
+
+            /// The standard text on the wire.
+            pub const fn text(self) -> &'static str {
+                match self { $($name::$variant => $text,)+ }
+            }
+
+            /// The code with this number.
+            pub fn from_code(code: $repr) -> Option<$name> {
+                match code { $($code => Some($name::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Error of one command, sent in its reply; the connection goes on.
+    ErrorCode: u32 {
+        /// Something broke inside the server. Temporary: the client retries.
+        Internal = 100, "internal server error";
+        /// The request carries no proof of who is asking.
+        Unauthorized = 101, "unauthorized";
+        /// The channel belongs to a namespace that is not configured.
+        UnknownChannel = 102, "unknown channel";
+        /// Who is asking may not do this.
+        PermissionDenied = 103, "permission denied";
+        /// The server has no such method, remote procedures included.
+        MethodNotFound = 104, "method not found";
+        /// The connection is subscribed to the channel already.
+        AlreadySubscribed = 105, "already subscribed";
+        /// A limit would be exceeded: length of a channel name, number of subscriptions, size of a publication.
+        LimitExceeded = 106, "limit exceeded";
+        /// The request makes no sense; repeating it does not help.
+        BadRequest = 107, "bad request";
+        /// The feature is switched off for this channel: history, presence, publishing by clients.
+        NotAvailable = 108, "not available";
+        /// The token has expired: the client asks its backend for a new one and repeats the command.
+        TokenExpired = 109, "token expired";
+        /// The connection or subscription has expired, with no token involved.
+        Expired = 110, "expired";
+        /// Rate limit. Temporary: the client retries.
+        TooManyRequests = 111, "too many requests";
+        /// The stream no longer holds what follows the given position, or belongs to another epoch.
+        UnrecoverablePosition = 112, "unrecoverable position";
+    }
+}
+
+impl ErrorCode {
+    /// Whether the client may expect the same command to succeed later.
+    pub const fn temporary(self) -> bool {
+        matches!(self, ErrorCode::Internal | ErrorCode::TooManyRequests)
+    }
+
+    /// What the client has to do.
+    pub const fn advice(self) -> Advice {
+        match self {
+            ErrorCode::TokenExpired => Advice::RenewToken,
+            code if code.temporary() => Advice::Retry,
+            _ => Advice::Stop,
+        }
+    }
+
+    /// What closes a connection whose transport has no replies (the unidirectional ones) when its connect request
+    /// fails with this error.
+    pub const fn disconnect(self) -> DisconnectCode {
+        match self {
+            ErrorCode::Unauthorized | ErrorCode::PermissionDenied => {
+                DisconnectCode::PermissionDenied
+            }
+            ErrorCode::TokenExpired => DisconnectCode::InvalidToken,
+            ErrorCode::Expired => DisconnectCode::Expired,
+            ErrorCode::LimitExceeded => DisconnectCode::ChannelLimit,
+            ErrorCode::TooManyRequests => DisconnectCode::TooManyRequests,
+            ErrorCode::NotAvailable => DisconnectCode::NotAvailable,
+            ErrorCode::BadRequest
+            | ErrorCode::UnknownChannel
+            | ErrorCode::MethodNotFound
+            | ErrorCode::AlreadySubscribed => DisconnectCode::BadRequest,
+            ErrorCode::Internal | ErrorCode::UnrecoverablePosition => DisconnectCode::ServerError,
+        }
+    }
+
+    /// The error with a text of its own: the standard text, a colon, and what exactly is wrong.
+    pub fn because(self, why: impl fmt::Display) -> Error<'static> {
+        Error {
+            code: self.code(),
+            message: Cow::Owned(format!("{}: {why}", self.text())),
+            temporary: self.temporary(),
+        }
+    }
+}
+
+/// An error as it stands in a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error<'a> {
+    /// 100–199 are the protocol's ([`ErrorCode`]), 400–1999 an application's.
+    pub code: u32,
+    /// For people; programs go by the code.
+    pub message: Cow<'a, str>,
+    /// Whether the client may expect the same command to succeed later.
+    pub temporary: bool,
+}
+
+impl From<ErrorCode> for Error<'static> {
+    fn from(code: ErrorCode) -> Self {
+        Error {
+            code: code.code(),
+            message: Cow::Borrowed(code.text()),
+            temporary: code.temporary(),
+        }
+    }
+}
+
+impl From<dunlin_hub::Error> for Error<'static> {
+    /// What a client is told about an operation that did not happen.
+    fn from(error: dunlin_hub::Error) -> Self {
+        use dunlin_hub::Error as Hub;
+        match error {
+            Hub::AlreadySubscribed => ErrorCode::AlreadySubscribed.into(),
+            Hub::LimitExceeded => ErrorCode::LimitExceeded.into(),
+            Hub::PublicationTooLarge => ErrorCode::LimitExceeded.because(error),
+            Hub::ChannelName => ErrorCode::BadRequest.because(error),
+            Hub::BadRequest => ErrorCode::BadRequest.into(),
+            Hub::NotAvailable => ErrorCode::NotAvailable.into(),
+            Hub::UnrecoverablePosition(_) => ErrorCode::UnrecoverablePosition.into(),
+            // All of these pass: the queue drains, the worker comes back, the session is replaced by a new one.
+            _ => ErrorCode::Internal.because(error),
+        }
+    }
+}
+
+impl fmt::Display for Error<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)
+    }
+}
+
+impl std::error::Error for Error<'_> {}
+
+codes! {
+    /// Why the server took a subscription away. Below 2500 the client stays unsubscribed, from 2500 on it
+    /// resubscribes and, if the subscription was recoverable, recovers.
+    UnsubscribeCode: u32 {
+        /// By the server API.
+        Server = 2000, "server unsubscribe";
+        /// Publications were lost on the way here; resubscribing recovers them while the history holds them.
+        Insufficient = 2500, "insufficient state";
+        /// The subscription's token ran out.
+        Expired = 2501, "subscription expired";
+    }
+}
+
+impl UnsubscribeCode {
+    /// What the client has to do.
+    pub const fn advice(self) -> Advice {
+        match self {
+            UnsubscribeCode::Server => Advice::Stop,
+            UnsubscribeCode::Insufficient => Advice::Retry,
+            UnsubscribeCode::Expired => Advice::RenewToken,
+        }
+    }
+}
+
+codes! {
+    /// Why the server closes a connection. See [`reconnects`] for the ranges that decide what the client does.
+    DisconnectCode: u16 {
+        /// The connection ended without a word from the server. Never sent.
+        ConnectionClosed = 3000, "connection closed";
+        /// The server is going down; another one is, or will be, up.
+        Shutdown = 3001, "shutdown";
+        /// Something broke inside the server.
+        ServerError = 3004, "internal server error";
+        /// The connection's token ran out and was not refreshed.
+        Expired = 3005, "connection expired";
+        /// A subscription's token ran out and was not refreshed.
+        SubExpired = 3006, "subscription expired";
+        /// The client reads slower than its channels write: its outbox is full.
+        Slow = 3008, "slow";
+        /// Writing to the connection failed.
+        WriteError = 3009, "write error";
+        /// Publications were lost on the way here; reconnecting recovers them while the history holds them.
+        InsufficientState = 3010, "insufficient state";
+        /// An operator asks the client to connect again.
+        ForceReconnect = 3011, "force reconnect";
+        /// The client did not answer a ping in time.
+        NoPong = 3012, "no pong";
+        /// The client sends commands faster than it may.
+        TooManyRequests = 3013, "too many requests";
+        /// The token is not valid.
+        InvalidToken = 3500, "invalid token";
+        /// A frame that is not the protocol's.
+        BadRequest = 3501, "bad request";
+        /// The client connected and said nothing in time.
+        Stale = 3502, "stale";
+        /// An operator asks the client to stay away.
+        ForceNoReconnect = 3503, "force disconnect";
+        /// Too many connections of one user, of one address, or in all.
+        ConnectionLimit = 3504, "connection limit";
+        /// Too many channels for one connection.
+        ChannelLimit = 3505, "channel limit";
+        /// The connection's format cannot carry the channel's data.
+        InappropriateProtocol = 3506, "inappropriate protocol";
+        /// Who connects may not connect.
+        PermissionDenied = 3507, "permission denied";
+        /// What the client sent has no taker here: a message for a server without a message handler.
+        NotAvailable = 3508, "not available";
+        /// The client causes too many errors.
+        TooManyErrors = 3509, "too many errors";
+    }
+}
+
+impl DisconnectCode {
+    /// What the client has to do.
+    pub const fn advice(self) -> Advice {
+        match self {
+            DisconnectCode::Expired | DisconnectCode::SubExpired => Advice::RenewToken,
+            code if reconnects(code.code()) => Advice::Retry,
+            _ => Advice::Stop,
+        }
+    }
+
+    /// The disconnect with a text of its own: the standard text, a colon, and what exactly is wrong, cut to what a
+    /// WebSocket close frame holds.
+    pub fn because(self, why: impl fmt::Display) -> Disconnect<'static> {
+        let mut reason = format!("{}: {why}", self.text());
+        if reason.len() > REASON_BYTES_MAX {
+            reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+        }
+        Disconnect { code: self.code(), reason: Cow::Owned(reason) }
+    }
+}
+
+/// Longest reason in bytes: a close frame's payload is at most 125 bytes, two of which are the code (RFC 6455 §5.5).
+pub const REASON_BYTES_MAX: usize = 123;
+
+/// Whether a client that was disconnected with `code` comes back by itself. 3500–3999 and 4500–4999 are final.
+pub const fn reconnects(code: u16) -> bool {
+    !matches!(code, 3500..=3999 | 4500..=4999)
+}
+
+/// A disconnect as it is sent: in a push on streams, in the close frame on WebSocket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disconnect<'a> {
+    /// 3000–3999 are the protocol's ([`DisconnectCode`]), 4000–4999 an application's.
+    pub code: u16,
+    /// For people, at most [`REASON_BYTES_MAX`] bytes.
+    pub reason: Cow<'a, str>,
+}
+
+impl Disconnect<'_> {
+    /// Whether the client comes back by itself.
+    pub const fn reconnects(&self) -> bool {
+        reconnects(self.code)
+    }
+}
+
+impl From<DisconnectCode> for Disconnect<'static> {
+    fn from(code: DisconnectCode) -> Self {
+        Disconnect { code: code.code(), reason: Cow::Borrowed(code.text()) }
+    }
+}
+
+impl fmt::Display for Disconnect<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_found_by_its_number() {
+        for &code in ErrorCode::ALL {
+            assert_eq!(ErrorCode::from_code(code.code()), Some(code));
+        }
+        for &code in UnsubscribeCode::ALL {
+            assert_eq!(UnsubscribeCode::from_code(code.code()), Some(code));
+            assert_eq!(code.advice() == Advice::Stop, code.code() < 2500);
+        }
+        for &code in DisconnectCode::ALL {
+            assert_eq!(DisconnectCode::from_code(code.code()), Some(code));
+            assert_eq!(code.advice() == Advice::Stop, !reconnects(code.code()));
+        }
+        assert_eq!(ErrorCode::from_code(99), None);
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let reason = DisconnectCode::BadRequest.because("ü".repeat(200)).reason;
+        assert!(reason.len() <= REASON_BYTES_MAX);
+        assert!(reason.starts_with("bad request: ü"));
+    }
+}

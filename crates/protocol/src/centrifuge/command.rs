@@ -1,0 +1,429 @@
+//! Commands: what a client says (protocol v2, JSON; `Command` in centrifugal/protocol's client.proto).
+//!
+//! A frame carries one or more commands, one a line. Strings are borrowed from the frame where they have no escapes,
+//! payloads are borrowed as text and never parsed.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use dunlin_hub::{Epoch, StreamPosition};
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess};
+
+use crate::json::{self, Json, Malformed, Pairs, Text};
+
+/// One command of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command<'a> {
+    /// Chosen by the client, repeated in the reply. 0 means that no reply is expected, which only
+    /// [`Request::Send`] and [`Request::Pong`] may ask for; see [`Phase::admit`](super::Phase::admit).
+    pub id: u32,
+    /// What is asked.
+    pub request: Request<'a>,
+}
+
+/// What a command asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "lives on the stack while one command is handled")]
+pub enum Request<'a> {
+    /// Opens the session; the first command of a connection, and only the first.
+    Connect(ConnectRequest<'a>),
+    /// Subscribes to a channel.
+    Subscribe(SubscribeRequest<'a>),
+    /// Ends a subscription.
+    Unsubscribe(ChannelRequest<'a>),
+    /// Publishes into a channel.
+    Publish(PublishRequest<'a>),
+    /// Asks who is in a channel.
+    Presence(ChannelRequest<'a>),
+    /// Asks how many are in a channel.
+    PresenceStats(ChannelRequest<'a>),
+    /// Asks for publications of the past.
+    History(HistoryRequest<'a>),
+    /// A ping of the client's own, answered with an empty result.
+    Ping,
+    /// A message to the server which has no reply.
+    Send(SendRequest<'a>),
+    /// A remote procedure call.
+    Rpc(RpcRequest<'a>),
+    /// Hands in a new connection token.
+    Refresh(RefreshRequest<'a>),
+    /// Hands in a new subscription token.
+    SubRefresh(SubRefreshRequest<'a>),
+    /// The answer to a ping of the server: an empty command.
+    Pong,
+    /// A method this protocol does not have.
+    Unknown(Cow<'a, str>),
+}
+
+impl Request<'_> {
+    /// Name of the method, as in the protocol and in metrics.
+    pub fn method(&self) -> &'static str {
+        match self {
+            Request::Connect(_) => "connect",
+            Request::Subscribe(_) => "subscribe",
+            Request::Unsubscribe(_) => "unsubscribe",
+            Request::Publish(_) => "publish",
+            Request::Presence(_) => "presence",
+            Request::PresenceStats(_) => "presence_stats",
+            Request::History(_) => "history",
+            Request::Ping => "ping",
+            Request::Send(_) => "send",
+            Request::Rpc(_) => "rpc",
+            Request::Refresh(_) => "refresh",
+            Request::SubRefresh(_) => "sub_refresh",
+            Request::Pong => "pong",
+            Request::Unknown(_) => "unknown",
+        }
+    }
+
+    /// The channel asked about, if the method is about one.
+    pub fn channel(&self) -> Option<&str> {
+        match self {
+            Request::Subscribe(request) => Some(&request.channel),
+            Request::Unsubscribe(request)
+            | Request::Presence(request)
+            | Request::PresenceStats(request) => Some(&request.channel),
+            Request::Publish(request) => Some(&request.channel),
+            Request::History(request) => Some(&request.channel),
+            Request::SubRefresh(request) => Some(&request.channel),
+            _ => None,
+        }
+    }
+}
+
+/// Who connects, and with which server-side subscriptions to recover. Also the whole first message of the
+/// unidirectional transports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, expecting = "a connect request")]
+pub struct ConnectRequest<'a> {
+    /// Connection token (JWT); empty when the client has none.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub token: Cow<'a, str>,
+    /// Anything the application wants the server to know.
+    #[serde(borrow, deserialize_with = "json::payload")]
+    pub data: Option<Json<'a>>,
+    /// Positions of server-side subscriptions, by channel; on unidirectional transports also the wish for them.
+    #[serde(borrow, deserialize_with = "json::nullable")]
+    pub subs: Pairs<'a, SubscribeRequest<'a>>,
+    /// Name of the client application.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub name: Cow<'a, str>,
+    /// Version of the client application.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub version: Cow<'a, str>,
+    /// Headers a browser cannot set, emulated.
+    #[serde(borrow, deserialize_with = "json::nullable")]
+    pub headers: Pairs<'a, Text<'a>>,
+}
+
+impl<'a> ConnectRequest<'a> {
+    /// Parses the connect request of a unidirectional transport: the `cf_connect` parameter, the body of the POST
+    /// or the first WebSocket message. `null` is a request with nothing in it.
+    ///
+    /// # Errors
+    /// [`Malformed`] with the path of the field.
+    pub fn parse(text: &'a [u8]) -> Result<ConnectRequest<'a>, Malformed> {
+        json::from_slice::<Option<ConnectRequest<'a>>>(text).map(Option::unwrap_or_default)
+    }
+}
+
+/// Subscribes to a channel, or says from where to recover it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, expecting = "a subscribe request")]
+pub struct SubscribeRequest<'a> {
+    /// Name of the channel. Empty inside [`ConnectRequest::subs`], where the key is the name.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub channel: Cow<'a, str>,
+    /// Subscription token (JWT); empty when the client has none.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub token: Cow<'a, str>,
+    /// Whether to recover what was published after `offset` in `epoch`.
+    #[serde(deserialize_with = "json::nullable")]
+    pub recover: bool,
+    /// Epoch of the stream the client knows; empty with `recover` means "from the beginning of whatever there is".
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub epoch: Cow<'a, str>,
+    /// Last offset the client has seen.
+    #[serde(deserialize_with = "json::nullable")]
+    pub offset: u64,
+    /// Anything the application wants the server to know.
+    #[serde(borrow, deserialize_with = "json::payload")]
+    pub data: Option<Json<'a>>,
+    /// The client wants its position watched.
+    #[serde(deserialize_with = "json::nullable")]
+    pub positioned: bool,
+    /// The client wants to recover later.
+    #[serde(deserialize_with = "json::nullable")]
+    pub recoverable: bool,
+    /// The client wants to see who joins and leaves.
+    #[serde(deserialize_with = "json::nullable")]
+    pub join_leave: bool,
+    /// Delta format the client understands. Optional for the server, which need not use it.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub delta: Cow<'a, str>,
+    /// Server-side filter on tags. Unlike `delta` it must not be ignored: the client would see what it filtered.
+    #[serde(borrow, rename = "tf", deserialize_with = "json::payload")]
+    pub tags_filter: Option<Json<'a>>,
+    /// Bits of [`SubscribeRequest::CHANNEL_COMPACTION`] and [`SubscribeRequest::REJECT_UNRECOVERED`].
+    #[serde(deserialize_with = "json::nullable")]
+    pub flag: i64,
+    /// 0 is a subscription to a stream; other kinds are not the ones of this server.
+    #[serde(rename = "type", deserialize_with = "json::nullable")]
+    pub kind: i32,
+}
+
+impl SubscribeRequest<'_> {
+    /// Bit of `flag`: the client understands numbers in place of channel names. Optional for the server.
+    pub const CHANNEL_COMPACTION: i64 = 1;
+    /// Bit of `flag`: if the position cannot be recovered, answer with error 112 instead of a subscription.
+    pub const REJECT_UNRECOVERED: i64 = 2;
+
+    /// The position to recover from, if the client wants to.
+    pub fn since(&self) -> Option<StreamPosition> {
+        self.recover
+            .then(|| StreamPosition { offset: self.offset, epoch: Epoch::parse(&self.epoch) })
+    }
+
+    /// Whether a subscription that could not be recovered is to be refused with error 112.
+    pub fn rejects_unrecovered(&self) -> bool {
+        self.flag & SubscribeRequest::REJECT_UNRECOVERED != 0
+    }
+}
+
+/// A request about a channel and nothing else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, expecting = "a request with a channel")]
+pub struct ChannelRequest<'a> {
+    /// Name of the channel.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub channel: Cow<'a, str>,
+}
+
+/// Publishes into a channel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, expecting = "a publish request")]
+pub struct PublishRequest<'a> {
+    /// Name of the channel.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub channel: Cow<'a, str>,
+    /// What to publish; `None` when the member is missing, which is an error of the request.
+    #[serde(borrow, deserialize_with = "json::payload")]
+    pub data: Option<Json<'a>>,
+    /// 0 is a publication into a stream; other kinds are not the ones of this server.
+    #[serde(rename = "type", deserialize_with = "json::nullable")]
+    pub kind: i32,
+}
+
+/// Asks for publications of the past.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, expecting = "a history request")]
+pub struct HistoryRequest<'a> {
+    /// Name of the channel.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub channel: Cow<'a, str>,
+    /// Most publications to return: 0 none, only the position; negative as many as the server allows.
+    #[serde(deserialize_with = "json::nullable")]
+    pub limit: i32,
+    /// Only publications after this position (before it, when `reverse`).
+    #[serde(borrow, deserialize_with = "json::nullable")]
+    pub since: Option<Position<'a>>,
+    /// Newest first.
+    #[serde(deserialize_with = "json::nullable")]
+    pub reverse: bool,
+}
+
+/// A position in a channel's stream, as a client writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, expecting = "a stream position")]
+pub struct Position<'a> {
+    /// Offset of the last publication seen.
+    #[serde(deserialize_with = "json::nullable")]
+    pub offset: u64,
+    /// The life of the stream the offset counts in.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub epoch: Cow<'a, str>,
+}
+
+impl Position<'_> {
+    /// The position as the hub has it.
+    pub fn to_hub(&self) -> StreamPosition {
+        StreamPosition { offset: self.offset, epoch: Epoch::parse(&self.epoch) }
+    }
+}
+
+/// A message to the server which has no reply.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, expecting = "a send request")]
+pub struct SendRequest<'a> {
+    /// The message.
+    #[serde(borrow, deserialize_with = "json::payload")]
+    pub data: Option<Json<'a>>,
+}
+
+/// A remote procedure call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, expecting = "a remote procedure call")]
+pub struct RpcRequest<'a> {
+    /// Name of the procedure.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub method: Cow<'a, str>,
+    /// Its argument.
+    #[serde(borrow, deserialize_with = "json::payload")]
+    pub data: Option<Json<'a>>,
+}
+
+/// Hands in a new connection token.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, expecting = "a refresh request")]
+pub struct RefreshRequest<'a> {
+    /// The token.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub token: Cow<'a, str>,
+}
+
+/// Hands in a new subscription token.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, expecting = "a subscription refresh request")]
+pub struct SubRefreshRequest<'a> {
+    /// Name of the channel.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub channel: Cow<'a, str>,
+    /// The token.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub token: Cow<'a, str>,
+    /// 0 refreshes a token; other kinds are not the ones of this server.
+    #[serde(rename = "type", deserialize_with = "json::nullable")]
+    pub kind: i32,
+}
+
+impl<'a> Command<'a> {
+    /// Parses one command.
+    ///
+    /// # Errors
+    /// [`Malformed`] with the path of the field.
+    pub fn parse(text: &'a [u8]) -> Result<Command<'a>, Malformed> {
+        // A million clients answer a ping with these two bytes; nothing else needs to be that quick.
+        if text == b"{}" {
+            return Ok(Command { id: 0, request: Request::Pong });
+        }
+        json::from_slice(text)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Command<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(CommandVisitor)
+    }
+}
+
+struct CommandVisitor;
+
+impl<'de> serde::de::Visitor<'de> for CommandVisitor {
+    type Value = Command<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a command")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Command<'de>, A::Error> {
+        let mut id = None;
+        let mut request: Option<Request<'de>> = None;
+        let mut unknown = None;
+        while let Some(Text(key)) = map.next_key()? {
+            let next = match &*key {
+                "id" => {
+                    if id.replace(map.next_value::<Option<u32>>()?.unwrap_or(0)).is_some() {
+                        return Err(A::Error::duplicate_field("id"));
+                    }
+                    continue;
+                }
+                "connect" => map.next_value::<Option<_>>()?.map(Request::Connect),
+                "subscribe" => map.next_value::<Option<_>>()?.map(Request::Subscribe),
+                "unsubscribe" => map.next_value::<Option<_>>()?.map(Request::Unsubscribe),
+                "publish" => map.next_value::<Option<_>>()?.map(Request::Publish),
+                "presence" => map.next_value::<Option<_>>()?.map(Request::Presence),
+                "presence_stats" => map.next_value::<Option<_>>()?.map(Request::PresenceStats),
+                "history" => map.next_value::<Option<_>>()?.map(Request::History),
+                "ping" => map.next_value::<Option<Empty>>()?.map(|Empty {}| Request::Ping),
+                "send" => map.next_value::<Option<_>>()?.map(Request::Send),
+                "rpc" => map.next_value::<Option<_>>()?.map(Request::Rpc),
+                "refresh" => map.next_value::<Option<_>>()?.map(Request::Refresh),
+                "sub_refresh" => map.next_value::<Option<_>>()?.map(Request::SubRefresh),
+                _ => {
+                    // Later versions of the protocol may add members beside the request: they are skipped, and
+                    // matter only if no request is found.
+                    map.next_value::<IgnoredAny>()?;
+                    unknown.get_or_insert(key);
+                    continue;
+                }
+            };
+            if let (Some(next), Some(given)) = (&next, &request) {
+                return Err(A::Error::custom(format_args!(
+                    "a command carries one request, this one carries `{}` and `{}`",
+                    given.method(),
+                    next.method()
+                )));
+            }
+            request = request.or(next);
+        }
+        let request = match (request, unknown) {
+            (Some(request), _) => request,
+            (None, Some(name)) => Request::Unknown(name),
+            (None, None) => Request::Pong,
+        };
+        Ok(Command { id: id.unwrap_or(0), request })
+    }
+}
+
+/// An object whose members do not matter.
+#[derive(serde::Deserialize)]
+#[serde(expecting = "an object")]
+struct Empty {}
+
+/// The commands of a frame, one a line.
+///
+/// A line that is empty or blank is skipped, so that a frame may end with a line end. Stops after the first line
+/// that is malformed: nothing after it can be trusted.
+#[derive(Clone, Debug)]
+pub struct Commands<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Commands<'a> {
+    /// The commands of `frame`: a WebSocket message, the body of a POST, or the `data` of an emulation request.
+    pub fn of(frame: &'a [u8]) -> Commands<'a> {
+        Commands { rest: frame }
+    }
+
+    /// Whether no command is left. A frame without any command is a bad request.
+    pub fn is_empty(&self) -> bool {
+        self.rest.trim_ascii().is_empty()
+    }
+}
+
+impl<'a> Iterator for Commands<'a> {
+    type Item = Result<Command<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if self.rest.is_empty() {
+                return None;
+            }
+            let end = memchr::memchr(b'\n', self.rest);
+            let (line, rest) = match end {
+                Some(end) => (&self.rest[..end], &self.rest[end + 1..]),
+                None => (self.rest, &[][..]),
+            };
+            self.rest = rest;
+            let line = line.trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
+            let command = Command::parse(line);
+            if command.is_err() {
+                self.rest = &[];
+            }
+            return Some(command);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Pushes: what the server says by itself.
+//!
+//! On bidirectional transports a push is a reply without an id, `{"push":{…}}`; on unidirectional ones it stands
+//! alone.
+
+use dunlin_hub::Push;
+
+use super::reply::{ConnectResult, write_client_info, write_epoch, write_publication_rest};
+use crate::json::{Object, write_string};
+
+/// Writes `push` without the reply around it. Writes nothing for a push this protocol has no word for.
+pub fn write_push(out: &mut Vec<u8>, push: &Push<'_>) {
+    match *push {
+        // By hand, because this one is written for every message: three copies and two numbers.
+        Push::Publication { channel, publication } => {
+            out.reserve(publication.data.len() + channel.len() + 64);
+            out.extend_from_slice(b"{\"channel\":");
+            write_string(out, channel);
+            out.extend_from_slice(b",\"pub\":");
+            let mut object = Object::begin(out);
+            object.raw("data", &publication.data);
+            write_publication_rest(&mut object, publication);
+            object.end();
+            out.push(b'}');
+        }
+        Push::Join { channel, info } => {
+            let mut push = Object::begin(out);
+            push.string("channel", channel);
+            let mut join = Object::begin(push.key("join"));
+            write_client_info(join.key("info"), info);
+            join.end();
+            push.end();
+        }
+        Push::Leave { channel, info } => {
+            let mut push = Object::begin(out);
+            push.string("channel", channel);
+            let mut leave = Object::begin(push.key("leave"));
+            write_client_info(leave.key("info"), info);
+            leave.end();
+            push.end();
+        }
+        Push::Unsubscribe { channel, code, reason } => {
+            let mut push = Object::begin(out);
+            push.string("channel", channel);
+            let mut unsubscribe = Object::begin(push.key("unsubscribe"));
+            unsubscribe.integer("code", code).string("reason", reason);
+            unsubscribe.end();
+            push.end();
+        }
+        Push::Subscribe { channel, position, recoverable, positioned, data } => {
+            let mut push = Object::begin(out);
+            push.string("channel", channel);
+            let mut subscribe = Object::begin(push.key("subscribe"));
+            subscribe.flag("recoverable", recoverable);
+            if recoverable || positioned {
+                write_epoch(subscribe.key("epoch"), position.epoch);
+                subscribe.integer("offset", position.offset);
+            }
+            subscribe.flag("positioned", positioned || recoverable);
+            if let Some(data) = data {
+                subscribe.raw("data", data);
+            }
+            subscribe.end();
+            push.end();
+        }
+        // An addition of ours to the protocol: client libraries skip a push they do not know.
+        Push::Missed { channel, count } => {
+            let mut push = Object::begin(out);
+            push.string("channel", channel);
+            let mut missed = Object::begin(push.key("missed"));
+            missed.integer("count", count);
+            missed.end();
+            push.end();
+        }
+        Push::Disconnect { code, reason, reconnect } => {
+            let mut push = Object::begin(out);
+            let mut disconnect = Object::begin(push.key("disconnect"));
+            disconnect.integer("code", code).string("reason", reason);
+            disconnect.flag("reconnect", reconnect);
+            disconnect.end();
+            push.end();
+        }
+        Push::Message { data } => {
+            let mut push = Object::begin(out);
+            let mut message = Object::begin(push.key("message"));
+            message.raw("data", data);
+            message.end();
+            push.end();
+        }
+        _ => {}
+    }
+}
+
+/// Writes the `connect` push with which a unidirectional connection begins.
+pub fn write_connect_push(out: &mut Vec<u8>, result: &ConnectResult<'_>) {
+    let mut push = Object::begin(out);
+    result.write(push.key("connect"));
+    push.end();
+}
+
+/// Writes the `refresh` push: the connection lives on for `ttl_s` seconds more, or, if 0, without end.
+pub fn write_refresh_push(out: &mut Vec<u8>, ttl_s: u32) {
+    let mut push = Object::begin(out);
+    let mut refresh = Object::begin(push.key("refresh"));
+    if ttl_s > 0 {
+        refresh.flag("expires", true).integer("ttl", ttl_s);
+    }
+    refresh.end();
+    push.end();
+}

@@ -1,0 +1,306 @@
+//! Replies: results and errors of commands, written as JSON.
+//!
+//! Members that hold their zero value are left out, as the protocol's own encoder does; those a client library
+//! reads without looking (`code`, `message`, `reason`, `client`, `ttl` beside `expires`) are always there.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use dunlin_hub::{ClientInfo, Epoch, History, PresenceStats, Publication, SessionId, Subscribed};
+
+use super::code::Error;
+use crate::json::{Object, write_integer, write_string};
+
+/// The answer to one command.
+#[derive(Clone, Debug)]
+pub enum Reply<'a> {
+    /// Why the command was not carried out.
+    Error(&'a Error<'a>),
+    /// The session is open.
+    Connect(&'a ConnectResult<'a>),
+    /// The subscription stands.
+    Subscribe(&'a SubscribeResult<'a>),
+    /// The subscription is gone.
+    Unsubscribe,
+    /// The publication was taken.
+    Publish,
+    /// Who is in the channel.
+    Presence(&'a [Arc<ClientInfo>]),
+    /// How many are in the channel.
+    PresenceStats(PresenceStats),
+    /// Publications of the past.
+    History(&'a History),
+    /// The answer to a ping of the client's own.
+    Ping,
+    /// The result of a remote procedure.
+    Rpc {
+        /// Raw JSON on one line.
+        data: &'a [u8],
+    },
+    /// The connection lives on.
+    Refresh(&'a RefreshResult<'a>),
+    /// The subscription lives on.
+    SubRefresh {
+        /// Whole seconds until the subscription expires; 0: never.
+        ttl_s: u32,
+    },
+}
+
+/// What a client is told when its session opens.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectResult<'a> {
+    /// The session; `client` in presence, join and leave.
+    pub client: Option<SessionId>,
+    /// Name and version of the server.
+    pub version: &'a str,
+    /// Seconds until the connection expires if it is not refreshed; 0: never.
+    pub ttl_s: u32,
+    /// Raw JSON on one line for the application.
+    pub data: Option<&'a [u8]>,
+    /// Server-side subscriptions.
+    pub subs: &'a [(Arc<str>, SubscribeResult<'a>)],
+    /// Seconds between pings; 0: no pings.
+    pub ping_s: u32,
+    /// Whether the server wants its pings answered.
+    pub pong: bool,
+    /// Secret that lets an emulation request speak for this session; empty where there is no emulation.
+    pub session: &'a str,
+    /// What finds the session among several servers; empty where there is no emulation.
+    pub node: &'a str,
+}
+
+/// A subscription that came to be, and how long it lasts.
+#[derive(Clone, Debug)]
+pub struct SubscribeResult<'a> {
+    /// What the hub said.
+    pub subscribed: &'a Subscribed,
+    /// Seconds until the subscription expires if it is not refreshed; 0: never.
+    pub ttl_s: u32,
+    /// Raw JSON on one line for the application.
+    pub data: Option<&'a [u8]>,
+}
+
+impl<'a> From<&'a Subscribed> for SubscribeResult<'a> {
+    fn from(subscribed: &'a Subscribed) -> Self {
+        SubscribeResult { subscribed, ttl_s: 0, data: None }
+    }
+}
+
+/// What a client is told when its connection lives on.
+#[derive(Clone, Copy, Debug)]
+pub struct RefreshResult<'a> {
+    /// The session.
+    pub client: SessionId,
+    /// Name and version of the server.
+    pub version: &'a str,
+    /// Seconds until the connection expires; 0: never.
+    pub ttl_s: u32,
+}
+
+impl Reply<'_> {
+    /// Writes the reply to command `id`.
+    pub fn write(&self, id: u32, out: &mut Vec<u8>) {
+        let mut reply = Object::begin(out);
+        reply.integer("id", id);
+        match *self {
+            Reply::Error(error) => write_error(reply.key("error"), error),
+            Reply::Connect(result) => result.write(reply.key("connect")),
+            Reply::Subscribe(result) => result.write(reply.key("subscribe")),
+            Reply::Unsubscribe => drop(reply.raw("unsubscribe", b"{}")),
+            Reply::Publish => drop(reply.raw("publish", b"{}")),
+            Reply::Presence(present) => {
+                let mut result = Object::begin(reply.key("presence"));
+                write_presence(result.key("presence"), present);
+                result.end();
+            }
+            Reply::PresenceStats(stats) => {
+                let mut result = Object::begin(reply.key("presence_stats"));
+                result.integer("num_clients", stats.clients).integer("num_users", stats.users);
+                result.end();
+            }
+            Reply::History(history) => {
+                let mut result = Object::begin(reply.key("history"));
+                write_publications(result.key("publications"), &history.publications);
+                write_position(&mut result, history.position.epoch, history.position.offset);
+                result.end();
+            }
+            Reply::Ping => drop(reply.raw("ping", b"{}")),
+            Reply::Rpc { data } => {
+                let mut result = Object::begin(reply.key("rpc"));
+                result.raw("data", data);
+                result.end();
+            }
+            Reply::Refresh(result) => {
+                let mut refresh = Object::begin(reply.key("refresh"));
+                write_id(refresh.key("client"), result.client);
+                if !result.version.is_empty() {
+                    refresh.string("version", result.version);
+                }
+                write_ttl(&mut refresh, result.ttl_s);
+                refresh.end();
+            }
+            Reply::SubRefresh { ttl_s } => {
+                let mut refresh = Object::begin(reply.key("sub_refresh"));
+                write_ttl(&mut refresh, ttl_s);
+                refresh.end();
+            }
+        }
+        reply.end();
+    }
+}
+
+impl ConnectResult<'_> {
+    /// Writes the result, which is also the body of the `connect` push of unidirectional transports.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let mut result = Object::begin(out);
+        if let Some(client) = self.client {
+            write_id(result.key("client"), client);
+        }
+        if !self.version.is_empty() {
+            result.string("version", self.version);
+        }
+        write_ttl(&mut result, self.ttl_s);
+        if let Some(data) = self.data {
+            result.raw("data", data);
+        }
+        if !self.subs.is_empty() {
+            let mut subs = Object::begin(result.key("subs"));
+            for (channel, sub) in self.subs {
+                sub.write(subs.text_key(channel));
+            }
+            subs.end();
+        }
+        if self.ping_s > 0 {
+            result.integer("ping", self.ping_s);
+        }
+        result.flag("pong", self.pong);
+        if !self.session.is_empty() {
+            result.string("session", self.session);
+        }
+        if !self.node.is_empty() {
+            result.string("node", self.node);
+        }
+        result.end();
+    }
+}
+
+impl SubscribeResult<'_> {
+    /// Writes the result.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let subscribed = self.subscribed;
+        let mut result = Object::begin(out);
+        write_ttl(&mut result, self.ttl_s);
+        result.flag("recoverable", subscribed.recoverable);
+        if subscribed.recoverable || subscribed.positioned {
+            write_position(&mut result, subscribed.position.epoch, subscribed.position.offset);
+        }
+        if !subscribed.publications.is_empty() {
+            write_publications(result.key("publications"), &subscribed.publications);
+        }
+        result.flag("recovered", subscribed.recovered);
+        result.flag("positioned", subscribed.positioned || subscribed.recoverable);
+        if let Some(data) = self.data {
+            result.raw("data", data);
+        }
+        result.flag("was_recovering", subscribed.was_recovering);
+        result.end();
+    }
+}
+
+/// `{"code":…,"message":…,"temporary":…}`
+pub(crate) fn write_error(out: &mut Vec<u8>, error: &Error<'_>) {
+    let mut object = Object::begin(out);
+    object.integer("code", error.code).string("message", &error.message);
+    object.flag("temporary", error.temporary);
+    object.end();
+}
+
+/// One publication as the protocol has it, without its channel.
+pub fn write_publication(out: &mut Vec<u8>, publication: &Publication) {
+    let mut object = Object::begin(out);
+    object.raw("data", &publication.data);
+    write_publication_rest(&mut object, publication);
+    object.end();
+}
+
+/// Everything of a publication but its data.
+pub(crate) fn write_publication_rest(object: &mut Object<'_>, publication: &Publication) {
+    if let Some(info) = &publication.info {
+        write_client_info(object.key("info"), info);
+    }
+    if publication.offset > 0 {
+        object.integer("offset", publication.offset);
+    }
+    if !publication.tags.is_empty() {
+        let mut tags = Object::begin(object.key("tags"));
+        for (name, value) in &publication.tags {
+            write_string(tags.text_key(name), value);
+        }
+        tags.end();
+    }
+    if let Some(key) = &publication.key {
+        object.string("key", key);
+    }
+}
+
+/// An array of publications, in the order given.
+pub fn write_publications(out: &mut Vec<u8>, publications: &[Arc<Publication>]) {
+    out.push(b'[');
+    for (at, publication) in publications.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        write_publication(out, publication);
+    }
+    out.push(b']');
+}
+
+/// One client as others see it.
+pub fn write_client_info(out: &mut Vec<u8>, info: &ClientInfo) {
+    let mut object = Object::begin(out);
+    object.string("user", &info.user);
+    write_id(object.key("client"), info.client);
+    if let Some(conn_info) = &info.conn_info {
+        object.raw("conn_info", conn_info);
+    }
+    if let Some(chan_info) = &info.chan_info {
+        object.raw("chan_info", chan_info);
+    }
+    object.end();
+}
+
+/// An object of clients, by their ids.
+pub fn write_presence(out: &mut Vec<u8>, present: &[Arc<ClientInfo>]) {
+    let mut object = Object::begin(out);
+    let mut id = Vec::with_capacity(24);
+    for info in present {
+        id.clear();
+        write_integer(&mut id, info.client.to_u64());
+        write_client_info(object.key(std::str::from_utf8(&id).unwrap_or_default()), info);
+    }
+    object.end();
+}
+
+/// A session id: its number as a string, because the protocol's ids are strings.
+pub(crate) fn write_id(out: &mut Vec<u8>, id: SessionId) {
+    out.push(b'"');
+    write_integer(out, id.to_u64());
+    out.push(b'"');
+}
+
+/// An epoch: letters and digits only.
+pub fn write_epoch(out: &mut Vec<u8>, epoch: Epoch) {
+    // Writing into a vector cannot fail.
+    let _ = write!(out, "\"{epoch}\"");
+}
+
+fn write_position(object: &mut Object<'_>, epoch: Epoch, offset: u64) {
+    write_epoch(object.key("epoch"), epoch);
+    object.integer("offset", offset);
+}
+
+fn write_ttl(object: &mut Object<'_>, ttl_s: u32) {
+    if ttl_s > 0 {
+        object.flag("expires", true).integer("ttl", ttl_s);
+    }
+}

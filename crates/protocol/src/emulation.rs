@@ -1,0 +1,111 @@
+//! The way up for transports that only go down: `POST /emulation` carries commands of a session whose replies leave
+//! on an HTTP stream or a server-sent event stream.
+//!
+//! The connect reply names `session` and `node`; the client repeats both with every emulation request. The answer is
+//! 204, because the replies travel on the stream.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
+use crate::json::{self, Malformed};
+
+/// Body of an emulation request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, expecting = "an emulation request")]
+pub struct EmulationRequest<'a> {
+    /// `node` of the connect reply: which server holds the session.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub node: Cow<'a, str>,
+    /// `session` of the connect reply. A secret of the client: who knows it speaks for the session.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub session: Cow<'a, str>,
+    /// A frame of commands, for [`Commands::of`](crate::centrifuge::Commands::of). A string on the wire, because a
+    /// frame of several commands is not one JSON value.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub data: Cow<'a, str>,
+}
+
+impl<'a> EmulationRequest<'a> {
+    /// Parses the body.
+    ///
+    /// # Errors
+    /// [`Malformed`] (answer: 400) with the path of the field, also when `session` or `data` is missing.
+    pub fn parse(body: &'a [u8]) -> Result<EmulationRequest<'a>, Malformed> {
+        let request: EmulationRequest<'a> = json::from_slice(body)?;
+        for (field, value) in [("session", &request.session), ("data", &request.data)] {
+            if value.is_empty() {
+                return Err(Malformed::new(
+                    field,
+                    "is missing; repeat what the connect reply said, with the commands as a string",
+                ));
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// Status of the answer to an emulation request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmulationStatus {
+    /// The commands were taken; replies follow on the stream.
+    Taken,
+    /// The body is not an emulation request.
+    Malformed,
+    /// No such session: it has ended, or `node` is another server. The stream is closed or about to be.
+    NoSession,
+    /// Another method than POST (or OPTIONS, the browser's preflight).
+    Method,
+    /// The body is longer than allowed.
+    TooLarge,
+}
+
+impl EmulationStatus {
+    /// The HTTP status code.
+    pub const fn code(self) -> u16 {
+        match self {
+            EmulationStatus::Taken => 204,
+            EmulationStatus::Malformed => 400,
+            EmulationStatus::NoSession => 404,
+            EmulationStatus::Method => 405,
+            EmulationStatus::TooLarge => 413,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::centrifuge::{Commands, Request};
+
+    #[test]
+    fn centrifuge_js_sends_its_commands_as_a_string() {
+        let body = r#"{"session":"s3cr3t","node":"n1","data":"{\"subscribe\":{\"channel\":\"a\"},\"id\":2}\n{\"id\":3,\"presence\":{\"channel\":\"b\"}}"}"#;
+        let request = EmulationRequest::parse(body.as_bytes()).unwrap();
+        assert_eq!((&*request.session, &*request.node), ("s3cr3t", "n1"));
+        let methods: Vec<_> = Commands::of(request.data.as_bytes())
+            .map(|command| command.unwrap().request.method())
+            .collect();
+        assert_eq!(methods, ["subscribe", "presence"]);
+    }
+
+    #[test]
+    fn a_pong_over_emulation() {
+        let request =
+            EmulationRequest::parse(br#"{"session":"s","node":"n","data":"{}"}"#).unwrap();
+        let pong = Commands::of(request.data.as_bytes()).next().unwrap().unwrap();
+        assert_eq!(pong.request, Request::Pong);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let error = |body: &str| EmulationRequest::parse(body.as_bytes()).unwrap_err().to_string();
+        assert!(error(r#"{"node":"n","data":"{}"}"#).starts_with("session: is missing"));
+        assert!(error(r#"{"session":"s"}"#).starts_with("data: is missing"));
+        assert_eq!(
+            error(r#"{"session":"s","data":{}}"#),
+            "data: invalid type: map, expected a string"
+        );
+        assert!(error("{").contains("EOF"));
+    }
+}

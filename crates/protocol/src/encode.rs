@@ -1,0 +1,529 @@
+//! From a push or a reply to the bytes for the socket.
+
+use dunlin_hub::Push;
+use dunlin_wire::websocket::deflate::Deflater;
+use dunlin_wire::websocket::{FrameHeader, HEADER_BYTES_MAX, Opcode, encode_close};
+
+use crate::centrifuge::{
+    ConnectResult, REASON_BYTES_MAX, Reply, write_connect_push, write_push, write_refresh_push,
+};
+use crate::encoding::{Encoding, Wrapping};
+use crate::long_poll;
+
+/// Messages shorter than this are sent uncompressed on a connection that negotiated compression: deflate's own
+/// overhead eats what it saves.
+const DEFLATE_BYTES_MIN: usize = 96;
+
+/// Spells everything a worker sends, in every [`Encoding`]. One per worker: it owns the compressor and the scratch
+/// buffer all its connections share.
+#[derive(Debug, Default)]
+pub struct FrameEncoder {
+    deflater: Option<Deflater>,
+    scratch: Vec<u8>,
+}
+
+impl FrameEncoder {
+    /// An encoder whose compressed encodings compress with `deflater`, which must not carry context from one message
+    /// to the next; without one they send every message uncompressed, which is allowed (RFC 7692 §6).
+    ///
+    /// A message is compressed once for all connections, so they must have agreed on at least the deflater's window.
+    /// A connection that negotiated a smaller one is served by the uncompressed encoding.
+    pub fn new(deflater: Option<Deflater>) -> FrameEncoder {
+        FrameEncoder { deflater, scratch: Vec::new() }
+    }
+
+    /// Appends the reply to command `id`.
+    ///
+    /// The unidirectional encodings have no replies: nothing is appended.
+    pub fn reply(&mut self, encoding: Encoding, id: u32, reply: &Reply<'_>, out: &mut Vec<u8>) {
+        if encoding.is_bidirectional() {
+            self.wrap(encoding, out, |body| reply.write(id, body));
+        }
+    }
+
+    /// Appends the push with which a unidirectional stream begins. The bidirectional encodings say this in a reply,
+    /// the long-poll in its answer: nothing is appended.
+    pub fn connect_push(
+        &mut self,
+        encoding: Encoding,
+        result: &ConnectResult<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        if !encoding.is_bidirectional() && encoding != Encoding::Poll {
+            self.wrap(encoding, out, |body| write_connect_push(body, result));
+        }
+    }
+
+    /// Appends the push that says how long the connection lives on.
+    pub fn refresh_push(&mut self, encoding: Encoding, ttl_s: u32, out: &mut Vec<u8>) {
+        if encoding != Encoding::Poll {
+            self.push_with(encoding, out, |body| write_refresh_push(body, ttl_s));
+        }
+    }
+
+    /// Appends `push`.
+    pub fn push(&mut self, encoding: Encoding, push: &Push<'_>, out: &mut Vec<u8>) {
+        if let Push::Disconnect { code, reason, .. } = *push {
+            self.disconnect(encoding, push, code, reason, out);
+        } else if encoding == Encoding::Poll {
+            long_poll::write_item(out, push);
+        } else {
+            self.push_with(encoding, out, |body| write_push(body, push));
+        }
+    }
+
+    /// The last word: in the close frame on bidirectional WebSockets, in a push on streams, in both on
+    /// unidirectional WebSockets. A chunked stream ends with it.
+    fn disconnect(
+        &mut self,
+        encoding: Encoding,
+        push: &Push<'_>,
+        code: u32,
+        reason: &str,
+        out: &mut Vec<u8>,
+    ) {
+        let says_push = match encoding {
+            Encoding::WsJson | Encoding::WsJsonDeflate | Encoding::Poll => false,
+            _ => true,
+        };
+        if says_push {
+            self.push_with(encoding, out, |body| write_push(body, push));
+        }
+        if encoding.is_websocket() {
+            let reason = &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)];
+            // 1000–4999 fit; an application's code beyond that is the server API's mistake, not this connection's.
+            let code = u16::try_from(code).unwrap_or(4999);
+            encode_close(out, code, reason);
+        }
+        out.extend_from_slice(end_of_stream(encoding));
+    }
+
+    fn push_with(
+        &mut self,
+        encoding: Encoding,
+        out: &mut Vec<u8>,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) {
+        if encoding.is_bidirectional() {
+            self.wrap(encoding, out, |out| {
+                let start = out.len();
+                out.extend_from_slice(b"{\"push\":");
+                let empty = out.len();
+                body(out);
+                if out.len() == empty {
+                    out.truncate(start);
+                } else {
+                    out.push(b'}');
+                }
+            });
+        } else {
+            self.wrap(encoding, out, body);
+        }
+    }
+
+    /// Wraps one message; nothing, if `body` writes nothing.
+    fn wrap(&mut self, encoding: Encoding, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+        let start = out.len();
+        match encoding.wrapping() {
+            Wrapping::Frame { deflate } => {
+                if deflate && let Some(deflater) = &mut self.deflater {
+                    self.scratch.clear();
+                    body(&mut self.scratch);
+                    if self.scratch.len() >= DEFLATE_BYTES_MIN {
+                        deflater.encode_frame(out, Opcode::Text, &self.scratch, None);
+                        return;
+                    }
+                    out.extend_from_slice(&self.scratch);
+                } else {
+                    body(out);
+                }
+                if out.len() > start {
+                    frame(out, start);
+                }
+            }
+            Wrapping::Event { chunked } => {
+                out.extend_from_slice(b"data: ");
+                let empty = out.len();
+                body(out);
+                if out.len() == empty {
+                    out.truncate(start);
+                    return;
+                }
+                out.extend_from_slice(b"\n\n");
+                if chunked {
+                    chunk(out, start);
+                }
+            }
+            Wrapping::Line { chunked } => {
+                body(out);
+                if out.len() == start {
+                    return;
+                }
+                out.push(b'\n');
+                if chunked {
+                    chunk(out, start);
+                }
+            }
+            Wrapping::Item => {
+                out.push(b',');
+                body(out);
+                if out.len() == start + 1 {
+                    out.truncate(start);
+                }
+            }
+        }
+    }
+}
+
+impl dunlin_hub::Encode for FrameEncoder {
+    fn encode(&mut self, encoding: dunlin_hub::Encoding, push: &Push<'_>, out: &mut Vec<u8>) {
+        if let Some(encoding) = Encoding::of(encoding) {
+            self.push(encoding, push, out);
+        }
+    }
+}
+
+/// The bytes of the server's ping, which is an empty message: the same on every connection of an encoding, so
+/// nothing has to be encoded for a million pings. Empty for the long-poll, which has none.
+pub const fn ping(encoding: Encoding) -> &'static [u8] {
+    match encoding.wrapping() {
+        Wrapping::Frame { .. } => b"\x81\x02{}",
+        Wrapping::Event { chunked: true } => b"a\r\ndata: {}\n\n\r\n",
+        Wrapping::Event { chunked: false } => b"data: {}\n\n",
+        Wrapping::Line { chunked: true } => b"3\r\n{}\n\r\n",
+        Wrapping::Line { chunked: false } => b"{}\n",
+        Wrapping::Item => b"",
+    }
+}
+
+/// What ends a chunked stream after the last message (RFC 9112 §7.1). Empty where there is nothing to end. The
+/// disconnect push brings it along.
+pub const fn end_of_stream(encoding: Encoding) -> &'static [u8] {
+    match encoding.wrapping() {
+        Wrapping::Event { chunked: true } | Wrapping::Line { chunked: true } => b"0\r\n\r\n",
+        _ => b"",
+    }
+}
+
+/// Makes one WebSocket text frame of what follows `start`.
+fn frame(out: &mut Vec<u8>, start: usize) {
+    let header = FrameHeader::new(Opcode::Text, (out.len() - start) as u64);
+    let mut bytes = [0; HEADER_BYTES_MAX];
+    let taken = header.encode_into(&mut bytes);
+    prepend(out, start, &bytes[..taken]);
+}
+
+/// Makes one chunk of what follows `start`.
+fn chunk(out: &mut Vec<u8>, start: usize) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let mut length = out.len() - start;
+    let mut head = [0; 18];
+    let mut at = 16;
+    head[16..].copy_from_slice(b"\r\n");
+    loop {
+        at -= 1;
+        head[at] = HEX[length & 15];
+        length >>= 4;
+        if length == 0 {
+            break;
+        }
+    }
+    prepend(out, start, &head[at..]);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Inserts `head` at `start`. A message is written first and measured then; moving it by a few bytes costs less than
+/// writing it twice.
+fn prepend(out: &mut Vec<u8>, start: usize, head: &[u8]) {
+    let end = out.len();
+    out.extend_from_slice(head);
+    out.copy_within(start..end, start + head.len());
+    out[start..start + head.len()].copy_from_slice(head);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use dunlin_hub::{
+        ClientInfo, Encode as _, Epoch, Publication, SessionId, StreamPosition, Subscribed,
+    };
+    use dunlin_wire::websocket::deflate::{Direction, Inflater};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::centrifuge::{ErrorCode, SubscribeResult};
+    use crate::json::single_line;
+
+    fn publication(offset: u64, data: &str) -> Publication {
+        Publication { offset, data: data.as_bytes().into(), ..Publication::default() }
+    }
+
+    fn encode(encoding: Encoding, push: &Push<'_>) -> String {
+        let mut out = Vec::new();
+        FrameEncoder::default().encode(encoding.into(), push, &mut out);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    #[test]
+    fn a_publication_on_every_transport() {
+        let publication = publication(1, r#"{"input":1}"#);
+        let push = Push::Publication { channel: "test", publication: &publication };
+        let uni = r#"{"channel":"test","pub":{"data":{"input":1},"offset":1}}"#;
+        let bi = format!(r#"{{"push":{uni}}}"#);
+        assert_eq!((uni.len(), bi.len()), (0x38, 0x41));
+        for (encoding, expected) in [
+            (Encoding::WsJson, format!("\u{fffd}\x41{bi}")),
+            (Encoding::WsJsonDeflate, format!("\u{fffd}\x41{bi}")),
+            (Encoding::UniWs, format!("\u{fffd}\x38{uni}")),
+            (Encoding::Sse, format!("49\r\ndata: {bi}\n\n\r\n")),
+            (Encoding::SseBare, format!("data: {bi}\n\n")),
+            (Encoding::UniSse, format!("40\r\ndata: {uni}\n\n\r\n")),
+            (Encoding::UniSseBare, format!("data: {uni}\n\n")),
+            (Encoding::HttpStream, format!("42\r\n{bi}\n\r\n")),
+            (Encoding::HttpStreamBare, format!("{bi}\n")),
+            (Encoding::UniHttpStream, format!("39\r\n{uni}\n\r\n")),
+            (Encoding::UniHttpStreamBare, format!("{uni}\n")),
+            (Encoding::Poll, r#",{"channel":"test","data":{"input":1},"offset":1}"#.to_owned()),
+        ] {
+            assert_eq!(encode(encoding, &push), expected, "{encoding:?}");
+        }
+    }
+
+    #[test]
+    fn pings_are_what_an_empty_message_would_be() {
+        for encoding in Encoding::ALL {
+            let mut out = Vec::new();
+            if encoding != Encoding::Poll {
+                FrameEncoder::default()
+                    .wrap(encoding, &mut out, |out| out.extend_from_slice(b"{}"));
+            }
+            assert_eq!(ping(encoding), out, "{encoding:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_word_is_said_where_each_client_listens() {
+        let push = Push::Disconnect { code: 3001, reason: "shutdown", reconnect: true };
+        let uni = r#"{"disconnect":{"code":3001,"reason":"shutdown","reconnect":true}}"#;
+        let close = "\u{fffd}\x0a\x0b\u{fffd}shutdown";
+        assert_eq!(encode(Encoding::WsJson, &push), close);
+        assert_eq!(encode(Encoding::UniWs, &push), format!("\u{fffd}\x41{uni}{close}"));
+        assert_eq!(encode(Encoding::UniHttpStream, &push), format!("42\r\n{uni}\n\r\n0\r\n\r\n"));
+        assert_eq!(encode(Encoding::SseBare, &push), format!("data: {{\"push\":{uni}}}\n\n"));
+        assert_eq!(encode(Encoding::Poll, &push), "");
+    }
+
+    #[test]
+    fn what_a_long_poll_has_no_word_for_is_not_sent() {
+        let push = Push::Unsubscribe { channel: "a", code: 2500, reason: "insufficient state" };
+        assert_eq!(encode(Encoding::Poll, &push), "");
+        assert_eq!(
+            encode(Encoding::HttpStreamBare, &push),
+            "{\"push\":{\"channel\":\"a\",\"unsubscribe\":{\"code\":2500,\"reason\":\"insufficient state\"}}}\n"
+        );
+    }
+
+    #[test]
+    fn the_other_pushes_as_the_documentation_has_them() {
+        let info = ClientInfo {
+            user: "2694".into(),
+            client: SessionId::from_u64(9_007_199_254_740_991).unwrap(),
+            conn_info: Some(b"{\"a\":1}".as_slice().into()),
+            chan_info: None,
+        };
+        let who = r#"{"info":{"user":"2694","client":"9007199254740991","conn_info":{"a":1}}}"#;
+        let position = StreamPosition { offset: 12, epoch: Epoch::from_u64(10) };
+        for (push, expected) in [
+            (
+                Push::Join { channel: "#2694", info: &info },
+                format!(r##"{{"channel":"#2694","join":{who}}}"##),
+            ),
+            (
+                Push::Leave { channel: "#2694", info: &info },
+                format!(r##"{{"channel":"#2694","leave":{who}}}"##),
+            ),
+            (
+                Push::Subscribe {
+                    channel: "test",
+                    position,
+                    recoverable: true,
+                    positioned: true,
+                    data: Some(b"7"),
+                },
+                r#"{"channel":"test","subscribe":{"recoverable":true,"epoch":"A","offset":12,"positioned":true,"data":7}}"#
+                    .to_owned(),
+            ),
+            (
+                Push::Subscribe {
+                    channel: "test",
+                    position: StreamPosition::default(),
+                    recoverable: false,
+                    positioned: false,
+                    data: None,
+                },
+                r#"{"channel":"test","subscribe":{}}"#.to_owned(),
+            ),
+            (
+                Push::Missed { channel: "test", count: 3 },
+                r#"{"channel":"test","missed":{"count":3}}"#.to_owned(),
+            ),
+            (Push::Message { data: b"[1]" }, r#"{"message":{"data":[1]}}"#.to_owned()),
+        ] {
+            assert_eq!(encode(Encoding::UniHttpStreamBare, &push), format!("{expected}\n"));
+        }
+    }
+
+    #[test]
+    fn a_unidirectional_stream_begins_with_connect() {
+        let subscribed = Subscribed {
+            position: StreamPosition { offset: 12, epoch: Epoch::from_u64(10) },
+            recoverable: true,
+            positioned: true,
+            ..Subscribed::default()
+        };
+        let subs = [(Arc::from("personal"), SubscribeResult::from(&subscribed))];
+        let result = ConnectResult {
+            client: SessionId::from_u64(5),
+            version: "dunlin 0.1.0",
+            subs: &subs,
+            ping_s: 25,
+            session: "s",
+            ..ConnectResult::default()
+        };
+        let mut out = Vec::new();
+        let mut encoder = FrameEncoder::default();
+        encoder.connect_push(Encoding::UniSseBare, &result, &mut out);
+        encoder.connect_push(Encoding::WsJson, &result, &mut out);
+        encoder.reply(Encoding::UniSse, 1, &Reply::Publish, &mut out);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            concat!(
+                r#"data: {"connect":{"client":"5","version":"dunlin 0.1.0","#,
+                r#""subs":{"personal":{"recoverable":true,"epoch":"A","offset":12,"positioned":true}},"#,
+                r#""ping":25,"session":"s"}}"#,
+                "\n\n"
+            )
+        );
+    }
+
+    #[test]
+    fn a_reply_and_an_error() {
+        let mut out = Vec::new();
+        let mut encoder = FrameEncoder::default();
+        let error = ErrorCode::Internal.into();
+        encoder.reply(Encoding::HttpStreamBare, 1, &Reply::Error(&error), &mut out);
+        encoder.reply(Encoding::HttpStreamBare, 2, &Reply::Unsubscribe, &mut out);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            concat!(
+                r#"{"id":1,"error":{"code":100,"message":"internal server error","temporary":true}}"#,
+                "\n",
+                r#"{"id":2,"unsubscribe":{}}"#,
+                "\n"
+            )
+        );
+    }
+
+    #[test]
+    fn a_long_message_is_compressed_for_those_who_asked() {
+        let direction = Direction { context_takeover: false, window_bits: 15 };
+        let mut encoder = FrameEncoder::new(Some(Deflater::new(1, direction)));
+        let publication = publication(1, &format!("[{}0]", "1234567,".repeat(40)));
+        let push = Push::Publication { channel: "a", publication: &publication };
+        for _ in 0..2 {
+            let mut out = Vec::new();
+            encoder.push(Encoding::WsJsonDeflate, &push, &mut out);
+            assert_eq!(out[0], 0xc1, "one text frame with RSV1");
+            let mut plain = Vec::new();
+            Inflater::new(direction).inflate(&out[2..], &mut plain, 1 << 20).unwrap();
+            let mut expected = Vec::new();
+            encoder.push(Encoding::HttpStreamBare, &push, &mut expected);
+            assert_eq!(plain, expected.trim_ascii_end());
+            assert!(out.len() < plain.len() / 3);
+        }
+    }
+
+    #[test]
+    fn a_payload_written_over_several_lines_breaks_no_framing() {
+        let pretty = "{\r\n  \"a\": [1,\n 2],\n  \"b \\\" c\": \"x  y\"\r}";
+        let data = single_line(pretty.as_bytes());
+        assert_eq!(&*data, br#"{"a":[1,2],"b \" c":"x  y"}"#);
+    }
+
+    proptest! {
+        /// Whatever is in names and payloads, a message stays one line, one event, one frame, and says the same.
+        #[test]
+        fn a_message_survives_every_wrapping(
+            channel in "\\PC{1,40}|[\\x00-\\x7f]{1,20}",
+            text in ".{0,300}",
+            tag in "[\\x00-\\x7f]{0,8}",
+            offset in 0u64..1 << 53,
+        ) {
+            let data = serde_json::to_string_pretty(&serde_json::json!({ "text": text, "n": [1, 2] })).unwrap();
+            let publication = Publication {
+                offset,
+                data: single_line(data.as_bytes()).into_owned().into(),
+                tags: vec![(tag.clone().into(), text.clone().into())].into(),
+                ..Publication::default()
+            };
+            let push = Push::Publication { channel: &channel, publication: &publication };
+            let mut expected = serde_json::json!({
+                "channel": channel,
+                "pub": { "data": { "text": text, "n": [1, 2] }, "tags": { tag: text } },
+            });
+            if offset > 0 {
+                expected["pub"]["offset"] = offset.into();
+            }
+            let mut encoder = FrameEncoder::default();
+            for encoding in Encoding::ALL {
+                if encoding == Encoding::Poll {
+                    continue;
+                }
+                let mut out = b"before".to_vec();
+                encoder.push(encoding, &push, &mut out);
+                prop_assert!(out.starts_with(b"before"));
+                let body = unwrap(encoding, &out[6..]);
+                prop_assert!(memchr::memchr2(b'\n', b'\r', body).is_none());
+                let mut value: serde_json::Value = serde_json::from_slice(body).unwrap();
+                if encoding.is_bidirectional() {
+                    value = value["push"].take();
+                }
+                prop_assert_eq!(value, expected.clone());
+            }
+        }
+    }
+
+    /// Takes a single message out of its wrapping, as a client would.
+    fn unwrap(encoding: Encoding, mut bytes: &[u8]) -> &[u8] {
+        match encoding.wrapping() {
+            Wrapping::Frame { .. } => {
+                let (header, taken) = FrameHeader::decode(bytes).unwrap().unwrap();
+                assert_eq!(header.length as usize, bytes.len() - taken);
+                &bytes[taken..]
+            }
+            Wrapping::Event { chunked } => {
+                if chunked {
+                    bytes = unchunk(bytes);
+                }
+                bytes.strip_prefix(b"data: ").unwrap().strip_suffix(b"\n\n").unwrap()
+            }
+            Wrapping::Line { chunked } => {
+                if chunked {
+                    bytes = unchunk(bytes);
+                }
+                bytes.strip_suffix(b"\n").unwrap()
+            }
+            Wrapping::Item => bytes.strip_prefix(b",").unwrap(),
+        }
+    }
+
+    fn unchunk(bytes: &[u8]) -> &[u8] {
+        let end = memchr::memmem::find(bytes, b"\r\n").unwrap();
+        let length =
+            usize::from_str_radix(std::str::from_utf8(&bytes[..end]).unwrap(), 16).unwrap();
+        let chunk = &bytes[end + 2..];
+        assert_eq!(&chunk[length..], b"\r\n");
+        &chunk[..length]
+    }
+}

@@ -1,0 +1,373 @@
+//! JSON text as bytes: payloads that are carried and never looked into, and the few pieces hand-written output
+//! needs.
+//!
+//! Everything Dunlin sends goes out through these functions instead of a tree of values, because a publication is
+//! encoded once per encoding on the way to thousands of sockets and nothing in it has to be understood.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error as _};
+use serde_json::value::RawValue;
+
+/// One JSON value as text, **on a single line**.
+///
+/// Newline-delimited JSON ends a message at `\n`, and server-sent events end a line of an event at `\n` and at
+/// `\r`. In valid JSON both can only be insignificant whitespace between tokens (RFC 8259 §2 and §7), so a payload
+/// that holds one is compacted when it enters; every transport may then copy the bytes as they are.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Json<'a>(Cow<'a, [u8]>);
+
+impl<'a> Json<'a> {
+    /// Takes `text` if it is one valid JSON value, compacting it when it spans lines.
+    ///
+    /// # Errors
+    /// The parser's error with line and column when `text` is not one valid JSON value in UTF-8.
+    pub fn parse(text: &'a [u8]) -> Result<Json<'a>, serde_json::Error> {
+        serde_json::from_slice::<&RawValue>(text).map(Json::from_raw)
+    }
+
+    /// Takes an already validated value.
+    pub fn from_raw(raw: &'a RawValue) -> Json<'a> {
+        Json(single_line(raw.get().as_bytes()))
+    }
+
+    /// The text, without `\n` and `\r`.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The text, owned.
+    pub fn into_bytes(self) -> Box<[u8]> {
+        self.0.into_owned().into_boxed_slice()
+    }
+
+    /// Bytes of the text.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Never true: even `null` has four bytes. Here because clippy likes a `len` to have company.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the value is `null`.
+    pub fn is_null(&self) -> bool {
+        *self.0 == *b"null"
+    }
+}
+
+impl fmt::Debug for Json<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&RawValue>::deserialize(deserializer).map(Json::from_raw)
+    }
+}
+
+/// `Some`, even of `null`: a payload of `null` is a payload.
+pub(crate) fn payload<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Json<'a>>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
+}
+
+/// A value in which `null` means "not given", as the Go and JavaScript libraries write it.
+pub(crate) fn nullable<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// A string, borrowed where it has no escapes; `null` is the empty string.
+pub(crate) fn text<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Cow<'a, str>, D::Error> {
+    Option::<Text<'a>>::deserialize(deserializer).map(|text| text.unwrap_or_default().0)
+}
+
+/// A `Cow<str>` that borrows when deserialized (serde's own always owns).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Text<'a>(pub Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E>(self, v: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(v)))
+            }
+
+            fn visit_str<E>(self, v: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(v.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
+/// A list of key and value pairs in the order of a JSON object.
+///
+/// Kept as a list because the protocol's maps (`subs`, `headers`, `tags`) are small, are walked rather than looked
+/// up, and because a repeated key must be refused instead of silently winning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pairs<'a, V>(pub Vec<(Cow<'a, str>, V)>);
+
+impl<V> Default for Pairs<'_, V> {
+    fn default() -> Self {
+        Pairs(Vec::new())
+    }
+}
+
+impl<'a, V> Pairs<'a, V> {
+    /// Whether there is no pair.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Number of pairs.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The pairs in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &V)> {
+        self.0.iter().map(|(key, value)| (&**key, value))
+    }
+
+    /// The value under `key`.
+    pub fn get(&self, key: &str) -> Option<&V> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v)
+    }
+}
+
+impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Pairs<'a, V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor<V>(std::marker::PhantomData<V>);
+        impl<'de, V: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<V> {
+            type Value = Pairs<'de, V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<Self::Value, A::Error> {
+                let mut seen = std::collections::HashSet::new();
+                let mut pairs = Vec::new();
+                while let Some((Text(key), value)) = map.next_entry::<Text<'de>, V>()? {
+                    if !seen.insert(key.clone()) {
+                        return Err(A::Error::custom(format_args!("the key `{key}` is repeated")));
+                    }
+                    pairs.push((key, value));
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Visitor(std::marker::PhantomData))
+    }
+}
+
+/// Parses `text` into a `T`; the error names the field.
+///
+/// The fast path knows nothing of paths. Only when it fails is the text read a second time with the path recorded,
+/// so that good input does not pay for the explanation of bad input.
+pub(crate) fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Malformed> {
+    match serde_json::from_slice(text) {
+        Ok(value) => Ok(value),
+        Err(error) => Err(explain::<T>(text, &error)),
+    }
+}
+
+#[cold]
+fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], first: &serde_json::Error) -> Malformed {
+    if !first.is_data() {
+        return Malformed { field: String::new(), why: first.to_string() };
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let (field, why) = match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+        Ok(_) => (String::new(), first.to_string()),
+        Err(error) => {
+            let path = error.path().to_string();
+            (if path == "." { String::new() } else { path }, error.inner().to_string())
+        }
+    };
+    // The position counts within one line nobody has in front of them; the field's name says more.
+    let why = match why.find(" at line ") {
+        Some(end) if !field.is_empty() => why[..end].to_owned(),
+        _ => why,
+    };
+    Malformed { field, why }
+}
+
+/// Text that is not what the protocol expects, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// Path of the field in the message, as `subscribe.offset`; empty when the text is not JSON at all.
+    pub field: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl Malformed {
+    pub(crate) fn new(field: &str, why: impl Into<String>) -> Malformed {
+        Malformed { field: field.to_owned(), why: why.into() }
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.field.is_empty() {
+            f.write_str(&self.why)
+        } else {
+            write!(f, "{}: {}", self.field, self.why)
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// `text` without line ends: as it is when it has none, without all insignificant whitespace otherwise.
+///
+/// `text` must be valid JSON.
+pub fn single_line(text: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr2(b'\n', b'\r', text).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let mut compact = Vec::with_capacity(text.len());
+    let mut in_string = false;
+    let mut escaped = false;
+    for &byte in text {
+        if in_string {
+            compact.push(byte);
+            if escaped {
+                escaped = false;
+            } else if byte == b'\\' {
+                escaped = true;
+            } else if byte == b'"' {
+                in_string = false;
+            }
+        } else if !matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
+            compact.push(byte);
+            in_string = byte == b'"';
+        }
+    }
+    Cow::Owned(compact)
+}
+
+/// Appends `text` as a JSON string with its quotes (RFC 8259 §7).
+pub fn write_string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    let bytes = text.as_bytes();
+    let mut from = 0;
+    for (at, &byte) in bytes.iter().enumerate() {
+        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
+            continue;
+        }
+        out.extend_from_slice(&bytes[from..at]);
+        from = at + 1;
+        match byte {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            _ => {
+                const HEX: &[u8; 16] = b"0123456789abcdef";
+                out.extend_from_slice(b"\\u00");
+                out.push(HEX[usize::from(byte >> 4)]);
+                out.push(HEX[usize::from(byte & 15)]);
+            }
+        }
+    }
+    out.extend_from_slice(&bytes[from..]);
+    out.push(b'"');
+}
+
+/// Appends an integer.
+pub fn write_integer(out: &mut Vec<u8>, value: impl itoa::Integer) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Writes the members of one JSON object: keeps track of the comma.
+///
+/// Keys are written as they are, so they must need no escaping.
+#[derive(Debug)]
+pub struct Object<'o> {
+    out: &'o mut Vec<u8>,
+    first: bool,
+}
+
+impl<'o> Object<'o> {
+    /// Opens an object; [`Object::end`] closes it.
+    pub fn begin(out: &'o mut Vec<u8>) -> Object<'o> {
+        out.push(b'{');
+        Object { out, first: true }
+    }
+
+    /// Writes `"name":` and hands out the buffer for the value.
+    pub fn key(&mut self, name: &str) -> &mut Vec<u8> {
+        self.out.extend_from_slice(if self.first { b"\"" } else { b",\"" });
+        self.first = false;
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
+        self.out
+    }
+
+    /// A member whose key comes from outside and is escaped.
+    pub fn text_key(&mut self, name: &str) -> &mut Vec<u8> {
+        if !self.first {
+            self.out.push(b',');
+        }
+        self.first = false;
+        write_string(self.out, name);
+        self.out.push(b':');
+        self.out
+    }
+
+    /// A string member.
+    pub fn string(&mut self, name: &str, value: &str) -> &mut Self {
+        write_string(self.key(name), value);
+        self
+    }
+
+    /// An integer member.
+    pub fn integer(&mut self, name: &str, value: impl itoa::Integer) -> &mut Self {
+        write_integer(self.key(name), value);
+        self
+    }
+
+    /// `"name":true`, or nothing: false is what a missing member means.
+    pub fn flag(&mut self, name: &str, value: bool) -> &mut Self {
+        if value {
+            self.key(name).extend_from_slice(b"true");
+        }
+        self
+    }
+
+    /// A member that is JSON already.
+    pub fn raw(&mut self, name: &str, value: &[u8]) -> &mut Self {
+        self.key(name).extend_from_slice(value);
+        self
+    }
+
+    /// Closes the object.
+    pub fn end(self) {
+        self.out.push(b'}');
+    }
+}

@@ -1,0 +1,174 @@
+//! The answer: publications, the next cursor, and the truth about what is missing.
+
+use dunlin_hub::{Publication, Push, StreamPosition};
+
+use super::cursor::Cursor;
+use crate::centrifuge::{write_epoch, write_publication_rest};
+use crate::json::{Object, write_string};
+
+/// Why something between the cursor and the answer is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gap {
+    /// The history no longer holds all that followed the cursor. What it does hold is in the answer.
+    Expired,
+    /// The stream the cursor belongs to is gone, after a restart for example; another one has begun. What the new
+    /// one holds is in the answer.
+    NewStream,
+    /// The channel keeps no history: what was published between two polls is nowhere.
+    NoHistory,
+}
+
+impl Gap {
+    /// The word in the answer.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Gap::Expired => "expired",
+            Gap::NewStream => "new_stream",
+            Gap::NoHistory => "no_history",
+        }
+    }
+
+    /// Why the stream at `now` could not be gone on with from `since`.
+    pub fn between(since: StreamPosition, now: StreamPosition) -> Gap {
+        if now.epoch.is_none() {
+            Gap::NoHistory
+        } else if since.epoch != now.epoch {
+            Gap::NewStream
+        } else {
+            Gap::Expired
+        }
+    }
+}
+
+/// What the answer says about a channel.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerChannel<'a> {
+    /// Its name.
+    pub channel: &'a str,
+    /// Where the client stands after this answer.
+    pub position: StreamPosition,
+    /// Whether something before that is missing, and why.
+    pub gap: Option<Gap>,
+}
+
+/// Writes the body of the answer. `items` is what [`write_publication_item`] and the hub's pushes in the
+/// [`Poll`](crate::Encoding::Poll) encoding have written, in order; `channels` are those of the request.
+pub fn write_answer(out: &mut Vec<u8>, items: &[u8], channels: &[AnswerChannel<'_>]) {
+    out.reserve(items.len() + 64 + 96 * channels.len());
+    let mut answer = Object::begin(out);
+    let list = answer.key("publications");
+    list.push(b'[');
+    list.extend_from_slice(items.strip_prefix(b",").unwrap_or(items));
+    list.push(b']');
+    let cursor = Cursor::new(channels.iter().map(|c| (c.channel, c.position)));
+    answer.string("cursor", &cursor.to_string());
+    let gap = channels.iter().any(|c| c.gap.is_some());
+    answer.raw("gap", if gap { b"true" } else { b"false" });
+    if gap {
+        let mut gaps = Object::begin(answer.key("gaps"));
+        for channel in channels {
+            if let Some(gap) = channel.gap {
+                write_string(gaps.text_key(channel.channel), gap.text());
+            }
+        }
+        gaps.end();
+    }
+    let mut positions = Object::begin(answer.key("positions"));
+    for channel in channels {
+        let mut position = Object::begin(positions.text_key(channel.channel));
+        position.integer("offset", channel.position.offset);
+        write_epoch(position.key("epoch"), channel.position.epoch);
+        position.end();
+    }
+    positions.end();
+    answer.end();
+}
+
+/// Appends a publication to the items of an answer.
+pub fn write_publication_item(out: &mut Vec<u8>, channel: &str, publication: &Publication) {
+    out.push(b',');
+    let mut item = Object::begin(out);
+    item.string("channel", channel).raw("data", &publication.data);
+    write_publication_rest(&mut item, publication);
+    item.end();
+}
+
+/// Appends what a push is in an answer: publications and dropped ones, nothing else.
+pub fn write_item(out: &mut Vec<u8>, push: &Push<'_>) {
+    match *push {
+        Push::Publication { channel, publication } => {
+            write_publication_item(out, channel, publication);
+        }
+        Push::Missed { channel, count } => {
+            out.push(b',');
+            let mut item = Object::begin(out);
+            item.string("channel", channel).integer("missed", count);
+            item.end();
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_hub::Epoch;
+
+    use super::*;
+
+    fn publication(offset: u64, data: &str) -> Publication {
+        Publication { offset, data: data.as_bytes().into(), ..Publication::default() }
+    }
+
+    fn position(offset: u64, epoch: u64) -> StreamPosition {
+        StreamPosition { offset, epoch: Epoch::from_u64(epoch) }
+    }
+
+    #[test]
+    fn an_answer_with_news_and_a_gap() {
+        let mut items = Vec::new();
+        write_publication_item(&mut items, "a", &publication(7, r#"{"n":1}"#));
+        write_item(
+            &mut items,
+            &Push::Publication { channel: "b", publication: &publication(2, "\"x\"") },
+        );
+        write_item(&mut items, &Push::Missed { channel: "b", count: 3 });
+        write_item(&mut items, &Push::Message { data: b"1" });
+        let channels = [
+            AnswerChannel { channel: "a", position: position(7, 10), gap: None },
+            AnswerChannel { channel: "b", position: position(5, 11), gap: Some(Gap::NewStream) },
+        ];
+        let mut out = Vec::new();
+        write_answer(&mut out, &items, &channels);
+        let cursor = Cursor::new([("a", position(7, 10)), ("b", position(5, 11))]);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            format!(
+                concat!(
+                    r#"{{"publications":[{{"channel":"a","data":{{"n":1}},"offset":7}},"#,
+                    r#"{{"channel":"b","data":"x","offset":2}},{{"channel":"b","missed":3}}],"#,
+                    r#""cursor":"{}","gap":true,"gaps":{{"b":"new_stream"}},"#,
+                    r#""positions":{{"a":{{"offset":7,"epoch":"A"}},"b":{{"offset":5,"epoch":"B"}}}}}}"#
+                ),
+                cursor
+            )
+        );
+    }
+
+    #[test]
+    fn an_empty_answer_still_has_a_cursor() {
+        let mut out = Vec::new();
+        let channels = [AnswerChannel { channel: "a", position: position(0, 10), gap: None }];
+        write_answer(&mut out, b"", &channels);
+        let answer: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(answer["publications"], serde_json::json!([]));
+        assert_eq!(answer["gap"], false);
+        assert!(Cursor::parse(answer["cursor"].as_str().unwrap(), 1).is_ok());
+    }
+
+    #[test]
+    fn why_there_is_a_gap() {
+        assert_eq!(Gap::between(position(1, 5), position(9, 5)), Gap::Expired);
+        assert_eq!(Gap::between(position(1, 5), position(9, 6)), Gap::NewStream);
+        assert_eq!(Gap::between(position(1, 5), StreamPosition::default()), Gap::NoHistory);
+    }
+}

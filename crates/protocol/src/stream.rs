@@ -1,0 +1,215 @@
+//! Requests that open a stream or a unidirectional WebSocket, and how their responses begin.
+//!
+//! | path | method | says who connects |
+//! |---|---|---|
+//! | `/connection/sse` | GET, POST | commands in `cf_connect`, or in the body |
+//! | `/connection/http_stream` | POST | commands in the body |
+//! | `/connection/uni_sse` | GET, POST | a connect request in `cf_connect` (may be missing), or in the body |
+//! | `/connection/uni_http_stream` | POST | a connect request in the body |
+//! | `/connection/uni_websocket` | GET | a connect request in `cf_connect`, or in the first message |
+
+use std::borrow::Cow;
+use std::fmt;
+
+use dunlin_wire::http1::query;
+
+use crate::encoding::{Encoding, Wrapping};
+
+/// A transport that is opened with an HTTP request which says who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Server-sent events, with emulation for the way up.
+    Sse,
+    /// Lines, with emulation for the way up.
+    HttpStream,
+    /// Server-sent events, only down.
+    UniSse,
+    /// Lines, only down.
+    UniHttpStream,
+    /// WebSocket, only down.
+    UniWebSocket,
+}
+
+impl Stream {
+    /// Value of the `Allow` header, and of `Access-Control-Allow-Methods` in a preflight's answer.
+    pub const fn methods(self) -> &'static str {
+        match self {
+            Stream::Sse | Stream::UniSse => "GET, POST, OPTIONS",
+            Stream::HttpStream | Stream::UniHttpStream => "POST, OPTIONS",
+            Stream::UniWebSocket => "GET",
+        }
+    }
+
+    /// The encoding of the stream; `chunked` unless the client speaks HTTP/1.0.
+    pub const fn encoding(self, chunked: bool) -> Encoding {
+        match self {
+            Stream::Sse => Encoding::sse(false, chunked),
+            Stream::HttpStream => Encoding::http_stream(false, chunked),
+            Stream::UniSse => Encoding::sse(true, chunked),
+            Stream::UniHttpStream => Encoding::http_stream(true, chunked),
+            Stream::UniWebSocket => Encoding::UniWs,
+        }
+    }
+
+    /// Finds what the client says: for [`Commands::of`](crate::centrifuge::Commands::of) on the bidirectional ones,
+    /// for [`ConnectRequest::parse`](crate::centrifuge::ConnectRequest::parse) on the unidirectional ones. `None`
+    /// means that a unidirectional WebSocket will say it in its first message.
+    ///
+    /// # Errors
+    /// [`StreamRefused`] with the status to answer.
+    pub fn opening<'a>(
+        self,
+        method: &str,
+        query: &'a str,
+        body: &'a [u8],
+    ) -> Result<Option<Cow<'a, [u8]>>, StreamRefused> {
+        let nothing = Cow::Borrowed(&b"{}"[..]);
+        let said = match (self, method) {
+            (Stream::Sse | Stream::UniSse | Stream::UniWebSocket, "GET") => {
+                match (query::pairs(query).find(|(name, _)| name == "cf_connect"), self) {
+                    (Some((_, said)), _) if !said.trim_ascii().is_empty() => match said {
+                        Cow::Borrowed(said) => Cow::Borrowed(said.as_bytes()),
+                        Cow::Owned(said) => Cow::Owned(said.into_bytes()),
+                    },
+                    (_, Stream::UniSse) => nothing,
+                    (_, Stream::UniWebSocket) => return Ok(None),
+                    _ => return Err(StreamRefused::NoConnect),
+                }
+            }
+            (Stream::UniWebSocket, _) => return Err(StreamRefused::Method(self)),
+            (_, "POST") if !body.trim_ascii().is_empty() => Cow::Borrowed(body),
+            (Stream::UniSse | Stream::UniHttpStream, "POST") => nothing,
+            (_, "POST") => return Err(StreamRefused::NoConnect),
+            _ => return Err(StreamRefused::Method(self)),
+        };
+        Ok(Some(said))
+    }
+}
+
+/// A request that opens no stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamRefused {
+    /// The transport has other methods.
+    Method(Stream),
+    /// A bidirectional stream whose request does not say who connects.
+    NoConnect,
+    /// The client wants the binary variant of the protocol.
+    Protobuf,
+}
+
+impl StreamRefused {
+    /// The HTTP status to answer.
+    pub const fn status(self) -> u16 {
+        match self {
+            StreamRefused::Method(_) => 405,
+            StreamRefused::NoConnect => 400,
+            StreamRefused::Protobuf => 415,
+        }
+    }
+}
+
+impl fmt::Display for StreamRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StreamRefused::Method(stream) => write!(f, "use one of {}", stream.methods()),
+            StreamRefused::NoConnect => f.write_str(
+                "the connect command is missing; send it as `cf_connect` in the query or in the body of a POST",
+            ),
+            StreamRefused::Protobuf => {
+                f.write_str("this server speaks the JSON variant of the protocol only")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StreamRefused {}
+
+/// Whether a request asks for the binary variant of the protocol, which this server does not speak: by its content
+/// type (streams, emulation), or by query parameter or subprotocol (WebSocket). Better refused than misunderstood.
+pub fn wants_protobuf(content_type: &str, query: &str, subprotocols: &str) -> bool {
+    content_type.trim().eq_ignore_ascii_case("application/octet-stream")
+        || subprotocols.split(',').any(|name| name.trim() == "centrifuge-protobuf")
+        || query::pairs(query)
+            .any(|(name, value)| (name == "format" || name == "cf_protocol") && value == "protobuf")
+}
+
+/// Headers of the response that carries a stream, beside the framing of its body and the origin's permission.
+///
+/// They keep caches and proxies from holding back what is meant to be seen at once.
+pub const fn headers(encoding: Encoding) -> &'static [(&'static str, &'static str)] {
+    match encoding.wrapping() {
+        Wrapping::Event { .. } => &[
+            ("Content-Type", "text/event-stream; charset=utf-8"),
+            ("Cache-Control", "private, no-cache, no-store, must-revalidate, max-age=0"),
+            ("X-Accel-Buffering", "no"),
+        ],
+        Wrapping::Line { .. } => &[
+            ("Content-Type", "application/x-ndjson; charset=utf-8"),
+            ("Cache-Control", "private, no-cache, no-store, must-revalidate, max-age=0"),
+            ("X-Accel-Buffering", "no"),
+        ],
+        Wrapping::Item => &[
+            ("Content-Type", "application/json"),
+            ("Cache-Control", "private, no-cache, no-store, must-revalidate, max-age=0"),
+        ],
+        Wrapping::Frame { .. } => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opening(stream: Stream, method: &str, query: &str, body: &str) -> Result<String, u16> {
+        match stream.opening(method, query, body.as_bytes()) {
+            Ok(Some(said)) => Ok(String::from_utf8(said.into_owned()).unwrap()),
+            Ok(None) => Ok("(first message)".to_owned()),
+            Err(refused) => Err(refused.status()),
+        }
+    }
+
+    #[test]
+    fn centrifuge_js_opens_its_streams() {
+        let query = "cf_connect=%7B%22connect%22%3A%7B%7D%2C%22id%22%3A1%7D";
+        assert_eq!(
+            opening(Stream::Sse, "GET", query, ""),
+            Ok(r#"{"connect":{},"id":1}"#.to_owned())
+        );
+        let body = r#"{"connect":{},"id":1}"#;
+        assert_eq!(opening(Stream::HttpStream, "POST", "", body), Ok(body.to_owned()));
+    }
+
+    #[test]
+    fn a_bidirectional_stream_has_to_say_who_connects() {
+        assert_eq!(opening(Stream::Sse, "GET", "", ""), Err(400));
+        assert_eq!(opening(Stream::Sse, "GET", "cf_connect=", ""), Err(400));
+        assert_eq!(opening(Stream::HttpStream, "POST", "", " "), Err(400));
+    }
+
+    #[test]
+    fn a_unidirectional_one_may_be_silent() {
+        assert_eq!(opening(Stream::UniSse, "GET", "", ""), Ok("{}".to_owned()));
+        assert_eq!(opening(Stream::UniSse, "POST", "", ""), Ok("{}".to_owned()));
+        assert_eq!(opening(Stream::UniHttpStream, "POST", "", ""), Ok("{}".to_owned()));
+        assert_eq!(opening(Stream::UniWebSocket, "GET", "", ""), Ok("(first message)".to_owned()));
+        assert_eq!(opening(Stream::UniWebSocket, "GET", "cf_connect={}", ""), Ok("{}".to_owned()));
+    }
+
+    #[test]
+    fn other_methods_are_told_the_right_ones() {
+        assert_eq!(opening(Stream::HttpStream, "GET", "cf_connect={}", ""), Err(405));
+        assert_eq!(opening(Stream::UniHttpStream, "GET", "", ""), Err(405));
+        assert_eq!(opening(Stream::Sse, "PUT", "", "{}"), Err(405));
+        assert_eq!(opening(Stream::UniWebSocket, "POST", "", "{}"), Err(405));
+        assert_eq!(StreamRefused::Method(Stream::Sse).to_string(), "use one of GET, POST, OPTIONS");
+    }
+
+    #[test]
+    fn the_binary_variant_is_recognised_everywhere_it_can_be_asked_for() {
+        assert!(wants_protobuf("application/octet-stream", "", ""));
+        assert!(wants_protobuf("", "cf_protocol=protobuf", ""));
+        assert!(wants_protobuf("", "a=1&format=protobuf", ""));
+        assert!(wants_protobuf("", "", "centrifuge-json, centrifuge-protobuf"));
+        assert!(!wants_protobuf("application/json", "format=json", ""));
+    }
+}
