@@ -1,3 +1,93 @@
 //! dunlin: serve, bench, config, token, check.
+#![forbid(unsafe_code)]
 
-fn main() {}
+mod check;
+mod config;
+mod serve;
+mod style;
+mod token;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// Holds millions of connections on one machine and pushes messages to them.
+#[derive(Debug, Parser)]
+#[command(
+    name = "dunlin",
+    version,
+    styles = style::HELP,
+    propagate_version = false,
+    arg_required_else_help = true,
+    after_help = "Start with `dunlin serve` and open the page it names."
+)]
+struct Dunlin {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve clients and the API; without --config in development mode on 127.0.0.1
+    Serve(serve::Serve),
+    /// Measure a push server: connections, fan-out, latency, the bus between workers
+    #[command(subcommand, arg_required_else_help = true)]
+    Bench(dunlin_bench::Command),
+    /// Print or check a configuration
+    #[command(subcommand, arg_required_else_help = true)]
+    Config(config::Command),
+    /// Make a connection token, to try what your backend will do
+    Token(token::Token),
+    /// Say what on this machine stands in the way of N connections, and what mends it
+    Check(check::Check),
+    /// Print a completion script, as in `dunlin completions bash > /etc/bash_completion.d/dunlin`
+    Completions {
+        /// The shell it is for
+        shell: Shell,
+    },
+}
+
+/// Why a command did not do what was asked: what to print.
+type Refusal = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let outcome = match Dunlin::parse().command {
+        Command::Serve(serve) => serve.run(),
+        Command::Bench(bench) => match dunlin_bench::run(bench) {
+            Ok(status) => return status.into(),
+            Err(error) => Err(error.into()),
+        },
+        Command::Config(config) => config.run(),
+        Command::Token(token) => token.run(),
+        Command::Check(check) => match check.run() {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        },
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Dunlin::command(), "dunlin", &mut script);
+            style::print(&String::from_utf8_lossy(&script))
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads our output has enough of it: `dunlin config docs | head`.
+        Err(error) if style::is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            style::error(&*error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Dunlin::command().debug_assert();
+    }
+}

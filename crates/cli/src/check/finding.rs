@@ -1,0 +1,467 @@
+//! What N connections need, against what a machine has: facts in, findings out.
+
+use dunlin_config::Config;
+
+use super::machine::Machine;
+use crate::style::grouped;
+
+/// Kernel memory of an idle TCP socket, measured over a million loopback pairs (Linux 6.18).
+const SOCKET_BYTES: u64 = 3_000;
+/// Our own memory of an idle client: connection, session and one subscription.
+const CLIENT_BYTES: u64 = 300;
+/// What the bench holds of a client at its end.
+const BENCH_CLIENT_BYTES: u64 = 24;
+/// Files of a process beside its connections: listeners, doorbells, timers, logs.
+const FILES_BESIDE: u64 = 512;
+/// `SO_REUSEPORT` spreads by hash: the fullest worker has a few per cent above its share.
+const UNEVEN_PERCENT: u64 = 5;
+/// Sessions a worker can number: 20 bits of the session id.
+const SESSIONS_PER_WORKER_MAX: u64 = 1 << 20;
+/// Workers a server can have.
+const WORKERS_MAX: u64 = 128;
+
+/// What is asked of the machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand {
+    pub(crate) connections: u64,
+    pub(crate) workers: u64,
+    pub(crate) both_ends: bool,
+    own_descriptor_tables: bool,
+    /// Where clients connect.
+    port: u16,
+    backlog: u64,
+    connections_max: u64,
+}
+
+/// How one fact bears on the demand.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    pub(crate) name: &'static str,
+    pub(crate) has: String,
+    pub(crate) needs: String,
+    pub(crate) verdict: Verdict,
+    pub(crate) fixes: Vec<Fix>,
+}
+
+/// Whether the connections can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// There is enough.
+    Fits,
+    /// They can be held, and something will be slow or refused at times.
+    Hurts,
+    /// They cannot be held.
+    Stops,
+}
+
+/// A command that mends it, and what to know of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Fix {
+    pub(crate) command: String,
+    pub(crate) why: String,
+}
+
+impl Demand {
+    pub(crate) fn new(
+        connections: u64,
+        workers: Option<u8>,
+        both_ends: bool,
+        config: &Config,
+        cores: usize,
+    ) -> Demand {
+        let workers = match workers.unwrap_or(config.server.workers) {
+            0 => cores as u64,
+            workers => u64::from(workers),
+        };
+        Demand {
+            connections,
+            workers,
+            both_ends,
+            own_descriptor_tables: config.server.own_descriptor_tables,
+            port: config.server.client_addr.port(),
+            backlog: u64::from(config.server.backlog),
+            connections_max: u64::from(config.limits.connections_max),
+        }
+    }
+
+    /// Sockets on this machine.
+    fn sockets(&self) -> u64 {
+        self.connections * if self.both_ends { 2 } else { 1 }
+    }
+
+    /// Connections of the fullest worker.
+    fn per_worker(&self, workers: u64) -> u64 {
+        let share = self.connections.div_ceil(workers);
+        if workers == 1 { share } else { share + share * UNEVEN_PERCENT / 100 }
+    }
+
+    /// Workers that suffice when each holds at most so many; `None` when no number does.
+    fn workers_for(&self, per_worker_max: u64) -> Option<u64> {
+        (self.workers..=WORKERS_MAX).find(|workers| self.per_worker(*workers) <= per_worker_max)
+    }
+}
+
+impl Finding {
+    fn fits(name: &'static str, has: impl Into<String>, needs: impl Into<String>) -> Finding {
+        let (has, needs) = (has.into(), needs.into());
+        Finding { name, has, needs, verdict: Verdict::Fits, fixes: Vec::new() }
+    }
+
+    fn or(mut self, fits: bool, verdict: Verdict) -> Finding {
+        if !fits {
+            self.verdict = verdict;
+        }
+        self
+    }
+
+    /// A command, kept when something is wrong.
+    fn fix(mut self, command: impl Into<String>, why: impl Into<String>) -> Finding {
+        if self.verdict != Verdict::Fits {
+            self.fixes.push(Fix { command: command.into(), why: why.into() });
+        }
+        self
+    }
+}
+
+/// Everything worth saying about a machine, what stops the connections and what does not.
+pub(crate) fn findings(machine: &Machine, demand: &Demand) -> Vec<Finding> {
+    let mut findings = descriptors(machine, demand);
+    findings.extend(kernel_tables(machine, demand));
+    findings.extend(queues(machine, demand));
+    findings.extend(ports(machine, demand));
+    findings.extend(memory(machine, demand));
+    findings.extend(own_bounds(demand));
+    findings
+}
+
+fn descriptors(machine: &Machine, demand: &Demand) -> Vec<Finding> {
+    let tables = if demand.own_descriptor_tables { demand.workers } else { 1 };
+    let need = demand.per_worker(tables) + FILES_BESIDE;
+    let fits = machine.nofile_hard >= need;
+    let what = if tables == 1 { "of the process" } else { "of each worker" };
+    let mut limit = Finding::fits(
+        "descriptors",
+        format!("{} {what}", count(machine.nofile_hard)),
+        format!("{} needed (RLIMIT_NOFILE)", grouped(need)),
+    )
+    .or(fits, Verdict::Stops);
+    if machine.may_raise_nofile {
+        limit = limit.fix(
+            format!("ulimit -n {need}"),
+            "in the shell that starts it; LimitNOFILE= in a systemd unit",
+        );
+    }
+    let spare = machine.nofile_hard.saturating_sub(FILES_BESIDE);
+    if let Some(workers) = demand.workers_for(spare).filter(|_| demand.own_descriptor_tables) {
+        limit = limit.fix(
+            format!("dunlin serve --workers {workers}"),
+            "each worker has its own table, so more workers hold more",
+        );
+    }
+    if !machine.may_raise_nofile {
+        limit = limit.fix(
+            format!("echo '* - nofile {need}' > /etc/security/limits.d/dunlin.conf"),
+            "as root, then log in again; LimitNOFILE= in a systemd unit",
+        );
+    }
+    let mut findings = vec![limit];
+    if let Some(nr_open) = machine.nr_open.filter(|_| !fits) {
+        findings.push(
+            Finding::fits("nr_open", grouped(nr_open), format!("{} to raise it", grouped(need)))
+                .or(nr_open >= need, Verdict::Stops)
+                .fix(format!("sysctl -w fs.nr_open={need}"), "before the limit above is raised"),
+        );
+    }
+    findings
+}
+
+/// Tables of the kernel with an entry for each connection.
+fn kernel_tables(machine: &Machine, demand: &Demand) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(max) = machine.file_max {
+        let need = demand.sockets() + machine.files_open.unwrap_or(0) + FILES_BESIDE;
+        findings.push(
+            Finding::fits("file-max", count(max), format!("{} open files", grouped(need)))
+                .or(max >= need, Verdict::Stops)
+                .fix(format!("sysctl -w fs.file-max={need}"), ""),
+        );
+    }
+    if let Some(max) = machine.epoll_watches {
+        let need = demand.sockets() + FILES_BESIDE;
+        findings.push(
+            Finding::fits("epoll", count(max), format!("{} watches of a user", grouped(need)))
+                .or(max >= need, Verdict::Stops)
+                .fix(format!("sysctl -w fs.epoll.max_user_watches={need}"), ""),
+        );
+    }
+    if let Some(max) = machine.conntrack_max {
+        let need = demand.connections + demand.connections / 10;
+        let port = demand.port;
+        // The module may be loaded and track nothing, so that its table bounds nothing.
+        let tracks = machine.conntrack_count.is_some_and(|count| count > 0);
+        let verdict = if tracks { Verdict::Stops } else { Verdict::Hurts };
+        let state = if tracks { "entries" } else { "entries, if a firewall rule tracks them" };
+        findings.push(
+            Finding::fits("conntrack", grouped(max), format!("{} {state}", grouped(need)))
+                .or(max >= need, verdict)
+                .fix(format!("sysctl -w net.netfilter.nf_conntrack_max={need}"), "")
+                .fix(
+                    format!("iptables -t raw -A PREROUTING -p tcp --dport {port} -j NOTRACK"),
+                    "or do not track them at all",
+                ),
+        );
+    }
+    findings
+}
+
+/// Queues in which connections wait when all clients come at once.
+fn queues(machine: &Machine, demand: &Demand) -> Vec<Finding> {
+    // More than the clients themselves never wait.
+    let need = demand.backlog.min(demand.connections);
+    let finding = |name, key: &str, has: u64| {
+        Finding::fits(name, grouped(has), format!("{} waiting connects a worker", grouped(need)))
+            .or(has >= need, Verdict::Hurts)
+            .fix(
+                format!("sysctl -w {key}={need}"),
+                "or clients that all come at once wait a second and more",
+            )
+    };
+    let backlog = machine.somaxconn.map(|has| finding("backlog", "net.core.somaxconn", has));
+    let syn =
+        machine.syn_backlog.map(|has| finding("syn backlog", "net.ipv4.tcp_max_syn_backlog", has));
+    backlog.into_iter().chain(syn).collect()
+}
+
+fn ports(machine: &Machine, demand: &Demand) -> Vec<Finding> {
+    let Some(ports) = machine.local_ports else { return Vec::new() };
+    // Each source address has its own ports to one destination; the whole 127/8 is ours.
+    let addresses = demand.connections.div_ceil(ports.max(1));
+    let (needs, fits) = if demand.both_ends {
+        (format!("{} source addresses of 127.0.0.0/8 suffice", grouped(addresses)), ports >= 1_024)
+    } else {
+        let needs = "connections a proxy on this machine can open to one port of ours";
+        (needs.to_owned(), true)
+    };
+    vec![Finding::fits("ports", grouped(ports), needs).or(fits, Verdict::Hurts).fix(
+        "sysctl -w net.ipv4.ip_local_port_range='10240 65535'",
+        "above the ports servers listen on",
+    )]
+}
+
+fn memory(machine: &Machine, demand: &Demand) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(available) = machine.memory_available_bytes {
+        let bench = if demand.both_ends { BENCH_CLIENT_BYTES } else { 0 };
+        let need = demand.sockets() * SOCKET_BYTES + demand.connections * (CLIENT_BYTES + bench);
+        let each = need / demand.connections;
+        let hold = available / each;
+        findings.push(
+            Finding::fits("memory", bytes(available), format!("{} when idle", bytes(need)))
+                .or(available >= need, Verdict::Stops)
+                .fix(
+                    format!(
+                        "dunlin check {hold}{}",
+                        if demand.both_ends { " --both-ends" } else { "" }
+                    ),
+                    "is what this memory can hold",
+                ),
+        );
+    }
+    if let Some(max) = machine.tcp_mem_max_bytes {
+        // The smallest message in a queue takes a page, of the sender's or the receiver's.
+        let need = demand.connections * machine.page_bytes;
+        let pages = need / machine.page_bytes.max(1);
+        let (low, pressure, high) = (pages, pages + pages / 4, pages + pages / 2);
+        findings.push(
+            Finding::fits("tcp_mem", bytes(max), format!("{} for one message to all", bytes(need)))
+                .or(max >= need, Verdict::Hurts)
+                .fix(
+                    format!("sysctl -w net.ipv4.tcp_mem='{low} {pressure} {high}'"),
+                    "or the kernel delays messages to all clients at once",
+                ),
+        );
+    }
+    findings
+}
+
+/// What the server itself bounds.
+fn own_bounds(demand: &Demand) -> Vec<Finding> {
+    let mut findings = vec![
+        Finding::fits(
+            "connections_max",
+            grouped(demand.connections_max),
+            "the configured bound, `limits.connections_max`",
+        )
+        .or(demand.connections_max >= demand.connections, Verdict::Stops)
+        .fix(
+            format!("connections_max = {}", demand.connections),
+            "in [limits] of the configuration",
+        ),
+    ];
+    let fullest = demand.per_worker(demand.workers);
+    if fullest > SESSIONS_PER_WORKER_MAX {
+        let finding = Finding::fits(
+            "sessions",
+            format!("{} of each worker", grouped(SESSIONS_PER_WORKER_MAX)),
+            format!("{} on the fullest worker", grouped(fullest)),
+        )
+        .or(false, Verdict::Stops);
+        findings.push(match demand.workers_for(SESSIONS_PER_WORKER_MAX) {
+            Some(workers) => finding.fix(format!("dunlin serve --workers {workers}"), ""),
+            None => finding,
+        });
+    }
+    findings
+}
+
+/// A limit, of which some kernels have none.
+fn count(limit: u64) -> String {
+    if limit >= i64::MAX as u64 { "no limit".to_owned() } else { grouped(limit) }
+}
+
+fn bytes(bytes: u64) -> String {
+    const GIB: f64 = (1_u64 << 30) as f64;
+    const MIB: f64 = (1_u64 << 20) as f64;
+    let bytes = bytes as f64;
+    if bytes >= GIB { format!("{:.1} GiB", bytes / GIB) } else { format!("{:.0} MiB", bytes / MIB) }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A machine on which a million connections are easy.
+    pub(crate) fn roomy() -> Machine {
+        Machine {
+            cores: 2,
+            nofile_hard: 10_000_000,
+            may_raise_nofile: true,
+            nr_open: Some(20_000_000),
+            file_max: Some(u64::MAX),
+            files_open: Some(1_000),
+            somaxconn: Some(65_535),
+            syn_backlog: Some(65_535),
+            tcp_mem_max_bytes: Some(16 << 30),
+            epoll_watches: Some(10_000_000),
+            local_ports: Some(55_296),
+            conntrack_max: None,
+            conntrack_count: None,
+            memory_available_bytes: Some(32 << 30),
+            page_bytes: 4_096,
+        }
+    }
+
+    fn wrong(machine: &Machine, demand: &Demand) -> Vec<(&'static str, Verdict, Vec<String>)> {
+        findings(machine, demand)
+            .into_iter()
+            .filter(|finding| finding.verdict != Verdict::Fits)
+            .map(|finding| {
+                let fixes = finding.fixes.into_iter().map(|fix| fix.command).collect();
+                (finding.name, finding.verdict, fixes)
+            })
+            .collect()
+    }
+
+    fn million(workers: u8) -> Demand {
+        Demand::new(1_000_000, Some(workers), false, &Config::development(), 2)
+    }
+
+    #[test]
+    fn a_roomy_machine_holds_a_million() {
+        assert_eq!(wrong(&roomy(), &million(2)), []);
+    }
+
+    #[test]
+    fn a_low_descriptor_limit_is_raised_or_met_with_more_workers() {
+        let machine = Machine { nofile_hard: 20_000, ..roomy() };
+        let told = wrong(&machine, &million(2));
+        assert_eq!(
+            told,
+            [(
+                "descriptors",
+                Verdict::Stops,
+                vec!["ulimit -n 525512".to_owned(), "dunlin serve --workers 54".to_owned()]
+            )]
+        );
+        assert_eq!(wrong(&machine, &million(54)), [], "what it advises suffices");
+    }
+
+    #[test]
+    fn one_table_for_all_workers_needs_a_descriptor_for_every_connection() {
+        let mut config = Config::development();
+        config.server.own_descriptor_tables = false;
+        let demand = Demand::new(1_000_000, Some(64), false, &config, 2);
+        let machine = Machine {
+            nofile_hard: 20_000,
+            nr_open: Some(1_000_000),
+            may_raise_nofile: false,
+            ..roomy()
+        };
+        let told = wrong(&machine, &demand);
+        let commands: Vec<_> = told.iter().flat_map(|(_, _, fixes)| fixes).collect();
+        assert_eq!(
+            commands,
+            [
+                "echo '* - nofile 1000512' > /etc/security/limits.d/dunlin.conf",
+                "sysctl -w fs.nr_open=1000512"
+            ]
+        );
+    }
+
+    #[test]
+    fn each_kernel_table_that_is_too_small_is_named_with_its_command() {
+        let machine = Machine {
+            file_max: Some(100_000),
+            epoll_watches: Some(100_000),
+            somaxconn: Some(4_096),
+            syn_backlog: Some(2_048),
+            conntrack_max: Some(262_144),
+            conntrack_count: Some(12),
+            tcp_mem_max_bytes: Some(1 << 30),
+            memory_available_bytes: Some(1 << 30),
+            ..roomy()
+        };
+        let told = wrong(&machine, &million(2));
+        let expected = [
+            ("file-max", Verdict::Stops, "sysctl -w fs.file-max=1001512"),
+            ("epoll", Verdict::Stops, "sysctl -w fs.epoll.max_user_watches=1000512"),
+            ("conntrack", Verdict::Stops, "sysctl -w net.netfilter.nf_conntrack_max=1100000"),
+            ("backlog", Verdict::Hurts, "sysctl -w net.core.somaxconn=65535"),
+            ("syn backlog", Verdict::Hurts, "sysctl -w net.ipv4.tcp_max_syn_backlog=65535"),
+            ("memory", Verdict::Stops, "dunlin check 325376"),
+            ("tcp_mem", Verdict::Hurts, "sysctl -w net.ipv4.tcp_mem='1000000 1250000 1500000'"),
+        ];
+        let told: Vec<_> = told
+            .iter()
+            .map(|(name, verdict, fixes)| (*name, *verdict, fixes[0].as_str()))
+            .collect();
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_tracker_that_tracks_nothing_only_hurts() {
+        let machine = Machine { conntrack_max: Some(1_000), conntrack_count: Some(0), ..roomy() };
+        assert_eq!(wrong(&machine, &million(2))[0].1, Verdict::Hurts);
+    }
+
+    #[test]
+    fn both_ends_on_one_machine_need_twice_the_sockets() {
+        let machine = Machine { memory_available_bytes: Some(5 << 30), ..roomy() };
+        let demand = Demand { both_ends: true, ..million(2) };
+        assert_eq!(wrong(&machine, &million(2)), []);
+        assert_eq!(
+            wrong(&machine, &demand),
+            [("memory", Verdict::Stops, vec!["dunlin check 848941 --both-ends".to_owned()])]
+        );
+        let fits = Demand { connections: 848_941, ..demand };
+        assert_eq!(wrong(&machine, &fits), [], "what it advises suffices");
+    }
+
+    #[test]
+    fn our_own_bounds_are_told_too() {
+        let demand = Demand::new(3_000_000, Some(2), false, &Config::development(), 2);
+        let told = wrong(&roomy(), &demand);
+        assert_eq!(told[0].2, ["connections_max = 3000000"]);
+        assert_eq!(told[1].2, ["dunlin serve --workers 4"]);
+    }
+}

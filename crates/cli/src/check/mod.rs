@@ -1,0 +1,116 @@
+//! `dunlin check`: what on this machine stands in the way of N connections.
+
+mod finding;
+mod machine;
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use dunlin_config::Config;
+
+use self::finding::{Demand, Finding, Verdict, findings};
+use self::machine::Machine;
+use crate::config::File;
+use crate::style::{BAD, BOLD, DIM, GOOD, LINK, WARN, grouped, paint};
+use crate::{Refusal, style};
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// Connections the server is to hold
+    #[arg(value_name = "N", default_value_t = 1_000_000,
+          value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    connections: u64,
+    /// The configuration the server will run
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+    /// Threads that serve connections, in place of `server.workers`
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=128))]
+    workers: Option<u8>,
+    /// The clients run on this machine too, as with `dunlin bench connections`
+    #[arg(long)]
+    both_ends: bool,
+}
+
+impl Check {
+    /// Whether nothing stops the connections.
+    pub(crate) fn run(&self) -> Result<bool, Refusal> {
+        let config = match &self.config {
+            Some(file) => File::read(file)?.config()?,
+            None => Config::development(),
+        };
+        let machine = Machine::read();
+        let demand =
+            Demand::new(self.connections, self.workers, self.both_ends, &config, machine.cores);
+        let findings = findings(&machine, &demand);
+        style::print(&report(&demand, &findings))?;
+        Ok(findings.iter().all(|finding| finding.verdict != Verdict::Stops))
+    }
+}
+
+/// A line for each finding, columns aligned, the mending commands below each that needs one.
+fn report(demand: &Demand, findings: &[Finding]) -> String {
+    let width =
+        |text: fn(&Finding) -> &str| findings.iter().map(|f| text(f).len()).max().unwrap_or(0);
+    let (name, has) = (width(|f| f.name), width(|f| &f.has));
+    let workers = demand.workers;
+    let mut out = format!(
+        "{}{}, {workers} worker{}\n\n",
+        paint(BOLD, format_args!("{} connections", grouped(demand.connections))),
+        if demand.both_ends { ", clients on this machine too" } else { "" },
+        if workers == 1 { "" } else { "s" },
+    );
+    for finding in findings {
+        let (style, mark) = match finding.verdict {
+            Verdict::Fits => (GOOD, "ok   "),
+            Verdict::Hurts => (WARN, "hurts"),
+            Verdict::Stops => (BAD, "STOPS"),
+        };
+        let _ = writeln!(
+            out,
+            "  {} {:name$}  {:has$}  {}",
+            paint(style, mark),
+            finding.name,
+            finding.has,
+            paint(DIM, &finding.needs)
+        );
+        for fix in &finding.fixes {
+            // The remark is a comment of the shell, so that the line can be copied whole.
+            let remark =
+                if fix.why.is_empty() { String::new() } else { format!("  # {}", fix.why) };
+            let _ = writeln!(out, "        {}{}", paint(LINK, &fix.command), paint(DIM, remark));
+        }
+    }
+    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
+    let summary = match (count(Verdict::Stops), count(Verdict::Hurts)) {
+        (0, 0) => "Nothing stands in the way.".to_owned(),
+        (0, hurts) => format!("Nothing stops them; {hurts} of the above will hurt."),
+        (stops, _) => {
+            format!("{stops} of the above stop{} them.", if stops == 1 { "s" } else { "" })
+        }
+    };
+    let _ = writeln!(out, "\n{summary}");
+    if findings.iter().flat_map(|f| &f.fixes).any(|fix| fix.command.starts_with("sysctl")) {
+        let remark =
+            "What sysctl sets lasts until the next boot; a file in /etc/sysctl.d keeps it.";
+        let _ = writeln!(out, "{}", paint(DIM, remark));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_is_aligned_and_names_the_mending_command() {
+        let machine = Machine { nofile_hard: 20_000, ..finding::tests::roomy() };
+        let demand = Demand::new(1_000_000, Some(2), false, &Config::development(), 2);
+        let findings = findings(&machine, &demand);
+        let plain = anstream::adapter::strip_str(&report(&demand, &findings)).to_string();
+        assert!(plain.starts_with("1,000,000 connections, 2 workers\n\n"), "{plain}");
+        assert!(plain.contains("STOPS descriptors"), "{plain}");
+        assert!(plain.contains("ulimit -n "), "{plain}");
+        assert!(plain.ends_with("\n1 of the above stops them.\n"), "{plain}");
+    }
+}

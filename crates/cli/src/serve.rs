@@ -1,0 +1,183 @@
+//! `dunlin serve`.
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use dunlin_config::{Config, Faults, LogFormat, LogLevel};
+use dunlin_server::Ready;
+use tracing_subscriber::EnvFilter;
+
+use crate::config::File;
+use crate::style::{BOLD, DIM, LINK, WARN, paint};
+use crate::{Refusal, style};
+
+/// Goes before `log.level` when it is set.
+const LOG_VARIABLE: &str = "DUNLIN_LOG";
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// The configuration, a TOML file; without one everything is allowed on 127.0.0.1
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+    /// Where clients connect and the API answers, in place of `server.client_addr`
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    client: Option<SocketAddr>,
+    /// Where health, metrics and information are served, in place of `server.admin_addr`
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    admin: Option<SocketAddr>,
+    /// Threads that serve connections, in place of `server.workers`; 0 is one per core
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=128))]
+    workers: Option<u8>,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> Result<(), Refusal> {
+        let file = self.config.as_deref().map(File::read).transpose()?;
+        let mut config = match &file {
+            Some(file) => file.config()?,
+            None => Config::development(),
+        };
+        let server = &mut config.server;
+        server.client_addr = self.client.unwrap_or(server.client_addr);
+        server.admin_addr = self.admin.unwrap_or(server.admin_addr);
+        server.workers = self.workers.unwrap_or(server.workers);
+        match &file {
+            Some(file) => file.judge(&config)?,
+            None => config.validate().map_err(|faults| only_this_machine(&faults))?,
+        }
+        log(&config)?;
+        let development = file.is_none();
+        let page = config.client.demo_page;
+        let on_ready = Box::new(move |ready: &Ready| {
+            // Nobody may be reading; the server serves all the same.
+            let _ = style::print(&banner(ready, development, page));
+        });
+        Ok(dunlin_server::serve(config, on_ready)?)
+    }
+}
+
+/// Why development mode does not serve an address that others can reach. What it sets itself, such
+/// as `api.without_key`, is not the operator's fault and not named.
+fn only_this_machine(faults: &Faults) -> String {
+    let mut told = "without a configuration Dunlin serves this machine alone".to_owned();
+    for fault in faults.iter().filter(|fault| fault.path.to_string() != "api.without_key") {
+        let _ = write!(told, "\n  {fault}");
+    }
+    told.push_str(
+        "\n  Write a file with `dunlin config default > dunlin.toml`, set them there, and start with \
+         `--config dunlin.toml`.",
+    );
+    told
+}
+
+/// An address as `server.client_addr` has it; the slips are answered with what to write.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+        match (host, port.parse::<u16>()) {
+            ("" | "localhost", Ok(port)) => format!("write 127.0.0.1:{port}"),
+            (host, Ok(port)) => format!("write the IP address of {host}, as in 127.0.0.1:{port}"),
+            (_, Err(_)) => "write an IP address and a port, as in 127.0.0.1:8000".into(),
+        }
+    })
+}
+
+/// Logs to standard error by the rules of `[log]`.
+fn log(config: &Config) -> Result<(), Refusal> {
+    let level = match config.log.level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    };
+    let wanted = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| level.to_owned());
+    let filter = EnvFilter::try_new(&wanted)
+        .map_err(|error| format!("{LOG_VARIABLE} is {wanted:?}, which names no level: {error}"))?;
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours);
+    match config.log.format {
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => lines.json().init(),
+    }
+    Ok(())
+}
+
+/// Where to look, and in development mode what that means.
+fn banner(ready: &Ready, development: bool, page: bool) -> String {
+    let client = format!("http://{}", ready.client_addr);
+    let admin = format!("http://{}", ready.admin_addr);
+    let threads = if ready.workers == 1 { "worker" } else { "workers" };
+    let mut out = format!(
+        "{} {} with {} {threads}\n\n",
+        paint(BOLD, "Dunlin"),
+        env!("CARGO_PKG_VERSION"),
+        ready.workers
+    );
+    let mut rows = vec![
+        (
+            "clients",
+            format!("ws://{}/connection/websocket", ready.client_addr),
+            "centrifuge-js and the other Centrifugal SDKs",
+        ),
+        ("", format!("{client}/connection/uni_sse"), "EventSource"),
+        ("", format!("{client}/connection/poll"), "long-poll"),
+        ("API", format!("{client}/api/publish"), "and broadcast, history, presence, ..."),
+        ("admin", format!("{admin}/metrics"), "and /health, /info"),
+    ];
+    if page {
+        rows.insert(0, ("page", format!("{client}/"), "watch a channel, publish to it"));
+    }
+    let width = rows.iter().map(|(_, link, _)| link.len()).max().unwrap_or(0);
+    for (name, link, what) in rows {
+        let link = paint(LINK, format_args!("{link:width$}"));
+        let _ = writeln!(out, "  {name:<9}{link}  {}", paint(DIM, what));
+    }
+    if development {
+        let _ = write!(
+            out,
+            "\n  {} Everyone on this machine may do everything, without key or token.\n  \
+             To serve others: dunlin config default > dunlin.toml, set `api.keys` and\n  \
+             `client.token.hmac_secret`, then dunlin serve --config dunlin.toml\n\n  \
+             {}\n  curl -d '{{\"channel\": \"news\", \"data\": {{\"text\": \"hello\"}}}}' {client}/api/publish\n",
+            paint(WARN, "DEVELOPMENT MODE."),
+            paint(DIM, "# publish:"),
+        );
+    }
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_in_an_address_is_answered_with_what_to_write() {
+        assert_eq!(address("127.0.0.1:8000").unwrap().port(), 8000);
+        assert_eq!(address("8000").unwrap_err(), "write 127.0.0.1:8000");
+        assert_eq!(address(":8000").unwrap_err(), "write 127.0.0.1:8000");
+        assert_eq!(address("localhost:8000").unwrap_err(), "write 127.0.0.1:8000");
+        assert!(address("push.example:80").unwrap_err().contains("IP address of push.example"));
+        assert!(address("127.0.0.1").unwrap_err().contains("a port"));
+    }
+
+    #[test]
+    fn the_banner_names_the_bound_addresses_and_says_development_mode_loudly() {
+        let ready = Ready {
+            client_addr: "127.0.0.1:41234".parse().unwrap(),
+            admin_addr: "127.0.0.1:41235".parse().unwrap(),
+            workers: 2,
+        };
+        let loud = banner(&ready, true, true);
+        assert!(loud.contains("DEVELOPMENT MODE.") && loud.contains("http://127.0.0.1:41234/"));
+        assert!(loud.contains("http://127.0.0.1:41235/metrics") && loud.contains("2 workers"));
+        assert!(!banner(&ready, false, false).contains("DEVELOPMENT"));
+    }
+}

@@ -1,0 +1,109 @@
+//! `dunlin token`: a connection token as a backend would sign it.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::{Args, ValueHint};
+use dunlin_config::{Config, Secret};
+use jsonwebtoken::{EncodingKey, Header};
+use serde_json::{Map, Value, json};
+
+use crate::config::File;
+use crate::{Refusal, style};
+
+#[derive(Debug, Args)]
+pub(crate) struct Token {
+    /// The user the token is for (`sub`); "" for an anonymous one
+    user: String,
+    /// Sign with this file's `client.token.hmac_secret`, and name its audience and issuer
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+    /// Sign with this secret; a config file keeps it out of the process list and shell history
+    #[arg(long, conflicts_with = "config")]
+    secret: Option<String>,
+    /// How long the token is valid: 30s, 10m, 24h, 7d or never
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration_s)]
+    expires: Expiry,
+    /// Subscribe the client to this channel on the server's side; may be given again
+    #[arg(long = "channel", value_name = "NAME")]
+    channels: Vec<String>,
+    /// What others see of this client in presence and publications
+    #[arg(long, value_name = "JSON", value_parser = json_value)]
+    info: Option<Value>,
+}
+
+/// Seconds from now; `None` is never.
+type Expiry = Option<u64>;
+
+impl Token {
+    pub(crate) fn run(self) -> Result<(), Refusal> {
+        let config = match &self.config {
+            Some(file) => File::read(file)?.config()?,
+            None => Config::default(),
+        };
+        let settings = &config.client.token;
+        let secret = match (&self.secret, &settings.hmac_secret) {
+            (Some(secret), _) => secret.as_str(),
+            (None, Some(secret)) => Secret::reveal(secret),
+            (None, None) => {
+                return Err("there is no key to sign with; name a file that sets \
+                            `client.token.hmac_secret` with --config, or give --secret"
+                    .into());
+            }
+        };
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        let mut claims = Map::new();
+        claims.insert("sub".into(), self.user.into());
+        claims.insert("iat".into(), now_s.into());
+        let mut claim = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                claims.insert(name.into(), value);
+            }
+        };
+        claim("exp", self.expires.map(|seconds| now_s.saturating_add(seconds).into()));
+        claim("aud", settings.audience.clone().map(Value::from));
+        claim("iss", settings.issuer.clone().map(Value::from));
+        claim("channels", (!self.channels.is_empty()).then(|| json!(self.channels)));
+        claim("info", self.info);
+        let key = EncodingKey::from_secret(secret.as_bytes());
+        let token = jsonwebtoken::encode(&Header::default(), &claims, &key)?;
+        style::print(&format!("{token}\n"))
+    }
+}
+
+fn duration_s(text: &str) -> Result<Expiry, String> {
+    if text == "never" {
+        return Ok(None);
+    }
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let factor = match &text[digits.len()..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err("write a number and its unit, as in 30s, 10m, 24h or 7d, or never".into()),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{digits:?} is not a whole number"))?;
+    number.checked_mul(factor).map(Some).ok_or_else(|| "that is too long; write never".into())
+}
+
+fn json_value(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text)
+        .map_err(|error| format!("it is not JSON ({error}); quote it: '{{\"name\": \"Ada\"}}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration_s;
+
+    #[test]
+    fn a_time_is_a_number_with_its_unit() {
+        assert_eq!(duration_s("90s"), Ok(Some(90)));
+        assert_eq!(duration_s("7d"), Ok(Some(604_800)));
+        assert_eq!(duration_s("never"), Ok(None));
+        assert!(
+            duration_s("10").is_err() && duration_s("h").is_err() && duration_s("1.5h").is_err()
+        );
+        assert!(duration_s("99999999999999999999d").is_err());
+    }
+}
