@@ -1,1 +1,95 @@
-//! Load generator and its reports.
+//! `dunlin bench`: the load generator and its reports.
+//!
+//! It holds many connections from few bytes each, publishes, checks that every connection got every message
+//! once and in order, and says what that cost the server: user memory (Pss), kernel memory, CPU per message.
+//! It speaks plain WebSocket, the Centrifugal JSON protocol, SSE, HTTP streaming and the native protocols of
+//! Redis, NATS and MQTT brokers, so that Dunlin and its peers are measured by the same program in the same run.
+//!
+//! The generator must never be the limit, so it does not stand on `dunlin-net`: a client here is 24 bytes of plain
+//! data, each thread owns one receive buffer, and what one thread has scanned for one client it does not scan
+//! again for the next one (see [`swarm`]). Having its own small scanner also makes it a second opinion on the
+//! server's codecs instead of an echo of them.
+
+#![deny(unsafe_code)]
+
+mod bus;
+mod connections;
+mod dialect;
+mod error;
+mod fanout;
+mod floor;
+mod host;
+mod latency;
+mod peer;
+mod process;
+mod progress;
+mod publisher;
+mod report;
+mod swarm;
+mod system;
+mod target;
+
+pub use bus::BusBench;
+pub use connections::Connections;
+pub use dialect::DialectName;
+pub use error::Error;
+pub use fanout::{Fanout, Mode};
+pub use floor::Floor;
+pub use latency::Latency;
+pub use peer::PeerName;
+pub use report::Report;
+pub use target::Target;
+
+/// What `dunlin bench` can measure.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Hold many connections, answer their pings, then send one message to all
+    Connections(Connections),
+    /// Publish to many subscribers and compare the rate with the floor of this kernel and with peers
+    Fanout(Fanout),
+    /// Latency from when each publish should have left, at a fixed rate
+    Latency(Latency),
+    /// The mesh between workers: hops, request and reply, throughput
+    Bus(BusBench),
+    /// The floor of fan-out: a server that does nothing but send() one prebuilt frame to every connection
+    Floor(Floor),
+    /// Write docs/BENCHMARKS.md and its plots from the results of earlier runs
+    #[command(hide = true)]
+    Report(Report),
+}
+
+/// How a benchmark ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// Everything asked for was done and nothing was lost.
+    Passed,
+    /// The run ended, but connections or messages were lost, or a bound given on the command line was missed.
+    Failed,
+}
+
+impl From<ExitStatus> for std::process::ExitCode {
+    fn from(status: ExitStatus) -> Self {
+        match status {
+            ExitStatus::Passed => Self::SUCCESS,
+            ExitStatus::Failed => Self::FAILURE,
+        }
+    }
+}
+
+/// Runs one benchmark to its end and prints its report.
+///
+/// The report goes to standard output, progress to standard error. With `--json` the last line of standard
+/// output is one JSON object.
+///
+/// # Errors
+/// When the benchmark could not be carried out: a server that does not answer, a limit of the machine.
+pub fn run(command: Command) -> Result<ExitStatus, Error> {
+    match command {
+        Command::Connections(options) => connections::run(&options),
+        Command::Fanout(options) => fanout::run(&options),
+        Command::Latency(options) => latency::run(&options),
+        Command::Bus(options) => bus::run(&options),
+        Command::Floor(options) => floor::run(&options),
+        Command::Report(options) => report::run(&options),
+    }
+}

@@ -1,0 +1,401 @@
+//! What the mesh between workers costs, beside the floors of the same run.
+//!
+//! Two threads, each on a core of its own where there are two. Every figure is measured in batches, mesh and floor by
+//! turns, so that what the machine does meanwhile befalls both alike.
+
+use std::hint::{black_box, spin_loop};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use dunlin_bus::{Endpoint, MeshConfig, RequestId, Requests, mesh};
+use rustix::event::{EventfdFlags, epoll};
+use serde::Serialize;
+
+use crate::ExitStatus;
+use crate::error::{Context, Error};
+use crate::host::Host;
+use crate::progress::{Progress, say};
+use crate::report::{emit, median};
+
+/// Options of `dunlin bench bus`.
+#[derive(Debug, clap::Args)]
+pub struct BusBench {
+    /// Round trips in a batch; those through a sleeping thread are a tenth of it
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..))]
+    rounds: u32,
+    /// Batches of each figure
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    batches: u32,
+    /// Endpoints of the mesh, of which two are at work: a hop does not mind the others
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=128))]
+    endpoints: u32,
+    /// Cores of the two threads
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 1])]
+    core: Vec<usize>,
+    /// One JSON object as the last line of standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Findings {
+    benchmark: &'static str,
+    host: Host,
+    endpoints: u32,
+    batches: u32,
+    /// The floor: a word written by two threads by turns, one way.
+    cache_line_ns: Figure,
+    awake_hop_ns: Figure,
+    /// A request through the table, and its reply.
+    request_reply_ns: Figure,
+    /// The floor: a bare eventfd and epoll_wait, one way.
+    eventfd_hop_ns: Figure,
+    sleeping_hop_ns: Figure,
+    /// What the mesh adds to a bare wake: median of the differences within a batch.
+    sleeping_hop_over_eventfd_ns: f64,
+    /// One message of a stream.
+    stream_message_ns: Figure,
+    stream_messages_per_s: f64,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Figure {
+    median: f64,
+    best: f64,
+}
+
+impl Figure {
+    fn of(batches: &[f64]) -> Self {
+        Self {
+            median: median(batches).unwrap_or(0.0),
+            best: batches.iter().copied().fold(f64::INFINITY, f64::min),
+        }
+    }
+}
+
+enum Message {
+    Ping(u64),
+    Ask(RequestId, u64),
+    Answer(RequestId, u64),
+    Stop,
+}
+
+pub(crate) fn run(options: &BusBench) -> Result<ExitStatus, Error> {
+    let bench = Bench { endpoints: options.endpoints as usize, cores: options.core.clone() };
+    let rounds = u64::from(options.rounds);
+    let mut batches: [Vec<f64>; 6] = Default::default();
+    let mut progress = Progress::new("bus", u64::from(options.batches));
+    for batch in 0..options.batches {
+        let failed = "the mesh or an eventfd could not be opened";
+        let figures = [
+            bench.cache_line(rounds),
+            bench.awake_hop(rounds).context(failed)?,
+            bench.request_reply(rounds).context(failed)?,
+            bench.eventfd_hop(rounds / 10).context(failed)?,
+            bench.sleeping_hop(rounds / 10).context(failed)?,
+            bench.stream(rounds * 50).context(failed)?,
+        ];
+        for (batches, figure) in batches.iter_mut().zip(figures) {
+            batches.push(figure);
+        }
+        progress.set(u64::from(batch) + 1);
+    }
+    drop(progress);
+    let [cache_line, awake, reply, bare, asleep, stream] = &batches;
+    let over: Vec<f64> = asleep.iter().zip(bare).map(|(asleep, bare)| asleep - bare).collect();
+    let stream_message_ns = Figure::of(stream);
+    let findings = Findings {
+        benchmark: "bus",
+        host: Host::now(),
+        endpoints: options.endpoints,
+        batches: options.batches,
+        cache_line_ns: Figure::of(cache_line),
+        awake_hop_ns: Figure::of(awake),
+        request_reply_ns: Figure::of(reply),
+        eventfd_hop_ns: Figure::of(bare),
+        sleeping_hop_ns: Figure::of(asleep),
+        sleeping_hop_over_eventfd_ns: median(&over).unwrap_or(0.0),
+        stream_message_ns,
+        stream_messages_per_s: 1e9 / stream_message_ns.median,
+    };
+    say(format!("{:<46}{:>10}{:>10}", "ns", "median", "best"));
+    for (name, figure) in [
+        ("a cache line there (floor), one way", findings.cache_line_ns),
+        ("hop to an awake worker, one way", findings.awake_hop_ns),
+        ("request, table, reply from an awake worker", findings.request_reply_ns),
+        ("bare eventfd and epoll_wait (floor), one way", findings.eventfd_hop_ns),
+        ("hop to a sleeping worker, one way", findings.sleeping_hop_ns),
+        ("a message in a stream", findings.stream_message_ns),
+    ] {
+        say(format!("{name:<46}{:>10.1}{:>10.1}", figure.median, figure.best));
+    }
+    emit(options.json, &findings)?;
+    Ok(ExitStatus::Passed)
+}
+
+struct Bench {
+    endpoints: usize,
+    cores: Vec<usize>,
+}
+
+impl Bench {
+    /// Binds this thread to the first or second core given. Where the machine has no such core the scheduler decides,
+    /// and the floors show what that costs.
+    fn pin(&self, side: usize) {
+        if let Some(&core) = self.cores.get(side) {
+            let _ = crate::system::pin(&[core]);
+        }
+    }
+
+    fn cache_line(&self, rounds: u64) -> f64 {
+        #[repr(align(128))]
+        struct Line(AtomicU64);
+        let word = &Line(AtomicU64::new(0)).0;
+        let wait_for = |value| {
+            while word.load(Ordering::Acquire) != value {
+                spin_loop();
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                self.pin(1);
+                for round in 0..rounds {
+                    wait_for(2 * round + 1);
+                    word.store(2 * round + 2, Ordering::Release);
+                }
+            });
+            self.pin(0);
+            let start = Instant::now();
+            for round in 0..rounds {
+                word.store(2 * round + 1, Ordering::Release);
+                wait_for(2 * round + 2);
+            }
+            ns_each(start, 2 * rounds)
+        })
+    }
+
+    fn awake_hop(&self, rounds: u64) -> io::Result<f64> {
+        self.with_peer(spin, echo(spin), |endpoint| {
+            let start = Instant::now();
+            for round in 0..rounds {
+                send(endpoint, 1, Message::Ping(round));
+                black_box(spin(endpoint));
+            }
+            ns_each(start, 2 * rounds)
+        })
+    }
+
+    fn request_reply(&self, rounds: u64) -> io::Result<f64> {
+        self.with_peer(spin, echo(spin), |endpoint| {
+            let mut requests = Requests::new(1_000);
+            let start = Instant::now();
+            for round in 0..rounds {
+                let Ok(id) = requests.insert(round + 1_000, round) else {
+                    unreachable!("one request at a time in a table of a thousand")
+                };
+                send(endpoint, 1, Message::Ask(id, round));
+                if let (_, Message::Answer(id, answer)) = spin(endpoint) {
+                    assert_eq!(requests.take(id), Some(answer - 1), "a reply finds its request");
+                }
+            }
+            ns_each(start, rounds)
+        })
+    }
+
+    /// The least that can wake a thread through an event loop: one write, one `epoll_wait`.
+    fn eventfd_hop(&self, rounds: u64) -> io::Result<f64> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bells = [rustix::event::eventfd(0, flags)?, rustix::event::eventfd(0, flags)?];
+        let ring = |bell: &OwnedFd| rustix::io::write(bell, &1u64.to_ne_bytes()).map(|_| ());
+        let (ours, theirs) = (Bed::new(bells[0].as_fd())?, Bed::new(bells[1].as_fd())?);
+        thread::scope(|scope| {
+            let peer = scope.spawn(|| {
+                self.pin(1);
+                for _ in 0..rounds {
+                    theirs.sleep();
+                    ring(&bells[0])?;
+                }
+                io::Result::Ok(())
+            });
+            self.pin(0);
+            let start = Instant::now();
+            for _ in 0..rounds {
+                ring(&bells[1])?;
+                ours.sleep();
+            }
+            let each = ns_each(start, 2 * rounds);
+            match peer.join() {
+                Ok(outcome) => outcome.map(|()| each),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// Ping and pong between two threads that sleep in `epoll_wait` whenever nothing is there.
+    fn sleeping_hop(&self, rounds: u64) -> io::Result<f64> {
+        let mut endpoints = mesh::<Message>(self.endpoints, &MeshConfig::default())?;
+        let [ours, theirs, ..] = &mut endpoints[..] else {
+            unreachable!("a mesh has at least two endpoints")
+        };
+        let beds = [Bed::new(ours.doorbell())?, Bed::new(theirs.doorbell())?];
+        let receive = |bed: usize| {
+            let bed = &beds[bed];
+            move |endpoint: &mut Endpoint<Message>| loop {
+                if let Some(message) = endpoint.recv() {
+                    return message;
+                }
+                if endpoint.prepare_sleep() {
+                    bed.sleep();
+                }
+                endpoint.wake();
+            }
+        };
+        Ok(self.between(ours, theirs, receive(0), echo(receive(1)), |endpoint| {
+            let receive = receive(0);
+            let start = Instant::now();
+            for round in 0..rounds {
+                send(endpoint, 1, Message::Ping(round));
+                black_box(receive(endpoint));
+            }
+            ns_each(start, 2 * rounds)
+        }))
+    }
+
+    /// A stream from one thread to another, both awake, flushed every 64 messages.
+    fn stream(&self, messages: u64) -> io::Result<f64> {
+        let count = move |endpoint: &mut Endpoint<Message>| {
+            for _ in 0..messages {
+                black_box(spin(endpoint));
+            }
+            send(endpoint, 0, Message::Stop);
+        };
+        self.with_peer(spin, count, |endpoint| {
+            let start = Instant::now();
+            for index in 0..messages {
+                let mut message = Message::Ping(index);
+                while let Err(refused) = endpoint.send(1, message) {
+                    message = refused.into_value();
+                    spin_loop();
+                }
+                if index % 64 == 63 {
+                    endpoint.flush();
+                }
+            }
+            endpoint.flush();
+            black_box(spin(endpoint));
+            ns_each(start, messages)
+        })
+    }
+
+    fn with_peer(
+        &self,
+        receive: impl FnMut(&mut Endpoint<Message>) -> (usize, Message),
+        serve: impl FnOnce(&mut Endpoint<Message>) + Send,
+        measure: impl FnOnce(&mut Endpoint<Message>) -> f64,
+    ) -> io::Result<f64> {
+        let mut endpoints = mesh::<Message>(self.endpoints, &MeshConfig::default())?;
+        let [ours, theirs, ..] = &mut endpoints[..] else {
+            unreachable!("a mesh has at least two endpoints")
+        };
+        Ok(self.between(ours, theirs, receive, serve, measure))
+    }
+
+    /// Runs `measure` on endpoint 0 while endpoint 1 does `serve` on a thread of its own; before that, a message to say
+    /// that both are there.
+    fn between(
+        &self,
+        ours: &mut Endpoint<Message>,
+        theirs: &mut Endpoint<Message>,
+        mut receive: impl FnMut(&mut Endpoint<Message>) -> (usize, Message),
+        serve: impl FnOnce(&mut Endpoint<Message>) + Send,
+        measure: impl FnOnce(&mut Endpoint<Message>) -> f64,
+    ) -> f64 {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                self.pin(1);
+                send(theirs, 0, Message::Ping(0));
+                serve(theirs);
+            });
+            self.pin(0);
+            receive(ours);
+            let figure = measure(ours);
+            // Nobody listens any more if the peer has finished by itself.
+            let _ = ours.send(1, Message::Stop);
+            ours.flush();
+            figure
+        })
+    }
+}
+
+fn ns_each(start: Instant, count: u64) -> f64 {
+    start.elapsed().as_nanos() as f64 / count as f64
+}
+
+/// Answers everything until it is told to stop.
+fn echo(
+    mut receive: impl FnMut(&mut Endpoint<Message>) -> (usize, Message),
+) -> impl FnOnce(&mut Endpoint<Message>) {
+    move |endpoint| {
+        loop {
+            match receive(endpoint) {
+                (from, Message::Ping(value)) => send(endpoint, from, Message::Ping(value)),
+                (from, Message::Ask(id, value)) => {
+                    send(endpoint, from, Message::Answer(id, value + 1));
+                }
+                (_, Message::Answer(..) | Message::Stop) => return,
+            }
+        }
+    }
+}
+
+/// One message is on its way at a time, so the ring has room.
+fn send(endpoint: &mut Endpoint<Message>, to: usize, message: Message) {
+    assert!(endpoint.send(to, message).is_ok(), "an empty ring takes a message");
+    endpoint.flush();
+}
+
+fn spin(endpoint: &mut Endpoint<Message>) -> (usize, Message) {
+    loop {
+        if let Some(message) = endpoint.recv() {
+            return message;
+        }
+        spin_loop();
+    }
+}
+
+/// An epoll instance with one doorbell in it.
+struct Bed(OwnedFd);
+
+impl Bed {
+    fn new(doorbell: BorrowedFd<'_>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, doorbell, epoll::EventData::new_u64(0), flags)?;
+        Ok(Self(epoll))
+    }
+
+    fn sleep(&self) {
+        let mut events = [const { MaybeUninit::uninit() }; 8];
+        // Only a signal interrupts a wait without a time limit.
+        while epoll::wait(&self.0, &mut events, None).is_err() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_is_measured() {
+        let bench = Bench { endpoints: 3, cores: Vec::new() };
+        assert!(bench.eventfd_hop(10).unwrap() > 0.0);
+        assert!(bench.sleeping_hop(10).unwrap() > 0.0);
+        assert!(bench.awake_hop(10).unwrap() > 0.0);
+        assert!(bench.request_reply(10).unwrap() > 0.0);
+        assert!(bench.stream(100).unwrap() > 0.0);
+    }
+}

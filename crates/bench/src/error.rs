@@ -1,0 +1,45 @@
+use std::fmt;
+use std::io;
+
+/// Why a benchmark could not be carried out: one sentence, and the operating system's reason where there is one.
+#[derive(Debug)]
+pub struct Error {
+    sentence: String,
+    source: Option<io::Error>,
+}
+
+impl Error {
+    pub(crate) fn new(sentence: impl Into<String>) -> Self {
+        Self { sentence: sentence.into(), source: None }
+    }
+
+    pub(crate) fn io(sentence: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self { sentence: sentence.into(), source: Some(source.into()) }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            Some(source) => write!(f, "{}: {source}", self.sentence),
+            None => f.write_str(&self.sentence),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+/// Adds the sentence that says what was being done when the operating system refused.
+pub(crate) trait Context<T> {
+    fn context(self, sentence: impl Into<String>) -> Result<T, Error>;
+}
+
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn context(self, sentence: impl Into<String>) -> Result<T, Error> {
+        self.map_err(|source| Error::io(sentence, source))
+    }
+}

@@ -1,0 +1,410 @@
+//! One message to many subscribers, again and again: messages a second and CPU a message, beside the floor and peers.
+//!
+//! All contenders run at once, each with its own subscribers, and take turns: a round gives every contender the same
+//! work, so that what the machine does meanwhile befalls all of them alike. A contender's ratio to the floor is taken
+//! within each round; reported is the median of the rounds.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::ExitStatus;
+use crate::dialect::Dialect;
+use crate::error::Error;
+use crate::host::Host;
+use crate::peer::{Peer, PeerName, Scratch};
+use crate::process::{KernelMemory, Process};
+use crate::progress::{Progress, say};
+use crate::publisher::{Publisher, Publishing, Template};
+use crate::report::{emit, median};
+use crate::swarm::{Clock, Counts, Faults, Ping, Plan, Swarm};
+use crate::target::Target;
+
+/// How messages are published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// One publish at a time: the next leaves when the last was answered
+    One,
+    /// Many publishes in one request
+    Batch,
+}
+
+/// Options of `dunlin bench fanout`.
+#[derive(Debug, clap::Args)]
+pub struct Fanout {
+    #[command(flatten)]
+    target: Target,
+    /// Subscribers of one channel, on each server
+    #[arg(long, default_value_t = 10_000)]
+    subscribers: usize,
+    /// Messages each round, on each server
+    #[arg(long, default_value_t = 100)]
+    publishes: u32,
+    /// How to publish
+    #[arg(long, value_enum, default_value_t = Mode::One)]
+    mode: Mode,
+    /// Messages in a batch
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    batch: u32,
+    /// Rounds; every server once a round
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Bytes of each message as the subscriber's protocol frames it
+    #[arg(long, default_value_t = 109)]
+    message_bytes: usize,
+    /// Measure the floor of this kernel in the same run
+    #[arg(long)]
+    floor: bool,
+    /// Measure a peer in the same run; may be repeated
+    #[arg(long, value_enum)]
+    peer: Vec<PeerName>,
+    /// Only floor and peers: leave out the server at --url
+    #[arg(long)]
+    without_target: bool,
+    /// Name of the server at --url in the report
+    #[arg(long, default_value = "dunlin")]
+    name: String,
+    /// One JSON object as the last line of standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// The result, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct Findings<'a> {
+    benchmark: &'static str,
+    host: Host,
+    mode: Mode,
+    subscribers: usize,
+    publishes_per_round: u32,
+    batch: Option<u32>,
+    rounds: u32,
+    contenders: &'a [Summary],
+}
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    name: String,
+    messages_per_s: f64,
+    cpu_us_per_message: Option<f64>,
+    rate_to_floor: Option<f64>,
+    cpu_to_floor: Option<f64>,
+    /// Payload of a message as it arrived: a WebSocket frame's payload, a line, a packet's body.
+    message_bytes: f64,
+    user_bytes_per_connection: Option<i64>,
+    kernel_bytes_per_pair: i64,
+    /// Clients that had every message once at the end, of how many.
+    complete: u64,
+    subscribers: usize,
+    faults: Faults,
+    closed: u64,
+    rounds: Vec<Round>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Round {
+    messages: u64,
+    seconds: f64,
+    messages_per_s: f64,
+    cpu_us_per_message: Option<f64>,
+}
+
+pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
+    crate::system::pin(&options.target.core).map_err(|error| {
+        Error::io(format!("cannot run on cores {:?}", options.target.core), error)
+    })?;
+    let clock = Clock::new();
+    let scratch = Scratch::new()?;
+    let mut contenders = Vec::new();
+    if options.floor {
+        let floor = crate::peer::floor(options.message_bytes)?;
+        contenders.push(Contender::start_peer(floor, options, clock)?);
+    }
+    for &name in &options.peer {
+        contenders.push(Contender::start_peer(crate::peer::peer(name, &scratch)?, options, clock)?);
+    }
+    if !options.without_target {
+        contenders.push(Contender::start_target(options, clock)?);
+    }
+    if contenders.is_empty() {
+        return Err(Error::new("nothing to measure: --without-target needs --floor or --peer"));
+    }
+    for contender in &mut contenders {
+        contender.calibrate(options.message_bytes)?;
+    }
+
+    let mut progress =
+        Progress::new("fan-out", u64::from(options.rounds) * contenders.len() as u64);
+    let mut done = 0;
+    let mut all_arrived = true;
+    for _ in 0..options.rounds {
+        for contender in &mut contenders {
+            all_arrived &= contender.round(options, clock)?;
+            done += 1;
+            progress.set(done);
+        }
+    }
+    drop(progress);
+
+    let floor_rounds: Option<Vec<Round>> = contenders
+        .iter()
+        .find(|contender| contender.name == "floor")
+        .map(|floor| floor.rounds.clone());
+    let mut summaries = Vec::new();
+    for contender in contenders {
+        summaries.push(contender.finish(floor_rounds.as_deref())?);
+    }
+    let clean = all_arrived
+        && summaries.iter().all(|summary| summary.faults.is_none() && summary.closed == 0);
+    print(options, &summaries);
+    let batch = (options.mode == Mode::Batch).then_some(options.batch);
+    emit(
+        options.json,
+        &Findings {
+            benchmark: "fanout",
+            host: Host::now(),
+            mode: options.mode,
+            subscribers: options.subscribers,
+            publishes_per_round: options.publishes,
+            batch,
+            rounds: options.rounds,
+            contenders: &summaries,
+        },
+    )?;
+    Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
+}
+
+fn print(options: &Fanout, summaries: &[Summary]) {
+    let how = match options.mode {
+        Mode::One => "one publish at a time".to_owned(),
+        Mode::Batch => format!("{} publishes at once", options.batch),
+    };
+    say(format!(
+        "{how} to {} subscribers, {} a round, median of {} rounds",
+        options.subscribers, options.publishes, options.rounds
+    ));
+    say(format!(
+        "{:<12} {:>12} {:>9} {:>12} {:>9} {:>8} {:>10}",
+        "server", "messages/s", "of floor", "CPU us/msg", "of floor", "bytes", "B/conn"
+    ));
+    let ratio =
+        |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{:.1} %", ratio * 100.0));
+    for summary in summaries {
+        let faults = summary.faults;
+        say(format!(
+            "{:<12} {:>12.0} {:>9} {:>12} {:>9} {:>8.1} {:>10}",
+            summary.name,
+            summary.messages_per_s,
+            ratio(summary.rate_to_floor),
+            summary.cpu_us_per_message.map_or("-".into(), |cpu| format!("{cpu:.3}")),
+            ratio(summary.cpu_to_floor),
+            summary.message_bytes,
+            summary.user_bytes_per_connection.map_or("-".into(), |bytes| bytes.to_string()),
+        ));
+        if !faults.is_none() || summary.complete != summary.subscribers as u64 {
+            say(format!(
+                "  {} of {} subscribers have every message; lost {}, duplicated {}, reordered {}, offset jumps {}, closed {}",
+                summary.complete,
+                summary.subscribers,
+                faults.lost,
+                faults.duplicated,
+                faults.reordered,
+                faults.offset_jumps,
+                summary.closed
+            ));
+        }
+    }
+}
+
+/// One server with its subscribers.
+#[derive(Debug)]
+struct Contender {
+    name: String,
+    process: Option<Process>,
+    swarm: Swarm,
+    publishing: Publishing,
+    publisher: Option<Publisher>,
+    sequence: u32,
+    rounds: Vec<Round>,
+    user_bytes_per_connection: Option<i64>,
+    kernel_bytes_per_pair: i64,
+    /// Publications and their bytes before the rounds: probes.
+    before: Counts,
+}
+
+impl Contender {
+    fn start_peer(peer: Peer, options: &Fanout, clock: Clock) -> Result<Self, Error> {
+        say(format!("starting {}: {}", peer.name, peer.command));
+        let process =
+            Process::start(&peer.command, &options.target.server_core, peer.address, None)?;
+        let plan = Self::plan(options, peer.dialect, peer.address, clock)?;
+        Self::start(peer.name.to_owned(), Some(process), &plan, peer.publishing)
+    }
+
+    fn start_target(options: &Fanout, clock: Clock) -> Result<Self, Error> {
+        let target = &options.target;
+        let url = target.address()?;
+        say(format!("connecting to {}", target.url));
+        let process = target.process(url.address)?;
+        let channel = target.channel.as_deref().unwrap_or("c");
+        let plan = target.plan(&url, Some(channel), options.subscribers, clock)?;
+        Self::start(options.name.clone(), process, &plan, target.publishing(&url, channel)?)
+    }
+
+    fn plan(
+        options: &Fanout,
+        dialect: Dialect,
+        server: std::net::SocketAddr,
+        clock: Clock,
+    ) -> Result<Plan, Error> {
+        Ok(Plan {
+            server,
+            dialect,
+            connections: options.subscribers,
+            threads: options.target.threads,
+            cores: options.target.core.clone(),
+            connects_per_second: options.target.connect_rate,
+            opening_max: options.target.opening,
+            sources: crate::target::sources(options.target.sources.as_deref(), server)?,
+            ping: Ping::Answer,
+            departures: None,
+            clock,
+        })
+    }
+
+    fn start(
+        name: String,
+        process: Option<Process>,
+        plan: &Plan,
+        publishing: Publishing,
+    ) -> Result<Self, Error> {
+        let (before, kernel_before) = (process.as_ref().map(Process::sample), KernelMemory::now());
+        let swarm = Swarm::start(plan)?;
+        let mut progress = Progress::new(format!("{name}: connections"), plan.connections as u64);
+        let counts =
+            swarm.wait_ready(Duration::from_secs(60), |counts| progress.set(counts.ready))?;
+        drop(progress);
+        if counts.failed > 0 {
+            return Err(Error::new(format!("{name}: {} connections failed", counts.failed)));
+        }
+        // The server frees what it needed to open them, and ends what it does after.
+        std::thread::sleep(Duration::from_millis(1500));
+        let after = process.as_ref().map(Process::sample);
+        let user = before
+            .zip(after)
+            .map(|(before, after)| after.pss_bytes as i64 - before.pss_bytes as i64);
+        let kernel = KernelMemory::now().slab_bytes as i64 - kernel_before.slab_bytes as i64;
+        let connections = plan.connections as i64;
+        Ok(Self {
+            name,
+            process,
+            swarm,
+            publishing,
+            publisher: None,
+            sequence: 0,
+            rounds: Vec::new(),
+            user_bytes_per_connection: user.map(|bytes| bytes / connections),
+            kernel_bytes_per_pair: kernel / connections,
+            before: counts,
+        })
+    }
+
+    /// Publishes a probe, looks how long it arrives, and fills the messages up to the length asked for.
+    fn calibrate(&mut self, message_bytes: usize) -> Result<(), Error> {
+        if !matches!(self.publishing.template, Template::Floor) {
+            self.publishing.connect()?.publish(0, 1)?;
+            let expected = self.before.publications + self.swarm.connections() as u64;
+            let counts = self.swarm.wait_publications(expected, Duration::from_secs(5), |_| {});
+            let arrived = counts.publications - self.before.publications;
+            if arrived < self.swarm.connections() as u64 {
+                return Err(Error::new(format!(
+                    "{}: a message to {} subscribers reached {arrived}",
+                    self.name,
+                    self.swarm.connections()
+                )));
+            }
+            let bytes = (counts.publication_bytes - self.before.publication_bytes) / arrived;
+            // An offset counts from 1 and has more digits later; 1,000 messages on, two or three.
+            self.publishing.pad_bytes = message_bytes.saturating_sub(bytes as usize);
+        }
+        self.publisher = Some(self.publishing.connect()?);
+        self.before = self.swarm.counts();
+        Ok(())
+    }
+
+    /// One turn. False: not everything arrived.
+    fn round(&mut self, options: &Fanout, clock: Clock) -> Result<bool, Error> {
+        let Some(publisher) = &mut self.publisher else {
+            return Err(Error::new("a round before the calibration"));
+        };
+        let before = self.swarm.counts();
+        let cpu_before_ns = self.process.as_ref().map(Process::cpu_ns);
+        let start_ns = clock.now_ns();
+        let mut left = options.publishes;
+        while left > 0 {
+            let count = match options.mode {
+                Mode::One => 1,
+                Mode::Batch => options.batch.min(left),
+            };
+            publisher.publish(self.sequence + 1, count)?;
+            self.sequence += count;
+            left -= count;
+        }
+        let expected = u64::from(options.publishes) * self.swarm.connections() as u64;
+        let counts = self.swarm.wait_publications(
+            before.publications + expected,
+            Duration::from_secs(5),
+            |_| {},
+        );
+        // What the server does after the last message is a part of its cost.
+        std::thread::sleep(Duration::from_millis(20));
+        let messages = counts.publications - before.publications;
+        let seconds = counts.last_publication_ns.saturating_sub(start_ns) as f64 / 1e9;
+        let cpu_ns = self.process.as_ref().map(Process::cpu_ns).zip(cpu_before_ns);
+        self.rounds.push(Round {
+            messages,
+            seconds,
+            messages_per_s: messages as f64 / seconds.max(1e-9),
+            cpu_us_per_message: cpu_ns.map(|(after, before)| {
+                after.saturating_sub(before) as f64 / 1e3 / messages.max(1) as f64
+            }),
+        });
+        Ok(messages == expected)
+    }
+
+    fn finish(self, floor: Option<&[Round]>) -> Result<Summary, Error> {
+        let counts = self.swarm.counts();
+        let subscribers = self.swarm.connections();
+        let publications = counts.publications - self.before.publications;
+        let bytes = counts.publication_bytes - self.before.publication_bytes;
+        let tally = self.swarm.finish(self.sequence)?;
+        let rate = |round: &Round| Some(round.messages_per_s);
+        let cpu = |round: &Round| round.cpu_us_per_message;
+        let to_floor = |value: &dyn Fn(&Round) -> Option<f64>| {
+            let ratios: Option<Vec<f64>> = self
+                .rounds
+                .iter()
+                .zip(floor?)
+                .map(|(round, floor)| Some(value(round)? / value(floor)?))
+                .collect();
+            median(&ratios?)
+        };
+        Ok(Summary {
+            messages_per_s: median(&self.rounds.iter().filter_map(rate).collect::<Vec<_>>())
+                .unwrap_or(0.0),
+            cpu_us_per_message: median(&self.rounds.iter().filter_map(cpu).collect::<Vec<_>>()),
+            rate_to_floor: to_floor(&rate),
+            cpu_to_floor: to_floor(&cpu),
+            message_bytes: bytes as f64 / publications.max(1) as f64,
+            user_bytes_per_connection: self.user_bytes_per_connection,
+            kernel_bytes_per_pair: self.kernel_bytes_per_pair,
+            complete: tally.complete,
+            subscribers,
+            faults: tally.faults,
+            closed: tally.counts.closed,
+            rounds: self.rounds,
+            name: self.name,
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! The floor of fan-out on this kernel: what it costs to hand the same bytes to N sockets, and nothing else.
+//!
+//! It answers 101 to any GET without looking at it. On `POST /pub` it sends one prebuilt frame to every connection,
+//! one `send()` each; on `POST /burst/N` it sends N frames joined into one `send()` each. Nothing else is paid for: no
+//! parsing, no session, no queue, no check of what `send()` answered. The only thing it does beyond the barest
+//! program is to number the frames, once per publish, so that the generator checks the floor's messages like
+//! everybody's. A server cannot be faster on this kernel without handing it the bytes of several publishes at once.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+
+use crate::ExitStatus;
+use crate::error::{Context, Error};
+use crate::swarm::{SEQUENCE_DIGITS, SEQUENCE_MARK};
+
+const BURST_MAX: usize = 1_000;
+
+/// Options of `dunlin bench floor`.
+#[derive(Debug, clap::Args)]
+pub struct Floor {
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1:8300")]
+    pub listen: SocketAddr,
+    /// Payload of each frame, bytes
+    #[arg(long, default_value_t = 109, value_parser = clap::value_parser!(u16).range(30..=125))]
+    pub message_bytes: u16,
+}
+
+pub(crate) fn run(options: &Floor) -> Result<ExitStatus, Error> {
+    crate::system::descriptors_per_thread();
+    let family = if options.listen.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let listening = || format!("cannot listen on {}", options.listen);
+    let listener =
+        rustix::net::socket_with(family, SocketType::STREAM, flags, None).context(listening())?;
+    rustix::net::sockopt::set_socket_reuseaddr(&listener, true).context(listening())?;
+    rustix::net::bind(&listener, &options.listen).context(listening())?;
+    rustix::net::listen(&listener, 4096).context(listening())?;
+
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
+    watch(&epoll, &listener, LISTENER)?;
+    let mut connections: Vec<Option<OwnedFd>> = Vec::new();
+    let mut subscribers: Vec<u32> = Vec::new();
+    let mut frames = Frames::new(usize::from(options.message_bytes));
+    let mut events = Vec::with_capacity(512);
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        events.clear();
+        match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::io("cannot wait for events", error)),
+        }
+        for &epoll::Event { data, .. } in &events {
+            let token = data.u64();
+            if token == LISTENER {
+                while let Ok(connection) = rustix::net::accept_with(&listener, flags) {
+                    watch(&epoll, &connection, connections.len() as u64)?;
+                    connections.push(Some(connection));
+                }
+                continue;
+            }
+            let Some(entry) = connections.get_mut(token as usize) else { continue };
+            let Some(connection) = entry else { continue };
+            let request = match rustix::io::read(connection.as_fd(), &mut *buffer) {
+                Ok(length @ 1..) => &buffer[..length],
+                Err(Errno::AGAIN | Errno::INTR) => continue,
+                Ok(0) | Err(_) => {
+                    *entry = None;
+                    continue;
+                }
+            };
+            if request.starts_with(b"GET") {
+                send(connection, b"HTTP/1.1 101 X\r\n\r\n");
+                subscribers.push(token as u32);
+            } else if request.starts_with(b"POST /") {
+                let count = burst_of(request);
+                let bytes = frames.number(count);
+                for &subscriber in &subscribers {
+                    if let Some(Some(connection)) = connections.get(subscriber as usize) {
+                        send(connection, bytes);
+                    }
+                }
+                if let Some(Some(connection)) = connections.get(token as usize) {
+                    send(connection, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+                }
+            }
+        }
+    }
+}
+
+const LISTENER: u64 = u64::MAX;
+
+fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64) -> Result<(), Error> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+        .context("cannot watch another socket")
+}
+
+/// The floor does not care whether the socket took it: the generator counts, and says so when something is missing.
+fn send(connection: &OwnedFd, bytes: &[u8]) {
+    let _ = rustix::net::send(connection, bytes, SendFlags::NOSIGNAL);
+}
+
+/// Messages asked for: N of `POST /burst/N`, otherwise 1.
+fn burst_of(request: &[u8]) -> usize {
+    let digits = request.strip_prefix(b"POST /burst/").unwrap_or_default();
+    let count = digits
+        .iter()
+        .take_while(|digit| digit.is_ascii_digit())
+        .fold(0usize, |count, digit| (count * 10 + usize::from(digit - b'0')).min(BURST_MAX));
+    count.max(1)
+}
+
+/// Prebuilt frames one after the other, in which only the numbers change.
+#[derive(Debug)]
+struct Frames {
+    bytes: Vec<u8>,
+    frame_bytes: usize,
+    sent: u32,
+}
+
+impl Frames {
+    fn new(message_bytes: usize) -> Self {
+        let mut frame = vec![0x81, message_bytes as u8];
+        frame.extend_from_slice(format!("{{{SEQUENCE_MARK}{:0SEQUENCE_DIGITS$}\",", 0).as_bytes());
+        frame.resize(2 + message_bytes, b'y');
+        Self { frame_bytes: frame.len(), bytes: frame.repeat(BURST_MAX), sent: 0 }
+    }
+
+    /// The next `count` frames, numbered on.
+    fn number(&mut self, count: usize) -> &[u8] {
+        const DIGITS_AT: usize = 2 + 1 + SEQUENCE_MARK.len();
+        for frame in self.bytes.chunks_exact_mut(self.frame_bytes).take(count) {
+            self.sent += 1;
+            let digits = format!("{:0SEQUENCE_DIGITS$}", self.sent);
+            frame[DIGITS_AT..DIGITS_AT + SEQUENCE_DIGITS].copy_from_slice(digits.as_bytes());
+        }
+        &self.bytes[..count * self.frame_bytes]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_numbered_on_and_keep_their_length() {
+        let mut frames = Frames::new(109);
+        assert_eq!(frames.number(1).len(), 111);
+        let burst = String::from_utf8_lossy(frames.number(100)).into_owned();
+        assert_eq!(frames.number(1).len(), 111);
+        assert!(
+            burst.contains("\"seq\":\"0000000002\"") && burst.contains("\"seq\":\"0000000101\"")
+        );
+        assert_eq!(frames.sent, 102);
+    }
+
+    #[test]
+    fn the_size_of_a_burst_is_in_the_path() {
+        assert_eq!(burst_of(b"POST /pub HTTP/1.1"), 1);
+        assert_eq!(burst_of(b"POST /burst/100 HTTP/1.1"), 100);
+        assert_eq!(burst_of(b"POST /burst/99999999999999999999 HTTP/1.1"), BURST_MAX);
+        assert_eq!(burst_of(b"POST /burst/x"), 1);
+    }
+}

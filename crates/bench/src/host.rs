@@ -1,0 +1,70 @@
+//! The machine and the moment a result belongs to.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Where and when a result was measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Host {
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_gib: u64,
+    pub(crate) kernel: String,
+    /// Day of the run, UTC, as YYYY-MM-DD.
+    pub(crate) day: String,
+}
+
+impl Host {
+    pub(crate) fn now() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpu = cpuinfo
+            .lines()
+            .find(|line| line.starts_with("model name"))
+            .and_then(|line| Some(line.split_once(':')?.1.trim().to_owned()))
+            .unwrap_or_else(|| "unknown CPU".into());
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kib = meminfo
+            .lines()
+            .find(|line| line.starts_with("MemTotal:"))
+            .and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+            .unwrap_or(0);
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let seconds =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self {
+            cpu,
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_gib: (kib + (1 << 19)) >> 20,
+            kernel: format!("Linux {}", kernel.trim()),
+            day: day(seconds),
+        }
+    }
+}
+
+/// The civil date of a Unix time (Howard Hinnant, "chrono-compatible low-level date algorithms").
+fn day(unix_seconds: u64) -> String {
+    let days = unix_seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::day;
+
+    #[test]
+    fn days_of_the_calendar() {
+        assert_eq!(day(0), "1970-01-01");
+        assert_eq!(day(951_782_400), "2000-02-29");
+        assert_eq!(day(1_767_225_599), "2025-12-31");
+    }
+}

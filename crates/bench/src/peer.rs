@@ -1,0 +1,193 @@
+//! The servers Dunlin is compared with: the floor program and peers from Debian's packages.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crate::dialect::{Dialect, DialectName};
+use crate::error::{Context, Error};
+use crate::publisher::{Publishing, Template};
+
+/// A server the generator knows how to start and to talk to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum PeerName {
+    /// nginx with nchan: WebSocket subscribers, HTTP publishers
+    Nchan,
+    /// Redis pub/sub
+    Redis,
+    /// NATS core
+    Nats,
+    /// Mosquitto, MQTT 3.1.1, quality of service 0
+    Mosquitto,
+}
+
+/// What is needed to measure one server.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    pub(crate) command: String,
+    pub(crate) address: SocketAddr,
+    pub(crate) dialect: Dialect,
+    pub(crate) publishing: Publishing,
+}
+
+/// A directory for the peers' configuration, removed at the end.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let path = std::env::temp_dir().join(format!("dunlin-bench-{}", std::process::id()));
+        fs::create_dir_all(&path).context(format!("cannot create {}", path.display()))?;
+        Ok(Self { path })
+    }
+
+    fn file(&self, name: &str, text: &str) -> Result<PathBuf, Error> {
+        let path = self.path.join(name);
+        fs::write(&path, text).context(format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What remains lies in the directory for temporary files.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+const CHANNEL: &str = "c";
+
+/// The floor, as a process of its own started from this very program.
+pub(crate) fn floor(message_bytes: usize) -> Result<Peer, Error> {
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    // `dunlin bench floor`, or `dunlin-bench floor` from the example.
+    let word =
+        if program.file_stem().is_some_and(|name| name == "dunlin-bench") { "" } else { " bench" };
+    let address = local(8390);
+    Ok(Peer {
+        name: "floor",
+        command: format!(
+            "'{}'{word} floor --listen {address} --message-bytes {message_bytes}",
+            program.display()
+        ),
+        address,
+        dialect: dialect(DialectName::Websocket, address, "/", None),
+        publishing: Publishing { address, template: Template::Floor, pad_bytes: 0 },
+    })
+}
+
+pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
+    Ok(match name {
+        PeerName::Nchan => {
+            const MODULE: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
+            let nginx = program("nginx", "libnginx-mod-nchan")?;
+            if !Path::new(MODULE).exists() {
+                return Err(Error::new(format!(
+                    "{MODULE} is missing: apt-get install libnginx-mod-nchan"
+                )));
+            }
+            let address = local(8391);
+            let dir = scratch.path.display();
+            let config = scratch.file(
+                "nchan.conf",
+                &format!(
+                    "load_module {MODULE};\n\
+                     worker_processes 1; worker_rlimit_nofile 20000; daemon off;\n\
+                     pid {dir}/nginx.pid; error_log {dir}/nginx.log warn;\n\
+                     events {{ worker_connections 19900; }}\n\
+                     http {{ access_log off; nchan_shared_memory_size 512M; keepalive_requests 10000000;\n\
+                     server {{ listen {address} backlog=4096;\n\
+                     location = /sub {{ nchan_subscriber; nchan_channel_id {CHANNEL}; nchan_subscriber_timeout 0;\n\
+                     nchan_websocket_ping_interval 0; nchan_subscriber_first_message newest; }}\n\
+                     location = /pub {{ nchan_publisher; nchan_channel_id {CHANNEL}; nchan_message_buffer_length 1000; }} }} }}\n"
+                ),
+            )?;
+            let template = Template::Http {
+                host: address.to_string(),
+                path: "/pub".into(),
+                body: "{data}".into(),
+                batch_path: None,
+                api_key: None,
+            };
+            Peer {
+                name: "nchan",
+                command: format!("{nginx} -c {}", config.display()),
+                address,
+                dialect: dialect(DialectName::Websocket, address, "/sub", None),
+                publishing: Publishing { address, template, pad_bytes: 0 },
+            }
+        }
+        PeerName::Redis => {
+            let redis = program("redis-server", "redis-server")?;
+            let address = local(6399);
+            let template = Template::Redis { channel: CHANNEL.into() };
+            Peer {
+                name: "redis",
+                command: format!(
+                    "{redis} --port 6399 --bind 127.0.0.1 --save '' --maxclients 15000"
+                ),
+                address,
+                dialect: dialect(DialectName::Redis, address, "/", Some(CHANNEL)),
+                publishing: Publishing { address, template, pad_bytes: 0 },
+            }
+        }
+        PeerName::Nats => {
+            let nats = program("nats-server", "nats-server")?;
+            let address = local(4333);
+            let template = Template::Nats { channel: CHANNEL.into() };
+            Peer {
+                name: "nats",
+                command: format!("{nats} -a 127.0.0.1 -p 4333"),
+                address,
+                dialect: dialect(DialectName::Nats, address, "/", Some(CHANNEL)),
+                publishing: Publishing { address, template, pad_bytes: 0 },
+            }
+        }
+        PeerName::Mosquitto => {
+            let mosquitto = program("mosquitto", "mosquitto")?;
+            let address = local(1884);
+            let config = scratch.file(
+                "mosquitto.conf",
+                "listener 1884 127.0.0.1\nallow_anonymous true\nmax_connections -1\nmax_queued_messages 0\n\
+                 persistence false\n",
+            )?;
+            let template = Template::Mqtt { channel: CHANNEL.into() };
+            Peer {
+                name: "mosquitto",
+                command: format!("{mosquitto} -c {}", config.display()),
+                address,
+                dialect: dialect(DialectName::Mqtt, address, "/", Some(CHANNEL)),
+                publishing: Publishing { address, template, pad_bytes: 0 },
+            }
+        }
+    })
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn dialect(name: DialectName, address: SocketAddr, path: &str, channel: Option<&str>) -> Dialect {
+    Dialect {
+        name,
+        host: address.to_string(),
+        path: path.into(),
+        channel: channel.map(str::to_owned),
+        hello: None,
+        token: None,
+    }
+}
+
+/// Path of a program; Debian puts servers where an ordinary user's PATH does not look.
+fn program(name: &str, package: &str) -> Result<String, Error> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places
+        .map(|place| place.join(name))
+        .find(|file| file.is_file())
+        .map(|file| file.display().to_string())
+        .ok_or_else(|| Error::new(format!("{name} is not installed: apt-get install {package}")))
+}

@@ -1,0 +1,353 @@
+//! A swarm: many connections to one server, held by few threads.
+//!
+//! Why not an event loop for everything (`dunlin-net`): the generator shares the machine with the server it measures,
+//! so each of its bytes and instructions is taken from the million. Here a client is 24 bytes of plain data; a
+//! thread has one receive buffer, one epoll instance, and its own descriptor table, because `RLIMIT_NOFILE` counts
+//! per table; sockets are edge-triggered and read until a short read, so that a message costs one `epoll_wait` entry
+//! and one `read`; and the bytes of a broadcast are scanned once for many clients (see `scan`).
+
+mod client;
+mod counters;
+mod order;
+mod scan;
+mod thread;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+pub(crate) use counters::Counts;
+pub(crate) use order::Faults;
+pub(crate) use scan::{SEQUENCE_DIGITS, SEQUENCE_MARK};
+
+use crate::dialect::Dialect;
+use crate::error::{Context, Error};
+use counters::Counters;
+
+/// Time since the start of the process' first measurement, shared by everyone who takes or compares times.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self { start: Instant::now() }
+    }
+
+    pub(crate) fn now_ns(self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+}
+
+/// When each message should have left, nanoseconds on the [`Clock`], by sequence. 0: not measured.
+#[derive(Debug)]
+pub(crate) struct Departures {
+    table: Box<[AtomicU64]>,
+}
+
+impl Departures {
+    pub(crate) fn new(sequences_max: usize) -> Self {
+        Self { table: (0..=sequences_max).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Must be called before the message leaves: the socket orders the write before the arrival.
+    pub(crate) fn set(&self, sequence: u32, at_ns: u64) {
+        if let Some(entry) = self.table.get(sequence as usize) {
+            entry.store(at_ns, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn get(&self, sequence: u32) -> Option<u64> {
+        let at_ns = self.table.get(sequence as usize)?.load(Ordering::Acquire);
+        (at_ns != 0).then_some(at_ns)
+    }
+}
+
+/// Latencies from 1 µs to 100 s, three digits. In nanoseconds.
+pub(crate) fn new_histogram() -> Histogram<u64> {
+    match Histogram::new_with_bounds(1_000, 100_000_000_000, 3) {
+        Ok(histogram) => histogram,
+        Err(error) => unreachable!("constant bounds: {error}"),
+    }
+}
+
+/// What clients do about liveness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ping {
+    /// Answer what the server asks; expect nothing.
+    Answer,
+    /// Answer, and report clients that heard nothing for 1.5 × this time.
+    ExpectEvery(Duration),
+    /// Send a WebSocket ping this often, and report clients that heard nothing for 1.5 × this time.
+    SendEvery(Duration),
+}
+
+/// What a swarm is to do.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) server: SocketAddr,
+    pub(crate) dialect: Dialect,
+    pub(crate) connections: usize,
+    /// 0: as few as the descriptor limit allows.
+    pub(crate) threads: usize,
+    /// Cores the threads may run on; empty: any.
+    pub(crate) cores: Vec<usize>,
+    /// Connects a second, all threads together; `None`: as fast as the server answers.
+    pub(crate) connects_per_second: Option<u32>,
+    /// Clients between `connect` and ready at one time, all threads together.
+    pub(crate) opening_max: usize,
+    /// Network of the source addresses, e.g. 127.1.0.0; `None`: the kernel's choice.
+    pub(crate) sources: Option<Ipv4Addr>,
+    pub(crate) ping: Ping,
+    pub(crate) departures: Option<Arc<Departures>>,
+    pub(crate) clock: Clock,
+}
+
+/// Clients of one thread; their cut messages are numbered with 16 bits.
+const CLIENTS_PER_THREAD_MAX: usize = 65_000;
+
+/// Clients per source address. The default range of local ports holds 28,232, and a nearly full one is slow to search.
+const CLIENTS_PER_SOURCE: usize = 8_000;
+
+impl Plan {
+    /// The address client `number` connects from: one of a /16 as large as needed, never .0 or .255.
+    pub(crate) fn source(&self, number: usize) -> Option<IpAddr> {
+        let network = u32::from(self.sources?);
+        let index = (number / CLIENTS_PER_SOURCE) as u32 % (254 * 254);
+        Some(Ipv4Addr::from(network | (1 + index / 254) << 8 | (1 + index % 254)).into())
+    }
+}
+
+/// What all clients together have seen, at the end.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) counts: Counts,
+    pub(crate) faults: Faults,
+    /// Why connections failed or were closed, each reason with its count.
+    pub(crate) reasons: BTreeMap<String, u64>,
+    /// Clients that were connected at the end and had received every message up to the last.
+    pub(crate) complete: u64,
+    pub(crate) latencies: Option<Histogram<u64>>,
+    /// Fewest pings any client connected at the end had seen from the server.
+    pub(crate) pings_min: u64,
+    /// Clients that at some point heard nothing for longer than the plan allows.
+    pub(crate) silent: u64,
+}
+
+/// The running threads of a swarm. Dropping it ends them.
+#[derive(Debug)]
+pub(crate) struct Swarm {
+    threads: Vec<JoinHandle<Result<thread::Outcome, Error>>>,
+    shared: Arc<Shared>,
+    connections: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) stop: AtomicBool,
+    pub(crate) counters: Vec<Counters>,
+}
+
+impl Swarm {
+    /// Starts connecting.
+    pub(crate) fn start(plan: &Plan) -> Result<Self, Error> {
+        let per_thread_max = crate::system::descriptors_per_thread().min(CLIENTS_PER_THREAD_MAX);
+        let threads = match plan.threads {
+            0 => plan.connections.div_ceil(per_thread_max).max(1),
+            threads => threads,
+        };
+        let per_thread = plan.connections.div_ceil(threads);
+        if per_thread > per_thread_max {
+            return Err(Error::new(format!(
+                "{} connections in {threads} threads are {per_thread} descriptors a thread, and a thread may open \
+                 {per_thread_max}: use --threads {} or raise the limit with `ulimit -n`",
+                plan.connections,
+                plan.connections.div_ceil(per_thread_max),
+            )));
+        }
+        let counters = (0..threads).map(|_| Counters::default()).collect();
+        let shared = Arc::new(Shared { stop: AtomicBool::new(false), counters });
+        let plan = Arc::new(plan.clone());
+        let mut swarm = Self { threads: Vec::new(), shared, connections: plan.connections };
+        for index in 0..threads {
+            let first = index * per_thread;
+            let numbers = first..plan.connections.min(first + per_thread);
+            let (plan, shared) = (Arc::clone(&plan), Arc::clone(&swarm.shared));
+            let handle = std::thread::Builder::new()
+                .name(format!("swarm-{index}"))
+                // Virtual size: the loop is shallow and touches a few pages of it.
+                .stack_size(256 << 10)
+                .spawn(move || thread::run(&plan, &shared, index, threads, numbers))
+                .context("cannot start a thread of the generator")?;
+            swarm.threads.push(handle);
+        }
+        Ok(swarm)
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.shared.counters.len()
+    }
+
+    /// Sum over the threads, each at most one turn of its loop old.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for counters in &self.shared.counters {
+            counts.add(&counters.load());
+        }
+        counts
+    }
+
+    /// Waits until every client is ready or has failed for good. `report` is called about ten times a second.
+    ///
+    /// # Errors
+    /// When nothing changed for `patience`, or when no client got ready.
+    pub(crate) fn wait_ready(
+        &self,
+        patience: Duration,
+        mut report: impl FnMut(&Counts),
+    ) -> Result<Counts, Error> {
+        let mut progress = (0, 0, Instant::now());
+        loop {
+            let counts = self.counts();
+            report(&counts);
+            if counts.ready + counts.failed >= self.connections as u64 {
+                return if counts.ready == 0 { Err(self.why_not()) } else { Ok(counts) };
+            }
+            if (counts.ready, counts.failed) != (progress.0, progress.1) {
+                progress = (counts.ready, counts.failed, Instant::now());
+            } else if progress.2.elapsed() > patience {
+                return Err(Error::new(format!(
+                    "{} of {} clients ready, {} failed, and nothing happened for {patience:?}",
+                    counts.ready, self.connections, counts.failed
+                )));
+            }
+            if self.threads.iter().any(JoinHandle::is_finished) {
+                return Err(self.why_not());
+            }
+            std::thread::sleep(Duration::from_millis(if self.connections > 50_000 {
+                100
+            } else {
+                10
+            }));
+        }
+    }
+
+    fn why_not(&self) -> Error {
+        let mut reasons = Vec::new();
+        for counters in &self.shared.counters {
+            if let Some(reason) = counters.first_failure() {
+                reasons.push(reason);
+                break;
+            }
+        }
+        Error::new(format!(
+            "no client got ready: {}",
+            reasons.pop().unwrap_or_else(|| "no reason known".into())
+        ))
+    }
+
+    /// Waits until `publications` messages in all have arrived, or nothing arrived for `patience`.
+    pub(crate) fn wait_publications(
+        &self,
+        publications: u64,
+        patience: Duration,
+        mut report: impl FnMut(&Counts),
+    ) -> Counts {
+        let mut progress = (0, Instant::now());
+        loop {
+            let counts = self.counts();
+            report(&counts);
+            if counts.publications >= publications {
+                return counts;
+            }
+            if counts.publications != progress.0 {
+                progress = (counts.publications, Instant::now());
+            } else if progress.1.elapsed() > patience {
+                return counts;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Ends the threads, which closes the connections, and sums up.
+    pub(crate) fn finish(mut self, last_sequence: u32) -> Result<Tally, Error> {
+        self.shared.stop.store(true, Ordering::Release);
+        let mut tally = Tally { pings_min: u64::MAX, ..Tally::default() };
+        for thread in self.threads.drain(..) {
+            let outcome =
+                thread.join().map_err(|_| Error::new("a thread of the generator panicked"))??;
+            outcome.add_to(&mut tally, last_sequence);
+        }
+        tally.counts = self.counts();
+        if tally.pings_min == u64::MAX {
+            tally.pings_min = 0;
+        }
+        Ok(tally)
+    }
+}
+
+impl Drop for Swarm {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            // An abandoned swarm has no one left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::DialectName;
+
+    #[test]
+    fn a_million_clients_spread_over_addresses_of_the_loopback_network() {
+        let plan = Plan {
+            server: SocketAddr::from(([127, 0, 0, 1], 8000)),
+            dialect: Dialect {
+                name: DialectName::Centrifuge,
+                host: String::new(),
+                path: String::new(),
+                channel: None,
+                hello: None,
+                token: None,
+            },
+            connections: 1_000_000,
+            threads: 56,
+            cores: Vec::new(),
+            connects_per_second: None,
+            opening_max: 1_000,
+            sources: Some(Ipv4Addr::new(127, 1, 0, 0)),
+            ping: Ping::Answer,
+            departures: None,
+            clock: Clock::new(),
+        };
+        assert_eq!(plan.source(0), Some(IpAddr::from([127, 1, 1, 1])));
+        assert_eq!(plan.source(7_999), plan.source(0));
+        assert_eq!(plan.source(8_000), Some(IpAddr::from([127, 1, 1, 2])));
+        let last = plan.source(64_515 * CLIENTS_PER_SOURCE);
+        assert_eq!(last, Some(IpAddr::from([127, 1, 254, 254])));
+    }
+
+    #[test]
+    fn a_message_that_is_not_measured_has_no_departure() {
+        let departures = Departures::new(2);
+        departures.set(2, 17);
+        departures.set(3, 18);
+        assert_eq!(
+            [0, 1, 2, 3].map(|sequence| departures.get(sequence)),
+            [None, None, Some(17), None]
+        );
+    }
+}

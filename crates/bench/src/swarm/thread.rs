@@ -1,0 +1,588 @@
+//! The loop of one thread of the swarm.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+
+use super::client::{Client, State};
+use super::counters::Counts;
+use super::order::{Faults, Ledger};
+use super::scan::{Scan, Scanner};
+use super::{Departures, Ping, Plan, Shared, Tally, new_histogram};
+use crate::dialect::{DialectName, WEBSOCKET_ACCEPT, websocket_frame};
+use crate::error::{Context, Error};
+
+/// Shared by all clients of the thread. What does not fit is read by the next `read`.
+const RECEIVE_BYTES: usize = 64 << 10;
+const EVENTS_MAX: usize = 512;
+/// A client that is not ready after this long is closed and tried again.
+const OPENING_TIMEOUT_S: u32 = 30;
+const ATTEMPTS_MAX: u8 = 5;
+const RETRY_AFTER_NS: u64 = 1_000_000_000;
+const SWEEP_EVERY_NS: u64 = 2_000_000_000;
+/// An HTTP response head longer than this is not from a server we measure.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Beyond this many connections the end is abrupt (RST), because the kernel keeps no more of them in TIME_WAIT.
+const GENTLE_CLOSES_MAX: usize = 50_000;
+
+pub(crate) fn run(
+    plan: &Plan,
+    shared: &Arc<Shared>,
+    index: usize,
+    threads: usize,
+    numbers: Range<usize>,
+) -> Result<Outcome, Error> {
+    crate::system::own_descriptor_table()
+        .context("cannot give a thread its own descriptor table")?;
+    crate::system::pin(&plan.cores).context(format!("cannot run on cores {:?}", plan.cores))?;
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
+    let mut thread = Thread {
+        epoll,
+        scanner: Some(Box::new(Scanner::new(plan.dialect.framing()))),
+        threads,
+        clients: std::iter::repeat_with(|| Client::WAITING).take(numbers.len()).collect(),
+        numbers,
+        next: 0,
+        retries: VecDeque::new(),
+        opening: 0,
+        carries: Vec::new(),
+        carries_free: Vec::new(),
+        scratch: Vec::new(),
+        needed: plan.dialect.needed(),
+        start_ns: plan.clock.now_ns(),
+        now_ns: plan.clock.now_ns(),
+        swept_ns: 0,
+        ping_cursor: 0,
+        counts: Counts::default(),
+        ledger: Ledger::default(),
+        reasons: BTreeMap::new(),
+        departures: plan.departures.clone(),
+        latencies: plan.departures.is_some().then(new_histogram),
+        plan,
+    };
+    let counters = &shared.counters[index];
+    let mut events = Vec::with_capacity(EVENTS_MAX);
+    let mut buffer = vec![0; RECEIVE_BYTES];
+    loop {
+        thread.dial()?;
+        let timeout = thread.timeout();
+        events.clear();
+        match epoll::wait(
+            &thread.epoll,
+            rustix::buffer::spare_capacity(&mut events),
+            Some(&timeout),
+        ) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::io("cannot wait for events", error)),
+        }
+        thread.now_ns = plan.clock.now_ns();
+        for &epoll::Event { flags, data } in &events {
+            thread.on_event(data.u64() as usize, flags, &mut buffer);
+        }
+        thread.send_pings();
+        thread.sweep();
+        counters.store(&thread.counts);
+        if let Some((reason, _)) = thread.reasons.first_key_value() {
+            counters.note_failure(reason);
+        }
+        if shared.stop.load(Ordering::Acquire) {
+            return Ok(thread.finish());
+        }
+    }
+}
+
+struct Thread<'a> {
+    plan: &'a Plan,
+    epoll: OwnedFd,
+    /// Away while its scan is carried out.
+    scanner: Option<Box<Scanner>>,
+    threads: usize,
+    /// Numbers of this thread's clients in the swarm; client `i` here is `numbers.start + i` there.
+    numbers: Range<usize>,
+    clients: Vec<Client>,
+    /// First client not yet dialled.
+    next: usize,
+    /// Clients to dial again, and when.
+    retries: VecDeque<(u32, u64)>,
+    opening: usize,
+    /// Buffers of cut messages; their memory is kept for the next cut.
+    carries: Vec<Vec<u8>>,
+    carries_free: Vec<u16>,
+    scratch: Vec<u8>,
+    needed: u8,
+    start_ns: u64,
+    now_ns: u64,
+    swept_ns: u64,
+    /// Pings sent so far, which is also the place in the round of pings.
+    ping_cursor: u64,
+    counts: Counts,
+    ledger: Ledger,
+    reasons: BTreeMap<String, u64>,
+    departures: Option<Arc<Departures>>,
+    latencies: Option<Histogram<u64>>,
+}
+
+impl Thread<'_> {
+    /// Connects as many clients as pace and window allow now.
+    fn dial(&mut self) -> Result<(), Error> {
+        // A slice a turn: those who are connected already must not wait for those who are not.
+        const SLICE: usize = 64;
+        let window = (self.plan.opening_max / self.threads).max(1);
+        for _ in 0..SLICE {
+            if self.opening >= window {
+                break;
+            }
+            let now_ns = self.plan.clock.now_ns();
+            let index = match self.retries.front() {
+                Some(&(index, at_ns)) if at_ns <= now_ns => {
+                    self.retries.pop_front();
+                    index as usize
+                }
+                _ if self.next < self.clients.len() && self.next_dial_ns() <= now_ns => {
+                    self.next += 1;
+                    self.next - 1
+                }
+                _ => break,
+            };
+            self.connect(index)?;
+        }
+        Ok(())
+    }
+
+    /// When the next client not yet dialled is due.
+    fn next_dial_ns(&self) -> u64 {
+        let Some(rate) = self.plan.connects_per_second else { return 0 };
+        let position = (self.next * self.threads) as u64;
+        self.start_ns + position * 1_000_000_000 / u64::from(rate.max(1))
+    }
+
+    fn connect(&mut self, index: usize) -> Result<(), Error> {
+        let family =
+            if self.plan.server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+            .context("cannot open another socket; `dunlin check` says what stands in the way")?;
+        if let Some(source) = self.plan.source(self.numbers.start + index) {
+            crate::system::bind_source(socket.as_fd(), source)
+                .context(format!("cannot connect from {source}; use --sources none"))?;
+        }
+        let client = &mut self.clients[index];
+        client.state = State::Connecting;
+        client.heard_s = second(self.now_ns);
+        client.answered = 0;
+        self.opening += 1;
+        let refused = match rustix::net::connect(&socket, &self.plan.server) {
+            Ok(()) | Err(Errno::INPROGRESS) => None,
+            Err(error) => Some(error),
+        };
+        let interest = epoll::EventFlags::IN
+            | epoll::EventFlags::OUT
+            | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(index as u64), interest)
+            .context("cannot watch another socket")?;
+        client.socket = Some(socket);
+        if let Some(error) = refused {
+            self.lose(index, &format!("connect: {error}"));
+        }
+        Ok(())
+    }
+
+    /// How long there is nothing to do but wait for events.
+    fn timeout(&self) -> Timespec {
+        const IDLE_NS: u64 = 250_000_000;
+        let mut wait_ns = IDLE_NS;
+        let now_ns = self.plan.clock.now_ns();
+        let window = (self.plan.opening_max / self.threads).max(1);
+        if self.opening < window {
+            if self.next < self.clients.len() {
+                wait_ns = wait_ns.min(self.next_dial_ns().saturating_sub(now_ns));
+            }
+            if let Some(&(_, at_ns)) = self.retries.front() {
+                wait_ns = wait_ns.min(at_ns.saturating_sub(now_ns));
+            }
+        }
+        if let Ping::SendEvery(interval) = self.plan.ping {
+            let due_ns = self.ping_due_ns(interval, self.ping_cursor);
+            wait_ns = wait_ns.min(due_ns.saturating_sub(now_ns).max(1_000_000));
+        }
+        // Whole milliseconds, rounded up: epoll_wait knows no less, and rounding down would spin.
+        let wait_ms = wait_ns.div_ceil(1_000_000);
+        Timespec { tv_sec: (wait_ms / 1_000) as i64, tv_nsec: (wait_ms % 1_000 * 1_000_000) as _ }
+    }
+
+    fn on_event(&mut self, index: usize, flags: epoll::EventFlags, buffer: &mut [u8]) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        let Some(socket) = &client.socket else { return };
+        if client.state == State::Connecting {
+            if flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP) {
+                let error = match rustix::net::sockopt::socket_error(socket) {
+                    Ok(Err(error)) | Err(error) => io::Error::from(error).to_string(),
+                    Ok(Ok(())) => "closed".into(),
+                };
+                return self.lose(index, &format!("connect: {error}"));
+            }
+            if !flags.contains(epoll::EventFlags::OUT) {
+                return;
+            }
+            client.state =
+                if self.plan.dialect.opens_with_http() { State::Opening } else { State::Greeting };
+            let mut opening = std::mem::take(&mut self.scratch);
+            opening.clear();
+            self.plan.dialect.opening(self.numbers.start + index, &mut opening);
+            self.send(index, &opening);
+            self.scratch = opening;
+        }
+        let ending = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        if flags.intersects(epoll::EventFlags::IN | ending) {
+            self.receive(index, buffer, flags.intersects(ending));
+        }
+    }
+
+    fn receive(&mut self, index: usize, buffer: &mut [u8], to_the_end: bool) {
+        while let Some(socket) = &self.clients[index].socket {
+            match rustix::io::read(socket, &mut *buffer) {
+                Ok(0) => return self.lose(index, "closed by the server"),
+                Ok(length) => {
+                    self.on_bytes(index, &buffer[..length]);
+                    // Edge-triggered: a short read has emptied the socket, and what comes later is a new edge. The
+                    // end of the stream is not: its edge may have come with this very one.
+                    if length < buffer.len() && !to_the_end {
+                        return;
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    return self.lose(index, &format!("receive: {}", io::Error::from(error)));
+                }
+            }
+        }
+    }
+
+    fn on_bytes(&mut self, index: usize, bytes: &[u8]) {
+        self.counts.received_bytes += bytes.len() as u64;
+        let client = &mut self.clients[index];
+        client.heard_s = second(self.now_ns);
+        if client.carry == 0 {
+            let consumed = self.take(index, bytes);
+            if consumed < bytes.len() && self.clients[index].socket.is_some() {
+                let carry = self.new_carry();
+                self.carries[usize::from(carry) - 1].extend_from_slice(&bytes[consumed..]);
+                self.clients[index].carry = carry;
+            }
+            return;
+        }
+        let carry = client.carry;
+        let mut cut = std::mem::take(&mut self.carries[usize::from(carry) - 1]);
+        cut.extend_from_slice(bytes);
+        let consumed = self.take(index, &cut);
+        cut.drain(..consumed);
+        let done = cut.is_empty() || self.clients[index].socket.is_none();
+        if done {
+            cut.clear();
+            self.clients[index].carry = 0;
+            self.carries_free.push(carry);
+        }
+        self.carries[usize::from(carry) - 1] = cut;
+    }
+
+    /// An empty buffer for a cut message; its number, from 1. There are at most as many as clients, who are at most
+    /// `CLIENTS_PER_THREAD_MAX`.
+    fn new_carry(&mut self) -> u16 {
+        self.carries_free.pop().unwrap_or_else(|| {
+            self.carries.push(Vec::new());
+            self.carries.len() as u16
+        })
+    }
+
+    /// Takes what is complete in `bytes` and returns how much that was.
+    fn take(&mut self, index: usize, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        if self.clients[index].state == State::Opening {
+            let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n") else {
+                if bytes.len() > HEAD_BYTES_MAX {
+                    self.lose(index, "a response head without end");
+                }
+                return 0;
+            };
+            at = end + 4;
+            if let Err(reason) = self.check_head(&bytes[..at]) {
+                self.lose(index, &reason);
+                return at;
+            }
+            self.clients[index].state = State::Greeting;
+            let mut greeting = std::mem::take(&mut self.scratch);
+            greeting.clear();
+            self.plan.dialect.greeting(self.numbers.start + index, &mut greeting);
+            if !greeting.is_empty() {
+                self.send(index, &greeting);
+            }
+            self.scratch = greeting;
+            self.become_ready(index);
+        }
+        if at == bytes.len() || self.clients[index].socket.is_none() {
+            return at;
+        }
+        // The scan stays in the scanner, for the next client; what it says is carried out here.
+        let Some(mut scanner) = self.scanner.take() else { return at };
+        let scan = scanner.scan(&bytes[at..]);
+        self.carry_out(index, scan);
+        let consumed = scan.consumed;
+        self.scanner = Some(scanner);
+        at + consumed
+    }
+
+    fn check_head(&self, head: &[u8]) -> Result<(), String> {
+        let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
+        if !head.starts_with(self.plan.dialect.opening_status()) {
+            return Err(format!("answered {}", String::from_utf8_lossy(line)));
+        }
+        // The floor answers without the header; who sends one must send the right one.
+        const NAME: &str = "sec-websocket-accept:";
+        let text = String::from_utf8_lossy(head);
+        let accept = text.split("\r\n").find(|line| {
+            line.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME))
+        });
+        match accept {
+            Some(line) if line[NAME.len()..].trim() != WEBSOCKET_ACCEPT => {
+                Err("a wrong Sec-WebSocket-Accept".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn carry_out(&mut self, index: usize, scan: &Scan) {
+        let counts = &mut self.counts;
+        let client = &mut self.clients[index];
+        if !scan.publications.is_empty() {
+            counts.publications += scan.publications.len() as u64;
+            counts.publication_bytes += scan.publication_bytes;
+            let at_once = scan.run.is_some_and(|(first, last)| {
+                self.ledger.take_run(&mut client.expected, first, last)
+            });
+            if !at_once {
+                for &publication in &scan.publications {
+                    self.ledger.take(index as u32, &mut client.expected, publication);
+                }
+            }
+            let now_ns = self.plan.clock.now_ns();
+            counts.last_publication_ns = now_ns;
+            if let (Some(departures), Some(latencies)) = (&self.departures, &mut self.latencies) {
+                for publication in &scan.publications {
+                    if let Some(left_ns) = departures.get(publication.sequence) {
+                        latencies.saturating_record(now_ns.saturating_sub(left_ns));
+                    }
+                }
+            }
+        }
+        counts.others += u64::from(scan.others);
+        counts.pongs += u64::from(scan.pongs);
+        if scan.answered != 0 {
+            client.answered |= scan.answered;
+            self.become_ready(index);
+        }
+        if scan.pings > 0 {
+            self.answer_pings(index, scan.pings);
+        }
+        for payload in &scan.ping_payloads {
+            let mut pong = Vec::with_capacity(payload.len() + 14);
+            websocket_frame(0xa, payload, &mut pong);
+            self.note_pings(index, 1);
+            self.send(index, &pong);
+        }
+        if let Some(reason) = &scan.refusal {
+            self.lose(index, reason);
+        }
+    }
+
+    fn answer_pings(&mut self, index: usize, pings: u32) {
+        // `{}` masked, built once: 40,000 of them leave each second when a million clients are asked every 25 s.
+        const CENTRIFUGE_PONG: [u8; 8] =
+            [0x81, 0x82, 0x37, 0xfa, 0x21, 0x3d, b'{' ^ 0x37, b'}' ^ 0xfa];
+        self.note_pings(index, pings);
+        for _ in 0..pings {
+            match self.plan.dialect.name {
+                DialectName::Centrifuge => self.send(index, &CENTRIFUGE_PONG),
+                DialectName::Nats => self.send(index, b"PONG\r\n"),
+                _ => {}
+            }
+        }
+    }
+
+    fn note_pings(&mut self, index: usize, pings: u32) {
+        self.counts.pings += u64::from(pings);
+        let client = &mut self.clients[index];
+        client.pings = client.pings.saturating_add(pings.min(u32::from(u16::MAX)) as u16);
+    }
+
+    fn become_ready(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        if client.state == State::Greeting && client.answered & self.needed == self.needed {
+            client.state = State::Ready;
+            self.opening -= 1;
+            self.counts.ready += 1;
+        }
+    }
+
+    /// Clients send little and rarely: what the socket does not take at once means that the server does not read.
+    fn send(&mut self, index: usize, bytes: &[u8]) {
+        let Some(socket) = &self.clients[index].socket else { return };
+        match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == bytes.len() => {}
+            Ok(_) | Err(Errno::AGAIN) => self.lose(index, "the server does not read"),
+            Err(error) => self.lose(index, &format!("send: {}", io::Error::from(error))),
+        }
+    }
+
+    /// Closes a client. One that was not ready yet is tried again, a few times.
+    fn lose(&mut self, index: usize, reason: &str) {
+        let client = &mut self.clients[index];
+        if client.socket.take().is_none() {
+            return;
+        }
+        if client.carry != 0 && !self.carries[usize::from(client.carry) - 1].is_empty() {
+            self.carries[usize::from(client.carry) - 1].clear();
+            self.carries_free.push(client.carry);
+            client.carry = 0;
+        }
+        *self.reasons.entry(reason.to_owned()).or_default() += 1;
+        if !client.is_opening() {
+            client.state = State::Gone;
+            self.counts.closed += 1;
+            return;
+        }
+        self.opening -= 1;
+        client.attempts += 1;
+        if client.attempts >= ATTEMPTS_MAX {
+            client.state = State::Gone;
+            self.counts.failed += 1;
+        } else {
+            client.state = State::Waiting;
+            self.counts.retried += 1;
+            self.retries.push_back((index as u32, self.now_ns + RETRY_AFTER_NS));
+        }
+    }
+
+    /// When ping `cursor` of this thread is due: the clients are spread evenly over the interval.
+    fn ping_due_ns(&self, interval: Duration, cursor: u64) -> u64 {
+        let every_ns = interval.as_nanos() as u64 / self.clients.len().max(1) as u64;
+        self.start_ns + (cursor + 1) * every_ns
+    }
+
+    fn send_pings(&mut self) {
+        let Ping::SendEvery(interval) = self.plan.ping else { return };
+        // A full turn at most, so that a thread that was held up does not send two to one client.
+        for _ in 0..self.clients.len() {
+            if self.ping_due_ns(interval, self.ping_cursor) > self.now_ns {
+                break;
+            }
+            let index = (self.ping_cursor % self.clients.len() as u64) as usize;
+            self.ping_cursor += 1;
+            if self.clients[index].state == State::Ready {
+                let mut ping = Vec::with_capacity(16);
+                websocket_frame(0x9, b"bench", &mut ping);
+                self.send(index, &ping);
+                self.counts.pings_sent += 1;
+            }
+        }
+    }
+
+    /// Looks for clients that wait too long, for the opening or for a sign of life.
+    fn sweep(&mut self) {
+        if self.now_ns - self.swept_ns < SWEEP_EVERY_NS {
+            return;
+        }
+        self.swept_ns = self.now_ns;
+        let now_s = second(self.now_ns);
+        let silence_max_s = match self.plan.ping {
+            Ping::Answer => None,
+            Ping::ExpectEvery(interval) | Ping::SendEvery(interval) => {
+                Some((interval.as_secs_f64() * 1.5).ceil() as u32 + 1)
+            }
+        };
+        for index in 0..self.clients.len() {
+            let client = &mut self.clients[index];
+            let silence_s = now_s.saturating_sub(client.heard_s);
+            if client.is_opening() && silence_s > OPENING_TIMEOUT_S {
+                self.lose(index, "no answer to the opening");
+            } else if client.state == State::Ready
+                && silence_max_s.is_some_and(|max| silence_s > max)
+            {
+                client.silent = true;
+            }
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        let mut outcome = Outcome {
+            faults: self.ledger.faults,
+            reasons: std::mem::take(&mut self.reasons),
+            expecting: HashMap::new(),
+            pings_min: None,
+            silent: 0,
+            latencies: self.latencies.take(),
+        };
+        let abrupt = self.plan.connections > GENTLE_CLOSES_MAX;
+        for client in &mut self.clients {
+            if client.state == State::Ready {
+                *outcome.expecting.entry(client.expected.sequence).or_default() += 1;
+                let pings = u64::from(client.pings);
+                outcome.pings_min = Some(outcome.pings_min.map_or(pings, |min| min.min(pings)));
+                outcome.silent += u64::from(client.silent);
+            }
+            if let (Some(socket), true) = (&client.socket, abrupt) {
+                // A socket that refuses the option is closed gently, which only takes the kernel longer.
+                let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+            }
+            client.socket = None;
+        }
+        outcome
+    }
+}
+
+/// What one thread has to say at the end.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    faults: Faults,
+    reasons: BTreeMap<String, u64>,
+    /// Ready clients by the sequence they expect next.
+    expecting: HashMap<u32, u64>,
+    pings_min: Option<u64>,
+    silent: u64,
+    latencies: Option<Histogram<u64>>,
+}
+
+impl Outcome {
+    pub(crate) fn add_to(self, tally: &mut Tally, last_sequence: u32) {
+        tally.faults.add(self.faults);
+        for (reason, count) in self.reasons {
+            *tally.reasons.entry(reason).or_default() += count;
+        }
+        tally.complete += self.expecting.get(&(last_sequence + 1)).copied().unwrap_or(0);
+        tally.silent += self.silent;
+        if let Some(pings) = self.pings_min {
+            tally.pings_min = tally.pings_min.min(pings);
+        }
+        if let Some(latencies) = self.latencies {
+            match &mut tally.latencies {
+                // The bounds are the same constants, so the sum cannot fail.
+                Some(sum) => sum.add(latencies).unwrap_or_default(),
+                none => *none = Some(latencies),
+            }
+        }
+    }
+}
+
+fn second(now_ns: u64) -> u32 {
+    (now_ns / 1_000_000_000) as u32
+}

@@ -1,0 +1,246 @@
+//! The server under test, as the command line names it.
+
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::dialect::{Dialect, DialectName};
+use crate::error::{Context, Error};
+use crate::process::Process;
+use crate::publisher::{Publishing, Template};
+use crate::swarm::{Clock, Ping, Plan};
+
+/// Which server to measure, and how to talk to it.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Target {
+    /// Where clients connect
+    #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:8000/connection/websocket")]
+    pub url: String,
+    /// What clients speak
+    #[arg(long, value_enum, default_value_t = DialectName::Centrifuge)]
+    pub protocol: DialectName,
+    /// Channel to subscribe to; `{n}` is the client's number, `{n%K}` its remainder by K
+    #[arg(long, value_name = "CHANNEL")]
+    pub channel: Option<String>,
+    /// First text frame of a plain WebSocket client
+    #[arg(long, value_name = "TEXT")]
+    pub hello: Option<String>,
+    /// Connection token (JWT) of the Centrifugal protocol
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+    /// Start the server with this command, and stop it at the end
+    #[arg(long, value_name = "COMMAND", conflicts_with = "server_pid")]
+    pub cmd: Option<String>,
+    /// Process id of a server that runs already: its memory and CPU are reported
+    #[arg(long, value_name = "PID")]
+    pub server_pid: Option<u32>,
+    /// Append what the started server prints to this file
+    #[arg(long, value_name = "FILE")]
+    pub server_log: Option<PathBuf>,
+    /// Cores of the started server, e.g. 0 or 0,1
+    #[arg(long, value_name = "CORES", value_delimiter = ',')]
+    pub server_core: Vec<usize>,
+    /// Cores of the generator
+    #[arg(long, value_name = "CORES", value_delimiter = ',')]
+    pub core: Vec<usize>,
+    /// Threads of the generator; 0: as few as the descriptor limit allows
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    /// Connects a second; by default as fast as the server answers
+    #[arg(long, value_name = "RATE")]
+    pub connect_rate: Option<u32>,
+    /// Connections being opened at one time
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub opening: usize,
+    /// /16 network of the clients' source addresses, or `none`; by default 127.1.0.0 for a server on 127.0.0.0/8
+    #[arg(long, value_name = "NETWORK")]
+    pub sources: Option<String>,
+    /// Where to publish; by default /api/publish on the host of --url
+    #[arg(long, value_name = "URL")]
+    pub publish_url: Option<String>,
+    /// Where to publish many at once; by default /api/batch beside /api/publish
+    #[arg(long, value_name = "URL")]
+    pub batch_url: Option<String>,
+    /// Body of a publish; `{data}` stands for the message. By default that of Centrifugo's API
+    #[arg(long, value_name = "BODY")]
+    pub publish_body: Option<String>,
+    /// Key of the server API
+    #[arg(long, value_name = "KEY")]
+    pub api_key: Option<String>,
+}
+
+impl Target {
+    pub(crate) fn address(&self) -> Result<Url, Error> {
+        Url::parse(&self.url)
+    }
+
+    /// Starts or finds the server's process, if it was named.
+    pub(crate) fn process(&self, address: SocketAddr) -> Result<Option<Process>, Error> {
+        match (&self.cmd, self.server_pid) {
+            (Some(command), _) => {
+                Process::start(command, &self.server_core, address, self.server_log.as_deref())
+                    .map(Some)
+            }
+            (None, Some(pid)) => Ok(Some(Process::running(pid))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    pub(crate) fn plan(
+        &self,
+        url: &Url,
+        channel: Option<&str>,
+        connections: usize,
+        clock: Clock,
+    ) -> Result<Plan, Error> {
+        Ok(Plan {
+            server: url.address,
+            dialect: Dialect {
+                name: self.protocol,
+                host: url.host.clone(),
+                path: url.path.clone(),
+                channel: channel.map(str::to_owned),
+                hello: self.hello.clone(),
+                token: self.token.clone(),
+            },
+            connections,
+            threads: self.threads,
+            cores: self.core.clone(),
+            connects_per_second: self.connect_rate,
+            opening_max: self.opening,
+            sources: sources(self.sources.as_deref(), url.address)?,
+            ping: Ping::Answer,
+            departures: None,
+            clock,
+        })
+    }
+
+    pub(crate) fn publishing(&self, url: &Url, channel: &str) -> Result<Publishing, Error> {
+        let publish = match &self.publish_url {
+            Some(publish) => Url::parse(publish)?,
+            None => Url { path: "/api/publish".into(), ..url.clone() },
+        };
+        let batch_path = match (&self.batch_url, publish.path.strip_suffix("/publish")) {
+            (Some(batch), _) => Some(Url::parse(batch)?.path),
+            (None, Some(api)) if self.publish_body.is_none() => Some(format!("{api}/batch")),
+            (None, _) => None,
+        };
+        let template = self.publish_body.clone().unwrap_or_else(|| {
+            format!("{{\"channel\":{},\"data\":{{data}}}}", serde_json::Value::from(channel))
+        });
+        Ok(Publishing {
+            address: publish.address,
+            template: Template::Http {
+                host: publish.host,
+                path: publish.path,
+                body: template,
+                batch_path,
+                api_key: self.api_key.clone(),
+            },
+            pad_bytes: 0,
+        })
+    }
+}
+
+/// Source addresses: those asked for, or a network of the loopback when the server is there.
+pub(crate) fn sources(asked: Option<&str>, server: SocketAddr) -> Result<Option<Ipv4Addr>, Error> {
+    match asked {
+        Some("none") => Ok(None),
+        Some(network) => {
+            let address = network.strip_suffix("/16").unwrap_or(network);
+            let address: Ipv4Addr = address.parse().map_err(|_| {
+                Error::new(format!(
+                    "--sources {network}: give a /16 network such as 127.1.0.0, or none"
+                ))
+            })?;
+            Ok(Some(Ipv4Addr::from(u32::from(address) & 0xffff_0000)))
+        }
+        None if server.ip().is_loopback() && server.is_ipv4() => {
+            Ok(Some(Ipv4Addr::new(127, 1, 0, 0)))
+        }
+        None => Ok(None),
+    }
+}
+
+/// The parts of a URL a client needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Url {
+    pub(crate) address: SocketAddr,
+    /// As in the `Host` header.
+    pub(crate) host: String,
+    pub(crate) path: String,
+}
+
+impl Url {
+    pub(crate) fn parse(text: &str) -> Result<Self, Error> {
+        let wrong = |why: &str| {
+            Error::new(format!("{text}: {why}; give a URL such as ws://127.0.0.1:8000/path"))
+        };
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("no scheme"))?;
+        let port = match scheme {
+            "ws" | "http" => 80,
+            "redis" => 6379,
+            "nats" => 4222,
+            "mqtt" => 1883,
+            "wss" | "https" => return Err(wrong("TLS is not spoken by the generator")),
+            _ => return Err(wrong("unknown scheme")),
+        };
+        let (host, path) = match rest.find('/') {
+            Some(at) => rest.split_at(at),
+            None => (rest, "/"),
+        };
+        let with_port = if host.rsplit(']').next().is_some_and(|end| end.contains(':')) {
+            host.to_owned()
+        } else {
+            format!("{host}:{port}")
+        };
+        let address = with_port
+            .to_socket_addrs()
+            .context(format!("{text}: cannot resolve {host}"))?
+            .min_by_key(SocketAddr::is_ipv6)
+            .ok_or_else(|| wrong("the host has no address"))?;
+        Ok(Self { address, host: host.to_owned(), path: path.to_owned() })
+    }
+}
+
+/// A time on the command line: `500ms`, `25s`, `10m`, `2h`; a bare number is seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 =
+        number.parse().map_err(|_| format!("`{text}` is no time; write 500ms, 25s or 10m"))?;
+    let unit_s = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("`{unit}` is no unit of time; use ms, s, m or h")),
+    };
+    Duration::try_from_secs_f64(number * unit_s).map_err(|_| format!("`{text}` is too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let url = Url::parse("ws://127.0.0.1:8000/connection/websocket?x=1").unwrap();
+        assert_eq!(url.address, SocketAddr::from(([127, 0, 0, 1], 8000)));
+        assert_eq!(
+            (url.host.as_str(), url.path.as_str()),
+            ("127.0.0.1:8000", "/connection/websocket?x=1")
+        );
+        assert_eq!(Url::parse("nats://127.0.0.1").unwrap().address.port(), 4222);
+        assert_eq!(Url::parse("ws://[::1]:9/").unwrap().address.port(), 9);
+        assert!(Url::parse("wss://127.0.0.1/").unwrap_err().to_string().contains("TLS"));
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
+        assert!(duration("soon").is_err() && duration("3 parsecs").is_err());
+    }
+}
