@@ -82,11 +82,8 @@ impl FrameEncoder {
         reason: &str,
         out: &mut Vec<u8>,
     ) {
-        let says_push = match encoding {
-            Encoding::WsJson | Encoding::WsJsonDeflate | Encoding::Poll => false,
-            _ => true,
-        };
-        if says_push {
+        let in_close_frame_only = matches!(encoding, Encoding::WsJson | Encoding::WsJsonDeflate);
+        if !in_close_frame_only && encoding != Encoding::Poll {
             self.push_with(encoding, out, |body| write_push(body, push));
         }
         if encoding.is_websocket() {

@@ -23,7 +23,6 @@ pub struct Command<'a> {
 
 /// What a command asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "lives on the stack while one command is handled")]
 pub enum Request<'a> {
     /// Opens the session; the first command of a connection, and only the first.
     Connect(ConnectRequest<'a>),

@@ -4,7 +4,7 @@ use dunlin_hub::{Publication, Push, StreamPosition};
 
 use super::cursor::Cursor;
 use crate::centrifuge::{write_epoch, write_publication_rest};
-use crate::json::{Object, write_string};
+use crate::json::Object;
 
 /// Why something between the cursor and the answer is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,16 +62,18 @@ pub fn write_answer(out: &mut Vec<u8>, items: &[u8], channels: &[AnswerChannel<'
     list.push(b']');
     let cursor = Cursor::new(channels.iter().map(|c| (c.channel, c.position)));
     answer.string("cursor", &cursor.to_string());
-    let gap = channels.iter().any(|c| c.gap.is_some());
-    answer.raw("gap", if gap { b"true" } else { b"false" });
-    if gap {
-        let mut gaps = Object::begin(answer.key("gaps"));
-        for channel in channels {
-            if let Some(gap) = channel.gap {
-                write_string(gaps.text_key(channel.channel), gap.text());
+    if channels.iter().any(|c| c.gap.is_some()) {
+        let gaps = answer.key("gap");
+        gaps.push(b'[');
+        for (channel, gap) in channels.iter().filter_map(|c| Some((c.channel, c.gap?))) {
+            if gaps.last() == Some(&b'}') {
+                gaps.push(b',');
             }
+            let mut object = Object::begin(gaps);
+            object.string("channel", channel).string("reason", gap.text());
+            object.end();
         }
-        gaps.end();
+        gaps.push(b']');
     }
     let mut positions = Object::begin(answer.key("positions"));
     for channel in channels {
@@ -136,18 +138,20 @@ mod tests {
         let channels = [
             AnswerChannel { channel: "a", position: position(7, 10), gap: None },
             AnswerChannel { channel: "b", position: position(5, 11), gap: Some(Gap::NewStream) },
+            AnswerChannel { channel: "c", position: position(0, 0), gap: Some(Gap::NoHistory) },
         ];
         let mut out = Vec::new();
         write_answer(&mut out, &items, &channels);
-        let cursor = Cursor::new([("a", position(7, 10)), ("b", position(5, 11))]);
+        let cursor =
+            Cursor::new([("a", position(7, 10)), ("b", position(5, 11)), ("c", position(0, 0))]);
         assert_eq!(
             String::from_utf8(out).unwrap(),
             format!(
                 concat!(
                     r#"{{"publications":[{{"channel":"a","data":{{"n":1}},"offset":7}},"#,
                     r#"{{"channel":"b","data":"x","offset":2}},{{"channel":"b","missed":3}}],"#,
-                    r#""cursor":"{}","gap":true,"gaps":{{"b":"new_stream"}},"#,
-                    r#""positions":{{"a":{{"offset":7,"epoch":"A"}},"b":{{"offset":5,"epoch":"B"}}}}}}"#
+                    r#""cursor":"{}","gap":[{{"channel":"b","reason":"new_stream"}},{{"channel":"c","reason":"no_history"}}],"#,
+                    r#""positions":{{"a":{{"offset":7,"epoch":"A"}},"b":{{"offset":5,"epoch":"B"}},"c":{{"offset":0,"epoch":""}}}}}}"#
                 ),
                 cursor
             )
@@ -161,7 +165,7 @@ mod tests {
         write_answer(&mut out, b"", &channels);
         let answer: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(answer["publications"], serde_json::json!([]));
-        assert_eq!(answer["gap"], false);
+        assert!(answer.get("gap").is_none());
         assert!(Cursor::parse(answer["cursor"].as_str().unwrap(), 1).is_ok());
     }
 
