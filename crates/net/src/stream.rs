@@ -1,0 +1,625 @@
+//! Bytes of a connection: read, corked, sent, and the ways it ends.
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+
+use crate::conn::{ConnId, Flags, Phase, Protocol};
+use crate::context::{Context, Ending};
+use crate::error::{CloseReason, WriteError};
+use crate::handler::Handler;
+
+/// Corked connections a turn may gather before their output leaves: so many buffers at most are borrowed
+/// for connections whose sockets are not full.
+const CORKED_MAX: usize = 64;
+/// Corked bytes of one connection that leave without waiting for the end of the turn.
+const CORK_BYTES_MAX: usize = 64 << 10;
+/// Slices the kernel takes in one call (`IOV_MAX`).
+const SLICES_MAX: usize = 1024;
+
+/// How the sockets are written to: SIGPIPE is not wanted, nor is waiting.
+const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+
+impl<D: Default> Context<D> {
+    /// Sends bytes, at the end of this turn together with what else is written to the connection in it.
+    /// What the socket does not take is kept, up to
+    /// [`output_bytes_max`](crate::Limits::output_bytes_max), and follows as it does.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::Stale`], [`WriteError::Full`] (nothing was taken; `on_writable` follows), or
+    /// [`WriteError::OutOfTurn`] after [`Context::shutdown_write`].
+    pub fn write(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), WriteError> {
+        self.append(conn, bytes.len(), |out| out.extend_from_slice(bytes))
+    }
+
+    /// Sends slices at once and as far as the socket takes them, with one system call and no copy: `send` for
+    /// one slice, `sendmsg` for several. Returns the bytes taken. After less than all, `on_writable` follows;
+    /// so it does after 0, which is returned without a call while bytes buffered before wait for room.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::Stale`], also when the write itself finds the connection broken; `on_close` follows.
+    pub fn try_write_slices(
+        &mut self,
+        conn: ConnId,
+        slices: &[IoSlice<'_>],
+    ) -> Result<usize, WriteError> {
+        let record = self.slab.get_mut(conn).ok_or(WriteError::Stale)?;
+        match record.phase {
+            Phase::Open => {}
+            Phase::Connecting => {
+                record.flags.set(Flags::WANT_WRITE);
+                return Ok(0);
+            }
+            _ => return Err(WriteError::Stale),
+        }
+        if record.flags.has(Flags::SOCKET_FULL | Flags::SHUTDOWN_WRITE) || record.spill.is_some() {
+            if record.flags.has(Flags::SHUTDOWN_WRITE) {
+                return Err(WriteError::OutOfTurn);
+            }
+            if record.output_bytes() > 0 {
+                self.flush(conn);
+            }
+            let record = self.slab.at_mut(conn.index());
+            if record.phase != Phase::Open {
+                return Err(WriteError::Stale);
+            }
+            if record.flags.has(Flags::SOCKET_FULL) {
+                record.flags.set(Flags::WANT_WRITE);
+                return Ok(0);
+            }
+        }
+        let slices = &slices[..slices.len().min(SLICES_MAX)];
+        let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
+        let record = self.slab.at_mut(conn.index());
+        match send(record.fd(), slices) {
+            Ok(taken) => {
+                self.stats.writes += 1;
+                self.stats.bytes_out += taken as u64;
+                if taken < wanted {
+                    record.flags.set(Flags::SOCKET_FULL);
+                    record.flags.set(Flags::WANT_WRITE);
+                }
+                Ok(taken)
+            }
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                self.stats.writes += 1;
+                record.flags.set(Flags::SOCKET_FULL);
+                record.flags.set(Flags::WANT_WRITE);
+                Ok(0)
+            }
+            Err(errno) => {
+                self.finish(conn, CloseReason::Io(io::Error::from(errno).kind()));
+                Err(WriteError::Stale)
+            }
+        }
+    }
+
+    /// Appends to the output of a connection what `write` appends, `bytes` of it or nearly so.
+    pub(crate) fn append(
+        &mut self,
+        conn: ConnId,
+        bytes: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), WriteError> {
+        let record = self.slab.get_mut(conn).ok_or(WriteError::Stale)?;
+        if !matches!(record.phase, Phase::Open | Phase::Connecting) {
+            return Err(WriteError::Stale);
+        }
+        if record.flags.has(Flags::SHUTDOWN_WRITE) {
+            return Err(WriteError::OutOfTurn);
+        }
+        let profile = record.profile;
+        let buffered = record.output_bytes();
+        let fits =
+            |buffered: usize, max: usize| buffered == 0 || buffered.saturating_add(bytes) <= max;
+        if !fits(buffered, self.limits(profile).output_bytes_max)
+            || !fits(self.stats.buffered_bytes, self.config.buffered_bytes_max)
+        {
+            // What is corked may be all that stands in the way.
+            self.flush(conn);
+            let record = self.slab.at(conn.index());
+            let buffered = record.output_bytes();
+            if record.phase == Phase::Closed {
+                return Err(WriteError::Stale);
+            }
+            if !fits(buffered, self.limits(profile).output_bytes_max)
+                || !fits(self.stats.buffered_bytes, self.config.buffered_bytes_max)
+            {
+                self.stats.refused_writes += 1;
+                self.slab.at_mut(conn.index()).flags.set(Flags::WANT_WRITE);
+                return Err(WriteError::Full);
+            }
+        }
+        let record = self.slab.at_mut(conn.index());
+        let output = &mut record.spill.get_or_insert_with(|| self.pool.borrow()).output;
+        let before = output.len();
+        write(output.tail());
+        let after = output.len();
+        self.stats.buffered_bytes += after - before;
+        if after >= CORK_BYTES_MAX {
+            self.flush(conn);
+        } else {
+            self.cork(conn);
+        }
+        Ok(())
+    }
+
+    /// Has the output of a connection leave at the end of the turn.
+    pub(crate) fn cork(&mut self, conn: ConnId) {
+        let Some(record) = self.slab.get_mut(conn) else { return };
+        if record.flags.has(Flags::CORKED) {
+            return;
+        }
+        record.flags.set(Flags::CORKED);
+        self.corked.push(conn);
+        if self.corked.len() >= CORKED_MAX {
+            self.uncork();
+        }
+    }
+
+    /// Sends what this turn has gathered.
+    pub(crate) fn uncork(&mut self) {
+        let mut corked = std::mem::take(&mut self.corked);
+        for conn in corked.drain(..) {
+            if let Some(record) = self.slab.get_mut(conn) {
+                record.flags.clear(Flags::CORKED);
+                self.flush(conn);
+            }
+        }
+        // Flushing corks nothing; keep the allocation.
+        self.corked = corked;
+    }
+
+    /// Sends what is buffered, as far as the socket takes it, and takes the steps that wait for the last of
+    /// it. Does nothing for a record that ended.
+    pub(crate) fn flush(&mut self, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        if !matches!(record.phase, Phase::Open | Phase::Draining) {
+            return;
+        }
+        if let Some(spill) = &mut record.spill
+            && !spill.output.is_empty()
+        {
+            let fd = record.fd.as_ref().expect("an open connection has a descriptor");
+            while !record.flags.has(Flags::SOCKET_FULL) && !spill.output.is_empty() {
+                self.stats.writes += 1;
+                match rustix::net::send(fd, spill.output.as_slice(), SEND) {
+                    Ok(taken) => {
+                        self.stats.bytes_out += taken as u64;
+                        self.stats.buffered_bytes -= taken;
+                        // Less than all is how the kernel says it is full; it will tell when it is not.
+                        record.flags.put(Flags::SOCKET_FULL, taken < spill.output.len());
+                        spill.output.advance(taken);
+                    }
+                    Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                        record.flags.set(Flags::SOCKET_FULL);
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(errno) => {
+                        self.finish(conn, CloseReason::Io(io::Error::from(errno).kind()));
+                        return;
+                    }
+                }
+            }
+            if !spill.output.is_empty() {
+                return;
+            }
+            self.pool.settle(&mut record.spill);
+        }
+        if record.flags.has(Flags::SHUTDOWN_WRITE) && !record.flags.has(Flags::WRITE_FINISHED) {
+            record.flags.set(Flags::WRITE_FINISHED);
+            // ENOTCONN: the peer has reset it, which reading will tell.
+            let _ = rustix::net::shutdown(record.fd(), Shutdown::Write);
+        }
+        if record.phase == Phase::Draining {
+            let flags = record.flags;
+            let reason = if flags.has(Flags::VIOLATED) {
+                CloseReason::Violation
+            } else if flags.has(Flags::CLOSED_BY_PEER) {
+                CloseReason::Peer
+            } else {
+                CloseReason::Local
+            };
+            self.finish(conn, reason);
+        }
+    }
+
+    /// The socket has room again.
+    pub(crate) fn writable<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        if !record.flags.take(Flags::SOCKET_FULL) {
+            return;
+        }
+        if record.output_bytes() > 0 || record.phase == Phase::Draining {
+            self.flush(conn);
+        }
+        let record = self.slab.at_mut(conn.index());
+        if record.phase == Phase::Open
+            && !record.flags.has(Flags::SOCKET_FULL)
+            && record.flags.take(Flags::WANT_WRITE)
+        {
+            handler.on_writable(self, conn);
+        }
+    }
+
+    /// Reads what the socket has, within the budget, and hands it out. `finished` says that an event
+    /// announced the peer's FIN, so that a short read is not the last.
+    pub(crate) fn read<H: Handler<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        finished: bool,
+    ) {
+        let mut budget = self.config.read_budget_bytes;
+        let room = self.config.receive_bytes;
+        loop {
+            let Some(record) = self.slab.get_mut(conn) else { return };
+            match record.phase {
+                Phase::Lingering => return self.discard(conn),
+                Phase::Open if record.flags.has(Flags::PEER_FINISHED) => return,
+                Phase::Open => {}
+                // Whoever ends the connection reads the rest, if anybody.
+                Phase::Draining | Phase::Closed => return record.flags.set(Flags::READ_READY),
+                Phase::Connecting | Phase::Free => return,
+            }
+            // Input behind a request whose answer is outstanding is kept, not parsed.
+            let held = record.flags.has(Flags::AWAITING_RESPONSE)
+                && record.protocol == Protocol::HttpServer;
+            let carried = record.spill.as_ref().map_or(0, |spill| spill.input.len());
+            let profile = record.profile;
+            if record.flags.has(Flags::READ_PAUSED)
+                || (held && carried >= self.limits(profile).pipelined_bytes_max)
+            {
+                return self.slab.at_mut(conn.index()).flags.set(Flags::READ_READY);
+            }
+            if budget == 0 {
+                return self.queue_read(conn);
+            }
+
+            let front = if held { 0 } else { carried };
+            if self.receive.len() < front + room {
+                self.receive.resize(front + room, 0);
+            }
+            let record = self.slab.at_mut(conn.index());
+            let fd = record.fd.as_ref().expect("an open connection has a descriptor");
+            self.stats.reads += 1;
+            let flags = RecvFlags::DONTWAIT;
+            let received = rustix::net::recv(fd, &mut self.receive[front..front + room], flags);
+            let received = match received {
+                Ok((0, _)) => return self.peer_finished(handler, conn),
+                Ok((received, _)) => received,
+                Err(Errno::AGAIN) => return record.flags.clear(Flags::READ_READY),
+                Err(Errno::INTR) => continue,
+                Err(errno) => {
+                    let kind = io::Error::from(errno).kind();
+                    return self.finish(conn, CloseReason::Io(kind));
+                }
+            };
+            record.flags.clear(Flags::READ_READY);
+            self.stats.bytes_in += received as u64;
+            budget = budget.saturating_sub(received);
+
+            // The buffer belongs to the loop, the loop to the handler: lend it out of the way.
+            let mut receive = std::mem::take(&mut self.receive);
+            if held {
+                self.keep_input(conn, &receive[..received]);
+            } else {
+                if let Some(spill) = record.spill.as_mut().filter(|_| carried > 0) {
+                    receive[..carried].copy_from_slice(&spill.input);
+                    spill.input.clear();
+                    self.stats.buffered_bytes -= carried;
+                    self.pool.settle(&mut record.spill);
+                }
+                if record.flags.has(Flags::IDLE_DEADLINE) {
+                    let idle = self.limits(profile).idle_timeout_ms;
+                    self.schedule(conn, Some(self.now_ms() + idle));
+                }
+                let filled = &mut receive[..carried + received];
+                let consumed = self.hand_out(handler, conn, filled, carried);
+                self.keep_input(conn, &receive[consumed..carried + received]);
+            }
+            self.receive = receive;
+            // One huge head must not make the shared buffer huge for good.
+            if self.receive.len() > room * 4 {
+                self.receive.truncate(room);
+                self.receive.shrink_to_fit();
+            }
+
+            // A short read has drained the socket: more will be announced. FIN behind it has been.
+            if received < room && !finished {
+                return;
+            }
+        }
+    }
+
+    /// Gives input to whoever speaks the connection's protocol. Returns the bytes consumed; the first
+    /// `carried` have been seen before.
+    pub(crate) fn hand_out<H: Handler<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        bytes: &mut [u8],
+        carried: usize,
+    ) -> usize {
+        let mut consumed = 0;
+        // A request may turn the connection into a WebSocket whose first frame is here already.
+        loop {
+            let Some(record) = self.slab.get(conn).filter(|record| record.phase == Phase::Open)
+            else {
+                return bytes.len();
+            };
+            let protocol = record.protocol;
+            let rest = &mut bytes[consumed..];
+            let carried = carried.saturating_sub(consumed);
+            consumed += match protocol {
+                Protocol::Tcp => {
+                    handler.on_data(self, conn, rest);
+                    rest.len()
+                }
+                Protocol::HttpServer => self.http_server_input(handler, conn, rest, carried),
+                Protocol::Stream => rest.len(),
+                Protocol::HttpClient => self.http_client_input(handler, conn, rest, carried),
+                Protocol::WebSocketHandshake => self.handshake_input(handler, conn, rest),
+                Protocol::WebSocketServer | Protocol::WebSocketClient => {
+                    self.websocket_input(handler, conn, rest)
+                }
+            };
+            let changed = self
+                .slab
+                .get(conn)
+                .is_some_and(|now| now.phase == Phase::Open && now.protocol != protocol);
+            if !changed || consumed == bytes.len() {
+                return consumed;
+            }
+        }
+    }
+
+    /// Keeps input that could not be consumed yet for when more arrives.
+    pub(crate) fn keep_input(&mut self, conn: ConnId, bytes: &[u8]) {
+        let Some(record) = self.slab.get_mut(conn).filter(|record| record.phase == Phase::Open)
+        else {
+            return;
+        };
+        if bytes.is_empty() {
+            return self.pool.settle(&mut record.spill);
+        }
+        if self.stats.buffered_bytes + bytes.len() > self.config.buffered_bytes_max {
+            return self.finish(conn, CloseReason::OutOfMemory);
+        }
+        self.stats.buffered_bytes += bytes.len();
+        let spill = record.spill.get_or_insert_with(|| self.pool.borrow());
+        spill.input.extend_from_slice(bytes);
+    }
+
+    /// Looks again at the input kept for a connection: what held it up is out of the way.
+    pub(crate) fn resume<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+        let Some(record) = self.slab.get_mut(conn) else { return };
+        record.flags.clear(Flags::RESUME_QUEUED);
+        if record.phase != Phase::Open {
+            return;
+        }
+        if let Some(spill) = &mut record.spill
+            && !spill.input.is_empty()
+        {
+            let mut input = std::mem::take(&mut spill.input);
+            self.stats.buffered_bytes -= input.len();
+            let consumed = self.hand_out(handler, conn, &mut input, 0);
+            if let Some(record) = self.slab.get_mut(conn).filter(|r| r.phase == Phase::Open) {
+                input.drain(..consumed);
+                self.stats.buffered_bytes += input.len();
+                record.spill.get_or_insert_with(|| self.pool.borrow()).input = input;
+                self.pool.settle(&mut record.spill);
+            }
+        }
+        if let Some(record) = self.slab.get(conn)
+            && record.flags.has(Flags::READ_READY)
+        {
+            self.queue_read(conn);
+        }
+    }
+
+    /// Reads from a connection in the next turn, event or not.
+    pub(crate) fn queue_read(&mut self, conn: ConnId) {
+        let flags = &mut self.slab.at_mut(conn.index()).flags;
+        flags.set(Flags::READ_READY);
+        if !flags.has(Flags::READ_QUEUED) {
+            flags.set(Flags::READ_QUEUED);
+            self.unread.push(conn);
+        }
+    }
+
+    fn peer_finished<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        record.flags.set(Flags::PEER_FINISHED);
+        record.flags.clear(Flags::READ_READY);
+        match record.protocol {
+            Protocol::Tcp => handler.on_eof(self, conn),
+            // Answers already given leave; an answer outstanding has lost its asker.
+            Protocol::HttpServer => self.drain_for_peer(conn),
+            Protocol::HttpClient => {
+                self.http_client_eof(handler, conn);
+                self.drain_for_peer(conn);
+            }
+            Protocol::Stream
+            | Protocol::WebSocketHandshake
+            | Protocol::WebSocketServer
+            | Protocol::WebSocketClient => self.finish(conn, CloseReason::Peer),
+        }
+    }
+
+    pub(crate) fn drain_for_peer(&mut self, conn: ConnId) {
+        if let Some(record) = self.slab.get_mut(conn)
+            && record.phase == Phase::Open
+        {
+            record.flags.set(Flags::CLOSED_BY_PEER);
+            self.begin_drain(conn);
+        }
+    }
+
+    /// Nothing more is handed out or taken; the connection ends when its output has left.
+    pub(crate) fn begin_drain(&mut self, conn: ConnId) {
+        let Some(record) = self.slab.get_mut(conn) else { return };
+        match record.phase {
+            Phase::Connecting => self.finish(conn, CloseReason::Local),
+            Phase::Open => {
+                record.phase = Phase::Draining;
+                let linger_ms = self.config.linger_ms;
+                self.schedule_own(conn, linger_ms);
+                self.cork(conn);
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends a connection: its `on_close` is due.
+    pub(crate) fn finish(&mut self, conn: ConnId, reason: CloseReason) {
+        let Some(record) = self.slab.get_mut(conn) else { return };
+        if matches!(record.phase, Phase::Free | Phase::Closed | Phase::Lingering) {
+            return;
+        }
+        let opened = record.phase != Phase::Connecting;
+        record.phase = Phase::Closed;
+        self.ended.push_back((
+            conn,
+            match opened {
+                true => Ending::Closed(reason),
+                false => Ending::ConnectFailed(io::ErrorKind::ConnectionAborted.into()),
+            },
+        ));
+    }
+
+    /// Tells the handler of those that ended and lets go of them.
+    pub(crate) fn bury<H: Handler<Data = D>>(&mut self, handler: &mut H) {
+        while let Some((conn, ending)) = self.ended.pop_front() {
+            let record = self.slab.at_mut(conn.index());
+            let data = std::mem::take(&mut record.data);
+            if let Some(spill) = record.spill.take() {
+                self.stats.buffered_bytes -= spill.bytes();
+                self.pool.give_back(spill);
+            }
+            match ending {
+                Ending::Closed(reason) => {
+                    self.stats.closed += 1;
+                    self.stats.timed_out += u64::from(reason == CloseReason::TimedOut);
+                    self.stats.violations += u64::from(reason == CloseReason::Violation);
+                    handler.on_close(self, conn, data, reason);
+                    let record = self.slab.at(conn.index());
+                    let sent_all = matches!(
+                        reason,
+                        CloseReason::Local | CloseReason::Violation | CloseReason::Peer
+                    );
+                    if sent_all && !record.flags.has(Flags::PEER_FINISHED | Flags::CLOSE_AT_ONCE) {
+                        self.linger(conn);
+                        continue;
+                    }
+                }
+                Ending::ConnectFailed(error) => {
+                    handler.on_connect_failed(self, conn, data, &error);
+                }
+            }
+            self.release(conn);
+        }
+    }
+
+    fn linger(&mut self, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        record.phase = Phase::Lingering;
+        if !record.flags.has(Flags::WRITE_FINISHED)
+            && rustix::net::shutdown(record.fd(), Shutdown::Write).is_err()
+        {
+            return self.release(conn);
+        }
+        let unread = record.flags.has(Flags::READ_READY);
+        let linger_ms = self.config.linger_ms;
+        self.schedule_own(conn, linger_ms);
+        if unread {
+            self.discard(conn);
+        }
+    }
+
+    /// Drops what the peer of a lingering connection still sends, and the connection at its FIN.
+    fn discard(&mut self, conn: ConnId) {
+        let room = self.config.receive_bytes;
+        if self.receive.len() < room {
+            self.receive.resize(room, 0);
+        }
+        let mut budget = self.config.read_budget_bytes;
+        loop {
+            let record = self.slab.at_mut(conn.index());
+            match rustix::net::recv(record.fd(), &mut self.receive[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return self.release(conn),
+                Ok((received, _)) if budget > received => budget -= received,
+                Ok(_) => return self.queue_read(conn),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Err(_) => return self.release(conn),
+            }
+        }
+    }
+
+    /// Closes the descriptor; the id is stale from now on.
+    pub(crate) fn release(&mut self, conn: ConnId) {
+        self.wheel.cancel(&mut self.slab, conn.index());
+        self.slab.release(conn.index());
+        self.listeners.feed();
+    }
+
+    /// The deadline of a connection has passed.
+    pub(crate) fn expire<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        if !record.flags.take(Flags::OWN_DEADLINE) {
+            if record.phase == Phase::Open {
+                handler.on_deadline(self, conn);
+            }
+            return;
+        }
+        match record.phase {
+            Phase::Connecting => self.fail_connect(conn, io::ErrorKind::TimedOut.into()),
+            Phase::Lingering => self.release(conn),
+            Phase::Draining => self.finish(conn, CloseReason::TimedOut),
+            Phase::Open if record.protocol == Protocol::HttpServer => {
+                self.http_server_timeout(handler, conn);
+            }
+            Phase::Open => self.finish(conn, CloseReason::TimedOut),
+            Phase::Closed | Phase::Free => {}
+        }
+    }
+
+    /// Starts the loop's own time-out of a connection that has just opened.
+    pub(crate) fn start_clock(&mut self, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        let (profile, protocol) = (record.profile, record.protocol);
+        let limits = self.limits(profile);
+        match protocol {
+            Protocol::Tcp if limits.idle_timeout_ms > 0 => {
+                let idle_timeout_ms = limits.idle_timeout_ms;
+                self.slab.at_mut(conn.index()).flags.set(Flags::IDLE_DEADLINE);
+                self.schedule_own(conn, idle_timeout_ms);
+            }
+            Protocol::HttpServer if limits.request_timeout_ms > 0 => {
+                let request_timeout_ms = limits.request_timeout_ms;
+                self.schedule_own(conn, request_timeout_ms);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn send(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    loop {
+        let sent = match slices {
+            [slice] => rustix::net::send(fd, slice, SEND),
+            slices => {
+                let mut control = SendAncillaryBuffer::default();
+                rustix::net::sendmsg(fd, slices, &mut control, SEND)
+            }
+        };
+        if sent != Err(Errno::INTR) {
+            return sent;
+        }
+    }
+}
