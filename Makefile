@@ -1,0 +1,37 @@
+# Thin: what happens stands in scripts/.
+.DEFAULT_GOAL := help
+.PHONY: help serve test bench lint loom interop conformance docs build clean
+
+help: ## Say what there is
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
+
+serve: ## Build Dunlin and start it; flags as in ARGS="--workers 4"
+	@scripts/serve $(ARGS)
+
+test: ## Install what tests need, then run all of them
+	@scripts/test
+
+bench: ## Measure and write docs/BENCHMARKS.md
+	@scripts/bench $(ARGS)
+
+lint: ## Format, clippy and rustdoc without a warning
+	@scripts/test format lint docs
+
+loom: ## Model-check the bus
+	@scripts/test loom
+
+interop: ## Other people's clients against the server
+	@scripts/test interop
+
+conformance: ## Other people's test suites against the codecs
+	@scripts/test conformance
+
+docs: ## Write the pages that are generated from the code
+	@scripts/docs
+
+build: ## Build the optimised binary, target/release/dunlin
+	@cargo build --locked --release -p dunlin-cli
+
+clean: ## Remove what was built and what was installed for tests
+	@cargo clean
+	@rm -rf .cache

@@ -1,0 +1,139 @@
+//! What a person at a shell sees of the real binary. What `serve` serves is for tests/interop.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use dunlin_config::Config;
+
+/// Runs `dunlin` with a text on its standard input.
+fn dunlin(arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dunlin"))
+        .args(arguments)
+        .env_remove("DUNLIN_LOG")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    // A command that refuses its arguments reads none of it.
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    child.wait_with_output().expect("the binary ends")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
+}
+
+#[test]
+fn the_default_file_it_prints_is_one_it_accepts() {
+    let default = dunlin(&["config", "default"], "");
+    assert!(default.status.success());
+    assert_eq!(Config::from_toml(&stdout(&default)).unwrap(), Config::default());
+
+    let check = dunlin(&["config", "check", "-"], &stdout(&default));
+    assert!(check.status.success(), "{}", stderr(&check));
+    assert_eq!(stdout(&check), "The file is valid.\n");
+    assert!(stderr(&check).contains("warning: client.token.hmac_secret: no client can connect"));
+}
+
+#[test]
+fn a_file_with_faults_is_answered_with_all_of_them_and_exit_code_1() {
+    let file = "[client]\nping_intervall_ms = 1\n[server]\nworkers = '4'\n";
+    let check = dunlin(&["config", "check", "-"], file);
+    assert_eq!(check.status.code(), Some(1));
+    assert_eq!(
+        stderr(&check),
+        "error: standard input has 2 faults\n  \
+         standard input:2: client.ping_intervall_ms: there is no such key\n    \
+         fix: did you mean `ping_interval_ms`?\n  \
+         standard input:4: server.workers: expected an integer from 0 to 128, found the string \"4\"\n    \
+         fix: write 4 without quotes\n"
+    );
+}
+
+#[test]
+fn an_open_address_without_keys_is_refused_with_what_to_set() {
+    let serve = dunlin(&["serve", "--client", "0.0.0.0:0"], "");
+    assert_eq!(serve.status.code(), Some(1));
+    let told = stderr(&serve);
+    assert!(told.contains("without a configuration Dunlin serves this machine alone"), "{told}");
+    assert!(told.contains("api.keys") && told.contains("client.token.hmac_secret"), "{told}");
+    assert_eq!(stdout(&serve), "");
+
+    let serve =
+        dunlin(&["serve", "--config", "-", "--client", "[::]:0"], "[client]\nanonymous = true\n");
+    assert_eq!(serve.status.code(), Some(1));
+    assert!(stderr(&serve).contains("there is nothing to keep them out"), "{}", stderr(&serve));
+}
+
+#[test]
+fn a_wrong_flag_is_answered_with_the_right_one_and_exit_code_2() {
+    let serve = dunlin(&["serve", "--clint", "127.0.0.1:0"], "");
+    assert_eq!(serve.status.code(), Some(2));
+    assert!(stderr(&serve).contains("'--client'"), "{}", stderr(&serve));
+
+    let serve = dunlin(&["serve", "--client", "localhost:8000"], "");
+    assert_eq!(serve.status.code(), Some(2));
+    assert!(stderr(&serve).contains("write 127.0.0.1:8000"), "{}", stderr(&serve));
+}
+
+#[test]
+fn a_token_is_signed_as_the_file_says() {
+    let file = "[client.token]\nhmac_secret = '0123456789abcdef'\naudience = 'push'\n";
+    let arguments =
+        ["token", "ada", "--config", "-", "--channel", "news", "--info", "{\"name\": \"Ada\"}"];
+    let token = stdout(&dunlin(&arguments, file));
+
+    let key = jsonwebtoken::DecodingKey::from_secret(b"0123456789abcdef");
+    let mut validation = jsonwebtoken::Validation::default();
+    validation.set_audience(&["push"]);
+    let decoded = jsonwebtoken::decode::<serde_json::Value>(token.trim_end(), &key, &validation);
+    let claims = decoded.expect("signed with that key").claims;
+    assert_eq!(claims["sub"], "ada");
+    assert_eq!(claims["channels"], serde_json::json!(["news"]));
+    assert_eq!(claims["info"]["name"], "Ada");
+    assert!(claims["exp"].is_u64());
+
+    let none = dunlin(&["token", "ada"], "");
+    assert_eq!(none.status.code(), Some(1));
+    assert!(stderr(&none).contains("`client.token.hmac_secret`"), "{}", stderr(&none));
+}
+
+#[test]
+fn check_ends_with_0_or_1_and_a_mending_command_where_something_stops() {
+    let one = dunlin(&["check", "1"], "");
+    assert!(one.status.success(), "{}", stdout(&one));
+    let many = dunlin(&["check", "100000000"], "");
+    assert_eq!(many.status.code(), Some(1));
+    let told = stdout(&many);
+    assert!(told.starts_with("100,000,000 connections, "), "{told}");
+    assert!(
+        told.contains("STOPS memory") && told.contains("connections_max = 100000000"),
+        "{told}"
+    );
+}
+
+#[test]
+fn output_that_goes_nowhere_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dunlin"))
+        .args(["config", "docs"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("the binary ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+}
+
+#[test]
+fn what_is_piped_has_no_colours() {
+    for arguments in [&["check", "1"][..], &["config", "check", "-"], &["completions", "fish"]] {
+        let output = dunlin(arguments, "");
+        assert!(!output.stdout.contains(&0x1b) && !output.stderr.contains(&0x1b), "{arguments:?}");
+    }
+}

@@ -1,0 +1,220 @@
+//! The repository judged by its own rules (CONTRIBUTING.md): what a reviewer should not have to say twice.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dunlin_config::{Config, docs};
+
+/// A longer module usually holds two nouns.
+const RUST_LINES_MAX: usize = 700;
+/// "How small the first example must be."
+const EXAMPLE_LINES_MAX: usize = 40;
+/// Crates that need `unsafe`; each block of theirs has a `SAFETY` comment, which clippy checks.
+const UNSAFE_CRATES: [&str; 3] = ["bench", "bus", "net"];
+
+struct Repository {
+    root: PathBuf,
+    /// Tracked text files, by their paths from the root.
+    files: Vec<(String, String)>,
+}
+
+impl Repository {
+    fn read() -> Repository {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let listed = Command::new("git").arg("-C").arg(&root).args(["ls-files", "-z"]).output();
+        let listed = listed.expect("git lists the files");
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+        let names = String::from_utf8(listed.stdout).expect("file names are UTF-8");
+        let text = |name: &str| {
+            // A file may be deleted and not yet committed; pictures and corpora are not text.
+            let text = String::from_utf8(fs::read(root.join(name)).ok()?).ok()?;
+            (!name.starts_with("fuzz/corpus/")).then(|| (name.to_owned(), text))
+        };
+        let files = names.split_terminator('\0').filter_map(text).collect();
+        Repository { root, files }
+    }
+
+    fn ending(&self, suffix: &str) -> impl Iterator<Item = (&str, &str)> {
+        let files = self.files.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        files.filter(move |(name, _)| name.ends_with(suffix))
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.files.iter().find(|(file, _)| file == name).map_or("", |(_, text)| text)
+    }
+}
+
+/// Fails with every complaint at once.
+fn judge(complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn a_rust_file_holds_one_noun() {
+    let repository = Repository::read();
+    let long = repository.ending(".rs").filter_map(|(name, text)| {
+        let lines = text.lines().count();
+        let max = if name.starts_with("crates/net/examples/") {
+            EXAMPLE_LINES_MAX
+        } else {
+            RUST_LINES_MAX
+        };
+        (lines > max).then(|| format!("{name} has {lines} lines, more than {max}"))
+    });
+    judge(&long.collect::<Vec<_>>());
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    let repository = Repository::read();
+    // In two parts, so that this file is not its own finding.
+    let marks = [
+        ("TO", "DO"),
+        ("FIX", "ME"),
+        ("XX", "X"),
+        ("todo", "!("),
+        ("unimplemented", "!("),
+        ("#[", "ignore"),
+    ]
+    .map(|(a, b)| format!("{a}{b}"));
+    let mut complaints = Vec::new();
+    for suffix in [".rs", ".py", ".mjs", ".js", ".html", ".toml", ".yml", ".sh"] {
+        for (name, text) in repository.ending(suffix) {
+            for (number, line) in (1..).zip(text.lines()) {
+                if let Some(mark) = marks.iter().find(|mark| line.contains(mark.as_str())) {
+                    complaints.push(format!("{name}:{number}: {mark}"));
+                }
+            }
+        }
+    }
+    judge(&complaints);
+}
+
+#[test]
+fn no_file_knows_the_machine_it_was_written_on() {
+    let repository = Repository::read();
+    let places = [("/ro", "ot/"), ("/ho", "me/"), ("/wo", "rk/"), ("/Us", "ers/")];
+    let places = places.map(|(a, b)| format!("{a}{b}"));
+    let mut complaints = Vec::new();
+    for (name, text) in repository.ending("") {
+        for (number, line) in (1..).zip(text.lines()) {
+            if let Some(place) = places.iter().find(|place| is_path(line, place)) {
+                complaints.push(format!("{name}:{number}: {place} is a path of one machine"));
+            }
+        }
+    }
+    judge(&complaints);
+}
+
+/// Whether a line has an absolute path below `place`; `https://host/home/` and `target/work/` are none.
+fn is_path(line: &str, place: &str) -> bool {
+    line.match_indices(place).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "._-/}*".contains(c))
+    })
+}
+
+#[test]
+fn a_crate_forbids_unsafe_unless_it_is_listed() {
+    let repository = Repository::read();
+    let roots = ["/src/lib.rs", "/src/main.rs"];
+    let mut complaints = Vec::new();
+    let mut seen = 0;
+    for (name, text) in roots.iter().flat_map(|root| repository.ending(root)) {
+        let Some(krate) = name.strip_prefix("crates/").and_then(|name| name.split('/').next())
+        else {
+            continue;
+        };
+        seen += 1;
+        let forbids = text.contains("#![forbid(unsafe_code)]");
+        if !forbids && !UNSAFE_CRATES.contains(&krate) {
+            complaints.push(format!("{name} does not say #![forbid(unsafe_code)]"));
+        }
+    }
+    assert!(seen >= 9, "only {seen} crates were found");
+    judge(&complaints);
+}
+
+#[test]
+fn every_crate_follows_the_lints_of_the_workspace() {
+    let repository = Repository::read();
+    let manifests =
+        repository.ending("/Cargo.toml").filter(|(name, _)| name.starts_with("crates/"));
+    let complaints = manifests
+        .filter(|(_, text)| !text.contains("[lints]\nworkspace = true"))
+        .map(|(name, _)| format!("{name} has no `[lints] workspace = true`"));
+    judge(&complaints.collect::<Vec<_>>());
+}
+
+#[test]
+fn generated_pages_are_current() {
+    let repository = Repository::read();
+    let page = repository.text("docs/CONFIGURATION.md");
+    assert!(page == docs::markdown(), "docs/CONFIGURATION.md is not current; run `make docs`");
+}
+
+#[test]
+fn every_configuration_in_the_docs_is_valid() {
+    let repository = Repository::read();
+    let mut complaints = Vec::new();
+    let mut judged = 0;
+    let mut judge_one = |place: String, toml: &str| {
+        judged += 1;
+        let faults = match Config::from_toml(toml) {
+            Ok(config) => config.validate().err(),
+            Err(faults) => Some(faults),
+        };
+        if let Some(faults) = faults {
+            complaints.push(format!("{place}: {faults}"));
+        }
+    };
+    for (name, text) in repository.ending(".md") {
+        for (index, block) in text.split("```toml\n").skip(1).enumerate() {
+            let toml = block.split("```").next().unwrap_or_default();
+            judge_one(format!("{name}, block {}", index + 1), toml);
+        }
+    }
+    for (name, text) in
+        repository.ending(".toml").filter(|(name, _)| name.starts_with("tests/interop/config/"))
+    {
+        judge_one(name.to_owned(), text);
+    }
+    assert!(judged > 0, "none was found");
+    judge(&complaints);
+}
+
+#[test]
+fn every_link_of_the_docs_leads_somewhere() {
+    let repository = Repository::read();
+    let mut complaints = Vec::new();
+    for (name, text) in repository.ending(".md") {
+        let folder = repository.root.join(name).parent().map(Path::to_owned).unwrap_or_default();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap_or_default();
+            let outside = target.contains("://") || target.starts_with("mailto:");
+            if !target.is_empty() && !outside && !folder.join(target).exists() {
+                complaints.push(format!("{name}: {link} is not there"));
+            }
+        }
+    }
+    judge(&complaints);
+}
+
+#[test]
+fn text_is_clean() {
+    let repository = Repository::read();
+    let mut complaints = Vec::new();
+    for suffix in [".rs", ".toml", ".md", ".py", ".mjs", "/run", "/setup", "Makefile", "/serve"] {
+        for (name, text) in repository.ending(suffix) {
+            if !text.is_empty() && !text.ends_with('\n') {
+                complaints.push(format!("{name} does not end with a newline"));
+            }
+            let dirty = |line: &str| line.ends_with([' ', '\t', '\r']);
+            if let Some((number, _)) = (1..).zip(text.split('\n')).find(|(_, line)| dirty(line)) {
+                complaints.push(format!("{name}:{number} ends with a blank"));
+            }
+        }
+    }
+    judge(&complaints);
+}
