@@ -9,6 +9,13 @@ const RETRY_MS_MAX = 8000;
 const PING_SLACK_MS = 10000;
 const POLL_TIMEOUT_S = 25;
 
+// Why something is missing, by the word the long-poll uses for it.
+const GAPS = {
+  expired: "history no longer reaches back",
+  new_stream: "the channel began anew (new epoch)",
+  no_history: "the channel keeps no history",
+};
+
 class Watcher {
   /// `on`: { state(name, detail), publication({offset, epoch, data, recovered}), note(text, bad) }
   constructor(channel, on) {
@@ -54,8 +61,7 @@ class Watcher {
     this.on.state("connected");
     const missed = result.publications ?? [];
     if (result.was_recovering && !result.recovered) {
-      const reason = result.epoch !== this.position?.epoch ? "the channel began anew (new epoch)" : "history no longer reaches back";
-      this.on.note(`not recovered: ${reason}`, true);
+      this.on.note(`not recovered: ${result.epoch === this.position?.epoch ? GAPS.expired : GAPS.new_stream}`, true);
       this.position = { epoch: result.epoch, offset: result.offset ?? 0 };
       return;
     }
@@ -68,6 +74,11 @@ class Watcher {
     const offset = publication.offset ?? 0;
     if (offset > 0) this.position = { epoch, offset };
     this.on.publication({ offset, epoch, data: publication.data, recovered });
+  }
+
+  /// The server dropped messages of ours because we were too slow to take them (a channel's `overflow` policy).
+  dropped(messages) {
+    this.on.note(`${count(messages, "message")} dropped: too slow to take them`, true);
   }
 
   positionIn(epoch) {
@@ -112,6 +123,8 @@ export class WebSocketWatcher extends Watcher {
       this.subscribed(reply.subscribe);
     } else if (reply.push?.pub) {
       this.accept(reply.push.pub);
+    } else if (reply.push?.missed) {
+      this.dropped(reply.push.missed.count);
     } else if (reply.push?.disconnect) {
       this.on.note(`server says: ${reply.push.disconnect.reason} (${reply.push.disconnect.code})`);
     } else if (reply.push?.unsubscribe) {
@@ -165,6 +178,8 @@ export class EventSourceWatcher extends Watcher {
       else this.on.note(`connected, but not subscribed to “${this.channel}”`, true);
     } else if (push.pub) {
       this.accept(push.pub);
+    } else if (push.missed) {
+      this.dropped(push.missed.count);
     } else if (push.disconnect) {
       this.on.note(`server says: ${push.disconnect.reason} (${push.disconnect.code})`);
     } else if (push.unsubscribe && push.unsubscribe.code >= 2500) {
@@ -207,9 +222,13 @@ export class LongPollWatcher extends Watcher {
     const missed = this.attempts > 0;
     this.attempts = 0;
     this.on.state("connected", "waiting for the next answer");
-    for (const gap of answer.gap ?? []) this.on.note(`not recovered: ${gap.reason ?? "history no longer reaches back"}`, true);
+    for (const { reason } of answer.gap ?? []) this.on.note(`not recovered: ${GAPS[reason] ?? reason}`, true);
     if (missed && !answer.gap?.length) this.on.note(publications.length ? `recovered ${count(publications.length, "missed message")}` : "recovered, nothing was missed");
-    for (const publication of publications) this.accept(publication, publication.epoch, missed);
+    const { epoch } = answer.positions[this.channel];
+    for (const publication of publications) {
+      if (publication.missed) this.dropped(publication.missed);
+      else this.accept(publication, epoch, missed);
+    }
   }
 
   hangUp() {

@@ -31,7 +31,7 @@ await scenario("every transport delivers the same messages with the same offsets
     while ((seen.poll ?? []).length < MESSAGES) {
       const answer = (await server.get(`/connection/poll?channel=news&timeout=5&cursor=${encodeURIComponent(cursor)}`)).json();
       assert.deepEqual(answer.gap ?? [], []);
-      for (const publication of answer.publications) note("poll", publication.epoch)(publication);
+      for (const publication of answer.publications) note("poll", answer.positions.news.epoch)(publication);
       cursor = answer.cursor;
     }
   })();

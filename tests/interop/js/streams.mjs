@@ -3,7 +3,7 @@
 import { assert, exchange, range, scenario, until, watch } from "./dunlin.mjs";
 
 for (const transport of ["http_stream", "sse"]) {
-  await scenario(`${transport}: subscribe, publish, history, presence, send, unsubscribe through emulation`, async (t) => {
+  await scenario(`${transport}: subscribe, publish, history, presence, unsubscribe through emulation`, async (t) => {
     const server = await t.server({ config: "presence.toml", workers: 4 });
     const client = await t.client(server, transport);
     const bystander = await watch(await t.client(server), "room");
@@ -18,7 +18,6 @@ for (const transport of ["http_stream", "sse"]) {
     const history = await room.subscription.history({ limit: 10 });
     assert.deepEqual(history.publications.map(({ data }) => data.n), [1, 2]);
     assert.equal((await room.subscription.presenceStats()).numClients, 2);
-    await client.send({ note: "no answer wanted" });
     room.subscription.unsubscribe();
     await until(async () => (await bystander.subscription.presenceStats()).numClients === 1, "the unsubscription");
   });
@@ -65,7 +64,7 @@ await scenario("emulation: a stale or invented session is recognised, never mis-
   const command = JSON.stringify({ id: 9, publish: { channel: "news", data: "from a ghost" } });
   for (const body of [{ session, node, data: command }, { session: "1", node, data: command }, { session: "nonsense", node: "", data: command }]) {
     const { status } = await exchange(server.clientPort, "POST", "/emulation", JSON.stringify(body));
-    assert([204, 400, 404].includes(status), `/emulation answered ${status}`);
+    assert.equal(status, 404);
   }
   await server.publish("news", "from the backend");
   await victim.received(1);

@@ -1,6 +1,6 @@
 // centrifuge-js over WebSocket, and a bare WebSocket for what centrifuge-js would never send.
 
-import { assert, range, scenario, until, watch } from "./dunlin.mjs";
+import { WebSocket, assert, range, scenario, until, watch } from "./dunlin.mjs";
 
 await scenario("websocket: what the API publishes reaches a subscriber with the offset and epoch it was answered", async (t) => {
   const server = await t.server();
@@ -69,14 +69,13 @@ await scenario("websocket: presence is off until it is configured (error 108, no
   await assert.rejects(news.subscription.presenceStats(), { code: 108 });
 });
 
-await scenario("websocket: a message sent without asking for an answer disturbs nothing", async (t) => {
+await scenario("websocket: send, which no server without a handler can take, is told so for good (3508, not available)", async (t) => {
   const server = await t.server();
   const client = await t.client(server);
-  const news = await watch(client, "news");
   await client.send({ telemetry: [1, 2, 3] });
-  await server.publish("news", {});
-  await news.received(1);
-  assert.equal(client.state, "connected");
+  await until(() => client.state === "disconnected", "the disconnect");
+  assert.equal(client.disconnects.at(-1).code, 3508);
+  assert.match(client.disconnects.at(-1).reason, /send/);
 });
 
 await scenario("websocket: after unsubscribe nothing arrives, and the channel can be subscribed anew", async (t) => {
@@ -174,4 +173,18 @@ await scenario("websocket: the API subscribes and unsubscribes a client by its i
   await server.api("unsubscribe", { user: "", client: client.id, channel: "given" });
   await until(() => heard.length === 3, "the end of the subscription");
   assert.deepEqual(heard.map(({ event, channel }) => `${event} ${channel}`), ["subscribed given", "publication given", "unsubscribed given"]);
+});
+
+await scenario("websocket: compression, where configured, carries large messages both ways", async (t) => {
+  const server = await t.server({ config: "impatient.toml" });
+  const socket = await t.socket(server);
+  assert.match(socket.extensions, /permessage-deflate/);
+  const data = { text: "all work and no play ".repeat(1400) };
+  socket.say({ id: 1, connect: {} }, { id: 2, subscribe: { channel: "news" } }, { id: 3, publish: { channel: "news", data } });
+  const { push } = await until(() => socket.lines.find((line) => line.push), "the publication");
+  assert.deepEqual(push.pub.data, data);
+  const plain = await watch(await t.client(server, "websocket", { websocket: class extends WebSocket { constructor(url) { super(url, { perMessageDeflate: false }); } } }), "news");
+  await server.publish("news", data);
+  await plain.received(1);
+  await until(() => socket.lines.filter((line) => line.push).length === 2, "the second publication");
 });

@@ -29,7 +29,7 @@ def not_a_command(server):
         with connected_then(server, message) as connection:
             code, _ = connection.close_code()
             assert code == 3501, (message[:60], code)
-    until(lambda: server.counted("3501|bad_request|bad request") >= 15, "each to be counted in /metrics")
+    until(lambda: server.counted("dunlin_client_disconnects_total") >= 15, "each to be counted in /metrics")
 
 
 @scenario("bad commands: unknown fields are ignored, unknown methods answered 104", config="impatient.toml")
@@ -61,7 +61,7 @@ def limits(server):
         assert ask(31, publish={"channel": "x" * 65, "data": 1}) == 107
         assert ask(32, publish={"channel": "c1", "data": "x" * 33_000}) in (106, 107)
         assert ask(33, publish={"channel": "c1", "data": 1}) is None
-    until(lambda: server.counted("(?i)limit|subscriptions|channel_(bytes|name)|publication_bytes") >= 2, "the refusals to be counted in /metrics")
+    until(lambda: server.counted("dunlin_client_command_errors_total") >= 3, "the refusals to be counted in /metrics")
 
 
 @scenario("bad API calls: each has an error that names what is wrong, none ends the server", config="impatient.toml")
@@ -118,7 +118,7 @@ def silent_crowd(server):
         for _ in range(crowd):
             connection = stack.enter_context(socket.socket())
             connection.connect(("127.0.0.1", server.client_port))
-        until(lambda: server.counted("(?i)connections") >= crowd, "all to be accepted")
+        until(lambda: server.counted(r"dunlin_connections\{") >= crowd, "all to be accepted")
         cost = server.memory_bytes() - before
         assert cost < crowd * 300, f"{crowd} silent connections cost {cost} bytes"
     until(lambda: server.memory_bytes() - before < crowd * 300, "the memory to stay bounded")
@@ -139,7 +139,7 @@ def door(server):
             with contextlib.suppress(TimeoutError):
                 turned_away += not connection.receive() or b"503" in connection.buffer
         assert turned_away >= 15, f"{turned_away} of 60 were turned away with a limit of 40"
-    until(lambda: server.counted("(?i)refus|reject|limit") >= turned_away, "the refusals to be counted in /metrics")
+    until(lambda: server.counted("dunlin_connections_refused_total") >= turned_away, "the refusals to be counted in /metrics")
     until(lambda: server.exchange("GET /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")[0] == 404, "the door to open again")
     path.unlink()
 

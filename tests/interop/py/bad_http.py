@@ -64,7 +64,7 @@ def malformed(server):
             elif not connection.closed() or connection.buffer:
                 wrong.append(f"{what}: more came after the answer: {connection.buffer[:100]!r}")
     assert not wrong, "\n".join(wrong)
-    until(lambda: server.counted("(?i)error|refus|malformed|bad") >= len(MALFORMED), "each to be counted in /metrics")
+    until(lambda: server.counted("dunlin_protocol_errors_total") >= len(MALFORMED), "each to be counted in /metrics")
 
 
 @scenario("bad HTTP: no malformed request smuggles a second one in", config="impatient.toml")
@@ -138,7 +138,7 @@ def silence(server):
             status, _, _ = connection.response()
             assert status in (None, 408), (half, status)
             connection.closed()
-    until(lambda: server.counted("(?i)time.?out") >= len(halves) * 40, "each time-out to be counted in /metrics")
+    until(lambda: server.counted("dunlin_connections_timed_out_total") >= len(halves) * 40, "each time-out to be counted in /metrics")
 
 
 @scenario("bad HTTP: a head that trickles in, a byte at a time, does not outlive its time-out", config="impatient.toml")

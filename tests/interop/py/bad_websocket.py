@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import zlib
 
 from dunlin import beside_a_witness, frame, handshake, main, scenario, until
 
@@ -63,6 +64,7 @@ def handshakes(server):
         elif status == 426 and "sec-websocket-version: 13" not in head.lower():
             wrong.append(f"{what}: 426 does not name version 13 (RFC 6455 §4.4)")
     assert not wrong, "\n".join(wrong)
+    until(lambda: server.counted("dunlin_http_request_errors_total") >= len(HANDSHAKES), "each to be counted in /metrics")
 
 
 @scenario("bad WebSocket: every bad frame ends its connection with the code for it", config="impatient.toml")
@@ -78,14 +80,12 @@ def frames(server):
                 wrong.append(f"{what}: closed with {code} instead of {expected}")
             connection.closed()
     assert not wrong, "\n".join(wrong)
-    until(lambda: server.counted("(?i)error|refus|malformed|bad") >= len(FRAMES) - 1, "each to be counted in /metrics")
+    until(lambda: server.counted("dunlin_protocol_errors_total") >= len(FRAMES) - 1, "each to be counted in /metrics")
 
 
 @scenario("bad WebSocket: a compressed bomb is refused by its inflated size (1009)", config="impatient.toml")
 @beside_a_witness
 def bomb(server):
-    import zlib
-
     compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
     packed = compressor.compress(b" " * (64 << 20)) + compressor.flush(zlib.Z_SYNC_FLUSH)
     packed = packed.removesuffix(b"\0\0\xff\xff")
@@ -149,7 +149,7 @@ def slow_reader(server):
         # The history of 100 × 30 KB is there anyway; each reader may have 128 KiB, shared frames counted once.
         allowed = 100 * 30_000 + SLOW * 131_072 + (8 << 20)
         assert peak - before < allowed, f"the flood cost {peak - before} bytes, allowed are {allowed}"
-        until(lambda: server.counted("(?i)slow") >= SLOW, "the slow readers to be counted in /metrics")
+        until(lambda: server.counted("dunlin_slow_client_disconnects_total") >= SLOW, "the slow readers to be counted in /metrics")
         code, reason = readers[0].close_code()
         assert code in (3008, None), (code, reason)
 
