@@ -49,8 +49,8 @@ pub struct Limits {
     /// Length of a channel's name.
     #[schemars(range(min = 1, max = 1_024), extend("x-applies" = LIVE))]
     pub channel_bytes_max: usize,
-    /// Channels in existence, those without a subscriber but with history included, all workers
-    /// together.
+    /// Channels one worker may have subscribers of, and channels one worker may be the home of, those
+    /// without a subscriber but with history included.
     #[schemars(range(min = 1, max = 1_000_000_000), extend("x-applies" = LIVE))]
     pub channels_max: u32,
     /// Bytes that wait for one client to read them; beyond it the channel's `overflow` policy acts.
@@ -76,10 +76,10 @@ pub struct Limits {
     /// Messages that fit the ring from one worker to another; a power of two.
     #[schemars(range(min = 16, max = 1_048_576), extend("x-applies" = RESTART))]
     pub bus_slots: u32,
-    /// Messages a worker holds back for another whose ring is full; beyond it they are refused, and
+    /// Bytes a worker holds back for another whose ring is full; beyond it messages are refused, and
     /// whoever misses one is told.
-    #[schemars(range(min = 16, max = 16_777_216), extend("x-applies" = RESTART))]
-    pub bus_backlog_messages_max: u32,
+    #[schemars(range(min = 65_536), extend("x-applies" = RESTART))]
+    pub bus_backlog_bytes_max: usize,
     /// How long a worker waits for another worker's answer.
     #[schemars(range(min = 10, max = 600_000), extend("x-applies" = LIVE))]
     pub bus_request_timeout_ms: u64,
@@ -106,7 +106,7 @@ impl Default for Limits {
             publication_bytes_max: 512 * KIB,
             subscriptions_per_client_max: 128,
             channel_bytes_max: 255,
-            channels_max: 4_000_000,
+            channels_max: 2_000_000,
             outbox_bytes_max: MIB,
             pending_bytes_max: GIB,
             history_bytes_max: GIB,
@@ -114,7 +114,7 @@ impl Default for Limits {
             recovery_messages_max: 1_000,
             idempotency_keys_max: 1_000_000,
             bus_slots: 4_096,
-            bus_backlog_messages_max: 65_536,
+            bus_backlog_bytes_max: 64 * MIB,
             bus_request_timeout_ms: 5_000,
         }
     }
