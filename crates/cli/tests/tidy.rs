@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dunlin_config::{Config, docs};
+use dunlin_config::{Config, docs, schema};
 
 /// A longer module usually holds two nouns.
 const RUST_LINES_MAX: usize = 700;
@@ -152,6 +152,52 @@ fn generated_pages_are_current() {
     let repository = Repository::read();
     let page = repository.text("docs/CONFIGURATION.md");
     assert!(page == docs::markdown(), "docs/CONFIGURATION.md is not current; run `make docs`");
+}
+
+/// What stands between backticks in docs, comments and messages.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+#[test]
+fn every_key_that_is_named_somewhere_exists() {
+    let repository = Repository::read();
+    let is_key = |name: &str| {
+        let legal = |c: char| c.is_ascii_lowercase() || c == '_' || c == '.';
+        let mut steps = name.split('.');
+        let section = steps.next().and_then(|section| schema::root().find(section));
+        section.is_some()
+            && name.contains('.')
+            && name.chars().all(legal)
+            && ![".rs", ".proto"].iter().any(|file| name.ends_with(file))
+    };
+    let mut complaints = Vec::new();
+    let mut seen = 0;
+    for (name, text) in repository.ending(".md").chain(repository.ending(".rs")) {
+        for key in quoted(text).filter(|quoted| is_key(quoted)) {
+            seen += 1;
+            if schema::root().find(key).is_none() {
+                complaints.push(format!("{name} names `{key}`, which is no key"));
+            }
+        }
+    }
+    assert!(seen > 50, "only {seen} were found");
+    judge(&complaints);
+}
+
+#[test]
+fn every_metric_that_the_docs_name_exists() {
+    let repository = Repository::read();
+    let metrics = repository.text("crates/server/src/metrics.rs");
+    let mut complaints = Vec::new();
+    for (name, text) in repository.ending(".md") {
+        for metric in quoted(text).filter_map(|quoted| quoted.strip_prefix("dunlin_")) {
+            if !metrics.contains(&format!("\"{metric}\"")) {
+                complaints.push(format!("{name} names dunlin_{metric}, which is no metric"));
+            }
+        }
+    }
+    judge(&complaints);
 }
 
 #[test]
