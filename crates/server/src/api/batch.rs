@@ -1,0 +1,65 @@
+//! A batch: many commands in one request.
+
+use std::borrow::Cow;
+
+use dunlin_protocol::json::{self, Pairs};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::error::{ApiError, ApiErrorCode};
+use super::method::{Method, unknown};
+use super::request::Request;
+
+/// The body of `POST /api/batch`.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    /// The commands in order. A command that is wrong is answered with its error and disturbs no other.
+    pub commands: Vec<Result<Request<'a>, ApiError>>,
+    /// Whether the caller lets them be carried out in any order. Otherwise each begins when the one before has ended.
+    pub parallel: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a batch")]
+struct Body<'a> {
+    #[serde(borrow, default, deserialize_with = "json::nullable")]
+    commands: Vec<&'a RawValue>,
+    #[serde(default, deserialize_with = "json::nullable")]
+    parallel: bool,
+}
+
+impl<'a> Batch<'a> {
+    /// Reads the body.
+    ///
+    /// # Errors
+    /// "bad request" if the body is not a batch. What is wrong with a command is its own error.
+    pub fn parse(body: &'a [u8]) -> Result<Batch<'a>, ApiError> {
+        if body.trim_ascii().is_empty() {
+            return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
+        }
+        let body: Body<'a> = json::from_slice(body)?;
+        let commands = body.commands.iter().enumerate().map(|(at, raw)| command(at, raw));
+        Ok(Batch { commands: commands.collect(), parallel: body.parallel })
+    }
+}
+
+fn command(at: usize, raw: &RawValue) -> Result<Request<'_>, ApiError> {
+    let named = json::from_slice::<Pairs<'_, &RawValue>>(raw.get().as_bytes()).unwrap_or_default();
+    // As in Go's JSON, a member that is null is one that is not there.
+    let mut given = named.0.into_iter().filter(|(_, body)| body.get() != "null");
+    let (Some((name, body)), None) = (given.next(), given.next()) else {
+        return Err(ApiErrorCode::BadRequest.because(format_args!(
+            "commands[{at}] should be an object of one method and its request"
+        )));
+    };
+    let Some(method) = Method::of(&name) else { return Err(unknown(&name)) };
+    Request::parse(method, body.get().as_bytes()).map_err(|error| located(at, method.name(), error))
+}
+
+/// Says which command of the batch an error is about.
+fn located(at: usize, method: &str, mut error: ApiError) -> ApiError {
+    if let Some((standard, why)) = error.message.split_once(": ") {
+        error.message = Cow::Owned(format!("{standard}: commands[{at}].{method}: {why}"));
+    }
+    error
+}

@@ -1,0 +1,146 @@
+//! Errors of the API and their codes, which are Centrifugo's.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use dunlin_protocol::Malformed;
+use dunlin_protocol::centrifuge;
+use dunlin_protocol::json::Object;
+
+/// Why a command was not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ApiErrorCode {
+    /// Something broke inside the server, or was too busy; the command may be repeated.
+    Internal = 100,
+    /// The channel belongs to a namespace that is not configured.
+    UnknownChannel = 102,
+    /// There is no such method.
+    NotFound = 104,
+    /// A limit would be exceeded.
+    LimitExceeded = 106,
+    /// The request makes no sense; repeating it does not help.
+    BadRequest = 107,
+    /// The feature is switched off for this channel, or not part of this server.
+    NotAvailable = 108,
+    /// The stream no longer holds what follows the given position, or belongs to another epoch.
+    UnrecoverablePosition = 112,
+}
+
+impl ApiErrorCode {
+    /// The number in the answer.
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// The standard text.
+    pub const fn text(self) -> &'static str {
+        match self {
+            ApiErrorCode::Internal => "internal server error",
+            ApiErrorCode::UnknownChannel => "unknown channel",
+            ApiErrorCode::NotFound => "not found",
+            ApiErrorCode::LimitExceeded => "limit exceeded",
+            ApiErrorCode::BadRequest => "bad request",
+            ApiErrorCode::NotAvailable => "not available",
+            ApiErrorCode::UnrecoverablePosition => "unrecoverable position",
+        }
+    }
+
+    /// The error with a text of its own: the standard text, a colon, and what exactly is wrong.
+    pub fn because(self, why: impl fmt::Display) -> ApiError {
+        ApiError {
+            code: self.code(),
+            message: Cow::Owned(format!("{}: {why}", self.text())),
+            malformed: false,
+        }
+    }
+}
+
+/// The error in an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// See [`ApiErrorCode`].
+    pub code: u32,
+    /// For people; programs go by the code.
+    pub message: Cow<'static, str>,
+    malformed: bool,
+}
+
+impl ApiError {
+    /// The error of a body that is not the request it should be.
+    pub(super) fn malformed(why: impl fmt::Display) -> ApiError {
+        ApiError { malformed: true, ..ApiErrorCode::BadRequest.because(why) }
+    }
+
+    /// HTTP status of an answer that is this error: 400 if the body is no request of the method, else 200.
+    pub const fn status(&self) -> u16 {
+        if self.malformed { 400 } else { 200 }
+    }
+
+    /// HTTP status for a caller who wants errors as statuses (`X-Centrifugo-Error-Mode: transport`).
+    pub const fn transport_status(&self) -> u16 {
+        match self.code {
+            102 | 104 => 404,
+            106 => 429,
+            107 | 108 => 400,
+            112 => 416,
+            _ => 500,
+        }
+    }
+
+    /// Writes `{"code":…,"message":"…"}`: the value of `error`, or the whole body for a caller who wants errors as
+    /// statuses.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let mut error = Object::begin(out);
+        error.integer("code", self.code).string("message", &self.message);
+        error.end();
+    }
+}
+
+impl From<ApiErrorCode> for ApiError {
+    fn from(code: ApiErrorCode) -> Self {
+        ApiError { code: code.code(), message: Cow::Borrowed(code.text()), malformed: false }
+    }
+}
+
+impl From<Malformed> for ApiError {
+    fn from(malformed: Malformed) -> Self {
+        if malformed.field.is_empty() && malformed.why.contains(" at line ") {
+            return ApiError::malformed(format_args!(
+                "the body is not the JSON object it should be: {malformed}"
+            ));
+        }
+        ApiError::malformed(malformed)
+    }
+}
+
+impl From<dunlin_hub::Error> for ApiError {
+    fn from(error: dunlin_hub::Error) -> Self {
+        use dunlin_hub::Error as Hub;
+        match error {
+            Hub::ChannelName | Hub::PublicationTooLarge | Hub::NoSession => {
+                ApiErrorCode::BadRequest.because(error)
+            }
+            Hub::BadRequest => ApiErrorCode::BadRequest.into(),
+            Hub::NotAvailable => ApiErrorCode::NotAvailable.because(error),
+            Hub::LimitExceeded => ApiErrorCode::LimitExceeded.into(),
+            Hub::UnrecoverablePosition(_) => ApiErrorCode::UnrecoverablePosition.into(),
+            _ => ApiErrorCode::Internal.because(error),
+        }
+    }
+}
+
+impl From<centrifuge::Error<'static>> for ApiError {
+    /// The codes both protocols have are the same.
+    fn from(error: centrifuge::Error<'static>) -> Self {
+        ApiError { code: error.code, message: error.message, malformed: false }
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)
+    }
+}
+
+impl std::error::Error for ApiError {}

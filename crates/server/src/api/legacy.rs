@@ -1,0 +1,137 @@
+//! The single endpoint of older libraries: `POST /api` with one or more `{"method":"…","params":{…}}`.
+//!
+//! These libraries were written for servers that ignore members they do not know and do not look at the case of
+//! names, and they send such members. So does this endpoint what those servers did; everywhere else a member that
+//! is not known is an error.
+
+use dunlin_protocol::json::{self, Object, Pairs};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::error::{ApiError, ApiErrorCode};
+use super::method::{Method, unknown};
+use super::request::Request;
+
+/// One command of the single endpoint.
+#[derive(Debug)]
+pub struct Legacy {
+    /// Repeated in the reply; 0: none.
+    pub id: u32,
+    method: Result<Method, ApiError>,
+    /// The request, in the words of the method's own endpoint.
+    params: Vec<u8>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object of method and params")]
+struct Body<'a> {
+    #[serde(default, deserialize_with = "json::nullable")]
+    id: u32,
+    #[serde(borrow, default)]
+    method: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    params: Option<&'a RawValue>,
+}
+
+impl Legacy {
+    /// Reads the body: objects one after the other, with or without line ends between them.
+    ///
+    /// # Errors
+    /// "bad request" if the body is anything else.
+    pub fn parse(body: &[u8]) -> Result<Vec<Legacy>, ApiError> {
+        let mut commands = Vec::new();
+        for raw in serde_json::Deserializer::from_slice(body).into_iter::<&RawValue>() {
+            let raw = raw.map_err(|error| {
+                ApiError::malformed(format_args!(
+                    "the body is not a sequence of JSON objects: {error}"
+                ))
+            })?;
+            let command: Body<'_> = json::from_slice(raw.get().as_bytes())?;
+            let method = method(command.method.map_or("", RawValue::get));
+            let params = match (&method, command.params) {
+                (Ok(method), Some(params)) => known(*method, params)?,
+                _ => b"{}".to_vec(),
+            };
+            commands.push(Legacy { id: command.id, method, params });
+        }
+        if commands.is_empty() {
+            return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
+        }
+        Ok(commands)
+    }
+
+    /// The method, if there is such a one.
+    pub fn method(&self) -> Option<Method> {
+        self.method.as_ref().ok().copied()
+    }
+
+    /// The command.
+    ///
+    /// # Errors
+    /// As of [`Request::parse`], and "not found" for a method there is not.
+    pub fn request(&self) -> Result<Request<'_>, ApiError> {
+        Request::parse(self.method.clone()?, &self.params)
+    }
+}
+
+/// A name in any case, or a number; nothing at all is the number 0, which is publish.
+fn method(raw: &str) -> Result<Method, ApiError> {
+    if raw.is_empty() {
+        return Ok(Method::Publish);
+    }
+    if let Ok(name) = serde_json::from_str::<String>(raw) {
+        return Method::of(&name.to_ascii_lowercase()).ok_or_else(|| unknown(&name));
+    }
+    match serde_json::from_str(raw) {
+        Ok(number) => Method::of_number(number).ok_or_else(|| unknown(raw)),
+        Err(_) => Err(ApiErrorCode::BadRequest.because("method: should be a string")),
+    }
+}
+
+/// The parameters that the method has today, under today's names.
+fn known(method: Method, params: &RawValue) -> Result<Vec<u8>, ApiError> {
+    let given: Pairs<'_, &RawValue> = json::from_slice(params.get().as_bytes())?;
+    let mut out = Vec::with_capacity(params.get().len());
+    let mut object = Object::begin(&mut out);
+    for (name, value) in given.iter() {
+        let name = name.to_ascii_lowercase();
+        let name = if name == "clientwhitelist" { "whitelist" } else { name.as_str() };
+        if fields(method).contains(&name) {
+            object.raw(name, value.get().as_bytes());
+        }
+    }
+    object.end();
+    Ok(out)
+}
+
+/// Members of a request that libraries of the single endpoint know.
+const fn fields(method: Method) -> &'static [&'static str] {
+    match method {
+        Method::Publish => {
+            &["channel", "data", "b64data", "skip_history", "tags", "idempotency_key"]
+        }
+        Method::Broadcast => {
+            &["channels", "data", "b64data", "skip_history", "tags", "idempotency_key"]
+        }
+        Method::Subscribe => &[
+            "user",
+            "channel",
+            "client",
+            "session",
+            "info",
+            "b64info",
+            "data",
+            "b64data",
+            "recover_since",
+            "expire_at",
+            "override",
+        ],
+        Method::Unsubscribe => &["user", "channel", "client", "session"],
+        Method::Disconnect => &["user", "client", "session", "whitelist", "disconnect"],
+        Method::Refresh => &["user", "client", "session", "expired", "expire_at", "info"],
+        Method::Presence | Method::PresenceStats | Method::HistoryRemove => &["channel"],
+        Method::History => &["channel", "limit", "since", "reverse"],
+        Method::Channels => &["pattern"],
+        Method::Info => &[],
+    }
+}

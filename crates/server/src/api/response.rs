@@ -1,0 +1,179 @@
+//! Responses: what became of commands, written as JSON.
+
+use std::sync::Arc;
+
+use dunlin_hub::{ChannelSummary, ClientInfo, History, Info, PresenceStats, Published};
+use dunlin_protocol::centrifuge::{write_epoch, write_presence, write_publications};
+use dunlin_protocol::json::Object;
+
+use super::error::ApiError;
+use super::method::Method;
+
+/// What became of a command that was carried out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Done, with nothing more to say.
+    Done,
+    /// The publication's place.
+    Published(Published),
+    /// What became of each publication, in the order of the channels.
+    Broadcast(Vec<Result<Published, ApiError>>),
+    /// Who is in the channel.
+    Presence(Vec<Arc<ClientInfo>>),
+    /// How many are in the channel.
+    PresenceStats(PresenceStats),
+    /// Publications of the past.
+    History(History),
+    /// Channels with subscribers.
+    Channels(Vec<ChannelSummary>),
+    /// What this server holds.
+    Info(Info),
+}
+
+/// What became of a command.
+pub type Answer = Result<Outcome, ApiError>;
+
+/// What `info` says about this server beside what it holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NodeFacts<'a> {
+    /// Unique for this life of the server.
+    pub uid: &'a str,
+    /// For people.
+    pub name: &'a str,
+    /// Of the program.
+    pub version: &'a str,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+}
+
+/// Writes the answer to `POST /api/METHOD`.
+pub fn write_response(out: &mut Vec<u8>, answer: &Answer, node: &NodeFacts<'_>) {
+    let mut response = Object::begin(out);
+    match answer {
+        Ok(outcome) => outcome.write(response.key("result"), node),
+        Err(error) => error.write(response.key("error")),
+    }
+    response.end();
+}
+
+/// Writes the answer to `POST /api/batch`: a reply for each command, in order. The method is `None` where the command
+/// had none.
+pub fn write_batch(out: &mut Vec<u8>, replies: &[(Option<Method>, Answer)], node: &NodeFacts<'_>) {
+    let mut response = Object::begin(out);
+    let list = response.key("replies");
+    list.push(b'[');
+    for (at, (method, answer)) in replies.iter().enumerate() {
+        if at > 0 {
+            list.push(b',');
+        }
+        let mut reply = Object::begin(list);
+        match (answer, method) {
+            (Ok(outcome), Some(method)) => outcome.write(reply.key(method.name()), node),
+            (Ok(_), None) => {}
+            (Err(error), _) => error.write(reply.key("error")),
+        }
+        reply.end();
+    }
+    list.push(b']');
+    response.end();
+}
+
+/// Writes the answer to `POST /api`: a reply a line for each command, in order, with its id.
+pub fn write_legacy(out: &mut Vec<u8>, replies: &[(u32, Answer)], node: &NodeFacts<'_>) {
+    for (at, (id, answer)) in replies.iter().enumerate() {
+        if at > 0 {
+            out.push(b'\n');
+        }
+        let mut reply = Object::begin(out);
+        if *id > 0 {
+            reply.integer("id", *id);
+        }
+        match answer {
+            Ok(outcome) => outcome.write(reply.key("result"), node),
+            Err(error) => error.write(reply.key("error")),
+        }
+        reply.end();
+    }
+}
+
+impl Outcome {
+    fn write(&self, out: &mut Vec<u8>, node: &NodeFacts<'_>) {
+        match self {
+            Outcome::Done => out.extend_from_slice(b"{}"),
+            Outcome::Published(published) => write_published(out, published),
+            Outcome::Broadcast(responses) => {
+                let mut result = Object::begin(out);
+                let list = result.key("responses");
+                list.push(b'[');
+                for (at, response) in responses.iter().enumerate() {
+                    if at > 0 {
+                        list.push(b',');
+                    }
+                    let mut object = Object::begin(list);
+                    match response {
+                        Ok(published) => write_published(object.key("result"), published),
+                        Err(error) => error.write(object.key("error")),
+                    }
+                    object.end();
+                }
+                list.push(b']');
+                result.end();
+            }
+            Outcome::Presence(present) => {
+                let mut result = Object::begin(out);
+                write_presence(result.key("presence"), present);
+                result.end();
+            }
+            Outcome::PresenceStats(stats) => {
+                let mut result = Object::begin(out);
+                result.integer("num_clients", stats.clients).integer("num_users", stats.users);
+                result.end();
+            }
+            Outcome::History(history) => {
+                let mut result = Object::begin(out);
+                write_publications(result.key("publications"), &history.publications);
+                write_epoch(result.key("epoch"), history.position.epoch);
+                result.integer("offset", history.position.offset);
+                result.end();
+            }
+            Outcome::Channels(channels) => {
+                let mut result = Object::begin(out);
+                let mut object = Object::begin(result.key("channels"));
+                for channel in channels {
+                    let mut info = Object::begin(object.text_key(&channel.name));
+                    info.integer("num_clients", channel.clients);
+                    info.end();
+                }
+                object.end();
+                result.end();
+            }
+            Outcome::Info(info) => {
+                let mut result = Object::begin(out);
+                let list = result.key("nodes");
+                list.push(b'[');
+                let mut object = Object::begin(list);
+                object.string("uid", node.uid).string("name", node.name);
+                object.string("version", node.version);
+                object.integer("num_clients", info.clients).integer("num_users", info.users);
+                object.integer("num_channels", info.channels).integer("uptime", node.uptime_s);
+                object.integer("num_subs", info.subscriptions);
+                object.end();
+                list.push(b']');
+                result.end();
+            }
+        }
+    }
+}
+
+/// Offset and epoch; nothing of a publication that has no place, because its channel keeps no history.
+fn write_published(out: &mut Vec<u8>, published: &Published) {
+    let position = published.position;
+    let mut result = Object::begin(out);
+    if position.offset > 0 {
+        result.integer("offset", position.offset);
+    }
+    if !position.epoch.is_none() {
+        write_epoch(result.key("epoch"), position.epoch);
+    }
+    result.end();
+}

@@ -1,0 +1,451 @@
+//! What libraries send and shells type, and what they are answered.
+
+use std::sync::Arc;
+
+use dunlin_hub::{
+    ChannelOptions, ChannelSummary, ClientInfo, Epoch, History, HistoryFilter, Info, PresenceStats,
+    Publication, Published, SessionId, StreamPosition,
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::request::{Message, Target};
+use super::*;
+
+fn parse(method: Method, body: &str) -> Result<Request<'_>, String> {
+    Request::parse(method, body.as_bytes()).map_err(|error| error.to_string())
+}
+
+fn publish(body: &str) -> Result<Message<'_>, String> {
+    match parse(Method::Publish, body)? {
+        Request::Publish(request) => Ok(request.message),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn client() -> SessionId {
+    SessionId::from_u64(9_007_199_254_740_991).unwrap()
+}
+
+fn position(offset: u64, epoch: u64) -> StreamPosition {
+    StreamPosition { offset, epoch: Epoch::from_u64(epoch) }
+}
+
+fn published(offset: u64) -> Published {
+    Published { position: position(offset, 10), suppressed: false }
+}
+
+fn written(answer: &Answer) -> Value {
+    let node = NodeFacts { uid: "u", name: "host", version: "0.1.0", uptime_s: 7 };
+    let mut out = Vec::new();
+    write_response(&mut out, answer, &node);
+    serde_json::from_slice(&out).unwrap()
+}
+
+#[test]
+fn publish_as_the_walkthrough_has_it() {
+    let Request::Publish(request) =
+        parse(Method::Publish, r#"{"channel": "chat", "data": {"text": "hello"}}"#).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(request.channel, "chat");
+    let publish = request.message.to_publish();
+    assert_eq!(&*publish.data, br#"{"text": "hello"}"#);
+    assert_eq!(publish.idempotency_key, None);
+}
+
+#[test]
+fn publish_with_everything() {
+    let message = publish(
+        r#"{"channel":"a","data":[1],"skip_history":true,"tags":{"k":"v"},"idempotency_key":"once",
+            "delta":true,"version":7,"version_epoch":"e"}"#,
+    )
+    .unwrap();
+    let publish = message.to_publish();
+    assert!(publish.skip_history);
+    assert_eq!(&*publish.tags, [("k".into(), "v".into())]);
+    assert_eq!(publish.idempotency_key.as_deref(), Some("once"));
+    assert_eq!((publish.version, &*publish.version_epoch), (7, "e"));
+}
+
+#[test]
+fn a_payload_written_over_several_lines_becomes_one() {
+    let message = publish("{\"channel\":\"a\",\"data\":{\r\n  \"text\": \"x  y\"\n}}").unwrap();
+    assert_eq!(message.data.as_bytes(), br#"{"text":"x  y"}"#);
+    let message = publish(r#"{"channel":"a","data":null}"#).unwrap();
+    assert_eq!(message.data.as_bytes(), b"null");
+}
+
+#[test]
+fn base64_is_taken_if_it_holds_json() {
+    let message = publish(r#"{"channel":"a","b64data":"eyJhIjoxfQ=="}"#).unwrap();
+    assert_eq!(message.data.as_bytes(), br#"{"a":1}"#);
+    let error = publish(r#"{"channel":"a","b64data":"AAEC"}"#).unwrap_err();
+    assert!(
+        error.starts_with(
+            "107: bad request: b64data: does not hold JSON, and clients of this server"
+        ),
+        "{error}"
+    );
+    let error = publish(r#"{"channel":"a","b64data":"%"}"#).unwrap_err();
+    assert!(error.starts_with("107: bad request: b64data: is not base64"), "{error}");
+}
+
+#[test]
+fn what_is_wrong_with_a_body_is_named() {
+    for (method, body, error) in [
+        (Method::Publish, "", "the body is empty; it should be a JSON object"),
+        (
+            Method::Publish,
+            "nonsense",
+            "the body is not the JSON object it should be: expected ident at line 1 column 2",
+        ),
+        (Method::Publish, r#"{"data":1}"#, "channel: is missing or empty"),
+        (Method::Publish, r#"{"channel":"","data":1}"#, "channel: is missing or empty"),
+        (Method::Publish, r#"{"channel":"a"}"#, "data: is missing"),
+        (
+            Method::Publish,
+            r#"{"channel":5,"data":1}"#,
+            "channel: invalid type: integer `5`, expected a string",
+        ),
+        (
+            Method::Publish,
+            r#"{"channel":"a","data":1,"tags":{"x":1}}"#,
+            "tags.x: invalid type: integer `1`, expected a string",
+        ),
+        (
+            Method::Publish,
+            r#"{"channel":"a","data":1,"tags":{"x":"1","x":"2"}}"#,
+            "tags: the key `x` is repeated",
+        ),
+        (Method::Broadcast, r#"{"channels":[],"data":1}"#, "channels: name at least one channel"),
+        (
+            Method::Broadcast,
+            r#"{"channels":["a",2],"data":1}"#,
+            "channels[1]: invalid type: integer `2`, expected a string",
+        ),
+        (
+            Method::History,
+            r#"{"channel":"a","limit":"all"}"#,
+            "limit: invalid type: string \"all\", expected i32",
+        ),
+        (
+            Method::History,
+            r#"{"channel":"a","since":{"offset":-1}}"#,
+            "since.offset: invalid value: integer `-1`, expected u64",
+        ),
+        (
+            Method::Disconnect,
+            r#"{}"#,
+            "user: is missing or empty; name a user, or one client by its id",
+        ),
+        (
+            Method::Disconnect,
+            r#"{"user":"","client":"not-a-session-id"}"#,
+            "client: \"not-a-session-id\" is not a client id",
+        ),
+        (
+            Method::Disconnect,
+            r#"{"user":"a","disconnect":{"code":1000,"reason":""}}"#,
+            "disconnect.code: 1000 is not one of 3000–4999 (an application's own are 4000–4999)",
+        ),
+        (
+            Method::Subscribe,
+            r#"{"user":"a","channel":"c","override":{"presence":true}}"#,
+            "override.presence: invalid type: boolean `true`, expected an object like {\"value\": true}",
+        ),
+    ] {
+        assert_eq!(parse(method, body), Err(format!("107: bad request: {error}")), "{body}");
+    }
+    let error = parse(Method::Publish, r#"{"channel":"a","data":1,"skip_hist":true}"#).unwrap_err();
+    assert!(
+        error.contains("skip_hist: unknown field `skip_hist`, expected one of `channel`"),
+        "{error}"
+    );
+    let error = parse(Method::Info, r#"{"channel":"a"}"#).unwrap_err();
+    assert!(error.contains("channel: unknown field `channel`"), "{error}");
+}
+
+#[test]
+fn only_a_body_that_is_no_request_is_a_400() {
+    let status =
+        |body: &str| Request::parse(Method::Publish, body.as_bytes()).unwrap_err().status();
+    assert_eq!(status("nonsense"), 400);
+    assert_eq!(status(r#"{"channel":5}"#), 400);
+    assert_eq!(status(r#"{"data":1}"#), 200);
+    let error = ApiError::from(ApiErrorCode::UnknownChannel);
+    assert_eq!((error.status(), error.transport_status()), (200, 404));
+}
+
+#[test]
+fn deep_and_broken_bodies_are_refused_without_harm() {
+    let deep = "[".repeat(100_000);
+    assert!(parse(Method::Publish, &deep).is_err());
+    let deep = format!(r#"{{"channel":"a","data":{}1{}}}"#, "[".repeat(500), "]".repeat(500));
+    let _ = parse(Method::Publish, &deep);
+    assert!(Request::parse(Method::Publish, b"{\"channel\":\"\xff\",\"data\":1}").is_err());
+    assert!(Request::parse(Method::Publish, b"{\"channel\":\"a\",\"data\":\"\xff\"}").is_err());
+}
+
+#[test]
+fn whom_a_command_is_about() {
+    let Request::Disconnect(request) = parse(
+        Method::Disconnect,
+        r#"{"user":"ann","whitelist":["9007199254740991"],"disconnect":{"code":4501,"reason":"enough"}}"#,
+    )
+    .unwrap() else {
+        panic!()
+    };
+    assert_eq!(request.target, Target { user: "ann".into(), client: None, session: "".into() });
+    assert_eq!(request.whitelist, [client()]);
+    assert_eq!((request.code, &*request.reason), (4501, "enough"));
+
+    let Request::Disconnect(request) =
+        parse(Method::Disconnect, r#"{"user":"","client":"9007199254740991"}"#).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(request.target.client, Some(client()));
+    assert_eq!((request.code, &*request.reason), (3503, "force disconnect"));
+}
+
+#[test]
+fn subscribe_with_other_options_than_the_channels() {
+    let Request::Subscribe(request) = parse(
+        Method::Subscribe,
+        r#"{"user":"ann","channel":"a","data":{"welcome":true},"recover_since":{"offset":3,"epoch":"A"},
+            "override":{"presence":{"value":true},"force_recovery":{"value":false},"join_leave":null}}"#,
+    )
+    .unwrap() else {
+        panic!()
+    };
+    assert_eq!(request.data.unwrap().as_bytes(), br#"{"welcome":true}"#);
+    assert_eq!(request.recover_since, Some(position(3, 10)));
+    let channel = ChannelOptions { force_recovery: true, join_leave: true, ..Default::default() };
+    let options = request.options.apply(&channel);
+    assert!(options.presence && options.join_leave && !options.force_recovery);
+}
+
+#[test]
+fn history_by_limit() {
+    let filter = |body| match parse(Method::History, body).unwrap() {
+        Request::History(request) => request.filter(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        filter(r#"{"channel":"a"}"#),
+        HistoryFilter { since: None, limit: Some(0), reverse: false }
+    );
+    assert_eq!(
+        filter(r#"{"channel":"a","limit":-1,"reverse":true,"since":{"offset":4,"epoch":"A"}}"#),
+        HistoryFilter { since: Some(position(4, 10)), limit: None, reverse: true }
+    );
+}
+
+#[test]
+fn cent_batches() {
+    let body = br#"{"commands":[{"publish":{"channel":"a","data":1}},{"history":{"channel":"a","limit":1}}],"parallel":false}"#;
+    let batch = Batch::parse(body).unwrap();
+    assert!(!batch.parallel);
+    let methods: Vec<_> =
+        batch.commands.iter().map(|command| command.as_ref().unwrap().method().name()).collect();
+    assert_eq!(methods, ["publish", "history"]);
+}
+
+#[test]
+fn one_wrong_command_of_a_batch_disturbs_no_other() {
+    let body = br#"{"commands":[{"publish":{"channel":"a","data":1}},{"teleport":{}},{"publish":{}},{"publish":{"channel":5}},{},null,
+        {"publish":null,"info":{}},{"info":{},"channels":{}}],"parallel":true}"#;
+    let batch = Batch::parse(body).unwrap();
+    assert!(batch.parallel);
+    let told: Vec<_> = batch
+        .commands
+        .iter()
+        .map(|command| match command {
+            Ok(request) => request.method().name().to_owned(),
+            Err(error) => error.to_string(),
+        })
+        .collect();
+    assert_eq!(told[0], "publish");
+    assert!(
+        told[1].starts_with("104: not found: there is no method \"teleport\"; there are publish, ")
+    );
+    assert_eq!(told[2], "107: bad request: commands[2].publish: channel: is missing or empty");
+    assert_eq!(
+        told[3],
+        "107: bad request: commands[3].publish: channel: invalid type: integer `5`, expected a string"
+    );
+    assert_eq!(
+        told[4],
+        "107: bad request: commands[4] should be an object of one method and its request"
+    );
+    assert_eq!(told[5], told[4].replace('4', "5"));
+    assert_eq!(told[6], "info");
+    assert_eq!(told[7], told[4].replace('4', "7"));
+}
+
+#[test]
+fn a_body_that_is_no_batch() {
+    let error = |body: &str| Batch::parse(body.as_bytes()).unwrap_err();
+    assert_eq!(
+        error(r#"{"commands":{"publish":{}}}"#).to_string(),
+        "107: bad request: commands: invalid type: map, expected a sequence"
+    );
+    assert_eq!(error("nonsense").status(), 400);
+    assert_eq!(error("").status(), 400);
+}
+
+#[test]
+fn gocent_uses_the_single_endpoint() {
+    let body = concat!(
+        "{\"method\":\"publish\",\"params\":{\"channel\":\"a\",\"data\":{\"x\":1}}}\n",
+        "{\"method\":\"subscribe\",\"params\":{\"channel\":\"a\",\"user\":\"42\",\"presence\":true,\"recover\":true}}\n",
+        "{\"id\":3,\"method\":\"DISCONNECT\",\"params\":{\"user\":\"42\",\"Disconnect\":{\"reason\":\"bye\",\"reconnect\":true},\"ClientWhitelist\":null}}",
+        "{\"method\":7,\"params\":{\"channel\":\"a\"}}",
+        "{\"method\":\"teleport\"}",
+        "{\"method\":\"info\"}",
+    );
+    let commands = Legacy::parse(body.as_bytes()).unwrap();
+    let told: Vec<_> = commands
+        .iter()
+        .map(|command| match command.request() {
+            Ok(request) => request.method().name().to_owned(),
+            Err(error) => error.code.to_string(),
+        })
+        .collect();
+    assert_eq!(told, ["publish", "subscribe", "disconnect", "history_remove", "104", "info"]);
+    let Ok(Request::Disconnect(request)) = commands[2].request() else { panic!() };
+    assert_eq!((request.code, &*request.reason), (3011, "bye"));
+
+    let mut out = Vec::new();
+    let replies =
+        [(0, Ok(Outcome::Published(published(2)))), (3, Err(ApiErrorCode::UnknownChannel.into()))];
+    write_legacy(&mut out, &replies, &NodeFacts::default());
+    assert_eq!(
+        String::from_utf8(out).unwrap(),
+        "{\"result\":{\"offset\":2,\"epoch\":\"A\"}}\n{\"id\":3,\"error\":{\"code\":102,\"message\":\"unknown channel\"}}"
+    );
+    assert_eq!(Legacy::parse(b" ").unwrap_err().status(), 400);
+    assert_eq!(Legacy::parse(b"{\"method\":\"publish\"").unwrap_err().status(), 400);
+    assert_eq!(Legacy::parse(b"[]").unwrap_err().status(), 400);
+}
+
+#[test]
+fn answers_as_the_walkthrough_has_them() {
+    assert_eq!(
+        written(&Ok(Outcome::Published(published(1)))),
+        json!({"result": {"offset": 1, "epoch": "A"}})
+    );
+    assert_eq!(written(&Ok(Outcome::Published(Published::default()))), json!({"result": {}}));
+    assert_eq!(written(&Ok(Outcome::Done)), json!({"result": {}}));
+    assert_eq!(
+        written(&Err(ApiErrorCode::UnknownChannel.into())),
+        json!({"error": {"code": 102, "message": "unknown channel"}})
+    );
+    let responses = vec![Ok(published(3)), Err(ApiErrorCode::UnknownChannel.into())];
+    assert_eq!(
+        written(&Ok(Outcome::Broadcast(responses))),
+        json!({"result": {"responses": [
+            {"result": {"offset": 3, "epoch": "A"}},
+            {"error": {"code": 102, "message": "unknown channel"}},
+        ]}})
+    );
+    let info = Arc::new(ClientInfo {
+        user: "42".into(),
+        client: client(),
+        conn_info: None,
+        chan_info: Some(b"{\"a\":1}".as_slice().into()),
+    });
+    assert_eq!(
+        written(&Ok(Outcome::Presence(vec![info]))),
+        json!({"result": {"presence": {"9007199254740991": {
+            "client": "9007199254740991", "user": "42", "chan_info": {"a": 1},
+        }}}})
+    );
+    assert_eq!(
+        written(&Ok(Outcome::PresenceStats(PresenceStats { clients: 0, users: 0 }))),
+        json!({"result": {"num_clients": 0, "num_users": 0}})
+    );
+    let publications = [2, 3].map(|offset| {
+        Arc::new(Publication {
+            offset,
+            data: b"{\"text\":\"hello\"}".as_slice().into(),
+            ..Default::default()
+        })
+    });
+    assert_eq!(
+        written(&Ok(Outcome::History(History {
+            publications: publications.into(),
+            position: position(4, 10),
+        }))),
+        json!({"result": {"epoch": "A", "offset": 4, "publications": [
+            {"data": {"text": "hello"}, "offset": 2},
+            {"data": {"text": "hello"}, "offset": 3},
+        ]}})
+    );
+    let channels = vec![ChannelSummary { name: "a\"b".into(), clients: 2 }];
+    assert_eq!(
+        written(&Ok(Outcome::Channels(channels))),
+        json!({"result": {"channels": {"a\"b": {"num_clients": 2}}}})
+    );
+    assert_eq!(
+        written(&Ok(Outcome::Info(Info { clients: 3, users: 1, channels: 2, subscriptions: 3 }))),
+        json!({"result": {"nodes": [{
+            "uid": "u", "name": "host", "version": "0.1.0", "num_clients": 3, "num_users": 1,
+            "num_channels": 2, "uptime": 7, "num_subs": 3,
+        }]}})
+    );
+}
+
+#[test]
+fn a_batch_is_answered_in_order() {
+    let replies = [
+        (Some(Method::Publish), Ok(Outcome::Published(Published::default()))),
+        (Some(Method::Publish), Err(ApiErrorCode::UnknownChannel.into())),
+        (None, Err(ApiErrorCode::NotFound.into())),
+    ];
+    let mut out = Vec::new();
+    write_batch(&mut out, &replies, &NodeFacts::default());
+    assert_eq!(
+        String::from_utf8(out).unwrap(),
+        r#"{"replies":[{"publish":{}},{"error":{"code":102,"message":"unknown channel"}},{"error":{"code":104,"message":"not found"}}]}"#
+    );
+}
+
+#[test]
+fn every_method_is_found_by_its_name() {
+    for &method in Method::ALL {
+        assert_eq!(Method::of(method.name()), Some(method));
+    }
+    let error = Method::find("rpc").unwrap_err();
+    assert_eq!((error.code, error.transport_status()), (104, 404));
+}
+
+proptest! {
+    #[test]
+    fn anything_at_all_is_read_or_refused(body in "\\PC{0,200}") {
+        for &method in Method::ALL {
+            let _ = Request::parse(method, body.as_bytes());
+        }
+        let _ = Batch::parse(body.as_bytes());
+        let _ = Legacy::parse(body.as_bytes());
+    }
+
+    #[test]
+    fn a_publication_is_published_as_it_was_sent(
+        channel in "\\PC{1,50}",
+        text in "\\PC{0,200}",
+        tag in "\\PC{0,20}",
+        pretty: bool,
+    ) {
+        let body = json!({"channel": channel, "data": {"text": text}, "tags": {tag.clone(): text}});
+        let body = if pretty { serde_json::to_string_pretty(&body) } else { serde_json::to_string(&body) }.unwrap();
+        let Ok(Request::Publish(request)) = parse(Method::Publish, &body) else { panic!() };
+        prop_assert_eq!(&request.channel, &channel);
+        let publish = request.message.to_publish();
+        let data: Value = serde_json::from_slice(&publish.data).unwrap();
+        prop_assert_eq!(data, json!({"text": text.clone()}));
+        prop_assert_eq!(&*publish.tags, &[(tag.into(), text.into())]);
+    }
+}

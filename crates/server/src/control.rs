@@ -1,0 +1,161 @@
+//! The control thread: starts the workers, serves the admin port, and takes the process down in order.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+
+use crate::error::ServeError;
+use crate::node::{Node, State};
+use crate::parcel::Parcel;
+use crate::worker::thread::Workers;
+use crate::{Ready, admin};
+
+/// How often the control thread looks whether the last client has left.
+const DRAIN_POLL: Duration = Duration::from_millis(20);
+/// How long workers may take to leave their loops after the drain is over.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the control thread is given.
+pub(crate) struct Control {
+    pub(crate) node: Arc<Node>,
+    pub(crate) endpoint: dunlin_bus::Endpoint<Parcel>,
+    pub(crate) workers: Workers,
+    /// The control thread's own handles of the workers' listeners.
+    pub(crate) listeners: Vec<TcpListener>,
+    pub(crate) admin: TcpListener,
+    pub(crate) client_addr: SocketAddr,
+    pub(crate) admin_addr: SocketAddr,
+}
+
+impl Control {
+    /// Runs until SIGTERM or SIGINT has been carried out.
+    pub(crate) fn run(mut self, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ServeError::Control)?;
+        runtime.block_on(async {
+            let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Control)?;
+            let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Control)?;
+            self.workers.wait_until_ready()?;
+            self.node.set_state(State::Serving);
+            let admin = self.admin.try_clone().map_err(ServeError::Control)?;
+            let serving = tokio::spawn(admin::serve(Arc::clone(&self.node), admin));
+            on_ready(&Ready {
+                client_addr: self.client_addr,
+                admin_addr: self.admin_addr,
+                workers: self.node.counters.len(),
+            });
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                error = self.workers.failed() => return Err(error),
+            }
+            self.drain(&mut terminate, &mut interrupt).await;
+            serving.abort();
+            Ok(())
+        })?;
+        self.tell(|| Parcel::Stop);
+        self.workers.join(STOP_TIMEOUT);
+        Ok(())
+    }
+
+    /// Stops accepting, has the clients told to reconnect, and waits for them within the configured bound. A
+    /// second signal ends the wait.
+    async fn drain(
+        &mut self,
+        terminate: &mut tokio::signal::unix::Signal,
+        interrupt: &mut tokio::signal::unix::Signal,
+    ) {
+        let bound = self.node.settings.load().config.shutdown.drain_timeout_ms;
+        self.node.set_state(State::Draining);
+        tracing::info!(
+            connections = self.node.admissions.total(),
+            bound_ms = bound,
+            "draining: clients are told to reconnect"
+        );
+        for listener in &self.listeners {
+            // Each worker's descriptor table holds a duplicate of every listener, so closing ours would
+            // close nothing: the socket itself has to stop listening.
+            if let Err(error) = rustix::net::shutdown(listener.as_fd(), rustix::net::Shutdown::Both)
+            {
+                tracing::debug!(%error, "a listener was not listening any more");
+            }
+        }
+        self.tell(|| Parcel::Drain);
+        let deadline = Instant::now() + Duration::from_millis(bound);
+        while self.node.workers_left() > 0 && Instant::now() < deadline {
+            tokio::select! {
+                () = tokio::time::sleep(DRAIN_POLL) => {}
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+            }
+        }
+        let left = self.node.admissions.total();
+        if left > 0 {
+            tracing::warn!(connections = left, "drain time is over, closing what is left");
+        }
+    }
+
+    /// Sends to every worker and rings their doorbells.
+    fn tell(&mut self, parcel: impl Fn() -> Parcel) {
+        for worker in 0..self.node.counters.len() {
+            // The control thread sends two messages in its life; a ring holds at least sixteen.
+            let refused = self.endpoint.send(worker, parcel()).is_err();
+            debug_assert!(!refused);
+        }
+        self.endpoint.flush();
+    }
+}
+
+/// Opens one listener a worker on `address`, all in one `SO_REUSEPORT` group.
+///
+/// They are opened here, before the workers take their own descriptor tables, so that a listener outlives
+/// a worker that has to begin anew.
+pub(crate) fn listen(
+    address: SocketAddr,
+    workers: usize,
+    backlog: i32,
+) -> io::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::with_capacity(workers);
+    let mut address = address;
+    for _ in 0..workers {
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(address),
+            socket2::Type::STREAM.nonblocking().cloexec(),
+            Some(socket2::Protocol::TCP),
+        )?;
+        socket.set_reuse_address(true)?;
+        if listeners.is_empty() && address.port() != 0 {
+            // A first bind without SO_REUSEPORT finds another process on this address, which the group
+            // would silently share its connections with.
+            TcpListener::bind(address).map(drop)?;
+        }
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(backlog)?;
+        let listener = TcpListener::from(socket);
+        address = listener.local_addr()?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_share_one_port_and_a_second_process_is_refused_it() {
+        let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 3, 16).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        assert!(listeners.iter().all(|l| l.local_addr().unwrap() == address));
+        let refused = listen(address, 1, 16).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    }
+}

@@ -1,0 +1,33 @@
+//! The unguessable form of a session id that the emulation endpoint accepts.
+//!
+//! A session id routes itself to the worker that owns it, but is no secret: presence shows it to other
+//! clients. Whoever may *send* for a session must prove that the server told it so. The token is the id with
+//! a keyed hash behind it, so it costs no memory and is checked before anything is looked up.
+
+use std::hash::Hasher;
+
+use dunlin_hub::SessionId;
+use siphasher::sip::SipHasher24;
+
+/// `id.tag`, the tag as 16 hexadecimal digits.
+pub(crate) fn issue(secret: &[u8; 16], id: SessionId) -> String {
+    format!("{id}.{:016x}", tag(secret, id))
+}
+
+/// The session this token was issued for by this process, or `None`.
+pub(crate) fn verify(secret: &[u8; 16], token: &str) -> Option<SessionId> {
+    let (id, claimed) = token.split_once('.')?;
+    if claimed.len() != 16 {
+        return None;
+    }
+    let id: SessionId = id.parse().ok()?;
+    let claimed = u64::from_str_radix(claimed, 16).ok()?;
+    // One comparison of two words: its time tells nothing about where they differ.
+    (claimed == tag(secret, id)).then_some(id)
+}
+
+fn tag(secret: &[u8; 16], id: SessionId) -> u64 {
+    let mut hasher = SipHasher24::new_with_key(secret);
+    hasher.write_u64(id.to_u64());
+    hasher.finish()
+}

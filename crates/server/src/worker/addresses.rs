@@ -1,0 +1,84 @@
+//! Peer addresses, interned: a connection keeps four bytes, and gives its address back when it closes even
+//! though the kernel no longer knows it by then.
+
+use std::net::IpAddr;
+
+use hashbrown::HashMap;
+
+/// The place of a connection whose address was never asked for.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
+
+/// The addresses of one worker's connections.
+#[derive(Default)]
+pub(crate) struct Addresses {
+    places: HashMap<IpAddr, u32, foldhash::fast::RandomState>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+struct Entry {
+    address: IpAddr,
+    connections: u32,
+}
+
+impl Addresses {
+    /// The place of `address`, with one connection more.
+    pub(crate) fn intern(&mut self, address: IpAddr) -> u32 {
+        if let Some(&place) = self.places.get(&address) {
+            self.entries[place as usize].connections += 1;
+            return place;
+        }
+        let entry = Entry { address, connections: 1 };
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.entries[place as usize] = entry;
+                place
+            }
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u32
+            }
+        };
+        self.places.insert(address, place);
+        place
+    }
+
+    /// The address at `place`, with one connection less. `None` for [`UNKNOWN`].
+    pub(crate) fn release(&mut self, place: u32) -> Option<IpAddr> {
+        let entry = self.entries.get_mut(place as usize)?;
+        let address = entry.address;
+        entry.connections -= 1;
+        if entry.connections == 0 {
+            self.places.remove(&address);
+            self.free.push(place);
+        }
+        Some(address)
+    }
+
+    /// All addresses with the number of their connections.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (IpAddr, u32)> + '_ {
+        self.places
+            .iter()
+            .map(|(&address, &place)| (address, self.entries[place as usize].connections))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_keeps_its_place_until_its_last_connection_leaves() {
+        let mut addresses = Addresses::default();
+        let one = IpAddr::from([127, 0, 0, 1]);
+        let two = IpAddr::from([127, 0, 0, 2]);
+        let place = addresses.intern(one);
+        assert_eq!(addresses.intern(one), place);
+        assert_ne!(addresses.intern(two), place);
+        assert_eq!(addresses.release(place), Some(one));
+        assert_eq!(addresses.release(place), Some(one));
+        assert_eq!(addresses.intern(IpAddr::from([127, 0, 0, 3])), place, "the place is reused");
+        assert_eq!(addresses.release(UNKNOWN), None);
+        assert_eq!(addresses.iter().count(), 2);
+    }
+}

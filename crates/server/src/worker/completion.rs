@@ -1,0 +1,142 @@
+//! What the hub has to say: outcomes of operations, and sessions that are to end.
+
+use dunlin_bus::RequestId;
+use dunlin_hub::{Event, SessionId};
+use dunlin_net::{ConnId, Context};
+use dunlin_protocol::centrifuge::{Reply, SubscribeResult};
+
+use super::Worker;
+use super::link::Link;
+use super::pending::Pending;
+use crate::api::Outcome;
+use crate::metrics::Metric;
+
+impl Worker<'_> {
+    /// Lets the hub work, and takes in what it says. Called after every group of operations, so that a reply
+    /// is in its session's outbox before anything that was published later.
+    pub(super) fn drain_events(&mut self, cx: &mut Context<Link>) {
+        while let Some(event) = self.hub.poll_event() {
+            match event {
+                Event::Disconnect { session, tag, .. } => self.session_ended(cx, session, tag),
+                // The client has been told by a push, and nothing is kept of its subscriptions here.
+                Event::Unsubscribed { .. } => {}
+                event => self.complete(cx, event),
+            }
+        }
+    }
+
+    /// Ends the operation behind a token.
+    fn complete(&mut self, cx: &mut Context<Link>, event: Event) {
+        let Some(token) = token_of(&event) else { return };
+        // The asker may be gone, or have been told of a time-out.
+        let pending = RequestId::from_u64(token).and_then(|id| self.pending.take(id));
+        let Some(pending) = pending else { return };
+        match (pending, event) {
+            (Pending::Command { session, id }, event) => self.complete_command(session, id, event),
+            (Pending::Connect { session }, Event::Subscribed { channel, result, .. }) => {
+                self.connect_subscribed(cx, session, channel, result);
+            }
+            (Pending::Poll { session, channel }, event) => {
+                self.poll_progress(cx, session, &channel, event);
+            }
+            (Pending::Api { call, at, part }, event) => {
+                self.api_answered(cx, call, at, part, outcome_of(event));
+            }
+            (Pending::Connect { .. }, _) => {
+                debug_assert!(false, "only a subscription is asked for with such a token");
+            }
+        }
+    }
+
+    fn complete_command(&mut self, session: SessionId, id: u32, event: Event) {
+        let error = match event {
+            Event::Subscribed { result: Ok(subscribed), .. } => {
+                let result = SubscribeResult::from(&subscribed);
+                return self.reply(session, id, &Reply::Subscribe(&result));
+            }
+            Event::Published { result: Ok(_), .. } => {
+                return self.reply(session, id, &Reply::Publish);
+            }
+            Event::History { result: Ok(history), .. } => {
+                return self.reply(session, id, &Reply::History(&history));
+            }
+            Event::Presence { result: Ok(present), .. } => {
+                return self.reply(session, id, &Reply::Presence(&present));
+            }
+            Event::PresenceStats { result: Ok(stats), .. } => {
+                return self.reply(session, id, &Reply::PresenceStats(stats));
+            }
+            Event::Subscribed { result: Err(error), .. }
+            | Event::Published { result: Err(error), .. }
+            | Event::History { result: Err(error), .. }
+            | Event::Presence { result: Err(error), .. }
+            | Event::PresenceStats { result: Err(error), .. } => error,
+            _ => return,
+        };
+        if error == dunlin_hub::Error::Cancelled {
+            // The client has unsubscribed or gone meanwhile; it has been answered for that.
+            return;
+        }
+        self.count(Metric::CommandErrors);
+        self.reply(session, id, &Reply::Error(&error.into()));
+    }
+
+    /// The hub wants a session ended, and has put its last word into the outbox.
+    fn session_ended(&mut self, cx: &mut Context<Link>, session: SessionId, tag: u64) {
+        self.count(Metric::Disconnects);
+        if self.polls.contains_key(&session) {
+            return self.poll_overflowed(cx, session);
+        }
+        self.connecting.remove(&session);
+        // Whatever was held back until the connect is answered may go now, the last word with it.
+        self.hub.release(session, |_| {});
+        let conn = ConnId::from_u64(tag);
+        let Some(link) = cx.data(conn) else { return };
+        if link.session() != Some(session) {
+            return;
+        }
+        link.closing = true;
+        let patience = self.settings.config.client.pong_timeout_ms;
+        cx.set_deadline(conn, Some(cx.now_ms() + patience));
+        self.flush_session(cx, session, conn);
+    }
+}
+
+fn token_of(event: &Event) -> Option<u64> {
+    Some(match event {
+        Event::Subscribed { token, .. }
+        | Event::Published { token, .. }
+        | Event::History { token, .. }
+        | Event::HistoryRemoved { token, .. }
+        | Event::Presence { token, .. }
+        | Event::PresenceStats { token, .. }
+        | Event::Channels { token, .. }
+        | Event::Info { token, .. }
+        | Event::Affected { token, .. } => *token,
+        _ => return None,
+    })
+}
+
+fn outcome_of(event: Event) -> Result<Outcome, dunlin_hub::Error> {
+    Ok(match event {
+        Event::Published { result, .. } => Outcome::Published(result?),
+        Event::History { result, .. } => Outcome::History(result?),
+        Event::HistoryRemoved { result, .. } => {
+            result?;
+            Outcome::Done
+        }
+        Event::Presence { result, .. } => Outcome::Presence(result?),
+        Event::PresenceStats { result, .. } => Outcome::PresenceStats(result?),
+        Event::Channels { result, .. } => Outcome::Channels(result?),
+        Event::Info { result, .. } => Outcome::Info(result?),
+        Event::Affected { result, .. } => {
+            result?;
+            Outcome::Done
+        }
+        Event::Subscribed { result, .. } => {
+            result?;
+            Outcome::Done
+        }
+        _ => Outcome::Done,
+    })
+}

@@ -1,0 +1,102 @@
+//! Who is still there: pings, pongs, and deadlines of everything a client may take its time over.
+//!
+//! A connection has one deadline in the wheel, and what it means follows from where the connection stands:
+//! before the connect, that it has not come; after a ping, that the pong has not; otherwise that the next
+//! ping is due, or the token has run out.
+
+use dunlin_hub::SessionId;
+use dunlin_net::{ConnId, Context};
+use dunlin_protocol::centrifuge::DisconnectCode;
+use dunlin_protocol::ping;
+
+use super::Worker;
+use super::link::{Link, Role};
+use crate::metrics::Metric;
+
+impl Worker<'_> {
+    /// A transport is open; the connect has to follow.
+    pub(super) fn await_connect(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        let timeout = self.settings.config.client.connect_timeout_ms;
+        cx.set_deadline(conn, Some(cx.now_ms() + timeout));
+    }
+
+    /// A session has begun. Its first ping comes at a random time within the interval, so that clients that
+    /// came together are not pinged together for ever.
+    pub(super) fn connected(&mut self, cx: &mut Context<Link>, session: SessionId) {
+        let Some(view) = self.hub.session(session) else { return };
+        let conn = ConnId::from_u64(view.tag);
+        let interval = self.settings.config.client.ping_interval_ms;
+        let first = interval / 2 + self.jitter(interval / 2);
+        self.schedule(cx, conn, session, first);
+    }
+
+    /// Sets the deadline to the next ping, or to the end of the token if that comes first.
+    pub(super) fn schedule_ping(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        let Some(session) = cx.data(conn).and_then(|link| link.session()) else { return };
+        let interval = self.settings.config.client.ping_interval_ms;
+        self.schedule(cx, conn, session, interval);
+    }
+
+    fn schedule(&mut self, cx: &mut Context<Link>, conn: ConnId, session: SessionId, in_ms: u64) {
+        let mut at = cx.now_ms() + in_ms;
+        if let Some(&expire_at_s) = self.expiries.get(&session) {
+            let left = (expire_at_s * 1000).saturating_sub(self.unix_ms());
+            at = at.min(cx.now_ms() + left + 1);
+        }
+        cx.set_deadline(conn, Some(at));
+    }
+
+    /// A client has answered a ping.
+    pub(super) fn pong_received(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        let client = &self.settings.config.client;
+        // The pong's deadline is running; the ping after it is due an interval after the last.
+        let rest = client.ping_interval_ms - client.pong_timeout_ms;
+        let Some(session) = cx.data(conn).and_then(|link| link.session()) else { return };
+        let due = cx.deadline(conn).map_or(0, |at| at.saturating_sub(cx.now_ms()));
+        self.schedule(cx, conn, session, due + rest);
+    }
+
+    pub(super) fn deadline_passed(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        let Some(&mut link) = cx.data(conn) else { return };
+        if link.closing {
+            // The last word was not read in time.
+            return cx.abort(conn);
+        }
+        match link.role {
+            Role::Http => cx.close(conn),
+            Role::Poll => {
+                if let Some(session) = link.session() {
+                    self.answer_poll(cx, session);
+                }
+            }
+            Role::Client(encoding) => {
+                let Some(session) = link.session() else {
+                    self.count(Metric::DeadlinesMissed);
+                    return self.disconnect(cx, conn, &DisconnectCode::Stale.into());
+                };
+                if self.expired(session) {
+                    return self.disconnect(cx, conn, &DisconnectCode::Expired.into());
+                }
+                if link.conversation.awaits_pong() {
+                    self.count(Metric::DeadlinesMissed);
+                    return self.disconnect(cx, conn, &DisconnectCode::NoPong.into());
+                }
+                self.count(Metric::Pings);
+                self.hub.push(session, |out| out.extend_from_slice(ping(encoding)));
+                if encoding.is_bidirectional() {
+                    if let Some(link) = cx.data(conn) {
+                        link.conversation.ping_sent();
+                    }
+                    let timeout = self.settings.config.client.pong_timeout_ms;
+                    self.schedule(cx, conn, session, timeout);
+                } else {
+                    self.schedule_ping(cx, conn);
+                }
+            }
+        }
+    }
+
+    fn expired(&self, session: SessionId) -> bool {
+        self.expiries.get(&session).is_some_and(|&at_s| at_s * 1000 <= self.unix_ms())
+    }
+}

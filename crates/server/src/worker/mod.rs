@@ -1,0 +1,482 @@
+//! A worker: one thread, one event loop, one hub.
+//!
+//! A turn of the loop: events come in ([`Handler`]'s methods here, which route to the modules below and hand
+//! what was asked to the hub), then [`Worker::turn`] takes in what other workers sent, sends what the hub has
+//! for them, and writes the outboxes. The modules are in the order a client meets them:
+//! [`routes`] and [`stream`] open transports, [`client`] carries out commands, [`poll`] and [`api`] the
+//! requests that are answered once, [`completion`] takes in what the hub answers, [`flush`] writes,
+//! [`heartbeat`] notices who is gone, [`drain`] says goodbye.
+
+mod addresses;
+mod api;
+mod client;
+mod completion;
+mod drain;
+mod flush;
+mod heartbeat;
+mod link;
+mod pending;
+mod poll;
+mod reply;
+mod routes;
+mod stream;
+pub(crate) mod thread;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dunlin_bus::{Endpoint, Requests};
+use dunlin_hub::{Hub, HubConfig, Now, SessionId};
+use dunlin_net::{
+    Admit, CloseReason, ConnId, Context, EventLoop, Handler, ListenConfig, ListenerId, LoopConfig,
+    ProtocolError, Sleep, TimerId, http, websocket,
+};
+use dunlin_protocol::{Encoding, FrameEncoder};
+use hashbrown::HashMap;
+
+use self::addresses::Addresses;
+use self::api::Call;
+use self::client::Connecting;
+use self::drain::Drain;
+use self::link::{Link, Role};
+use self::pending::Pending;
+use self::poll::Poll;
+use crate::admission::{Admission, TokenBucket};
+use crate::metrics::Metric;
+use crate::node::{Node, State};
+use crate::parcel::Parcel;
+use crate::settings::Settings;
+
+/// Parcels taken from the bus before sockets get their turn.
+const PARCELS_A_TURN: usize = 1024;
+/// The doorbell among the loop's foreign descriptors.
+const DOORBELL: u64 = 0;
+/// Timers by what they carry.
+const SECOND: u64 = 0;
+const DRAIN_STEP: u64 = 1;
+/// Boots a session id can tell apart; a restart of a worker takes the next.
+const BOOTS: u32 = dunlin_hub::BOOTS_MAX as u32;
+
+type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
+/// The state of one worker.
+pub(crate) struct Worker<'w> {
+    index: usize,
+    node: Arc<Node>,
+    /// The snapshot this worker runs.
+    settings: Arc<Settings>,
+    endpoint: &'w mut Endpoint<Parcel>,
+    hub: Hub,
+    /// Spells replies; the hub has its own for pushes.
+    encoder: FrameEncoder,
+    /// Who waits for which answer of the hub.
+    pending: Requests<Pending>,
+    /// Connects whose server-side subscriptions are being made.
+    connecting: FastMap<SessionId, Connecting>,
+    polls: FastMap<SessionId, Poll>,
+    /// Server API calls under way.
+    calls: FastMap<u64, Call>,
+    calls_begun: u64,
+    /// When sessions whose token has an `exp` expire, Unix time in seconds.
+    expiries: FastMap<SessionId, u64>,
+    addresses: Addresses,
+    accepts: TokenBucket,
+    listener: Option<ListenerId>,
+    drain: Option<Drain>,
+    /// Unix time at which the loop's clock was 0, in milliseconds; followed once a second.
+    unix_origin_ms: u64,
+    now_ms: u64,
+    /// Spreads what should not happen at once.
+    jitter: u64,
+}
+
+impl<'w> Worker<'w> {
+    /// Serves until told to stop.
+    pub(crate) fn run(
+        index: usize,
+        life: u32,
+        node: &Arc<Node>,
+        endpoint: &'w mut Endpoint<Parcel>,
+        listener: TcpListener,
+    ) -> io::Result<()> {
+        let settings = node.settings.load_full();
+        let limits = &settings.config.limits;
+        let mut event_loop = EventLoop::new(LoopConfig {
+            connections_max: limits.connections_max as usize,
+            ..LoopConfig::default()
+        })?;
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
+        let mut worker = Self {
+            index,
+            hub: Hub::new(
+                hub_config(index, life, node, &settings, u64::from_ne_bytes(seed)),
+                Box::new(FrameEncoder::new(Some(stream::broadcast_deflater()))),
+            ),
+            encoder: FrameEncoder::new(None),
+            pending: Requests::new(PENDING_MAX),
+            connecting: FastMap::default(),
+            polls: FastMap::default(),
+            calls: FastMap::default(),
+            calls_begun: 0,
+            expiries: FastMap::default(),
+            addresses: Addresses::default(),
+            accepts: TokenBucket::new(0, share(limits.accepts_per_s_max, node.counters.len())),
+            listener: None,
+            drain: None,
+            unix_origin_ms: unix_now_ms(),
+            now_ms: 0,
+            jitter: u64::from_ne_bytes(seed) | 1,
+            node: Arc::clone(node),
+            settings: Arc::clone(&settings),
+            endpoint,
+        };
+        let cx = event_loop.context();
+        cx.register_fd(worker.endpoint.doorbell(), DOORBELL)?;
+        cx.run_every(1000, SECOND);
+        if node.state() == State::Draining {
+            node.worker_drained(index);
+        } else {
+            worker.listener = Some(cx.adopt_listener(listener, &listen_config(&settings))?);
+        }
+        node.worker_ready(index);
+        event_loop.run(&mut worker)
+    }
+
+    /// What happens once a turn, after the sockets' events.
+    fn turn(&mut self, cx: &mut Context<Link>) {
+        for _ in 0..PARCELS_A_TURN {
+            let Some((from, parcel)) = self.endpoint.recv() else { break };
+            self.receive(cx, from, parcel);
+            if self.hub.wants_flush() {
+                self.flush_outboxes(cx);
+            }
+        }
+        let now = self.now(cx);
+        if self.hub.poll_timeout().is_some_and(|at| at <= now.ms) {
+            self.hub.handle_timeout(now);
+        }
+        self.drain_events(cx);
+        self.flush_outboxes(cx);
+        // What was said to clients may have ended sessions, which other workers have to be told of.
+        self.drain_events(cx);
+        self.transmit();
+    }
+
+    fn receive(&mut self, cx: &mut Context<Link>, from: usize, parcel: Parcel) {
+        match parcel {
+            Parcel::Hub(message) => {
+                let now = self.now(cx);
+                // Only workers send this, and there are at most 127 of them.
+                self.hub.handle_message(now, from as u8, message);
+                self.drain_events(cx);
+            }
+            Parcel::Emulation { session, frame } => self.emulate(cx, session, &frame),
+            Parcel::Drain => self.begin_drain(cx),
+            Parcel::Stop => cx.stop(),
+        }
+    }
+
+    /// Gives the bus what the hub has for other workers, and rings for those who sleep.
+    fn transmit(&mut self) {
+        while let Some((to, message)) = self.hub.poll_transmit() {
+            if let Err(refused) = self.endpoint.send(usize::from(to), Parcel::Hub(message)) {
+                if let Parcel::Hub(message) = refused.into_value() {
+                    self.hub.transmit_refused(to, message);
+                }
+            }
+        }
+        let woken = self.endpoint.flush();
+        self.node.counters[self.index].add(Metric::BusWakes, woken as u64);
+    }
+
+    /// A token for the hub behind which `pending` waits; `None`, and the asker told, when too many wait.
+    fn token(&mut self, cx: &mut Context<Link>, pending: Pending) -> Option<u64> {
+        // The hub answers every request, if need be with a time-out; this bound is a second line.
+        let patience = 4 * self.settings.config.limits.bus_request_timeout_ms;
+        match self.pending.insert(cx.now_ms() + patience, pending) {
+            Ok(id) => Some(id.to_u64()),
+            Err(full) => {
+                self.refuse(cx, full.0);
+                None
+            }
+        }
+    }
+
+    /// Once a second: the clock, the gauges, requests nobody answered.
+    fn second(&mut self, cx: &mut Context<Link>) {
+        self.unix_origin_ms = unix_now_ms().saturating_sub(cx.now_ms());
+        let lost: Vec<Pending> =
+            self.pending.expire(cx.now_ms()).map(|(_, pending)| pending).collect();
+        for pending in lost {
+            self.refuse(cx, pending);
+        }
+        self.publish_gauges(cx);
+    }
+
+    fn publish_gauges(&mut self, cx: &mut Context<Link>) {
+        let hub = self.hub.stats();
+        let net = cx.stats();
+        let counters = &self.node.counters[self.index];
+        counters.set(Metric::Connections, net.connections as u64);
+        counters.set(Metric::Turns, net.turns);
+        counters.set(Metric::Sessions, hub.sessions);
+        counters.set(Metric::Subscriptions, hub.subscriptions);
+        counters.set(Metric::Channels, hub.home_channels);
+        counters.set(Metric::OutboxBytes, hub.pending_bytes);
+        counters.set(Metric::HistoryBytes, hub.history_bytes);
+        counters.set(Metric::MessagesIn, hub.publications);
+        counters.set(Metric::MessagesOut, hub.deliveries);
+        counters.set(Metric::MessagesDropped, hub.dropped);
+        counters.set(Metric::SlowDisconnects, hub.slow_disconnects);
+        counters.set(Metric::Gaps, hub.gaps);
+        counters.set(Metric::Recovered, hub.recovered);
+        counters.set(Metric::Unrecovered, hub.unrecovered);
+        counters.set(Metric::BusRefused, hub.transmit_refused);
+    }
+
+    fn now(&mut self, cx: &Context<Link>) -> Now {
+        self.now_ms = cx.now_ms();
+        Now { ms: self.now_ms, unix_ms: self.unix_ms() }
+    }
+
+    /// Unix time, as fresh as the turn.
+    fn unix_ms(&self) -> u64 {
+        self.unix_origin_ms + self.now_ms
+    }
+
+    fn count(&self, metric: Metric) {
+        self.node.counters[self.index].count(metric);
+    }
+
+    /// A number below `bound`, different each time (xorshift; nothing secret hangs on it).
+    fn jitter(&mut self, bound: u64) -> u64 {
+        self.jitter ^= self.jitter << 13;
+        self.jitter ^= self.jitter >> 7;
+        self.jitter ^= self.jitter << 17;
+        self.jitter % bound.max(1)
+    }
+}
+
+impl Handler for Worker<'_> {
+    type Data = Link;
+
+    fn on_accept(&mut self, cx: &mut Context<Link>, _: ListenerId, _: SocketAddr) -> Admit {
+        let rate = share(self.settings.config.limits.accepts_per_s_max, self.node.counters.len());
+        if self.accepts.take(cx.now_ms(), rate) {
+            return Admit::Accept;
+        }
+        // Who comes now waits in the backlog until the bucket has refilled.
+        self.count(Metric::RefusedRate);
+        cx.run_after(ACCEPT_PAUSE_MS, ACCEPT_AGAIN);
+        Admit::Pause
+    }
+
+    fn on_accept_failed(&mut self, _: &mut Context<Link>, _: ListenerId, error: &io::Error) {
+        self.count(Metric::RefusedDescriptors);
+        tracing::warn!(worker = self.index, %error, "accepting pauses; see `dunlin check`");
+    }
+
+    fn on_open(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        self.count(Metric::Accepted);
+        self.admit(cx, conn);
+    }
+
+    fn on_request(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
+        self.count(Metric::HttpRequests);
+        self.route(cx, conn, request);
+    }
+
+    fn on_message(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        message: websocket::Message<'_>,
+    ) {
+        self.websocket_message(cx, conn, &message);
+    }
+
+    fn on_ping(&mut self, cx: &mut Context<Link>, conn: ConnId, payload: &[u8]) {
+        self.websocket_ping(cx, conn, payload);
+    }
+
+    fn on_close_frame(&mut self, cx: &mut Context<Link>, conn: ConnId, code: u16, _: &str) {
+        self.websocket_closed(cx, conn, code);
+    }
+
+    fn on_protocol_error(&mut self, cx: &mut Context<Link>, conn: ConnId, error: &ProtocolError) {
+        self.protocol_error(cx, conn, error);
+    }
+
+    fn on_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        self.writable(cx, conn);
+    }
+
+    fn on_close(&mut self, cx: &mut Context<Link>, _: ConnId, link: Link, reason: CloseReason) {
+        self.count(Metric::Closed);
+        if reason == CloseReason::TimedOut {
+            self.count(Metric::DeadlinesMissed);
+        }
+        if let Some(address) = self.addresses.release(link.address) {
+            self.node.admissions.release(address);
+        }
+        if let Some(session) = link.session() {
+            self.session_gone(cx, session);
+        }
+    }
+
+    fn on_deadline(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        self.deadline_passed(cx, conn);
+    }
+
+    fn on_timer(&mut self, cx: &mut Context<Link>, _: TimerId, data: u64) {
+        match data {
+            SECOND => self.second(cx),
+            DRAIN_STEP => self.drain_step(cx),
+            _ => {
+                if let Some(listener) = self.listener {
+                    cx.resume_accept(listener);
+                }
+            }
+        }
+    }
+
+    fn on_tick(&mut self, cx: &mut Context<Link>) {
+        self.turn(cx);
+    }
+
+    fn on_sleep(&mut self, _: &mut Context<Link>) -> Sleep {
+        if self.endpoint.prepare_sleep() { Sleep::Block } else { Sleep::Poll }
+    }
+
+    fn on_wake(&mut self, _: &mut Context<Link>) {
+        self.endpoint.wake();
+        // Rule 7 of the data plane: a worker that slept runs the newest snapshot before anything else.
+        let newest = self.node.settings.load();
+        if !Arc::ptr_eq(&newest, &self.settings) {
+            self.settings = Arc::clone(&newest);
+        }
+    }
+}
+
+impl Worker<'_> {
+    /// Counts a connection just accepted against the limits, and closes it if one is passed.
+    fn admit(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        let Some(peer) = cx.peer_addr(conn) else { return cx.abort(conn) };
+        let limits = &self.settings.config.limits;
+        let admission = self.node.admissions.admit(
+            peer.ip(),
+            u64::from(limits.connections_max),
+            limits.connections_per_address_max,
+        );
+        match admission {
+            Admission::Granted => {
+                let address = self.addresses.intern(peer.ip());
+                if let Some(link) = cx.data(conn) {
+                    link.address = address;
+                }
+            }
+            Admission::TotalReached => {
+                self.count(Metric::RefusedTotal);
+                cx.abort(conn);
+            }
+            Admission::AddressReached => {
+                self.count(Metric::RefusedAddress);
+                cx.abort(conn);
+            }
+        }
+    }
+
+    /// A connection with a session has ended.
+    fn session_gone(&mut self, cx: &mut Context<Link>, session: SessionId) {
+        self.connecting.remove(&session);
+        self.expiries.remove(&session);
+        self.poll_gone(session);
+        let now = self.now(cx);
+        self.hub.close_session(now, session);
+        self.drain_events(cx);
+    }
+
+    /// Tells whoever waits behind this that nobody will answer.
+    fn refuse(&mut self, cx: &mut Context<Link>, pending: Pending) {
+        let error = dunlin_hub::Error::Overloaded;
+        match pending {
+            Pending::Command { session, id } => {
+                self.count(Metric::CommandErrors);
+                let reply = dunlin_protocol::centrifuge::Reply::Error(&error.into());
+                self.reply(session, id, &reply);
+            }
+            // The callers of `token` see to these themselves, for they hold what it takes.
+            Pending::Connect { .. } | Pending::Poll { .. } => {}
+            Pending::Api { call, at, part } => self.api_answered(cx, call, at, part, Err(error)),
+        }
+    }
+}
+
+/// Requests of one worker under way at once.
+const PENDING_MAX: usize = 1 << 20;
+/// How long accepting rests when the accept rate is used up.
+const ACCEPT_PAUSE_MS: u64 = 10;
+const ACCEPT_AGAIN: u64 = 2;
+
+/// A worker's share of a rate that holds for all of them together, at least 1; 0 stays "no limit".
+fn share(total: u32, workers: usize) -> u64 {
+    match total {
+        0 => 0,
+        total => u64::from(total).div_ceil(workers as u64),
+    }
+}
+
+fn listen_config(settings: &Settings) -> ListenConfig {
+    let limits = &settings.config.limits;
+    let http = http::Limits {
+        head_bytes_max: limits.head_bytes_max,
+        headers_max: usize::from(limits.headers_max),
+        body_bytes_max: limits.body_bytes_max as u64,
+        ..http::Limits::default()
+    };
+    let mut config = ListenConfig::http();
+    config.limits.http = http;
+    config.limits.request_timeout_ms = limits.head_timeout_ms;
+    config.limits.keep_alive_timeout_ms = limits.keep_alive_timeout_ms;
+    config.reuse_port = true;
+    config
+}
+
+fn hub_config(index: usize, life: u32, node: &Node, settings: &Settings, seed: u64) -> HubConfig {
+    let limits = &settings.config.limits;
+    let workers = node.counters.len();
+    let per_worker = |total: usize| total.div_ceil(workers);
+    HubConfig {
+        node: settings.config.server.node,
+        boot: ((u32::from(node.secret[0]) + life) % BOOTS) as u8,
+        worker: index as u8,
+        workers: workers as u8,
+        life,
+        hash_seed: u64::from_ne_bytes(node.secret[8..].try_into().expect("eight of sixteen bytes")),
+        seed,
+        sessions_max: limits.connections_max.min(dunlin_hub::SESSIONS_MAX as u32),
+        subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
+        channels_max: limits.channels_max,
+        channel_name_bytes_max: limits.channel_bytes_max as u16,
+        request_timeout_ms: limits.bus_request_timeout_ms,
+        pending_bytes_max: per_worker(limits.pending_bytes_max),
+        history_bytes_max: per_worker(limits.history_bytes_max),
+        idempotency_keys_max: per_worker(limits.idempotency_keys_max as usize),
+        ..HubConfig::default()
+    }
+}
+
+fn unix_now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// The encoding a connection speaks, if it is a client's.
+fn encoding_of(link: &Link) -> Option<Encoding> {
+    match link.role {
+        Role::Client(encoding) => Some(encoding),
+        Role::Http | Role::Poll => None,
+    }
+}

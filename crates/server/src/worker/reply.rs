@@ -1,0 +1,90 @@
+//! Answers to plain HTTP requests, with the origin's permission where a browser needs it.
+
+use std::fmt;
+
+use dunlin_net::{ConnId, Context, http};
+
+use super::Worker;
+use super::link::Link;
+use crate::metrics::Metric;
+
+/// An answer to an HTTP request.
+pub(super) struct Answer<'a> {
+    pub(super) status: u16,
+    pub(super) content_type: &'static str,
+    pub(super) headers: Vec<(&'a str, &'a str)>,
+    pub(super) body: std::borrow::Cow<'a, [u8]>,
+}
+
+impl<'a> Answer<'a> {
+    /// No body.
+    pub(super) fn empty(status: u16) -> Self {
+        Self { status, content_type: "", headers: Vec::new(), body: (&[][..]).into() }
+    }
+
+    /// A JSON body.
+    pub(super) fn json(status: u16, body: Vec<u8>) -> Self {
+        Self { status, content_type: "application/json", headers: Vec::new(), body: body.into() }
+    }
+
+    /// An error, as one sentence for a person in a JSON object for a program.
+    pub(super) fn error(status: u16, why: impl fmt::Display) -> Self {
+        let body = serde_json::json!({ "error": { "code": status, "message": why.to_string() } });
+        Self::json(status, body.to_string().into_bytes())
+    }
+
+    /// The same with one more header.
+    pub(super) fn header(mut self, name: &'a str, value: &'a str) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+}
+
+impl Worker<'_> {
+    /// Sends an answer now.
+    pub(super) fn answer(&mut self, cx: &mut Context<Link>, conn: ConnId, answer: Answer<'_>) {
+        if answer.status >= 400 {
+            self.count(Metric::HttpErrors);
+        }
+        let mut headers = Vec::with_capacity(answer.headers.len() + 4);
+        if !answer.content_type.is_empty() {
+            headers.push(("Content-Type", answer.content_type));
+        }
+        headers.extend_from_slice(&answer.headers);
+        let Answer { status, body, .. } = &answer;
+        let response = http::Response { status: *status, headers: &headers, body };
+        if cx.respond(conn, &response).is_err() {
+            // Nobody is there to be answered, or nobody reads: either way the connection is over.
+            cx.abort(conn);
+        }
+    }
+
+    /// Sends an answer that a page of `origin`, which has been allowed, is permitted to read.
+    pub(super) fn answer_to(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        origin: Option<&str>,
+        answer: Answer<'_>,
+    ) {
+        let permission = permission(origin);
+        let mut headers = answer.headers;
+        headers.extend(permission.iter().map(|(name, value)| (*name, value.as_str())));
+        headers.push(("Cache-Control", "no-store"));
+        let Answer { status, content_type, body, .. } = answer;
+        self.answer(cx, conn, Answer { status, content_type, headers, body });
+    }
+}
+
+/// What a page of this origin needs to be told to read an answer (Fetch standard, CORS). The origin has been
+/// judged already: whoever is refused gets no answer to read.
+pub(super) fn permission(origin: Option<&str>) -> Vec<(&'static str, String)> {
+    match origin {
+        Some(origin) => vec![
+            ("Access-Control-Allow-Origin", origin.to_owned()),
+            ("Access-Control-Allow-Credentials", "true".to_owned()),
+            ("Vary", "Origin".to_owned()),
+        ],
+        None => Vec::new(),
+    }
+}

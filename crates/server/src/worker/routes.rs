@@ -1,0 +1,123 @@
+//! From the path of a request to what serves it.
+
+use dunlin_net::{ConnId, Context, http};
+use dunlin_protocol::stream::Stream;
+
+use super::Worker;
+use super::link::Link;
+use super::reply::Answer;
+use crate::{origin, page};
+
+const CONNECTION_PATHS: &str = "/connection/websocket, /connection/sse, /connection/http_stream, \
+    /connection/uni_websocket, /connection/uni_sse, /connection/uni_http_stream, /connection/poll, /emulation, \
+    /api/{method}";
+
+impl Worker<'_> {
+    /// Serves a request, or says why not.
+    pub(super) fn route(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) {
+        if self.drain.is_some() {
+            let answer = Answer::error(
+                503,
+                "the server is going down; connect to another, or again in a moment",
+            );
+            return self.answer(cx, conn, answer.header("Retry-After", "1"));
+        }
+        let path = request.path;
+        if let Some(method) =
+            path.strip_prefix("/api").filter(|rest| rest.is_empty() || rest.starts_with('/'))
+        {
+            return self.api(cx, conn, method.trim_start_matches('/'), request);
+        }
+        let stream = match path {
+            "/connection/websocket" => return self.open_websocket(cx, conn, request, false),
+            "/connection/uni_websocket" => return self.open_websocket(cx, conn, request, true),
+            "/connection/sse" => Stream::Sse,
+            "/connection/http_stream" => Stream::HttpStream,
+            "/connection/uni_sse" => Stream::UniSse,
+            "/connection/uni_http_stream" => Stream::UniHttpStream,
+            "/connection/poll" => return self.open_poll(cx, conn, request),
+            "/emulation" => return self.emulation(cx, conn, request),
+            _ => return self.serve_page(cx, conn, request),
+        };
+        self.open_stream(cx, conn, request, stream);
+    }
+
+    fn open_poll(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
+        if !self.is_same_or_allowed_origin(request) {
+            return self.answer(cx, conn, origin_refused());
+        }
+        if let Some(answer) = preflight(request, "GET, OPTIONS") {
+            return self.answer_to(cx, conn, origin_of(request), answer);
+        }
+        if request.method != http::Method::Get {
+            return self.answer(cx, conn, method_refused("GET, OPTIONS"));
+        }
+        let credentials = request.headers.get_str("Authorization").and_then(bearer);
+        self.poll(cx, conn, request.query.unwrap_or(""), credentials, origin_of(request));
+    }
+
+    fn serve_page(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
+        let config = &self.settings.config;
+        if let Some(asset) = config.client.demo_page.then(|| page::asset(request.path)).flatten() {
+            if !matches!(request.method, http::Method::Get | http::Method::Head) {
+                return self.answer(cx, conn, method_refused("GET, HEAD"));
+            }
+            let answer = Answer {
+                status: 200,
+                content_type: asset.content_type,
+                headers: vec![("Cache-Control", "no-cache"), ("X-Content-Type-Options", "nosniff")],
+                body: asset.body,
+            };
+            return self.answer(cx, conn, answer);
+        }
+        let why = if request.path == "/" {
+            format!("the demo page is off (client.demo_page); the paths are {CONNECTION_PATHS}")
+        } else {
+            format!("{} is not here; the paths are {CONNECTION_PATHS}", request.path)
+        };
+        self.answer(cx, conn, Answer::error(404, why));
+    }
+
+    /// Whether the page a request comes from, if it comes from one, may connect.
+    pub(super) fn is_same_or_allowed_origin(&self, request: &http::Request<'_>) -> bool {
+        let patterns = &self.settings.config.client.allowed_origins;
+        origin::allowed(patterns, origin_of(request), request.host)
+    }
+}
+
+/// The `Origin` header; one that is not text names no page of ours.
+pub(super) fn origin_of<'a>(request: &http::Request<'a>) -> Option<&'a str> {
+    request.headers.get("Origin").map(|value| std::str::from_utf8(value).unwrap_or("null"))
+}
+
+pub(super) fn origin_refused() -> Answer<'static> {
+    Answer::error(403, "this page's origin may not connect; add it to client.allowed_origins")
+}
+
+pub(super) fn method_refused(allow: &'static str) -> Answer<'static> {
+    Answer::error(405, format_args!("use one of {allow}")).header("Allow", allow)
+}
+
+/// The answer to a browser that asks before it sends (Fetch standard, CORS preflight).
+pub(super) fn preflight(
+    request: &http::Request<'_>,
+    methods: &'static str,
+) -> Option<Answer<'static>> {
+    (request.method == http::Method::Options).then(|| {
+        Answer::empty(204)
+            .header("Access-Control-Allow-Methods", methods)
+            .header("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Requested-With")
+            .header("Access-Control-Max-Age", "300")
+    })
+}
+
+/// The token of `Authorization: Bearer …`.
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}

@@ -1,0 +1,288 @@
+//! Transports that stay: WebSocket, server-sent events, HTTP streams, and the way up for those without one.
+
+use dunlin_hub::SessionId;
+use dunlin_net::{ConnId, Context, ProtocolError, http, websocket};
+use dunlin_protocol::Encoding;
+use dunlin_protocol::centrifuge::{Commands, ConnectRequest, DisconnectCode};
+use dunlin_protocol::emulation::{EmulationRequest, EmulationStatus};
+use dunlin_protocol::stream::{Stream, headers, wants_protobuf};
+use dunlin_wire::websocket::deflate::{DeflateConfig, Deflater, Direction, WINDOW_BITS_MAX};
+use dunlin_wire::websocket::handshake::{self, ServerConfig};
+use dunlin_wire::websocket::{Opcode, encode_close, encode_frame};
+
+use super::link::{Link, Role};
+use super::reply::{Answer, permission};
+use super::routes::{method_refused, origin_of, origin_refused, preflight};
+use super::{Worker, encoding_of};
+use crate::metrics::Metric;
+use crate::parcel::Parcel;
+use crate::session_token;
+
+/// Subprotocols of the Centrifugal protocol this server speaks.
+const SUBPROTOCOLS: &[&str] = &["centrifuge-json"];
+/// Every message is compressed for all who get it at once, so a level that costs little.
+const DEFLATE_LEVEL: u32 = 1;
+
+/// What compresses a broadcast once for everyone: no context takeover, the full window.
+pub(super) fn broadcast_deflater() -> Deflater {
+    let direction = Direction { window_bits: WINDOW_BITS_MAX, context_takeover: false };
+    Deflater::new(DEFLATE_LEVEL, direction)
+}
+
+impl Worker<'_> {
+    /// Upgrades to WebSocket.
+    pub(super) fn open_websocket(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        unidirectional: bool,
+    ) {
+        if !self.is_same_or_allowed_origin(request) {
+            return self.answer(cx, conn, origin_refused());
+        }
+        let query = request.query.unwrap_or("");
+        let subprotocols = request.headers.get_str("Sec-WebSocket-Protocol").unwrap_or("");
+        if wants_protobuf("", query, subprotocols) {
+            let why = "this server speaks the JSON variant of the protocol only";
+            return self.answer(cx, conn, Answer::error(400, why));
+        }
+        let limits = &self.settings.config.limits;
+        let deflate = self.settings.config.client.compression.then(DeflateConfig::default);
+        let config = websocket::WebSocketConfig {
+            limits: websocket::Limits {
+                frame_bytes_max: limits.frame_bytes_max,
+                message_bytes_max: limits.message_bytes_max,
+            },
+            deflate,
+            protocols: SUBPROTOCOLS,
+            ..websocket::WebSocketConfig::default()
+        };
+        let server = ServerConfig { protocols: config.protocols, deflate: config.deflate };
+        // Frames are compressed once for all who can read them; who asked for a smaller window cannot, and is
+        // sent them as they are.
+        let compressed = handshake::accept(&request.head, &server)
+            .ok()
+            .and_then(|accepted| accepted.deflate())
+            .is_some_and(|params| {
+                params.outgoing(dunlin_wire::websocket::Role::Server).window_bits == WINDOW_BITS_MAX
+            });
+        if cx.upgrade_websocket(conn, request, &config).is_err() {
+            return self.count(Metric::HttpErrors);
+        }
+        if let Some(link) = cx.data(conn) {
+            link.role = Role::Client(Encoding::websocket(unidirectional, compressed));
+        }
+        self.await_connect(cx, conn);
+        if unidirectional && let Ok(Some(said)) = Stream::UniWebSocket.opening("GET", query, b"") {
+            self.connect_said(cx, conn, &said);
+        }
+    }
+
+    /// Begins a stream over HTTP with what the request says.
+    pub(super) fn open_stream(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        stream: Stream,
+    ) {
+        if !self.is_same_or_allowed_origin(request) {
+            return self.answer(cx, conn, origin_refused());
+        }
+        if let Some(answer) = preflight(request, stream.methods()) {
+            return self.answer_to(cx, conn, origin_of(request), answer);
+        }
+        let content_type = request.headers.get_str("Content-Type").unwrap_or("");
+        let query = request.query.unwrap_or("");
+        if wants_protobuf(content_type, query, "") {
+            let why = "this server speaks the JSON variant of the protocol only";
+            return self.answer(cx, conn, Answer::error(415, why));
+        }
+        let said = match stream.opening(request.method.as_str(), query, request.body) {
+            Ok(said) => said.unwrap_or_default(),
+            Err(refused) => {
+                let answer = Answer::error(refused.status(), refused);
+                let answer = match refused.status() {
+                    405 => answer.header("Allow", stream.methods()),
+                    _ => answer,
+                };
+                return self.answer_to(cx, conn, origin_of(request), answer);
+            }
+        };
+        let chunked = request.version != http::Version::Http10;
+        let encoding = stream.encoding(chunked);
+        let permission = permission(origin_of(request));
+        let mut fields: Vec<(&str, &str)> = headers(encoding).to_vec();
+        fields.extend(permission.iter().map(|(name, value)| (*name, value.as_str())));
+        let head = http::Response { status: 200, headers: &fields, body: b"" };
+        let framing = if chunked { http::Framing::Chunked } else { http::Framing::UntilClose };
+        if cx.start_stream(conn, &head, framing).is_err() {
+            return cx.abort(conn);
+        }
+        if let Some(link) = cx.data(conn) {
+            link.role = Role::Client(encoding);
+        }
+        self.await_connect(cx, conn);
+        if encoding.is_bidirectional() {
+            self.handle_frame(cx, conn, &said);
+        } else {
+            self.connect_said(cx, conn, &said);
+        }
+    }
+
+    /// The connect request of a unidirectional transport.
+    fn connect_said(&mut self, cx: &mut Context<Link>, conn: ConnId, said: &[u8]) {
+        match ConnectRequest::parse(said) {
+            Ok(connect) => {
+                self.count(Metric::Commands);
+                self.connect(cx, conn, 0, &connect);
+            }
+            Err(malformed) => {
+                self.count(Metric::ProtocolErrors);
+                self.disconnect(cx, conn, &DisconnectCode::BadRequest.because(malformed));
+            }
+        }
+    }
+
+    /// A message on a WebSocket.
+    pub(super) fn websocket_message(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        message: &websocket::Message<'_>,
+    ) {
+        let Some(&mut link) = cx.data(conn) else { return };
+        let Some(encoding) = encoding_of(&link) else { return };
+        if encoding.is_bidirectional() {
+            return self.handle_frame(cx, conn, message.payload);
+        }
+        if link.session().is_none() && !link.closing {
+            return self.connect_said(cx, conn, message.payload);
+        }
+        // A unidirectional client has nothing to say after its connect but `{}`, its pong to our ping.
+        if Commands::of(message.payload).any(|command| {
+            !matches!(command, Ok(command) if command.request == dunlin_protocol::centrifuge::Request::Pong)
+        }) {
+            self.count(Metric::ProtocolErrors);
+            let why = "a unidirectional connection takes no commands; use /connection/websocket";
+            self.disconnect(cx, conn, &DisconnectCode::BadRequest.because(why));
+        }
+    }
+
+    /// A ping frame of the client's: the pong goes through the outbox, for it must not cut into a message.
+    pub(super) fn websocket_ping(&mut self, cx: &mut Context<Link>, conn: ConnId, payload: &[u8]) {
+        let Some(&mut link) = cx.data(conn) else { return };
+        match link.session() {
+            Some(session) => {
+                self.hub.push(session, |out| encode_frame(out, Opcode::Pong, payload));
+            }
+            None => {
+                let _ = cx.ws_pong(conn, payload);
+            }
+        }
+    }
+
+    /// A close frame of the client's. It is answered unless that would cut into a message.
+    pub(super) fn websocket_closed(&mut self, cx: &mut Context<Link>, conn: ConnId, code: u16) {
+        let Some(&mut link) = cx.data(conn) else { return };
+        if link.session().is_some_and(|session| self.hub.outbox_bytes(session) > 0) {
+            return cx.close(conn);
+        }
+        cx.answer_close_frame(conn, code);
+    }
+
+    /// Malformed HTTP or WebSocket input.
+    pub(super) fn protocol_error(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        error: &ProtocolError,
+    ) {
+        self.count(Metric::ProtocolErrors);
+        let Some(&mut link) = cx.data(conn) else { return };
+        match (link.session(), error) {
+            (Some(session), ProtocolError::WebSocket(error)) => {
+                // The close frame goes behind what is in the outbox, where it cannot cut into a message.
+                let (code, reason) = (error.close_code(), error.to_string());
+                self.hub.push(session, |out| {
+                    encode_close(out, code, &reason);
+                });
+                if let Some(link) = cx.data(conn) {
+                    link.closing = true;
+                }
+                self.flush_session(cx, session, conn);
+            }
+            _ => {
+                if let ProtocolError::Http(_) = error {
+                    self.count(Metric::HttpErrors);
+                }
+                cx.answer_violation(conn, error);
+            }
+        }
+    }
+
+    /// `POST /emulation`: commands of a session whose stream may be another worker's.
+    pub(super) fn emulation(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) {
+        if !self.is_same_or_allowed_origin(request) {
+            return self.answer(cx, conn, origin_refused());
+        }
+        if let Some(answer) = preflight(request, "POST, OPTIONS") {
+            return self.answer_to(cx, conn, origin_of(request), answer);
+        }
+        if request.method != http::Method::Post {
+            return self.answer(cx, conn, method_refused("POST, OPTIONS"));
+        }
+        let answer = match EmulationRequest::parse(request.body) {
+            Err(malformed) => {
+                self.count(Metric::ProtocolErrors);
+                Answer::error(EmulationStatus::Malformed.code(), malformed)
+            }
+            Ok(emulated) => match self.route_emulation(cx, &emulated) {
+                EmulationStatus::Taken => Answer::empty(EmulationStatus::Taken.code()),
+                status => Answer::error(status.code(), "no such session; connect again"),
+            },
+        };
+        self.answer_to(cx, conn, origin_of(request), answer);
+    }
+
+    fn route_emulation(
+        &mut self,
+        cx: &mut Context<Link>,
+        emulated: &EmulationRequest<'_>,
+    ) -> EmulationStatus {
+        let Some(session) = session_token::verify(&self.node.secret, &emulated.session) else {
+            return EmulationStatus::NoSession;
+        };
+        let owner = usize::from(session.worker());
+        if owner == self.index {
+            if self.hub.session(session).is_none() {
+                return EmulationStatus::NoSession;
+            }
+            self.emulate(cx, session, emulated.data.as_bytes());
+            return EmulationStatus::Taken;
+        }
+        let frame = emulated.data.as_bytes().into();
+        if owner < self.node.counters.len()
+            && self.endpoint.send(owner, Parcel::Emulation { session, frame }).is_ok()
+        {
+            return EmulationStatus::Taken;
+        }
+        self.count(Metric::BusRefused);
+        EmulationStatus::NoSession
+    }
+
+    /// Commands for a session of this worker.
+    pub(super) fn emulate(&mut self, cx: &mut Context<Link>, session: SessionId, frame: &[u8]) {
+        let Some(view) = self.hub.session(session) else { return };
+        let conn = ConnId::from_u64(view.tag);
+        if cx.data(conn).and_then(|link| link.session()) == Some(session) {
+            self.handle_frame(cx, conn, frame);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Worker threads: started, watched, and given another life when one panics.
+//!
+//! A worker that panics takes its own connections with it and nobody else's: its descriptor table goes with
+//! the thread, its clients reconnect, its endpoint on the bus and its listener stay and serve the next life.
+
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use dunlin_bus::Endpoint;
+use dunlin_net::{Descriptors, Exit, WorkerConfig, spawn_workers};
+
+use super::Worker;
+use crate::error::ServeError;
+use crate::metrics::Metric;
+use crate::node::Node;
+use crate::parcel::Parcel;
+
+/// How often the control thread looks whether a worker has ended.
+const WATCH: Duration = Duration::from_millis(50);
+/// A worker that panics this often is given up, and the process with it: something else has to be tried.
+const LIVES_MAX: u32 = 50;
+
+/// Where worker threads run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placement {
+    pub(crate) own_descriptor_tables: bool,
+    pub(crate) pinned: bool,
+}
+
+/// What outlives a life of a worker.
+struct Slot {
+    endpoint: Endpoint<Parcel>,
+    lives: u32,
+}
+
+/// All worker threads.
+pub(crate) struct Workers {
+    threads: dunlin_net::Workers<std::io::Result<()>>,
+    node: Arc<Node>,
+}
+
+impl Workers {
+    /// Starts one thread an endpoint.
+    pub(crate) fn start(
+        node: &Arc<Node>,
+        endpoints: Vec<Endpoint<Parcel>>,
+        listeners: Vec<TcpListener>,
+        placement: Placement,
+    ) -> Result<Self, ServeError> {
+        let shared: Vec<RawFd> = listeners
+            .iter()
+            .map(|listener| listener.as_fd().as_raw_fd())
+            .chain(endpoints.iter().map(|endpoint| endpoint.doorbell().as_raw_fd()))
+            .collect();
+        let config = WorkerConfig {
+            descriptors: if placement.own_descriptor_tables {
+                Descriptors::Own(shared)
+            } else {
+                Descriptors::Shared
+            },
+            pin: placement.pinned,
+            name: "dunlin-".to_owned(),
+        };
+        let count = endpoints.len();
+        let slots: Vec<Mutex<Slot>> =
+            endpoints.into_iter().map(|endpoint| Mutex::new(Slot { endpoint, lives: 0 })).collect();
+        let shared = Arc::clone(node);
+        let threads = spawn_workers(count, &config, move |index| {
+            // A worker that panicked held this lock; its endpoint is made for being taken over.
+            let mut slot = slots[index].lock().unwrap_or_else(PoisonError::into_inner);
+            let life = slot.lives;
+            slot.lives += 1;
+            let listener = listeners[index].try_clone()?;
+            Worker::run(index, life, &shared, &mut slot.endpoint, listener)
+        })
+        .map_err(|source| ServeError::Worker { worker: 0, source })?;
+        Ok(Self { threads, node: Arc::clone(node) })
+    }
+
+    /// Returns when every worker accepts connections, or with the first that cannot start.
+    pub(crate) fn wait_until_ready(&mut self) -> Result<(), ServeError> {
+        while self.node.workers_ready() < self.threads.len() {
+            self.look_after()?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Never returns unless a worker is lost for good.
+    pub(crate) async fn failed(&mut self) -> ServeError {
+        loop {
+            if let Err(error) = self.look_after() {
+                return error;
+            }
+            tokio::time::sleep(WATCH).await;
+        }
+    }
+
+    /// Gives workers that ended another life.
+    pub(crate) fn look_after(&mut self) -> Result<(), ServeError> {
+        while let Some((worker, exit)) = self.threads.try_wait() {
+            match exit {
+                Exit::Panicked(message) => {
+                    let counters = &self.node.counters[worker];
+                    // The thread is gone, so this one may count for it.
+                    counters.count(Metric::Restarts);
+                    tracing::error!(worker, message, "a worker panicked; its clients reconnect");
+                    if counters.get(Metric::Restarts) >= u64::from(LIVES_MAX) {
+                        return Err(ServeError::WorkerLost { worker });
+                    }
+                    self.threads
+                        .start(worker)
+                        .map_err(|source| ServeError::Worker { worker, source })?;
+                }
+                Exit::Failed(source) | Exit::Returned(Err(source)) => {
+                    return Err(ServeError::Worker { worker, source });
+                }
+                Exit::Returned(Ok(())) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the threads to leave, within a bound: what is left is ended by the process's end.
+    pub(crate) fn join(&mut self, bound: Duration) {
+        let deadline = Instant::now() + bound;
+        while !self.threads.all_ended() && Instant::now() < deadline {
+            while self.threads.try_wait().is_some() {}
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
