@@ -180,6 +180,8 @@ pub struct Stats {
     pub timeouts: u64,
     /// Publications evicted from history for memory, before their time.
     pub history_evicted: u64,
+    /// Home channels nobody listened to, forgotten before their time.
+    pub channels_evicted: u64,
     /// Idempotency keys forgotten before their time.
     pub idempotency_evicted: u64,
 }

@@ -1,0 +1,166 @@
+//! The local side of a channel: who gets what arrives from its home worker.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use foldhash::quality::FixedState;
+
+use crate::named::Named;
+use crate::options::ChannelOptions;
+use crate::position::StreamPosition;
+use crate::publication::ClientInfo;
+use crate::slots::NONE;
+
+/// One session's subscription to one channel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subscription {
+    /// Slot of the session.
+    pub(crate) session: u32,
+    pub(crate) channel: u32,
+    /// Where it is in the channel's list of subscribers; with [`PENDING`] set it is not there yet
+    /// and the other bits are the key of the request under way.
+    pub(crate) place: u32,
+    /// Next of the session's list.
+    pub(crate) next: u32,
+}
+
+const _: () = assert!(size_of::<Subscription>() == 16);
+
+/// See [`Subscription::place`].
+pub(crate) const PENDING: u32 = 1 << 31;
+
+impl Default for Subscription {
+    fn default() -> Self {
+        Self { session: NONE, channel: NONE, place: 0, next: NONE }
+    }
+}
+
+impl Subscription {
+    pub(crate) fn is_pending(&self) -> bool {
+        self.place & PENDING != 0
+    }
+}
+
+/// What is kept beside a subscription that others can see or that carries information.
+pub(crate) struct Member {
+    pub(crate) info: Arc<ClientInfo>,
+    /// The home worker lists it, and must be told when it goes.
+    pub(crate) listed: bool,
+}
+
+/// All the fan-out loop needs of a subscriber, in eight bytes: subscription 32 · flags 8 ·
+/// encoding 4 · slot 20 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Subscriber(u64);
+
+/// Wants to be told join and leave.
+pub(crate) const JOIN_LEAVE: u8 = 1;
+
+impl Subscriber {
+    pub(crate) fn new(subscription: u32, flags: u8, encoding: u8, slot: u32) -> Self {
+        Self(
+            u64::from(subscription) << 32
+                | u64::from(flags) << 24
+                | u64::from(encoding) << 20
+                | u64::from(slot),
+        )
+    }
+
+    pub(crate) fn subscription(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    #[inline]
+    pub(crate) fn flags(self) -> u8 {
+        (self.0 >> 24) as u8
+    }
+
+    #[inline]
+    pub(crate) fn encoding(self) -> usize {
+        (self.0 >> 20) as usize & 0xf
+    }
+
+    #[inline]
+    pub(crate) fn slot(self) -> u32 {
+        self.0 as u32 & 0xf_ffff
+    }
+}
+
+/// A channel with subscribers, or would-be subscribers, on this worker.
+pub(crate) struct Channel {
+    pub(crate) name: Arc<str>,
+    pub(crate) subscribers: Vec<Subscriber>,
+    /// What every subscriber here has been given. One position for all of them, because all are
+    /// fed by the same first-in-first-out edge from the home worker.
+    pub(crate) position: StreamPosition,
+    pub(crate) options: Arc<ChannelOptions>,
+    /// Subscriptions whose request is under way.
+    pub(crate) pending: u32,
+    /// Tells successive channels at one index apart.
+    pub(crate) life: u32,
+    pub(crate) home: u8,
+    /// The home worker has answered: `position` is valid and what arrives belongs to
+    /// `subscribers`. Before that, what arrives was meant for a former life and is ignored.
+    pub(crate) joined: bool,
+}
+
+impl Channel {
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.subscribers.is_empty() && self.pending == 0
+    }
+}
+
+/// Hash of channel names, the same on every worker: it finds the home.
+#[derive(Clone)]
+pub(crate) struct NameHasher {
+    state: FixedState,
+    workers: u8,
+}
+
+impl NameHasher {
+    pub(crate) fn new(seed: u64, workers: u8) -> Self {
+        Self { state: FixedState::with_seed(seed), workers }
+    }
+
+    pub(crate) fn hash(&self, name: &str) -> u64 {
+        self.state.hash_one(name)
+    }
+
+    /// The home worker of a channel. Neither the bits a hash table takes for its buckets nor those
+    /// it takes for its tags decide, so that both stay good among the channels of one home.
+    pub(crate) fn home(&self, hash: u64) -> u8 {
+        let middle = (hash >> 25) as u32;
+        ((u64::from(middle) * u64::from(self.workers)) >> 32) as u8
+    }
+}
+
+impl Named for Channel {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subscriber_entry_holds_its_extremes() {
+        let entry = Subscriber::new(u32::MAX, u8::MAX, 15, (1 << 20) - 1);
+        assert_eq!(entry.subscription(), u32::MAX);
+        assert_eq!((entry.flags(), entry.encoding(), entry.slot()), (255, 15, (1 << 20) - 1));
+        let entry = Subscriber::new(7, JOIN_LEAVE, 3, 9);
+        assert_eq!((entry.subscription(), entry.flags()), (7, JOIN_LEAVE));
+        assert_eq!((entry.encoding(), entry.slot()), (3, 9));
+    }
+
+    #[test]
+    fn homes_are_spread_evenly() {
+        let hasher = NameHasher::new(42, 7);
+        let mut counts = [0u32; 7];
+        for n in 0..70_000 {
+            counts[usize::from(hasher.home(hasher.hash(&format!("room:{n}"))))] += 1;
+        }
+        assert!(counts.iter().all(|&count| (9_500..10_500).contains(&count)), "{counts:?}");
+    }
+}

@@ -1,0 +1,337 @@
+//! Where the bytes of pushes live until the last session has sent them.
+//!
+//! A frame is written once and referred to by ranges. Frames of one encoding are written one
+//! behind the other into a chunk, so that a burst which a session gets whole is one range: one
+//! contiguous slice, one `send`.
+
+use crate::encode::ENCODINGS_MAX;
+
+/// Bytes after which a chunk is left for the next one.
+pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+
+/// The lane for frames of one session alone, apart from the encodings' lanes so that it does not
+/// come between two frames of a burst.
+pub(crate) const PRIVATE_LANE: usize = ENCODINGS_MAX;
+
+const LANES: usize = ENCODINGS_MAX + 1;
+const NO_CHUNK: u32 = u32::MAX;
+/// Empty chunks whose buffer is kept for the next one.
+const SPARE_MAX: usize = 16;
+
+/// A run of whole or cut frames in one chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Range {
+    pub(crate) chunk: u32,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+impl Range {
+    pub(crate) const NONE: Self = Self { chunk: NO_CHUNK, start: 0, end: 0 };
+
+    pub(crate) fn is_none(self) -> bool {
+        self.chunk == NO_CHUNK
+    }
+
+    pub(crate) fn len(self) -> u32 {
+        self.end - self.start
+    }
+}
+
+/// What overflow policies know of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FrameMeta {
+    /// Local channel and its life; meaningless when `kind` is `Kept`.
+    pub(crate) channel: u32,
+    pub(crate) life: u32,
+    /// Hash of the publication's key.
+    pub(crate) key: u32,
+    pub(crate) kind: FrameKind,
+}
+
+impl FrameMeta {
+    pub(crate) const KEPT: Self = Self { channel: 0, life: 0, key: 0, kind: FrameKind::Kept };
+}
+
+/// Whether a frame may be dropped to make room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FrameKind {
+    /// No: a reply, or a push that changes what the client must believe.
+    Kept,
+    /// When it is the oldest.
+    DropOldest,
+    /// When a later one has its key, or it is the oldest.
+    KeepLatest,
+}
+
+#[derive(Clone, Copy)]
+struct Frame {
+    end: u32,
+    meta: FrameMeta,
+}
+
+#[derive(Default)]
+struct Chunk {
+    bytes: Vec<u8>,
+    /// In order; a frame begins where the one before it ends.
+    frames: Vec<Frame>,
+    /// Ranges that point here.
+    refs: u64,
+    /// A lane writes into it.
+    current: bool,
+}
+
+impl Chunk {
+    fn memory(&self) -> usize {
+        self.bytes.capacity() + self.frames.capacity() * size_of::<Frame>()
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.frames.clear();
+        self.bytes.shrink_to(CHUNK_BYTES);
+        self.frames.shrink_to(CHUNK_BYTES / size_of::<Frame>());
+    }
+}
+
+pub(crate) struct FrameLog {
+    chunks: Vec<Chunk>,
+    /// Chunks nobody uses. The last [`SPARE_MAX`] of them still have a buffer.
+    free: Vec<u32>,
+    lanes: [u32; LANES],
+    memory: usize,
+    ranges: u64,
+}
+
+impl FrameLog {
+    pub(crate) fn new() -> Self {
+        Self {
+            chunks: Vec::new(),
+            free: Vec::new(),
+            lanes: [NO_CHUNK; LANES],
+            memory: 0,
+            ranges: 0,
+        }
+    }
+
+    /// Memory in use for frames and for the ranges that point to them.
+    pub(crate) fn memory(&self) -> usize {
+        self.memory + self.ranges as usize * size_of::<Range>()
+    }
+
+    /// Writes a frame at the end of `lane`. `estimate` is about how long it will be. `None` when
+    /// `write` wrote nothing. Valid until the next `append` to the lane unless retained.
+    pub(crate) fn append(
+        &mut self,
+        lane: usize,
+        estimate: usize,
+        meta: FrameMeta,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Option<Range> {
+        let index = self.chunk_for(lane, estimate);
+        let chunk = &mut self.chunks[index as usize];
+        let before = chunk.memory();
+        let start = chunk.bytes.len();
+        write(&mut chunk.bytes);
+        let end = chunk.bytes.len();
+        assert!(end >= start, "an encoder only appends");
+        if end > start {
+            chunk.frames.push(Frame { end: end as u32, meta });
+        }
+        self.memory += chunk.memory();
+        self.memory -= before;
+        (end > start).then_some(Range { chunk: index, start: start as u32, end: end as u32 })
+    }
+
+    /// Writes one session's waiting bytes, densely, into a chunk of their own; the first `cut`
+    /// bytes are the rest of a frame partly sent. One reference is taken.
+    pub(crate) fn relocate(&mut self, ranges: &[Range]) -> Range {
+        let length: usize = ranges.iter().map(|range| range.len() as usize).sum();
+        let mut bytes = Vec::with_capacity(length);
+        let mut frames = Vec::new();
+        for range in ranges {
+            for (part, meta, whole) in self.frames(*range) {
+                bytes.extend_from_slice(self.bytes(part));
+                let meta = if whole { meta } else { FrameMeta::KEPT };
+                frames.push(Frame { end: bytes.len() as u32, meta });
+            }
+        }
+        let chunk = Chunk { bytes, frames, refs: 1, current: false };
+        self.ranges += 1;
+        self.memory += chunk.memory();
+        let index = self.vacant();
+        self.chunks[index as usize] = chunk;
+        Range { chunk: index, start: 0, end: length as u32 }
+    }
+
+    pub(crate) fn bytes(&self, range: Range) -> &[u8] {
+        &self.chunks[range.chunk as usize].bytes[range.start as usize..range.end as usize]
+    }
+
+    /// The frames in a range, oldest first, and whether each is whole. Only a range's first frame
+    /// can be cut, by having been sent in part.
+    pub(crate) fn frames(
+        &self,
+        range: Range,
+    ) -> impl DoubleEndedIterator<Item = (Range, FrameMeta, bool)> + '_ {
+        let frames = &self.chunks[range.chunk as usize].frames;
+        let first = frames.partition_point(|frame| frame.end <= range.start);
+        let last = frames.partition_point(|frame| frame.end <= range.end);
+        (first..last).map(move |at| {
+            let begin = if at == 0 { 0 } else { frames[at - 1].end };
+            let start = begin.max(range.start);
+            let part = Range { chunk: range.chunk, start, end: frames[at].end };
+            (part, frames[at].meta, start == begin)
+        })
+    }
+
+    /// Counts `count` more ranges that point into `chunk`.
+    pub(crate) fn retain(&mut self, chunk: u32, count: u64) {
+        self.chunks[chunk as usize].refs += count;
+        self.ranges += count;
+    }
+
+    /// Counts `count` ranges less; the chunk's memory is used again when there are none.
+    pub(crate) fn release(&mut self, chunk: u32, count: u64) {
+        let record = &mut self.chunks[chunk as usize];
+        assert!(record.refs >= count, "every range was retained");
+        record.refs -= count;
+        self.ranges -= count;
+        if record.refs == 0 && !record.current {
+            self.recycle(chunk);
+        }
+    }
+
+    fn chunk_for(&mut self, lane: usize, estimate: usize) -> u32 {
+        let index = self.lanes[lane];
+        if index != NO_CHUNK {
+            let chunk = &mut self.chunks[index as usize];
+            if chunk.refs == 0 {
+                let before = chunk.memory();
+                chunk.clear();
+                self.memory -= before - chunk.memory();
+                return index;
+            }
+            if chunk.bytes.len() + estimate <= CHUNK_BYTES {
+                return index;
+            }
+            chunk.current = false;
+        }
+        let index = self.vacant();
+        let chunk = &mut self.chunks[index as usize];
+        chunk.current = true;
+        chunk.bytes.reserve(estimate.max(CHUNK_BYTES));
+        self.memory += chunk.memory();
+        self.lanes[lane] = index;
+        index
+    }
+
+    fn vacant(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.chunks.push(Chunk::default());
+            self.chunks.len() as u32 - 1
+        })
+    }
+
+    fn recycle(&mut self, index: u32) {
+        let chunk = &mut self.chunks[index as usize];
+        self.memory -= chunk.memory();
+        chunk.clear();
+        if chunk.bytes.capacity() < CHUNK_BYTES {
+            // A relocated chunk's odd size would be of no use to a lane.
+            *chunk = Chunk::default();
+        }
+        self.free.push(index);
+        if let Some(surplus) = self.free.len().checked_sub(SPARE_MAX + 1) {
+            let surplus = self.free[surplus];
+            self.chunks[surplus as usize] = Chunk::default();
+        }
+    }
+
+    /// Every range that anybody holds, for tests that look for leaks.
+    #[cfg(test)]
+    pub(crate) fn ranges(&self) -> u64 {
+        self.ranges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(log: &mut FrameLog, lane: usize, text: &[u8]) -> Range {
+        log.append(lane, text.len(), FrameMeta::KEPT, |out| out.extend_from_slice(text))
+            .expect("something was written")
+    }
+
+    #[test]
+    fn frames_of_a_lane_lie_side_by_side() {
+        let mut log = FrameLog::new();
+        let one = put(&mut log, 0, b"one");
+        log.retain(one.chunk, 1);
+        put(&mut log, 1, b"another encoding");
+        let two = put(&mut log, 0, b"two");
+        assert_eq!((one.chunk, one.end), (two.chunk, two.start));
+        let both = Range { end: two.end, ..one };
+        assert_eq!(log.bytes(both), b"onetwo");
+        let cut = Range { start: 1, ..both };
+        let frames: Vec<_> = log.frames(cut).map(|(part, _, whole)| (part.start, whole)).collect();
+        assert_eq!(frames, [(1, false), (3, true)]);
+    }
+
+    #[test]
+    fn memory_comes_back_when_the_last_range_goes() {
+        let mut log = FrameLog::new();
+        let first = put(&mut log, 0, &[7; 1000]);
+        log.retain(first.chunk, 1);
+        let idle = log.memory();
+        let mut held = vec![];
+        for _ in 0..1000 {
+            let range = put(&mut log, 0, &[8; 1000]);
+            log.retain(range.chunk, 1);
+            held.push(range);
+        }
+        assert!(log.memory() > 1_000_000);
+        held.into_iter().for_each(|range| log.release(range.chunk, 1));
+        log.release(first.chunk, 1);
+        assert!(log.memory() <= idle, "{} > {idle}", log.memory());
+        assert!(log.chunks.iter().filter(|chunk| chunk.memory() > 0).count() <= SPARE_MAX + 1);
+    }
+
+    #[test]
+    fn an_idle_lane_uses_its_first_bytes_over_and_over() {
+        let mut log = FrameLog::new();
+        for _ in 0..10_000 {
+            let range = put(&mut log, 3, &[1; 100]);
+            assert_eq!((range.chunk, range.start), (0, 0));
+            log.retain(range.chunk, 5);
+            log.release(range.chunk, 5);
+        }
+    }
+
+    #[test]
+    fn a_frame_larger_than_a_chunk_is_whole() {
+        let mut log = FrameLog::new();
+        let big = put(&mut log, 0, &vec![9; 3 * CHUNK_BYTES]);
+        log.retain(big.chunk, 1);
+        let next = put(&mut log, 0, b"next");
+        assert_ne!(big.chunk, next.chunk);
+        assert_eq!(log.bytes(big).len(), 3 * CHUNK_BYTES);
+    }
+
+    #[test]
+    fn relocated_bytes_keep_their_frames() {
+        let mut log = FrameLog::new();
+        let one = put(&mut log, 0, b"one");
+        log.retain(one.chunk, 1);
+        put(&mut log, 0, b"for someone else");
+        let two = put(&mut log, 0, b"two");
+        let own = log.relocate(&[Range { start: 1, ..one }, two]);
+        log.release(one.chunk, 1);
+        assert_eq!(log.bytes(own), b"netwo");
+        let frames: Vec<_> = log.frames(own).map(|(part, meta, _)| (part.end, meta.kind)).collect();
+        assert_eq!(frames, [(2, FrameKind::Kept), (5, FrameKind::Kept)]);
+        log.release(own.chunk, 1);
+        assert_eq!(log.ranges(), 0);
+    }
+}

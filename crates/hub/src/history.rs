@@ -1,0 +1,236 @@
+//! A channel's stream: its numbers, and the publications kept.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::command::HistoryFilter;
+use crate::error::Error;
+use crate::event::History;
+use crate::position::{Epoch, StreamPosition};
+use crate::publication::Publication;
+
+/// Lives as long as the channel has subscribers or its meta time-to-live runs. The rules are
+/// Centrifugo's: history expires as a whole, counted from the last publication; epoch and top
+/// offset outlive it.
+pub(crate) struct Stream {
+    pub(crate) epoch: Epoch,
+    /// Offset of the last publication, kept or not.
+    pub(crate) top: u64,
+    /// Consecutive offsets, the last of them `top`.
+    publications: VecDeque<Arc<Publication>>,
+    /// Memory of `publications`.
+    bytes: usize,
+    /// When the publications go.
+    pub(crate) expires_ms: u64,
+    /// When the stream goes.
+    pub(crate) meta_expires_ms: u64,
+    pub(crate) meta_ttl_ms: u64,
+    /// The earliest timer that is set for it.
+    pub(crate) alarm_ms: u64,
+    version: u64,
+    version_epoch: Box<str>,
+}
+
+impl Stream {
+    pub(crate) fn new(epoch: Epoch) -> Self {
+        Self {
+            epoch,
+            top: 0,
+            publications: VecDeque::new(),
+            bytes: 0,
+            expires_ms: u64::MAX,
+            meta_expires_ms: u64::MAX,
+            meta_ttl_ms: 0,
+            alarm_ms: u64::MAX,
+            version: 0,
+            version_epoch: Box::default(),
+        }
+    }
+
+    pub(crate) fn position(&self) -> StreamPosition {
+        StreamPosition { offset: self.top, epoch: self.epoch }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.publications.len()
+    }
+
+    /// Notes an application's version; false when it is not newer than the last one noted in the
+    /// same version epoch.
+    pub(crate) fn advance_version(&mut self, version: u64, epoch: &str) -> bool {
+        let comparable = epoch.is_empty() || *epoch == *self.version_epoch;
+        if version > 0 && comparable && version <= self.version {
+            return false;
+        }
+        self.version = version;
+        if *epoch != *self.version_epoch {
+            self.version_epoch = epoch.into();
+        }
+        true
+    }
+
+    /// Keeps the publication that has offset `top`, and of those before it so many that there are
+    /// `size`. Returns how the memory changed.
+    pub(crate) fn keep(&mut self, publication: Arc<Publication>, size: usize) -> isize {
+        debug_assert_eq!(publication.offset, self.top);
+        let before = self.bytes;
+        self.bytes += publication.cost();
+        self.publications.push_back(publication);
+        while self.publications.len() > size {
+            self.evict();
+        }
+        self.bytes as isize - before as isize
+    }
+
+    /// Drops the oldest publication; returns its memory.
+    pub(crate) fn evict(&mut self) -> usize {
+        let cost = self.publications.pop_front().map_or(0, |oldest| oldest.cost());
+        self.bytes -= cost;
+        cost
+    }
+
+    /// Drops all publications; returns their memory.
+    pub(crate) fn clear(&mut self) -> usize {
+        self.publications = VecDeque::new();
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Everything after `since`, if it is all there and at most `max` (0: any number).
+    pub(crate) fn recover(
+        &self,
+        since: StreamPosition,
+        max: usize,
+    ) -> Option<Vec<Arc<Publication>>> {
+        let missed = self.top.checked_sub(since.offset)?;
+        let kept = self.publications.len() as u64;
+        let whole =
+            since.epoch.accepts(self.epoch) && missed <= kept && (max == 0 || missed <= max as u64);
+        whole.then(|| self.publications.range((kept - missed) as usize..).cloned().collect())
+    }
+
+    /// # Errors
+    /// [`Error::UnrecoverablePosition`] when `since` is of another epoch, [`Error::BadRequest`]
+    /// for what would be before the first offset.
+    pub(crate) fn read(&self, filter: &HistoryFilter) -> Result<History, Error> {
+        let position = self.position();
+        let first = self.top + 1 - self.publications.len() as u64;
+        let range = match filter.since {
+            None => 0..self.publications.len(),
+            Some(since) if !since.epoch.accepts(self.epoch) => {
+                return Err(Error::UnrecoverablePosition(position));
+            }
+            Some(since) if filter.reverse => {
+                if since.offset == 0 {
+                    return Err(Error::BadRequest);
+                }
+                // Beyond what was ever published, or before what is kept: nothing, as Centrifugo.
+                let before = since.offset - 1;
+                if (first..=self.top).contains(&before) {
+                    0..(before - first + 1) as usize
+                } else {
+                    0..0
+                }
+            }
+            Some(since) => {
+                let start = since.offset.saturating_add(1).clamp(first, self.top + 1) - first;
+                start as usize..self.publications.len()
+            }
+        };
+        let limit = filter.limit.map_or(usize::MAX, |limit| limit as usize);
+        let publications = self.publications.range(range);
+        let publications = if filter.reverse {
+            publications.rev().take(limit).cloned().collect()
+        } else {
+            publications.take(limit).cloned().collect()
+        };
+        Ok(History { publications, position })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EPOCH: Epoch = Epoch::from_u64(77);
+
+    fn stream(published: u64, size: usize) -> Stream {
+        let mut stream = Stream::new(EPOCH);
+        for offset in 1..=published {
+            stream.top = offset;
+            stream.keep(Arc::new(Publication { offset, ..Publication::default() }), size);
+        }
+        stream
+    }
+
+    fn at(offset: u64) -> StreamPosition {
+        StreamPosition { offset, epoch: EPOCH }
+    }
+
+    fn offsets(publications: &[Arc<Publication>]) -> Vec<u64> {
+        publications.iter().map(|publication| publication.offset).collect()
+    }
+
+    #[test]
+    fn recovery_is_whole_or_not_at_all() {
+        let stream = stream(10, 4);
+        let recover = |since, max| stream.recover(since, max).map(|all| offsets(&all));
+        assert_eq!(recover(at(10), 0), Some(vec![]));
+        assert_eq!(recover(at(8), 0), Some(vec![9, 10]));
+        assert_eq!(recover(at(6), 0), Some(vec![7, 8, 9, 10]));
+        assert_eq!(recover(at(5), 0), None, "6 is gone");
+        assert_eq!(recover(at(11), 0), None, "from the future");
+        assert_eq!(recover(at(7), 2), None, "more than may be recovered");
+        assert_eq!(recover(at(8), 2), Some(vec![9, 10]));
+        let whichever = StreamPosition { offset: 9, epoch: Epoch::NONE };
+        assert_eq!(recover(whichever, 0), Some(vec![10]));
+        let foreign = StreamPosition { offset: 9, epoch: Epoch::FOREIGN };
+        assert_eq!(recover(foreign, 0), None);
+    }
+
+    #[test]
+    fn a_cleared_stream_recovers_only_its_top() {
+        let mut stream = stream(3, 10);
+        assert!(stream.clear() > 0);
+        assert_eq!(stream.recover(at(3), 0), Some(vec![]));
+        assert_eq!(stream.recover(at(2), 0), None);
+        assert_eq!(stream.position(), at(3));
+    }
+
+    #[test]
+    fn history_reads_as_centrifugo_does() {
+        let stream = stream(10, 4);
+        let read = |since: Option<u64>, limit, reverse| {
+            let filter = HistoryFilter { since: since.map(at), limit, reverse };
+            offsets(&stream.read(&filter).expect("readable").publications)
+        };
+        assert_eq!(read(None, None, false), [7, 8, 9, 10]);
+        assert_eq!(read(None, Some(0), false), [0u64; 0]);
+        assert_eq!(read(None, Some(2), false), [7, 8]);
+        assert_eq!(read(None, Some(2), true), [10, 9]);
+        assert_eq!(read(Some(8), None, false), [9, 10]);
+        assert_eq!(read(Some(2), Some(1), false), [7], "what is left");
+        assert_eq!(read(Some(10), None, false), [0u64; 0]);
+        assert_eq!(read(Some(u64::MAX), None, false), [0u64; 0]);
+        assert_eq!(read(Some(9), None, true), [8, 7]);
+        assert_eq!(read(Some(11), Some(1), true), [10]);
+        assert_eq!(read(Some(12), None, true), [0u64; 0]);
+        assert_eq!(read(Some(3), None, true), [0u64; 0]);
+        let foreign = StreamPosition { offset: 3, epoch: Epoch::FOREIGN };
+        let filter = HistoryFilter { since: Some(foreign), limit: None, reverse: false };
+        assert_eq!(stream.read(&filter), Err(Error::UnrecoverablePosition(at(10))));
+        let filter = HistoryFilter { since: Some(at(0)), limit: None, reverse: true };
+        assert_eq!(stream.read(&filter), Err(Error::BadRequest));
+    }
+
+    #[test]
+    fn versions_only_go_up_within_their_epoch() {
+        let mut stream = Stream::new(EPOCH);
+        assert!(stream.advance_version(5, ""));
+        assert!(!stream.advance_version(5, ""));
+        assert!(!stream.advance_version(4, ""));
+        assert!(stream.advance_version(3, "b"), "another epoch begins anew");
+        assert!(!stream.advance_version(3, "b"));
+        assert!(stream.advance_version(4, "b"));
+        assert!(stream.advance_version(0, ""), "without a version: always");
+    }
+}

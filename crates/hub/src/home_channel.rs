@@ -1,0 +1,52 @@
+//! The home side of a channel: order, history, presence, and which workers listen.
+
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use crate::history::Stream;
+use crate::named::Named;
+use crate::publication::ClientInfo;
+use crate::session_id::SessionId;
+use crate::worker_set::WorkerSet;
+
+/// A channel at home on this worker. Exists while it has something to remember.
+pub(crate) struct HomeChannel {
+    pub(crate) name: Arc<str>,
+    /// Workers that have subscribers, or are about to.
+    pub(crate) interest: WorkerSet,
+    pub(crate) stream: Option<Box<Stream>>,
+    pub(crate) members: Option<Box<Members>>,
+    /// Tells successive channels at one index apart.
+    pub(crate) life: u32,
+}
+
+const _: () = assert!(size_of::<HomeChannel>() <= 56);
+
+/// Sessions in a channel that has presence or tells of join and leave.
+pub(crate) type Members = HashMap<SessionId, ListedMember, RandomState>;
+
+pub(crate) struct ListedMember {
+    pub(crate) info: Arc<ClientInfo>,
+    /// Shown in presence.
+    pub(crate) presence: bool,
+    /// Its departure is told.
+    pub(crate) join_leave: bool,
+}
+
+impl HomeChannel {
+    pub(crate) fn new(name: Arc<str>, life: u32) -> Self {
+        Self { name, interest: WorkerSet::default(), stream: None, members: None, life }
+    }
+
+    pub(crate) fn is_forgettable(&self) -> bool {
+        self.interest.is_empty() && self.stream.is_none() && self.members.is_none()
+    }
+}
+
+impl Named for HomeChannel {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}

@@ -1,0 +1,263 @@
+//! Operations that reach every worker: channels, counts, and a user's sessions wherever they are.
+
+use std::sync::Arc;
+
+use super::Hub;
+use crate::command::{DisconnectUser, Subscribe, SubscribeUser, UnsubscribeUser};
+use crate::config::Now;
+use crate::encode::Push;
+use crate::error::Error;
+use crate::event::{Event, Info};
+use crate::glob;
+use crate::message::{Body, Content, Question, RequestId};
+use crate::options::ChannelOptions;
+use crate::request::{Gather, Sum, Waiter};
+use crate::session_id::SessionId;
+use crate::worker_set::WorkerSet;
+
+impl Hub {
+    /// Lists channels that have subscribers; ends in [`Event::Channels`]. `pattern`: `*` any
+    /// characters, `?` any one, `[a-z]`, `{chat,news}:*`; empty: all.
+    pub fn handle_channels(&mut self, now: Now, token: u64, pattern: &str) {
+        self.now = now;
+        let patterns = if pattern.is_empty() { Some(Vec::new()) } else { glob::expand(pattern) };
+        let asked = patterns.ok_or(Error::BadRequest).and_then(|patterns| {
+            let question = Question::Channels { patterns };
+            self.ask(token, Sum::Channels(Default::default()), None, question)
+        });
+        if let Err(error) = asked {
+            self.events.push_back(Event::Channels { token, result: Err(error) });
+        }
+        self.run();
+    }
+
+    /// Counts sessions, users, channels and subscriptions; ends in [`Event::Info`].
+    pub fn handle_info(&mut self, now: Now, token: u64) {
+        self.now = now;
+        if let Err(error) = self.ask(token, Sum::Info(Info::default()), None, Question::Info) {
+            self.events.push_back(Event::Info { token, result: Err(error) });
+        }
+        self.run();
+    }
+
+    /// Disconnects a user's sessions; ends in [`Event::Affected`]. With an empty `user` a `client`
+    /// must be named.
+    pub fn handle_disconnect_user(
+        &mut self,
+        now: Now,
+        token: u64,
+        user: &str,
+        disconnect: DisconnectUser,
+    ) {
+        self.now = now;
+        let DisconnectUser { client, except, code, reason } = disconnect;
+        let question =
+            Question::Disconnect { user: user.into(), client, except, code, reason: reason.into() };
+        self.ask_user(token, user, client, question);
+    }
+
+    /// Unsubscribes a user's sessions from a channel, from all with an empty `channel`; ends in
+    /// [`Event::Affected`]. With an empty `user` a `client` must be named.
+    pub fn handle_unsubscribe_user(
+        &mut self,
+        now: Now,
+        token: u64,
+        user: &str,
+        channel: &str,
+        unsubscribe: UnsubscribeUser,
+    ) {
+        self.now = now;
+        let UnsubscribeUser { client, code, reason } = unsubscribe;
+        let question = Question::Unsubscribe {
+            user: user.into(),
+            client,
+            channel: channel.into(),
+            code,
+            reason: reason.into(),
+        };
+        self.ask_user(token, user, client, question);
+    }
+
+    /// Subscribes a user's sessions to a channel; ends in [`Event::Affected`] with those that were
+    /// not subscribed yet. With an empty `user` a `client` must be named.
+    pub fn handle_subscribe_user(
+        &mut self,
+        now: Now,
+        token: u64,
+        user: &str,
+        channel: &str,
+        options: &Arc<ChannelOptions>,
+        subscribe: SubscribeUser,
+    ) {
+        self.now = now;
+        if let Err(error) = self.check_name(channel) {
+            self.events.push_back(Event::Affected { token, result: Err(error) });
+            return;
+        }
+        let SubscribeUser { client, subscribe } = subscribe;
+        let question = Question::Subscribe {
+            user: user.into(),
+            client,
+            channel: channel.into(),
+            options: Arc::clone(options),
+            subscribe: Subscribe { server_side: true, announce: true, ..subscribe },
+        };
+        self.ask_user(token, user, client, question);
+    }
+
+    fn ask_user(&mut self, token: u64, user: &str, client: Option<SessionId>, question: Question) {
+        let asked = if user.is_empty() && client.is_none() {
+            Err(Error::BadRequest)
+        } else {
+            self.ask(token, Sum::Affected(0), client, question)
+        };
+        if let Err(error) = asked {
+            self.events.push_back(Event::Affected { token, result: Err(error) });
+        }
+        self.run();
+    }
+
+    /// Asks every worker, or only the one a session would be on.
+    fn ask(
+        &mut self,
+        token: u64,
+        sum: Sum,
+        client: Option<SessionId>,
+        question: Question,
+    ) -> Result<(), Error> {
+        let question = Arc::new(question);
+        let only = client.map(SessionId::worker);
+        let mut asked = WorkerSet::default();
+        for worker in 0..self.config.workers {
+            if only.is_none_or(|only| only == worker) {
+                asked.insert(worker);
+            }
+        }
+        let full = asked.iter().any(|worker| !self.has_room(worker, size_of::<Body>()));
+        if full || !self.requests.has_room() {
+            self.stats.overloaded += 1;
+            return Err(Error::Overloaded);
+        }
+        let gather = Gather { token, waiting: asked, sum };
+        let deadline_ms = self.now.ms + self.config.request_timeout_ms;
+        let request = self.requests.insert(deadline_ms, Waiter::Gather(Box::new(gather)));
+        if asked.is_empty() {
+            // The session named is not of this process.
+            self.finish_gather(request);
+        }
+        for worker in asked.iter() {
+            self.send_to(worker, Body::Ask { request, question: Arc::clone(&question) });
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish_gather(&mut self, request: RequestId) {
+        let Some(Waiter::Gather(gather)) = self.requests.take(request) else { return };
+        let token = gather.token;
+        self.events.push_back(match gather.sum {
+            Sum::Info(info) => Event::Info { token, result: Ok(info) },
+            Sum::Affected(sessions) => Event::Affected { token, result: Ok(sessions) },
+            channels => Event::Channels { token, result: Ok(channels.into_channels()) },
+        });
+    }
+
+    pub(super) fn answer_question(&mut self, from: u8, request: RequestId, question: &Question) {
+        let content = match question {
+            Question::Channels { patterns } => Content::Channels(self.matching(patterns)),
+            Question::Info => Content::Info(Info {
+                clients: self.sessions.len().into(),
+                users: self.users.len().into(),
+                channels: self.interesting_homes,
+                subscriptions: self.subscriptions.len().into(),
+            }),
+            Question::Disconnect { user, client, except, code, reason } => {
+                let mut slots = self.addressed(user, *client);
+                slots.retain(|&slot| !except.contains(&self.id_of(slot)));
+                for &slot in &slots {
+                    self.disconnect(slot, *code, reason, false);
+                }
+                Content::Affected(slots.len() as u64)
+            }
+            Question::Unsubscribe { user, client, channel, code, reason } => {
+                let slots = self.addressed(user, *client);
+                let mut affected = 0;
+                for slot in slots {
+                    affected += u64::from(self.unsubscribe_by_server(slot, channel, *code, reason));
+                }
+                Content::Affected(affected)
+            }
+            Question::Subscribe { user, client, channel, options, subscribe } => {
+                let slots = self.addressed(user, *client);
+                let mut affected = 0;
+                for slot in slots {
+                    let id = self.id_of(slot);
+                    let begun = self.subscribe(None, id, channel, options, subscribe.clone());
+                    affected += u64::from(begun.is_ok());
+                }
+                Content::Affected(affected)
+            }
+        };
+        self.answer(from, request, content);
+    }
+
+    fn unsubscribe_by_server(
+        &mut self,
+        slot: u32,
+        channel: &Arc<str>,
+        code: u32,
+        reason: &str,
+    ) -> bool {
+        let only = if channel.is_empty() {
+            None
+        } else {
+            match self.channels.find(&self.names, channel) {
+                Some(at) => Some(at),
+                None => return false,
+            }
+        };
+        let ended: Vec<u32> = self
+            .subscriptions_of(slot)
+            .filter(|&at| only.is_none_or(|only| self.subscriptions[at].channel == only))
+            .collect();
+        for &at in &ended {
+            let name = Arc::clone(&self.channels[self.subscriptions[at].channel].name);
+            self.detach(at);
+            self.tell_unsubscribed(slot, &name, code);
+            self.enqueue(slot, &Push::Unsubscribe { channel: &name, code, reason });
+            if !self.sessions[slot].is_live() {
+                break;
+            }
+        }
+        !ended.is_empty()
+    }
+
+    /// Live sessions of a user, or the one named (if it is the user's, when there is one).
+    fn addressed(&self, user: &str, client: Option<SessionId>) -> Vec<u32> {
+        match client {
+            Some(client) => self
+                .live_slot(client)
+                .filter(|&slot| {
+                    user.is_empty() || self.users.name(self.sessions[slot].user) == user
+                })
+                .into_iter()
+                .collect(),
+            None => self
+                .users
+                .sessions(&self.sessions, user)
+                .filter(|&slot| self.sessions[slot].is_live())
+                .collect(),
+        }
+    }
+
+    fn matching(&self, patterns: &[String]) -> Vec<(Arc<str>, u64)> {
+        self.channels
+            .iter()
+            .filter(|(_, channel)| !channel.subscribers.is_empty())
+            .filter(|(_, channel)| {
+                patterns.is_empty()
+                    || patterns.iter().any(|pattern| glob::matches(pattern, &channel.name))
+            })
+            .map(|(_, channel)| (Arc::clone(&channel.name), channel.subscribers.len() as u64))
+            .collect()
+    }
+}

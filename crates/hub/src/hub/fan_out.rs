@@ -1,0 +1,208 @@
+//! From a channel's home worker to its subscribers here.
+//!
+//! The loop in [`Hub::fan_out`] is what a publication costs: per subscriber one entry of eight
+//! bytes, read in sequence, and one session record of one cache line.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use super::Hub;
+use crate::channel::{Channel, JOIN_LEAVE};
+use crate::encode::{ENCODINGS_MAX, Encoding, Push};
+use crate::frame_log::{FrameKind, FrameMeta, Range};
+use crate::message::Body;
+use crate::options::Overflow;
+use crate::outbox::Appended;
+use crate::position::Epoch;
+use crate::publication::{ClientInfo, Publication};
+use crate::session::{BLOCKED, DIRTY, HELD};
+
+/// Waiting bytes above which an outbox should be flushed before more is put into it.
+const FLUSH_BYTES: u32 = 64 << 10;
+
+/// Ranges after which a blocked session's bytes are copied together, so that what it holds of the
+/// frame log is in proportion to what it waits for.
+const RANGES_MAX: usize = 32;
+
+impl Hub {
+    pub(super) fn deliver_publication(
+        &mut self,
+        from: u8,
+        name: &Arc<str>,
+        epoch: Epoch,
+        publication: &Publication,
+    ) {
+        let Some(at) = self.channels.find(&self.names, name) else {
+            // Normal while an unsubscription is on its way. Said again because a predecessor of
+            // this hub may have subscribed.
+            let channel = Arc::clone(name);
+            self.send_to(from, Body::Unsubscribe { channel, member: None, last: true });
+            return;
+        };
+        let channel = &mut self.channels[at];
+        if !channel.joined {
+            return;
+        }
+        if publication.offset > 0 {
+            let next = channel.position.offset + 1;
+            // A stream that began after this worker joined begins at 1.
+            let same = epoch == channel.position.epoch || channel.position.epoch.is_none();
+            if same && publication.offset < next {
+                return;
+            }
+            if !same || publication.offset > next {
+                self.gap(at);
+                return;
+            }
+            channel.position.offset = publication.offset;
+            channel.position.epoch = epoch;
+        }
+        let meta = frame_meta(channel, at, publication);
+        let estimate = publication.data.len() + name.len() + 256;
+        let push = Push::Publication { channel: name, publication };
+        self.fan_out(at, &push, meta, estimate, 0);
+    }
+
+    pub(super) fn deliver_join(&mut self, name: &Arc<str>, info: &ClientInfo) {
+        self.fan_out_to_watchers(name, &Push::Join { channel: name, info });
+    }
+
+    pub(super) fn deliver_leave(&mut self, name: &Arc<str>, info: &ClientInfo) {
+        self.fan_out_to_watchers(name, &Push::Leave { channel: name, info });
+    }
+
+    /// The home worker could not send everything.
+    pub(super) fn deliver_gap(&mut self, name: &Arc<str>) {
+        if let Some(at) = self.channels.find(&self.names, name)
+            && self.channels[at].joined
+        {
+            self.gap(at);
+        }
+    }
+
+    pub(super) fn fan_out_unsubscribe(&mut self, at: u32, code: u32, reason: &str) {
+        let name = Arc::clone(&self.channels[at].name);
+        let push = Push::Unsubscribe { channel: &name, code, reason };
+        self.fan_out(at, &push, FrameMeta::KEPT, 256 + name.len(), 0);
+    }
+
+    fn fan_out_to_watchers(&mut self, name: &Arc<str>, push: &Push<'_>) {
+        if let Some(at) = self.channels.find(&self.names, name)
+            && self.channels[at].joined
+        {
+            self.fan_out(at, push, FrameMeta::KEPT, 512, JOIN_LEAVE);
+        }
+    }
+
+    /// Puts a push into the outbox of every subscriber that has all of `flags`. Afterwards the
+    /// channel may be gone: whoever could not take it may have been disconnected.
+    fn fan_out(&mut self, at: u32, push: &Push<'_>, meta: FrameMeta, estimate: usize, flags: u8) {
+        let Self { channels, sessions, encoder, log, dirty, pressed, .. } = self;
+        // Per encoding: the frame (or none, if there is no word for it), and how many ranges now
+        // begin with it.
+        let mut frames = [Range::NONE; ENCODINGS_MAX];
+        let mut created = [0u64; ENCODINGS_MAX];
+        let mut spelled = 0u16;
+        let mut bytes = 0u64;
+        let mut delivered = 0u64;
+        let mut crowded = Vec::new();
+        for &subscriber in &channels[at].subscribers {
+            if subscriber.flags() & flags != flags {
+                continue;
+            }
+            let encoding = subscriber.encoding();
+            if spelled & 1 << encoding == 0 {
+                spelled |= 1 << encoding;
+                let frame = log.append(encoding, estimate, meta, |out| {
+                    encoder.encode(Encoding(encoding as u8), push, out);
+                });
+                if let Some(frame) = frame {
+                    frames[encoding] = frame;
+                    // Not to be given up while the loop has not counted its ranges.
+                    log.retain(frame.chunk, 1);
+                }
+            }
+            let frame = frames[encoding];
+            if frame.is_none() {
+                continue;
+            }
+            let slot = subscriber.slot();
+            let session = &mut sessions[slot];
+            let appended = session.outbox.append(frame);
+            created[encoding] += u64::from(appended != Appended::Joined);
+            delivered += 1;
+            bytes += u64::from(frame.len());
+            if session.flags & (DIRTY | BLOCKED | HELD) == 0 {
+                session.flags |= DIRTY;
+                dirty.push_back(slot);
+            }
+            let waiting = session.outbox.bytes();
+            if waiting > FLUSH_BYTES.min(session.outbox_bytes_max / 2) {
+                *pressed |= session.flags & (BLOCKED | HELD) == 0;
+                if waiting > session.outbox_bytes_max {
+                    crowded.push(slot);
+                    continue;
+                }
+            }
+            if appended == Appended::Behind && session.flags & (BLOCKED | HELD) != 0 {
+                crowded.push(slot);
+            }
+        }
+        for (frame, created) in frames.iter().zip(created) {
+            if !frame.is_none() {
+                log.retain(frame.chunk, created);
+                log.release(frame.chunk, 1);
+            }
+        }
+        self.pending_bytes += bytes;
+        self.stats.deliveries += delivered;
+        for slot in crowded {
+            self.relieve(slot, RANGES_MAX);
+        }
+        self.keep_budget();
+    }
+
+    /// Puts a push into one session's outbox, where nothing may drop it.
+    pub(super) fn enqueue(&mut self, slot: u32, push: &Push<'_>) {
+        let encoding = Encoding(self.sessions[slot].encoding);
+        let estimate = match push {
+            Push::Publication { publication, .. } => publication.data.len() + 512,
+            Push::Message { data } => data.len() + 256,
+            _ => 512,
+        };
+        let Self { log, encoder, .. } = self;
+        let frame = log.append(crate::frame_log::PRIVATE_LANE, estimate, FrameMeta::KEPT, |out| {
+            encoder.encode(encoding, push, out);
+        });
+        if let Some(frame) = frame {
+            self.stats.deliveries += 1;
+            self.enqueue_frame(slot, frame);
+        }
+    }
+
+    pub(super) fn enqueue_frame(&mut self, slot: u32, frame: Range) {
+        let session = &mut self.sessions[slot];
+        let appended = session.outbox.append(frame);
+        if appended != Appended::Joined {
+            self.log.retain(frame.chunk, 1);
+        }
+        self.pending_bytes += u64::from(frame.len());
+        self.mark_dirty(slot);
+        if self.sessions[slot].is_live() {
+            self.relieve(slot, RANGES_MAX);
+            self.keep_budget();
+        }
+    }
+}
+
+fn frame_meta(channel: &Channel, at: u32, publication: &Publication) -> FrameMeta {
+    let kind = match channel.options.overflow {
+        Overflow::Disconnect => return FrameMeta::KEPT,
+        Overflow::DropOldest => FrameKind::DropOldest,
+        Overflow::KeepLatest => FrameKind::KeepLatest,
+    };
+    let key = publication.key.as_deref().map_or(0, |key| {
+        foldhash::fast::FixedState::with_seed(u64::from(channel.life)).hash_one(key) as u32 | 1
+    });
+    FrameMeta { channel: at, life: channel.life, key, kind }
+}

@@ -1,0 +1,129 @@
+//! From outboxes to sockets.
+
+use std::io::IoSlice;
+
+use super::Hub;
+use crate::command::Flush;
+use crate::encode::Push;
+use crate::frame_log::{FrameMeta, PRIVATE_LANE};
+use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
+use crate::session_id::SessionId;
+
+impl Hub {
+    /// The next session with something to send: each once, however much came for it. Not one that
+    /// is [blocked](Hub::set_blocked) or held.
+    ///
+    /// Write its [outbox](Hub::outbox) and [`Hub::advance`] by what the socket took. If something
+    /// is left, [`Hub::set_blocked`]: otherwise it comes up again only when more is put into it.
+    pub fn poll_flush(&mut self) -> Option<Flush> {
+        while let Some(slot) = self.dirty.pop_front() {
+            let session = &mut self.sessions[slot];
+            // A stale entry: the session it was made for has been closed or blocked since.
+            if !session.is(DIRTY) {
+                continue;
+            }
+            session.flags &= !DIRTY;
+            if session.flags & (OPEN | BLOCKED | HELD) != OPEN {
+                continue;
+            }
+            let poll = session.is(POLL);
+            let tag = session.tag;
+            if session.outbox.more().is_some_and(|more| !more.missed.is_empty()) {
+                self.tell_missed(slot);
+            }
+            if !self.sessions[slot].outbox.is_empty() {
+                return Some(Flush { session: self.id_of(slot), tag, poll });
+            }
+        }
+        self.pressed = false;
+        None
+    }
+
+    /// True when outboxes fill up only because they are not flushed: flush before handling more.
+    pub fn wants_flush(&self) -> bool {
+        self.pressed || self.log.memory() > self.config.pending_bytes_max
+    }
+
+    /// Points `slices` at the first bytes waiting for a session, in order; returns how many slices
+    /// it filled. 0 for a stale id or an empty outbox.
+    pub fn outbox<'a>(&'a self, id: SessionId, slices: &mut [IoSlice<'a>]) -> usize {
+        self.slot_of(id).map_or(0, |slot| self.sessions[slot].outbox.slices(&self.log, slices))
+    }
+
+    /// Bytes waiting for a session.
+    pub fn outbox_bytes(&self, id: SessionId) -> usize {
+        self.slot_of(id).map_or(0, |slot| self.sessions[slot].outbox.bytes() as usize)
+    }
+
+    /// Forgets the first `bytes` bytes waiting for a session: they were sent.
+    pub fn advance(&mut self, id: SessionId, bytes: usize) {
+        let Some(slot) = self.slot_of(id) else { return };
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let sent = self.sessions[slot].outbox.advance(bytes, &mut self.log);
+        self.pending_bytes -= u64::from(sent);
+    }
+
+    /// Notes that a session's socket takes nothing more for now, or does again; in the latter case
+    /// it comes up in [`Hub::poll_flush`] if something waits.
+    pub fn set_blocked(&mut self, id: SessionId, blocked: bool) {
+        let Some(slot) = self.slot_of(id) else { return };
+        let session = &mut self.sessions[slot];
+        if blocked {
+            session.flags = session.flags & !DIRTY | BLOCKED;
+            self.link_slow(slot);
+            return;
+        }
+        session.flags &= !BLOCKED;
+        if !session.is(HELD) {
+            self.unlink_slow(slot);
+        }
+        self.mark_if_waiting(slot);
+    }
+
+    /// Puts bytes for this session alone into its outbox, in order with everything else. `write`
+    /// appends what is complete for the socket; it is not called, and the result is false, when
+    /// the id is stale or the session is closing.
+    pub fn push(&mut self, id: SessionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let Some(slot) = self.live_slot(id) else { return false };
+        if let Some(frame) = self.log.append(PRIVATE_LANE, 512, FrameMeta::KEPT, write) {
+            self.enqueue_frame(slot, frame);
+        }
+        true
+    }
+
+    /// Puts a push for this session alone into its outbox, spelled in its encoding; false when the
+    /// id is stale or the session is closing.
+    pub fn send(&mut self, id: SessionId, push: &Push<'_>) -> bool {
+        let Some(slot) = self.live_slot(id) else { return false };
+        self.enqueue(slot, push);
+        true
+    }
+
+    /// Ends the hold of a session opened with [`held`](crate::NewSession::held): what `write`
+    /// appends goes before everything that has come for it meanwhile. False, and `write` is not
+    /// called, when the session is not held (any more).
+    pub fn release(&mut self, id: SessionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let Some(slot) = self.live_slot(id).filter(|&slot| self.sessions[slot].is(HELD)) else {
+            return false;
+        };
+        if let Some(frame) = self.log.append(PRIVATE_LANE, 512, FrameMeta::KEPT, write) {
+            self.log.retain(frame.chunk, 1);
+            self.pending_bytes += u64::from(frame.len());
+            self.insert_front(slot, &[frame]);
+        }
+        self.sessions[slot].flags &= !HELD;
+        if !self.sessions[slot].is(BLOCKED) {
+            self.unlink_slow(slot);
+        }
+        self.mark_if_waiting(slot);
+        self.relieve(slot, usize::MAX);
+        true
+    }
+
+    fn mark_if_waiting(&mut self, slot: u32) {
+        let outbox = &self.sessions[slot].outbox;
+        if !outbox.is_empty() || outbox.more().is_some_and(|more| !more.missed.is_empty()) {
+            self.mark_dirty(slot);
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Channels at home on this worker.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+
+use super::Hub;
+use crate::error::Error;
+use crate::event::{History, Published};
+use crate::history::Stream;
+use crate::home_channel::{HomeChannel, ListedMember};
+use crate::idempotency::DEFAULT_TTL_MS;
+use crate::message::{
+    Answer, Body, Content, HistoryAtHome, PublishAtHome, RequestId, SubscribeAtHome,
+};
+use crate::options::ChannelOptions;
+use crate::position::StreamPosition;
+use crate::publication::Publication;
+use crate::session_id::SessionId;
+
+/// Home channels looked at for one publication to make room for.
+const EVICTION_STEPS_MAX: usize = 1024;
+
+impl Hub {
+    pub(super) fn subscribe_at_home(&mut self, from: u8, asked: SubscribeAtHome) {
+        let SubscribeAtHome { request, channel, options, since, member } = asked;
+        let Some(at) = self.home_channel(&channel) else {
+            self.answer(from, request, Content::Failed(Error::LimitExceeded));
+            return;
+        };
+        if options.keeps_history() {
+            self.ensure_stream(at, &options);
+        }
+        let (position, recovered) = match &self.homes[at].stream {
+            Some(stream) => (
+                stream.position(),
+                since
+                    .map(|since| stream.recover(since, options.recovery_publications_max as usize)),
+            ),
+            None => (
+                StreamPosition::default(),
+                since.map(|since| (since == StreamPosition::default()).then(Vec::new)),
+            ),
+        };
+        let recovered = recovered.flatten();
+        let content = Content::Subscribed {
+            position,
+            recovered: recovered.is_some(),
+            publications: recovered.unwrap_or_default(),
+        };
+        // The answer goes first: everything sent to `from` after it belongs to the subscriber.
+        // If it cannot go, there is no subscriber.
+        if !self.answer(from, request, content) {
+            self.forget_if_empty(at);
+            return;
+        }
+        if self.homes[at].interest.is_empty() {
+            self.interesting_homes += 1;
+        }
+        self.homes[at].interest.insert(from);
+        if let Some(info) = member {
+            let listed = ListedMember {
+                info: Arc::clone(&info),
+                presence: options.presence,
+                join_leave: options.join_leave,
+            };
+            self.homes[at].members.get_or_insert_default().insert(info.client, listed);
+            if options.join_leave {
+                self.broadcast(at, |channel| Body::Join { channel, info: Arc::clone(&info) });
+            }
+        }
+    }
+
+    pub(super) fn unsubscribe_at_home(
+        &mut self,
+        from: u8,
+        channel: &str,
+        member: Option<SessionId>,
+        last: bool,
+    ) {
+        let Some(at) = self.homes.find(&self.names, channel) else { return };
+        if last {
+            self.drop_interest(at, from);
+        }
+        if let Some(member) = member {
+            self.unlist(at, member);
+        }
+        self.forget_if_empty(at);
+    }
+
+    pub(super) fn publish_at_home(&mut self, from: u8, asked: PublishAtHome) {
+        let PublishAtHome { request, channel, options, publish } = asked;
+        if let Some(key) = &publish.idempotency_key
+            && let Some(position) = self.idempotency.find(&channel, key, self.now.ms)
+        {
+            let published = Published { position, suppressed: true };
+            self.answer(from, request, Content::Published(published));
+            return;
+        }
+        let kept = options.keeps_history() && !publish.skip_history;
+        let at = if kept {
+            let Some(at) = self.home_channel(&channel) else {
+                self.answer(from, request, Content::Failed(Error::LimitExceeded));
+                return;
+            };
+            Some(at)
+        } else {
+            self.homes.find(&self.names, &channel)
+        };
+
+        let mut position = StreamPosition::default();
+        if let (true, Some(at)) = (kept, at) {
+            let stream = self.ensure_stream(at, &options);
+            if !stream.advance_version(publish.version, &publish.version_epoch) {
+                let published = Published { position: stream.position(), suppressed: true };
+                self.answer(from, request, Content::Published(published));
+                return;
+            }
+            stream.top += 1;
+            position = stream.position();
+        }
+        if let Some(key) = &publish.idempotency_key {
+            let ttl_ms = publish.idempotency_ttl_ms.unwrap_or(DEFAULT_TTL_MS);
+            self.stats.idempotency_evicted +=
+                self.idempotency.remember(&channel, key, position, self.now.ms, ttl_ms);
+        }
+        self.stats.publications += 1;
+        let publication = Arc::new(Publication {
+            offset: position.offset,
+            data: publish.data,
+            info: publish.info,
+            tags: publish.tags,
+            key: publish.key,
+            time_ms: self.now.unix_ms,
+        });
+        if let Some(at) = at {
+            if kept {
+                self.keep(at, &publication, &options);
+            }
+            let epoch = position.epoch;
+            self.broadcast(at, |channel| Body::Publication {
+                channel,
+                epoch,
+                publication: Arc::clone(&publication),
+            });
+        }
+        let published = Published { position, suppressed: false };
+        self.answer(from, request, Content::Published(published));
+    }
+
+    pub(super) fn history_at_home(&mut self, from: u8, asked: &HistoryAtHome) {
+        let content = match self.home_channel(&asked.channel) {
+            Some(at) => match self.ensure_stream(at, &asked.options).read(&asked.filter) {
+                Ok(history) => Content::History(history),
+                Err(error) => Content::Failed(error),
+            },
+            // No room to begin a stream: there is none.
+            None if asked.filter.since.is_none() => Content::History(History::default()),
+            None => Content::Failed(Error::UnrecoverablePosition(StreamPosition::default())),
+        };
+        self.answer(from, asked.request, content);
+    }
+
+    pub(super) fn history_remove_at_home(&mut self, from: u8, request: RequestId, channel: &str) {
+        if let Some(at) = self.homes.find(&self.names, channel)
+            && let Some(stream) = &mut self.homes[at].stream
+        {
+            self.history_bytes -= stream.clear();
+        }
+        self.answer(from, request, Content::HistoryRemoved);
+    }
+
+    pub(super) fn presence_at_home(
+        &mut self,
+        from: u8,
+        request: RequestId,
+        channel: &str,
+        stats: bool,
+    ) {
+        let members =
+            self.homes.find(&self.names, channel).and_then(|at| self.homes[at].members.as_ref());
+        let present = members
+            .into_iter()
+            .flat_map(|members| members.values())
+            .filter(|member| member.presence)
+            .map(|member| &member.info);
+        let content = if stats {
+            let mut clients = 0;
+            let mut users = HashSet::new();
+            for info in present {
+                clients += 1;
+                users.insert(&*info.user);
+            }
+            Content::PresenceStats { clients, users: users.len() as u64 }
+        } else {
+            Content::Presence(present.cloned().collect())
+        };
+        self.answer(from, request, content);
+    }
+
+    /// Lets streams go whose time has come.
+    pub(super) fn expire_streams(&mut self) {
+        while let Some(&Reverse((due, at, life))) = self.alarms.peek() {
+            if due > self.now.ms {
+                return;
+            }
+            self.alarms.pop();
+            if self.homes.get(at).is_none_or(|home| home.life != life) {
+                continue;
+            }
+            let home = &mut self.homes[at];
+            let Some(stream) = &mut home.stream else { continue };
+            if stream.alarm_ms != due {
+                continue;
+            }
+            stream.alarm_ms = u64::MAX;
+            if stream.expires_ms <= self.now.ms {
+                self.history_bytes -= stream.clear();
+                stream.expires_ms = u64::MAX;
+            }
+            if stream.meta_expires_ms <= self.now.ms {
+                if home.interest.is_empty() {
+                    self.history_bytes -= stream.clear();
+                    home.stream = None;
+                    self.forget_if_empty(at);
+                    continue;
+                }
+                stream.meta_expires_ms = self.now.ms + stream.meta_ttl_ms;
+            }
+            self.set_alarm(at);
+        }
+    }
+
+    /// Takes a session out of a channel's presence, and tells of its departure.
+    pub(super) fn unlist(&mut self, at: u32, member: SessionId) {
+        let home = &mut self.homes[at];
+        let Some(members) = &mut home.members else { return };
+        let listed = members.remove(&member);
+        if members.is_empty() {
+            home.members = None;
+        }
+        if let Some(ListedMember { info, join_leave: true, .. }) = listed {
+            self.broadcast(at, |channel| Body::Leave { channel, info: Arc::clone(&info) });
+        }
+    }
+
+    pub(super) fn drop_interest(&mut self, at: u32, worker: u8) {
+        let home = &mut self.homes[at];
+        if home.interest.remove(worker) && home.interest.is_empty() {
+            self.interesting_homes -= 1;
+            if let Some(stream) = &mut home.stream {
+                stream.meta_expires_ms = self.now.ms + stream.meta_ttl_ms;
+            }
+        }
+    }
+
+    pub(super) fn forget_if_empty(&mut self, at: u32) {
+        if self.homes[at].is_forgettable() {
+            self.homes.remove(&self.names, at);
+        }
+    }
+
+    /// The record of a channel at home here, made if there is none; `None` when there may be no
+    /// more.
+    fn home_channel(&mut self, name: &Arc<str>) -> Option<u32> {
+        if let Some(at) = self.homes.find(&self.names, name) {
+            return Some(at);
+        }
+        if self.homes.len() >= self.config.channels_max {
+            self.forget_idle_channel();
+        }
+        let record = HomeChannel::new(Arc::clone(name), self.next_life());
+        self.homes.insert(&self.names, record, self.config.channels_max)
+    }
+
+    /// Makes room for another channel by forgetting one that nobody listens to: who comes back to
+    /// it is told, by its new epoch.
+    fn forget_idle_channel(&mut self) {
+        let channels = self.homes.indices().end;
+        for _ in 0..EVICTION_STEPS_MAX.min(channels as usize) {
+            self.history_hand = (self.history_hand + 1) % channels;
+            let at = self.history_hand;
+            if self.homes.get(at).is_none() {
+                continue;
+            }
+            let home = &mut self.homes[at];
+            if home.interest.is_empty() && home.members.is_none() {
+                if let Some(mut stream) = home.stream.take() {
+                    self.stats.history_evicted += stream.len() as u64;
+                    self.history_bytes -= stream.clear();
+                }
+                self.stats.channels_evicted += 1;
+                self.homes.remove(&self.names, at);
+                return;
+            }
+        }
+    }
+
+    /// A channel's stream, begun if there is none; its time to live counts from now.
+    fn ensure_stream(&mut self, at: u32, options: &ChannelOptions) -> &mut Stream {
+        if self.homes[at].stream.is_none() {
+            let epoch = self.next_epoch();
+            self.homes[at].stream = Some(Box::new(Stream::new(epoch)));
+        }
+        let meta_ttl_ms = match options.history_meta_ttl_ms {
+            0 => self.config.history_meta_ttl_ms,
+            ttl_ms => ttl_ms,
+        };
+        let now_ms = self.now.ms;
+        if let Some(stream) = &mut self.homes[at].stream {
+            stream.meta_ttl_ms = meta_ttl_ms;
+            stream.meta_expires_ms = now_ms + meta_ttl_ms;
+        }
+        self.set_alarm(at);
+        self.homes[at].stream.as_mut().expect("made above")
+    }
+
+    /// Puts a publication into its channel's history.
+    fn keep(&mut self, at: u32, publication: &Arc<Publication>, options: &ChannelOptions) {
+        self.make_room(publication.cost());
+        let expires_ms = self.now.ms + options.history_ttl_ms;
+        let bytes_max = self.config.history_bytes_max;
+        let Some(stream) = &mut self.homes[at].stream else { return };
+        let grown = stream.keep(Arc::clone(publication), options.history_size as usize);
+        self.history_bytes = self.history_bytes.saturating_add_signed(grown);
+        stream.expires_ms = expires_ms;
+        if self.history_bytes > bytes_max {
+            self.stats.history_evicted += stream.len() as u64;
+            self.history_bytes -= stream.clear();
+        }
+        self.set_alarm(at);
+    }
+
+    /// Lets the oldest publications of some channels go, going round, until there is room.
+    fn make_room(&mut self, cost: usize) {
+        let channels = self.homes.indices().end;
+        for _ in 0..EVICTION_STEPS_MAX {
+            if self.history_bytes + cost <= self.config.history_bytes_max || channels == 0 {
+                return;
+            }
+            self.history_hand = (self.history_hand + 1) % channels;
+            if self.homes.get(self.history_hand).is_none() {
+                continue;
+            }
+            if let Some(stream) = &mut self.homes[self.history_hand].stream
+                && stream.len() > 0
+            {
+                self.history_bytes -= stream.evict();
+                self.stats.history_evicted += 1;
+            }
+        }
+    }
+
+    /// Sees to it that a stream is looked at when something of it expires.
+    fn set_alarm(&mut self, at: u32) {
+        let home = &mut self.homes[at];
+        let Some(stream) = &mut home.stream else { return };
+        let due = stream.expires_ms.min(stream.meta_expires_ms);
+        if due < stream.alarm_ms {
+            stream.alarm_ms = due;
+            self.alarms.push(Reverse((due, at, home.life)));
+        }
+    }
+
+    /// Sends to every worker that listens. One whose queue is full gets a gap instead, and nothing
+    /// more until it asks anew.
+    fn broadcast(&mut self, at: u32, body: impl Fn(Arc<str>) -> Body) {
+        let home = &self.homes[at];
+        let name = Arc::clone(&home.name);
+        for worker in home.interest.iter() {
+            let body = body(Arc::clone(&name));
+            if self.has_room(worker, body.cost()) {
+                self.send_to(worker, body);
+            } else {
+                self.stats.overloaded += 1;
+                self.drop_interest(at, worker);
+                self.send_to(worker, Body::Gap { channel: Arc::clone(&name) });
+            }
+        }
+    }
+
+    /// Answers a request. An answer that carries data is replaced by an error when the queue is
+    /// full; then the result is false.
+    pub(super) fn answer(&mut self, to: u8, request: RequestId, content: Content) -> bool {
+        let body = Body::Answer(Box::new(Answer { request, content }));
+        let fits = body.cost() <= ANSWER_BYTES_SMALL || self.has_room(to, body.cost());
+        let body = if fits {
+            body
+        } else {
+            self.stats.overloaded += 1;
+            let content = Content::Failed(Error::Overloaded);
+            Body::Answer(Box::new(Answer { request, content }))
+        };
+        self.send_to(to, body);
+        fits
+    }
+}
+
+/// Answers up to this size carry no data.
+const ANSWER_BYTES_SMALL: usize = size_of::<Answer>() + size_of::<crate::Message>();

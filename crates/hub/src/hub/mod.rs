@@ -1,0 +1,352 @@
+//! One worker's hub.
+
+mod ask;
+mod fan_out;
+mod flush;
+mod home;
+mod operation;
+mod overflow;
+mod restart;
+mod session;
+mod subscribe;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use crate::channel::{Channel, Member, NameHasher, Subscription};
+use crate::command::Stats;
+use crate::config::{HubConfig, Now};
+use crate::encode::Encode;
+use crate::error::Error;
+use crate::event::Event;
+use crate::frame_log::FrameLog;
+use crate::home_channel::HomeChannel;
+use crate::idempotency::Idempotency;
+use crate::message::{Body, Message, RequestId};
+use crate::named::NamedSlots;
+use crate::position::{Epoch, StreamPosition};
+use crate::request::{Requests, Waiter};
+use crate::session::Session;
+use crate::session_id::{SESSIONS_MAX, WORKERS_MAX};
+use crate::slots::{NONE, Slots};
+use crate::transmit::Transmit;
+use crate::user::Users;
+
+/// Sessions, subscriptions, the home channels of one worker, and what waits to be sent. Does no
+/// I/O and reads no clock.
+///
+/// # Order of calls
+///
+/// 1. `open_session`, `close_session` and the `handle_*` methods take input: what clients and API
+///    callers want, messages of other workers' hubs, the passing of time.
+/// 2. After each of them (or each small group) [`Hub::poll_event`] until `None`. It also does work
+///    that waits behind an event: a subscription's event always comes out before any publication
+///    enters that session's outbox, so that a reply [pushed](Hub::push) on the event precedes
+///    them.
+/// 3. At the end of a turn [`Hub::poll_transmit`] until `None`, each message handed to the worker
+///    it is for or given back with [`Hub::transmit_refused`]; and [`Hub::poll_flush`] until
+///    `None`, each session's [outbox](Hub::outbox) written and [advanced](Hub::advance).
+/// 4. [`Hub::handle_timeout`] no later than [`Hub::poll_timeout`] says.
+///
+/// Messages between two workers must arrive in the order they were polled; between different
+/// pairs any order will do.
+pub struct Hub {
+    config: HubConfig,
+    encoder: Box<dyn Encode>,
+    /// As of the last call that brought it.
+    now: Now,
+    names: NameHasher,
+
+    sessions: Slots<Session>,
+    users: Users,
+    /// Raw JSON about connections, of those that have any.
+    conn_infos: HashMap<u32, Box<[u8]>, RandomState>,
+    subscriptions: Slots<Subscription>,
+    /// Of the subscriptions that others can see.
+    members: HashMap<u32, Member, RandomState>,
+    channels: NamedSlots<Channel>,
+    /// Lives given to channels and home channels so far.
+    lives: u32,
+
+    homes: NamedSlots<HomeChannel>,
+    /// Home channels interesting to some worker.
+    interesting_homes: u64,
+    history_bytes: usize,
+    /// The home channel whose history gave way last.
+    history_hand: u32,
+    epochs: u64,
+    /// Time, index and life of home channels whose stream has something that expires.
+    alarms: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    idempotency: Idempotency,
+
+    log: FrameLog,
+    /// Sum over all outboxes.
+    pending_bytes: u64,
+    dirty: VecDeque<u32>,
+    /// Some outbox is getting full for want of a flush.
+    pressed: bool,
+    /// Ends and length of the list of sessions that cannot be flushed, longest first.
+    slow_head: u32,
+    slow_tail: u32,
+    slow_len: u32,
+
+    requests: Requests,
+    transmit: Transmit,
+    /// Lives of the other workers, as far as known.
+    peers: Box<[Option<u32>]>,
+    events: VecDeque<Event>,
+    /// Messages waiting for the events before them to be taken, own ones included.
+    inbound: VecDeque<(u8, Body)>,
+    running: bool,
+    /// Counters; gauges are read from where they are.
+    stats: Stats,
+}
+
+impl Hub {
+    /// A worker's hub, without sessions or channels. With a `life` above 0 it announces itself to
+    /// the other workers as restarted.
+    ///
+    /// # Panics
+    /// When `worker` is not below `workers`, or `workers` is above [`WORKERS_MAX`].
+    pub fn new(mut config: HubConfig, encoder: Box<dyn Encode>) -> Self {
+        assert!(
+            config.worker < config.workers && usize::from(config.workers) <= WORKERS_MAX,
+            "a worker's number is below the number of workers, which is at most {WORKERS_MAX}"
+        );
+        config.sessions_max = config.sessions_max.min(SESSIONS_MAX as u32);
+        config.history_meta_ttl_ms = config.history_meta_ttl_ms.max(1);
+        let mut transmit = Transmit::new(config.workers, config.life, config.transmit_bytes_max);
+        if config.life > 0 {
+            for worker in (0..config.workers).filter(|&worker| worker != config.worker) {
+                transmit.push(worker, Body::Hello);
+            }
+        }
+        // A first life's peers are in theirs. A later one learns of its peers' lives from them.
+        let known = (config.life == 0).then_some(0);
+        Self {
+            names: NameHasher::new(config.hash_seed, config.workers),
+            encoder,
+            now: Now::default(),
+            sessions: Slots::new(1024),
+            users: Users::new(),
+            conn_infos: HashMap::default(),
+            subscriptions: Slots::new(0),
+            members: HashMap::default(),
+            channels: NamedSlots::new(),
+            lives: 0,
+            homes: NamedSlots::new(),
+            interesting_homes: 0,
+            history_bytes: 0,
+            history_hand: 0,
+            epochs: 0,
+            alarms: BinaryHeap::new(),
+            idempotency: Idempotency::new(config.idempotency_keys_max),
+            log: FrameLog::new(),
+            pending_bytes: 0,
+            dirty: VecDeque::new(),
+            pressed: false,
+            slow_head: NONE,
+            slow_tail: NONE,
+            slow_len: 0,
+            requests: Requests::new(config.life, config.requests_max),
+            transmit,
+            peers: vec![known; usize::from(config.workers)].into(),
+            events: VecDeque::new(),
+            inbound: VecDeque::new(),
+            running: false,
+            stats: Stats::default(),
+            config,
+        }
+    }
+
+    /// The next outcome or demand. Call until `None` after each input.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if self.events.is_empty() {
+            self.run();
+        }
+        self.events.pop_front()
+    }
+
+    /// Takes a message of another worker's hub.
+    pub fn handle_message(&mut self, now: Now, from: u8, message: Message) {
+        self.now = now;
+        let Some(peer) = self.peers.get_mut(usize::from(from)) else { return };
+        match *peer {
+            Some(life) if message.life < life => return,
+            Some(life) if message.life > life => {
+                self.inbound.push_back((from, Body::Hello));
+                self.peers[usize::from(from)] = Some(message.life);
+            }
+            Some(_) => {}
+            None => *peer = Some(message.life),
+        }
+        if !matches!(message.body, Body::Hello) {
+            self.inbound.push_back((from, message.body));
+        }
+        self.run();
+    }
+
+    /// The next message and the worker it is for. Call until `None`, which begins a new round: a
+    /// worker whose message was [refused](Hub::transmit_refused) is left out until then.
+    pub fn poll_transmit(&mut self) -> Option<(u8, Message)> {
+        self.transmit.pop()
+    }
+
+    /// Gives back a message that could not be handed over because the ring was full. It stays the
+    /// first of its worker's queue.
+    pub fn transmit_refused(&mut self, to: u8, message: Message) {
+        self.stats.transmit_refused += 1;
+        self.transmit.unpop(to, message);
+    }
+
+    /// When [`Hub::handle_timeout`] wants to be called, in [`Now::ms`]. Soon, while messages wait
+    /// for a full ring: the turn it causes tries again.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let retry = self.transmit.is_backlogged().then(|| self.now.ms + 1);
+        let alarm = self.alarms.peek().map(|Reverse((at, ..))| *at);
+        let times = [retry, alarm, self.idempotency.next_ms(), self.requests.sweep_ms()];
+        times.into_iter().flatten().min()
+    }
+
+    /// Lets expire what has expired: history, streams, idempotency keys, requests.
+    pub fn handle_timeout(&mut self, now: Now) {
+        self.now = now;
+        self.idempotency.expire(now.ms);
+        self.expire_streams();
+        for key in self.requests.expired(now.ms) {
+            self.stats.timeouts += 1;
+            self.fail_request(self.requests.id(key), Error::Timeout);
+        }
+        self.run();
+    }
+
+    /// What every local subscriber of a channel has been given (or has waiting in its outbox).
+    /// `None` when the channel has no established subscriber here.
+    pub fn position(&self, channel: &str) -> Option<StreamPosition> {
+        let channel = &self.channels[self.channels.find(&self.names, channel)?];
+        channel.joined.then_some(channel.position)
+    }
+
+    /// Gauges and counters.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            sessions: self.sessions.len().into(),
+            users: self.users.len().into(),
+            subscriptions: self.subscriptions.len().into(),
+            channels: self.channels.len().into(),
+            home_channels: self.homes.len().into(),
+            history_bytes: self.history_bytes as u64,
+            pending_memory_bytes: self.log.memory() as u64,
+            pending_bytes: self.pending_bytes,
+            transmit_bytes: self.transmit.bytes() as u64,
+            ..self.stats
+        }
+    }
+
+    /// Handles what waits, up to the next event.
+    fn run(&mut self) {
+        // What is handled may send to this very worker: that waits its turn.
+        if std::mem::replace(&mut self.running, true) {
+            return;
+        }
+        while self.events.is_empty() {
+            let Some((from, body)) = self.inbound.pop_front() else { break };
+            self.handle_body(from, body);
+        }
+        self.running = false;
+    }
+
+    fn handle_body(&mut self, from: u8, body: Body) {
+        match body {
+            Body::Hello => self.forget_worker(from),
+            Body::Subscribe(request) => self.subscribe_at_home(from, *request),
+            Body::Unsubscribe { channel, member, last } => {
+                self.unsubscribe_at_home(from, &channel, member, last);
+            }
+            Body::Publish(request) => self.publish_at_home(from, *request),
+            Body::History(request) => self.history_at_home(from, &request),
+            Body::HistoryRemove { request, channel } => {
+                self.history_remove_at_home(from, request, &channel);
+            }
+            Body::Presence { request, channel, stats } => {
+                self.presence_at_home(from, request, &channel, stats);
+            }
+            Body::Publication { channel, epoch, publication } => {
+                self.deliver_publication(from, &channel, epoch, &publication);
+            }
+            Body::Join { channel, info } => self.deliver_join(&channel, &info),
+            Body::Leave { channel, info } => self.deliver_leave(&channel, &info),
+            Body::Gap { channel } => self.deliver_gap(&channel),
+            Body::Answer(answer) => self.take_answer(from, answer.request, answer.content),
+            Body::Ask { request, question } => self.answer_question(from, request, &question),
+        }
+    }
+
+    fn is_self(&self, worker: u8) -> bool {
+        worker == self.config.worker
+    }
+
+    /// Sends what is always admitted; see [`Transmit`].
+    fn send_to(&mut self, worker: u8, body: Body) {
+        if self.is_self(worker) {
+            self.inbound.push_back((worker, body));
+        } else {
+            self.transmit.push(worker, body);
+        }
+    }
+
+    fn has_room(&self, worker: u8, cost: usize) -> bool {
+        self.is_self(worker) || self.transmit.has_room(worker, cost)
+    }
+
+    /// Sends a request to a channel's home worker.
+    fn request(
+        &mut self,
+        home: u8,
+        waiter: Waiter,
+        body: impl FnOnce(RequestId) -> Body,
+    ) -> Result<RequestId, Error> {
+        if !self.requests.has_room() {
+            self.stats.overloaded += 1;
+            return Err(Error::Overloaded);
+        }
+        let deadline_ms = self.now.ms + self.config.request_timeout_ms;
+        let request = self.requests.insert(deadline_ms, waiter);
+        let body = body(request);
+        if !self.has_room(home, body.cost()) {
+            self.requests.cancel(request.key);
+            self.stats.overloaded += 1;
+            return Err(Error::Overloaded);
+        }
+        self.send_to(home, body);
+        Ok(request)
+    }
+
+    fn check_name(&self, channel: &str) -> Result<(), Error> {
+        let fits = (1..=usize::from(self.config.channel_name_bytes_max)).contains(&channel.len());
+        if fits { Ok(()) } else { Err(Error::ChannelName) }
+    }
+
+    fn next_life(&mut self) -> u32 {
+        self.lives = self.lives.wrapping_add(1);
+        self.lives
+    }
+
+    /// An epoch no stream of this process has had: SplitMix64 from the hub's own seed.
+    fn next_epoch(&mut self) -> Epoch {
+        loop {
+            self.epochs += 1;
+            let mut value =
+                self.config.seed.wrapping_add(self.epochs.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let epoch = Epoch::from_u64(value ^ value >> 31);
+            if !epoch.is_none() && epoch != Epoch::FOREIGN {
+                return epoch;
+            }
+        }
+    }
+}

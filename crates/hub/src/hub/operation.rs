@@ -1,0 +1,216 @@
+//! Operations on channels, from the asker's side.
+
+use std::sync::Arc;
+
+use super::Hub;
+use crate::command::HistoryFilter;
+use crate::config::Now;
+use crate::error::Error;
+use crate::event::{Event, PresenceStats};
+use crate::message::{Body, Content, HistoryAtHome, PublishAtHome, RequestId};
+use crate::options::ChannelOptions;
+use crate::publication::Publish;
+use crate::request::{Sum, Waiter};
+
+impl Hub {
+    /// Publishes into a channel; ends in [`Event::Published`].
+    pub fn handle_publish(
+        &mut self,
+        now: Now,
+        token: u64,
+        channel: &str,
+        options: &Arc<ChannelOptions>,
+        publish: Publish,
+    ) {
+        self.now = now;
+        let bytes_max = options.publication_bytes_max as usize;
+        let checked = if bytes_max > 0 && publish.data.len() > bytes_max {
+            Err(Error::PublicationTooLarge)
+        } else {
+            self.check_name(channel)
+        };
+        let sent = checked.and_then(|()| {
+            let (home, channel) = self.home_of(channel);
+            let options = Arc::clone(options);
+            self.request(home, Waiter::Publish { token, home }, |request| {
+                Body::Publish(Box::new(PublishAtHome { request, channel, options, publish }))
+            })
+        });
+        if let Err(error) = sent {
+            self.events.push_back(Event::Published { token, result: Err(error) });
+        }
+        self.run();
+    }
+
+    /// Reads a channel's history; ends in [`Event::History`].
+    pub fn handle_history(
+        &mut self,
+        now: Now,
+        token: u64,
+        channel: &str,
+        options: &Arc<ChannelOptions>,
+        filter: HistoryFilter,
+    ) {
+        self.now = now;
+        let checked = if options.keeps_history() {
+            self.check_name(channel)
+        } else {
+            Err(Error::NotAvailable)
+        };
+        let sent = checked.and_then(|()| {
+            let (home, channel) = self.home_of(channel);
+            let options = Arc::clone(options);
+            self.request(home, Waiter::History { token, home }, |request| {
+                Body::History(Box::new(HistoryAtHome { request, channel, options, filter }))
+            })
+        });
+        if let Err(error) = sent {
+            self.events.push_back(Event::History { token, result: Err(error) });
+        }
+        self.run();
+    }
+
+    /// Drops a channel's kept publications; its offsets go on. Ends in [`Event::HistoryRemoved`].
+    pub fn handle_history_remove(&mut self, now: Now, token: u64, channel: &str) {
+        self.now = now;
+        let sent = self.check_name(channel).and_then(|()| {
+            let (home, channel) = self.home_of(channel);
+            self.request(home, Waiter::HistoryRemove { token, home }, |request| {
+                Body::HistoryRemove { request, channel }
+            })
+        });
+        if let Err(error) = sent {
+            self.events.push_back(Event::HistoryRemoved { token, result: Err(error) });
+        }
+        self.run();
+    }
+
+    /// Asks who is in a channel; ends in [`Event::Presence`].
+    pub fn handle_presence(
+        &mut self,
+        now: Now,
+        token: u64,
+        channel: &str,
+        options: &Arc<ChannelOptions>,
+    ) {
+        self.now = now;
+        if let Err(error) = self.ask_presence(token, channel, options, false) {
+            self.events.push_back(Event::Presence { token, result: Err(error) });
+        }
+        self.run();
+    }
+
+    /// Asks how many are in a channel; ends in [`Event::PresenceStats`].
+    pub fn handle_presence_stats(
+        &mut self,
+        now: Now,
+        token: u64,
+        channel: &str,
+        options: &Arc<ChannelOptions>,
+    ) {
+        self.now = now;
+        if let Err(error) = self.ask_presence(token, channel, options, true) {
+            self.events.push_back(Event::PresenceStats { token, result: Err(error) });
+        }
+        self.run();
+    }
+
+    fn ask_presence(
+        &mut self,
+        token: u64,
+        channel: &str,
+        options: &ChannelOptions,
+        stats: bool,
+    ) -> Result<(), Error> {
+        if !options.presence {
+            return Err(Error::NotAvailable);
+        }
+        self.check_name(channel)?;
+        let (home, channel) = self.home_of(channel);
+        self.request(home, Waiter::Presence { token, home, stats }, |request| Body::Presence {
+            request,
+            channel,
+            stats,
+        })?;
+        Ok(())
+    }
+
+    /// An answer came. One to a request that is over already (given up, timed out, of a former
+    /// life) is ignored.
+    pub(super) fn take_answer(&mut self, from: u8, request: RequestId, content: Content) {
+        if let Some(gather) = self.requests.gather_mut(request) {
+            if !gather.waiting.remove(from) {
+                return;
+            }
+            gather.sum.add(content);
+            if gather.waiting.is_empty() {
+                self.finish_gather(request);
+            }
+            return;
+        }
+        let Some(waiter) = self.requests.take(request) else { return };
+        let event = match (waiter, content) {
+            (
+                Waiter::Subscribe(pending),
+                Content::Subscribed { position, recovered, publications },
+            ) => return self.take_subscribed(*pending, position, recovered, publications),
+            (Waiter::Publish { token, .. }, Content::Published(published)) => {
+                Event::Published { token, result: Ok(published) }
+            }
+            (Waiter::History { token, .. }, Content::History(history)) => {
+                Event::History { token, result: Ok(history) }
+            }
+            (Waiter::HistoryRemove { token, .. }, Content::HistoryRemoved) => {
+                Event::HistoryRemoved { token, result: Ok(()) }
+            }
+            (Waiter::Presence { token, .. }, Content::Presence(infos)) => {
+                Event::Presence { token, result: Ok(infos) }
+            }
+            (Waiter::Presence { token, .. }, Content::PresenceStats { clients, users }) => {
+                Event::PresenceStats { token, result: Ok(PresenceStats { clients, users }) }
+            }
+            (waiter, Content::Failed(error)) => return self.fail(waiter, error),
+            (waiter, content) => {
+                debug_assert!(false, "{content:?} is no answer to this request");
+                return self.fail(waiter, Error::Timeout);
+            }
+        };
+        self.events.push_back(event);
+    }
+
+    /// Ends a request without its answer. A subscription that may have reached the home worker is
+    /// taken back there.
+    pub(super) fn fail_request(&mut self, request: RequestId, error: Error) {
+        if let Some(waiter) = self.requests.take(request) {
+            self.fail(waiter, error);
+        }
+    }
+
+    fn fail(&mut self, waiter: Waiter, error: Error) {
+        let event = match waiter {
+            Waiter::Subscribe(pending) => return self.fail_subscribe(&pending, error),
+            Waiter::Publish { token, .. } => Event::Published { token, result: Err(error) },
+            Waiter::History { token, .. } => Event::History { token, result: Err(error) },
+            Waiter::HistoryRemove { token, .. } => {
+                Event::HistoryRemoved { token, result: Err(error) }
+            }
+            Waiter::Presence { token, stats: false, .. } => {
+                Event::Presence { token, result: Err(error) }
+            }
+            Waiter::Presence { token, stats: true, .. } => {
+                Event::PresenceStats { token, result: Err(error) }
+            }
+            Waiter::Gather(gather) => match gather.sum {
+                Sum::Channels(_) => Event::Channels { token: gather.token, result: Err(error) },
+                Sum::Info(_) => Event::Info { token: gather.token, result: Err(error) },
+                Sum::Affected(_) => Event::Affected { token: gather.token, result: Err(error) },
+            },
+        };
+        self.events.push_back(event);
+    }
+
+    /// A channel's home worker, and its name to be sent there.
+    fn home_of(&self, channel: &str) -> (u8, Arc<str>) {
+        (self.names.home(self.names.hash(channel)), self.shared_name(channel))
+    }
+}

@@ -1,0 +1,273 @@
+//! What gives way when there is no room: in one outbox, or in all of them together.
+
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+
+use super::Hub;
+use crate::code;
+use crate::encode::{Encoding, Push};
+use crate::frame_log::{FrameKind, FrameMeta, PRIVATE_LANE, Range};
+use crate::outbox::Missed;
+use crate::session::{BLOCKED, DIRTY, HELD, SLOW};
+use crate::slots::NONE;
+
+/// Slow sessions that pay at once; if that was not enough, the next ones pay next time.
+const PAYERS_MAX: u32 = 1024;
+
+impl Hub {
+    /// Brings a session's outbox back within its bounds, if it is over them. `ranges_max`: how
+    /// many ranges one that cannot be flushed may consist of.
+    pub(super) fn relieve(&mut self, slot: u32, ranges_max: usize) {
+        let session = &self.sessions[slot];
+        let bytes_max = session.outbox_bytes_max;
+        if !session.is_live() {
+            return;
+        }
+        if session.outbox.bytes() > bytes_max {
+            // Down to a little less than full, so that the next message finds room without all
+            // this.
+            self.shed(slot, bytes_max - bytes_max / 8);
+            if self.sessions[slot].outbox.bytes() > bytes_max {
+                self.disconnect_slow(slot);
+            }
+        } else if session.is(BLOCKED | HELD) && session.outbox.len() > ranges_max {
+            let ranges = self.sessions[slot].outbox.take();
+            self.refill_dense(slot, &ranges);
+        }
+    }
+
+    /// Brings the memory of all outboxes together back within its bound, if it is over it: the
+    /// sessions that could not be flushed for longest pay first.
+    pub(super) fn keep_budget(&mut self) {
+        let mut round = self.slow_len.min(PAYERS_MAX);
+        while round > 0 && self.log.memory() > self.config.pending_bytes_max {
+            round -= 1;
+            let slot = self.slow_head;
+            self.shed(slot, 0);
+            let ranges = self.sessions[slot].outbox.take();
+            let mut frames = ranges.iter().flat_map(|&range| self.log.frames(range));
+            let owes = frames.any(|(_, _, whole)| whole);
+            drop(frames);
+            self.refill_dense(slot, &ranges);
+            if owes && self.sessions[slot].is_live() {
+                // What is left may not be dropped one by one.
+                self.disconnect_slow(slot);
+            }
+            if self.sessions[slot].is(SLOW) {
+                self.unlink_slow(slot);
+                self.link_slow(slot);
+            }
+        }
+    }
+
+    /// Forgets all that waits for a session but the rest of a frame partly sent.
+    pub(super) fn keep_cut_frame(&mut self, slot: u32) {
+        let ranges = self.sessions[slot].outbox.take();
+        let bytes: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
+        let first = ranges.first().and_then(|&range| self.log.frames(range).next());
+        let cut: Vec<Range> =
+            first.into_iter().filter(|(_, _, whole)| !whole).map(|(part, ..)| part).collect();
+        self.pending_bytes -= bytes;
+        self.pending_bytes += cut.iter().map(|range| u64::from(range.len())).sum::<u64>();
+        if !cut.is_empty() {
+            let own = self.log.relocate(&cut);
+            self.sessions[slot].outbox.refill([own], &mut self.log);
+        }
+        for range in ranges {
+            self.log.release(range.chunk, 1);
+        }
+        let outbox = &mut self.sessions[slot].outbox;
+        if outbox.more().is_some() {
+            outbox.more_mut().missed.clear();
+            outbox.trim();
+        }
+    }
+
+    pub(super) fn drop_outbox(&mut self, slot: u32) {
+        let ranges = self.sessions[slot].outbox.take();
+        for range in ranges {
+            self.pending_bytes -= u64::from(range.len());
+            self.log.release(range.chunk, 1);
+        }
+    }
+
+    pub(super) fn mark_dirty(&mut self, slot: u32) {
+        let session = &mut self.sessions[slot];
+        if session.flags & (DIRTY | BLOCKED | HELD) == 0 {
+            session.flags |= DIRTY;
+            self.dirty.push_back(slot);
+        }
+    }
+
+    /// Tells a session what it missed, where the first of it would have been: behind the rest of a
+    /// frame partly sent, before everything else.
+    pub(super) fn tell_missed(&mut self, slot: u32) {
+        let missed = std::mem::take(&mut self.sessions[slot].outbox.more_mut().missed);
+        let encoding = Encoding(self.sessions[slot].encoding);
+        let mut marks = Vec::new();
+        for Missed { channel, life, count } in missed {
+            // A subscription that is over has nothing to be told.
+            let Some(channel) = self.channels.get(channel).filter(|c| c.life == life) else {
+                continue;
+            };
+            let push = Push::Missed { channel: &channel.name, count };
+            let encoder = &mut self.encoder;
+            let mark = self.log.append(PRIVATE_LANE, 256, FrameMeta::KEPT, |out| {
+                encoder.encode(encoding, &push, out);
+            });
+            if let Some(mark) = mark {
+                self.log.retain(mark.chunk, 1);
+                self.pending_bytes += u64::from(mark.len());
+                marks.push(mark);
+            }
+        }
+        self.insert_front(slot, &marks);
+    }
+
+    /// Puts retained frames before everything that waits, but for the rest of a frame partly sent.
+    pub(super) fn insert_front(&mut self, slot: u32, frames: &[Range]) {
+        let mut ranges = self.sessions[slot].outbox.take();
+        let head = ranges.first().copied();
+        let cut = head.and_then(|head| match self.log.frames(head).next() {
+            Some((part, _, false)) => Some((part, Range { start: part.end, ..head })),
+            _ => None,
+        });
+        if let Some((part, rest)) = cut {
+            ranges[0] = part;
+            if rest.len() > 0 {
+                self.log.retain(rest.chunk, 1);
+                ranges.insert(1, rest);
+            }
+            ranges.splice(1..1, frames.iter().copied());
+        } else {
+            ranges.splice(0..0, frames.iter().copied());
+        }
+        self.sessions[slot].outbox.refill(ranges, &mut self.log);
+    }
+
+    /// Puts a session at the end of the list of those that cannot be flushed.
+    pub(super) fn link_slow(&mut self, slot: u32) {
+        if self.sessions[slot].is(SLOW) {
+            return;
+        }
+        let last = std::mem::replace(&mut self.slow_tail, slot);
+        self.slow_len += 1;
+        self.sessions[slot].flags |= SLOW;
+        if last == NONE {
+            self.slow_head = slot;
+        } else {
+            self.sessions[last].outbox.more_mut().slow_next = slot;
+            self.sessions[slot].outbox.more_mut().slow_prev = last;
+        }
+    }
+
+    pub(super) fn unlink_slow(&mut self, slot: u32) {
+        let session = &mut self.sessions[slot];
+        if !session.is(SLOW) {
+            return;
+        }
+        session.flags &= !SLOW;
+        self.slow_len -= 1;
+        let (prev, next) = match session.outbox.more() {
+            Some(more) => (more.slow_prev, more.slow_next),
+            None => (NONE, NONE),
+        };
+        if session.outbox.more().is_some() {
+            let more = session.outbox.more_mut();
+            (more.slow_prev, more.slow_next) = (NONE, NONE);
+            session.outbox.trim();
+        }
+        if prev == NONE {
+            self.slow_head = next;
+        } else {
+            self.sessions[prev].outbox.more_mut().slow_next = next;
+            self.sessions[prev].outbox.trim();
+        }
+        if next == NONE {
+            self.slow_tail = prev;
+        } else {
+            self.sessions[next].outbox.more_mut().slow_prev = prev;
+            self.sessions[next].outbox.trim();
+        }
+    }
+
+    /// Drops whole frames that may be dropped: those a later one made obsolete, then the oldest,
+    /// until at most `target` bytes wait or none is left.
+    fn shed(&mut self, slot: u32, target: u32) {
+        let ranges = self.sessions[slot].outbox.take();
+        let frames: Vec<(Range, FrameMeta, bool)> =
+            ranges.iter().flat_map(|&range| self.log.frames(range)).collect();
+        let before: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
+        let mut waiting = before;
+        let mut keep = vec![true; frames.len()];
+        // Latest first, to know what came later.
+        let mut seen = HashSet::new();
+        for (at, (part, meta, whole)) in frames.iter().enumerate().rev() {
+            if meta.kind == FrameKind::KeepLatest
+                && !seen.insert((meta.channel, meta.life, meta.key))
+                && *whole
+            {
+                keep[at] = false;
+                waiting -= u64::from(part.len());
+            }
+        }
+        for (at, (part, meta, whole)) in frames.iter().enumerate() {
+            if waiting <= u64::from(target) {
+                break;
+            }
+            if keep[at] && meta.kind != FrameKind::Kept && *whole {
+                keep[at] = false;
+                waiting -= u64::from(part.len());
+            }
+        }
+
+        let mut missed: Vec<Missed> = Vec::new();
+        let mut kept = Vec::new();
+        for ((part, meta, _), keep) in frames.iter().zip(keep) {
+            if keep {
+                self.log.retain(part.chunk, 1);
+                kept.push(*part);
+            } else {
+                count_missed(&mut missed, meta.channel, meta.life, 1);
+            }
+        }
+        self.sessions[slot].outbox.refill(kept, &mut self.log);
+        for range in ranges {
+            self.log.release(range.chunk, 1);
+        }
+        self.pending_bytes -= before - waiting;
+        if missed.is_empty() {
+            return;
+        }
+        self.stats.dropped += missed.iter().map(|missed| missed.count).sum::<u64>();
+        let told = &mut self.sessions[slot].outbox.more_mut().missed;
+        for Missed { channel, life, count } in missed {
+            count_missed(told, channel, life, count);
+        }
+        self.mark_dirty(slot);
+    }
+
+    fn disconnect_slow(&mut self, slot: u32) {
+        self.stats.slow_disconnects += 1;
+        self.disconnect(slot, code::DISCONNECT_SLOW, &Arc::from("slow"), true);
+    }
+
+    /// Copies what waits into a chunk of its own, which holds nobody else's frames.
+    fn refill_dense(&mut self, slot: u32, ranges: &[Range]) {
+        if !ranges.is_empty() {
+            let own = self.log.relocate(ranges);
+            self.sessions[slot].outbox.refill([own], &mut self.log);
+        }
+        for range in ranges {
+            self.log.release(range.chunk, 1);
+        }
+    }
+}
+
+fn count_missed(all: &mut Vec<Missed>, channel: u32, life: u32, count: u64) {
+    match all.iter_mut().find(|missed| (missed.channel, missed.life) == (channel, life)) {
+        Some(missed) => missed.count += count,
+        None => all.push(Missed { channel, life, count }),
+    }
+}

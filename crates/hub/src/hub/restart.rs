@@ -1,0 +1,71 @@
+//! Another worker died and began anew.
+
+use super::Hub;
+use crate::config::Now;
+use crate::error::Error;
+use crate::message::Body;
+use crate::session_id::SessionId;
+
+impl Hub {
+    /// Notes that a worker was restarted and is now in its `life`: what it knew is gone. Its home
+    /// channels begin anew (their subscribers here are told to subscribe again), its sessions are
+    /// gone from presence, requests to it fail. The restarted hub says the same by its first
+    /// message; whichever comes first counts.
+    pub fn handle_worker_restarted(&mut self, now: Now, worker: u8, life: u32) {
+        self.now = now;
+        if self.is_self(worker) {
+            return;
+        }
+        if let Some(known) = self.peers.get_mut(usize::from(worker))
+            && known.is_none_or(|known| known < life)
+        {
+            *known = Some(life);
+            self.inbound.push_back((worker, Body::Hello));
+        }
+        self.run();
+    }
+
+    pub(super) fn forget_worker(&mut self, worker: u8) {
+        for key in self.requests.keys(|waiter| waiter.waits_for_home(worker)) {
+            self.fail_request(self.requests.id(key), Error::WorkerRestarted);
+        }
+        // Of those that are asked together, a dead worker has nothing to say: its sessions are
+        // gone.
+        for key in self.requests.keys(|waiter| waiter.is_gather()) {
+            let request = self.requests.id(key);
+            if let Some(gather) = self.requests.gather_mut(request)
+                && gather.waiting.remove(worker)
+                && gather.waiting.is_empty()
+            {
+                self.finish_gather(request);
+            }
+        }
+
+        let orphans: Vec<(u32, u32)> = self
+            .channels
+            .iter()
+            .filter(|(_, channel)| channel.home == worker && channel.joined)
+            .map(|(at, channel)| (at, channel.life))
+            .collect();
+        for (at, life) in orphans {
+            // One gap can end another channel's last subscription, by a disconnect.
+            if self.channels.get(at).is_some_and(|channel| channel.life == life) {
+                self.gap(at);
+            }
+        }
+
+        for at in self.homes.indices() {
+            if self.homes.get(at).is_none() {
+                continue;
+            }
+            self.drop_interest(at, worker);
+            let members = self.homes[at].members.iter().flat_map(|members| members.keys());
+            let gone: Vec<SessionId> =
+                members.copied().filter(|session| session.worker() == worker).collect();
+            for session in gone {
+                self.unlist(at, session);
+            }
+            self.forget_if_empty(at);
+        }
+    }
+}

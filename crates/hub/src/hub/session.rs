@@ -1,0 +1,190 @@
+//! Sessions: opened, looked at, disconnected, closed.
+
+use std::sync::Arc;
+
+use super::Hub;
+use crate::command::{NewSession, SessionView};
+use crate::config::Now;
+use crate::encode::{ENCODINGS_MAX, Encoding, Push};
+use crate::error::Error;
+use crate::event::Event;
+use crate::publication::ClientInfo;
+use crate::session::{BLOCKED, CLOSING, HELD, OPEN, POLL, Session};
+use crate::session_id::SessionId;
+use crate::slots::NONE;
+
+impl Hub {
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// [`Error::LimitExceeded`] when there are as many as there may be, [`Error::BadRequest`] for
+    /// an encoding that is not below [`ENCODINGS_MAX`].
+    pub fn open_session(&mut self, now: Now, new: NewSession<'_>) -> Result<SessionId, Error> {
+        self.now = now;
+        if usize::from(new.encoding.0) >= ENCODINGS_MAX {
+            return Err(Error::BadRequest);
+        }
+        let slot = self.sessions.occupy(self.config.sessions_max).ok_or(Error::LimitExceeded)?;
+        let generation = self.sessions[slot].generation;
+        let poll = if new.poll { POLL } else { 0 };
+        self.sessions[slot] = Session {
+            tag: new.tag,
+            outbox_bytes_max: new.outbox_bytes_max.min(u32::MAX / 2),
+            flags: OPEN | poll,
+            generation,
+            encoding: new.encoding.0,
+            ..Session::default()
+        };
+        self.users.link(&mut self.sessions, slot, new.user);
+        if let Some(info) = new.conn_info {
+            self.conn_infos.insert(slot, info);
+        }
+        if new.held {
+            self.sessions[slot].flags |= HELD;
+            self.link_slow(slot);
+        }
+        Ok(self.id_of(slot))
+    }
+
+    /// Ends a session: it leaves every channel, subscriptions under way are cancelled, what waits
+    /// in its outbox is forgotten. A stale id does nothing.
+    pub fn close_session(&mut self, now: Now, id: SessionId) {
+        self.now = now;
+        let Some(slot) = self.slot_of(id) else { return };
+        self.detach_all(slot);
+        self.drop_outbox(slot);
+        self.unlink_slow(slot);
+        self.users.unlink(&mut self.sessions, slot);
+        self.conn_infos.remove(&slot);
+        let generation = id.generation().wrapping_add(1);
+        self.sessions[slot] = Session { generation, ..Session::default() };
+        self.sessions.vacate(slot);
+        self.run();
+    }
+
+    /// Tells the client that this is the end: it leaves every channel, a
+    /// [`Push::Disconnect`] is the last word in its outbox, and [`Event::Disconnect`] asks the
+    /// caller to close. A stale id, or one that is closing, does nothing.
+    pub fn disconnect_session(&mut self, now: Now, id: SessionId, code: u32, reason: &str) {
+        self.now = now;
+        if let Some(slot) = self.live_slot(id) {
+            self.disconnect(slot, code, &Arc::from(reason), false);
+        }
+        self.run();
+    }
+
+    /// What is known of a session; `None` for a stale id.
+    pub fn session(&self, id: SessionId) -> Option<SessionView<'_>> {
+        let session = &self.sessions[self.slot_of(id)?];
+        Some(SessionView {
+            tag: session.tag,
+            encoding: Encoding(session.encoding),
+            user: self.users.name(session.user),
+            subscriptions: session.subscriptions,
+            poll: session.is(POLL),
+            held: session.is(HELD),
+            blocked: session.is(BLOCKED),
+            closing: session.is(CLOSING),
+            outbox_bytes: session.outbox.bytes(),
+        })
+    }
+
+    /// Every session, those that are closing included.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        let open = |&slot: &u32| self.sessions[slot].is(OPEN);
+        self.sessions.indices().filter(open).map(|slot| self.id_of(slot))
+    }
+
+    /// This worker's sessions of a user.
+    pub fn sessions_of(&self, user: &str) -> impl Iterator<Item = SessionId> {
+        self.users.sessions(&self.sessions, user).map(|slot| self.id_of(slot))
+    }
+
+    /// Channels the session is subscribed to; not those still under way.
+    pub fn subscriptions(&self, id: SessionId) -> impl Iterator<Item = &str> {
+        let slot = self.slot_of(id);
+        slot.into_iter()
+            .flat_map(|slot| self.subscriptions_of(slot))
+            .filter(|&subscription| !self.subscriptions[subscription].is_pending())
+            .map(|subscription| &*self.channels[self.subscriptions[subscription].channel].name)
+    }
+
+    /// True when the session's subscription to the channel is established.
+    pub fn is_subscribed(&self, id: SessionId, channel: &str) -> bool {
+        let subscription = self.slot_of(id).and_then(|slot| {
+            let channel = self.channels.find(&self.names, channel)?;
+            self.subscription_to(slot, channel)
+        });
+        subscription.is_some_and(|at| !self.subscriptions[at].is_pending())
+    }
+
+    /// Who a session is, for publications it makes: as listed in `channel` if it is, else as a
+    /// connection.
+    pub fn client_info(&self, id: SessionId, channel: Option<&str>) -> Option<Arc<ClientInfo>> {
+        let slot = self.slot_of(id)?;
+        let member = channel
+            .and_then(|channel| self.channels.find(&self.names, channel))
+            .and_then(|channel| self.subscription_to(slot, channel))
+            .and_then(|subscription| self.members.get(&subscription));
+        Some(match member {
+            Some(member) => Arc::clone(&member.info),
+            None => self.describe(slot, None),
+        })
+    }
+
+    pub(super) fn describe(&self, slot: u32, chan_info: Option<Box<[u8]>>) -> Arc<ClientInfo> {
+        Arc::new(ClientInfo {
+            user: self.users.name(self.sessions[slot].user).into(),
+            client: self.id_of(slot),
+            conn_info: self.conn_infos.get(&slot).cloned(),
+            chan_info,
+        })
+    }
+
+    pub(super) fn id_of(&self, slot: u32) -> SessionId {
+        let config = &self.config;
+        let generation = self.sessions[slot].generation;
+        SessionId::pack(config.node, config.boot, config.worker, slot, generation)
+    }
+
+    /// The slot of a session that is open.
+    pub(super) fn slot_of(&self, id: SessionId) -> Option<u32> {
+        let slot = id.slot();
+        let session = self.sessions.get(slot)?;
+        (session.is(OPEN) && self.id_of(slot) == id).then_some(slot)
+    }
+
+    /// The slot of a session that is open and not closing.
+    pub(super) fn live_slot(&self, id: SessionId) -> Option<u32> {
+        self.slot_of(id).filter(|&slot| self.sessions[slot].is_live())
+    }
+
+    /// Disconnects a live session. `shed`: what waits is forgotten, but for the rest of a frame
+    /// partly sent.
+    pub(super) fn disconnect(&mut self, slot: u32, code: u32, reason: &Arc<str>, shed: bool) {
+        let session = &mut self.sessions[slot];
+        debug_assert!(session.is_live());
+        session.flags |= CLOSING;
+        // A client that has not been told it is connected has no use for what comes after.
+        let shed = shed || session.is(HELD);
+        session.flags &= !HELD;
+        let tag = session.tag;
+        if shed {
+            self.keep_cut_frame(slot);
+        }
+        if !self.sessions[slot].is(BLOCKED) {
+            self.unlink_slow(slot);
+        }
+        self.detach_all(slot);
+        let reconnect = crate::code::reconnects(code);
+        self.enqueue(slot, &Push::Disconnect { code, reason, reconnect });
+        let session = self.id_of(slot);
+        self.events.push_back(Event::Disconnect { session, tag, code, reason: Arc::clone(reason) });
+    }
+
+    pub(super) fn detach_all(&mut self, slot: u32) {
+        while self.sessions[slot].subscription != NONE {
+            self.detach(self.sessions[slot].subscription);
+        }
+    }
+}

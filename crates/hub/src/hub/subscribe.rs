@@ -1,0 +1,398 @@
+//! Subscriptions, from the subscriber's side.
+
+use std::sync::Arc;
+
+use super::Hub;
+use crate::channel::{Channel, JOIN_LEAVE, Member, PENDING, Subscriber, Subscription};
+use crate::code;
+use crate::command::Subscribe;
+use crate::config::Now;
+use crate::encode::Push;
+use crate::error::Error;
+use crate::event::{Event, Subscribed};
+use crate::message::{Body, SubscribeAtHome};
+use crate::options::ChannelOptions;
+use crate::position::StreamPosition;
+use crate::request::{Manner, NO_KEY, PendingSubscribe, Waiter};
+use crate::session_id::SessionId;
+use crate::slots::NONE;
+
+impl Hub {
+    /// Subscribes a session; ends in [`Event::Subscribed`].
+    ///
+    /// What this worker knows it answers by itself: a further subscriber of a channel begins where
+    /// the others stand. What only the home worker knows (the first subscriber here, a position to
+    /// recover from, presence) is asked there, and the answer comes in order with the channel's
+    /// publications.
+    pub fn handle_subscribe(
+        &mut self,
+        now: Now,
+        token: u64,
+        session: SessionId,
+        channel: &str,
+        options: &Arc<ChannelOptions>,
+        subscribe: Subscribe,
+    ) {
+        self.now = now;
+        if let Err(error) = self.subscribe(Some(token), session, channel, options, subscribe) {
+            self.events.push_back(Event::Subscribed {
+                token,
+                session,
+                channel: channel.into(),
+                result: Err(error),
+            });
+        }
+        self.run();
+    }
+
+    /// Ends a session's subscription, or gives up one under way ([`Error::Cancelled`]). `notify`:
+    /// code and reason of a [`Push::Unsubscribe`] to the client, if it did not ask for this
+    /// itself. False when there is no such subscription.
+    pub fn handle_unsubscribe(
+        &mut self,
+        now: Now,
+        session: SessionId,
+        channel: &str,
+        notify: Option<(u32, &str)>,
+    ) -> bool {
+        self.now = now;
+        let subscription = self.live_slot(session).and_then(|slot| {
+            let channel = self.channels.find(&self.names, channel)?;
+            Some((slot, self.subscription_to(slot, channel)?))
+        });
+        let Some((slot, subscription)) = subscription else { return false };
+        self.detach(subscription);
+        if let Some((code, reason)) = notify {
+            self.enqueue(slot, &Push::Unsubscribe { channel, code, reason });
+        }
+        self.run();
+        true
+    }
+
+    pub(super) fn subscribe(
+        &mut self,
+        token: Option<u64>,
+        session: SessionId,
+        name: &str,
+        options: &Arc<ChannelOptions>,
+        subscribe: Subscribe,
+    ) -> Result<(), Error> {
+        let slot = self.live_slot(session).ok_or(Error::NoSession)?;
+        self.check_name(name)?;
+        let known = self.channels.find(&self.names, name);
+        if known.is_some_and(|channel| self.subscription_to(slot, channel).is_some()) {
+            return Err(Error::AlreadySubscribed);
+        }
+        if self.sessions[slot].subscriptions >= self.config.subscriptions_per_session_max {
+            return Err(Error::LimitExceeded);
+        }
+        let listed = options.presence || options.join_leave;
+        let manner = Manner {
+            was_recovering: subscribe.recover.is_some(),
+            positioned: subscribe.positioned
+                || subscribe.recoverable
+                || options.force_positioning
+                || options.force_recovery,
+            recoverable: subscribe.recoverable || options.force_recovery,
+            join_leave: subscribe.join_leave || options.force_push_join_leave,
+            announce: subscribe.announce,
+            data: subscribe.data,
+        };
+        let info = (listed || subscribe.chan_info.is_some())
+            .then(|| self.describe(slot, subscribe.chan_info));
+
+        let here = known.filter(|&channel| {
+            !listed && self.can_answer(&self.channels[channel], options, subscribe.recover)
+        });
+        let channel = match known {
+            Some(channel) => channel,
+            None => {
+                let hash = self.names.hash(name);
+                let record = Channel {
+                    name: self.shared_name(name),
+                    subscribers: Vec::new(),
+                    position: StreamPosition::default(),
+                    options: Arc::clone(options),
+                    pending: 0,
+                    life: self.next_life(),
+                    home: self.names.home(hash),
+                    joined: false,
+                };
+                self.channels
+                    .insert(&self.names, record, self.config.channels_max)
+                    .ok_or(Error::LimitExceeded)?
+            }
+        };
+        let record = Subscription {
+            session: slot,
+            channel,
+            place: PENDING,
+            next: self.sessions[slot].subscription,
+        };
+        let Ok(subscription) = self.subscriptions.insert(record, NONE) else {
+            unreachable!("indices below NONE outnumber all subscriptions")
+        };
+        let home = self.channels[channel].home;
+        let pending = PendingSubscribe { token, session, subscription, home, manner };
+        if here.is_none() {
+            let request = SubscribeAtHome {
+                request: self.requests.id(0),
+                channel: Arc::clone(&self.channels[channel].name),
+                options: Arc::clone(options),
+                since: subscribe.recover,
+                member: info.clone().filter(|_| listed),
+            };
+            let waiter = Waiter::Subscribe(Box::new(pending.clone()));
+            let sent = self.request(home, waiter, |id| {
+                Body::Subscribe(Box::new(SubscribeAtHome { request: id, ..request }))
+            });
+            match sent {
+                Ok(request) => self.subscriptions[subscription].place = PENDING | request.key,
+                Err(error) => {
+                    self.subscriptions.remove(subscription);
+                    if self.channels[channel].is_deserted() {
+                        self.channels.remove(&self.names, channel);
+                    }
+                    return Err(error);
+                }
+            }
+            self.channels[channel].pending += 1;
+        }
+        self.channels[channel].options = Arc::clone(options);
+        let session = &mut self.sessions[slot];
+        session.subscription = subscription;
+        session.subscriptions += 1;
+        if let Some(info) = info {
+            self.members.insert(subscription, Member { info, listed });
+        }
+        if here.is_some() {
+            let position = self.channels[channel].position;
+            self.establish(pending, position, subscribe.recover.is_some(), Vec::new());
+        }
+        Ok(())
+    }
+
+    /// Takes the home worker's answer to a subscription that is still wanted.
+    pub(super) fn take_subscribed(
+        &mut self,
+        pending: PendingSubscribe,
+        position: StreamPosition,
+        recovered: bool,
+        publications: Vec<Arc<crate::Publication>>,
+    ) {
+        let at = self.subscriptions[pending.subscription].channel;
+        let channel = &mut self.channels[at];
+        if channel.joined && !channel.position.epoch.is_none() && channel.position != position {
+            // The edge keeps order, so the home worker cannot be elsewhere than its publications
+            // have led. If it is, nobody here knows what is missing: all begin anew.
+            debug_assert!(false, "{:?} answered at {position:?}", channel.position);
+            self.gap(at);
+            self.fail_subscribe(&pending, Error::WorkerRestarted);
+            return;
+        }
+        channel.joined = true;
+        channel.position = position;
+        channel.pending -= 1;
+        self.establish(pending, position, recovered, publications);
+    }
+
+    /// Ends a request of a subscription: the home worker could not, or did not answer.
+    pub(super) fn fail_subscribe(&mut self, pending: &PendingSubscribe, error: Error) {
+        let at = pending.subscription;
+        let channel = self.subscriptions[at].channel;
+        let name = Arc::clone(&self.channels[channel].name);
+        // The request itself is over; what is left is taken apart like any subscription.
+        self.subscriptions[at].place = PENDING | NO_KEY;
+        self.detach(at);
+        if let Some(token) = pending.token {
+            self.events.push_back(Event::Subscribed {
+                token,
+                session: pending.session,
+                channel: name,
+                result: Err(error),
+            });
+        }
+    }
+
+    /// Takes a subscription apart, established or under way, and tells the home worker what it has
+    /// to know. A channel that nobody here is subscribed to any more is forgotten.
+    pub(super) fn detach(&mut self, at: u32) {
+        let subscription = self.subscriptions[at];
+        let slot = subscription.session;
+        let session_id = self.id_of(slot);
+        self.unlink_subscription(slot, at);
+
+        let channel = &mut self.channels[subscription.channel];
+        if subscription.is_pending() {
+            channel.pending -= 1;
+            let cancelled = self.requests.cancel(subscription.place & !PENDING);
+            if let Some(Waiter::Subscribe(pending)) = cancelled
+                && let Some(token) = pending.token
+            {
+                self.events.push_back(Event::Subscribed {
+                    token,
+                    session: pending.session,
+                    channel: Arc::clone(&channel.name),
+                    result: Err(Error::Cancelled),
+                });
+            }
+        } else {
+            let place = subscription.place as usize;
+            channel.subscribers.swap_remove(place);
+            if let Some(moved) = channel.subscribers.get(place) {
+                self.subscriptions[moved.subscription()].place = subscription.place;
+            }
+            if channel.subscribers.len() < channel.subscribers.capacity() / 4 {
+                channel.subscribers.shrink_to(channel.subscribers.len() * 2);
+            }
+        }
+        self.subscriptions.remove(at);
+
+        let listed = self.members.remove(&at).is_some_and(|member| member.listed);
+        let channel = &self.channels[subscription.channel];
+        let last = channel.is_deserted();
+        if last || listed {
+            let body = Body::Unsubscribe {
+                channel: Arc::clone(&channel.name),
+                member: listed.then_some(session_id),
+                last,
+            };
+            self.send_to(channel.home, body);
+        }
+        if last {
+            self.channels.remove(&self.names, subscription.channel);
+        }
+    }
+
+    /// Ends every established subscription of a channel because its stream cannot be vouched for;
+    /// clients subscribe again and recover.
+    pub(super) fn gap(&mut self, at: u32) {
+        const CODE: u32 = code::UNSUBSCRIBE_INSUFFICIENT_STATE;
+        let name = Arc::clone(&self.channels[at].name);
+        let life = self.channels[at].life;
+        // What arrives until the home worker has answered anew belongs to nobody.
+        self.channels[at].joined = false;
+        self.fan_out_unsubscribe(at, CODE, "insufficient state");
+        let alive = self.channels.get(at).filter(|channel| channel.life == life);
+        let subscribers = alive.map_or_else(Vec::new, |channel| channel.subscribers.clone());
+        for subscriber in subscribers {
+            self.stats.gaps += 1;
+            self.detach(subscriber.subscription());
+            self.tell_unsubscribed(subscriber.slot(), &name, CODE);
+        }
+    }
+
+    pub(super) fn tell_unsubscribed(&mut self, slot: u32, channel: &Arc<str>, code: u32) {
+        self.events.push_back(Event::Unsubscribed {
+            session: self.id_of(slot),
+            tag: self.sessions[slot].tag,
+            channel: Arc::clone(channel),
+            code,
+        });
+    }
+
+    /// Subscriptions of a session, pending ones included.
+    pub(super) fn subscriptions_of(&self, slot: u32) -> impl Iterator<Item = u32> {
+        let some = |at: u32| (at != NONE).then_some(at);
+        let first = some(self.sessions[slot].subscription);
+        std::iter::successors(first, move |&at| some(self.subscriptions[at].next))
+    }
+
+    pub(super) fn subscription_to(&self, slot: u32, channel: u32) -> Option<u32> {
+        self.subscriptions_of(slot).find(|&at| self.subscriptions[at].channel == channel)
+    }
+
+    /// True when a subscription can begin where the channel's other subscribers here stand.
+    fn can_answer(
+        &self,
+        channel: &Channel,
+        options: &ChannelOptions,
+        recover: Option<StreamPosition>,
+    ) -> bool {
+        let current = channel.position;
+        // A channel that was given a history since has yet to be given an epoch.
+        let up_to_date = !current.epoch.is_none() || !options.keeps_history();
+        let recovers =
+            recover.is_none_or(|at| at.offset == current.offset && at.epoch.accepts(current.epoch));
+        channel.joined && up_to_date && recovers
+    }
+
+    /// A session is subscribed from here on.
+    fn establish(
+        &mut self,
+        pending: PendingSubscribe,
+        position: StreamPosition,
+        recovered: bool,
+        publications: Vec<Arc<crate::Publication>>,
+    ) {
+        let PendingSubscribe { token, session, subscription, manner, .. } = pending;
+        let Subscription { session: slot, channel: at, .. } = self.subscriptions[subscription];
+        if manner.was_recovering {
+            let counter =
+                if recovered { &mut self.stats.recovered } else { &mut self.stats.unrecovered };
+            *counter += 1;
+        }
+        let flags = if manner.join_leave { JOIN_LEAVE } else { 0 };
+        let encoding = self.sessions[slot].encoding;
+        let channel = &mut self.channels[at];
+        if channel.subscribers.capacity() == 0 {
+            channel.subscribers.reserve_exact(1);
+        }
+        self.subscriptions[subscription].place = channel.subscribers.len() as u32;
+        channel.subscribers.push(Subscriber::new(subscription, flags, encoding, slot));
+        let name = Arc::clone(&channel.name);
+
+        if manner.announce {
+            self.enqueue(
+                slot,
+                &Push::Subscribe {
+                    channel: &name,
+                    position,
+                    recoverable: manner.recoverable,
+                    positioned: manner.positioned,
+                    data: manner.data.as_deref(),
+                },
+            );
+            for publication in &publications {
+                self.enqueue(slot, &Push::Publication { channel: &name, publication });
+            }
+        }
+        if let Some(token) = token {
+            let result = Ok(Subscribed {
+                position,
+                was_recovering: manner.was_recovering,
+                recovered,
+                publications,
+                positioned: manner.positioned,
+                recoverable: manner.recoverable,
+            });
+            self.events.push_back(Event::Subscribed { token, session, channel: name, result });
+        }
+    }
+
+    fn unlink_subscription(&mut self, slot: u32, at: u32) {
+        let next = self.subscriptions[at].next;
+        let session = &mut self.sessions[slot];
+        session.subscriptions -= 1;
+        if session.subscription == at {
+            session.subscription = next;
+            return;
+        }
+        let mut before = session.subscription;
+        while self.subscriptions[before].next != at {
+            before = self.subscriptions[before].next;
+        }
+        self.subscriptions[before].next = next;
+    }
+
+    /// The name as this hub's other records have it, if any has.
+    pub(super) fn shared_name(&self, name: &str) -> Arc<str> {
+        if let Some(at) = self.channels.find(&self.names, name) {
+            return Arc::clone(&self.channels[at].name);
+        }
+        match self.homes.find(&self.names, name) {
+            Some(at) => Arc::clone(&self.homes[at].name),
+            None => name.into(),
+        }
+    }
+}

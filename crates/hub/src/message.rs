@@ -1,0 +1,190 @@
+//! What hubs say to each other.
+
+use std::sync::Arc;
+
+use crate::command::{HistoryFilter, Subscribe};
+use crate::error::Error;
+use crate::event::{History, Info, Published};
+use crate::options::ChannelOptions;
+use crate::position::{Epoch, StreamPosition};
+use crate::publication::{ClientInfo, Publication, Publish};
+use crate::session_id::SessionId;
+
+/// One word from one worker's hub to another's. Opaque: carry it, in order, to
+/// [`Hub::handle_message`](crate::Hub::handle_message) of the worker it is for.
+#[derive(Debug)]
+pub struct Message {
+    /// The sender's life: what a dead worker left in the rings is not mistaken for its
+    /// successor's.
+    pub(crate) life: u32,
+    pub(crate) body: Body,
+}
+
+const _: () = assert!(size_of::<Message>() <= 64);
+
+/// A request's name: the asker's life and its key there, so that an answer to a dead worker
+/// is not mistaken for one to its successor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct RequestId {
+    pub(crate) life: u32,
+    pub(crate) key: u32,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// "I was restarted": says nothing but the envelope's `life`.
+    Hello,
+
+    // To a channel's home worker.
+    Subscribe(Box<SubscribeAtHome>),
+    Unsubscribe {
+        channel: Arc<str>,
+        /// The session to take out of presence.
+        member: Option<SessionId>,
+        /// The asking worker has no more subscribers.
+        last: bool,
+    },
+    Publish(Box<PublishAtHome>),
+    History(Box<HistoryAtHome>),
+    HistoryRemove {
+        request: RequestId,
+        channel: Arc<str>,
+    },
+    Presence {
+        request: RequestId,
+        channel: Arc<str>,
+        /// Only count.
+        stats: bool,
+    },
+
+    // From a channel's home worker.
+    Publication {
+        channel: Arc<str>,
+        epoch: Epoch,
+        publication: Arc<Publication>,
+    },
+    Join {
+        channel: Arc<str>,
+        info: Arc<ClientInfo>,
+    },
+    Leave {
+        channel: Arc<str>,
+        info: Arc<ClientInfo>,
+    },
+    /// Something of the channel was lost on the way; the home worker sends nothing more until
+    /// asked anew.
+    Gap {
+        channel: Arc<str>,
+    },
+    Answer(Box<Answer>),
+
+    // To every worker.
+    Ask {
+        request: RequestId,
+        question: Arc<Question>,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct SubscribeAtHome {
+    pub(crate) request: RequestId,
+    pub(crate) channel: Arc<str>,
+    pub(crate) options: Arc<ChannelOptions>,
+    pub(crate) since: Option<StreamPosition>,
+    /// Whom to list.
+    pub(crate) member: Option<Arc<ClientInfo>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct PublishAtHome {
+    pub(crate) request: RequestId,
+    pub(crate) channel: Arc<str>,
+    pub(crate) options: Arc<ChannelOptions>,
+    pub(crate) publish: Publish,
+}
+
+#[derive(Debug)]
+pub(crate) struct HistoryAtHome {
+    pub(crate) request: RequestId,
+    pub(crate) channel: Arc<str>,
+    pub(crate) options: Arc<ChannelOptions>,
+    pub(crate) filter: HistoryFilter,
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) request: RequestId,
+    pub(crate) content: Content,
+}
+
+#[derive(Debug)]
+pub(crate) enum Content {
+    Failed(Error),
+    Subscribed { position: StreamPosition, recovered: bool, publications: Vec<Arc<Publication>> },
+    Published(Published),
+    History(History),
+    HistoryRemoved,
+    Presence(Vec<Arc<ClientInfo>>),
+    PresenceStats { clients: u64, users: u64 },
+    Channels(Vec<(Arc<str>, u64)>),
+    Info(Info),
+    Affected(u64),
+}
+
+/// What every worker is asked at once.
+#[derive(Debug)]
+pub(crate) enum Question {
+    Channels {
+        /// Alternatives, each a pattern without braces; empty: all.
+        patterns: Vec<String>,
+    },
+    Info,
+    Disconnect {
+        user: Box<str>,
+        client: Option<SessionId>,
+        except: Vec<SessionId>,
+        code: u32,
+        reason: Arc<str>,
+    },
+    Unsubscribe {
+        user: Box<str>,
+        client: Option<SessionId>,
+        channel: Arc<str>,
+        code: u32,
+        reason: Arc<str>,
+    },
+    Subscribe {
+        user: Box<str>,
+        client: Option<SessionId>,
+        channel: Arc<str>,
+        options: Arc<ChannelOptions>,
+        subscribe: Subscribe,
+    },
+}
+
+impl Body {
+    /// Bytes it stands for while it waits.
+    pub(crate) fn cost(&self) -> usize {
+        size_of::<Message>()
+            + match self {
+                Self::Publication { publication, .. } => publication.cost(),
+                Self::Publish(publish) => publish.publish.cost(),
+                Self::Answer(answer) => size_of::<Answer>() + answer.content.cost(),
+                Self::Subscribe(_) => size_of::<SubscribeAtHome>(),
+                Self::History(_) => size_of::<HistoryAtHome>(),
+                _ => 0,
+            }
+    }
+}
+
+impl Content {
+    fn cost(&self) -> usize {
+        match self {
+            Self::Subscribed { publications, .. } => publications.iter().map(|p| p.cost()).sum(),
+            Self::History(history) => history.publications.iter().map(|p| p.cost()).sum(),
+            Self::Presence(infos) => infos.len() * size_of::<ClientInfo>(),
+            Self::Channels(channels) => channels.iter().map(|(name, _)| name.len() + 48).sum(),
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What waits for one session.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use crate::frame_log::{FrameLog, Range};
+use crate::slots::NONE;
+
+/// Ranges of the frame log in the order they are to be sent. 24 bytes, no allocation, while there
+/// is at most one: idle, or a single burst.
+pub(crate) struct Outbox {
+    head: Range,
+    /// Sum of all ranges' lengths.
+    bytes: u32,
+    more: Option<Box<More>>,
+}
+
+/// What only a session that lags needs.
+pub(crate) struct More {
+    /// Behind `head`, and empty while `head` is.
+    ranges: VecDeque<Range>,
+    /// Publications dropped and not yet told.
+    pub(crate) missed: Vec<Missed>,
+    /// Links of the list of slow sessions.
+    pub(crate) slow_next: u32,
+    pub(crate) slow_prev: u32,
+}
+
+impl Default for More {
+    fn default() -> Self {
+        Self { ranges: VecDeque::new(), missed: Vec::new(), slow_next: NONE, slow_prev: NONE }
+    }
+}
+
+/// Publications of one channel that were dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Missed {
+    pub(crate) channel: u32,
+    pub(crate) life: u32,
+    pub(crate) count: u64,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Appended {
+    /// The only range.
+    First,
+    /// It lies right behind the last range and made that one longer.
+    Joined,
+    /// A further range.
+    Behind,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self { head: Range::NONE, bytes: 0, more: None }
+    }
+}
+
+impl Outbox {
+    #[inline]
+    pub(crate) fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.is_none()
+    }
+
+    /// Ranges waiting.
+    pub(crate) fn len(&self) -> usize {
+        usize::from(!self.head.is_none()) + self.more.as_ref().map_or(0, |more| more.ranges.len())
+    }
+
+    /// Adds a frame. Unless it joined the last range, the caller has to retain it.
+    #[inline]
+    pub(crate) fn append(&mut self, range: Range) -> Appended {
+        self.bytes = self.bytes.saturating_add(range.len());
+        let last = match &mut self.more {
+            Some(more) => more.ranges.back_mut().unwrap_or(&mut self.head),
+            None => &mut self.head,
+        };
+        if last.is_none() {
+            *last = range;
+            Appended::First
+        } else if last.chunk == range.chunk && last.end == range.start {
+            last.end = range.end;
+            Appended::Joined
+        } else {
+            self.more_mut().ranges.push_back(range);
+            Appended::Behind
+        }
+    }
+
+    /// Points `slices` at the first bytes to send; returns how many slices it filled.
+    pub(crate) fn slices<'a>(&'a self, log: &'a FrameLog, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut filled = 0;
+        for (slice, range) in slices.iter_mut().zip(self.ranges()) {
+            *slice = IoSlice::new(log.bytes(range));
+            filled += 1;
+        }
+        filled
+    }
+
+    /// Forgets the first `count` bytes, which were sent; returns how many there were to forget.
+    pub(crate) fn advance(&mut self, mut count: u32, log: &mut FrameLog) -> u32 {
+        count = count.min(self.bytes);
+        let sent = count;
+        self.bytes -= count;
+        while count > 0 {
+            let length = self.head.len();
+            if count < length {
+                self.head.start += count;
+                return sent;
+            }
+            count -= length;
+            log.release(self.head.chunk, 1);
+            self.head = match &mut self.more {
+                Some(more) => more.ranges.pop_front().unwrap_or(Range::NONE),
+                None => Range::NONE,
+            };
+        }
+        self.trim();
+        sent
+    }
+
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range> + '_ {
+        let more = self.more.iter().flat_map(|more| more.ranges.iter().copied());
+        std::iter::once(self.head).filter(|head| !head.is_none()).chain(more)
+    }
+
+    /// Takes all ranges out; the caller now answers for their references.
+    pub(crate) fn take(&mut self) -> Vec<Range> {
+        let ranges = self.ranges().collect();
+        self.head = Range::NONE;
+        self.bytes = 0;
+        if let Some(more) = &mut self.more {
+            more.ranges = VecDeque::new();
+        }
+        ranges
+    }
+
+    /// Puts retained ranges into the empty outbox, joining those that touch.
+    pub(crate) fn refill(&mut self, ranges: impl IntoIterator<Item = Range>, log: &mut FrameLog) {
+        debug_assert!(self.is_empty());
+        for range in ranges {
+            if self.append(range) == Appended::Joined {
+                log.release(range.chunk, 1);
+            }
+        }
+        self.trim();
+    }
+
+    pub(crate) fn more(&self) -> Option<&More> {
+        self.more.as_deref()
+    }
+
+    pub(crate) fn more_mut(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+
+    /// Gives the allocation back once a session does not lag any more.
+    pub(crate) fn trim(&mut self) {
+        let needed = self.more.as_ref().is_some_and(|more| {
+            !more.ranges.is_empty()
+                || !more.missed.is_empty()
+                || more.slow_next != NONE
+                || more.slow_prev != NONE
+        });
+        if !needed {
+            self.more = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame_log::FrameMeta;
+
+    #[test]
+    fn an_idle_outbox_is_24_bytes() {
+        assert_eq!(size_of::<Outbox>(), 24);
+    }
+
+    #[test]
+    fn a_burst_is_one_slice() {
+        let mut log = FrameLog::new();
+        let mut outbox = Outbox::default();
+        for n in 0..100u8 {
+            let range = log.append(0, 10, FrameMeta::KEPT, |out| out.extend([n; 10]));
+            let range = range.expect("written");
+            if outbox.append(range) != Appended::Joined {
+                log.retain(range.chunk, 1);
+            }
+        }
+        let mut slices = [IoSlice::new(&[]); 4];
+        assert_eq!(outbox.slices(&log, &mut slices), 1);
+        assert_eq!(slices[0].len(), 1000);
+        assert!(outbox.more().is_none());
+        assert_eq!(outbox.advance(1, &mut log), 1);
+        assert_eq!(outbox.advance(5000, &mut log), 999);
+        assert!(outbox.is_empty());
+        assert_eq!(log.ranges(), 0);
+    }
+}

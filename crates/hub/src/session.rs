@@ -1,0 +1,69 @@
+//! The record of a session.
+
+use crate::outbox::Outbox;
+use crate::slots::NONE;
+
+/// One client, as plain data in a chunked table: one cache line.
+pub(crate) struct Session {
+    pub(crate) outbox: Outbox,
+    /// The caller's name for it.
+    pub(crate) tag: u64,
+    /// First of its list of subscriptions.
+    pub(crate) subscription: u32,
+    pub(crate) outbox_bytes_max: u32,
+    /// Index of its user, `NONE` for nobody, and links of that user's list of sessions.
+    pub(crate) user: u32,
+    pub(crate) user_next: u32,
+    pub(crate) user_prev: u32,
+    /// Length of its list of subscriptions.
+    pub(crate) subscriptions: u16,
+    pub(crate) flags: u16,
+    /// Outlives the session: the next one in this slot gets another.
+    pub(crate) generation: u8,
+    pub(crate) encoding: u8,
+}
+
+const _: () = assert!(size_of::<Session>() <= 64);
+
+/// In use.
+pub(crate) const OPEN: u16 = 1;
+/// In the list of sessions to flush.
+pub(crate) const DIRTY: u16 = 1 << 1;
+/// Its socket takes nothing more for now.
+pub(crate) const BLOCKED: u16 = 1 << 2;
+/// Its caller wants to say something first.
+pub(crate) const HELD: u16 = 1 << 3;
+/// A long-poll.
+pub(crate) const POLL: u16 = 1 << 4;
+/// Disconnected by the hub.
+pub(crate) const CLOSING: u16 = 1 << 5;
+/// In the list of slow sessions.
+pub(crate) const SLOW: u16 = 1 << 6;
+
+impl Session {
+    pub(crate) fn is(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.flags & (OPEN | CLOSING) == OPEN
+    }
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            outbox: Outbox::default(),
+            tag: 0,
+            subscription: NONE,
+            outbox_bytes_max: 0,
+            user: NONE,
+            user_next: NONE,
+            user_prev: NONE,
+            subscriptions: 0,
+            flags: 0,
+            generation: 0,
+            encoding: 0,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Which sessions a user has here.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+
+use crate::session::Session;
+use crate::slots::{NONE, Slots};
+
+/// Users by name. A user's sessions are a list through the session records themselves. Sessions
+/// of nobody are in no list.
+pub(crate) struct Users {
+    records: Slots<User>,
+    by_name: HashTable<u32>,
+    hasher: RandomState,
+}
+
+#[derive(Default)]
+struct User {
+    name: Box<str>,
+    /// First session of the list.
+    session: u32,
+}
+
+impl Users {
+    pub(crate) fn new() -> Self {
+        Self { records: Slots::new(0), by_name: HashTable::new(), hasher: RandomState::default() }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.records.len()
+    }
+
+    /// The name of a session's user.
+    pub(crate) fn name(&self, user: u32) -> &str {
+        if user == NONE { "" } else { &self.records[user].name }
+    }
+
+    /// Puts a session into the list of the user `name`.
+    pub(crate) fn link(&mut self, sessions: &mut Slots<Session>, slot: u32, name: &str) {
+        if name.is_empty() {
+            return;
+        }
+        let Self { records, by_name, hasher } = self;
+        let hash = hasher.hash_one(name);
+        let entry = by_name.entry(
+            hash,
+            |&user| &*records[user].name == name,
+            |&user| hasher.hash_one(&*records[user].name),
+        );
+        let user = match entry {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => {
+                let Ok(user) = records.insert(User { name: name.into(), session: NONE }, NONE)
+                else {
+                    unreachable!("there are no more users than sessions")
+                };
+                entry.insert(user);
+                user
+            }
+        };
+        let next = std::mem::replace(&mut records[user].session, slot);
+        if next != NONE {
+            sessions[next].user_prev = slot;
+        }
+        let session = &mut sessions[slot];
+        (session.user, session.user_next, session.user_prev) = (user, next, NONE);
+    }
+
+    /// Takes a session out of its user's list, and forgets a user without sessions.
+    pub(crate) fn unlink(&mut self, sessions: &mut Slots<Session>, slot: u32) {
+        let session = &mut sessions[slot];
+        let (next, prev) = (session.user_next, session.user_prev);
+        let user = std::mem::replace(&mut session.user, NONE);
+        if user == NONE {
+            return;
+        }
+        if next != NONE {
+            sessions[next].user_prev = prev;
+        }
+        if prev != NONE {
+            sessions[prev].user_next = next;
+        } else {
+            self.records[user].session = next;
+        }
+        if self.records[user].session == NONE {
+            let hash = self.hasher.hash_one(&*self.records[user].name);
+            if let Ok(entry) = self.by_name.find_entry(hash, |&at| at == user) {
+                entry.remove();
+            }
+            self.records.remove(user);
+        }
+    }
+
+    /// The slots of a user's sessions, latest first.
+    pub(crate) fn sessions<'a>(
+        &self,
+        sessions: &'a Slots<Session>,
+        name: &str,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let hash = self.hasher.hash_one(name);
+        let user = self.by_name.find(hash, |&user| &*self.records[user].name == name);
+        let first = user.map_or(NONE, |&user| self.records[user].session);
+        std::iter::successors((first != NONE).then_some(first), |&slot| {
+            let next = sessions[slot].user_next;
+            (next != NONE).then_some(next)
+        })
+    }
+}
