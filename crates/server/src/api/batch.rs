@@ -20,7 +20,7 @@ pub struct Batch<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a batch")]
+#[serde(deny_unknown_fields)]
 struct Body<'a> {
     #[serde(borrow, default, deserialize_with = "json::nullable")]
     commands: Vec<&'a RawValue>,

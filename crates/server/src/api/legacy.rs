@@ -23,7 +23,6 @@ pub struct Legacy {
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object of method and params")]
 struct Body<'a> {
     #[serde(default, deserialize_with = "json::nullable")]
     id: u32,

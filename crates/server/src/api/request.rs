@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use dunlin_hub::{ChannelOptions, Epoch, HistoryFilter, Publish, SessionId, StreamPosition};
 use dunlin_protocol::Json;
 use dunlin_protocol::centrifuge::{DisconnectCode, REASON_BYTES_MAX};
-use dunlin_protocol::json::{self, Pairs, Text};
+use dunlin_protocol::json::{self, Members, Pairs, Text};
 use serde::Deserialize;
 
 use super::error::{ApiError, ApiErrorCode};
@@ -261,7 +261,7 @@ pub struct Target<'a> {
 
 /// A command about a channel and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a request with a channel")]
+#[serde(deny_unknown_fields)]
 pub struct ChannelRequest<'a> {
     /// The channel, not empty.
     #[serde(borrow, default, deserialize_with = "json::text")]
@@ -302,7 +302,7 @@ impl HistoryRequest<'_> {
 
 /// Channels with subscribers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a channels request")]
+#[serde(default, deny_unknown_fields)]
 pub struct ChannelsRequest<'a> {
     /// Only those that match this glob; empty: all.
     #[serde(borrow, deserialize_with = "json::text")]
@@ -312,11 +312,11 @@ pub struct ChannelsRequest<'a> {
 // The bodies as they are on the wire. What follows from what is judged by `judge`.
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an info request, which is an empty object")]
+#[serde(deny_unknown_fields)]
 struct InfoBody {}
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a publish request")]
+#[serde(default, deny_unknown_fields)]
 struct PublishBody<'a> {
     #[serde(borrow, deserialize_with = "json::text")]
     channel: Cow<'a, str>,
@@ -355,7 +355,7 @@ impl<'a> PublishBody<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a broadcast request")]
+#[serde(default, deny_unknown_fields)]
 struct BroadcastBody<'a> {
     #[serde(borrow, deserialize_with = "json::nullable")]
     channels: Vec<Text<'a>>,
@@ -396,7 +396,7 @@ impl<'a> BroadcastBody<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a subscribe request")]
+#[serde(default, deny_unknown_fields)]
 struct SubscribeBody<'a> {
     #[serde(borrow, deserialize_with = "json::text")]
     user: Cow<'a, str>,
@@ -414,11 +414,11 @@ struct SubscribeBody<'a> {
     data: Option<Json<'a>>,
     #[serde(borrow, deserialize_with = "json::text")]
     b64data: Cow<'a, str>,
-    #[serde(borrow, deserialize_with = "json::nullable")]
+    #[serde(borrow, deserialize_with = "json::optional_object")]
     recover_since: Option<PositionBody<'a>>,
     #[serde(deserialize_with = "json::nullable")]
     expire_at: i64,
-    #[serde(rename = "override", deserialize_with = "json::nullable")]
+    #[serde(rename = "override", deserialize_with = "json::object")]
     options: OverrideBody,
 }
 
@@ -434,25 +434,25 @@ impl<'a> SubscribeBody<'a> {
             channel: self.channel,
             info: optional("b64info", self.info, &self.b64info)?,
             data: optional("b64data", self.data, &self.b64data)?,
-            recover_since: self.recover_since.map(PositionBody::to_hub),
+            recover_since: self.recover_since.map(PositionBody::into_hub),
             options: self.options.into(),
         })
     }
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object of options")]
+#[serde(default, deny_unknown_fields)]
 struct OverrideBody {
-    presence: Option<BoolValue>,
-    join_leave: Option<BoolValue>,
-    force_push_join_leave: Option<BoolValue>,
-    force_positioning: Option<BoolValue>,
-    force_recovery: Option<BoolValue>,
+    presence: Option<Members<BoolValue>>,
+    join_leave: Option<Members<BoolValue>>,
+    force_push_join_leave: Option<Members<BoolValue>>,
+    force_positioning: Option<Members<BoolValue>>,
+    force_recovery: Option<Members<BoolValue>>,
 }
 
 impl From<OverrideBody> for OptionsOverride {
     fn from(body: OverrideBody) -> Self {
-        let value = |option: Option<BoolValue>| option.map(|option| option.value);
+        let value = |option: Option<Members<BoolValue>>| option.map(|Members(option)| option.value);
         OptionsOverride {
             presence: value(body.presence),
             join_leave: value(body.join_leave),
@@ -464,14 +464,14 @@ impl From<OverrideBody> for OptionsOverride {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object like {\"value\": true}")]
+#[serde(deny_unknown_fields)]
 struct BoolValue {
     #[serde(default, deserialize_with = "json::nullable")]
     value: bool,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an unsubscribe request")]
+#[serde(default, deny_unknown_fields)]
 struct UnsubscribeBody<'a> {
     #[serde(borrow, deserialize_with = "json::text")]
     user: Cow<'a, str>,
@@ -492,7 +492,7 @@ impl<'a> UnsubscribeBody<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a disconnect request")]
+#[serde(default, deny_unknown_fields)]
 struct DisconnectBody<'a> {
     #[serde(borrow, deserialize_with = "json::text")]
     user: Cow<'a, str>,
@@ -502,12 +502,12 @@ struct DisconnectBody<'a> {
     session: Cow<'a, str>,
     #[serde(borrow, deserialize_with = "json::nullable")]
     whitelist: Vec<Text<'a>>,
-    #[serde(borrow, deserialize_with = "json::nullable")]
+    #[serde(borrow, deserialize_with = "json::optional_object")]
     disconnect: Option<DisconnectObject<'a>>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object of code and reason")]
+#[serde(default, deny_unknown_fields)]
 struct DisconnectObject<'a> {
     #[serde(deserialize_with = "json::nullable")]
     code: u32,
@@ -557,7 +557,7 @@ impl<'a> DisconnectBody<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a refresh request")]
+#[serde(default, deny_unknown_fields)]
 struct RefreshBody<'a> {
     #[serde(borrow, deserialize_with = "json::text")]
     user: Cow<'a, str>,
@@ -588,13 +588,13 @@ impl<'a> RefreshBody<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a history request")]
+#[serde(default, deny_unknown_fields)]
 struct HistoryBody<'a> {
     #[serde(borrow, deserialize_with = "json::text")]
     channel: Cow<'a, str>,
     #[serde(deserialize_with = "json::nullable")]
     limit: i32,
-    #[serde(borrow, deserialize_with = "json::nullable")]
+    #[serde(borrow, deserialize_with = "json::optional_object")]
     since: Option<PositionBody<'a>>,
     #[serde(deserialize_with = "json::nullable")]
     reverse: bool,
@@ -606,14 +606,14 @@ impl<'a> HistoryBody<'a> {
         Ok(HistoryRequest {
             channel: self.channel,
             limit: self.limit,
-            since: self.since.map(PositionBody::to_hub),
+            since: self.since.map(PositionBody::into_hub),
             reverse: self.reverse,
         })
     }
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object of offset and epoch")]
+#[serde(default, deny_unknown_fields)]
 struct PositionBody<'a> {
     #[serde(deserialize_with = "json::nullable")]
     offset: u64,
@@ -622,7 +622,7 @@ struct PositionBody<'a> {
 }
 
 impl PositionBody<'_> {
-    fn to_hub(self) -> StreamPosition {
+    fn into_hub(self) -> StreamPosition {
         StreamPosition { offset: self.offset, epoch: Epoch::parse(&self.epoch) }
     }
 }

@@ -462,6 +462,7 @@ fn hub_config(index: usize, life: u32, node: &Node, settings: &Settings, seed: u
         channels_max: limits.channels_max,
         channel_name_bytes_max: limits.channel_bytes_max as u16,
         request_timeout_ms: limits.bus_request_timeout_ms,
+        transmit_bytes_max: limits.bus_backlog_bytes_max,
         pending_bytes_max: per_worker(limits.pending_bytes_max),
         history_bytes_max: per_worker(limits.history_bytes_max),
         idempotency_keys_max: per_worker(limits.idempotency_keys_max as usize),
