@@ -12,7 +12,7 @@ use crate::json::{self, Malformed};
 
 /// Body of an emulation request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, expecting = "an emulation request")]
+#[serde(default)]
 pub struct EmulationRequest<'a> {
     /// `node` of the connect reply: which server holds the session.
     #[serde(borrow, deserialize_with = "json::text")]

@@ -6,8 +6,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, Error as _};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess};
 use serde_json::value::RawValue;
 
 /// One JSON value as text, **on a single line**.
@@ -30,6 +34,19 @@ impl<'a> Json<'a> {
     /// Takes an already validated value.
     pub fn from_raw(raw: &'a RawValue) -> Json<'a> {
         Json(single_line(raw.get().as_bytes()))
+    }
+
+    /// Takes a value that comes in base64, as publishers of binary data send it. It has to be JSON inside: every
+    /// client here speaks JSON.
+    ///
+    /// # Errors
+    /// What is wrong: the base64 or the JSON.
+    pub fn from_base64(text: &str) -> Result<Json<'static>, String> {
+        let bytes = STANDARD.decode(text).map_err(|error| format!("is not base64: {error}"))?;
+        let json = Json::parse(&bytes).map_err(|error| {
+            format!("does not hold JSON, and clients of this server speak JSON only: {error}")
+        })?;
+        Ok(Json(Cow::Owned(json.0.into_owned())))
     }
 
     /// The text, without `\n` and `\r`.
@@ -71,14 +88,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
 }
 
 /// `Some`, even of `null`: a payload of `null` is a payload.
-pub(crate) fn payload<'de: 'a, 'a, D: Deserializer<'de>>(
+pub fn payload<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Json<'a>>, D::Error> {
     Json::deserialize(deserializer).map(Some)
 }
 
 /// A value in which `null` means "not given", as the Go and JavaScript libraries write it.
-pub(crate) fn nullable<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+pub fn nullable<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
     D: Deserializer<'de>,
@@ -86,10 +103,49 @@ where
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
+/// An object, or the default for `null`.
+pub fn object<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    Option::<Members<T>>::deserialize(deserializer)
+        .map(|object| object.map(|Members(value)| value).unwrap_or_default())
+}
+
+/// An object, or nothing for `null`.
+pub fn optional_object<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    Option::<Members<T>>::deserialize(deserializer).map(|object| object.map(|Members(value)| value))
+}
+
+/// A `T` from an object and nothing else. (By itself serde also takes an array with the fields in order.)
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<T> {
+            type Value = Members<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Members<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Members)
+            }
+        }
+        deserializer.deserialize_map(Visitor(PhantomData))
+    }
+}
+
 /// A string, borrowed where it has no escapes; `null` is the empty string.
-pub(crate) fn text<'de: 'a, 'a, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Cow<'a, str>, D::Error> {
+pub fn text<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'a, str>, D::Error> {
     Option::<Text<'a>>::deserialize(deserializer).map(|text| text.unwrap_or_default().0)
 }
 
@@ -156,7 +212,7 @@ impl<'a, V> Pairs<'a, V> {
 
 impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Pairs<'a, V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor<V>(std::marker::PhantomData<V>);
+        struct Visitor<V>(PhantomData<V>);
         impl<'de, V: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<V> {
             type Value = Pairs<'de, V>;
 
@@ -164,10 +220,7 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Pairs<'a, V> {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> Result<Self::Value, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut seen = std::collections::HashSet::new();
                 let mut pairs = Vec::new();
                 while let Some((Text(key), value)) = map.next_entry::<Text<'de>, V>()? {
@@ -179,17 +232,20 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Pairs<'a, V> {
                 Ok(Pairs(pairs))
             }
         }
-        deserializer.deserialize_map(Visitor(std::marker::PhantomData))
+        deserializer.deserialize_map(Visitor(PhantomData))
     }
 }
 
-/// Parses `text` into a `T`; the error names the field.
+/// Reads an object into a `T`; the error names the field.
 ///
 /// The fast path knows nothing of paths. Only when it fails is the text read a second time with the path recorded,
 /// so that good input does not pay for the explanation of bad input.
-pub(crate) fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Malformed> {
+///
+/// # Errors
+/// [`Malformed`] with the path of the field.
+pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Malformed> {
     match serde_json::from_slice(text) {
-        Ok(value) => Ok(value),
+        Ok(Members(value)) => Ok(value),
         Err(error) => Err(explain::<T>(text, &error)),
     }
 }
@@ -200,7 +256,7 @@ fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], first: &serde_json::Error)
         return Malformed { field: String::new(), why: first.to_string() };
     }
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let (field, why) = match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+    let (field, why) = match serde_path_to_error::deserialize::<_, Members<T>>(&mut deserializer) {
         Ok(_) => (String::new(), first.to_string()),
         Err(error) => {
             let path = error.path().to_string();
@@ -225,7 +281,8 @@ pub struct Malformed {
 }
 
 impl Malformed {
-    pub(crate) fn new(field: &str, why: impl Into<String>) -> Malformed {
+    /// The field and what is wrong with it.
+    pub fn new(field: &str, why: impl Into<String>) -> Malformed {
         Malformed { field: field.to_owned(), why: why.into() }
     }
 }

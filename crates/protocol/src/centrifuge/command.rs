@@ -9,7 +9,7 @@ use std::fmt;
 use dunlin_hub::{Epoch, StreamPosition};
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess};
 
-use crate::json::{self, Json, Malformed, Pairs, Text};
+use crate::json::{self, Json, Malformed, Members, Pairs, Text};
 
 /// One command of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Request<'_> {
 /// Who connects, and with which server-side subscriptions to recover. Also the whole first message of the
 /// unidirectional transports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, expecting = "a connect request")]
+#[serde(default)]
 pub struct ConnectRequest<'a> {
     /// Connection token (JWT); empty when the client has none.
     #[serde(borrow, deserialize_with = "json::text")]
@@ -102,7 +102,7 @@ pub struct ConnectRequest<'a> {
     #[serde(borrow, deserialize_with = "json::payload")]
     pub data: Option<Json<'a>>,
     /// Positions of server-side subscriptions, by channel; on unidirectional transports also the wish for them.
-    #[serde(borrow, deserialize_with = "json::nullable")]
+    #[serde(borrow, deserialize_with = "subs")]
     pub subs: Pairs<'a, SubscribeRequest<'a>>,
     /// Name of the client application.
     #[serde(borrow, deserialize_with = "json::text")]
@@ -122,13 +122,16 @@ impl<'a> ConnectRequest<'a> {
     /// # Errors
     /// [`Malformed`] with the path of the field.
     pub fn parse(text: &'a [u8]) -> Result<ConnectRequest<'a>, Malformed> {
-        json::from_slice::<Option<ConnectRequest<'a>>>(text).map(Option::unwrap_or_default)
+        if text.trim_ascii() == b"null" {
+            return Ok(ConnectRequest::default());
+        }
+        json::from_slice(text)
     }
 }
 
 /// Subscribes to a channel, or says from where to recover it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, expecting = "a subscribe request")]
+#[serde(default)]
 pub struct SubscribeRequest<'a> {
     /// Name of the channel. Empty inside [`ConnectRequest::subs`], where the key is the name.
     #[serde(borrow, deserialize_with = "json::text")]
@@ -191,7 +194,7 @@ impl SubscribeRequest<'_> {
 
 /// A request about a channel and nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, expecting = "a request with a channel")]
+#[serde(default)]
 pub struct ChannelRequest<'a> {
     /// Name of the channel.
     #[serde(borrow, deserialize_with = "json::text")]
@@ -200,7 +203,7 @@ pub struct ChannelRequest<'a> {
 
 /// Publishes into a channel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, expecting = "a publish request")]
+#[serde(default)]
 pub struct PublishRequest<'a> {
     /// Name of the channel.
     #[serde(borrow, deserialize_with = "json::text")]
@@ -215,7 +218,7 @@ pub struct PublishRequest<'a> {
 
 /// Asks for publications of the past.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, expecting = "a history request")]
+#[serde(default)]
 pub struct HistoryRequest<'a> {
     /// Name of the channel.
     #[serde(borrow, deserialize_with = "json::text")]
@@ -224,7 +227,7 @@ pub struct HistoryRequest<'a> {
     #[serde(deserialize_with = "json::nullable")]
     pub limit: i32,
     /// Only publications after this position (before it, when `reverse`).
-    #[serde(borrow, deserialize_with = "json::nullable")]
+    #[serde(borrow, deserialize_with = "json::optional_object")]
     pub since: Option<Position<'a>>,
     /// Newest first.
     #[serde(deserialize_with = "json::nullable")]
@@ -233,7 +236,7 @@ pub struct HistoryRequest<'a> {
 
 /// A position in a channel's stream, as a client writes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, expecting = "a stream position")]
+#[serde(default)]
 pub struct Position<'a> {
     /// Offset of the last publication seen.
     #[serde(deserialize_with = "json::nullable")]
@@ -252,7 +255,7 @@ impl Position<'_> {
 
 /// A message to the server which has no reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, expecting = "a send request")]
+#[serde(default)]
 pub struct SendRequest<'a> {
     /// The message.
     #[serde(borrow, deserialize_with = "json::payload")]
@@ -261,7 +264,7 @@ pub struct SendRequest<'a> {
 
 /// A remote procedure call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, expecting = "a remote procedure call")]
+#[serde(default)]
 pub struct RpcRequest<'a> {
     /// Name of the procedure.
     #[serde(borrow, deserialize_with = "json::text")]
@@ -273,7 +276,7 @@ pub struct RpcRequest<'a> {
 
 /// Hands in a new connection token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, expecting = "a refresh request")]
+#[serde(default)]
 pub struct RefreshRequest<'a> {
     /// The token.
     #[serde(borrow, deserialize_with = "json::text")]
@@ -282,7 +285,7 @@ pub struct RefreshRequest<'a> {
 
 /// Hands in a new subscription token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, expecting = "a subscription refresh request")]
+#[serde(default)]
 pub struct SubRefreshRequest<'a> {
     /// Name of the channel.
     #[serde(borrow, deserialize_with = "json::text")]
@@ -336,18 +339,18 @@ impl<'de> serde::de::Visitor<'de> for CommandVisitor {
                     }
                     continue;
                 }
-                "connect" => map.next_value::<Option<_>>()?.map(Request::Connect),
-                "subscribe" => map.next_value::<Option<_>>()?.map(Request::Subscribe),
-                "unsubscribe" => map.next_value::<Option<_>>()?.map(Request::Unsubscribe),
-                "publish" => map.next_value::<Option<_>>()?.map(Request::Publish),
-                "presence" => map.next_value::<Option<_>>()?.map(Request::Presence),
-                "presence_stats" => map.next_value::<Option<_>>()?.map(Request::PresenceStats),
-                "history" => map.next_value::<Option<_>>()?.map(Request::History),
-                "ping" => map.next_value::<Option<Empty>>()?.map(|Empty {}| Request::Ping),
-                "send" => map.next_value::<Option<_>>()?.map(Request::Send),
-                "rpc" => map.next_value::<Option<_>>()?.map(Request::Rpc),
-                "refresh" => map.next_value::<Option<_>>()?.map(Request::Refresh),
-                "sub_refresh" => map.next_value::<Option<_>>()?.map(Request::SubRefresh),
+                "connect" => member(&mut map)?.map(Request::Connect),
+                "subscribe" => member(&mut map)?.map(Request::Subscribe),
+                "unsubscribe" => member(&mut map)?.map(Request::Unsubscribe),
+                "publish" => member(&mut map)?.map(Request::Publish),
+                "presence" => member(&mut map)?.map(Request::Presence),
+                "presence_stats" => member(&mut map)?.map(Request::PresenceStats),
+                "history" => member(&mut map)?.map(Request::History),
+                "ping" => member(&mut map)?.map(|Empty {}| Request::Ping),
+                "send" => member(&mut map)?.map(Request::Send),
+                "rpc" => member(&mut map)?.map(Request::Rpc),
+                "refresh" => member(&mut map)?.map(Request::Refresh),
+                "sub_refresh" => member(&mut map)?.map(Request::SubRefresh),
                 _ => {
                     // Later versions of the protocol may add members beside the request: they are skipped, and
                     // matter only if no request is found.
@@ -374,9 +377,22 @@ impl<'de> serde::de::Visitor<'de> for CommandVisitor {
     }
 }
 
+/// Subscriptions by channel; `null` in place of one says nothing about it.
+fn subs<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Pairs<'a, SubscribeRequest<'a>>, D::Error> {
+    let subs: Pairs<'a, Option<Members<SubscribeRequest<'a>>>> = json::nullable(deserializer)?;
+    let request = |sub: Option<Members<_>>| sub.map(|Members(request)| request).unwrap_or_default();
+    Ok(Pairs(subs.0.into_iter().map(|(channel, sub)| (channel, request(sub))).collect()))
+}
+
+/// The object under the key just read, if it is not null.
+fn member<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: &mut A) -> Result<Option<T>, A::Error> {
+    Ok(map.next_value::<Option<Members<T>>>()?.map(|Members(value)| value))
+}
+
 /// An object whose members do not matter.
 #[derive(serde::Deserialize)]
-#[serde(expecting = "an object")]
 struct Empty {}
 
 /// The commands of a frame, one a line.

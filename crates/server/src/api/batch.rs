@@ -15,6 +15,8 @@ use super::request::Request;
 pub struct Batch<'a> {
     /// The commands in order. A command that is wrong is answered with its error and disturbs no other.
     pub commands: Vec<Result<Request<'a>, ApiError>>,
+    /// The text of each command, for a caller who keeps one for later: [`Batch::command`].
+    pub texts: Vec<&'a [u8]>,
     /// Whether the caller lets them be carried out in any order. Otherwise each begins when the one before has ended.
     pub parallel: bool,
 }
@@ -38,22 +40,29 @@ impl<'a> Batch<'a> {
             return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
         }
         let body: Body<'a> = json::from_slice(body)?;
-        let commands = body.commands.iter().enumerate().map(|(at, raw)| command(at, raw));
-        Ok(Batch { commands: commands.collect(), parallel: body.parallel })
+        let texts: Vec<_> = body.commands.iter().map(|raw| raw.get().as_bytes()).collect();
+        let commands =
+            texts.iter().enumerate().map(|(at, text)| Batch::command(at, text)).collect();
+        Ok(Batch { commands, texts, parallel: body.parallel })
     }
-}
 
-fn command(at: usize, raw: &RawValue) -> Result<Request<'_>, ApiError> {
-    let named = json::from_slice::<Pairs<'_, &RawValue>>(raw.get().as_bytes()).unwrap_or_default();
-    // As in Go's JSON, a member that is null is one that is not there.
-    let mut given = named.0.into_iter().filter(|(_, body)| body.get() != "null");
-    let (Some((name, body)), None) = (given.next(), given.next()) else {
-        return Err(ApiErrorCode::BadRequest.because(format_args!(
-            "commands[{at}] should be an object of one method and its request"
-        )));
-    };
-    let Some(method) = Method::of(&name) else { return Err(unknown(&name)) };
-    Request::parse(method, body.get().as_bytes()).map_err(|error| located(at, method.name(), error))
+    /// Reads the command that stands at place `at` of a batch.
+    ///
+    /// # Errors
+    /// What is wrong with it, with its place.
+    pub fn command(at: usize, text: &[u8]) -> Result<Request<'_>, ApiError> {
+        let named = json::from_slice::<Pairs<'_, &RawValue>>(text).unwrap_or_default();
+        // As in Go's JSON, a member that is null is one that is not there.
+        let mut given = named.0.into_iter().filter(|(_, body)| body.get() != "null");
+        let (Some((name, body)), None) = (given.next(), given.next()) else {
+            return Err(ApiErrorCode::BadRequest.because(format_args!(
+                "commands[{at}] should be an object of one method and its request"
+            )));
+        };
+        let Some(method) = Method::of(&name) else { return Err(unknown(&name)) };
+        Request::parse(method, body.get().as_bytes())
+            .map_err(|error| located(at, method.name(), error))
+    }
 }
 
 /// Says which command of the batch an error is about.
