@@ -294,7 +294,7 @@ mod tests {
         assert!(log.memory() > 1_000_000);
         held.into_iter().for_each(|range| log.release(range.chunk, 1));
         log.release(first.chunk, 1);
-        assert!(log.memory() <= idle, "{} > {idle}", log.memory());
+        assert!(log.memory() <= idle + 4096, "{} > {idle}", log.memory());
         assert!(log.chunks.iter().filter(|chunk| chunk.memory() > 0).count() <= SPARE_MAX + 1);
     }
 

@@ -1,0 +1,296 @@
+//! Several hubs wired together in virtual time, and clients that read what they are sent.
+
+#![allow(dead_code, unreachable_pub)]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use dunlin_hub::{
+    ChannelOptions, Encode, Encoding, Event, Flush, Hub, HubConfig, Message, NewSession, Now,
+    Publish, Push, SessionId, Subscribe, Subscribed,
+};
+
+/// Spells pushes as lines. Encoding 1 has no word for join and leave.
+pub struct Lines;
+
+impl Encode for Lines {
+    fn encode(&mut self, encoding: Encoding, push: &Push<'_>, out: &mut Vec<u8>) {
+        let line = match push {
+            Push::Publication { channel, publication } => {
+                let data = String::from_utf8_lossy(&publication.data);
+                format!("pub {channel} {} {data}", publication.offset)
+            }
+            Push::Join { .. } | Push::Leave { .. } if encoding.0 == 1 => return,
+            Push::Join { channel, info } => format!("join {channel} {}", info.user),
+            Push::Leave { channel, info } => format!("leave {channel} {}", info.user),
+            Push::Unsubscribe { channel, code, .. } => format!("unsub {channel} {code}"),
+            Push::Subscribe { channel, position, .. } => {
+                format!("sub {channel} {} {}", position.offset, position.epoch)
+            }
+            Push::Missed { channel, count } => format!("missed {channel} {count}"),
+            Push::Disconnect { code, .. } => format!("bye {code}"),
+            Push::Message { data } => format!("msg {}", String::from_utf8_lossy(data)),
+            other => format!("{other:?}"),
+        };
+        out.extend_from_slice(line.as_bytes());
+        out.push(b'\n');
+    }
+}
+
+/// Workers and the rings between them.
+pub struct World {
+    pub now: Now,
+    pub hubs: Vec<Hub>,
+    pub lives: Vec<u32>,
+    /// First in, first out; by sender and receiver.
+    pub rings: BTreeMap<(u8, u8), VecDeque<Message>>,
+    /// Messages a ring takes.
+    pub ring_slots: usize,
+    pub config: HubConfig,
+    pub events: Vec<(u8, Event)>,
+}
+
+impl World {
+    pub fn new(workers: u8) -> Self {
+        Self::with_config(HubConfig { workers, ..HubConfig::default() })
+    }
+
+    pub fn with_config(config: HubConfig) -> Self {
+        let workers = config.workers;
+        let mut world = Self {
+            now: Now { ms: 1_000_000, unix_ms: 1_700_000_000_000 },
+            hubs: Vec::new(),
+            lives: vec![0; usize::from(workers)],
+            rings: BTreeMap::new(),
+            ring_slots: usize::MAX,
+            config,
+            events: Vec::new(),
+        };
+        for worker in 0..workers {
+            let hub = world.birth(worker);
+            world.hubs.push(hub);
+        }
+        world
+    }
+
+    fn birth(&self, worker: u8) -> Hub {
+        let life = self.lives[usize::from(worker)];
+        let config = HubConfig {
+            worker,
+            life,
+            boot: life as u8,
+            hash_seed: 5,
+            seed: u64::from(worker) << 32 | u64::from(life) << 8 | 7,
+            ..self.config.clone()
+        };
+        Hub::new(config, Box::new(Lines))
+    }
+
+    pub fn hub(&mut self, worker: u8) -> &mut Hub {
+        &mut self.hubs[usize::from(worker)]
+    }
+
+    /// The worker dies with all it knew; what it sent before is still in the rings.
+    pub fn restart(&mut self, worker: u8) {
+        self.lives[usize::from(worker)] += 1;
+        self.hubs[usize::from(worker)] = self.birth(worker);
+        self.collect(worker);
+    }
+
+    /// Takes the events of a worker, and its messages as far as the rings take them.
+    pub fn collect(&mut self, worker: u8) {
+        let hub = &mut self.hubs[usize::from(worker)];
+        while let Some(event) = hub.poll_event() {
+            self.events.push((worker, event));
+        }
+        self.transmit(worker);
+    }
+
+    pub fn transmit(&mut self, worker: u8) {
+        let hub = &mut self.hubs[usize::from(worker)];
+        while let Some((to, message)) = hub.poll_transmit() {
+            assert_ne!(to, worker, "nobody sends to itself through a ring");
+            let ring = self.rings.entry((worker, to)).or_default();
+            if ring.len() < self.ring_slots {
+                ring.push_back(message);
+            } else {
+                hub.transmit_refused(to, message);
+            }
+        }
+    }
+
+    /// Delivers one message of a ring; false when it is empty. Leaves the events to be taken.
+    pub fn deliver(&mut self, from: u8, to: u8) -> bool {
+        let Some(message) = self.rings.get_mut(&(from, to)).and_then(VecDeque::pop_front) else {
+            return false;
+        };
+        self.hubs[usize::from(to)].handle_message(self.now, from, message);
+        true
+    }
+
+    /// Delivers until nothing moves.
+    pub fn settle(&mut self) {
+        loop {
+            for worker in 0..self.hubs.len() as u8 {
+                self.collect(worker);
+            }
+            let edges: Vec<(u8, u8)> = self.rings.keys().copied().collect();
+            let mut moved = false;
+            for (from, to) in edges {
+                while self.deliver(from, to) {
+                    moved = true;
+                    self.collect(to);
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    pub fn pass(&mut self, ms: u64) {
+        self.now.ms += ms;
+        self.now.unix_ms += ms;
+        for worker in 0..self.hubs.len() as u8 {
+            let now = self.now;
+            self.hub(worker).handle_timeout(now);
+            self.collect(worker);
+        }
+    }
+
+    pub fn take_events(&mut self) -> Vec<(u8, Event)> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// The channel's name with this prefix that is at home on `worker`.
+    pub fn channel_at(&self, worker: u8, prefix: &str) -> String {
+        (0..)
+            .map(|n| format!("{prefix}{n}"))
+            .find(|name| self.home_of(name) == worker)
+            .expect("every worker is home to some channel")
+    }
+
+    /// Where a channel is at home, found out by asking a throw-away hub whom it would ask.
+    pub fn home_of(&self, channel: &str) -> u8 {
+        let mut asker = self.birth(0);
+        asker.handle_history_remove(self.now, 0, channel);
+        loop {
+            match asker.poll_transmit() {
+                Some((to, message)) if !format!("{message:?}").contains("Hello") => return to,
+                Some(_) => {}
+                None => return 0,
+            }
+        }
+    }
+
+    pub fn open(&mut self, worker: u8, user: &str) -> SessionId {
+        self.open_with(worker, NewSession { user, ..NewSession::default() })
+    }
+
+    pub fn open_with(&mut self, worker: u8, new: NewSession<'_>) -> SessionId {
+        let now = self.now;
+        self.hub(worker).open_session(now, new).expect("there is room")
+    }
+
+    pub fn subscribe(
+        &mut self,
+        session: SessionId,
+        channel: &str,
+        options: &Arc<ChannelOptions>,
+        subscribe: Subscribe,
+    ) -> Subscribed {
+        let now = self.now;
+        let worker = session.worker();
+        self.hub(worker).handle_subscribe(now, 77, session, channel, options, subscribe);
+        self.settle();
+        let at = self.events.iter().position(|(_, event)| {
+            matches!(event, Event::Subscribed { token: 77, session: who, .. } if *who == session)
+        });
+        match self.events.remove(at.expect("an answer")) {
+            (_, Event::Subscribed { result, .. }) => result.expect("subscribed"),
+            _ => unreachable!("just matched"),
+        }
+    }
+
+    pub fn publish(
+        &mut self,
+        worker: u8,
+        channel: &str,
+        options: &Arc<ChannelOptions>,
+        data: &str,
+    ) -> dunlin_hub::Published {
+        self.publish_with(worker, channel, options, publish(data))
+    }
+
+    pub fn publish_with(
+        &mut self,
+        worker: u8,
+        channel: &str,
+        options: &Arc<ChannelOptions>,
+        publish: Publish,
+    ) -> dunlin_hub::Published {
+        let now = self.now;
+        self.hub(worker).handle_publish(now, 88, channel, options, publish);
+        self.settle();
+        let published =
+            self.events.iter().position(|(_, e)| matches!(e, Event::Published { token: 88, .. }));
+        match self.events.remove(published.expect("an answer")) {
+            (_, Event::Published { result, .. }) => result.expect("published"),
+            _ => unreachable!("just matched"),
+        }
+    }
+
+    /// Sends all that waits for all sessions of a worker; what each was sent.
+    pub fn flush(&mut self, worker: u8) -> Vec<(Flush, String)> {
+        let hub = self.hub(worker);
+        let mut sent = Vec::new();
+        while let Some(flush) = hub.poll_flush() {
+            let mut text = Vec::new();
+            loop {
+                let mut slices = [IoSlice::new(&[]); 3];
+                let filled = hub.outbox(flush.session, &mut slices);
+                if filled == 0 {
+                    break;
+                }
+                let bytes: Vec<u8> =
+                    slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect();
+                hub.advance(flush.session, bytes.len());
+                text.extend(bytes);
+            }
+            sent.push((flush, String::from_utf8(text).expect("text")));
+        }
+        sent
+    }
+
+    /// What one session is sent now.
+    pub fn read(&mut self, session: SessionId) -> String {
+        let sent = self.flush(session.worker());
+        sent.into_iter()
+            .filter(|(flush, _)| flush.session == session)
+            .map(|(_, text)| text)
+            .collect()
+    }
+}
+
+pub fn publish(data: &str) -> Publish {
+    Publish { data: data.as_bytes().into(), ..Publish::default() }
+}
+
+/// Keeps the last 100 messages for five minutes.
+pub fn with_history() -> Arc<ChannelOptions> {
+    Arc::new(ChannelOptions {
+        history_size: 100,
+        history_ttl_ms: 300_000,
+        force_recovery: true,
+        ..ChannelOptions::default()
+    })
+}
+
+pub fn plain() -> Arc<ChannelOptions> {
+    Arc::new(ChannelOptions::default())
+}
+
+pub fn offsets(publications: &[Arc<dunlin_hub::Publication>]) -> Vec<u64> {
+    publications.iter().map(|publication| publication.offset).collect()
+}
