@@ -39,6 +39,7 @@ mod eventfd {
 }
 
 #[cfg(loom)]
+#[allow(clippy::unwrap_used, reason = "a model that fails may panic")]
 mod model {
     use std::io;
 
@@ -62,6 +63,7 @@ mod model {
             Ok(())
         }
 
+        #[cfg(test)]
         pub(crate) fn wait(&self) {
             let mut rung = self.rung.lock().unwrap();
             while !*rung {

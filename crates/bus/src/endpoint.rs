@@ -275,14 +275,27 @@ impl<T> Endpoint<T> {
     /// The descriptor that becomes readable when this endpoint is woken: an eventfd, opened when
     /// the mesh was made.
     ///
-    /// Register it **edge-triggered** (epoll with `EPOLLET`, mio, tokio's `AsyncFd`) and never
-    /// read it: every wake is an edge of its own. Level-triggered, it would report for ever.
+    /// Register it **edge-triggered** (epoll with `EPOLLET`, mio; for tokio see
+    /// `async_doorbell`) and never read it: every wake is an edge of its own. Level-triggered, it would report for ever.
     #[cfg(not(loom))]
     pub fn doorbell(&self) -> std::os::fd::BorrowedFd<'_> {
         self.shared.ports[self.index].doorbell.fd()
     }
 
-    #[cfg(loom)]
+    /// The [`doorbell`](Endpoint::doorbell) for the tokio runtime this is called in.
+    ///
+    /// # Errors
+    /// `EMFILE` if the process has no descriptor left for a duplicate, or what registering it
+    /// with the runtime gives.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O enabled.
+    #[cfg(all(feature = "tokio", not(loom)))]
+    pub fn async_doorbell(&self) -> std::io::Result<crate::AsyncDoorbell> {
+        crate::AsyncDoorbell::new(self.doorbell().try_clone_to_owned()?)
+    }
+
+    #[cfg(all(test, loom))]
     pub(crate) fn wait_for_doorbell(&self) {
         self.shared.ports[self.index].doorbell.wait();
     }

@@ -30,6 +30,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(all(feature = "tokio", not(loom)))]
+mod async_doorbell;
 mod counter;
 mod doorbell;
 mod endpoint;
@@ -44,6 +46,8 @@ mod sync;
 #[cfg(all(test, loom))]
 mod models;
 
+#[cfg(all(feature = "tokio", not(loom)))]
+pub use async_doorbell::AsyncDoorbell;
 pub use endpoint::Endpoint;
 pub use mesh::{ENDPOINTS_MAX, MeshConfig, mesh};
 pub use port::State;

@@ -2,6 +2,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p dunlin-bus --lib`.
 //!
 //! A lost wake-up shows as a deadlock, a slot read too early or freed too early as a race.
+#![allow(clippy::unwrap_used, reason = "a model that fails may panic")]
 
 use loom::{model::Builder, thread};
 
@@ -45,6 +46,23 @@ fn receive(endpoint: &mut Endpoint<Message>) -> (usize, u32) {
             endpoint.wait_for_doorbell();
         }
         endpoint.wake();
+    }
+}
+
+/// The loop of a worker that takes at most `max` messages a turn and then asks whether it may
+/// sleep, with the ready bits of edges it has emptied still set. Ends with the turn that has
+/// brought message `last`.
+fn receive_in_turns(endpoint: &mut Endpoint<Message>, max: usize, last: u32) {
+    let mut expected = 1;
+    while expected <= last {
+        if endpoint.prepare_sleep() {
+            endpoint.wait_for_doorbell();
+        }
+        endpoint.wake();
+        endpoint.drain(max, |_, value| {
+            assert_eq!(*value, expected);
+            expected += 1;
+        });
     }
 }
 
@@ -159,6 +177,30 @@ fn a_late_flush_loses_nothing() {
 }
 
 #[test]
+fn one_message_a_turn_and_none_is_left_behind() {
+    explore(|| in_turns(1));
+}
+
+#[test]
+fn two_messages_a_turn_and_none_is_left_behind() {
+    explore(|| in_turns(2));
+}
+
+fn in_turns(max: usize) {
+    let [mut a, mut b] = endpoints(4);
+    let sender = thread::spawn(move || {
+        a.send(1, Box::new(1)).unwrap();
+        a.flush();
+        a.send(1, Box::new(2)).unwrap();
+        a.send(1, Box::new(3)).unwrap();
+        a.flush();
+        a
+    });
+    receive_in_turns(&mut b, max, 3);
+    let _ = sender.join().unwrap();
+}
+
+#[test]
 fn two_senders_wake_one_sleeper() {
     explore(|| {
         let [mut a, mut b, mut c] = endpoints(2);
@@ -205,19 +247,7 @@ fn a_refused_sender_hears_of_room_in_its_sleep() {
     explore(|| {
         let [mut a, mut b] = endpoints(1);
         let sender = thread::spawn(move || {
-            a.send(1, Box::new(1)).unwrap();
-            let mut refused = a.send(1, Box::new(2)).err();
-            while let Some(Refused::Full { to, value }) = refused.take() {
-                a.flush();
-                while a.poll_room() != Some(to) {
-                    if a.prepare_sleep() {
-                        a.wait_for_doorbell();
-                    }
-                    a.wake();
-                }
-                refused = a.send(to, value).err();
-            }
-            a.flush();
+            send_two_through_one_slot(&mut a);
             a
         });
         assert_eq!(receive(&mut b), (0, 1));
@@ -226,6 +256,35 @@ fn a_refused_sender_hears_of_room_in_its_sleep() {
         assert!(b.recv().is_none() && b.prepare_sleep());
         let _ = sender.join().unwrap();
     });
+}
+
+#[test]
+fn a_refused_sender_hears_of_room_when_the_receiver_goes_to_sleep() {
+    explore(|| {
+        let [mut a, mut b] = endpoints(1);
+        let sender = thread::spawn(move || {
+            send_two_through_one_slot(&mut a);
+            a
+        });
+        receive_in_turns(&mut b, 1, 2);
+        let _ = sender.join().unwrap();
+    });
+}
+
+fn send_two_through_one_slot(endpoint: &mut Endpoint<Message>) {
+    endpoint.send(1, Box::new(1)).unwrap();
+    let mut refused = endpoint.send(1, Box::new(2)).err();
+    while let Some(Refused::Full { to, value }) = refused.take() {
+        endpoint.flush();
+        while endpoint.poll_room() != Some(to) {
+            if endpoint.prepare_sleep() {
+                endpoint.wait_for_doorbell();
+            }
+            endpoint.wake();
+        }
+        refused = endpoint.send(to, value).err();
+    }
+    endpoint.flush();
 }
 
 #[test]
