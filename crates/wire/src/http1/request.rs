@@ -147,7 +147,8 @@ fn start_line(bytes: &[u8]) -> &[u8] {
 
 /// Tells a version we do not speak (505) from a line that ends in no version at all (400).
 fn version_error(bytes: &[u8]) -> Error {
-    let version = start_line(bytes).rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+    let mut words = start_line(bytes).split(|&byte| byte == b' ');
+    let version = words.nth(2).filter(|_| words.next().is_none()).unwrap_or_default();
     match version.strip_prefix(b"HTTP/") {
         Some([major]) if major.is_ascii_digit() => Error::Version,
         Some([major, b'.', minor]) if major.is_ascii_digit() && minor.is_ascii_digit() => {

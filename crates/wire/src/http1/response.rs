@@ -71,7 +71,7 @@ pub fn decode_response<'a>(
     };
     let headers = Headers::new(parsed.headers);
     let semantics = Semantics::read(headers)?;
-    let body = if has_no_body(status, method) {
+    let body = if ends_with_head(status, method) {
         BodyDecoder::none()
     } else {
         match (semantics.coding, semantics.content_length) {
@@ -99,8 +99,8 @@ pub fn decode_response<'a>(
 }
 
 /// RFC 9112 §6.3, rules 1 and 2: these end with their head whatever their headers say.
-fn has_no_body(status: u16, method: Method<'_>) -> bool {
+fn ends_with_head(status: u16, method: Method<'_>) -> bool {
     method == Method::Head
-        || matches!(status, 100..=199 | 204 | 304)
+        || super::status::has_no_body(status)
         || (method == Method::Connect && (200..300).contains(&status))
 }

@@ -52,3 +52,8 @@ pub fn reason_phrase(status: u16) -> &'static str {
         _ => "",
     }
 }
+
+/// True for the statuses whose responses end with their head (RFC 9112 §6.3).
+pub(super) fn has_no_body(status: u16) -> bool {
+    matches!(status, 100..=199 | 204 | 304)
+}

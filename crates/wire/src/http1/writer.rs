@@ -23,6 +23,7 @@ pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 #[must_use = "the head is not complete until its framing is chosen"]
 pub struct ResponseWriter<'o> {
     out: &'o mut Vec<u8>,
+    status: u16,
 }
 
 impl<'o> ResponseWriter<'o> {
@@ -38,7 +39,7 @@ impl<'o> ResponseWriter<'o> {
             out.extend_from_slice(reason_phrase(status).as_bytes());
             out.extend_from_slice(b"\r\n");
         }
-        ResponseWriter { out }
+        ResponseWriter { out, status }
     }
 
     /// Adds a header. Line breaks and NUL inside the value become spaces (RFC 9110 §5.5), so that no
@@ -67,8 +68,12 @@ impl<'o> ResponseWriter<'o> {
         self
     }
 
-    /// Ends the head and writes a body of known length.
+    /// Ends the head and writes a body of known length. A status that has none (1xx, 204, 304) gets
+    /// none: its bytes would be read as the next response.
     pub fn body(self, body: &[u8]) {
+        if super::status::has_no_body(self.status) {
+            return self.no_body();
+        }
         write_content_length(self.out, body.len() as u64);
         self.out.extend_from_slice(body);
     }
@@ -81,6 +86,7 @@ impl<'o> ResponseWriter<'o> {
     /// Ends the head; the body follows by [`encode_chunk`](super::encode_chunk) and ends with
     /// [`LAST_CHUNK`](super::LAST_CHUNK). Not for HTTP/1.0 clients.
     pub fn chunked(self) {
+        debug_assert!(!super::status::has_no_body(self.status), "{} has no body", self.status);
         self.out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
     }
 

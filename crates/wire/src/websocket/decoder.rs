@@ -84,7 +84,7 @@ pub enum Event<'b> {
         hint: usize,
     },
     /// The next frame is cut or fragmented and no assembly was passed. Nothing is consumed: call again
-    /// with one.
+    /// with one, which is idle until then.
     NeedAssembly,
     /// A whole message.
     Message(Message<'b>),

@@ -1,0 +1,39 @@
+//! What the fuzzer feeds, and what must hold whatever it feeds.
+//!
+//! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds. Each
+//! target takes any bytes and panics when an invariant is broken.
+
+mod http1;
+mod sse;
+mod websocket;
+
+/// A target by the name of its corpus.
+pub type Target = fn(&[u8]);
+
+/// All targets: `fuzz/corpus/NAME` holds the seeds of each.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("http1_request", http1::request),
+    ("http1_response", http1::response),
+    ("http1_chunked", http1::chunked),
+    ("http1_query", http1::query),
+    ("websocket_frame", websocket::frame),
+    ("websocket_messages", websocket::messages),
+    ("websocket_handshake", websocket::handshake),
+    ("websocket_extensions", websocket::extensions),
+    ("websocket_inflate", websocket::inflate),
+    ("websocket_deflate", websocket::deflate),
+    ("sse_decoder", sse::decoder),
+    ("sse_event", sse::event),
+];
+
+/// Runs the target of this name.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|(target, _)| *target == name);
+    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
+    target(data);
+}
+
+/// Splits off the first byte, which chooses the settings of a target.
+fn settings(data: &[u8]) -> Option<(u8, &[u8])> {
+    data.split_first().map(|(settings, data)| (*settings, data))
+}

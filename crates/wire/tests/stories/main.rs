@@ -1,0 +1,17 @@
+//! What peers say to the codecs, and what they are told.
+
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on fails"
+)]
+
+mod http1_body;
+mod http1_request;
+mod http1_response;
+mod properties;
+mod sse;
+mod websocket_deflate;
+mod websocket_handshake;
+mod websocket_messages;
