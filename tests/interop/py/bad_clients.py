@@ -155,7 +155,7 @@ def configs(server):
             ('[server]\nworkers = "two"\n', ("server.workers",)),
             ("[server]\nworkers = 1000\n", ("server.workers", "128")),
             ("[client]\nping_interval_ms = 0\n", ("client.ping_interval_ms",)),
-            ("this is not TOML\n", ("line 1",)),
+            ("this is not TOML\n", ("dunlin.toml:1",)),
             ('[server]\nclient_addr = "0.0.0.0:0"\n', ("api.keys", "hmac_secret")),
         ):
             path.write_text(text)
