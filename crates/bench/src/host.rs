@@ -35,7 +35,8 @@ impl Host {
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Self {
             cpu,
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            // Of the machine, not of this thread, which may be pinned to one.
+            cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
             memory_gib: (kib + (1 << 19)) >> 20,
             kernel: format!("Linux {}", kernel.trim()),
             day: day(seconds),

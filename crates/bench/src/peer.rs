@@ -127,7 +127,8 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
             Peer {
                 name: "redis",
                 command: format!(
-                    "{redis} --port 6399 --bind 127.0.0.1 --save '' --maxclients 15000"
+                    // For Redis, 127.1.0.0/16 is not the loopback network.
+                    "{redis} --port 6399 --bind 127.0.0.1 --protected-mode no --save '' --maxclients 15000"
                 ),
                 address,
                 dialect: dialect(DialectName::Redis, address, "/", Some(CHANNEL)),

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
@@ -21,12 +22,14 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Process {
     pid: u32,
     child: Option<Child>,
+    /// Holds the thread that started the child; see [`spawn`].
+    _keeper: Option<Sender<()>>,
 }
 
 impl Process {
     /// A server that runs already.
     pub(crate) fn running(pid: u32) -> Self {
-        Self { pid, child: None }
+        Self { pid, child: None, _keeper: None }
     }
 
     /// Starts `command` (a shell's line) on `cores` and waits until it listens at `address`.
@@ -41,8 +44,8 @@ impl Process {
                 "something listens on {address} already: stop it, or measure it with --server-pid instead of --cmd"
             )));
         }
-        let child = spawn(command, cores, log)?;
-        let mut process = Self { pid: child.id(), child: Some(child) };
+        let (child, keeper) = spawn(command, cores, log)?;
+        let mut process = Self { pid: child.id(), child: Some(child), _keeper: Some(keeper) };
         let start = Instant::now();
         while TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_err() {
             if let Some(status) = process.exited() {
@@ -100,8 +103,9 @@ impl Drop for Process {
     }
 }
 
-/// A process inherits the cores of the thread that starts it, so one is made for that.
-fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<Child, Error> {
+/// A process inherits the cores of the thread that starts it, and `setpriv --pdeathsig` ends it with that thread: so
+/// one is made for it and lives as long as it should. A generator that is killed leaves no server behind.
+fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<(Child, Sender<()>), Error> {
     let output = || -> Result<Stdio, Error> {
         Ok(match log {
             Some(path) => File::options()
@@ -114,15 +118,25 @@ fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<Child, Er
         })
     };
     let (out, err) = (output()?, output()?);
-    let (line, cores) = (format!("exec {command}"), cores.to_vec());
-    let starter = std::thread::spawn(move || {
-        crate::system::pin(&cores)?;
-        Command::new("sh").arg("-c").arg(line).stdin(Stdio::null()).stdout(out).stderr(err).spawn()
+    let mut starter = Command::new("sh");
+    if Path::new("/usr/bin/setpriv").exists() {
+        starter = Command::new("/usr/bin/setpriv");
+        starter.args(["--pdeathsig", "TERM", "sh"]);
+    }
+    starter.arg("-c").arg(format!("exec {command}")).stdin(Stdio::null()).stdout(out).stderr(err);
+    let (started, outcome) = std::sync::mpsc::channel();
+    let (keeper, kept) = std::sync::mpsc::channel::<()>();
+    let cores = cores.to_vec();
+    std::thread::spawn(move || {
+        let child = crate::system::pin(&cores).and_then(|()| starter.spawn());
+        // Whoever waits for the child is there: the receiver is below.
+        let _ = started.send(child);
+        // Nothing is ever sent; the end comes with the sender's.
+        let _ = kept.recv();
     });
-    starter
-        .join()
-        .map_err(|_| Error::new("the thread that starts the server panicked"))?
-        .context(format!("cannot start `{command}`"))
+    let child =
+        outcome.recv().map_err(|_| Error::new("the thread that starts the server panicked"))?;
+    Ok((child.context(format!("cannot start `{command}`"))?, keeper))
 }
 
 /// What a process tree uses.

@@ -10,6 +10,8 @@ mod client;
 mod counters;
 mod order;
 mod scan;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use std::collections::BTreeMap;
@@ -303,51 +305,5 @@ impl Drop for Swarm {
             // An abandoned swarm has no one left to tell.
             let _ = thread.join();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dialect::DialectName;
-
-    #[test]
-    fn a_million_clients_spread_over_addresses_of_the_loopback_network() {
-        let plan = Plan {
-            server: SocketAddr::from(([127, 0, 0, 1], 8000)),
-            dialect: Dialect {
-                name: DialectName::Centrifuge,
-                host: String::new(),
-                path: String::new(),
-                channel: None,
-                hello: None,
-                token: None,
-            },
-            connections: 1_000_000,
-            threads: 56,
-            cores: Vec::new(),
-            connects_per_second: None,
-            opening_max: 1_000,
-            sources: Some(Ipv4Addr::new(127, 1, 0, 0)),
-            ping: Ping::Answer,
-            departures: None,
-            clock: Clock::new(),
-        };
-        assert_eq!(plan.source(0), Some(IpAddr::from([127, 1, 1, 1])));
-        assert_eq!(plan.source(7_999), plan.source(0));
-        assert_eq!(plan.source(8_000), Some(IpAddr::from([127, 1, 1, 2])));
-        let last = plan.source(64_515 * CLIENTS_PER_SOURCE);
-        assert_eq!(last, Some(IpAddr::from([127, 1, 254, 254])));
-    }
-
-    #[test]
-    fn a_message_that_is_not_measured_has_no_departure() {
-        let departures = Departures::new(2);
-        departures.set(2, 17);
-        departures.set(3, 18);
-        assert_eq!(
-            [0, 1, 2, 3].map(|sequence| departures.get(sequence)),
-            [None, None, Some(17), None]
-        );
     }
 }

@@ -317,7 +317,12 @@ impl Thread<'_> {
             };
             at = end + 4;
             if let Err(reason) = self.check_head(&bytes[..at]) {
-                self.lose(index, &reason);
+                // 503 and its kin may pass.
+                if bytes.starts_with(b"HTTP/1.1 5") {
+                    self.lose(index, &reason);
+                } else {
+                    self.refuse(index, &reason);
+                }
                 return at;
             }
             self.clients[index].state = State::Greeting;
@@ -401,7 +406,7 @@ impl Thread<'_> {
             self.send(index, &pong);
         }
         if let Some(reason) = &scan.refusal {
-            self.lose(index, reason);
+            self.refuse(index, reason);
         }
     }
 
@@ -446,6 +451,15 @@ impl Thread<'_> {
 
     /// Closes a client. One that was not ready yet is tried again, a few times.
     fn lose(&mut self, index: usize, reason: &str) {
+        self.end(index, reason, ATTEMPTS_MAX);
+    }
+
+    /// Closes a client whom the server has answered no: it would answer the same again.
+    fn refuse(&mut self, index: usize, reason: &str) {
+        self.end(index, reason, 1);
+    }
+
+    fn end(&mut self, index: usize, reason: &str, attempts_max: u8) {
         let client = &mut self.clients[index];
         if client.socket.take().is_none() {
             return;
@@ -463,7 +477,7 @@ impl Thread<'_> {
         }
         self.opening -= 1;
         client.attempts += 1;
-        if client.attempts >= ATTEMPTS_MAX {
+        if client.attempts >= attempts_max {
             client.state = State::Gone;
             self.counts.failed += 1;
         } else {
