@@ -13,6 +13,7 @@
 //! status first. Only a body that is no request at all is a 400; see [`ApiError::status`].
 
 mod batch;
+mod body;
 mod error;
 mod key;
 mod legacy;

@@ -275,6 +275,10 @@ impl Handler for Worker<'_> {
     }
 
     fn on_accept_failed(&mut self, _: &mut Context<Link>, _: ListenerId, error: &io::Error) {
+        if self.node.state() == State::Draining {
+            // The control thread has ended the listening, and the word of it is still on the bus.
+            return;
+        }
         self.count(Metric::RefusedDescriptors);
         tracing::warn!(worker = self.index, %error, "accepting pauses; see `dunlin check`");
     }
