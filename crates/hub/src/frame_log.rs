@@ -44,20 +44,37 @@ pub(crate) struct FrameMeta {
     /// Local channel and its life; meaningless when `kind` is `Kept`.
     pub(crate) channel: u32,
     pub(crate) life: u32,
-    /// Hash of the publication's key.
+    /// Hash of the publication's key; of a mark, how many publications it stands for.
     pub(crate) key: u32,
     pub(crate) kind: FrameKind,
 }
 
 impl FrameMeta {
     pub(crate) const KEPT: Self = Self { channel: 0, life: 0, key: 0, kind: FrameKind::Kept };
+    const REST: Self = Self { kind: FrameKind::Rest, ..Self::KEPT };
 }
 
-/// Whether a frame may be dropped to make room.
+impl FrameKind {
+    /// Stays where it is.
+    pub(crate) fn is_fixed(self) -> bool {
+        matches!(self, Self::Kept | Self::Rest)
+    }
+
+    /// May be dropped to make room.
+    pub(crate) fn is_droppable(self) -> bool {
+        matches!(self, Self::DropOldest | Self::KeepLatest)
+    }
+}
+
+/// Whether and when a frame may be dropped to make room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameKind {
     /// No: a reply, or a push that changes what the client must believe.
     Kept,
+    /// No, on no account: the rest of a frame whose beginning has been sent.
+    Rest,
+    /// It stands where publications were dropped.
+    Mark,
     /// When it is the oldest.
     DropOldest,
     /// When a later one has its key, or it is the oldest.
@@ -143,8 +160,8 @@ impl FrameLog {
         (end > start).then_some(Range { chunk: index, start: start as u32, end: end as u32 })
     }
 
-    /// Writes one session's waiting bytes, densely, into a chunk of their own; the first `cut`
-    /// bytes are the rest of a frame partly sent. One reference is taken.
+    /// Writes one session's waiting bytes, densely, into a chunk of their own. One reference is
+    /// taken.
     pub(crate) fn relocate(&mut self, ranges: &[Range]) -> Range {
         let length: usize = ranges.iter().map(|range| range.len() as usize).sum();
         let mut bytes = Vec::with_capacity(length);
@@ -152,7 +169,7 @@ impl FrameLog {
         for range in ranges {
             for (part, meta, whole) in self.frames(*range) {
                 bytes.extend_from_slice(self.bytes(part));
-                let meta = if whole { meta } else { FrameMeta::KEPT };
+                let meta = if whole { meta } else { FrameMeta::REST };
                 frames.push(Frame { end: bytes.len() as u32, meta });
             }
         }
@@ -181,7 +198,8 @@ impl FrameLog {
             let begin = if at == 0 { 0 } else { frames[at - 1].end };
             let start = begin.max(range.start);
             let part = Range { chunk: range.chunk, start, end: frames[at].end };
-            (part, frames[at].meta, start == begin)
+            let meta = frames[at].meta;
+            (part, meta, start == begin && meta.kind != FrameKind::Rest)
         })
     }
 
@@ -329,8 +347,8 @@ mod tests {
         let own = log.relocate(&[Range { start: 1, ..one }, two]);
         log.release(one.chunk, 1);
         assert_eq!(log.bytes(own), b"netwo");
-        let frames: Vec<_> = log.frames(own).map(|(part, meta, _)| (part.end, meta.kind)).collect();
-        assert_eq!(frames, [(2, FrameKind::Kept), (5, FrameKind::Kept)]);
+        let frames: Vec<_> = log.frames(own).map(|(part, _, whole)| (part.end, whole)).collect();
+        assert_eq!(frames, [(2, false), (5, true)], "it still knows what was cut");
         log.release(own.chunk, 1);
         assert_eq!(log.ranges(), 0);
     }

@@ -19,8 +19,6 @@ pub(crate) struct Outbox {
 pub(crate) struct More {
     /// Behind `head`, and empty while `head` is.
     ranges: VecDeque<Range>,
-    /// Publications dropped and not yet told.
-    pub(crate) missed: Vec<Missed>,
     /// Links of the list of slow sessions.
     pub(crate) slow_next: u32,
     pub(crate) slow_prev: u32,
@@ -28,16 +26,8 @@ pub(crate) struct More {
 
 impl Default for More {
     fn default() -> Self {
-        Self { ranges: VecDeque::new(), missed: Vec::new(), slow_next: NONE, slow_prev: NONE }
+        Self { ranges: VecDeque::new(), slow_next: NONE, slow_prev: NONE }
     }
-}
-
-/// Publications of one channel that were dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Missed {
-    pub(crate) channel: u32,
-    pub(crate) life: u32,
-    pub(crate) count: u64,
 }
 
 /// What became of a frame.
@@ -162,10 +152,7 @@ impl Outbox {
     /// Gives the allocation back once a session does not lag any more.
     pub(crate) fn trim(&mut self) {
         let needed = self.more.as_ref().is_some_and(|more| {
-            !more.ranges.is_empty()
-                || !more.missed.is_empty()
-                || more.slow_next != NONE
-                || more.slow_prev != NONE
+            !more.ranges.is_empty() || more.slow_next != NONE || more.slow_prev != NONE
         });
         if !needed {
             self.more = None;

@@ -86,7 +86,7 @@ fn who_returns_gets_what_he_missed_and_nothing_else() {
     let back = world.open(1, "");
     let recover = Some(StreamPosition { offset: 2, ..start });
     let subscribe = Subscribe { recover, ..Subscribe::default() };
-    let subscribed = world.subscribe(back, "news", &options, subscribe.clone());
+    let subscribed = world.subscribe(back, "news", &options, subscribe);
     assert!(subscribed.recovered && subscribed.was_recovering);
     assert_eq!(offsets(&subscribed.publications), [3, 4, 5]);
     assert_eq!(subscribed.position.offset, 5);

@@ -28,10 +28,7 @@ impl Hub {
             }
             let poll = session.is(POLL);
             let tag = session.tag;
-            if session.outbox.more().is_some_and(|more| !more.missed.is_empty()) {
-                self.tell_missed(slot);
-            }
-            if !self.sessions[slot].outbox.is_empty() {
+            if !session.outbox.is_empty() {
                 return Some(Flush { session: self.id_of(slot), tag, poll });
             }
         }
@@ -77,7 +74,9 @@ impl Hub {
         if !session.is(HELD) {
             self.unlink_slow(slot);
         }
-        self.mark_if_waiting(slot);
+        if !self.sessions[slot].outbox.is_empty() {
+            self.mark_dirty(slot);
+        }
     }
 
     /// Puts bytes for this session alone into its outbox, in order with everything else. `write`
@@ -115,15 +114,10 @@ impl Hub {
         if !self.sessions[slot].is(BLOCKED) {
             self.unlink_slow(slot);
         }
-        self.mark_if_waiting(slot);
-        self.relieve(slot, usize::MAX);
-        true
-    }
-
-    fn mark_if_waiting(&mut self, slot: u32) {
-        let outbox = &self.sessions[slot].outbox;
-        if !outbox.is_empty() || outbox.more().is_some_and(|more| !more.missed.is_empty()) {
+        if !self.sessions[slot].outbox.is_empty() {
             self.mark_dirty(slot);
         }
+        self.relieve(slot, usize::MAX);
+        true
     }
 }

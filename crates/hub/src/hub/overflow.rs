@@ -8,9 +8,11 @@ use super::Hub;
 use crate::code;
 use crate::encode::{Encoding, Push};
 use crate::frame_log::{FrameKind, FrameMeta, PRIVATE_LANE, Range};
-use crate::outbox::Missed;
 use crate::session::{BLOCKED, DIRTY, HELD, SLOW};
 use crate::slots::NONE;
+
+/// How many times its bound may gather for a session between two flushes.
+const UNFLUSHED_GRACE: u32 = 4;
 
 /// Slow sessions that pay at once; if that was not enough, the next ones pay next time.
 const PAYERS_MAX: u32 = 1024;
@@ -20,11 +22,20 @@ impl Hub {
     /// many ranges one that cannot be flushed may consist of.
     pub(super) fn relieve(&mut self, slot: u32, ranges_max: usize) {
         let session = &self.sessions[slot];
-        let bytes_max = session.outbox_bytes_max;
         if !session.is_live() {
             return;
         }
+        // A session that is not blocked is not slow: it only has not been flushed yet.
+        let grace = if session.is(BLOCKED | HELD) { 1 } else { UNFLUSHED_GRACE };
+        let bytes_max = session.outbox_bytes_max.saturating_mul(grace);
         if session.outbox.bytes() > bytes_max {
+            // What is larger than the bound by itself could never be sent otherwise.
+            if session.outbox.len() == 1 && !session.is(BLOCKED) {
+                let only = session.outbox.ranges().next();
+                if only.is_some_and(|range| self.log.frames(range).count() == 1) {
+                    return;
+                }
+            }
             // Down to a little less than full, so that the next message finds room without all
             // this.
             self.shed(slot, bytes_max - bytes_max / 8);
@@ -77,11 +88,6 @@ impl Hub {
         for range in ranges {
             self.log.release(range.chunk, 1);
         }
-        let outbox = &mut self.sessions[slot].outbox;
-        if outbox.more().is_some() {
-            outbox.more_mut().missed.clear();
-            outbox.trim();
-        }
     }
 
     pub(super) fn drop_outbox(&mut self, slot: u32) {
@@ -98,31 +104,6 @@ impl Hub {
             session.flags |= DIRTY;
             self.dirty.push_back(slot);
         }
-    }
-
-    /// Tells a session what it missed, where the first of it would have been: behind the rest of a
-    /// frame partly sent, before everything else.
-    pub(super) fn tell_missed(&mut self, slot: u32) {
-        let missed = std::mem::take(&mut self.sessions[slot].outbox.more_mut().missed);
-        let encoding = Encoding(self.sessions[slot].encoding);
-        let mut marks = Vec::new();
-        for Missed { channel, life, count } in missed {
-            // A subscription that is over has nothing to be told.
-            let Some(channel) = self.channels.get(channel).filter(|c| c.life == life) else {
-                continue;
-            };
-            let push = Push::Missed { channel: &channel.name, count };
-            let encoder = &mut self.encoder;
-            let mark = self.log.append(PRIVATE_LANE, 256, FrameMeta::KEPT, |out| {
-                encoder.encode(encoding, &push, out);
-            });
-            if let Some(mark) = mark {
-                self.log.retain(mark.chunk, 1);
-                self.pending_bytes += u64::from(mark.len());
-                marks.push(mark);
-            }
-        }
-        self.insert_front(slot, &marks);
     }
 
     /// Puts retained frames before everything that waits, but for the rest of a frame partly sent.
@@ -216,36 +197,70 @@ impl Hub {
             if waiting <= u64::from(target) {
                 break;
             }
-            if keep[at] && meta.kind != FrameKind::Kept && *whole {
+            if keep[at] && meta.kind.is_droppable() && *whole {
                 keep[at] = false;
                 waiting -= u64::from(part.len());
             }
         }
 
-        let mut missed: Vec<Missed> = Vec::new();
+        // A mark takes the place of the first frame dropped, or of the mark that is there. Not
+        // across a frame that is kept: that may be the answer to a later subscription, to which
+        // what was missed before is nothing.
+        let frames: Vec<_> = frames.into_iter().zip(keep).collect();
         let mut kept = Vec::new();
-        for ((part, meta, _), keep) in frames.iter().zip(keep) {
-            if keep {
-                self.log.retain(part.chunk, 1);
-                kept.push(*part);
-            } else {
-                count_missed(&mut missed, meta.channel, meta.life, 1);
+        for run in frames.split_inclusive(|((_, meta, _), _)| meta.kind.is_fixed()) {
+            let mut marks: Vec<Mark> = Vec::new();
+            for ((_, meta, _), _) in run.iter().filter(|(_, keep)| !keep) {
+                if !marks.iter().any(|mark| mark.is_of(meta)) {
+                    marks.push(Mark::of(meta));
+                }
+            }
+            for &((part, meta, whole), keep) in run {
+                let replaced = meta.kind == FrameKind::Mark && whole;
+                match marks.iter_mut().find(|mark| mark.is_of(&meta)) {
+                    Some(mark) if !keep || replaced => {
+                        mark.count = mark.count.saturating_add(if keep { meta.key } else { 1 });
+                        self.stats.dropped += u64::from(!keep);
+                        mark.place.get_or_insert_with(|| {
+                            kept.push(Range::NONE);
+                            kept.len() - 1
+                        });
+                    }
+                    _ => {
+                        self.log.retain(part.chunk, 1);
+                        kept.push(part);
+                    }
+                }
+            }
+            for mark in marks {
+                if let (Some(place), Some(frame)) = (mark.place, self.spell_mark(slot, &mark)) {
+                    self.log.retain(frame.chunk, 1);
+                    kept[place] = frame;
+                }
             }
         }
+        kept.retain(|range| !range.is_none());
         self.sessions[slot].outbox.refill(kept, &mut self.log);
         for range in ranges {
             self.log.release(range.chunk, 1);
         }
-        self.pending_bytes -= before - waiting;
-        if missed.is_empty() {
-            return;
-        }
-        self.stats.dropped += missed.iter().map(|missed| missed.count).sum::<u64>();
-        let told = &mut self.sessions[slot].outbox.more_mut().missed;
-        for Missed { channel, life, count } in missed {
-            count_missed(told, channel, life, count);
-        }
-        self.mark_dirty(slot);
+        self.pending_bytes += u64::from(self.sessions[slot].outbox.bytes());
+        self.pending_bytes -= before;
+    }
+
+    fn spell_mark(&mut self, slot: u32, mark: &Mark) -> Option<Range> {
+        // A subscription that is over has nothing to be told.
+        let channel = self.channels.get(mark.channel).filter(|record| record.life == mark.life)?;
+        let encoding = Encoding(self.sessions[slot].encoding);
+        let push = Push::Missed { channel: &channel.name, count: mark.count.into() };
+        let meta = FrameMeta {
+            channel: mark.channel,
+            life: mark.life,
+            key: mark.count,
+            kind: FrameKind::Mark,
+        };
+        let encoder = &mut self.encoder;
+        self.log.append(PRIVATE_LANE, 256, meta, |out| encoder.encode(encoding, &push, out))
     }
 
     fn disconnect_slow(&mut self, slot: u32) {
@@ -265,9 +280,23 @@ impl Hub {
     }
 }
 
-fn count_missed(all: &mut Vec<Missed>, channel: u32, life: u32, count: u64) {
-    match all.iter_mut().find(|missed| (missed.channel, missed.life) == (channel, life)) {
-        Some(missed) => missed.count += count,
-        None => all.push(Missed { channel, life, count }),
+/// What a session has to be told about a channel of which publications were dropped.
+struct Mark {
+    channel: u32,
+    life: u32,
+    count: u32,
+    /// Where among the frames that are kept.
+    place: Option<usize>,
+}
+
+impl Mark {
+    fn of(meta: &FrameMeta) -> Self {
+        Self { channel: meta.channel, life: meta.life, count: 0, place: None }
+    }
+
+    /// The frame is of the same channel, and knows of one.
+    fn is_of(&self, meta: &FrameMeta) -> bool {
+        (meta.kind == FrameKind::Mark || meta.kind.is_droppable())
+            && (meta.channel, meta.life) == (self.channel, self.life)
     }
 }
