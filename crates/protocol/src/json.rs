@@ -22,16 +22,23 @@ use serde_json::value::RawValue;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Json<'a>(Cow<'a, [u8]>);
 
+/// Most levels of arrays and objects in a payload.
+///
+/// Dunlin itself never looks into one, but every subscriber does, and parsers recurse: Python's stops with an
+/// exception before 1,000 levels. What one client publishes must not break the others.
+pub const DEPTH_MAX: usize = 128;
+
 impl<'a> Json<'a> {
     /// Takes `text` if it is one valid JSON value, compacting it when it spans lines.
     ///
     /// # Errors
-    /// The parser's error with line and column when `text` is not one valid JSON value in UTF-8.
+    /// The parser's error with line and column when `text` is not one valid JSON value in UTF-8 of at most
+    /// [`DEPTH_MAX`] levels.
     pub fn parse(text: &'a [u8]) -> Result<Json<'a>, serde_json::Error> {
-        serde_json::from_slice::<&RawValue>(text).map(Json::from_raw)
+        serde_json::from_slice(text)
     }
 
-    /// Takes an already validated value.
+    /// Takes a validated value from somebody trusted, such as the claims of a token: its depth is not looked at.
     pub fn from_raw(raw: &'a RawValue) -> Json<'a> {
         Json(single_line(raw.get().as_bytes()))
     }
@@ -83,7 +90,11 @@ impl fmt::Debug for Json<'_> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <&RawValue>::deserialize(deserializer).map(Json::from_raw)
+        let text = <&RawValue>::deserialize(deserializer)?.get().as_bytes();
+        if is_deeper(text, DEPTH_MAX) {
+            return Err(D::Error::custom(format_args!("is nested deeper than {DEPTH_MAX} levels")));
+        }
+        Ok(Json(single_line(text)))
     }
 }
 
@@ -325,6 +336,42 @@ pub fn single_line(text: &[u8]) -> Cow<'_, [u8]> {
         }
     }
     Cow::Owned(compact)
+}
+
+/// Whether valid JSON has more than `max` levels.
+fn is_deeper(text: &[u8], max: usize) -> bool {
+    // A level takes two bytes, so most payloads need no look.
+    if text.len() <= 2 * max {
+        return false;
+    }
+    let mut depth = 0;
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        at += 1;
+        match byte {
+            b'[' | b'{' => {
+                depth += 1;
+                if depth > max {
+                    return true;
+                }
+            }
+            b']' | b'}' => depth -= 1,
+            b'"' => {
+                // To the end of the string: a quote that is not escaped.
+                while let Some(next) =
+                    text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest))
+                {
+                    let escape = text[at + next] == b'\\';
+                    at += next + 1 + usize::from(escape);
+                    if !escape {
+                        break;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    false
 }
 
 /// Appends `text` as a JSON string with its quotes (RFC 8259 §7).

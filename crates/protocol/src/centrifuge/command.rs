@@ -442,3 +442,172 @@ impl<'a> Iterator for Commands<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn one(text: &str) -> Result<Command<'_>, String> {
+        Command::parse(text.as_bytes()).map_err(|malformed| malformed.to_string())
+    }
+
+    #[test]
+    fn commands_as_centrifuge_js_sends_them() {
+        let frame = concat!(
+            r#"{"connect":{"token":"jwt","data":{"a":1},"name":"js","subs":{"s":{"recover":true,"offset":3,"epoch":"xyz"}}},"id":1}"#,
+            "\n",
+            r#"{"subscribe":{"channel":"chat","recover":true,"offset":12,"epoch":"abc","recoverable":true,"flag":1},"id":2}"#,
+            "\n",
+            r#"{"publish":{"channel":"chat","data":"hi \n there"},"id":3}"#,
+            "\n",
+            r#"{"history":{"channel":"chat","since":{"offset":5,"epoch":"abc"},"limit":-1,"reverse":true},"id":4}"#,
+            "\n",
+            r#"{"presence_stats":{"channel":"chat"},"id":5}"#,
+            "\n{}\n",
+        );
+        let commands: Vec<_> = Commands::of(frame.as_bytes()).map(Result::unwrap).collect();
+        assert_eq!(
+            commands.iter().map(|command| command.id).collect::<Vec<_>>(),
+            [1, 2, 3, 4, 5, 0]
+        );
+        let Request::Connect(connect) = &commands[0].request else { panic!() };
+        assert_eq!((&*connect.token, &*connect.name), ("jwt", "js"));
+        assert_eq!(connect.data.as_ref().unwrap().as_bytes(), br#"{"a":1}"#);
+        let since = StreamPosition { offset: 3, epoch: Epoch::parse("xyz") };
+        assert_eq!(connect.subs.get("s").unwrap().since(), Some(since));
+        let Request::Subscribe(subscribe) = &commands[1].request else { panic!() };
+        assert!(matches!(subscribe.channel, Cow::Borrowed("chat")), "no copy without escapes");
+        assert_eq!(subscribe.since().unwrap().offset, 12);
+        assert!(subscribe.recoverable && !subscribe.rejects_unrecovered());
+        let Request::Publish(publish) = &commands[2].request else { panic!() };
+        assert_eq!(publish.data.as_ref().unwrap().as_bytes(), br#""hi \n there""#);
+        let Request::History(history) = &commands[3].request else { panic!() };
+        assert_eq!((history.limit, history.reverse), (-1, true));
+        assert_eq!(history.since.as_ref().unwrap().to_hub().offset, 5);
+        assert_eq!(commands[5].request, Request::Pong);
+    }
+
+    #[test]
+    fn null_is_nothing_and_what_is_unknown_is_skipped() {
+        let command = one(
+            r#"{"id":1,"connect":null,"subscribe":{"channel":"a","token":null,"offset":null,"since_version_9":{}},"extra":[]}"#,
+        );
+        let Request::Subscribe(subscribe) = command.unwrap().request else { panic!() };
+        assert_eq!((&*subscribe.channel, &*subscribe.token, subscribe.offset), ("a", "", 0));
+        let command = one(r#"{"id":1,"publish":{"channel":"a","data":null}}"#).unwrap();
+        let Request::Publish(publish) = command.request else { panic!() };
+        assert!(publish.data.unwrap().is_null(), "null is a payload");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, error) in [
+            (r#"{"id":"1","ping":{}}"#, "id: invalid type: string \"1\", expected u32"),
+            (r#"{"id":-1,"ping":{}}"#, "id: invalid value: integer `-1`, expected u32"),
+            (r#"{"id":1,"id":2}"#, "duplicate field `id`"),
+            (
+                r#"{"id":1,"subscribe":{"channel":5}}"#,
+                "subscribe.channel: invalid type: integer `5`, expected a string",
+            ),
+            (
+                r#"{"id":1,"subscribe":{"channel":"a","offset":"x"}}"#,
+                "subscribe.offset: invalid type: string \"x\", expected u64",
+            ),
+            (
+                r#"{"id":1,"subscribe":["a"]}"#,
+                "subscribe: invalid type: sequence, expected an object",
+            ),
+            (
+                r#"{"id":1,"connect":{"subs":{"a":{"recover":5}}}}"#,
+                "connect.subs.a.recover: invalid type: integer `5`, expected a boolean",
+            ),
+            (
+                r#"{"id":1,"presence":{"channel":"a"},"history":{"channel":"a"}}"#,
+                "a command carries one request, this one carries `presence` and `history`",
+            ),
+        ] {
+            let said = one(text).unwrap_err();
+            let said = said.split(" at line ").next().unwrap_or_default();
+            assert_eq!(said.trim_start_matches("history: "), error, "{text}");
+        }
+        for text in ["[]", "1", "\"connect\"", "nonsense", "{", "", "{}{}", "null"] {
+            assert!(one(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_after_a_malformed_line_is_believed() {
+        let frame = "{\"id\":1,\"ping\":{}}\n{\"id\":2,\n{\"id\":3,\"ping\":{}}";
+        let said: Vec<_> = Commands::of(frame.as_bytes()).map(|c| c.map(|c| c.id).ok()).collect();
+        assert_eq!(said, [Some(1), None]);
+        assert!(Commands::of(b" \n\n ").is_empty());
+        assert_eq!(Commands::of(b"\n\n").count(), 0);
+    }
+
+    #[test]
+    fn deep_nesting_costs_no_stack_here_and_in_no_subscriber() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let publish =
+            |data: &str| format!(r#"{{"id":1,"publish":{{"channel":"a","data":{data}}}}}"#);
+        assert!(one(&publish(&nested(json::DEPTH_MAX))).is_ok());
+        assert_eq!(
+            one(&publish(&nested(json::DEPTH_MAX + 1))).unwrap_err(),
+            "publish.data: is nested deeper than 128 levels"
+        );
+        let brackets_in_a_string = format!("[\"{}\\\"\"]", "[".repeat(1000));
+        assert!(one(&publish(&brackets_in_a_string)).is_ok());
+        let data = nested(100_000);
+        assert!(one(&publish(&data)).is_err());
+        let _ = one(&"{\"id\":".repeat(10_000));
+        let _ = one(&format!(r#"{{"id":1,"extra":{data},"ping":{{}}}}"#));
+    }
+
+    #[test]
+    fn the_connect_request_of_a_unidirectional_transport() {
+        let request = ConnectRequest::parse(
+            br##"{"token": "jwt", "subs": {"user#1": {"recover": true, "offset": 12, "epoch": "xD5R"}, "b": {}, "c": null}}"##,
+        )
+        .unwrap();
+        let channels: Vec<_> =
+            request.subs.iter().map(|(channel, sub)| (channel, sub.offset)).collect();
+        assert_eq!(channels, [("user#1", 12), ("b", 0), ("c", 0)]);
+        assert_eq!(ConnectRequest::parse(b"null").unwrap(), ConnectRequest::default());
+        let error = |text: &str| ConnectRequest::parse(text.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error(r#"{"subs":5}"#), "subs: invalid type: integer `5`, expected an object");
+        assert_eq!(
+            error(r#"{"subs":{"a":1}}"#),
+            "subs.a: invalid type: integer `1`, expected an object"
+        );
+        assert_eq!(error(r#"{"subs":{"a":{},"a":{}}}"#), "subs: the key `a` is repeated");
+        assert!(error("[]").contains("expected an object"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_subscribe_is_read_as_it_was_written(
+            id in 1u32.., channel in "\\PC{1,40}", token in "\\PC{0,20}", offset: u64, epoch in "[a-zA-Z0-9]{0,8}",
+            recover: bool, join_leave: bool,
+        ) {
+            let text = json!({"id": id, "subscribe": {
+                "channel": channel, "token": token, "offset": offset, "epoch": epoch, "recover": recover,
+                "join_leave": join_leave,
+            }}).to_string();
+            let command = one(&text).unwrap();
+            prop_assert_eq!(command.id, id);
+            let Request::Subscribe(subscribe) = command.request else { panic!() };
+            prop_assert_eq!(&*subscribe.channel, &*channel);
+            prop_assert_eq!(&*subscribe.token, &*token);
+            prop_assert_eq!((subscribe.offset, &*subscribe.epoch), (offset, &*epoch));
+            prop_assert_eq!((subscribe.recover, subscribe.join_leave), (recover, join_leave));
+        }
+
+        #[test]
+        fn any_frame_at_all_ends(frame: Vec<u8>) {
+            let lines = frame.split(|&byte| byte == b'\n').count();
+            prop_assert!(Commands::of(&frame).count() <= lines);
+        }
+    }
+}

@@ -304,3 +304,149 @@ fn write_ttl(object: &mut Object<'_>, ttl_s: u32) {
         object.flag("expires", true).integer("ttl", ttl_s);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dunlin_hub::StreamPosition;
+    use serde_json::{Value, json};
+
+    use super::super::code::ErrorCode;
+    use super::*;
+
+    fn written(reply: &Reply<'_>) -> String {
+        let mut out = Vec::new();
+        reply.write(7, &mut out);
+        let _: Value = serde_json::from_slice(&out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    fn position(offset: u64) -> StreamPosition {
+        StreamPosition { offset, epoch: Epoch::from_u64(10) }
+    }
+
+    fn publication(offset: u64) -> Arc<Publication> {
+        Arc::new(Publication { offset, data: b"{\"n\":1}".as_slice().into(), ..Default::default() })
+    }
+
+    #[test]
+    fn a_subscription_that_recovered() {
+        let subscribed = Subscribed {
+            position: position(3),
+            was_recovering: true,
+            recovered: true,
+            publications: vec![publication(2), publication(3)],
+            positioned: true,
+            recoverable: true,
+        };
+        assert_eq!(
+            written(&Reply::Subscribe(&SubscribeResult::from(&subscribed))),
+            concat!(
+                r#"{"id":7,"subscribe":{"recoverable":true,"epoch":"A","offset":3,"#,
+                r#""publications":[{"data":{"n":1},"offset":2},{"data":{"n":1},"offset":3}],"#,
+                r#""recovered":true,"positioned":true,"was_recovering":true}}"#
+            )
+        );
+    }
+
+    #[test]
+    fn a_subscription_that_could_not_recover_says_so_and_where_the_stream_is() {
+        let subscribed = Subscribed {
+            position: position(9),
+            was_recovering: true,
+            positioned: true,
+            recoverable: true,
+            ..Subscribed::default()
+        };
+        assert_eq!(
+            written(&Reply::Subscribe(&SubscribeResult::from(&subscribed))),
+            r#"{"id":7,"subscribe":{"recoverable":true,"epoch":"A","offset":9,"positioned":true,"was_recovering":true}}"#
+        );
+    }
+
+    #[test]
+    fn a_subscription_without_a_stream_says_nothing() {
+        let subscribed = Subscribed { position: position(9), ..Subscribed::default() };
+        let result = SubscribeResult { ttl_s: 60, data: Some(b"1"), ..(&subscribed).into() };
+        assert_eq!(
+            written(&Reply::Subscribe(&result)),
+            r#"{"id":7,"subscribe":{"expires":true,"ttl":60,"data":1}}"#
+        );
+    }
+
+    #[test]
+    fn a_connect_with_everything_and_with_nothing() {
+        let subscribed = Subscribed::default();
+        let subs = [(Arc::from("a\"b"), SubscribeResult::from(&subscribed))];
+        let result = ConnectResult {
+            client: SessionId::from_u64(5),
+            version: "dunlin",
+            ttl_s: 600,
+            data: Some(b"{}"),
+            subs: &subs,
+            ping_s: 25,
+            pong: true,
+            session: "s",
+            node: "n",
+        };
+        assert_eq!(
+            written(&Reply::Connect(&result)),
+            concat!(
+                r#"{"id":7,"connect":{"client":"5","version":"dunlin","expires":true,"ttl":600,"data":{},"#,
+                r#""subs":{"a\"b":{}},"ping":25,"pong":true,"session":"s","node":"n"}}"#
+            )
+        );
+        assert_eq!(written(&Reply::Connect(&ConnectResult::default())), r#"{"id":7,"connect":{}}"#);
+    }
+
+    #[test]
+    fn presence_history_and_the_small_ones() {
+        let info = Arc::new(ClientInfo {
+            user: "42".into(),
+            client: SessionId::from_u64(5).unwrap(),
+            conn_info: Some(b"[1]".as_slice().into()),
+            chan_info: None,
+        });
+        assert_eq!(
+            written(&Reply::Presence(&[Arc::clone(&info)])),
+            r#"{"id":7,"presence":{"presence":{"5":{"user":"42","client":"5","conn_info":[1]}}}}"#
+        );
+        assert_eq!(
+            written(&Reply::PresenceStats(PresenceStats { clients: 2, users: 1 })),
+            r#"{"id":7,"presence_stats":{"num_clients":2,"num_users":1}}"#
+        );
+        let mut by_client = Publication::clone(&publication(4));
+        by_client.info = Some(info);
+        by_client.tags = vec![("k".into(), "v".into())].into();
+        by_client.key = Some("x".into());
+        let history = History { publications: vec![Arc::new(by_client)], position: position(4) };
+        assert_eq!(
+            serde_json::from_str::<Value>(&written(&Reply::History(&history))).unwrap(),
+            json!({"id": 7, "history": {
+                "publications": [{
+                    "data": {"n": 1}, "offset": 4, "tags": {"k": "v"}, "key": "x",
+                    "info": {"user": "42", "client": "5", "conn_info": [1]},
+                }],
+                "epoch": "A", "offset": 4,
+            }})
+        );
+        assert_eq!(written(&Reply::Publish), r#"{"id":7,"publish":{}}"#);
+        assert_eq!(written(&Reply::Unsubscribe), r#"{"id":7,"unsubscribe":{}}"#);
+        assert_eq!(written(&Reply::Ping), r#"{"id":7,"ping":{}}"#);
+        assert_eq!(written(&Reply::Rpc { data: b"[]" }), r#"{"id":7,"rpc":{"data":[]}}"#);
+        let refresh =
+            RefreshResult { client: SessionId::from_u64(5).unwrap(), version: "", ttl_s: 60 };
+        assert_eq!(
+            written(&Reply::Refresh(&refresh)),
+            r#"{"id":7,"refresh":{"client":"5","expires":true,"ttl":60}}"#
+        );
+        assert_eq!(
+            written(&Reply::SubRefresh { ttl_s: 60 }),
+            r#"{"id":7,"sub_refresh":{"expires":true,"ttl":60}}"#
+        );
+        let error = ErrorCode::BadRequest.because("say \"please\"\n");
+        assert_eq!(
+            written(&Reply::Error(&error)),
+            r#"{"id":7,"error":{"code":107,"message":"bad request: say \"please\"\n"}}"#
+        );
+    }
+}

@@ -1,0 +1,381 @@
+//! The bodies as they are on the wire, and the judgement that makes requests of them.
+
+use std::borrow::Cow;
+
+use dunlin_hub::{Epoch, SessionId, StreamPosition};
+use dunlin_protocol::Json;
+use dunlin_protocol::centrifuge::{DisconnectCode, REASON_BYTES_MAX};
+use dunlin_protocol::json::{self, Members, Pairs, Text};
+use serde::Deserialize;
+
+use super::error::{ApiError, ApiErrorCode};
+use super::request::{
+    BroadcastRequest, DisconnectRequest, HistoryRequest, Message, OptionsOverride, PublishRequest,
+    RefreshRequest, SubscribeRequest, Target, UnsubscribeRequest,
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InfoBody {}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct PublishBody<'a> {
+    #[serde(borrow, deserialize_with = "json::text")]
+    channel: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::payload")]
+    data: Option<Json<'a>>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    b64data: Cow<'a, str>,
+    #[serde(deserialize_with = "json::nullable")]
+    skip_history: bool,
+    #[serde(borrow, deserialize_with = "json::nullable")]
+    tags: Pairs<'a, Text<'a>>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    idempotency_key: Cow<'a, str>,
+    /// Permission to send differences to clients that understand them. Nobody here is sent one.
+    #[serde(rename = "delta", deserialize_with = "json::nullable")]
+    _delta: bool,
+    #[serde(deserialize_with = "json::nullable")]
+    version: u64,
+    #[serde(borrow, deserialize_with = "json::text")]
+    version_epoch: Cow<'a, str>,
+}
+
+impl<'a> PublishBody<'a> {
+    pub(super) fn judge(self) -> Result<PublishRequest<'a>, ApiError> {
+        given("channel", &self.channel)?;
+        let message = Message {
+            data: data(self.data, &self.b64data)?,
+            tags: self.tags,
+            skip_history: self.skip_history,
+            idempotency_key: self.idempotency_key,
+            version: self.version,
+            version_epoch: self.version_epoch,
+        };
+        Ok(PublishRequest { channel: self.channel, message })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct BroadcastBody<'a> {
+    #[serde(borrow, deserialize_with = "json::nullable")]
+    channels: Vec<Text<'a>>,
+    #[serde(borrow, deserialize_with = "json::payload")]
+    data: Option<Json<'a>>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    b64data: Cow<'a, str>,
+    #[serde(deserialize_with = "json::nullable")]
+    skip_history: bool,
+    #[serde(borrow, deserialize_with = "json::nullable")]
+    tags: Pairs<'a, Text<'a>>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    idempotency_key: Cow<'a, str>,
+    /// See [`PublishBody`].
+    #[serde(rename = "delta", deserialize_with = "json::nullable")]
+    _delta: bool,
+    #[serde(deserialize_with = "json::nullable")]
+    version: u64,
+    #[serde(borrow, deserialize_with = "json::text")]
+    version_epoch: Cow<'a, str>,
+}
+
+impl<'a> BroadcastBody<'a> {
+    pub(super) fn judge(self) -> Result<BroadcastRequest<'a>, ApiError> {
+        if self.channels.is_empty() {
+            return Err(ApiErrorCode::BadRequest.because("channels: name at least one channel"));
+        }
+        let message = Message {
+            data: data(self.data, &self.b64data)?,
+            tags: self.tags,
+            skip_history: self.skip_history,
+            idempotency_key: self.idempotency_key,
+            version: self.version,
+            version_epoch: self.version_epoch,
+        };
+        Ok(BroadcastRequest { channels: self.channels, message })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SubscribeBody<'a> {
+    #[serde(borrow, deserialize_with = "json::text")]
+    user: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    channel: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    client: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    session: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::payload")]
+    info: Option<Json<'a>>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    b64info: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::payload")]
+    data: Option<Json<'a>>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    b64data: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::optional_object")]
+    recover_since: Option<PositionBody<'a>>,
+    #[serde(deserialize_with = "json::nullable")]
+    expire_at: i64,
+    #[serde(rename = "override", deserialize_with = "json::object")]
+    options: OverrideBody,
+}
+
+impl<'a> SubscribeBody<'a> {
+    pub(super) fn judge(self) -> Result<SubscribeRequest<'a>, ApiError> {
+        given("channel", &self.channel)?;
+        if self.expire_at != 0 {
+            return Err(ApiErrorCode::NotAvailable
+                .because("expire_at: subscriptions made by the API do not expire here"));
+        }
+        Ok(SubscribeRequest {
+            target: target(self.user, &self.client, self.session)?,
+            channel: self.channel,
+            info: optional("b64info", self.info, &self.b64info)?,
+            data: optional("b64data", self.data, &self.b64data)?,
+            recover_since: self.recover_since.map(PositionBody::into_hub),
+            options: self.options.into(),
+        })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct OverrideBody {
+    presence: Option<Members<BoolValue>>,
+    join_leave: Option<Members<BoolValue>>,
+    force_push_join_leave: Option<Members<BoolValue>>,
+    force_positioning: Option<Members<BoolValue>>,
+    force_recovery: Option<Members<BoolValue>>,
+}
+
+impl From<OverrideBody> for OptionsOverride {
+    fn from(body: OverrideBody) -> Self {
+        let value = |option: Option<Members<BoolValue>>| option.map(|Members(option)| option.value);
+        OptionsOverride {
+            presence: value(body.presence),
+            join_leave: value(body.join_leave),
+            force_push_join_leave: value(body.force_push_join_leave),
+            force_positioning: value(body.force_positioning),
+            force_recovery: value(body.force_recovery),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BoolValue {
+    #[serde(default, deserialize_with = "json::nullable")]
+    value: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct UnsubscribeBody<'a> {
+    #[serde(borrow, deserialize_with = "json::text")]
+    user: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    channel: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    client: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    session: Cow<'a, str>,
+}
+
+impl<'a> UnsubscribeBody<'a> {
+    pub(super) fn judge(self) -> Result<UnsubscribeRequest<'a>, ApiError> {
+        given("channel", &self.channel)?;
+        let target = target(self.user, &self.client, self.session)?;
+        Ok(UnsubscribeRequest { target, channel: self.channel })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct DisconnectBody<'a> {
+    #[serde(borrow, deserialize_with = "json::text")]
+    user: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    client: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    session: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::nullable")]
+    whitelist: Vec<Text<'a>>,
+    #[serde(borrow, deserialize_with = "json::optional_object")]
+    disconnect: Option<DisconnectObject<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct DisconnectObject<'a> {
+    #[serde(deserialize_with = "json::nullable")]
+    code: u32,
+    #[serde(borrow, deserialize_with = "json::text")]
+    reason: Cow<'a, str>,
+    /// Of older libraries, from when the code did not say it.
+    #[serde(deserialize_with = "json::nullable")]
+    reconnect: bool,
+}
+
+impl<'a> DisconnectBody<'a> {
+    pub(super) fn judge(self) -> Result<DisconnectRequest<'a>, ApiError> {
+        let target = target(self.user, &self.client, self.session)?;
+        let given = self.disconnect.unwrap_or_default();
+        let default = if given.reconnect {
+            DisconnectCode::ForceReconnect
+        } else {
+            DisconnectCode::ForceNoReconnect
+        };
+        let code = match given.code {
+            0 => default.code(),
+            code @ 3000..=4999 => code as u16,
+            code => {
+                return Err(ApiErrorCode::BadRequest.because(format_args!(
+                    "disconnect.code: {code} is not one of 3000–4999 (an application's own are 4000–4999)"
+                )));
+            }
+        };
+        if given.reason.len() > REASON_BYTES_MAX {
+            return Err(ApiErrorCode::BadRequest.because(format_args!(
+                "disconnect.reason: is {} bytes long, a close frame holds {REASON_BYTES_MAX}",
+                given.reason.len()
+            )));
+        }
+        let reason = if given.reason.is_empty() && given.code == 0 {
+            Cow::Borrowed(default.text())
+        } else {
+            given.reason
+        };
+        let whitelist = self
+            .whitelist
+            .iter()
+            .map(|id| session_id("whitelist", &id.0))
+            .collect::<Result<_, _>>()?;
+        Ok(DisconnectRequest { target, whitelist, code, reason })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RefreshBody<'a> {
+    #[serde(borrow, deserialize_with = "json::text")]
+    user: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    client: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    session: Cow<'a, str>,
+    #[serde(deserialize_with = "json::nullable")]
+    expired: bool,
+    #[serde(deserialize_with = "json::nullable")]
+    expire_at: i64,
+    #[serde(borrow, deserialize_with = "json::payload")]
+    info: Option<Json<'a>>,
+}
+
+impl<'a> RefreshBody<'a> {
+    pub(super) fn judge(self) -> Result<RefreshRequest<'a>, ApiError> {
+        if self.expire_at < 0 {
+            return Err(ApiErrorCode::BadRequest.because("expire_at: is before 1970"));
+        }
+        Ok(RefreshRequest {
+            target: target(self.user, &self.client, self.session)?,
+            expired: self.expired,
+            expire_at_s: self.expire_at,
+            info: self.info,
+        })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct HistoryBody<'a> {
+    #[serde(borrow, deserialize_with = "json::text")]
+    channel: Cow<'a, str>,
+    #[serde(deserialize_with = "json::nullable")]
+    limit: i32,
+    #[serde(borrow, deserialize_with = "json::optional_object")]
+    since: Option<PositionBody<'a>>,
+    #[serde(deserialize_with = "json::nullable")]
+    reverse: bool,
+}
+
+impl<'a> HistoryBody<'a> {
+    pub(super) fn judge(self) -> Result<HistoryRequest<'a>, ApiError> {
+        given("channel", &self.channel)?;
+        Ok(HistoryRequest {
+            channel: self.channel,
+            limit: self.limit,
+            since: self.since.map(PositionBody::into_hub),
+            reverse: self.reverse,
+        })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct PositionBody<'a> {
+    #[serde(deserialize_with = "json::nullable")]
+    offset: u64,
+    #[serde(borrow, deserialize_with = "json::text")]
+    epoch: Cow<'a, str>,
+}
+
+impl PositionBody<'_> {
+    fn into_hub(self) -> StreamPosition {
+        StreamPosition { offset: self.offset, epoch: Epoch::parse(&self.epoch) }
+    }
+}
+
+pub(super) fn given(field: &str, value: &str) -> Result<(), ApiError> {
+    if value.is_empty() {
+        return Err(ApiErrorCode::BadRequest.because(format_args!("{field}: is missing or empty")));
+    }
+    Ok(())
+}
+
+fn data<'a>(data: Option<Json<'a>>, b64data: &str) -> Result<Json<'a>, ApiError> {
+    optional("b64data", data, b64data)?
+        .ok_or_else(|| ApiErrorCode::BadRequest.because("data: is missing"))
+}
+
+/// A payload that may come in base64 instead, which then goes first.
+fn optional<'a>(
+    field: &str,
+    data: Option<Json<'a>>,
+    base64: &str,
+) -> Result<Option<Json<'a>>, ApiError> {
+    if base64.is_empty() {
+        return Ok(data);
+    }
+    match Json::from_base64(base64) {
+        Ok(data) => Ok(Some(data)),
+        Err(why) => Err(ApiErrorCode::BadRequest.because(format_args!("{field}: {why}"))),
+    }
+}
+
+fn target<'a>(
+    user: Cow<'a, str>,
+    client: &str,
+    session: Cow<'a, str>,
+) -> Result<Target<'a>, ApiError> {
+    let client = match client {
+        "" => None,
+        client => Some(session_id("client", client)?),
+    };
+    if user.is_empty() && client.is_none() && session.is_empty() {
+        return Err(ApiErrorCode::BadRequest
+            .because("user: is missing or empty; name a user, or one client by its id"));
+    }
+    Ok(Target { user, client, session })
+}
+
+fn session_id(field: &str, text: &str) -> Result<SessionId, ApiError> {
+    text.parse().map_err(|_| {
+        let text = &text[..text.floor_char_boundary(64)];
+        ApiErrorCode::BadRequest.because(format_args!("{field}: {text:?} is not a client id"))
+    })
+}
