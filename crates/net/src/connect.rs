@@ -65,7 +65,14 @@ impl<D: Default> Context<D> {
                 self.start_clock(conn);
                 handler.on_open(self, conn);
                 // What was written meanwhile.
-                self.cork(conn);
+                self.flush(conn);
+                let record = self.slab.at_mut(conn.index());
+                if record.phase == Phase::Open
+                    && !record.flags.has(Flags::SOCKET_FULL)
+                    && record.flags.take(Flags::WANT_WRITE)
+                {
+                    handler.on_writable(self, conn);
+                }
             }
             Ok(Err(errno)) | Err(errno) => self.fail_connect(conn, errno.into()),
         }

@@ -171,6 +171,20 @@ impl<D: Default> Context<D> {
         }
     }
 
+    /// Asks for `on_writable` once everything buffered for a connection has left. False when nothing is left
+    /// to wait for, and then none follows. How a handler that passes bytes on keeps pace with a slow reader:
+    /// it pauses reading until then.
+    pub fn want_writable(&mut self, conn: ConnId) -> bool {
+        if self.output_bytes(conn) > 0 {
+            self.flush(conn);
+        }
+        let Some(record) = self.slab.get_mut(conn) else { return false };
+        let full = matches!(record.phase, Phase::Open | Phase::Connecting)
+            && record.flags.has(Flags::SOCKET_FULL);
+        record.flags.put(Flags::WANT_WRITE, full);
+        full
+    }
+
     /// Takes input again after [`Context::pause_read`].
     pub fn resume_read(&mut self, conn: ConnId) {
         if let Some(record) = self.slab.get_mut(conn)
@@ -339,9 +353,20 @@ impl<D> Context<D> {
         }
     }
 
+    /// A random number of the kernel's, fetched ahead: fit for jitter and for secrets.
+    pub fn random_u64(&mut self) -> u64 {
+        u64::from_ne_bytes(self.masks.take())
+    }
+
     /// What the loop has done since it was made.
     pub fn stats(&self) -> Stats {
         Stats { connections: self.slab.len(), ..self.stats }
+    }
+
+    /// Connections that hold buffers at present: something of theirs is cut short, waits to be sent, or waits
+    /// for an answer. All others cost their record alone.
+    pub fn buffers_lent(&self) -> usize {
+        self.slab.ids().filter(|id| self.slab.at(id.index()).spill.is_some()).count()
     }
 
     /// The configuration of the loop.

@@ -122,6 +122,8 @@ impl<H: Handler> EventLoop<H> {
         }
         cx.stats.turns += 1;
 
+        // Those left over from before; who spends its budget in this turn waits for the next.
+        let unread = std::mem::take(&mut cx.unread);
         let interrupted = polled.is_err();
         for event in self.events.iter().filter(|_| !interrupted) {
             cx.stats.events += 1;
@@ -146,7 +148,7 @@ impl<H: Handler> EventLoop<H> {
                 }
             }
         }
-        cx.leftovers(handler);
+        cx.leftovers(handler, unread);
         cx.timers_due(handler);
         cx.bury(handler);
         handler.on_tick(cx);
@@ -216,22 +218,22 @@ impl<D: Default> Context<D> {
     }
 
     /// What was left over from the turn before, or has come up in this one, and no event will announce.
-    fn leftovers<H: Handler<Data = D>>(&mut self, handler: &mut H) {
+    fn leftovers<H: Handler<Data = D>>(&mut self, handler: &mut H, unread: Vec<ConnId>) {
         if self.listeners.retry_at_ms.is_some_and(|at| at <= self.now_ms()) {
             self.listeners.feed();
         }
         for place in std::mem::take(&mut self.listeners.ready) {
             self.accept(handler, place);
         }
-        // Reading may put the same connection back; it then waits for the next turn.
-        for conn in std::mem::take(&mut self.unread) {
-            if let Some(record) = self.slab.get_mut(conn) {
-                record.flags.clear(Flags::READ_QUEUED);
+        for conn in unread {
+            if let Some(record) = self.slab.get_mut(conn)
+                && record.flags.take(Flags::READ_QUEUED)
+            {
                 // FIN may be among what was left: read until the socket says it is empty.
                 self.read(handler, conn, true);
             }
         }
-        // Answers free the requests behind them, whose answers free the next: all of this turn.
+        // Answers given this turn free the requests that wait behind them.
         for conn in std::mem::take(&mut self.resumed) {
             self.resume(handler, conn);
         }

@@ -106,6 +106,12 @@ impl<D: Default> Context<D> {
         rustix::net::getsockname(&listener.fd).ok()?.try_into().ok()
     }
 
+    /// The listeners of the loop.
+    pub fn listeners(&self) -> impl Iterator<Item = ListenerId> + '_ {
+        let open = self.listeners.places.iter().enumerate().filter(|(_, place)| place.is_some());
+        open.map(|(place, _)| ListenerId(place as u32))
+    }
+
     /// Accepts no more from a listener. Who comes waits in the kernel's backlog.
     pub fn pause_accept(&mut self, listener: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(listener.0) {
@@ -146,11 +152,22 @@ impl<D: Default> Context<D> {
             let (fd, peer) = match rustix::net::acceptfrom_with(&listener.fd, flags) {
                 Ok((fd, peer)) => (fd, peer),
                 Err(Errno::AGAIN) => return,
-                Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    return self.starve(handler, place, &errno.into());
-                }
                 // The connection died in the backlog, or the network under it did: on to the next.
-                Err(_) => continue,
+                Err(
+                    Errno::CONNABORTED
+                    | Errno::INTR
+                    | Errno::PROTO
+                    | Errno::PERM
+                    | Errno::NETDOWN
+                    | Errno::NETUNREACH
+                    | Errno::HOSTDOWN
+                    | Errno::HOSTUNREACH
+                    | Errno::NONET
+                    | Errno::NOPROTOOPT
+                    | Errno::TIMEDOUT,
+                ) => continue,
+                // No descriptors (EMFILE, ENFILE) or no memory (ENOBUFS, ENOMEM): not now.
+                Err(errno) => return self.starve(handler, place, &errno.into()),
             };
             let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
                 continue;

@@ -92,6 +92,7 @@ impl Spill {
 
 /// Spills at rest, ready to be borrowed again.
 #[derive(Debug)]
+#[expect(clippy::vec_box, reason = "they move between pool and records as pointers")]
 pub(crate) struct Pool {
     spare: Vec<Box<Spill>>,
     assemblies: Vec<Box<MessageAssembly>>,

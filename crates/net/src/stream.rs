@@ -10,6 +10,7 @@ use crate::conn::{ConnId, Flags, Phase, Protocol};
 use crate::context::{Context, Ending};
 use crate::error::{CloseReason, WriteError};
 use crate::handler::Handler;
+use crate::wheel::NEVER;
 
 /// Corked connections a turn may gather before their output leaves: so many buffers at most are borrowed
 /// for connections whose sockets are not full.
@@ -185,6 +186,7 @@ impl<D: Default> Context<D> {
             && !spill.output.is_empty()
         {
             let fd = record.fd.as_ref().expect("an open connection has a descriptor");
+            let before = spill.output.len();
             while !record.flags.has(Flags::SOCKET_FULL) && !spill.output.is_empty() {
                 self.stats.writes += 1;
                 match rustix::net::send(fd, spill.output.as_slice(), SEND) {
@@ -206,6 +208,9 @@ impl<D: Default> Context<D> {
                 }
             }
             if !spill.output.is_empty() {
+                if spill.output.len() < before && record.flags.has(Flags::OWN_DEADLINE) {
+                    self.prolong(conn);
+                }
                 return;
             }
             self.pool.settle(&mut record.spill);
@@ -587,6 +592,20 @@ impl<D: Default> Context<D> {
             Phase::Open => self.finish(conn, CloseReason::TimedOut),
             Phase::Closed | Phase::Free => {}
         }
+    }
+
+    /// A peer that takes our bytes slowly takes them: its time-out begins anew.
+    fn prolong(&mut self, conn: ConnId) {
+        let record = self.slab.at(conn.index());
+        if record.link.deadline() == NEVER {
+            return;
+        }
+        let timeout_ms = match (record.phase, record.protocol) {
+            (Phase::Draining, _) => self.config.linger_ms,
+            (_, Protocol::HttpServer) => self.limits(record.profile).keep_alive_timeout_ms,
+            _ => return,
+        };
+        self.schedule_own(conn, timeout_ms);
     }
 
     /// Starts the loop's own time-out of a connection that has just opened.

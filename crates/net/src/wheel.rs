@@ -135,14 +135,17 @@ impl Wheel {
         self.next_slot().map(|(_, start)| start)
     }
 
-    /// The occupied slot that starts first. A lower level always comes before a higher one, for an entry
-    /// sits at the level of the highest digit in which it differs from the present.
+    /// The occupied slot that starts first. Mostly of the lowest level; but while a slot of a higher level is
+    /// being emptied, what has moved down from it already does not come before what is left in it.
     fn next_slot(&self) -> Option<(usize, u64)> {
-        let level = self.occupied.iter().position(|&bits| bits != 0)?;
-        let here = self.elapsed >> (LEVEL_BITS * level as u32) & (SLOTS as u64 - 1);
-        let ahead = self.occupied[level].rotate_right(here as u32).trailing_zeros() as usize;
-        let slot = level * SLOTS + (here as usize + ahead) % SLOTS;
-        Some((slot, self.slot_start(slot)))
+        let levels = self.occupied.iter().enumerate().filter(|&(_, &bits)| bits != 0);
+        let first = levels.map(|(level, bits)| {
+            let here = self.elapsed >> (LEVEL_BITS * level as u32) & (SLOTS as u64 - 1);
+            let ahead = bits.rotate_right(here as u32).trailing_zeros() as usize;
+            let slot = level * SLOTS + (here as usize + ahead) % SLOTS;
+            (slot, self.slot_start(slot))
+        });
+        first.min_by_key(|&(_, start)| start)
     }
 
     /// The first tick of a slot. Slots of a level lie within the present slot of the level above.
@@ -254,6 +257,19 @@ mod tests {
         wheel.schedule(&mut links, 0, 3);
         assert_eq!(wheel.pop(&mut links, 5000), None);
         assert_eq!(wheel.pop(&mut links, 5001), Some(0));
+    }
+
+    /// A slot of level 1 starts at 64 and holds what is due then and what is due a tick later. Once the first
+    /// had been handed out, the one that had moved down to level 0 hid the one still waiting.
+    #[test]
+    fn what_moved_down_does_not_hide_what_is_due() {
+        let (mut wheel, mut links) = (Wheel::new(), entries(3));
+        for (index, deadline) in [(0, 64), (1, 64), (2, 65)] {
+            wheel.schedule(&mut links, index, deadline);
+        }
+        let due: Vec<_> = std::iter::from_fn(|| wheel.pop(&mut links, 64)).collect();
+        assert_eq!(due, [1, 0]);
+        assert_eq!(wheel.pop(&mut links, 65), Some(2));
     }
 
     #[test]

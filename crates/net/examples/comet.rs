@@ -1,0 +1,37 @@
+//! Holds each request a random while, then answers it: `cargo run --example comet [ADDR] [MIN_MS] [MAX_MS]`.
+//! A held request costs its connection's record and a place in the wheel.
+
+use dunlin_net::http::{Request, Response};
+use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig};
+
+struct Comet {
+    hold_ms: std::ops::RangeInclusive<u64>,
+}
+
+impl Handler for Comet {
+    type Data = ();
+
+    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
+        let (min, max) = (*self.hold_ms.start(), *self.hold_ms.end());
+        let hold_ms = min + cx.random_u64() % (max - min + 1);
+        cx.set_deadline(conn, Some(cx.now_ms() + hold_ms));
+    }
+
+    fn on_deadline(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        if cx.respond(conn, &Response::text("time is up\n")).is_err() {
+            cx.abort(conn);
+        }
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let argument = |at: usize, default| arguments.get(at).map_or(default, String::as_str);
+    let addr = argument(0, "127.0.0.1:7003").parse().expect("address:port");
+    let [min, max] = [argument(1, "30000"), argument(2, "90000")].map(|ms| ms.parse().unwrap_or(0));
+    let mut event_loop = EventLoop::new(LoopConfig::default())?;
+    let cx = event_loop.context();
+    let listener = cx.listen(addr, &ListenConfig::http())?;
+    println!("listening on {}", cx.listener_addr(listener).expect("it listens"));
+    event_loop.run(&mut Comet { hold_ms: min..=max.max(min) })
+}

@@ -1,0 +1,30 @@
+//! Answers every request with a greeting: `cargo run --example hello_http [ADDR]`, then
+//! `curl http://127.0.0.1:7001/you`.
+
+use dunlin_net::http::{Request, Response};
+use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig};
+
+struct Hello;
+
+impl Handler for Hello {
+    type Data = ();
+
+    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
+        let text = match request.path {
+            "/" => "hello, world\n".to_owned(),
+            path => format!("hello, {}\n", path.trim_start_matches('/')),
+        };
+        if cx.respond(conn, &Response::text(&text)).is_err() {
+            cx.abort(conn); // it asks without reading the answers
+        }
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:7001".into());
+    let mut event_loop = EventLoop::new(LoopConfig::default())?;
+    let cx = event_loop.context();
+    let listener = cx.listen(addr.parse().expect("address:port"), &ListenConfig::http())?;
+    println!("listening on {}", cx.listener_addr(listener).expect("it listens"));
+    event_loop.run(&mut Hello)
+}

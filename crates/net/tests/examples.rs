@@ -1,0 +1,131 @@
+//! Every example, run as a person would run it.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Lines};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use support::Peer;
+
+struct Example {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Example {
+    fn run(name: &str, arguments: &[&str]) -> Example {
+        // Cargo builds the examples of a package with its tests, beside them.
+        let mut path: PathBuf = std::env::current_exe().unwrap();
+        path.pop();
+        path.pop();
+        path.extend(["examples", name]);
+        let mut command = Command::new(&path);
+        let mut child =
+            command.args(arguments).stdout(Stdio::piped()).spawn().unwrap_or_else(|error| {
+                panic!("{}: {error}; cargo test builds it unless told --test", path.display())
+            });
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Example { child, lines }
+    }
+
+    fn says(&mut self) -> String {
+        self.lines.next().expect("it has more to say").unwrap()
+    }
+
+    fn addr(&mut self) -> String {
+        self.says().strip_prefix("listening on ").expect("its address first").to_owned()
+    }
+
+    fn ends(&mut self) {
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn echo() {
+    let mut echo = Example::run("echo", &["127.0.0.1:0"]);
+    let mut peer = Peer::connect(echo.addr().parse().unwrap());
+    peer.says("hello").hears("hello");
+    // More than the socket and the bound on being behind hold: it stops reading, not remembering.
+    let mut writer = peer.stream.try_clone().unwrap();
+    let block = vec![b'x'; 8 << 20];
+    let sent = block.clone();
+    let writing =
+        std::thread::spawn(move || std::io::Write::write_all(&mut writer, &sent).unwrap());
+    let mut heard = vec![0; block.len()];
+    std::io::Read::read_exact(&mut peer.stream, &mut heard).unwrap();
+    assert!(heard == block);
+    writing.join().unwrap();
+    peer.finishes().hears_the_end();
+}
+
+#[test]
+fn hello_http() {
+    let mut hello = Example::run("hello_http", &["127.0.0.1:0"]);
+    let mut peer = Peer::connect(hello.addr().parse().unwrap());
+    for (path, body) in [("/", "hello, world\n"), ("/you", "hello, you\n")] {
+        peer.says(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        assert_eq!(peer.hears_response().1, body);
+    }
+}
+
+#[test]
+fn comet() {
+    let mut comet = Example::run("comet", &["127.0.0.1:0", "1", "30"]);
+    let addr = comet.addr().parse().unwrap();
+    let mut peers: Vec<Peer> = (0..100).map(|_| Peer::connect(addr)).collect();
+    for round in 0..2 {
+        for peer in &mut peers {
+            peer.says(format!("GET /{round} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        }
+        for peer in &mut peers {
+            let (head, body) = peer.hears_response();
+            assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+            assert_eq!(body, "time is up\n");
+        }
+    }
+}
+
+#[test]
+fn timer() {
+    let mut timer = Example::run("timer", &[]);
+    let mut lines: Vec<String> = (0..4).map(|_| timer.says()).collect();
+    lines.sort();
+    assert_eq!(lines, ["beat 1", "beat 2", "beat 3", "once"]);
+    let pid = rustix::process::Pid::from_child(&timer.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(timer.says(), "signal 2 after 3 beats");
+    timer.ends();
+}
+
+#[test]
+fn clients_of_hello_http_and_websocket() {
+    let mut hello = Example::run("hello_http", &["127.0.0.1:0"]);
+    let mut echo = Example::run("websocket", &["127.0.0.1:0"]);
+    let mut clients = Example::run("clients", &[&hello.addr(), &echo.addr()]);
+    let mut lines: Vec<String> = (0..4).map(|_| clients.says()).collect();
+    lines.sort();
+    assert_eq!(
+        lines,
+        ["closed here", "closed here", "http: 200 hello, client", "websocket: hello, yourself"]
+    );
+    clients.ends();
+}
+
+#[test]
+fn no_example_is_longer_than_forty_lines() {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+    for entry in std::fs::read_dir(examples).unwrap() {
+        let path = entry.unwrap().path();
+        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= 40, "{} has {lines} lines", path.display());
+    }
+}

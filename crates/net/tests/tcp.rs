@@ -1,0 +1,437 @@
+//! Raw TCP: dialogues, half-close, slow readers, limits, time-outs.
+
+mod support;
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use dunlin_net::{
+    Admit, CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, ListenConfig,
+    ListenerId, LoopConfig, WriteError,
+};
+use support::{PATIENCE, Peer, run, run_with};
+
+/// Sends back what it is sent and tells what befell it.
+struct Echo {
+    story: Sender<Event>,
+    finish_with_peer: bool,
+    admit: Admit,
+}
+
+#[derive(Debug, PartialEq)]
+enum Event {
+    Open,
+    Eof,
+    Closed(CloseReason),
+    Deadline,
+}
+
+fn echo() -> (Echo, Receiver<Event>) {
+    let (story, told) = channel();
+    (Echo { story, finish_with_peer: true, admit: Admit::Accept }, told)
+}
+
+impl Handler for Echo {
+    type Data = u32;
+
+    fn on_accept(&mut self, _: &mut Context<u32>, _: ListenerId, peer: SocketAddr) -> Admit {
+        assert!(peer.ip().is_loopback());
+        self.admit
+    }
+
+    fn on_open(&mut self, cx: &mut Context<u32>, conn: ConnId) {
+        *cx.data(conn).unwrap() = 7;
+        self.story.send(Event::Open).unwrap();
+    }
+
+    fn on_data(&mut self, cx: &mut Context<u32>, conn: ConnId, bytes: &[u8]) {
+        match bytes {
+            b"close" => cx.close(conn),
+            b"abort" => cx.abort(conn),
+            b"bye" => {
+                cx.write(conn, b"bye").unwrap();
+                cx.shutdown_write(conn);
+                assert_eq!(cx.write(conn, b"more"), Err(WriteError::OutOfTurn));
+            }
+            b"remind me" => cx.set_deadline(conn, Some(cx.now_ms() + 5)),
+            bytes => cx.write(conn, bytes).unwrap(),
+        }
+    }
+
+    fn on_eof(&mut self, cx: &mut Context<u32>, conn: ConnId) {
+        let _ = self.story.send(Event::Eof);
+        if self.finish_with_peer {
+            cx.close(conn);
+        } else {
+            cx.write(conn, b"you have finished, I have not").unwrap();
+            cx.close(conn);
+        }
+    }
+
+    fn on_deadline(&mut self, cx: &mut Context<u32>, conn: ConnId) {
+        assert_eq!(cx.deadline(conn), None);
+        let _ = self.story.send(Event::Deadline);
+        cx.write(conn, b"now").unwrap();
+    }
+
+    fn on_close(&mut self, cx: &mut Context<u32>, conn: ConnId, data: u32, why: CloseReason) {
+        assert_eq!(data, 7, "the data comes back");
+        assert_eq!(cx.data(conn), None);
+        assert_eq!(cx.write(conn, b"too late"), Err(WriteError::Stale));
+        let _ = self.story.send(Event::Closed(why));
+    }
+}
+
+#[test]
+fn a_dialogue_and_an_orderly_end() {
+    let (handler, told) = echo();
+    let server = run(handler, ListenConfig::tcp());
+    let mut peer = server.connect();
+    peer.says("hello").hears("hello").says("again").hears("again");
+    peer.finishes().hears_the_end();
+    for event in [Event::Open, Event::Eof, Event::Closed(CloseReason::Local)] {
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(event));
+    }
+    server.until(|_, cx| cx.stats().connections == 0);
+}
+
+#[test]
+fn a_peer_that_finished_still_hears_the_answer() {
+    let (mut handler, _told) = echo();
+    handler.finish_with_peer = false;
+    let server = run(handler, ListenConfig::tcp());
+    let mut peer = server.connect();
+    peer.says("hello").finishes();
+    assert_eq!(peer.hears_the_rest(), "helloyou have finished, I have not");
+}
+
+#[test]
+fn the_server_finishes_first_and_still_hears() {
+    let (handler, told) = echo();
+    let server = run(handler, ListenConfig::tcp());
+    let mut peer = server.connect();
+    peer.says("bye").hears("bye").hears_the_end();
+    peer.finishes();
+    for event in [Event::Open, Event::Eof, Event::Closed(CloseReason::Local)] {
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(event));
+    }
+}
+
+#[test]
+fn close_sends_fin_abort_sends_a_reset() {
+    let (handler, told) = echo();
+    let server = run(handler, ListenConfig::tcp());
+
+    let mut peer = server.connect();
+    peer.says("close").hears_the_end();
+    // Closed and not yet finished by us: what we still say meets no reset.
+    peer.says("are you there?").finishes();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Open));
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Closed(CloseReason::Local)));
+    server.until(|_, cx| cx.stats().connections == 0);
+
+    let mut peer = server.connect();
+    peer.says("abort");
+    let error = peer.stream.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Open));
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Closed(CloseReason::Aborted)));
+}
+
+#[test]
+fn a_peer_that_vanishes_is_a_reset() {
+    let (handler, told) = echo();
+    let server = run(handler, ListenConfig::tcp());
+    let peer = server.connect();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Open));
+    socket2::SockRef::from(&peer.stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(peer);
+    let closed = told.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(closed, Event::Closed(CloseReason::Io(std::io::ErrorKind::ConnectionReset)));
+}
+
+#[test]
+fn accepted_sockets_do_not_delay() {
+    let (handler, _told) = echo();
+    let server = run(handler, ListenConfig::tcp());
+    server.connect().says("x").hears("x");
+    let delays = server.ask(|_, cx| {
+        let delays = cx.connections().map(|conn| {
+            let socket = cx.descriptor(conn).unwrap();
+            !socket2::SockRef::from(&socket).tcp_nodelay().unwrap()
+        });
+        delays.collect::<Vec<_>>()
+    });
+    assert!(delays.iter().all(|delays| !delays), "Linux hands TCP_NODELAY down from the listener");
+}
+
+#[test]
+fn refused_connections_are_closed_unheard() {
+    let (mut handler, told) = echo();
+    handler.admit = Admit::Refuse;
+    let server = run(handler, ListenConfig::tcp());
+    let mut refused = server.connect();
+    // FIN or, had it said something, a reset: nothing is heard in either case.
+    assert!(matches!(refused.stream.read(&mut [0]), Ok(0) | Err(_)));
+    assert_eq!(server.ask(|_, cx| cx.stats().refused), 1);
+    assert!(told.try_recv().is_err());
+}
+
+#[test]
+fn a_full_loop_refuses() {
+    let (handler, _told) = echo();
+    let config = LoopConfig { connections_max: 1, ..LoopConfig::default() };
+    let server = run_with(handler, config, ListenConfig::tcp());
+    let mut first = server.connect();
+    first.says("x").hears("x");
+    let mut second = server.connect();
+    assert!(matches!(second.stream.read(&mut [0]), Ok(0) | Err(_)));
+    first.says("y").hears("y").finishes().hears_the_end();
+    server.until(|_, cx| cx.stats().connections == 0);
+    server.connect().says("z").hears("z");
+}
+
+#[test]
+fn a_paused_listener_lets_them_wait() {
+    let (mut handler, told) = echo();
+    handler.admit = Admit::Pause;
+    let server = run(handler, ListenConfig::tcp());
+    let mut first = server.connect();
+    first.says("x").hears("x");
+    let mut second = server.connect();
+    second.says("y");
+    // The loop has turned several times since; nobody else was let in.
+    for _ in 0..3 {
+        assert_eq!(server.ask(|_, cx| cx.stats().accepted), 1);
+    }
+    server.ask(|handler, cx| {
+        handler.admit = Admit::Accept;
+        let listener = cx.listeners().next().unwrap();
+        cx.resume_accept(listener);
+    });
+    second.hears("y");
+    assert_eq!(told.try_iter().filter(|event| *event == Event::Open).count(), 2);
+}
+
+#[test]
+fn a_deadline_passes_once() {
+    let (handler, told) = echo();
+    let server = run(handler, ListenConfig::tcp());
+    server.connect().says("remind me").hears("now");
+    assert_eq!(told.iter().take(2).collect::<Vec<_>>(), [Event::Open, Event::Deadline]);
+}
+
+#[test]
+fn who_says_nothing_for_the_idle_time_is_closed() {
+    let (handler, told) = echo();
+    let mut listen = ListenConfig::tcp();
+    listen.limits.idle_timeout_ms = 20;
+    let server = run(handler, listen);
+    server.connect().hears_the_end();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Open));
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Closed(CloseReason::TimedOut)));
+    assert_eq!(server.ask(|_, cx| cx.stats().timed_out), 1);
+}
+
+/// Writes as much as it may to whoever connects, and counts.
+#[derive(Default)]
+struct Flood {
+    taken: usize,
+    refused: usize,
+    writable: usize,
+    direct: bool,
+}
+
+const FLOOD_BYTES: usize = 8 << 20;
+const BLOCK: [u8; 10_000] = [b'x'; 10_000];
+
+impl Flood {
+    fn pour(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        while self.taken < FLOOD_BYTES {
+            if self.direct {
+                let slices = [IoSlice::new(&BLOCK[..3000]), IoSlice::new(&BLOCK[3000..])];
+                let taken = cx.try_write_slices(conn, &slices).unwrap();
+                self.taken += taken;
+                if taken < BLOCK.len() {
+                    assert_eq!(cx.try_write_slices(conn, &slices), Ok(0), "full is full");
+                    return;
+                }
+            } else {
+                match cx.write(conn, &BLOCK) {
+                    Ok(()) => self.taken += BLOCK.len(),
+                    Err(error) => {
+                        assert_eq!(error, WriteError::Full);
+                        self.refused += 1;
+                        assert!(cx.output_bytes(conn) <= 100_000, "bounded");
+                        return;
+                    }
+                }
+            }
+        }
+        cx.close(conn);
+    }
+}
+
+impl Handler for Flood {
+    type Data = ();
+
+    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.pour(cx, conn);
+    }
+
+    fn on_writable(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.writable += 1;
+        self.pour(cx, conn);
+    }
+}
+
+#[test]
+fn a_slow_reader_is_waited_for_and_misses_nothing() {
+    for direct in [false, true] {
+        let mut listen = ListenConfig::tcp();
+        listen.limits.output_bytes_max = 100_000;
+        let server = run(Flood { direct, ..Flood::default() }, listen);
+        let mut peer = server.connect();
+        // It fills up before anybody reads.
+        server.until(move |flood, _| if direct { flood.taken > 0 } else { flood.refused > 0 });
+        let mut heard = 0;
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            match peer.stream.read(&mut buffer).unwrap() {
+                0 => break,
+                bytes => heard += bytes,
+            }
+        }
+        let (taken, writable) = server.ask(|flood, _| (flood.taken, flood.writable));
+        assert_eq!(heard, taken);
+        assert!(heard >= FLOOD_BYTES && writable > 0);
+        server.until(|_, cx| cx.stats().buffered_bytes == 0);
+    }
+}
+
+/// A client that says its lines and keeps what it hears.
+#[derive(Default)]
+struct Client {
+    events: VecDeque<String>,
+    heard: Vec<u8>,
+}
+
+impl Handler for Client {
+    type Data = u8;
+
+    fn on_open(&mut self, cx: &mut Context<u8>, conn: ConnId) {
+        self.events.push_back("open".into());
+        cx.write(conn, b", world").unwrap();
+        cx.shutdown_write(conn);
+    }
+
+    fn on_connect_failed(
+        &mut self,
+        _: &mut Context<u8>,
+        _: ConnId,
+        data: u8,
+        error: &std::io::Error,
+    ) {
+        self.events.push_back(format!("failed {data}: {:?}", error.kind()));
+    }
+
+    fn on_data(&mut self, _: &mut Context<u8>, _: ConnId, bytes: &[u8]) {
+        self.heard.extend_from_slice(bytes);
+    }
+
+    fn on_close(&mut self, _: &mut Context<u8>, _: ConnId, _: u8, why: CloseReason) {
+        self.events.push_back(format!("closed: {why}"));
+    }
+}
+
+fn turn_until(event_loop: &mut EventLoop<Client>, client: &mut Client, ends: usize) {
+    let begun = std::time::Instant::now();
+    while client.events.iter().filter(|event| !event.starts_with("open")).count() < ends {
+        event_loop.turn(client, Some(PATIENCE)).unwrap();
+        assert!(begun.elapsed() < PATIENCE);
+    }
+}
+
+#[test]
+fn a_client_connects_writes_early_and_half_closes() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
+    let mut client = Client::default();
+    let cx = event_loop.context();
+    let from = Some("127.0.0.7:0".parse().unwrap());
+    let config = ConnectConfig { from, ..ConnectConfig::tcp() };
+    let conn = cx.connect(listener.local_addr().unwrap(), &config).unwrap();
+    cx.write(conn, b"hello").unwrap();
+
+    let server = std::thread::spawn(move || {
+        let (stream, peer) = listener.accept().unwrap();
+        assert_eq!(peer.ip().to_string(), "127.0.0.7");
+        let mut server = Peer::from(stream);
+        assert_eq!(server.hears_the_rest(), "hello, world", "FIN behind the last byte");
+        server.says("goodbye");
+    });
+    turn_until(&mut event_loop, &mut client, 1);
+    server.join().unwrap();
+    assert_eq!(client.heard, b"goodbye");
+    assert_eq!(client.events, ["open", "closed: closed here"]);
+}
+
+#[test]
+fn a_refused_connect_and_one_that_takes_too_long() {
+    let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
+    let mut client = Client::default();
+
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let conn = event_loop.context().connect(nobody, &ConnectConfig::tcp()).unwrap();
+    *event_loop.context().data(conn).unwrap() = 1;
+    turn_until(&mut event_loop, &mut client, 1);
+    assert_eq!(client.events, ["failed 1: ConnectionRefused"]);
+
+    // A listener with a full backlog does not answer.
+    let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    full.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+    full.listen(0).unwrap();
+    let addr = full.local_addr().unwrap().as_socket().unwrap();
+    let config = ConnectConfig { timeout_ms: 50, ..ConnectConfig::tcp() };
+    let mut filled = client.events.len();
+    while filled < 3 {
+        for _ in 0..4 {
+            event_loop.context().connect(addr, &config).unwrap();
+        }
+        turn_until(&mut event_loop, &mut client, filled + 1);
+        filled += 2;
+    }
+    assert!(client.events.contains(&"failed 0: TimedOut".to_owned()), "{:?}", client.events);
+}
+
+#[test]
+fn a_firehose_does_not_starve_the_others() {
+    let (handler, _told) = echo();
+    let config = LoopConfig {
+        receive_bytes: 4096,
+        read_budget_bytes: 8192,
+        buffered_bytes_max: 64 << 20,
+        ..LoopConfig::default()
+    };
+    let mut listen = ListenConfig::tcp();
+    listen.limits.output_bytes_max = 32 << 20;
+    let server = run_with(handler, config, listen);
+    let mut firehose = server.connect();
+    let mut reader = firehose.stream.try_clone().unwrap();
+    let pouring = std::thread::spawn(move || {
+        let block = vec![b'f'; 1 << 20];
+        for _ in 0..8 {
+            firehose.stream.write_all(&block).unwrap();
+        }
+    });
+    let mut modest = server.connect();
+    for _ in 0..20 {
+        modest.says("me too").hears("me too");
+    }
+    let mut all = vec![0; 8 << 20];
+    reader.read_exact(&mut all).unwrap();
+    assert!(all.iter().all(|&byte| byte == b'f'));
+    pouring.join().unwrap();
+}
