@@ -15,4 +15,5 @@
 
 pub mod http1;
 pub mod sse;
+mod token;
 pub mod websocket;

@@ -2,6 +2,7 @@
 
 use super::header::trim;
 use super::{Error, Limits};
+use crate::token::is_token;
 
 /// The most bytes of one chunk-size line, its extension and line end included.
 const SIZE_LINE_BYTES_MAX: usize = 1024;
@@ -198,7 +199,7 @@ impl ChunkedDecoder {
         self.spend(line.len() + 2).ok_or(Error::TrailersTooLong)?;
         let colon = line.iter().position(|&byte| byte == b':').ok_or(Error::Trailer)?;
         let (name, value) = (&line[..colon], trim(&line[colon + 1..]));
-        if name.is_empty() || !name.iter().all(is_token_byte) || !value.iter().all(is_text_byte) {
+        if !is_token(name) || !value.iter().all(is_text_byte) {
             return Err(Error::Trailer);
         }
         let name = str::from_utf8(name).map_err(|_| Error::Trailer)?;
@@ -242,8 +243,4 @@ fn is_extension_begun(extension: &[u8]) -> bool {
 
 fn is_text_byte(byte: &u8) -> bool {
     matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
-}
-
-pub(super) fn is_token_byte(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }

@@ -3,6 +3,7 @@
 use super::body::BodyDecoder;
 use super::header::{Coding, HeaderSlots, Headers, Semantics, has_bare_lf};
 use super::{Decoded, Error, Limits, Method, Version};
+use crate::token::is_authority;
 
 /// The head of a request, borrowed from the bytes it was decoded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,11 +189,11 @@ impl<'a> Target<'a> {
 
     fn of_path(path: &'a str, authority: Option<&'a str>) -> Result<Target<'a>, Error> {
         // A fragment never leaves the user agent (RFC 9110 §4.2.5).
-        if path.contains('#') {
+        if path.bytes().fold(false, |found, byte| found | (byte == b'#')) {
             return Err(Error::Target);
         }
-        let (path, query) = match path.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
+        let (path, query) = match path.bytes().position(|byte| byte == b'?') {
+            Some(at) => (&path[..at], Some(&path[at + 1..])),
             None => (path, None),
         };
         Ok(Target { path: if path.is_empty() { "/" } else { path }, query, authority })
@@ -206,8 +207,7 @@ fn strip_scheme<'a>(target: &'a str, scheme: &str) -> Option<&'a str> {
 
 /// `host [ ":" port ]` without user information (RFC 3986 §3.2.2); may be empty.
 fn authority(value: &[u8]) -> Result<&str, Error> {
-    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte);
-    if !value.iter().all(allowed) {
+    if !is_authority(value) {
         return Err(Error::Host);
     }
     str::from_utf8(value).map_err(|_| Error::Host)

@@ -1,6 +1,7 @@
 //! Encoders of heads: one that cannot produce a message whose framing contradicts itself.
 
 use super::{Version, reason_phrase};
+use crate::token::{is_token, is_token_byte};
 
 /// The interim response that a client with `Expect: 100-continue` waits for.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -124,7 +125,7 @@ impl<'o> RequestWriter<'o> {
     /// Begins a request. Bytes that cannot stand in a request line (white space, controls) are
     /// percent-encoded in the target and left out of the method.
     pub fn new(out: &'o mut Vec<u8>, method: &str, target: &str, host: &str) -> Self {
-        out.extend(method.bytes().filter(super::chunk::is_token_byte));
+        out.extend(method.bytes().filter(is_token_byte));
         out.push(b' ');
         for byte in target.bytes() {
             if matches!(byte, b'!'..=b'~') {
@@ -178,8 +179,12 @@ impl<'o> RequestWriter<'o> {
 
 /// Appends one header line that is one line, whatever the value holds.
 pub(crate) fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
-    debug_assert!(!name.is_empty() && name.bytes().all(|byte| super::chunk::is_token_byte(&byte)));
-    out.extend(name.bytes().filter(super::chunk::is_token_byte));
+    debug_assert!(is_token(name.as_bytes()), "{name:?} is no header name");
+    if is_token(name.as_bytes()) {
+        out.extend_from_slice(name.as_bytes());
+    } else {
+        out.extend(name.bytes().filter(is_token_byte));
+    }
     out.extend_from_slice(b": ");
     let begin = out.len();
     out.extend_from_slice(value);

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use super::super::Role;
 use crate::http1::Headers;
+use crate::token::is_token;
 
 /// The largest window, and the one in force when nothing else is agreed on: 32 KiB.
 pub const WINDOW_BITS_MAX: u8 = 15;
@@ -23,7 +24,7 @@ const CLIENT_MAX_WINDOW_BITS: &str = "client_max_window_bits";
 /// What one end is willing to do.
 ///
 /// A context that is taken over from message to message compresses better and costs each connection a
-/// window of its own, on both ends: some 256 KiB where it compresses and 40 KiB where it decompresses.
+/// window of its own, on both ends: some 300 KiB where it compresses and 40 KiB where it decompresses.
 /// Without, one compressor serves all connections of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeflateConfig {
@@ -371,8 +372,7 @@ fn split_unquoted<'a>(
 
 fn token(bytes: &[u8]) -> Result<&str, ExtensionsError> {
     let bytes = bytes.trim_ascii();
-    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    if bytes.is_empty() || !bytes.iter().all(allowed) {
+    if !is_token(bytes) {
         return Err(ExtensionsError);
     }
     str::from_utf8(bytes).map_err(|_| ExtensionsError)

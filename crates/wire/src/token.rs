@@ -1,0 +1,39 @@
+//! Classes of bytes that HTTP's grammar is made of, as tables: heads are judged byte by byte.
+
+/// Bytes of a token (RFC 9110 §5.6.2): names of methods, headers, codings and extensions.
+const TOKEN: [bool; 256] = class(b"!#$%&'*+-.^_`|~");
+
+/// Bytes of a host with port (RFC 3986 §3.2.2), user information left out.
+const AUTHORITY: [bool; 256] = class(b"-._~%!$&'()*+,;=:[]");
+
+#[inline]
+pub(crate) fn is_token_byte(byte: &u8) -> bool {
+    TOKEN[usize::from(*byte)]
+}
+
+/// True for at least one byte, all of them a token's.
+#[inline]
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(is_token_byte)
+}
+
+#[inline]
+pub(crate) fn is_authority(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| AUTHORITY[usize::from(*byte)])
+}
+
+/// Letters, digits and some others.
+const fn class(others: &[u8]) -> [bool; 256] {
+    let mut class = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        class[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let mut index = 0;
+    while index < others.len() {
+        class[others[index] as usize] = true;
+        index += 1;
+    }
+    class
+}
