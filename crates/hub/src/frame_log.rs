@@ -4,6 +4,8 @@
 //! behind the other into a chunk, so that a burst which a session gets whole is one range: one
 //! contiguous slice, one `send`.
 
+use std::sync::Arc;
+
 use crate::encode::ENCODINGS_MAX;
 
 /// Bytes after which a chunk is left for the next one.
@@ -38,20 +40,29 @@ impl Range {
     }
 }
 
-/// What overflow policies know of a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct FrameMeta {
-    /// Local channel and its life; meaningless when `kind` is `Kept`.
-    pub(crate) channel: u32,
-    pub(crate) life: u32,
+/// What overflow policies are to know of a frame.
+#[derive(Clone, Copy)]
+pub(crate) struct Label<'a> {
+    pub(crate) kind: FrameKind,
     /// Hash of the publication's key; of a mark, how many publications it stands for.
     pub(crate) key: u32,
-    pub(crate) kind: FrameKind,
+    /// Whose publication it is, or whose mark. Outlives the channel's record: what waits is
+    /// sent, or told missing, after the subscription is over.
+    pub(crate) channel: Option<&'a Arc<str>>,
 }
 
-impl FrameMeta {
-    pub(crate) const KEPT: Self = Self { channel: 0, life: 0, key: 0, kind: FrameKind::Kept };
+impl Label<'_> {
+    pub(crate) const KEPT: Self = Self { kind: FrameKind::Kept, key: 0, channel: None };
     const REST: Self = Self { kind: FrameKind::Rest, ..Self::KEPT };
+}
+
+/// A frame, or what is left of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub(crate) range: Range,
+    pub(crate) label: Label<'a>,
+    /// Nothing of it has been sent.
+    pub(crate) whole: bool,
 }
 
 impl FrameKind {
@@ -84,14 +95,21 @@ pub(crate) enum FrameKind {
 #[derive(Clone, Copy)]
 struct Frame {
     end: u32,
-    meta: FrameMeta,
+    /// Index into the chunk's channels, or [`NO_CHANNEL`].
+    channel: u32,
+    key: u32,
+    kind: FrameKind,
 }
+
+const NO_CHANNEL: u32 = u32::MAX;
 
 #[derive(Default)]
 struct Chunk {
     bytes: Vec<u8>,
     /// In order; a frame begins where the one before it ends.
     frames: Vec<Frame>,
+    /// Names that frames refer to, each once as long as nothing comes between.
+    channels: Vec<Arc<str>>,
     /// Ranges that point here.
     refs: u64,
     /// A lane writes into it.
@@ -100,7 +118,26 @@ struct Chunk {
 
 impl Chunk {
     fn memory(&self) -> usize {
-        self.bytes.capacity() + self.frames.capacity() * size_of::<Frame>()
+        self.bytes.capacity()
+            + self.frames.capacity() * size_of::<Frame>()
+            + self.channels.capacity() * size_of::<Arc<str>>()
+    }
+
+    /// Notes that a frame ends here.
+    fn end_frame(&mut self, label: Label<'_>) {
+        let channel = label.channel.map_or(NO_CHANNEL, |channel| {
+            if self.channels.last().is_none_or(|last| !Arc::ptr_eq(last, channel)) {
+                self.channels.push(Arc::clone(channel));
+            }
+            self.channels.len() as u32 - 1
+        });
+        let Label { kind, key, .. } = label;
+        self.frames.push(Frame { end: self.bytes.len() as u32, channel, key, kind });
+    }
+
+    fn label(&self, frame: &Frame) -> Label<'_> {
+        let channel = self.channels.get(frame.channel as usize);
+        Label { kind: frame.kind, key: frame.key, channel }
     }
 
     fn clear(&mut self) {
@@ -108,6 +145,8 @@ impl Chunk {
         self.frames.clear();
         self.bytes.shrink_to(CHUNK_BYTES);
         self.frames.shrink_to(CHUNK_BYTES / size_of::<Frame>());
+        self.channels.clear();
+        self.channels.shrink_to(CHUNK_BYTES / size_of::<Frame>());
     }
 }
 
@@ -142,7 +181,7 @@ impl FrameLog {
         &mut self,
         lane: usize,
         estimate: usize,
-        meta: FrameMeta,
+        label: Label<'_>,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Option<Range> {
         let index = self.chunk_for(lane, estimate);
@@ -153,7 +192,7 @@ impl FrameLog {
         let end = chunk.bytes.len();
         assert!(end >= start, "an encoder only appends");
         if end > start {
-            chunk.frames.push(Frame { end: end as u32, meta });
+            chunk.end_frame(label);
         }
         self.memory += chunk.memory();
         self.memory -= before;
@@ -164,16 +203,13 @@ impl FrameLog {
     /// taken.
     pub(crate) fn relocate(&mut self, ranges: &[Range]) -> Range {
         let length: usize = ranges.iter().map(|range| range.len() as usize).sum();
-        let mut bytes = Vec::with_capacity(length);
-        let mut frames = Vec::new();
+        let mut chunk = Chunk { bytes: Vec::with_capacity(length), refs: 1, ..Chunk::default() };
         for range in ranges {
-            for (part, meta, whole) in self.frames(*range) {
-                bytes.extend_from_slice(self.bytes(part));
-                let meta = if whole { meta } else { FrameMeta::REST };
-                frames.push(Frame { end: bytes.len() as u32, meta });
+            for part in self.parts(*range) {
+                chunk.bytes.extend_from_slice(self.bytes(part.range));
+                chunk.end_frame(if part.whole { part.label } else { Label::REST });
             }
         }
-        let chunk = Chunk { bytes, frames, refs: 1, current: false };
         self.ranges += 1;
         self.memory += chunk.memory();
         let index = self.vacant();
@@ -187,19 +223,17 @@ impl FrameLog {
 
     /// The frames in a range, oldest first, and whether each is whole. Only a range's first frame
     /// can be cut, by having been sent in part.
-    pub(crate) fn frames(
-        &self,
-        range: Range,
-    ) -> impl DoubleEndedIterator<Item = (Range, FrameMeta, bool)> + '_ {
-        let frames = &self.chunks[range.chunk as usize].frames;
+    pub(crate) fn parts(&self, range: Range) -> impl Iterator<Item = Part<'_>> {
+        let chunk = &self.chunks[range.chunk as usize];
+        let frames = &chunk.frames;
         let first = frames.partition_point(|frame| frame.end <= range.start);
         let last = frames.partition_point(|frame| frame.end <= range.end);
         (first..last).map(move |at| {
             let begin = if at == 0 { 0 } else { frames[at - 1].end };
             let start = begin.max(range.start);
-            let part = Range { chunk: range.chunk, start, end: frames[at].end };
-            let meta = frames[at].meta;
-            (part, meta, start == begin && meta.kind != FrameKind::Rest)
+            let range = Range { chunk: range.chunk, start, end: frames[at].end };
+            let label = chunk.label(&frames[at]);
+            Part { range, label, whole: start == begin && label.kind != FrameKind::Rest }
         })
     }
 
@@ -278,7 +312,7 @@ mod tests {
     use super::*;
 
     fn put(log: &mut FrameLog, lane: usize, text: &[u8]) -> Range {
-        log.append(lane, text.len(), FrameMeta::KEPT, |out| out.extend_from_slice(text))
+        log.append(lane, text.len(), Label::KEPT, |out| out.extend_from_slice(text))
             .expect("something was written")
     }
 
@@ -293,7 +327,7 @@ mod tests {
         let both = Range { end: two.end, ..one };
         assert_eq!(log.bytes(both), b"onetwo");
         let cut = Range { start: 1, ..both };
-        let frames: Vec<_> = log.frames(cut).map(|(part, _, whole)| (part.start, whole)).collect();
+        let frames: Vec<_> = log.parts(cut).map(|part| (part.range.start, part.whole)).collect();
         assert_eq!(frames, [(1, false), (3, true)]);
     }
 
@@ -347,7 +381,7 @@ mod tests {
         let own = log.relocate(&[Range { start: 1, ..one }, two]);
         log.release(one.chunk, 1);
         assert_eq!(log.bytes(own), b"netwo");
-        let frames: Vec<_> = log.frames(own).map(|(part, _, whole)| (part.end, whole)).collect();
+        let frames: Vec<_> = log.parts(own).map(|part| (part.range.end, part.whole)).collect();
         assert_eq!(frames, [(2, false), (5, true)], "it still knows what was cut");
         log.release(own.chunk, 1);
         assert_eq!(log.ranges(), 0);

@@ -163,7 +163,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame_log::FrameMeta;
+    use crate::frame_log::Label;
 
     #[test]
     fn an_idle_outbox_is_24_bytes() {
@@ -175,7 +175,7 @@ mod tests {
         let mut log = FrameLog::new();
         let mut outbox = Outbox::default();
         for n in 0..100u8 {
-            let range = log.append(0, 10, FrameMeta::KEPT, |out| out.extend([n; 10]));
+            let range = log.append(0, 10, Label::KEPT, |out| out.extend([n; 10]));
             let range = range.expect("written");
             if outbox.append(range) != Appended::Joined {
                 log.retain(range.chunk, 1);

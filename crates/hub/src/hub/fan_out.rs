@@ -6,10 +6,12 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
+
 use super::Hub;
-use crate::channel::{Channel, JOIN_LEAVE};
+use crate::channel::JOIN_LEAVE;
 use crate::encode::{ENCODINGS_MAX, Encoding, Push};
-use crate::frame_log::{FrameKind, FrameMeta, Range};
+use crate::frame_log::{FrameKind, Label, Range};
 use crate::message::Body;
 use crate::options::Overflow;
 use crate::outbox::Appended;
@@ -57,10 +59,10 @@ impl Hub {
             channel.position.offset = publication.offset;
             channel.position.epoch = epoch;
         }
-        let meta = frame_meta(channel, at, publication);
+        let label = label(channel.options.overflow, name, publication);
         let estimate = publication.data.len() + name.len() + 256;
         let push = Push::Publication { channel: name, publication };
-        self.fan_out(at, &push, meta, estimate, 0);
+        self.fan_out(at, &push, label, estimate, 0);
     }
 
     pub(super) fn deliver_join(&mut self, name: &Arc<str>, info: &ClientInfo) {
@@ -83,20 +85,20 @@ impl Hub {
     pub(super) fn fan_out_unsubscribe(&mut self, at: u32, code: u32, reason: &str) {
         let name = Arc::clone(&self.channels[at].name);
         let push = Push::Unsubscribe { channel: &name, code, reason };
-        self.fan_out(at, &push, FrameMeta::KEPT, 256 + name.len(), 0);
+        self.fan_out(at, &push, Label::KEPT, 256 + name.len(), 0);
     }
 
     fn fan_out_to_watchers(&mut self, name: &Arc<str>, push: &Push<'_>) {
         if let Some(at) = self.channels.find(&self.names, name)
             && self.channels[at].joined
         {
-            self.fan_out(at, push, FrameMeta::KEPT, 512, JOIN_LEAVE);
+            self.fan_out(at, push, Label::KEPT, 512, JOIN_LEAVE);
         }
     }
 
     /// Puts a push into the outbox of every subscriber that has all of `flags`. Afterwards the
     /// channel may be gone: whoever could not take it may have been disconnected.
-    fn fan_out(&mut self, at: u32, push: &Push<'_>, meta: FrameMeta, estimate: usize, flags: u8) {
+    fn fan_out(&mut self, at: u32, push: &Push<'_>, label: Label<'_>, estimate: usize, flags: u8) {
         let Self { channels, sessions, encoder, log, dirty, pressed, .. } = self;
         // Per encoding: the frame (or none, if there is no word for it), and how many ranges now
         // begin with it.
@@ -113,7 +115,7 @@ impl Hub {
             let encoding = subscriber.encoding();
             if spelled & 1 << encoding == 0 {
                 spelled |= 1 << encoding;
-                let frame = log.append(encoding, estimate, meta, |out| {
+                let frame = log.append(encoding, estimate, label, |out| {
                     encoder.encode(Encoding(encoding as u8), push, out);
                 });
                 if let Some(frame) = frame {
@@ -171,7 +173,7 @@ impl Hub {
             _ => 512,
         };
         let Self { log, encoder, .. } = self;
-        let frame = log.append(crate::frame_log::PRIVATE_LANE, estimate, FrameMeta::KEPT, |out| {
+        let frame = log.append(crate::frame_log::PRIVATE_LANE, estimate, Label::KEPT, |out| {
             encoder.encode(encoding, push, out);
         });
         if let Some(frame) = frame {
@@ -195,14 +197,15 @@ impl Hub {
     }
 }
 
-fn frame_meta(channel: &Channel, at: u32, publication: &Publication) -> FrameMeta {
-    let kind = match channel.options.overflow {
-        Overflow::Disconnect => return FrameMeta::KEPT,
+fn label<'a>(policy: Overflow, name: &'a Arc<str>, publication: &Publication) -> Label<'a> {
+    let kind = match policy {
+        Overflow::Disconnect => return Label::KEPT,
         Overflow::DropOldest => FrameKind::DropOldest,
         Overflow::KeepLatest => FrameKind::KeepLatest,
     };
-    let key = publication.key.as_deref().map_or(0, |key| {
-        foldhash::fast::FixedState::with_seed(u64::from(channel.life)).hash_one(key) as u32 | 1
-    });
-    FrameMeta { channel: at, life: channel.life, key, kind }
+    let key = publication
+        .key
+        .as_deref()
+        .map_or(0, |key| FixedState::with_seed(0).hash_one(key) as u32 | 1);
+    Label { kind, key, channel: Some(name) }
 }

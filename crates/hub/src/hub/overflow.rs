@@ -7,7 +7,7 @@ use hashbrown::HashSet;
 use super::Hub;
 use crate::code;
 use crate::encode::{Encoding, Push};
-use crate::frame_log::{FrameKind, FrameMeta, PRIVATE_LANE, Range};
+use crate::frame_log::{FrameKind, Label, PRIVATE_LANE, Part, Range};
 use crate::session::{BLOCKED, DIRTY, HELD, SLOW};
 use crate::slots::NONE;
 
@@ -32,7 +32,7 @@ impl Hub {
             // What is larger than the bound by itself could never be sent otherwise.
             if session.outbox.len() == 1 && !session.is(BLOCKED) {
                 let only = session.outbox.ranges().next();
-                if only.is_some_and(|range| self.log.frames(range).count() == 1) {
+                if only.is_some_and(|range| self.log.parts(range).count() == 1) {
                     return;
                 }
             }
@@ -57,9 +57,8 @@ impl Hub {
             let slot = self.slow_head;
             self.shed(slot, 0);
             let ranges = self.sessions[slot].outbox.take();
-            let mut frames = ranges.iter().flat_map(|&range| self.log.frames(range));
-            let owes = frames.any(|(_, _, whole)| whole);
-            drop(frames);
+            let owes =
+                ranges.iter().flat_map(|&range| self.log.parts(range)).any(|part| part.whole);
             self.refill_dense(slot, &ranges);
             if owes && self.sessions[slot].is_live() {
                 // What is left may not be dropped one by one.
@@ -76,9 +75,9 @@ impl Hub {
     pub(super) fn keep_cut_frame(&mut self, slot: u32) {
         let ranges = self.sessions[slot].outbox.take();
         let bytes: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
-        let first = ranges.first().and_then(|&range| self.log.frames(range).next());
+        let first = ranges.first().and_then(|&range| self.log.parts(range).next());
         let cut: Vec<Range> =
-            first.into_iter().filter(|(_, _, whole)| !whole).map(|(part, ..)| part).collect();
+            first.filter(|part| !part.whole).map(|part| part.range).into_iter().collect();
         self.pending_bytes -= bytes;
         self.pending_bytes += cut.iter().map(|range| u64::from(range.len())).sum::<u64>();
         if !cut.is_empty() {
@@ -110,9 +109,9 @@ impl Hub {
     pub(super) fn insert_front(&mut self, slot: u32, frames: &[Range]) {
         let mut ranges = self.sessions[slot].outbox.take();
         let head = ranges.first().copied();
-        let cut = head.and_then(|head| match self.log.frames(head).next() {
-            Some((part, _, false)) => Some((part, Range { start: part.end, ..head })),
-            _ => None,
+        let cut = head.and_then(|head| {
+            let part = self.log.parts(head).next().filter(|part| !part.whole)?.range;
+            Some((part, Range { start: part.end, ..head }))
         });
         if let Some((part, rest)) = cut {
             ranges[0] = part;
@@ -177,66 +176,56 @@ impl Hub {
     /// until at most `target` bytes wait or none is left.
     fn shed(&mut self, slot: u32, target: u32) {
         let ranges = self.sessions[slot].outbox.take();
-        let frames: Vec<(Range, FrameMeta, bool)> =
-            ranges.iter().flat_map(|&range| self.log.frames(range)).collect();
         let before: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
-        let mut waiting = before;
-        let mut keep = vec![true; frames.len()];
-        // Latest first, to know what came later.
-        let mut seen = HashSet::new();
-        for (at, (part, meta, whole)) in frames.iter().enumerate().rev() {
-            if meta.kind == FrameKind::KeepLatest
-                && !seen.insert((meta.channel, meta.life, meta.key))
-                && *whole
-            {
-                keep[at] = false;
-                waiting -= u64::from(part.len());
-            }
-        }
-        for (at, (part, meta, whole)) in frames.iter().enumerate() {
-            if waiting <= u64::from(target) {
-                break;
-            }
-            if keep[at] && meta.kind.is_droppable() && *whole {
-                keep[at] = false;
-                waiting -= u64::from(part.len());
-            }
-        }
+        let parts: Vec<Part<'_>> = ranges.iter().flat_map(|&range| self.log.parts(range)).collect();
+        let keep = choose(&parts, before, u64::from(target));
 
         // A mark takes the place of the first frame dropped, or of the mark that is there. Not
-        // across a frame that is kept: that may be the answer to a later subscription, to which
+        // across a frame that is fixed: that may be the answer to a later subscription, to which
         // what was missed before is nothing.
-        let frames: Vec<_> = frames.into_iter().zip(keep).collect();
         let mut kept = Vec::new();
-        for run in frames.split_inclusive(|((_, meta, _), _)| meta.kind.is_fixed()) {
-            let mut marks: Vec<Mark> = Vec::new();
-            for ((_, meta, _), _) in run.iter().filter(|(_, keep)| !keep) {
-                if !marks.iter().any(|mark| mark.is_of(meta)) {
-                    marks.push(Mark::of(meta));
+        let mut marks: Vec<Mark> = Vec::new();
+        let mut rest = parts.into_iter().zip(keep).peekable();
+        while rest.peek().is_some() {
+            let mut run = Vec::new();
+            for (part, keep) in rest.by_ref() {
+                run.push((part, keep));
+                if part.label.kind.is_fixed() {
+                    break;
                 }
             }
-            for &((part, meta, whole), keep) in run {
-                let replaced = meta.kind == FrameKind::Mark && whole;
-                match marks.iter_mut().find(|mark| mark.is_of(&meta)) {
+            let first = marks.len();
+            for (part, _) in run.iter().filter(|(_, keep)| !keep) {
+                if let Some(channel) = part.label.channel
+                    && !marks[first..].iter().any(|mark| mark.channel == *channel)
+                {
+                    marks.push(Mark { channel: Arc::clone(channel), count: 0, place: None });
+                }
+            }
+            for (part, keep) in run {
+                let Label { kind, key, channel } = part.label;
+                let replaced = kind == FrameKind::Mark && part.whole;
+                let mark = marks[first..].iter_mut().find(|mark| Some(&mark.channel) == channel);
+                match mark {
                     Some(mark) if !keep || replaced => {
-                        mark.count = mark.count.saturating_add(if keep { meta.key } else { 1 });
+                        mark.count = mark.count.saturating_add(if keep { key } else { 1 });
                         self.stats.dropped += u64::from(!keep);
                         mark.place.get_or_insert_with(|| {
                             kept.push(Range::NONE);
                             kept.len() - 1
                         });
                     }
-                    _ => {
-                        self.log.retain(part.chunk, 1);
-                        kept.push(part);
-                    }
+                    _ => kept.push(part.range),
                 }
             }
-            for mark in marks {
-                if let (Some(place), Some(frame)) = (mark.place, self.spell_mark(slot, &mark)) {
-                    self.log.retain(frame.chunk, 1);
-                    kept[place] = frame;
-                }
+        }
+        for range in kept.iter().filter(|range| !range.is_none()) {
+            self.log.retain(range.chunk, 1);
+        }
+        for mark in marks {
+            if let (Some(place), Some(frame)) = (mark.place, self.spell_mark(slot, &mark)) {
+                self.log.retain(frame.chunk, 1);
+                kept[place] = frame;
             }
         }
         kept.retain(|range| !range.is_none());
@@ -249,18 +238,11 @@ impl Hub {
     }
 
     fn spell_mark(&mut self, slot: u32, mark: &Mark) -> Option<Range> {
-        // A subscription that is over has nothing to be told.
-        let channel = self.channels.get(mark.channel).filter(|record| record.life == mark.life)?;
         let encoding = Encoding(self.sessions[slot].encoding);
-        let push = Push::Missed { channel: &channel.name, count: mark.count.into() };
-        let meta = FrameMeta {
-            channel: mark.channel,
-            life: mark.life,
-            key: mark.count,
-            kind: FrameKind::Mark,
-        };
+        let push = Push::Missed { channel: &mark.channel, count: mark.count.into() };
+        let label = Label { kind: FrameKind::Mark, key: mark.count, channel: Some(&mark.channel) };
         let encoder = &mut self.encoder;
-        self.log.append(PRIVATE_LANE, 256, meta, |out| encoder.encode(encoding, &push, out))
+        self.log.append(PRIVATE_LANE, 256, label, |out| encoder.encode(encoding, &push, out))
     }
 
     fn disconnect_slow(&mut self, slot: u32) {
@@ -280,23 +262,35 @@ impl Hub {
     }
 }
 
+/// Which of the frames that wait are kept: not those a later one made obsolete, then not the
+/// oldest, until at most `target` of the `waiting` bytes are left or nothing more may be dropped.
+fn choose(parts: &[Part<'_>], mut waiting: u64, target: u64) -> Vec<bool> {
+    let mut keep = vec![true; parts.len()];
+    // Latest first, to know what came later.
+    let mut seen = HashSet::new();
+    for (part, keep) in parts.iter().zip(&mut keep).rev() {
+        let Label { kind, key, channel } = part.label;
+        if kind == FrameKind::KeepLatest && !seen.insert((channel, key)) && part.whole {
+            *keep = false;
+            waiting -= u64::from(part.range.len());
+        }
+    }
+    for (part, keep) in parts.iter().zip(&mut keep) {
+        if waiting <= target {
+            break;
+        }
+        if *keep && part.label.kind.is_droppable() && part.whole {
+            *keep = false;
+            waiting -= u64::from(part.range.len());
+        }
+    }
+    keep
+}
+
 /// What a session has to be told about a channel of which publications were dropped.
 struct Mark {
-    channel: u32,
-    life: u32,
+    channel: Arc<str>,
     count: u32,
     /// Where among the frames that are kept.
     place: Option<usize>,
-}
-
-impl Mark {
-    fn of(meta: &FrameMeta) -> Self {
-        Self { channel: meta.channel, life: meta.life, count: 0, place: None }
-    }
-
-    /// The frame is of the same channel, and knows of one.
-    fn is_of(&self, meta: &FrameMeta) -> bool {
-        (meta.kind == FrameKind::Mark || meta.kind.is_droppable())
-            && (meta.channel, meta.life) == (self.channel, self.life)
-    }
 }
