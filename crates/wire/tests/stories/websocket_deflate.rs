@@ -149,3 +149,38 @@ fn a_worker_shares_only_what_can_be_shared() {
     assert!(shared.deflater(TAKEN_OVER).is_none());
     assert!(shared.deflater(Direction { context_takeover: false, window_bits: 8 }).is_none());
 }
+
+#[test]
+fn what_is_sent_fits_the_window_that_was_agreed_on() {
+    // Given room for one byte at a time, zlib has nothing but its window to copy from, and refuses a
+    // distance beyond it.
+    let mut seed = 1u32;
+    let text: Vec<u8> = (0..40_000)
+        .map(|_| {
+            seed = seed.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+            b"abcdefgh"[(seed >> 29) as usize]
+        })
+        .collect();
+    for level in 1..=9 {
+        for window_bits in 9..=15 {
+            let mut deflater =
+                Deflater::new(level, Direction { context_takeover: true, window_bits });
+            let mut inflate = flate2::Decompress::new_with_window_bits(false, window_bits);
+            for message in [&text[..], &text[..20_000], b"", &text[100..]] {
+                let mut compressed = deflate(&mut deflater, message);
+                compressed.extend_from_slice(b"\x00\x00\xff\xff");
+                let (mut rest, mut out, mut byte) = (&compressed[..], Vec::new(), [0]);
+                loop {
+                    let (taken, made) = (inflate.total_in(), inflate.total_out());
+                    inflate.decompress(rest, &mut byte, flate2::FlushDecompress::Sync).unwrap();
+                    rest = &rest[(inflate.total_in() - taken) as usize..];
+                    if inflate.total_out() == made {
+                        break;
+                    }
+                    out.push(byte[0]);
+                }
+                assert!(out == message, "level {level}, window {window_bits}");
+            }
+        }
+    }
+}
