@@ -9,6 +9,10 @@
 //! ([`State`]: run, sleep, notified), looks once more, and is rung through an eventfd, its
 //! *doorbell*, once for each sleep.
 //!
+//! `examples/hops` on 2 virtual cores of one machine, 64 endpoints, ns: a cache line there 31, a
+//! hop to an awake worker 150, a request and its reply 300, a message in a stream 35; a hop to a
+//! sleeping worker 11,700, of which a bare eventfd and `epoll_wait` are 11,500.
+//!
 //! A full edge refuses the message and gives it back ([`Refused`]); the sender hears when there
 //! is room ([`Endpoint::poll_room`]). Requests find their replies through [`Requests`].
 //!
