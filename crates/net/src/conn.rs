@@ -238,6 +238,14 @@ impl<D> Conn<D> {
         self.fd.as_ref().expect("only a record in use is asked for its descriptor").as_fd()
     }
 
+    /// Whether requests of this connection wait: for the answer outstanding, or for the socket to take those
+    /// given before. A peer that asks without reading is answered no further, and later not read from.
+    pub(crate) fn holds_requests(&self) -> bool {
+        self.protocol == Protocol::HttpServer
+            && (self.flags.has(Flags::AWAITING_RESPONSE)
+                || self.flags.has(Flags::SOCKET_FULL) && self.output_bytes() > 0)
+    }
+
     /// Bytes buffered for sending.
     pub(crate) fn output_bytes(&self) -> usize {
         self.spill.as_ref().map_or(0, |spill| spill.output.len())

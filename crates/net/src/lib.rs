@@ -40,6 +40,7 @@ mod config;
 mod conn;
 mod connect;
 mod context;
+mod ending;
 mod error;
 mod event_loop;
 mod handler;

@@ -1,4 +1,4 @@
-//! Bytes of a connection: read, corked, sent, and the ways it ends.
+//! Bytes of a connection: read and handed out, corked and sent.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -7,10 +7,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
 use crate::conn::{ConnId, Flags, Phase, Protocol};
-use crate::context::{Context, Ending};
+use crate::context::Context;
 use crate::error::{CloseReason, WriteError};
 use crate::handler::Handler;
-use crate::wheel::NEVER;
 
 /// Corked connections a turn may gather before their output leaves: so many buffers at most are borrowed
 /// for connections whose sockets are not full.
@@ -106,6 +105,18 @@ impl<D: Default> Context<D> {
         bytes: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), WriteError> {
+        let profile = self.slab.get(conn).ok_or(WriteError::Stale)?.profile;
+        self.append_within(conn, bytes, self.limits(profile).output_bytes_max, write)
+    }
+
+    /// As [`Context::append`], with a bound of the caller's on the bytes buffered.
+    pub(crate) fn append_within(
+        &mut self,
+        conn: ConnId,
+        bytes: usize,
+        bytes_max: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), WriteError> {
         let record = self.slab.get_mut(conn).ok_or(WriteError::Stale)?;
         if !matches!(record.phase, Phase::Open | Phase::Connecting) {
             return Err(WriteError::Stale);
@@ -113,11 +124,10 @@ impl<D: Default> Context<D> {
         if record.flags.has(Flags::SHUTDOWN_WRITE) {
             return Err(WriteError::OutOfTurn);
         }
-        let profile = record.profile;
         let buffered = record.output_bytes();
         let fits =
             |buffered: usize, max: usize| buffered == 0 || buffered.saturating_add(bytes) <= max;
-        if !fits(buffered, self.limits(profile).output_bytes_max)
+        if !fits(buffered, bytes_max)
             || !fits(self.stats.buffered_bytes, self.config.buffered_bytes_max)
         {
             // What is corked may be all that stands in the way.
@@ -127,7 +137,7 @@ impl<D: Default> Context<D> {
             if record.phase == Phase::Closed {
                 return Err(WriteError::Stale);
             }
-            if !fits(buffered, self.limits(profile).output_bytes_max)
+            if !fits(buffered, bytes_max)
                 || !fits(self.stats.buffered_bytes, self.config.buffered_bytes_max)
             {
                 self.stats.refused_writes += 1;
@@ -243,10 +253,14 @@ impl<D: Default> Context<D> {
             self.flush(conn);
         }
         let record = self.slab.at_mut(conn.index());
-        if record.phase == Phase::Open
-            && !record.flags.has(Flags::SOCKET_FULL)
-            && record.flags.take(Flags::WANT_WRITE)
-        {
+        if record.phase != Phase::Open || record.flags.has(Flags::SOCKET_FULL) {
+            return;
+        }
+        let wanted = record.flags.take(Flags::WANT_WRITE);
+        if record.protocol == Protocol::HttpServer {
+            self.queue_resume(conn);
+        }
+        if wanted {
             handler.on_writable(self, conn);
         }
     }
@@ -272,8 +286,7 @@ impl<D: Default> Context<D> {
                 Phase::Connecting | Phase::Free => return,
             }
             // Input behind a request whose answer is outstanding is kept, not parsed.
-            let held = record.flags.has(Flags::AWAITING_RESPONSE)
-                && record.protocol == Protocol::HttpServer;
+            let held = record.holds_requests();
             let carried = record.spill.as_ref().map_or(0, |spill| spill.input.len());
             let profile = record.profile;
             if record.flags.has(Flags::READ_PAUSED)
@@ -427,6 +440,17 @@ impl<D: Default> Context<D> {
         }
     }
 
+    /// Looks at input kept or left in the socket once this turn's answers have left.
+    pub(crate) fn queue_resume(&mut self, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        let kept = record.spill.as_ref().is_some_and(|spill| !spill.input.is_empty());
+        if (kept || record.flags.has(Flags::READ_READY)) && !record.flags.has(Flags::RESUME_QUEUED)
+        {
+            record.flags.set(Flags::RESUME_QUEUED);
+            self.resumed.push(conn);
+        }
+    }
+
     /// Reads from a connection in the next turn, event or not.
     pub(crate) fn queue_read(&mut self, conn: ConnId) {
         let flags = &mut self.slab.at_mut(conn.index()).flags;
@@ -434,196 +458,6 @@ impl<D: Default> Context<D> {
         if !flags.has(Flags::READ_QUEUED) {
             flags.set(Flags::READ_QUEUED);
             self.unread.push(conn);
-        }
-    }
-
-    fn peer_finished<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
-        let record = self.slab.at_mut(conn.index());
-        record.flags.set(Flags::PEER_FINISHED);
-        record.flags.clear(Flags::READ_READY);
-        match record.protocol {
-            Protocol::Tcp => handler.on_eof(self, conn),
-            // Answers already given leave; an answer outstanding has lost its asker.
-            Protocol::HttpServer => self.drain_for_peer(conn),
-            Protocol::HttpClient => {
-                self.http_client_eof(handler, conn);
-                self.drain_for_peer(conn);
-            }
-            Protocol::Stream
-            | Protocol::WebSocketHandshake
-            | Protocol::WebSocketServer
-            | Protocol::WebSocketClient => self.finish(conn, CloseReason::Peer),
-        }
-    }
-
-    pub(crate) fn drain_for_peer(&mut self, conn: ConnId) {
-        if let Some(record) = self.slab.get_mut(conn)
-            && record.phase == Phase::Open
-        {
-            record.flags.set(Flags::CLOSED_BY_PEER);
-            self.begin_drain(conn);
-        }
-    }
-
-    /// Nothing more is handed out or taken; the connection ends when its output has left.
-    pub(crate) fn begin_drain(&mut self, conn: ConnId) {
-        let Some(record) = self.slab.get_mut(conn) else { return };
-        match record.phase {
-            Phase::Connecting => self.finish(conn, CloseReason::Local),
-            Phase::Open => {
-                record.phase = Phase::Draining;
-                let linger_ms = self.config.linger_ms;
-                self.schedule_own(conn, linger_ms);
-                self.cork(conn);
-            }
-            _ => {}
-        }
-    }
-
-    /// Ends a connection: its `on_close` is due.
-    pub(crate) fn finish(&mut self, conn: ConnId, reason: CloseReason) {
-        let Some(record) = self.slab.get_mut(conn) else { return };
-        if matches!(record.phase, Phase::Free | Phase::Closed | Phase::Lingering) {
-            return;
-        }
-        let opened = record.phase != Phase::Connecting;
-        record.phase = Phase::Closed;
-        self.ended.push_back((
-            conn,
-            match opened {
-                true => Ending::Closed(reason),
-                false => Ending::ConnectFailed(io::ErrorKind::ConnectionAborted.into()),
-            },
-        ));
-    }
-
-    /// Tells the handler of those that ended and lets go of them.
-    pub(crate) fn bury<H: Handler<Data = D>>(&mut self, handler: &mut H) {
-        while let Some((conn, ending)) = self.ended.pop_front() {
-            let record = self.slab.at_mut(conn.index());
-            let data = std::mem::take(&mut record.data);
-            if let Some(spill) = record.spill.take() {
-                self.stats.buffered_bytes -= spill.bytes();
-                self.pool.give_back(spill);
-            }
-            match ending {
-                Ending::Closed(reason) => {
-                    self.stats.closed += 1;
-                    self.stats.timed_out += u64::from(reason == CloseReason::TimedOut);
-                    self.stats.violations += u64::from(reason == CloseReason::Violation);
-                    handler.on_close(self, conn, data, reason);
-                    let record = self.slab.at(conn.index());
-                    let sent_all = matches!(
-                        reason,
-                        CloseReason::Local | CloseReason::Violation | CloseReason::Peer
-                    );
-                    if sent_all && !record.flags.has(Flags::PEER_FINISHED | Flags::CLOSE_AT_ONCE) {
-                        self.linger(conn);
-                        continue;
-                    }
-                }
-                Ending::ConnectFailed(error) => {
-                    handler.on_connect_failed(self, conn, data, &error);
-                }
-            }
-            self.release(conn);
-        }
-    }
-
-    fn linger(&mut self, conn: ConnId) {
-        let record = self.slab.at_mut(conn.index());
-        record.phase = Phase::Lingering;
-        if !record.flags.has(Flags::WRITE_FINISHED)
-            && rustix::net::shutdown(record.fd(), Shutdown::Write).is_err()
-        {
-            return self.release(conn);
-        }
-        let unread = record.flags.has(Flags::READ_READY);
-        let linger_ms = self.config.linger_ms;
-        self.schedule_own(conn, linger_ms);
-        if unread {
-            self.discard(conn);
-        }
-    }
-
-    /// Drops what the peer of a lingering connection still sends, and the connection at its FIN.
-    fn discard(&mut self, conn: ConnId) {
-        let room = self.config.receive_bytes;
-        if self.receive.len() < room {
-            self.receive.resize(room, 0);
-        }
-        let mut budget = self.config.read_budget_bytes;
-        loop {
-            let record = self.slab.at_mut(conn.index());
-            match rustix::net::recv(record.fd(), &mut self.receive[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return self.release(conn),
-                Ok((received, _)) if budget > received => budget -= received,
-                Ok(_) => return self.queue_read(conn),
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR) => {}
-                Err(_) => return self.release(conn),
-            }
-        }
-    }
-
-    /// Closes the descriptor; the id is stale from now on.
-    pub(crate) fn release(&mut self, conn: ConnId) {
-        self.wheel.cancel(&mut self.slab, conn.index());
-        self.slab.release(conn.index());
-        self.listeners.feed();
-    }
-
-    /// The deadline of a connection has passed.
-    pub(crate) fn expire<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
-        let record = self.slab.at_mut(conn.index());
-        if !record.flags.take(Flags::OWN_DEADLINE) {
-            if record.phase == Phase::Open {
-                handler.on_deadline(self, conn);
-            }
-            return;
-        }
-        match record.phase {
-            Phase::Connecting => self.fail_connect(conn, io::ErrorKind::TimedOut.into()),
-            Phase::Lingering => self.release(conn),
-            Phase::Draining => self.finish(conn, CloseReason::TimedOut),
-            Phase::Open if record.protocol == Protocol::HttpServer => {
-                self.http_server_timeout(handler, conn);
-            }
-            Phase::Open => self.finish(conn, CloseReason::TimedOut),
-            Phase::Closed | Phase::Free => {}
-        }
-    }
-
-    /// A peer that takes our bytes slowly takes them: its time-out begins anew.
-    fn prolong(&mut self, conn: ConnId) {
-        let record = self.slab.at(conn.index());
-        if record.link.deadline() == NEVER {
-            return;
-        }
-        let timeout_ms = match (record.phase, record.protocol) {
-            (Phase::Draining, _) => self.config.linger_ms,
-            (_, Protocol::HttpServer) => self.limits(record.profile).keep_alive_timeout_ms,
-            _ => return,
-        };
-        self.schedule_own(conn, timeout_ms);
-    }
-
-    /// Starts the loop's own time-out of a connection that has just opened.
-    pub(crate) fn start_clock(&mut self, conn: ConnId) {
-        let record = self.slab.at_mut(conn.index());
-        let (profile, protocol) = (record.profile, record.protocol);
-        let limits = self.limits(profile);
-        match protocol {
-            Protocol::Tcp if limits.idle_timeout_ms > 0 => {
-                let idle_timeout_ms = limits.idle_timeout_ms;
-                self.slab.at_mut(conn.index()).flags.set(Flags::IDLE_DEADLINE);
-                self.schedule_own(conn, idle_timeout_ms);
-            }
-            Protocol::HttpServer if limits.request_timeout_ms > 0 => {
-                let request_timeout_ms = limits.request_timeout_ms;
-                self.schedule_own(conn, request_timeout_ms);
-            }
-            _ => {}
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Alone in its file: the limit is the process's.
 
+#![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
+
 mod support;
 
 use dunlin_net::{ConnId, Context, Handler, ListenConfig, ListenerId, LoopConfig};

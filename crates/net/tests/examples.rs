@@ -1,5 +1,7 @@
 //! Every example, run as a person would run it.
 
+#![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
+
 mod support;
 
 use std::io::{BufRead, BufReader, Lines};

@@ -1,5 +1,7 @@
 //! HTTP/1.1, served and asked: pipelining, bodies, streams, violations, time-outs.
 
+#![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
+
 mod support;
 
 use std::net::TcpListener;
@@ -358,9 +360,10 @@ fn ask(requests: &[NewRequest<'_>], answers: &'static [u8]) -> Vec<String> {
     let server = std::thread::spawn(move || {
         let mut server = Peer::from(listener.accept().unwrap().0);
         for byte in answers {
-            server.says([*byte]);
+            // A client that has had enough is gone before the last.
+            let _ = std::io::Write::write_all(&mut server.stream, &[*byte]);
         }
-        server.finishes();
+        let _ = server.stream.shutdown(std::net::Shutdown::Write);
         let mut asked = String::new();
         let _ = std::io::Read::read_to_string(&mut server.stream, &mut asked);
         asked
@@ -421,4 +424,26 @@ fn a_streamed_answer_is_handed_out_as_it_comes() {
     assert_eq!(story.last().unwrap(), "closed by the peer");
     let bodies: String = story.iter().filter_map(|line| line.strip_prefix('+')).collect();
     assert_eq!(bodies, "abc.hi.");
+}
+
+#[test]
+fn who_asks_without_reading_is_not_answered_without_end() {
+    let (site, _told) = site();
+    let mut peer = site.connect();
+    let mut writer = peer.stream.try_clone().unwrap();
+    const REQUESTS: usize = 200;
+    let asking = std::thread::spawn(move || {
+        let request = "GET /big HTTP/1.1\r\nHost: x\r\n\r\n".repeat(REQUESTS);
+        std::io::Write::write_all(&mut writer, request.as_bytes()).unwrap();
+    });
+    asking.join().unwrap();
+    site.until(|_, cx| cx.stats().requests > 0 && cx.connections().any(|c| cx.output_bytes(c) > 0));
+    // 60 MB of answers were asked for; one is in the making.
+    let (requests, buffered) = site.ask(|_, cx| (cx.stats().requests, cx.stats().buffered_bytes));
+    assert!(requests < REQUESTS as u64, "{requests}");
+    assert!(buffered < 1_000_000, "{buffered}");
+    for _ in 0..REQUESTS {
+        assert_eq!(peer.hears_response().1.len(), 300_000);
+    }
+    assert_eq!(site.ask(|_, cx| cx.stats().buffered_bytes), 0);
 }

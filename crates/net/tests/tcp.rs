@@ -1,5 +1,7 @@
 //! Raw TCP: dialogues, half-close, slow readers, limits, time-outs.
 
+#![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
+
 mod support;
 
 use std::collections::VecDeque;

@@ -1,5 +1,7 @@
 //! Threads: calls from outside, workers with descriptor tables of their own, a worker that panics.
 
+#![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
+
 mod support;
 
 use std::io::Read;

@@ -1,5 +1,7 @@
 //! WebSocket between two ends of one loop, and against scripted peers.
 
+#![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
+
 mod support;
 
 use dunlin_net::http::Request;

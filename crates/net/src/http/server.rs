@@ -17,8 +17,9 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// [`WriteError::OutOfTurn`] when no request is outstanding, [`WriteError::Full`] when answers before
-    /// this one have not left, [`WriteError::Stale`].
+    /// [`WriteError::OutOfTurn`] when no request is outstanding, [`WriteError::Full`] when
+    /// [`buffered_bytes_max`](crate::LoopConfig::buffered_bytes_max) of the loop is reached,
+    /// [`WriteError::Stale`].
     pub fn respond(&mut self, conn: ConnId, response: &Response<'_>) -> Result<(), WriteError> {
         let flags = self.answering(conn)?;
         self.append_dated(conn, response, |writer| {
@@ -190,7 +191,8 @@ impl<D: Default> Context<D> {
         let mut date = std::mem::take(&mut self.date);
         let text = date.get(self.now_ms());
         let bytes = HEAD_BYTES + response.body.len();
-        let result = self.append(conn, bytes, |out| {
+        // Requests wait while answers do: this one finds no more than a turn's answers before it.
+        let result = self.append_within(conn, bytes, usize::MAX, |out| {
             end_head(
                 ResponseWriter::new(out, response.status)
                     .header("Date", text)
@@ -212,12 +214,7 @@ impl<D: Default> Context<D> {
             record.flags.set(Flags::CLOSE_AT_ONCE);
             return self.begin_drain(conn);
         }
-        let held = record.spill.as_ref().is_some_and(|spill| !spill.input.is_empty());
-        if (held || record.flags.has(Flags::READ_READY)) && !record.flags.has(Flags::RESUME_QUEUED)
-        {
-            record.flags.set(Flags::RESUME_QUEUED);
-            self.resumed.push(conn);
-        }
+        self.queue_resume(conn);
         let profile = self.slab.at(conn.index()).profile;
         let keep_alive_timeout_ms = self.limits(profile).keep_alive_timeout_ms;
         self.schedule_own(conn, keep_alive_timeout_ms);
@@ -237,8 +234,7 @@ impl<D: Default> Context<D> {
             if record.phase != Phase::Open {
                 return bytes.len();
             }
-            if record.protocol != Protocol::HttpServer || record.flags.has(Flags::AWAITING_RESPONSE)
-            {
+            if record.protocol != Protocol::HttpServer || record.holds_requests() {
                 return at;
             }
             let profile = record.profile;

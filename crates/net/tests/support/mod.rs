@@ -1,4 +1,5 @@
 //! A loop in a thread of its own, and peers that say their lines with blocking sockets.
+#![allow(clippy::unwrap_used, reason = "a peer that does not play its part fails the test")]
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(unreachable_pub, reason = "a module of tests has no outside")]
 
