@@ -57,8 +57,9 @@ impl Hub {
             let slot = self.slow_head;
             self.shed(slot, 0);
             let ranges = self.sessions[slot].outbox.take();
-            let owes =
-                ranges.iter().flat_map(|&range| self.log.parts(range)).any(|part| part.whole);
+            let mut parts = ranges.iter().flat_map(|&range| self.log.parts(range));
+            let owes = parts.any(|part| part.whole && part.label.kind != FrameKind::Mark);
+            drop(parts);
             self.refill_dense(slot, &ranges);
             if owes && self.sessions[slot].is_live() {
                 // What is left may not be dropped one by one.

@@ -49,6 +49,8 @@ pub struct World {
     pub ring_slots: usize,
     pub config: HubConfig,
     pub events: Vec<(u8, Event)>,
+    /// Sent and not yet read.
+    pub sent: BTreeMap<SessionId, String>,
 }
 
 impl World {
@@ -66,6 +68,7 @@ impl World {
             ring_slots: usize::MAX,
             config,
             events: Vec::new(),
+            sent: BTreeMap::new(),
         };
         for worker in 0..workers {
             let hub = world.birth(worker);
@@ -263,13 +266,12 @@ impl World {
         sent
     }
 
-    /// What one session is sent now.
+    /// What one session has been sent since it was last asked for.
     pub fn read(&mut self, session: SessionId) -> String {
-        let sent = self.flush(session.worker());
-        sent.into_iter()
-            .filter(|(flush, _)| flush.session == session)
-            .map(|(_, text)| text)
-            .collect()
+        for (flush, text) in self.flush(session.worker()) {
+            self.sent.entry(flush.session).or_default().push_str(&text);
+        }
+        self.sent.remove(&session).unwrap_or_default()
     }
 }
 

@@ -1,0 +1,293 @@
+//! Stories of presence, join and leave, and of users with sessions on several workers.
+
+mod kit;
+
+use std::sync::Arc;
+
+use dunlin_hub::{
+    ChannelOptions, ChannelSummary, DisconnectUser, Error, Event, Info, NewSession, PresenceStats,
+    SessionId, Subscribe, SubscribeUser, UnsubscribeUser,
+};
+use kit::{World, plain, with_history};
+
+fn with_presence() -> Arc<ChannelOptions> {
+    Arc::new(ChannelOptions { presence: true, join_leave: true, ..ChannelOptions::default() })
+}
+
+fn present(world: &mut World, channel: &str) -> Vec<(String, SessionId)> {
+    let now = world.now;
+    world.hub(0).handle_presence(now, 1, channel, &with_presence());
+    world.settle();
+    let event = world.take_events().pop();
+    let Some((0, Event::Presence { token: 1, result: Ok(infos) })) = event else {
+        panic!("{event:?}");
+    };
+    let mut present: Vec<(String, SessionId)> =
+        infos.iter().map(|info| (info.user.to_string(), info.client)).collect();
+    present.sort();
+    present
+}
+
+fn affected(world: &mut World) -> u64 {
+    world.settle();
+    let events = world.take_events();
+    let counts: Vec<u64> = events
+        .iter()
+        .filter_map(|(_, event)| match event {
+            Event::Affected { token: 9, result } => Some(result.expect("an answer")),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(counts.len(), 1, "{events:?}");
+    counts[0]
+}
+
+#[test]
+fn everyone_present_is_listed_and_watchers_are_told() {
+    let mut world = World::new(3);
+    let options = with_presence();
+    let watch = Subscribe { join_leave: true, ..Subscribe::default() };
+    let ann = world.open(0, "ann");
+    world.subscribe(ann, "room", &options, watch);
+    assert_eq!(world.read(ann), "join room ann\n", "one's own arrival too, after the answer");
+    let bob = world.open(1, "bob");
+    world.subscribe(bob, "room", &options, Subscribe::default());
+    let again = world.open_with(2, NewSession { user: "ann", ..NewSession::default() });
+    world.subscribe(again, "room", &options, Subscribe::default());
+    assert_eq!(world.read(ann), "join room bob\njoin room ann\n");
+    assert_eq!(world.read(bob), "", "did not ask");
+
+    let listed = [("ann", ann), ("ann", again), ("bob", bob)];
+    let listed = listed.map(|(user, client)| (user.to_owned(), client));
+    assert_eq!(present(&mut world, "room"), listed);
+    let now = world.now;
+    world.hub(2).handle_presence_stats(now, 2, "room", &options);
+    world.settle();
+    let stats = PresenceStats { clients: 3, users: 2 };
+    let expected = Event::PresenceStats { token: 2, result: Ok(stats) };
+    assert_eq!(world.take_events(), [(2, expected)]);
+
+    world.hub(1).handle_unsubscribe(now, bob, "room", None);
+    world.hub(2).close_session(now, again);
+    world.settle();
+    let mut told: Vec<String> = world.read(ann).lines().map(str::to_owned).collect();
+    told.sort();
+    assert_eq!(told, ["leave room ann", "leave room bob"]);
+    assert_eq!(present(&mut world, "room"), [("ann".to_owned(), ann)]);
+    world.hub(0).close_session(now, ann);
+    world.settle();
+    assert_eq!(present(&mut world, "room"), []);
+    assert!(world.hubs.iter().all(|hub| hub.stats().home_channels == 0));
+}
+
+#[test]
+fn presence_is_off_until_configured() {
+    let mut world = World::new(1);
+    let now = world.now;
+    let session = world.open(0, "ann");
+    world.subscribe(session, "room", &plain(), Subscribe::default());
+    world.hub(0).handle_presence(now, 1, "room", &plain());
+    let refused = Event::Presence { token: 1, result: Err(Error::NotAvailable) };
+    assert_eq!(world.hub(0).poll_event(), Some(refused));
+    assert_eq!(present(&mut world, "room"), [], "and nothing was noted meanwhile");
+}
+
+#[test]
+fn a_publication_can_say_who_made_it() {
+    let mut world = World::new(1);
+    let new = NewSession {
+        user: "ann",
+        conn_info: Some(b"{\"name\":\"Ann\"}".as_slice().into()),
+        ..NewSession::default()
+    };
+    let ann = world.open_with(0, new);
+    let subscribe =
+        Subscribe { chan_info: Some(b"{\"role\":1}".as_slice().into()), ..Subscribe::default() };
+    world.subscribe(ann, "room", &plain(), subscribe);
+    let hub = world.hub(0);
+    let info = hub.client_info(ann, Some("room")).expect("open");
+    assert_eq!((&*info.user, info.client), ("ann", ann));
+    assert_eq!(info.conn_info.as_deref(), Some(b"{\"name\":\"Ann\"}".as_slice()));
+    assert_eq!(info.chan_info.as_deref(), Some(b"{\"role\":1}".as_slice()));
+    let elsewhere = hub.client_info(ann, Some("other")).expect("open");
+    assert_eq!(elsewhere.chan_info, None);
+}
+
+#[test]
+fn a_user_is_disconnected_wherever_he_is() {
+    let mut world = World::new(3);
+    let sessions: Vec<SessionId> = (0..3).map(|worker| world.open(worker, "ann")).collect();
+    let other = world.open(1, "bob");
+    let spared = world.open(2, "ann");
+    let now = world.now;
+    let disconnect = DisconnectUser {
+        except: vec![spared],
+        code: 3503,
+        reason: "go".into(),
+        ..DisconnectUser::default()
+    };
+    world.hub(1).handle_disconnect_user(now, 9, "ann", disconnect.clone());
+    world.settle();
+    let told: Vec<SessionId> = world
+        .events
+        .iter()
+        .filter_map(|(_, event)| match event {
+            Event::Disconnect { session, code: 3503, reason, .. } if **reason == *"go" => {
+                Some(*session)
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told.len(), 3);
+    assert_eq!(affected(&mut world), 3);
+    for session in sessions {
+        assert!(told.contains(&session));
+        assert_eq!(world.read(session), "bye 3503\n");
+    }
+    assert_eq!(world.read(other), "");
+    world.hub(0).handle_disconnect_user(now, 9, "ann", disconnect);
+    assert_eq!(affected(&mut world), 0, "they are on their way already");
+
+    // One session, by its id alone or with its user's name.
+    for (user, client, count) in [
+        ("", other, 1),
+        ("", other, 0),
+        ("bob", spared, 0),
+        ("ann", spared, 1),
+        ("", SessionId::pack(0, 0, 100, 0, 0), 0),
+    ] {
+        let disconnect =
+            DisconnectUser { client: Some(client), code: 3503, ..DisconnectUser::default() };
+        world.hub(0).handle_disconnect_user(now, 9, user, disconnect);
+        assert_eq!(affected(&mut world), count, "{user:?} {client:?}");
+    }
+    world.hub(0).handle_disconnect_user(now, 8, "", DisconnectUser::default());
+    let refused = Event::Affected { token: 8, result: Err(Error::BadRequest) };
+    assert_eq!(world.hub(0).poll_event(), Some(refused));
+}
+
+#[test]
+fn a_user_is_subscribed_and_unsubscribed_by_the_server() {
+    let mut world = World::new(2);
+    let options = with_history();
+    let here = world.open(0, "ann");
+    let there = world.open(1, "ann");
+    world.subscribe(there, "news", &options, Subscribe::default());
+    world.publish(0, "news", &options, "one");
+    world.read(there);
+    let now = world.now;
+    let subscribe = SubscribeUser {
+        subscribe: Subscribe {
+            recover: Some(dunlin_hub::StreamPosition::default()),
+            ..Subscribe::default()
+        },
+        ..SubscribeUser::default()
+    };
+    world.hub(1).handle_subscribe_user(now, 9, "ann", "news", &options, subscribe);
+    assert_eq!(affected(&mut world), 1, "the other one is subscribed already");
+    world.publish(1, "news", &options, "two");
+    let epoch = world.hub(0).position("news").expect("subscribed").epoch;
+    assert_eq!(world.read(here), format!("sub news 1 {epoch}\npub news 1 one\npub news 2 two\n"));
+    assert_eq!(world.read(there), "pub news 2 two\n");
+
+    let unsubscribe = UnsubscribeUser { code: 2000, ..UnsubscribeUser::default() };
+    world.hub(0).handle_unsubscribe_user(now, 9, "ann", "news", unsubscribe.clone());
+    world.settle();
+    let ended = world
+        .events
+        .iter()
+        .filter(|(_, event)| matches!(event, Event::Unsubscribed { code: 2000, .. }))
+        .count();
+    assert_eq!(ended, 2);
+    assert_eq!(affected(&mut world), 2);
+    world.publish(1, "news", &options, "three");
+    assert_eq!(world.read(here), "unsub news 2000\n");
+    assert_eq!(world.read(there), "unsub news 2000\n");
+
+    world.subscribe(here, "a", &options, Subscribe::default());
+    world.subscribe(here, "b", &options, Subscribe::default());
+    world.hub(0).handle_unsubscribe_user(now, 9, "ann", "", unsubscribe);
+    assert_eq!(affected(&mut world), 1, "from everything");
+    assert_eq!(world.hub(0).subscriptions(here).count(), 0);
+}
+
+#[test]
+fn channels_and_counts_are_gathered_from_all_workers() {
+    let mut world = World::new(3);
+    let plans = [(0, "ann", "chat:1"), (1, "bob", "chat:1"), (2, "", "chat:2"), (2, "", "news")];
+    for (worker, user, channel) in plans {
+        let session = world.open(worker, user);
+        world.subscribe(session, channel, &plain(), Subscribe::default());
+    }
+    let now = world.now;
+    for (pattern, expected) in [
+        ("", vec![("chat:1", 2), ("chat:2", 1), ("news", 1)]),
+        ("chat:*", vec![("chat:1", 2), ("chat:2", 1)]),
+        ("{news,chat:2}", vec![("chat:2", 1), ("news", 1)]),
+        ("x", vec![]),
+    ] {
+        world.hub(1).handle_channels(now, 4, pattern);
+        world.settle();
+        let channels = expected
+            .into_iter()
+            .map(|(name, clients)| ChannelSummary { name: name.into(), clients })
+            .collect();
+        let expected = Event::Channels { token: 4, result: Ok(channels) };
+        assert_eq!(world.take_events(), [(1, expected)]);
+    }
+    world.hub(1).handle_channels(now, 4, "{");
+    let refused = Event::Channels { token: 4, result: Err(Error::BadRequest) };
+    assert_eq!(world.hub(1).poll_event(), Some(refused));
+    world.hub(2).handle_info(now, 5);
+    world.settle();
+    let info = Info { clients: 4, users: 2, channels: 3, subscriptions: 4 };
+    assert_eq!(world.take_events(), [(2, Event::Info { token: 5, result: Ok(info) })]);
+}
+
+#[test]
+fn who_dies_with_a_worker_is_gone_from_presence() {
+    let mut world = World::new(2);
+    let channel = world.channel_at(0, "room:");
+    let options = with_presence();
+    let ann = world.open(0, "ann");
+    let watch = Subscribe { join_leave: true, ..Subscribe::default() };
+    world.subscribe(ann, &channel, &options, watch);
+    let bob = world.open(1, "bob");
+    world.subscribe(bob, &channel, &options, Subscribe::default());
+    world.read(ann);
+    world.restart(1);
+    world.settle();
+    assert_eq!(world.read(ann), format!("leave {channel} bob\n"));
+    assert_eq!(present(&mut world, &channel), [("ann".to_owned(), ann)]);
+    // The new worker's sessions are not taken for the old one's.
+    let eve = world.open(1, "eve");
+    assert_ne!(eve, bob);
+    assert!(world.hub(1).session(bob).is_none());
+}
+
+#[test]
+fn a_home_that_dies_is_marked_to_its_subscribers() {
+    let mut world = World::new(2);
+    let channel = world.channel_at(1, "room:");
+    let options = with_history();
+    let ann = world.open(0, "ann");
+    world.subscribe(ann, &channel, &options, Subscribe::default());
+    let position = world.publish(0, &channel, &options, "one").position;
+    world.read(ann);
+    let now = world.now;
+    // Under way when the worker dies.
+    world.hub(0).handle_publish(now, 3, &channel, &options, kit::publish("lost"));
+    world.restart(1);
+    world.settle();
+    assert_eq!(world.read(ann), format!("unsub {channel} 2500\n"));
+    let events = world.take_events();
+    assert!(events.iter().any(|(_, event)| matches!(
+        event,
+        Event::Published { token: 3, result: Err(Error::WorkerRestarted) }
+    )));
+    let recover = Subscribe { recover: Some(position), ..Subscribe::default() };
+    let subscribed = world.subscribe(ann, &channel, &options, recover);
+    assert!(!subscribed.recovered, "the epoch is another, and the truth is told");
+    world.publish(0, &channel, &options, "two");
+    assert!(world.read(ann).ends_with("two\n"));
+}
