@@ -93,7 +93,7 @@ def unknown(server):
         for request, expected in (
             ("GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
             ("GET /api/publish HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
-            ("DELETE / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+            ("DELETE /connection/poll HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
             ("POST /api/nonsense HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", 404),
             ("GET /connection/../api/publish HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
             ("GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),

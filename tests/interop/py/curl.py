@@ -97,7 +97,7 @@ def several(server):
     assert told(poll(server, channels, cursor)) == []
 
 
-@scenario("curl: polling with the cursor it was given misses nothing of five hundred messages", workers=4)
+@scenario("curl: polling with the cursor it was given misses nothing of five hundred messages", config="delivery.toml", workers=4)
 def misses_nothing(server):
     cursor = poll(server, ["news"])["cursor"]
 

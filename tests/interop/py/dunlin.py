@@ -139,8 +139,8 @@ class Server:
         rollup = pathlib.Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
         return int(re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)[1]) * 1024
 
-    def connect(self, receive_buffer=None):
-        return RawConnection(self.client_port, receive_buffer)
+    def connect(self, receive_buffer=None, source="127.0.0.1"):
+        return RawConnection(self.client_port, receive_buffer, source)
 
     def exchange(self, request):
         """Sends bytes, reads until the server closes or answers fully; gives (status, head, body)."""
@@ -168,8 +168,9 @@ class Server:
 class RawConnection:
     """A TCP connection on which a story may say anything."""
 
-    def __init__(self, port, receive_buffer=None):
+    def __init__(self, port, receive_buffer=None, source="127.0.0.1"):
         self.socket = socket.socket()
+        self.socket.bind((source, 0))
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(PATIENCE_S)
@@ -239,9 +240,10 @@ class RawConnection:
         return None, ""
 
     def closed(self):
-        """Whether the server closes this connection; what it said is in `buffer`."""
+        """Reads until the server closes this connection; what it said is in `buffer`."""
+        deadline = time.monotonic() + PATIENCE_S
         while self.receive():
-            pass
+            assert time.monotonic() < deadline, f"the server keeps the connection: {self.buffer[:200]!r}"
         return True
 
 
@@ -274,6 +276,7 @@ class Witness:
     in order; its line must never break. `assert_undisturbed` ends it."""
 
     CHANNEL = "witness"
+    LAST = "the last message"
 
     def __init__(self, server):
         self.server = server
@@ -300,7 +303,8 @@ class Witness:
             self.sent += 1
 
     def _read(self):
-        while not (self.stop.is_set() and len(self.offsets) >= self.sent):
+        data = None
+        while data != self.LAST:
             opcode, payload = self.connection.frame()
             assert opcode == 1, (opcode, payload)
             for line in payload.splitlines():
@@ -308,17 +312,19 @@ class Witness:
                 if not reply:
                     self.connection.send(frame("{}"))
                 elif "push" in reply:
-                    self.offsets.append(reply["push"]["pub"]["offset"])
+                    publication = reply["push"]["pub"]
+                    data = publication["data"]
+                    self.offsets.append(publication["offset"])
 
     def assert_undisturbed(self):
+        publisher, reader = self.threads
         self.stop.set()
-        # One more message, so that a reader that waits for the next sees the end.
-        self.threads[0].join(PATIENCE_S)
-        self.server.publish(self.CHANNEL, "last")
+        publisher.join(PATIENCE_S)
+        self.server.publish(self.CHANNEL, self.LAST)
         self.sent += 1
-        self.threads[1].join(PATIENCE_S)
+        reader.join(PATIENCE_S)
         assert self.trouble is None, f"the witness was disturbed: {self.trouble}"
-        assert self.offsets[: self.sent] == list(range(1, self.sent + 1)), "the witness missed something"
+        assert self.offsets == list(range(1, self.sent + 1)), f"the witness was sent {self.sent} messages and got {self.offsets}"
         self.connection.close()
 
 
