@@ -5,6 +5,7 @@
 //! encoded once per encoding on the way to thousands of sockets and nothing in it has to be understood.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -232,10 +233,20 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Pairs<'a, V> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut seen = std::collections::HashSet::new();
-                let mut pairs = Vec::new();
+                /// Up to here looking through the list is cheaper than hashing.
+                const FEW: usize = 16;
+                let mut seen = HashSet::new();
+                let mut pairs: Vec<(Cow<'de, str>, V)> = Vec::new();
                 while let Some((Text(key), value)) = map.next_entry::<Text<'de>, V>()? {
-                    if !seen.insert(key.clone()) {
+                    let repeated = if pairs.len() < FEW {
+                        pairs.iter().any(|(k, _)| *k == key)
+                    } else {
+                        if seen.is_empty() {
+                            seen.extend(pairs.iter().map(|(k, _)| k.clone()));
+                        }
+                        !seen.insert(key.clone())
+                    };
+                    if repeated {
                         return Err(A::Error::custom(format_args!("the key `{key}` is repeated")));
                     }
                     pairs.push((key, value));
@@ -473,5 +484,67 @@ impl<'o> Object<'o> {
     /// Closes the object.
     pub fn end(self) {
         self.out.push(b'}');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_repeated_key_is_found_among_few_and_among_many() {
+        for count in [1, 2, 15, 16, 17, 40] {
+            let members: Vec<_> = (0..count).map(|n| format!("\"k{n}\":{n}")).collect();
+            let object = format!("{{{}}}", members.join(","));
+            let pairs: Pairs<'_, u32> = serde_json::from_str(&object).unwrap();
+            assert_eq!(pairs.len(), count);
+            assert_eq!(pairs.get("k0"), Some(&0));
+            let object = format!("{{{},\"k0\":1}}", members.join(","));
+            let error = serde_json::from_str::<Pairs<'_, u32>>(&object).unwrap_err();
+            assert!(error.to_string().starts_with("the key `k0` is repeated"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_object_is_written_as_it_is_told() {
+        let mut out = Vec::new();
+        let mut object = Object::begin(&mut out);
+        object.string("a", "\u{1}\"\\/\t").integer("b", -1).flag("c", true).flag("d", false);
+        Object::begin(object.text_key("e\"")).end();
+        object.raw("f", b"[]");
+        object.end();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            r#"{"a":"\u0001\"\\/\t","b":-1,"c":true,"e\"":{},"f":[]}"#
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_string_comes_back(text in any::<String>()) {
+            let mut out = Vec::new();
+            write_string(&mut out, &text);
+            prop_assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
+        }
+
+        #[test]
+        fn one_line_says_what_many_said(text in "[ \\t\r\n\"a\\\\{}\\[\\]:,1]{0,60}") {
+            if let Ok(value) = serde_json::from_str::<serde_json::Value>(&text)
+                && let Ok(json) = Json::parse(text.as_bytes())
+            {
+                prop_assert!(memchr::memchr2(b'\n', b'\r', json.as_bytes()).is_none());
+                let read: serde_json::Value = serde_json::from_slice(json.as_bytes()).unwrap();
+                prop_assert_eq!(read, value);
+            }
+        }
+
+        #[test]
+        fn depth_is_counted_as_a_parser_would(depth in 0usize..200, text in "[\"\\\\\\[{]{0,6}") {
+            let text = serde_json::to_string(&text).unwrap();
+            let json = format!("{}{text}{}", "[".repeat(depth), "]".repeat(depth));
+            prop_assert_eq!(Json::parse(json.as_bytes()).is_ok(), depth <= DEPTH_MAX);
+        }
     }
 }
