@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use dunlin_bus::{Endpoint, MeshConfig, RequestId, Requests, mesh};
 use rustix::event::{EventfdFlags, epoll};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ExitStatus;
 use crate::error::{Context, Error};
@@ -41,31 +41,31 @@ pub struct BusBench {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct Findings {
-    benchmark: &'static str,
-    host: Host,
-    endpoints: u32,
-    batches: u32,
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Findings {
+    pub(crate) benchmark: String,
+    pub(crate) host: Host,
+    pub(crate) endpoints: u32,
+    pub(crate) batches: u32,
     /// The floor: a word written by two threads by turns, one way.
-    cache_line_ns: Figure,
-    awake_hop_ns: Figure,
+    pub(crate) cache_line_ns: Figure,
+    pub(crate) awake_hop_ns: Figure,
     /// A request through the table, and its reply.
-    request_reply_ns: Figure,
+    pub(crate) request_reply_ns: Figure,
     /// The floor: a bare eventfd and epoll_wait, one way.
-    eventfd_hop_ns: Figure,
-    sleeping_hop_ns: Figure,
+    pub(crate) eventfd_hop_ns: Figure,
+    pub(crate) sleeping_hop_ns: Figure,
     /// What the mesh adds to a bare wake: median of the differences within a batch.
-    sleeping_hop_over_eventfd_ns: f64,
+    pub(crate) sleeping_hop_over_eventfd_ns: f64,
     /// One message of a stream.
-    stream_message_ns: Figure,
-    stream_messages_per_s: f64,
+    pub(crate) stream_message_ns: Figure,
+    pub(crate) stream_messages_per_s: f64,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Figure {
-    median: f64,
-    best: f64,
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Figure {
+    pub(crate) median: f64,
+    pub(crate) best: f64,
 }
 
 impl Figure {
@@ -109,7 +109,7 @@ pub(crate) fn run(options: &BusBench) -> Result<ExitStatus, Error> {
     let over: Vec<f64> = asleep.iter().zip(bare).map(|(asleep, bare)| asleep - bare).collect();
     let stream_message_ns = Figure::of(stream);
     let findings = Findings {
-        benchmark: "bus",
+        benchmark: "bus".into(),
         host: Host::now(),
         endpoints: options.endpoints,
         batches: options.batches,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ExitStatus;
 use crate::error::Error;
@@ -39,58 +39,60 @@ pub struct Connections {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct Findings {
-    benchmark: &'static str,
-    host: Host,
-    connections: usize,
-    threads: usize,
-    connected: u64,
-    connect_failed: u64,
-    connect_retried: u64,
-    connect_seconds: f64,
-    connects_per_s: f64,
-    connect_cpu_us: Option<f64>,
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Findings {
+    pub(crate) benchmark: String,
+    pub(crate) host: Host,
+    pub(crate) connections: usize,
+    pub(crate) threads: usize,
+    pub(crate) connected: u64,
+    pub(crate) connect_failed: u64,
+    pub(crate) connect_retried: u64,
+    pub(crate) connect_seconds: f64,
+    pub(crate) connects_per_s: f64,
+    pub(crate) connect_cpu_us: Option<f64>,
     /// Server, user space, after the connections are there.
-    user_bytes_per_connection: Option<i64>,
+    pub(crate) user_bytes_per_connection: Option<i64>,
     /// The same at the end of the hold.
-    user_bytes_per_connection_held: Option<i64>,
-    server_pss_bytes: Option<u64>,
-    server_pss_bytes_before: Option<u64>,
-    generator_bytes_per_connection: i64,
+    pub(crate) user_bytes_per_connection_held: Option<i64>,
+    pub(crate) server_pss_bytes: Option<u64>,
+    pub(crate) server_pss_bytes_before: Option<u64>,
+    pub(crate) generator_bytes_per_connection: i64,
     /// Both ends of the connection, if both are on this machine.
-    kernel_bytes_per_pair: i64,
-    kernel_unreclaimable_bytes_per_pair: i64,
+    pub(crate) kernel_bytes_per_pair: i64,
+    pub(crate) kernel_unreclaimable_bytes_per_pair: i64,
     /// Fall of the available memory of the machine, everything included.
-    machine_bytes_per_pair: i64,
-    tcp_buffer_bytes: u64,
-    hold_seconds: f64,
-    hold_cores: Option<f64>,
+    pub(crate) machine_bytes_per_pair: i64,
+    pub(crate) tcp_buffer_bytes: u64,
+    pub(crate) hold_seconds: f64,
+    pub(crate) hold_cores: Option<f64>,
     /// CPU of the server for a ping asked and answered, the loop's share included.
-    ping_cpu_us: Option<f64>,
-    pings: u64,
-    pings_sent: u64,
-    pongs: u64,
-    pings_per_connection_min: u64,
-    silent: u64,
-    lost_in_hold: u64,
-    broadcast: Option<Broadcast>,
-    faults: Faults,
-    reasons: std::collections::BTreeMap<String, u64>,
+    pub(crate) ping_cpu_us: Option<f64>,
+    pub(crate) pings: u64,
+    pub(crate) pings_sent: u64,
+    pub(crate) pongs: u64,
+    pub(crate) pings_per_connection_min: u64,
+    pub(crate) silent: u64,
+    pub(crate) lost_in_hold: u64,
+    pub(crate) broadcast: Option<Broadcast>,
+    pub(crate) faults: Faults,
+    pub(crate) reasons: std::collections::BTreeMap<String, u64>,
 }
 
-#[derive(Debug, Serialize)]
-struct Broadcast {
-    publishes: u32,
-    expected: u64,
-    delivered: u64,
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Broadcast {
+    pub(crate) publishes: u32,
+    pub(crate) expected: u64,
+    pub(crate) delivered: u64,
     /// Clients that got every message exactly once.
-    complete: u64,
-    seconds: f64,
-    messages_per_s: f64,
-    cpu_us_per_message: Option<f64>,
-    server_pss_bytes_after: Option<u64>,
-    message_bytes: f64,
+    pub(crate) complete: u64,
+    pub(crate) seconds: f64,
+    pub(crate) messages_per_s: f64,
+    pub(crate) cpu_us_per_message: Option<f64>,
+    /// The same less what the pings of that time cost, as measured in the hold before.
+    pub(crate) cpu_us_per_message_without_pings: Option<f64>,
+    pub(crate) server_pss_bytes_after: Option<u64>,
+    pub(crate) message_bytes: f64,
 }
 
 pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
@@ -138,9 +140,15 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     let hold_counts = swarm.counts();
     let after = Moment::now(process.as_ref());
 
+    let cpu_ns = |later: &Moment, earlier: &Moment| {
+        Some((later.server?.cpu_ns - earlier.server?.cpu_ns) as f64)
+    };
+    let hold_cores = cpu_ns(&after, &held).map(|ns| ns / 1e9 / hold_seconds);
     let broadcast = match options.publishes {
         0 => None,
-        publishes => Some(broadcast(options, publishes, &swarm, process.as_ref(), clock)?),
+        publishes => {
+            Some(broadcast(options, publishes, &swarm, process.as_ref(), hold_cores, clock)?)
+        }
     };
     let threads = swarm.threads();
     let tally = swarm.finish(options.publishes)?;
@@ -150,16 +158,13 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
         let (later, earlier) = (later.server?, earlier.server?);
         Some((later.pss_bytes as i64 - earlier.pss_bytes as i64) / connections)
     };
-    let cpu_ns = |later: &Moment, earlier: &Moment| {
-        Some((later.server?.cpu_ns - earlier.server?.cpu_ns) as f64)
-    };
     let per_pair = |of: fn(&KernelMemory) -> u64| {
         (of(&held.kernel) as i64 - of(&before.kernel) as i64) / connections
     };
     let pings = hold_counts.pings - connected.pings;
     let pings_sent = hold_counts.pings_sent - connected.pings_sent;
     let findings = Findings {
-        benchmark: "connections",
+        benchmark: "connections".into(),
         host: Host::now(),
         connections: options.connections,
         threads,
@@ -180,7 +185,7 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
         machine_bytes_per_pair: -per_pair(|kernel| kernel.available_bytes),
         tcp_buffer_bytes: held.kernel.tcp_buffer_bytes,
         hold_seconds,
-        hold_cores: cpu_ns(&after, &held).map(|ns| ns / 1e9 / hold_seconds),
+        hold_cores,
         ping_cpu_us: cpu_ns(&after, &held)
             .filter(|_| pings + pings_sent > 0)
             .map(|ns| ns / 1e3 / (pings + pings_sent) as f64),
@@ -206,6 +211,7 @@ fn broadcast(
     publishes: u32,
     swarm: &Swarm,
     process: Option<&Process>,
+    hold_cores: Option<f64>,
     clock: Clock,
 ) -> Result<Broadcast, Error> {
     let target = &options.target;
@@ -240,6 +246,10 @@ fn broadcast(
         complete: 0,
         seconds,
         messages_per_s: delivered as f64 / seconds.max(1e-9),
+        cpu_us_per_message_without_pings: cpu_ns.map(|ns| {
+            let pings_ns = hold_cores.unwrap_or(0.0) * seconds * 1e9;
+            (ns as f64 - pings_ns).max(0.0) / 1e3 / delivered.max(1) as f64
+        }),
         cpu_us_per_message: cpu_ns.map(|ns| ns as f64 / 1e3 / delivered.max(1) as f64),
         server_pss_bytes_after: process.map(|process| process.sample().pss_bytes),
         message_bytes: (counts.publication_bytes - before.publication_bytes) as f64

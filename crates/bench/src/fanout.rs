@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ExitStatus;
 use crate::dialect::Dialect;
@@ -21,7 +21,7 @@ use crate::swarm::{Clock, Counts, Faults, Ping, Plan, Swarm};
 use crate::target::Target;
 
 /// How messages are published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// One publish at a time: the next leaves when the last was answered
@@ -71,43 +71,43 @@ pub struct Fanout {
 }
 
 /// The result, as `--json` prints it.
-#[derive(Debug, Serialize)]
-struct Findings<'a> {
-    benchmark: &'static str,
-    host: Host,
-    mode: Mode,
-    subscribers: usize,
-    publishes_per_round: u32,
-    batch: Option<u32>,
-    rounds: u32,
-    contenders: &'a [Summary],
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Findings {
+    pub(crate) benchmark: String,
+    pub(crate) host: Host,
+    pub(crate) mode: Mode,
+    pub(crate) subscribers: usize,
+    pub(crate) publishes_per_round: u32,
+    pub(crate) batch: Option<u32>,
+    pub(crate) rounds: u32,
+    pub(crate) contenders: Vec<Summary>,
 }
 
-#[derive(Debug, Serialize)]
-struct Summary {
-    name: String,
-    messages_per_s: f64,
-    cpu_us_per_message: Option<f64>,
-    rate_to_floor: Option<f64>,
-    cpu_to_floor: Option<f64>,
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    pub(crate) name: String,
+    pub(crate) messages_per_s: f64,
+    pub(crate) cpu_us_per_message: Option<f64>,
+    pub(crate) rate_to_floor: Option<f64>,
+    pub(crate) cpu_to_floor: Option<f64>,
     /// Payload of a message as it arrived: a WebSocket frame's payload, a line, a packet's body.
-    message_bytes: f64,
-    user_bytes_per_connection: Option<i64>,
-    kernel_bytes_per_pair: i64,
+    pub(crate) message_bytes: f64,
+    pub(crate) user_bytes_per_connection: Option<i64>,
+    pub(crate) kernel_bytes_per_pair: i64,
     /// Clients that had every message once at the end, of how many.
-    complete: u64,
-    subscribers: usize,
-    faults: Faults,
-    closed: u64,
-    rounds: Vec<Round>,
+    pub(crate) complete: u64,
+    pub(crate) subscribers: usize,
+    pub(crate) faults: Faults,
+    pub(crate) closed: u64,
+    pub(crate) rounds: Vec<Round>,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Round {
-    messages: u64,
-    seconds: f64,
-    messages_per_s: f64,
-    cpu_us_per_message: Option<f64>,
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Round {
+    pub(crate) messages: u64,
+    pub(crate) seconds: f64,
+    pub(crate) messages_per_s: f64,
+    pub(crate) cpu_us_per_message: Option<f64>,
 }
 
 pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
@@ -162,14 +162,14 @@ pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
     emit(
         options.json,
         &Findings {
-            benchmark: "fanout",
+            benchmark: "fanout".into(),
             host: Host::now(),
             mode: options.mode,
             subscribers: options.subscribers,
             publishes_per_round: options.publishes,
             batch,
             rounds: options.rounds,
-            contenders: &summaries,
+            contenders: summaries,
         },
     )?;
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })

@@ -14,6 +14,10 @@ pub(crate) struct Host {
     pub(crate) kernel: String,
     /// Day of the run, UTC, as YYYY-MM-DD.
     pub(crate) day: String,
+    /// What was run.
+    pub(crate) command: String,
+    /// Of the source the program was built from, when the script that ran it knows (`DUNLIN_BENCH_COMMIT`).
+    pub(crate) commit: Option<String>,
 }
 
 impl Host {
@@ -40,8 +44,27 @@ impl Host {
             memory_gib: (kib + (1 << 19)) >> 20,
             kernel: format!("Linux {}", kernel.trim()),
             day: day(seconds),
+            command: command(std::env::args()),
+            commit: std::env::var("DUNLIN_BENCH_COMMIT").ok(),
         }
     }
+}
+
+/// The command line as a person would type it: the program without its directory, quotes where the shell wants them.
+fn command(arguments: impl Iterator<Item = String>) -> String {
+    let words = arguments.enumerate().map(|(index, word)| {
+        let word = match index {
+            0 => word.rsplit('/').next().unwrap_or_default().to_owned(),
+            _ => word,
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The civil date of a Unix time (Howard Hinnant, "chrono-compatible low-level date algorithms").
@@ -60,7 +83,14 @@ fn day(unix_seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::day;
+    use super::{command, day};
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let words = ["target/release/dunlin", "bench", "--cmd", "dunlin serve --workers 1", "it's"];
+        let typed = command(words.map(str::to_owned).into_iter());
+        assert_eq!(typed, r"dunlin bench --cmd 'dunlin serve --workers 1' 'it'\''s'");
+    }
 
     #[test]
     fn days_of_the_calendar() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ExitStatus;
 use crate::error::{Context, Error};
@@ -46,35 +46,35 @@ pub struct Latency {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct Findings {
-    benchmark: &'static str,
-    host: Host,
-    subscribers: usize,
-    rate: u32,
-    publishes: u32,
-    delivered: u64,
-    expected: u64,
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Findings {
+    pub(crate) benchmark: String,
+    pub(crate) host: Host,
+    pub(crate) subscribers: usize,
+    pub(crate) rate: u32,
+    pub(crate) publishes: u32,
+    pub(crate) delivered: u64,
+    pub(crate) expected: u64,
     /// From the time in the timetable to the arrival at a subscriber, microseconds.
-    latency_us: Percentiles,
+    pub(crate) latency_us: Percentiles,
     /// From the time in the timetable to when the publish left: the generator's own share.
-    late_us: Percentiles,
-    cpu_us_per_message: Option<f64>,
-    complete: u64,
-    closed: u64,
-    faults: Faults,
+    pub(crate) late_us: Percentiles,
+    pub(crate) cpu_us_per_message: Option<f64>,
+    pub(crate) complete: u64,
+    pub(crate) closed: u64,
+    pub(crate) faults: Faults,
 }
 
 /// Percentiles of a histogram, microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-struct Percentiles {
-    min: f64,
-    p50: f64,
-    p90: f64,
-    p99: f64,
-    p999: f64,
-    max: f64,
-    mean: f64,
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Percentiles {
+    pub(crate) min: f64,
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) max: f64,
+    pub(crate) mean: f64,
 }
 
 impl Percentiles {
@@ -168,7 +168,7 @@ pub(crate) fn run(options: &Latency) -> Result<ExitStatus, Error> {
     let tally = swarm.finish(publishes)?;
     let latencies = tally.latencies.unwrap_or_else(new_histogram);
     let findings = Findings {
-        benchmark: "latency",
+        benchmark: "latency".into(),
         host: Host::now(),
         subscribers: options.subscribers,
         rate: options.rate,

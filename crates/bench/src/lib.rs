@@ -76,6 +76,11 @@ impl From<ExitStatus> for std::process::ExitCode {
     }
 }
 
+/// The machine and the moment a result belongs to, as every result carries it.
+pub fn host() -> impl serde::Serialize {
+    host::Host::now()
+}
+
 /// Runs one benchmark to its end and prints its report.
 ///
 /// The report goes to standard output, progress to standard error. With `--json` the last line of standard

@@ -23,7 +23,7 @@ impl Expected {
 }
 
 /// What went wrong with the order, over all clients of a thread. All zero means: exactly once, in order.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Faults {
     /// Messages a client never got although it got later ones.
     pub(crate) lost: u64,

@@ -1,0 +1,83 @@
+//! The results of earlier runs, as `scripts/bench/run` keeps them.
+
+use std::fs;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Context, Error};
+use crate::host::Host;
+use crate::{bus, connections, fanout, latency};
+
+/// Every result the page has a place for; what has not been run is missing.
+#[derive(Debug)]
+pub(super) struct Results {
+    pub(super) idle: Option<connections::Findings>,
+    pub(super) one: Option<fanout::Findings>,
+    pub(super) burst: Option<fanout::Findings>,
+    /// Peers too slow to take part in every round of the burst.
+    pub(super) burst_slow: Option<fanout::Findings>,
+    pub(super) latencies: Vec<latency::Findings>,
+    pub(super) bus: Option<bus::Findings>,
+    /// By rising number of connections.
+    pub(super) scale: Vec<connections::Findings>,
+    pub(super) million: Option<connections::Findings>,
+    pub(super) instructions: Option<Instructions>,
+}
+
+/// What `cargo bench -p dunlin-bench --bench instructions` counts.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Instructions {
+    pub(super) host: Host,
+    pub(super) kernels: Vec<Kernel>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Kernel {
+    pub(super) name: String,
+    pub(super) instructions: f64,
+}
+
+impl Results {
+    pub(super) fn read(directory: &Path) -> Result<Self, Error> {
+        let mut scale: Vec<connections::Findings> = read_all(directory, "scale-")?;
+        scale.sort_by_key(|findings| findings.connections);
+        let mut latencies: Vec<latency::Findings> = read_all(directory, "latency-")?;
+        latencies.sort_by_key(|findings| (findings.subscribers, findings.rate));
+        Ok(Self {
+            idle: read(&directory.join("idle.json"))?,
+            one: read(&directory.join("fanout.json"))?,
+            burst: read(&directory.join("burst.json"))?,
+            burst_slow: read(&directory.join("burst-slow.json"))?,
+            latencies,
+            bus: read(&directory.join("bus.json"))?,
+            scale,
+            million: read(&directory.join("million.json"))?,
+            instructions: read(&directory.join("instructions.json"))?,
+        })
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(path).context(format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).map(Some).map_err(|error| {
+        Error::new(format!("{}: {error}; run that benchmark again", path.display()))
+    })
+}
+
+fn read_all<T: DeserializeOwned>(directory: &Path, prefix: &str) -> Result<Vec<T>, Error> {
+    let mut all = Vec::new();
+    let entries =
+        fs::read_dir(directory).context(format!("cannot read {}", directory.display()))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(prefix) && name.ends_with(".json") {
+            all.extend(read(&entry.path())?);
+        }
+    }
+    Ok(all)
+}
