@@ -127,7 +127,7 @@ fn banner(ready: &Ready, development: bool, page: bool) -> String {
             "centrifuge-js and the other Centrifugal SDKs",
         ),
         ("", format!("{client}/connection/uni_sse"), "EventSource"),
-        ("", format!("{client}/connection/poll"), "long-poll"),
+        ("", format!("{client}/connection/poll?channel=news"), "long-poll"),
         ("API", format!("{client}/api/publish"), "and broadcast, history, presence, ..."),
         ("admin", format!("{admin}/metrics"), "and /health, /info"),
     ];
