@@ -21,6 +21,8 @@ mod page;
 mod parcel;
 mod session_token;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::net::SocketAddr;

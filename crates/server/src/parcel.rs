@@ -17,4 +17,7 @@ pub(crate) enum Parcel {
     Drain,
     /// Leave the event loop.
     Stop,
+    /// Panic, to see what is left standing.
+    #[cfg(test)]
+    Panic,
 }

@@ -176,6 +176,8 @@ impl<'w> Worker<'w> {
             Parcel::Emulation { session, frame } => self.emulate(cx, session, &frame),
             Parcel::Drain => self.begin_drain(cx),
             Parcel::Stop => cx.stop(),
+            #[cfg(test)]
+            Parcel::Panic => panic!("told to"),
         }
     }
 

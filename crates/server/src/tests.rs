@@ -1,0 +1,201 @@
+//! Whole workers in one process, with sockets: what no single module can show.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dunlin_bus::{Endpoint, MeshConfig, mesh};
+use dunlin_config::Config;
+use dunlin_hub::SessionId;
+
+use crate::control::listen;
+use crate::metrics::Metric;
+use crate::node::{Node, State};
+use crate::parcel::Parcel;
+use crate::settings::Settings;
+use crate::worker::thread::{Placement, Workers};
+
+/// Longer than anything here takes; a read that takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Workers without the control thread around them.
+struct Cluster {
+    node: Arc<Node>,
+    control: Endpoint<Parcel>,
+    workers: Workers,
+    address: SocketAddr,
+}
+
+impl Cluster {
+    fn start(workers: usize) -> Self {
+        let mut config = Config::development();
+        config.shutdown.reconnect_spread_ms = 0;
+        let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), workers, 128).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        let mut endpoints = mesh(workers + 1, &MeshConfig::default()).unwrap();
+        let control = endpoints.pop().unwrap();
+        let node = Arc::new(Node::new(Settings::new(config), workers, [7; 16], String::new()));
+        let placement = Placement { own_descriptor_tables: true, pinned: false };
+        let mut workers = Workers::start(&node, endpoints, listeners, placement).unwrap();
+        workers.wait_until_ready().unwrap();
+        node.set_state(State::Serving);
+        Self { node, control, workers, address }
+    }
+
+    fn tell(&mut self, worker: usize, parcel: Parcel) {
+        assert!(self.control.send(worker, parcel).is_ok());
+        self.control.flush();
+    }
+
+    fn post(&self, path: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "POST {path} HTTP/1.1\r\nHost: dunlin\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+
+    /// Waits until the control thread's duties have led to this.
+    fn look_after_until(&mut self, done: impl Fn(&Node) -> bool) {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while !done(&self.node) {
+            assert!(std::time::Instant::now() < deadline, "it never came to be");
+            self.workers.look_after().unwrap();
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for worker in 0..self.node.counters.len() {
+            let _ = self.control.send(worker, Parcel::Stop);
+        }
+        self.control.flush();
+        self.workers.join(PATIENCE);
+    }
+}
+
+/// A client of `/connection/uni_http_stream`: one JSON object a line.
+struct Listener {
+    lines: BufReader<TcpStream>,
+    id: SessionId,
+}
+
+impl Listener {
+    fn connect(address: SocketAddr, channel: &str) -> Self {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let body = format!("{{\"subs\":{{\"{channel}\":{{}}}}}}");
+        let length = body.len();
+        write!(
+            stream,
+            "POST /connection/uni_http_stream HTTP/1.1\r\nHost: dunlin\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut listener =
+            Self { lines: BufReader::new(stream), id: SessionId::from_u64(0).unwrap() };
+        let connect = listener.next().expect("a connect push");
+        let client = connect["connect"]["client"].as_str().expect("a client id").to_owned();
+        listener.id = client.parse().unwrap();
+        listener
+    }
+
+    /// The next push; `None` at the end of the stream.
+    fn next(&mut self) -> Option<serde_json::Value> {
+        loop {
+            let mut line = String::new();
+            match self.lines.read_line(&mut line) {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+            // Heads, chunk sizes and line ends are between the objects.
+            if line.starts_with('{') {
+                return Some(serde_json::from_str(&line).unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_panics_takes_no_other_workers_clients_along() {
+    let mut cluster = Cluster::start(2);
+    let mut listeners: Vec<Listener> =
+        (0..40).map(|at| Listener::connect(cluster.address, &format!("room{at}"))).collect();
+    let on_first = listeners.iter().filter(|listener| listener.id.worker() == 0).count();
+    assert!((1..40).contains(&on_first), "the kernel spreads 40 connections over both");
+
+    cluster.tell(0, Parcel::Panic);
+    cluster.look_after_until(|node| node.counters[0].get(Metric::Restarts) == 1);
+    cluster.look_after_until(|node| node.workers_ready() == 2);
+
+    // The clients of the other worker are still there, and whoever's channel had its home on the worker that
+    // is gone is told to subscribe anew.
+    let mut gaps = 0;
+    for (at, listener) in listeners.iter_mut().enumerate() {
+        if listener.id.worker() == 0 {
+            assert!(listener.next().is_none(), "a client of the worker that panicked is cut off");
+            continue;
+        }
+        let body = format!("{{\"channel\":\"room{at}\",\"data\":{at}}}");
+        assert!(cluster.post("/api/publish", &body).contains("\"offset\":1"), "room{at}");
+        let push = listener.next().expect("a client of the other worker is served on");
+        if push["unsubscribe"]["code"] == 2500 {
+            gaps += 1;
+        } else {
+            assert_eq!(push["pub"]["data"], at, "{push}");
+        }
+    }
+    assert!(gaps > 0, "some channels had their home on the worker that panicked");
+
+    // And the worker that panicked serves again, under ids that are not those of its former life.
+    let old: Vec<SessionId> = listeners.iter().map(|listener| listener.id).collect();
+    let again = (0..40)
+        .map(|_| Listener::connect(cluster.address, "news"))
+        .find(|listener| listener.id.worker() == 0)
+        .expect("the kernel spreads 40 connections over both");
+    assert!(!old.contains(&again.id));
+}
+
+#[test]
+fn every_worker_numbers_and_delivers_the_same_stream() {
+    let cluster = Cluster::start(3);
+    let mut listeners: Vec<Listener> =
+        (0..12).map(|_| Listener::connect(cluster.address, "news")).collect();
+    for n in 1..=50 {
+        let answer =
+            cluster.post("/api/publish", &format!("{{\"channel\":\"news\",\"data\":{n}}}"));
+        assert!(answer.contains(&format!("\"offset\":{n},")), "{answer}");
+    }
+    for listener in &mut listeners {
+        for n in 1..=50 {
+            let push = listener.next().unwrap();
+            assert_eq!((&push["pub"]["offset"], &push["pub"]["data"]), (&n.into(), &n.into()));
+        }
+    }
+}
+
+#[test]
+fn draining_says_goodbye_with_a_code_to_come_back_on() {
+    let mut cluster = Cluster::start(2);
+    let mut listeners: Vec<Listener> =
+        (0..8).map(|_| Listener::connect(cluster.address, "news")).collect();
+    cluster.node.set_state(State::Draining);
+    for worker in 0..2 {
+        cluster.tell(worker, Parcel::Drain);
+    }
+    for listener in &mut listeners {
+        let push = listener.next().expect("a disconnect push");
+        assert_eq!(push["disconnect"]["code"], 3001, "{push}");
+        assert!(listener.next().is_none());
+    }
+    drop(listeners);
+    cluster.look_after_until(|node| node.workers_left() == 0);
+}
