@@ -18,7 +18,7 @@ export const EventSource = installed("eventsource");
 export const WebSocket = installed("ws");
 export { assert };
 
-const SCENARIO_TIMEOUT_MS = 60_000;
+const SCENARIO_TIMEOUT_MS = 100_000;
 const PATIENCE_MS = 10_000;
 const LOG_LINES_SHOWN = 60;
 
@@ -28,7 +28,7 @@ export async function scenario(name, story) {
   const t = new Stage();
   const began = performance.now();
   const outcome = await Promise.race([story(t).then(() => null, (error) => error), timeout(SCENARIO_TIMEOUT_MS, "the story to end")]);
-  for (const server of t.servers) if (server.died) t.complaints.push(`the server ended by itself: ${server.died}`);
+  for (const server of t.servers) t.complaints.push(...(await server.faults()));
   const seconds = ((performance.now() - began) / 1000).toFixed(1);
   if (outcome === null && t.complaints.length === 0) {
     console.log(`ok     ${name} (${seconds} s)`);
@@ -226,6 +226,14 @@ export class Server {
   async get(path) {
     const answer = await exchange(this.clientPort, "GET", path);
     return { ...answer, json: () => JSON.parse(answer.text) };
+  }
+
+  /// What is wrong with the server itself: that it died, or that a worker had to begin anew.
+  async faults() {
+    if (this.died) return [`the server ended by itself: ${this.died}`];
+    if (this.#ending) return [];
+    const { text } = await exchange(this.adminPort, "GET", "/metrics");
+    return /^dunlin_worker_restarts_total\S* [1-9]/m.test(text) ? ["a worker panicked"] : [];
   }
 
   lastLines() {

@@ -119,6 +119,17 @@ await scenario("websocket: several commands in one frame are each answered", asy
   assert.deepEqual([push.push.channel, push.push.pub.data, push.push.pub.offset], ["a", { n: 1 }, 1]);
 });
 
+await scenario("websocket: subscriptions that end in the frame that began them are answered all the same", async (t) => {
+  const server = await t.server({ workers: 4 });
+  const socket = await t.socket(server);
+  socket.say({ id: 1, connect: {} });
+  await socket.answer(1);
+  const channels = range(1, 20);
+  socket.say(...channels.flatMap((n) => [{ id: 100 + n, subscribe: { channel: `c${n}` } }, { id: 200 + n, unsubscribe: { channel: `c${n}` } }]));
+  for (const n of channels) await Promise.all([socket.answer(100 + n), socket.answer(200 + n)]);
+  assert.deepEqual((await server.api("channels", {})).channels, {});
+});
+
 await scenario("websocket: errors carry the code the protocol gives them", async (t) => {
   const server = await t.server();
   const socket = await t.socket(server);

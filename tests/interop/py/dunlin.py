@@ -52,7 +52,7 @@ def main():
             outcome = story(server)
             if inspect.isawaitable(outcome):
                 asyncio.run(asyncio.wait_for(outcome, 60))
-            server.assert_alive()
+            server.assert_whole()
             print(f"ok     {name} ({time.monotonic() - began:.1f} s)", flush=True)
         except Exception:
             failed += 1
@@ -94,6 +94,11 @@ class Server:
     def assert_alive(self):
         status = self.process.poll()
         assert status is None, f"the server ended by itself with status {status}"
+
+    def assert_whole(self):
+        """Alive, and no worker had to begin anew."""
+        self.assert_alive()
+        assert self.counted("dunlin_worker_restarts_total") == 0, "a worker panicked"
 
     def terminate(self):
         """SIGTERM; answers with the exit status."""
