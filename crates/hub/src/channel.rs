@@ -53,6 +53,8 @@ pub(crate) struct Member {
 #[derive(Clone, Copy)]
 pub(crate) struct Subscriber(u64);
 
+const _: () = assert!(size_of::<Subscriber>() == 8);
+
 /// Wants to be told join and leave.
 pub(crate) const JOIN_LEAVE: u8 = 1;
 
@@ -103,6 +105,9 @@ pub(crate) struct Channel {
     /// `subscribers`. Before that, what arrives was meant for a former life and is ignored.
     pub(crate) joined: bool,
 }
+
+const _: () = assert!(size_of::<Channel>() <= 80);
+const _: () = assert!(size_of::<Option<Channel>>() == size_of::<Channel>());
 
 impl Channel {
     pub(crate) fn is_deserted(&self) -> bool {

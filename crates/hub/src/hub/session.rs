@@ -89,6 +89,15 @@ impl Hub {
         })
     }
 
+    /// Gives a session another name: its connection was replaced. False for a stale id.
+    pub fn set_tag(&mut self, id: SessionId, tag: u64) -> bool {
+        let slot = self.slot_of(id);
+        if let Some(slot) = slot {
+            self.sessions[slot].tag = tag;
+        }
+        slot.is_some()
+    }
+
     /// Every session, those that are closing included.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
         let open = |&slot: &u32| self.sessions[slot].is(OPEN);

@@ -1,0 +1,87 @@
+//! Bytes per session and subscription, as the allocator counts them.
+
+mod kit;
+
+use std::alloc::System;
+use std::sync::Arc;
+
+use dunlin_hub::{ChannelOptions, Hub, HubConfig, NewSession, Now, SessionId, Subscribe};
+use kit::Lines;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const NOW: Now = Now { ms: 1, unix_ms: 1 };
+
+/// Bytes `build` keeps for each of `count`. The only test of its file, as the allocator counts
+/// for the whole process.
+fn bytes_each(count: usize, build: impl FnOnce()) -> usize {
+    let region = Region::new(ALLOCATOR);
+    build();
+    let change = region.change();
+    let net = change.bytes_allocated as isize - change.bytes_deallocated as isize;
+    usize::try_from(net).expect("something was kept") / count
+}
+
+fn subscribe(hub: &mut Hub, options: &Arc<ChannelOptions>, user: &str, channel: &str) -> SessionId {
+    let session =
+        hub.open_session(NOW, NewSession { user, ..NewSession::default() }).expect("room");
+    hub.handle_subscribe(NOW, 0, session, channel, options, Subscribe::default());
+    while hub.poll_event().is_some() {}
+    session
+}
+
+#[test]
+fn a_session_and_its_subscription_are_small() {
+    let options = Arc::new(ChannelOptions::default());
+    let mut hub = Hub::new(HubConfig::default(), Box::new(Lines));
+    let mut sessions = Vec::with_capacity(19_000);
+
+    // A room that everybody is in. The vectors' last doubling is included.
+    let shared = bytes_each(19_000, || {
+        for _ in 0..19_000 {
+            sessions.push(subscribe(&mut hub, &options, "", "room"));
+        }
+    });
+    assert!(shared <= 110, "{shared} bytes a session with one subscription");
+
+    // A message to everybody leaves nothing behind but the log's own chunk.
+    let burst = bytes_each(1, || {
+        for _ in 0..3 {
+            let publish = kit::publish("x");
+            hub.handle_publish(NOW, 0, "room", &options, publish);
+            while hub.poll_event().is_some() {}
+            while let Some(flush) = hub.poll_flush() {
+                let bytes = hub.outbox_bytes(flush.session);
+                hub.advance(flush.session, bytes);
+            }
+        }
+    });
+    assert!(burst < 400_000, "{burst} bytes kept by a flushed burst");
+
+    // Each in a channel of its own: the channel's two records, its name and indices on top.
+    let alone = bytes_each(19_000, || {
+        for n in 0..19_000 {
+            sessions.push(subscribe(&mut hub, &options, "", &format!("user:{n}")));
+        }
+    });
+    assert!(alone <= 400, "{alone} bytes a session alone in its channel");
+
+    // With a name: the user's record.
+    let named = bytes_each(19_000, || {
+        for n in 0..19_000 {
+            sessions.push(subscribe(&mut hub, &options, &format!("user-{n}"), "room"));
+        }
+    });
+    assert!(named <= 200, "{named} bytes a session of a named user");
+    println!("{shared} shared, {alone} alone, {named} named, {burst} after a burst");
+
+    for session in sessions {
+        hub.close_session(NOW, session);
+    }
+    while hub.poll_event().is_some() {}
+    let stats = hub.stats();
+    assert_eq!((stats.sessions, stats.subscriptions, stats.users), (0, 0, 0));
+    assert_eq!((stats.channels, stats.home_channels), (0, 0));
+}
