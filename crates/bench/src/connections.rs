@@ -31,6 +31,9 @@ pub struct Connections {
     /// Messages to all at the end, one at a time (needs --channel without a placeholder, or a plain WebSocket server)
     #[arg(long, default_value_t = 0)]
     publishes: u32,
+    /// Filler in each message, bytes: 29 make 109 of it in the Centrifugal protocol
+    #[arg(long, default_value_t = 29)]
+    pad_bytes: usize,
     /// How long to wait for the messages
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     delivery: Duration,
@@ -215,8 +218,10 @@ fn broadcast(
     clock: Clock,
 ) -> Result<Broadcast, Error> {
     let target = &options.target;
-    let publishing =
+    let mut publishing =
         target.publishing(&target.address()?, target.channel.as_deref().unwrap_or("c"))?;
+    publishing.pad_bytes = options.pad_bytes;
+    publishing.numbered_after = Some(0);
     let mut publisher = publishing.connect()?;
     let before: Counts = swarm.counts();
     let alive = before.ready - before.closed;

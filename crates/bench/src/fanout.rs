@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ExitStatus;
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, DialectName};
 use crate::error::Error;
 use crate::host::Host;
 use crate::peer::{Peer, PeerName, Scratch};
 use crate::process::{KernelMemory, Process};
 use crate::progress::{Progress, say};
-use crate::publisher::{Publisher, Publishing, Template};
+use crate::publisher::{Publishing, Template};
 use crate::report::{emit, median};
 use crate::swarm::{Clock, Counts, Faults, Ping, Plan, Swarm};
 use crate::target::Target;
@@ -224,7 +224,8 @@ struct Contender {
     process: Option<Process>,
     swarm: Swarm,
     publishing: Publishing,
-    publisher: Option<Publisher>,
+    /// Whether the server puts a number of its own into each message.
+    numbers: bool,
     sequence: u32,
     rounds: Vec<Round>,
     user_bytes_per_connection: Option<i64>,
@@ -301,7 +302,7 @@ impl Contender {
             process,
             swarm,
             publishing,
-            publisher: None,
+            numbers: plan.dialect.name == DialectName::Centrifuge,
             sequence: 0,
             rounds: Vec::new(),
             user_bytes_per_connection: user.map(|bytes| bytes / connections),
@@ -325,19 +326,17 @@ impl Contender {
                 )));
             }
             let bytes = (counts.publication_bytes - self.before.publication_bytes) / arrived;
-            // An offset counts from 1 and has more digits later; 1,000 messages on, two or three.
             self.publishing.pad_bytes = message_bytes.saturating_sub(bytes as usize);
+            self.publishing.numbered_after = self.numbers.then_some(1);
         }
-        self.publisher = Some(self.publishing.connect()?);
         self.before = self.swarm.counts();
         Ok(())
     }
 
     /// One turn. False: not everything arrived.
     fn round(&mut self, options: &Fanout, clock: Clock) -> Result<bool, Error> {
-        let Some(publisher) = &mut self.publisher else {
-            return Err(Error::new("a round before the calibration"));
-        };
+        // Each time anew: a server may close a connection that was quiet while the others had their turn.
+        let mut publisher = self.publishing.connect()?;
         let before = self.swarm.counts();
         let cpu_before_ns = self.process.as_ref().map(Process::cpu_ns);
         let start_ns = clock.now_ns();

@@ -75,7 +75,12 @@ pub(crate) fn floor(message_bytes: usize) -> Result<Peer, Error> {
         ),
         address,
         dialect: dialect(DialectName::Websocket, address, "/", None),
-        publishing: Publishing { address, template: Template::Floor, pad_bytes: 0 },
+        publishing: Publishing {
+            address,
+            template: Template::Floor,
+            pad_bytes: 0,
+            numbered_after: None,
+        },
     })
 }
 
@@ -117,7 +122,7 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
                 command: format!("{nginx} -c {}", config.display()),
                 address,
                 dialect: dialect(DialectName::Websocket, address, "/sub", None),
-                publishing: Publishing { address, template, pad_bytes: 0 },
+                publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
             }
         }
         PeerName::Redis => {
@@ -132,7 +137,7 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
                 ),
                 address,
                 dialect: dialect(DialectName::Redis, address, "/", Some(CHANNEL)),
-                publishing: Publishing { address, template, pad_bytes: 0 },
+                publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
             }
         }
         PeerName::Nats => {
@@ -144,7 +149,7 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
                 command: format!("{nats} -a 127.0.0.1 -p 4333"),
                 address,
                 dialect: dialect(DialectName::Nats, address, "/", Some(CHANNEL)),
-                publishing: Publishing { address, template, pad_bytes: 0 },
+                publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
             }
         }
         PeerName::Mosquitto => {
@@ -161,7 +166,7 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
                 command: format!("{mosquitto} -c {}", config.display()),
                 address,
                 dialect: dialect(DialectName::Mqtt, address, "/", Some(CHANNEL)),
-                publishing: Publishing { address, template, pad_bytes: 0 },
+                publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
             }
         }
     })

@@ -18,6 +18,9 @@ pub(crate) struct Publishing {
     pub(crate) template: Template,
     /// Filler in each message, bytes.
     pub(crate) pad_bytes: usize,
+    /// Number of the last message published before number 1, on a server that puts its own number into each message:
+    /// that grows by a digit now and then, and the filler shrinks as much.
+    pub(crate) numbered_after: Option<u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -45,9 +48,11 @@ pub(crate) enum Template {
 }
 
 impl Publishing {
-    /// The message with this number: JSON, of the same length for every number.
+    /// The message with this number: JSON, of the same length for every number as it arrives.
     pub(crate) fn message(&self, sequence: u32) -> String {
-        let pad = self.pad_bytes;
+        let digits =
+            self.numbered_after.and_then(|before| before.checked_add(sequence)?.checked_ilog10());
+        let pad = self.pad_bytes.saturating_sub(digits.unwrap_or(0) as usize);
         format!("{{{SEQUENCE_MARK}{sequence:0SEQUENCE_DIGITS$}\",\"pad\":\"{:y<pad$}\"}}", "")
     }
 
@@ -282,7 +287,12 @@ mod tests {
     use super::*;
 
     fn publishing(template: Template) -> Publishing {
-        Publishing { address: SocketAddr::from(([127, 0, 0, 1], 1)), template, pad_bytes: 3 }
+        Publishing {
+            address: SocketAddr::from(([127, 0, 0, 1], 1)),
+            template,
+            pad_bytes: 3,
+            numbered_after: None,
+        }
     }
 
     #[test]
@@ -290,6 +300,10 @@ mod tests {
         let publishing = publishing(Template::Nats { channel: "c".into() });
         assert_eq!(publishing.message(42), "{\"seq\":\"0000000042\",\"pad\":\"yyy\"}");
         assert_eq!(publishing.message(0).len(), publishing.message(u32::MAX).len());
+
+        // Offset 9 and offset 10: the filler makes up for the digit.
+        let publishing = Publishing { numbered_after: Some(1), ..publishing };
+        assert_eq!(publishing.message(8).len(), publishing.message(9).len() + 1);
     }
 
     #[test]

@@ -138,6 +138,7 @@ impl Target {
                 api_key: self.api_key.clone(),
             },
             pad_bytes: 0,
+            numbered_after: None,
         })
     }
 }
