@@ -76,7 +76,7 @@ fn respond(node: &Node, request: &Request<Incoming>) -> Response<Full<Bytes>> {
             json(status, &serde_json::json!({ "status": state.name() }))
         }
         "/metrics" => {
-            let mut response = text(StatusCode::OK, metrics::exposition(node.counters.iter()));
+            let mut response = text(StatusCode::OK, metrics::exposition(&node.counters));
             let exposition = "text/plain; version=0.0.4; charset=utf-8";
             response
                 .headers_mut()

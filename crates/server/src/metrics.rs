@@ -117,7 +117,7 @@ impl Counters {
 }
 
 /// Renders all workers' counters in the Prometheus text format, one series a worker.
-pub fn exposition<'a>(workers: impl Iterator<Item = &'a Counters> + Clone) -> String {
+pub fn exposition(workers: &[Counters]) -> String {
     use std::fmt::Write;
     let mut text = String::with_capacity(16 * 1024);
     for &metric in Metric::ALL {
@@ -128,7 +128,7 @@ pub fn exposition<'a>(workers: impl Iterator<Item = &'a Counters> + Clone) -> St
         };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "# HELP dunlin_{name} {help}\n# TYPE dunlin_{name} {kind}");
-        for (worker, counters) in workers.clone().enumerate() {
+        for (worker, counters) in workers.iter().enumerate() {
             let _ = writeln!(text, "dunlin_{name}{{worker=\"{worker}\"}} {}", counters.get(metric));
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     fn exposition_has_a_series_for_each_worker() {
         let workers = [Counters::default(), Counters::default()];
         workers[1].add(Metric::Accepted, 3);
-        let text = exposition(workers.iter());
+        let text = exposition(&workers);
         assert!(text.contains("dunlin_connections_accepted_total{worker=\"0\"} 0\n"));
         assert!(text.contains("dunlin_connections_accepted_total{worker=\"1\"} 3\n"));
     }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Worker;
-use super::client::VERSION;
+use super::connect::VERSION;
 use super::link::Link;
 use super::pending::Pending;
 use super::reply;
@@ -75,10 +75,10 @@ impl Worker<'_> {
         request: &http::Request<'_>,
     ) {
         if request.method != http::Method::Post {
-            return self.answer(cx, conn, method_refused("POST"));
+            return self.answer(cx, conn, &method_refused("POST"));
         }
         if let Err(why) = self.authorised(request) {
-            return self.answer(cx, conn, reply::Answer::error(401, why));
+            return self.answer(cx, conn, &reply::Answer::error(401, why));
         }
         let mode = request.headers.get_str("X-Centrifugo-Error-Mode");
         let mut call = Call {
@@ -161,7 +161,7 @@ impl Worker<'_> {
         self.count(Metric::ApiErrors);
         let mut body = Vec::new();
         write_response(&mut body, &Err(error.clone()), &NodeFacts::default());
-        self.answer(cx, conn, reply::Answer::json(status, body));
+        self.answer(cx, conn, &reply::Answer::json(status, body));
     }
 
     /// Begins one command of a call.
@@ -463,7 +463,7 @@ impl Worker<'_> {
                 write_legacy(&mut body, &replies, &facts);
             }
         }
-        self.answer(cx, under_way.conn, reply::Answer::json(status, body));
+        self.answer(cx, under_way.conn, &reply::Answer::json(status, body));
     }
 }
 

@@ -43,7 +43,7 @@ impl Worker<'_> {
         let Some(drain) = &mut self.drain else { return };
         let from = drain.left.len().saturating_sub(drain.step);
         let slice = drain.left.split_off(from);
-        let told_all = drain.left.is_empty();
+        let mut answering = Vec::new();
         for conn in slice {
             let Some(&mut link) = cx.data(conn) else { continue };
             match link.role {
@@ -54,13 +54,14 @@ impl Worker<'_> {
                     }
                     cx.close(conn);
                 }
-                // An API call under way is answered first: `close` sends what is buffered, and a call that
-                // waits for another worker has its turn before this worker stops.
-                Role::Http if cx.is_awaiting_response(conn) => {}
+                // A call that waits for another worker is answered first.
+                Role::Http if cx.is_awaiting_response(conn) => answering.push(conn),
                 Role::Http => cx.close(conn),
             }
         }
-        if told_all && cx.stats().connections == 0 {
+        let Some(drain) = &mut self.drain else { return };
+        drain.left.extend(answering);
+        if drain.left.is_empty() && cx.stats().connections == 0 {
             self.node.worker_drained(self.index);
         }
     }

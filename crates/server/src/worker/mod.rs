@@ -3,19 +3,22 @@
 //! A turn of the loop: events come in ([`Handler`]'s methods here, which route to the modules below and hand
 //! what was asked to the hub), then [`Worker::turn`] takes in what other workers sent, sends what the hub has
 //! for them, and writes the outboxes. The modules are in the order a client meets them:
-//! [`routes`] and [`stream`] open transports, [`client`] carries out commands, [`poll`] and [`api`] the
+//! [`routes`] and [`stream`] open transports, [`connect`] says whose they are, [`command`] carries out what
+//! clients say as far as [`permission`] allows it, [`poll`] and [`api`] the
 //! requests that are answered once, [`completion`] takes in what the hub answers, [`flush`] writes,
 //! [`heartbeat`] notices who is gone, [`drain`] says goodbye.
 
 mod addresses;
 mod api;
-mod client;
+mod command;
 mod completion;
+mod connect;
 mod drain;
 mod flush;
 mod heartbeat;
 mod link;
 mod pending;
+mod permission;
 mod poll;
 mod reply;
 mod routes;
@@ -38,7 +41,7 @@ use hashbrown::HashMap;
 
 use self::addresses::Addresses;
 use self::api::Call;
-use self::client::Connecting;
+use self::connect::Connecting;
 use self::drain::Drain;
 use self::link::{Link, Role};
 use self::pending::Pending;
@@ -184,10 +187,9 @@ impl<'w> Worker<'w> {
     /// Gives the bus what the hub has for other workers, and rings for those who sleep.
     fn transmit(&mut self) {
         while let Some((to, message)) = self.hub.poll_transmit() {
-            if let Err(refused) = self.endpoint.send(usize::from(to), Parcel::Hub(message)) {
-                if let Parcel::Hub(message) = refused.into_value() {
-                    self.hub.transmit_refused(to, message);
-                }
+            let refused = self.endpoint.send(usize::from(to), Parcel::Hub(message)).err();
+            if let Some(Parcel::Hub(message)) = refused.map(dunlin_bus::Refused::into_value) {
+                self.hub.transmit_refused(to, message);
             }
         }
         let woken = self.endpoint.flush();
@@ -201,7 +203,7 @@ impl<'w> Worker<'w> {
         match self.pending.insert(cx.now_ms() + patience, pending) {
             Ok(id) => Some(id.to_u64()),
             Err(full) => {
-                self.refuse(cx, full.0);
+                self.refuse(cx, &full.0);
                 None
             }
         }
@@ -213,7 +215,7 @@ impl<'w> Worker<'w> {
         let lost: Vec<Pending> =
             self.pending.expire(cx.now_ms()).map(|(_, pending)| pending).collect();
         for pending in lost {
-            self.refuse(cx, pending);
+            self.refuse(cx, &pending);
         }
         self.publish_gauges(cx);
     }
@@ -406,9 +408,9 @@ impl Worker<'_> {
     }
 
     /// Tells whoever waits behind this that nobody will answer.
-    fn refuse(&mut self, cx: &mut Context<Link>, pending: Pending) {
+    fn refuse(&mut self, cx: &mut Context<Link>, pending: &Pending) {
         let error = dunlin_hub::Error::Overloaded;
-        match pending {
+        match *pending {
             Pending::Command { session, id } => {
                 self.count(Metric::CommandErrors);
                 let reply = dunlin_protocol::centrifuge::Reply::Error(&error.into());

@@ -42,7 +42,7 @@ impl<'a> Answer<'a> {
 
 impl Worker<'_> {
     /// Sends an answer now.
-    pub(super) fn answer(&mut self, cx: &mut Context<Link>, conn: ConnId, answer: Answer<'_>) {
+    pub(super) fn answer(&mut self, cx: &mut Context<Link>, conn: ConnId, answer: &Answer<'_>) {
         if answer.status >= 400 {
             self.count(Metric::HttpErrors);
         }
@@ -72,7 +72,7 @@ impl Worker<'_> {
         headers.extend(permission.iter().map(|(name, value)| (*name, value.as_str())));
         headers.push(("Cache-Control", "no-store"));
         let Answer { status, content_type, body, .. } = answer;
-        self.answer(cx, conn, Answer { status, content_type, headers, body });
+        self.answer(cx, conn, &Answer { status, content_type, headers, body });
     }
 }
 

@@ -25,7 +25,7 @@ impl Worker<'_> {
                 503,
                 "the server is going down; connect to another, or again in a moment",
             );
-            return self.answer(cx, conn, answer.header("Retry-After", "1"));
+            return self.answer(cx, conn, &answer.header("Retry-After", "1"));
         }
         let path = request.path;
         if let Some(method) =
@@ -49,13 +49,13 @@ impl Worker<'_> {
 
     fn open_poll(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
         if !self.is_same_or_allowed_origin(request) {
-            return self.answer(cx, conn, origin_refused());
+            return self.answer(cx, conn, &origin_refused());
         }
         if let Some(answer) = preflight(request, "GET, OPTIONS") {
             return self.answer_to(cx, conn, origin_of(request), answer);
         }
         if request.method != http::Method::Get {
-            return self.answer(cx, conn, method_refused("GET, OPTIONS"));
+            return self.answer(cx, conn, &method_refused("GET, OPTIONS"));
         }
         let credentials = request.headers.get_str("Authorization").and_then(bearer);
         self.poll(cx, conn, request.query.unwrap_or(""), credentials, origin_of(request));
@@ -65,7 +65,7 @@ impl Worker<'_> {
         let config = &self.settings.config;
         if let Some(asset) = config.client.demo_page.then(|| page::asset(request.path)).flatten() {
             if !matches!(request.method, http::Method::Get | http::Method::Head) {
-                return self.answer(cx, conn, method_refused("GET, HEAD"));
+                return self.answer(cx, conn, &method_refused("GET, HEAD"));
             }
             let answer = Answer {
                 status: 200,
@@ -73,14 +73,14 @@ impl Worker<'_> {
                 headers: vec![("Cache-Control", "no-cache"), ("X-Content-Type-Options", "nosniff")],
                 body: asset.body,
             };
-            return self.answer(cx, conn, answer);
+            return self.answer(cx, conn, &answer);
         }
         let why = if request.path == "/" {
             format!("the demo page is off (client.demo_page); the paths are {CONNECTION_PATHS}")
         } else {
             format!("{} is not here; the paths are {CONNECTION_PATHS}", request.path)
         };
-        self.answer(cx, conn, Answer::error(404, why));
+        self.answer(cx, conn, &Answer::error(404, why));
     }
 
     /// Whether the page a request comes from, if it comes from one, may connect.

@@ -39,13 +39,13 @@ impl Worker<'_> {
         unidirectional: bool,
     ) {
         if !self.is_same_or_allowed_origin(request) {
-            return self.answer(cx, conn, origin_refused());
+            return self.answer(cx, conn, &origin_refused());
         }
         let query = request.query.unwrap_or("");
         let subprotocols = request.headers.get_str("Sec-WebSocket-Protocol").unwrap_or("");
         if wants_protobuf("", query, subprotocols) {
             let why = "this server speaks the JSON variant of the protocol only";
-            return self.answer(cx, conn, Answer::error(400, why));
+            return self.answer(cx, conn, &Answer::error(400, why));
         }
         let limits = &self.settings.config.limits;
         let deflate = self.settings.config.client.compression.then(DeflateConfig::default);
@@ -88,7 +88,7 @@ impl Worker<'_> {
         stream: Stream,
     ) {
         if !self.is_same_or_allowed_origin(request) {
-            return self.answer(cx, conn, origin_refused());
+            return self.answer(cx, conn, &origin_refused());
         }
         if let Some(answer) = preflight(request, stream.methods()) {
             return self.answer_to(cx, conn, origin_of(request), answer);
@@ -97,7 +97,7 @@ impl Worker<'_> {
         let query = request.query.unwrap_or("");
         if wants_protobuf(content_type, query, "") {
             let why = "this server speaks the JSON variant of the protocol only";
-            return self.answer(cx, conn, Answer::error(415, why));
+            return self.answer(cx, conn, &Answer::error(415, why));
         }
         let said = match stream.opening(request.method.as_str(), query, request.body) {
             Ok(said) => said.unwrap_or_default(),
@@ -230,13 +230,13 @@ impl Worker<'_> {
         request: &http::Request<'_>,
     ) {
         if !self.is_same_or_allowed_origin(request) {
-            return self.answer(cx, conn, origin_refused());
+            return self.answer(cx, conn, &origin_refused());
         }
         if let Some(answer) = preflight(request, "POST, OPTIONS") {
             return self.answer_to(cx, conn, origin_of(request), answer);
         }
         if request.method != http::Method::Post {
-            return self.answer(cx, conn, method_refused("POST, OPTIONS"));
+            return self.answer(cx, conn, &method_refused("POST, OPTIONS"));
         }
         let answer = match EmulationRequest::parse(request.body) {
             Err(malformed) => {

@@ -1,0 +1,230 @@
+//! Commands of clients: what becomes of each, and what is said to its client.
+
+use dunlin_hub::{HistoryFilter, Publish, SessionId, Subscribe};
+use dunlin_net::{ConnId, Context};
+use dunlin_protocol::Encoding;
+use dunlin_protocol::centrifuge::{
+    Command, Commands, Disconnect, DisconnectCode, Error, ErrorCode, Refusal, Reply, Request,
+    SubscribeRequest,
+};
+
+use super::Worker;
+use super::link::{Link, Role};
+use super::pending::Pending;
+use super::permission::Wish;
+use crate::metrics::Metric;
+
+impl Worker<'_> {
+    /// Carries out the commands of one frame, in order. The first that ends the connection ends it.
+    pub(super) fn handle_frame(&mut self, cx: &mut Context<Link>, conn: ConnId, frame: &[u8]) {
+        let commands = Commands::of(frame);
+        if commands.is_empty() {
+            let empty = DisconnectCode::BadRequest.because("a frame without a command");
+            return self.disconnect(cx, conn, &empty);
+        }
+        for command in commands {
+            let Some(link) = cx.data(conn) else { return };
+            if link.closing {
+                return;
+            }
+            let command = match command {
+                Ok(command) => command,
+                Err(malformed) => {
+                    self.count(Metric::ProtocolErrors);
+                    let why = DisconnectCode::BadRequest.because(malformed);
+                    return self.disconnect(cx, conn, &why);
+                }
+            };
+            match link.conversation.admit(&command) {
+                // A connect is decided at once; while its subscriptions are being made, what it is answered
+                // is held back, and so is the answer to anything said after it.
+                Ok(_) => self.handle_command(cx, conn, &command),
+                Err(Refusal::Error(error)) => {
+                    self.count(Metric::Commands);
+                    self.reply_error(cx, conn, command.id, &error);
+                }
+                Err(Refusal::Disconnect(disconnect)) => {
+                    self.count(Metric::ProtocolErrors);
+                    return self.disconnect(cx, conn, &disconnect);
+                }
+            }
+        }
+    }
+
+    fn handle_command(&mut self, cx: &mut Context<Link>, conn: ConnId, command: &Command<'_>) {
+        let id = command.id;
+        if let Request::Pong = command.request {
+            return self.pong_received(cx, conn);
+        }
+        self.count(Metric::Commands);
+        if let Request::Connect(connect) = &command.request {
+            return self.connect(cx, conn, id, connect);
+        }
+        let Some(session) = cx.data(conn).and_then(|link| link.session()) else { return };
+        let now = self.now(cx);
+        let outcome = match &command.request {
+            Request::Subscribe(request) => self.subscribe(cx, session, id, request),
+            Request::Unsubscribe(request) => {
+                self.hub.handle_unsubscribe(now, session, &request.channel, None);
+                self.reply(session, id, &Reply::Unsubscribe);
+                Ok(())
+            }
+            Request::Publish(request) => {
+                self.allowed(session, &request.channel, Wish::Publish).map(|options| {
+                    let publish = Publish {
+                        // Conversation::admit has seen to it that there is data.
+                        data: request
+                            .data
+                            .clone()
+                            .map(|data| data.into_bytes())
+                            .unwrap_or_default(),
+                        info: self.hub.client_info(session, Some(&request.channel)),
+                        ..Publish::default()
+                    };
+                    if let Some(token) = self.token(cx, Pending::Command { session, id }) {
+                        self.hub.handle_publish(now, token, &request.channel, &options, publish);
+                    }
+                })
+            }
+            Request::History(request) => {
+                self.allowed(session, &request.channel, Wish::History).map(|options| {
+                    let max = self.settings.config.limits.history_messages_max;
+                    let filter = HistoryFilter {
+                        since: request.since.as_ref().map(|since| since.to_hub()),
+                        limit: Some(u32::try_from(request.limit).unwrap_or(max).min(max)),
+                        reverse: request.reverse,
+                    };
+                    if let Some(token) = self.token(cx, Pending::Command { session, id }) {
+                        self.hub.handle_history(now, token, &request.channel, &options, filter);
+                    }
+                })
+            }
+            Request::Presence(request) => {
+                self.allowed(session, &request.channel, Wish::Presence).map(|options| {
+                    if let Some(token) = self.token(cx, Pending::Command { session, id }) {
+                        self.hub.handle_presence(now, token, &request.channel, &options);
+                    }
+                })
+            }
+            Request::PresenceStats(request) => {
+                self.allowed(session, &request.channel, Wish::Presence).map(|options| {
+                    if let Some(token) = self.token(cx, Pending::Command { session, id }) {
+                        self.hub.handle_presence_stats(now, token, &request.channel, &options);
+                    }
+                })
+            }
+            Request::Ping => {
+                self.reply(session, id, &Reply::Ping);
+                Ok(())
+            }
+            Request::Refresh(request) => {
+                return self.refresh(cx, conn, session, id, &request.token);
+            }
+            Request::SubRefresh(request) => {
+                if self.hub.is_subscribed(session, &request.channel) {
+                    // No subscription of this server expires, so any refresh is good for ever.
+                    self.reply(session, id, &Reply::SubRefresh { ttl_s: 0 });
+                    Ok(())
+                } else {
+                    Err(ErrorCode::PermissionDenied.because("not subscribed to this channel"))
+                }
+            }
+            // Answered by Conversation::admit or above.
+            Request::Connect(_)
+            | Request::Send(_)
+            | Request::Rpc(_)
+            | Request::Pong
+            | Request::Unknown(_) => Ok(()),
+        };
+        if let Err(error) = outcome {
+            self.reply_error(cx, conn, id, &error);
+        }
+        self.drain_events(cx);
+    }
+
+    fn subscribe(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        id: u32,
+        request: &SubscribeRequest<'_>,
+    ) -> Result<(), Error<'static>> {
+        let options = self.allowed(session, &request.channel, Wish::Subscribe)?;
+        let now = self.now(cx);
+        if let Some(token) = self.token(cx, Pending::Command { session, id }) {
+            let subscribe = subscribe(Some(request));
+            self.hub.handle_subscribe(now, token, session, &request.channel, &options, subscribe);
+        }
+        Ok(())
+    }
+
+    /// Puts a reply into the session's outbox.
+    pub(super) fn reply(&mut self, session: SessionId, id: u32, reply: &Reply<'_>) {
+        let Some(view) = self.hub.session(session) else { return };
+        let Some(encoding) = Encoding::of(view.encoding) else { return };
+        let encoder = &mut self.encoder;
+        self.hub.push(session, |out| encoder.reply(encoding, id, reply, out));
+    }
+
+    /// Answers a command with an error, on a connection that may not have a session yet.
+    pub(super) fn reply_error(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        id: u32,
+        error: &Error<'_>,
+    ) {
+        self.count(Metric::CommandErrors);
+        let Some(&mut link) = cx.data(conn) else { return };
+        let Role::Client(encoding) = link.role else { return };
+        if let Some(session) = link.session() {
+            return self.reply(session, id, &Reply::Error(error));
+        }
+        let mut bytes = Vec::with_capacity(128);
+        self.encoder.reply(encoding, id, &Reply::Error(error), &mut bytes);
+        // A refused write is a client that does not read; its deadline is running.
+        let _ = cx.write(conn, &bytes);
+    }
+
+    /// Ends a connection with a code the client understands.
+    pub(super) fn disconnect(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        why: &Disconnect<'_>,
+    ) {
+        let now = self.now(cx);
+        let Some(link) = cx.data(conn) else { return };
+        if link.closing {
+            return;
+        }
+        let Role::Client(encoding) = link.role else { return };
+        if let Some(session) = link.session() {
+            self.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
+            return self.drain_events(cx);
+        }
+        link.closing = true;
+        self.count(Metric::Disconnects);
+        let mut bytes = Vec::with_capacity(128);
+        let push = dunlin_hub::Push::Disconnect {
+            code: u32::from(why.code),
+            reason: &why.reason,
+            reconnect: why.reconnects(),
+        };
+        self.encoder.push(encoding, &push, &mut bytes);
+        let _ = cx.write(conn, &bytes);
+        cx.close(conn);
+    }
+}
+
+/// The hub's form of what a client asks of a subscription.
+pub(super) fn subscribe(request: Option<&SubscribeRequest<'_>>) -> Subscribe {
+    let Some(request) = request else { return Subscribe::default() };
+    Subscribe {
+        recover: request.since(),
+        positioned: request.positioned,
+        recoverable: request.recoverable,
+        join_leave: request.join_leave,
+        ..Subscribe::default()
+    }
+}
