@@ -198,6 +198,17 @@ mod tests {
 
     use super::*;
 
+    /// A client may come back with a cursor after the server was upgraded.
+    #[test]
+    fn a_cursor_of_yesterday_is_understood() {
+        let text = "ASZlOqC6W0nllZrvOiql8QGGTN9jrwAAMN_8Jg";
+        let cursor = Cursor::parse(text, 2).unwrap();
+        let position = StreamPosition { offset: 42, epoch: Epoch::from_u64(123_456_789) };
+        assert_eq!(cursor.since("news"), Since::Position(position));
+        assert_eq!(cursor.since("b"), Since::Position(StreamPosition::default()));
+        assert_eq!(cursor.to_string(), text);
+    }
+
     #[test]
     fn a_changed_or_cut_cursor_is_recognised() {
         let position = StreamPosition { offset: 1234, epoch: Epoch::from_u64(0xdead_beef) };

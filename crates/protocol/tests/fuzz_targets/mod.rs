@@ -1,0 +1,120 @@
+//! What the fuzzer feeds, and what must hold whatever it feeds.
+//!
+//! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds. Each target takes any
+//! bytes and panics when an invariant is broken.
+
+use dunlin_protocol::centrifuge::{Commands, ConnectRequest, Conversation, Refusal};
+use dunlin_protocol::emulation::EmulationRequest;
+use dunlin_protocol::json::{Json, write_string};
+use dunlin_protocol::long_poll::{Cursor, PollLimits, PollRequest, Since};
+
+/// A target by the name of its corpus.
+pub type Target = fn(&[u8]);
+
+/// All targets: `fuzz/corpus/NAME` holds the seeds of each.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("protocol_commands", commands),
+    ("protocol_connect", connect),
+    ("protocol_emulation", emulation),
+    ("protocol_json", json),
+    ("protocol_cursor", cursor),
+    ("protocol_poll", poll),
+];
+
+/// Runs the target of this name.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|(target, _)| *target == name);
+    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
+    target(data);
+}
+
+/// A conversation survives any frame, and what it refuses it refuses in words that fit where they go.
+fn commands(frame: &[u8]) {
+    let mut conversation = Conversation::default();
+    let mut commands = Commands::of(frame);
+    let empty = commands.is_empty();
+    let mut count = 0;
+    while let Some(command) = commands.next() {
+        count += 1;
+        let Ok(command) = command else {
+            assert!(commands.next().is_none(), "nothing follows a malformed command");
+            break;
+        };
+        for payload in payloads(&command.request) {
+            one_line(payload);
+        }
+        match conversation.admit(&command) {
+            Ok(_) if command.request.method() == "connect" => conversation.connected(),
+            Ok(_) | Err(Refusal::Error(_)) => {}
+            Err(Refusal::Disconnect(disconnect)) => {
+                assert!(disconnect.reason.len() <= dunlin_protocol::centrifuge::REASON_BYTES_MAX);
+                break;
+            }
+        }
+    }
+    assert_eq!(empty, count == 0);
+}
+
+fn payloads<'a>(request: &'a dunlin_protocol::centrifuge::Request<'_>) -> Vec<&'a Json<'a>> {
+    use dunlin_protocol::centrifuge::Request;
+    match request {
+        Request::Connect(connect) => connect.data.iter().collect(),
+        Request::Subscribe(subscribe) => subscribe.data.iter().collect(),
+        Request::Publish(publish) => publish.data.iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn connect(text: &[u8]) {
+    if let Ok(request) = ConnectRequest::parse(text) {
+        for (channel, _) in request.subs.iter() {
+            assert!(request.subs.get(channel).is_some());
+        }
+    }
+}
+
+fn emulation(body: &[u8]) {
+    if let Ok(request) = EmulationRequest::parse(body) {
+        assert!(!request.session.is_empty());
+        commands(request.data.as_bytes());
+    }
+}
+
+/// A payload is one line, and stays what it is when it is read again.
+fn json(text: &[u8]) {
+    if let Ok(json) = Json::parse(text) {
+        one_line(&json);
+    }
+    if let Ok(text) = std::str::from_utf8(text) {
+        let mut string = Vec::new();
+        write_string(&mut string, text);
+        let json = Json::parse(&string).expect("a string is JSON");
+        assert_eq!(json.as_bytes(), string, "and on one line as it is");
+    }
+}
+
+fn one_line(json: &Json<'_>) {
+    let bytes = json.as_bytes();
+    assert!(!bytes.contains(&b'\n') && !bytes.contains(&b'\r'));
+    assert_eq!(Json::parse(bytes).expect("still JSON").as_bytes(), bytes);
+}
+
+/// A cursor that is taken says the same when it is written and read again.
+fn cursor(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    if let Ok(cursor) = Cursor::parse(text, 16) {
+        let again = Cursor::parse(&cursor.to_string(), 16).expect("its own text");
+        assert_eq!(again, cursor);
+        let _: Since = cursor.since("news");
+    }
+}
+
+fn poll(query: &[u8]) {
+    let Ok(query) = std::str::from_utf8(query) else { return };
+    let limits = PollLimits { channels_max: 4, channel_bytes_max: 16, ..PollLimits::default() };
+    if let Ok(request) = PollRequest::parse(query, &limits) {
+        assert!((1..=4).contains(&request.channels.len()));
+        assert!(request.channels.iter().all(|channel| (1..=16).contains(&channel.len())));
+        assert!(request.timeout_ms <= limits.timeout_ms_max);
+    }
+}
