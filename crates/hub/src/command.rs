@@ -16,7 +16,8 @@ pub struct NewSession<'a> {
     /// Raw JSON about the connection for [`ClientInfo`](crate::ClientInfo).
     pub conn_info: Option<Box<[u8]>>,
     /// Bytes that may wait in its outbox while it is blocked before a channel's overflow policy
-    /// applies; four times as many may gather between two flushes. A single frame may be larger.
+    /// applies, at most 256 MiB; four times as many may gather between two flushes. A single frame
+    /// may be larger.
     pub outbox_bytes_max: u32,
     /// A long-poll: lives until it has something to answer. Marked so in [`Flush`].
     pub poll: bool,

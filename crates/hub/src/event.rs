@@ -115,7 +115,8 @@ pub struct Subscribed {
     pub position: StreamPosition,
     /// A position to recover from was given.
     pub was_recovering: bool,
-    /// `publications` is everything from that position up to `position`, without a hole.
+    /// `publications` is everything from that position up to `position`, without a hole. In a
+    /// channel without a stream, from offset 0 without epoch: true, though nobody knows.
     pub recovered: bool,
     /// Oldest first; empty unless `recovered`.
     pub publications: Vec<Arc<Publication>>,

@@ -387,3 +387,20 @@ fn a_silent_home_worker_is_waited_for_so_long() {
     assert_eq!(world.hub(0).stats().channels, 0);
     assert_eq!(world.hub(0).stats().timeouts, 2);
 }
+
+#[test]
+fn from_nowhere_to_nowhere_nothing_is_missing() {
+    // What a long-poll's cursor says of a channel without history; as Centrifugo answers it.
+    let mut world = World::new(2);
+    for worker in [0, 1, 1] {
+        let reader = world.open(worker, "");
+        let recover = Some(StreamPosition::default());
+        let subscribe = Subscribe { recover, ..Subscribe::default() };
+        let subscribed = world.subscribe(reader, "chat", &plain(), subscribe);
+        assert!(subscribed.recovered && subscribed.position.epoch.is_none());
+        let recover = Some(StreamPosition { offset: 3, epoch: Epoch::from_u64(4) });
+        let subscribe = Subscribe { recover, ..Subscribe::default() };
+        let other = world.open(worker, "");
+        assert!(!world.subscribe(other, "chat", &plain(), subscribe).recovered);
+    }
+}

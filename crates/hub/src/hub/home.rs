@@ -38,6 +38,7 @@ impl Hub {
                 since
                     .map(|since| stream.recover(since, options.recovery_publications_max as usize)),
             ),
+            // From nowhere to nowhere: as Centrifugo has it, nothing that was promised is missing.
             None => (
                 StreamPosition::default(),
                 since.map(|since| (since == StreamPosition::default()).then(Vec::new)),

@@ -13,6 +13,9 @@ use crate::session::{BLOCKED, CLOSING, HELD, OPEN, POLL, Session};
 use crate::session_id::SessionId;
 use crate::slots::NONE;
 
+/// Largest bound of one outbox, so that what gathers between two flushes fits its counter.
+const OUTBOX_BYTES_MAX: u32 = 256 << 20;
+
 impl Hub {
     /// Opens a session.
     ///
@@ -29,7 +32,7 @@ impl Hub {
         let poll = if new.poll { POLL } else { 0 };
         self.sessions[slot] = Session {
             tag: new.tag,
-            outbox_bytes_max: new.outbox_bytes_max.min(u32::MAX / 2),
+            outbox_bytes_max: new.outbox_bytes_max.min(OUTBOX_BYTES_MAX),
             flags: OPEN | poll,
             generation,
             encoding: new.encoding.0,
@@ -56,7 +59,7 @@ impl Hub {
         self.unlink_slow(slot);
         self.users.unlink(&mut self.sessions, slot);
         self.conn_infos.remove(&slot);
-        let generation = id.generation().wrapping_add(1);
+        let generation = self.sessions[slot].generation.wrapping_add(1);
         self.sessions[slot] = Session { generation, ..Session::default() };
         self.sessions.vacate(slot);
         self.run();
@@ -152,7 +155,8 @@ impl Hub {
 
     pub(super) fn id_of(&self, slot: u32) -> SessionId {
         let config = &self.config;
-        let generation = self.sessions[slot].generation;
+        // Off by the seed, so that a hub with a former one's boot number does not repeat its ids.
+        let generation = self.sessions[slot].generation.wrapping_add(config.seed as u8);
         SessionId::pack(config.node, config.boot, config.worker, slot, generation)
     }
 

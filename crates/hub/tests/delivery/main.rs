@@ -1,0 +1,127 @@
+//! Every offset counted: several workers, publishers, clients that come and go, rings that are
+//! full, sockets that are slow, workers that die, in any order of events a seed can think of.
+//!
+//! A client checks for itself, by the rules it would follow on a wire: after a subscription at a
+//! position every publication carries the next offset and the content that was published under
+//! it, unless the server said that something is missing. In the end, when everything has come to
+//! rest, whoever is subscribed must have been told of every publication up to the very last: what
+//! it says, or that it is missing.
+
+#![allow(unreachable_pub)]
+
+mod client;
+mod judge;
+#[path = "../kit/mod.rs"]
+mod kit;
+mod play;
+
+use play::Play;
+use proptest::prelude::*;
+
+/// What a run may do to the world.
+#[derive(Clone, Copy, Debug)]
+struct Weather {
+    restarts: bool,
+    ring_slots: usize,
+    transmit_bytes_max: usize,
+    outbox_bytes_max: u32,
+    pending_bytes_max: usize,
+    blocking: bool,
+    history_size: u32,
+}
+
+fn run(seed: u64, steps: usize, weather: Weather) -> (u64, u64, u64) {
+    let mut play = Play::new(seed, weather);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        for _ in 0..steps {
+            play.step();
+        }
+        play.rest();
+        play.judge()
+    }));
+    outcome.unwrap_or_else(|panic| {
+        eprintln!("seed {seed}, {weather:?}; the last lines:\n{}", play.log.join("\n"));
+        std::panic::resume_unwind(panic)
+    })
+}
+
+const FAIR: Weather = Weather {
+    restarts: false,
+    ring_slots: usize::MAX,
+    transmit_bytes_max: usize::MAX,
+    outbox_bytes_max: 1 << 20,
+    pending_bytes_max: usize::MAX,
+    blocking: false,
+    history_size: 10_000,
+};
+
+#[test]
+fn in_fair_weather_nothing_is_ever_missing() {
+    for seed in 0..20 {
+        let (received, recovered, gaps) = run(seed, 2_000, FAIR);
+        assert_eq!(gaps, 0, "seed {seed}");
+        assert!(received > 500 && recovered > 10, "seed {seed}: {received} {recovered}");
+    }
+}
+
+#[test]
+fn slow_sockets_and_full_rings_delay_but_lose_nothing() {
+    let weather = Weather { blocking: true, ring_slots: 2, ..FAIR };
+    for seed in 100..120 {
+        let (received, _, gaps) = run(seed, 2_000, weather);
+        assert_eq!(gaps, 0, "seed {seed}");
+        assert!(received > 500);
+    }
+}
+
+#[test]
+fn with_bounded_queues_whatever_is_missing_is_marked() {
+    let weather = Weather {
+        blocking: true,
+        ring_slots: 2,
+        transmit_bytes_max: 600,
+        outbox_bytes_max: 700,
+        ..FAIR
+    };
+    let (mut received, mut gaps) = (0, 0);
+    for seed in 200..230 {
+        let seen = run(seed, 2_000, weather);
+        received += seen.0;
+        gaps += seen.2;
+    }
+    assert!(gaps > 100 && received > 10_000, "{gaps} {received}");
+}
+
+#[test]
+fn a_worker_that_dies_takes_only_its_own_along() {
+    let weather = Weather { restarts: true, ring_slots: 3, blocking: true, ..FAIR };
+    let (mut received, mut gaps) = (0, 0);
+    for seed in 300..330 {
+        let seen = run(seed, 2_000, weather);
+        received += seen.0;
+        gaps += seen.2;
+    }
+    assert!(gaps > 100 && received > 10_000, "{gaps} {received}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn in_any_weather_the_truth_is_told(
+        seed: u64,
+        steps in 1usize..1_500,
+        restarts: bool,
+        blocking: bool,
+        ring_slots in 1usize..5,
+        transmit_bytes_max in 300usize..5_000,
+        outbox_bytes_max in 100u32..5_000,
+        pending_bytes_max in prop_oneof![Just(usize::MAX), 100_000usize..400_000],
+        history_size in 1u32..50,
+    ) {
+        run(seed, steps, Weather {
+            restarts, ring_slots, transmit_bytes_max, outbox_bytes_max, pending_bytes_max,
+            blocking, history_size,
+        });
+    }
+}
