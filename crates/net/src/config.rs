@@ -31,7 +31,7 @@ pub struct LoopConfig {
     pub deflate_level: u32,
     /// Events taken from the kernel at once.
     pub events_max: usize,
-    /// Buffers kept for the next connection that needs one.
+    /// Buffers kept for the next connection that needs one, each of 32 KiB at most.
     pub spare_buffers_max: usize,
 }
 
@@ -48,7 +48,7 @@ impl Default for LoopConfig {
             linger_ms: 2000,
             deflate_level: 1,
             events_max: 1024,
-            spare_buffers_max: 1024,
+            spare_buffers_max: 256,
         }
     }
 }

@@ -143,6 +143,8 @@ flags! {
     CLOSED_BY_PEER = 21;
     /// The body being received goes to the handler piece by piece.
     STREAMING_BODY = 22;
+    /// Closing because a request did not arrive in time; the peer is told so.
+    OVERDUE = 23;
 }
 
 impl Flags {

@@ -245,7 +245,9 @@ impl<D> Context<D> {
 
     /// Sets or clears the deadline of a connection, in milliseconds of [`Context::now_ms`]'s clock;
     /// `on_deadline` is called once it has passed, at most [`deadline_tick_ms`](LoopConfig::deadline_tick_ms)
-    /// late. Costs a store when it moves away. It replaces the loop's own time-out, if one was running.
+    /// late. Costs a store when it moves away. It replaces the loop's own time-out, if one was running; the end
+    /// of an HTTP answer, [`Context::close`] and [`Context::ws_close`] replace it by the loop's own. While a
+    /// connect is under way its time-out stands.
     pub fn set_deadline(&mut self, conn: ConnId, deadline_ms: Option<u64>) {
         if let Some(record) = self.slab.get_mut(conn)
             && record.phase == Phase::Open

@@ -88,10 +88,11 @@ impl<D: Default> Context<D> {
                     self.stats.violations += u64::from(reason == CloseReason::Violation);
                     handler.on_close(self, conn, data, reason);
                     let record = self.slab.at(conn.index());
-                    let sent_all = matches!(
-                        reason,
-                        CloseReason::Local | CloseReason::Violation | CloseReason::Peer
-                    );
+                    let sent_all = match reason {
+                        CloseReason::Local | CloseReason::Violation | CloseReason::Peer => true,
+                        CloseReason::TimedOut => record.flags.has(Flags::OVERDUE),
+                        _ => false,
+                    };
                     // Nothing unread and nothing to come: close sends FIN, not RST.
                     let silent = record.flags.has(Flags::PEER_FINISHED)
                         || record.flags.has(Flags::CLOSE_AT_ONCE)

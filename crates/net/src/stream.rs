@@ -232,7 +232,9 @@ impl<D: Default> Context<D> {
         }
         if record.phase == Phase::Draining {
             let flags = record.flags;
-            let reason = if flags.has(Flags::VIOLATED) {
+            let reason = if flags.has(Flags::OVERDUE) {
+                CloseReason::TimedOut
+            } else if flags.has(Flags::VIOLATED) {
                 CloseReason::Violation
             } else if flags.has(Flags::CLOSED_BY_PEER) {
                 CloseReason::Peer

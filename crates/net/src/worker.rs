@@ -34,7 +34,8 @@ pub enum Descriptors {
 pub struct WorkerConfig {
     /// Whose table their descriptors are in.
     pub descriptors: Descriptors,
-    /// Run each on a core of its own: worker `i` on core `i` modulo their number.
+    /// Run each on a core of its own: worker `i` on the `i`th core the process may run on, beginning anew when
+    /// there are more workers than cores.
     pub pin: bool,
     /// Begin of the threads' names; the worker's index follows. At most 15 bytes show.
     pub name: String,
@@ -48,7 +49,8 @@ pub enum Exit<T> {
     /// It panicked, with this message. What it owned is gone, its connections among it; other workers are
     /// not concerned.
     Panicked(String),
-    /// It could not begin: the kernel refused the descriptor table or the mask.
+    /// It could not begin: the kernel refused the descriptor table (Linux 5.9 has all that is needed), the mask
+    /// or the core.
     Failed(io::Error),
 }
 
@@ -178,12 +180,14 @@ fn settle_in(index: usize, config: &WorkerConfig) -> io::Result<()> {
         // SAFETY: the thread has opened nothing yet, so that no descriptor of its own changes meaning, and
         // what the closure it is about to run captured is documented to be listed.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES)? };
-        close_all_but(keep);
+        close_all_but(keep)?;
     }
     if config.pin {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        // Of the cores we may run on, which need not be the first ones.
+        let allowed = rustix::thread::sched_getaffinity(None)?;
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
         let mut set = CpuSet::new();
-        set.set(index % cores);
+        set.set(cores[index % cores.len()]);
         rustix::thread::sched_setaffinity(None, &set)?;
     }
     Ok(())
@@ -191,7 +195,7 @@ fn settle_in(index: usize, config: &WorkerConfig) -> io::Result<()> {
 
 /// Lets go of the copies of all descriptors but the standard streams and those listed. Copies would keep
 /// open what their owners close: a peer would wait for a FIN that never comes.
-fn close_all_but(keep: &[RawFd]) {
+fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
     let mut keep: Vec<u32> = keep.iter().filter_map(|&fd| u32::try_from(fd).ok()).collect();
     keep.sort_unstable();
     let mut first = 3;
@@ -200,10 +204,14 @@ fn close_all_but(keep: &[RawFd]) {
             let last = if fd == u32::MAX { fd } else { fd - 1 };
             // SAFETY: the table is this thread's alone and nothing has been opened in it; the descriptors
             // closed belong to other threads, which keep theirs.
-            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+            let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+            if result != 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
         first = fd.saturating_add(1).max(first);
     }
+    Ok(())
 }
 
 fn message(payload: &(dyn Any + Send)) -> String {

@@ -283,8 +283,10 @@ fn half_a_request_and_silence() {
         assert!(head.starts_with("HTTP/1.1 408"), "{head}");
         peer.hears_the_end();
         assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "error 408");
-        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "protocol violated by the peer");
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "timed out");
     }
+
+    assert_eq!(site.ask(|_, cx| cx.stats().timed_out), 3);
 
     // Between requests the other clock runs; while an answer is outstanding, none.
     listen.limits.keep_alive_timeout_ms = 30;

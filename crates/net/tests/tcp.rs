@@ -196,6 +196,24 @@ fn a_full_loop_refuses() {
 }
 
 #[test]
+fn a_storm_of_connects_is_let_in_by_portions() {
+    let (handler, _told) = echo();
+    let config = LoopConfig { accept_budget: 3, ..LoopConfig::default() };
+    let server = run_with(handler, config, ListenConfig::tcp());
+    let (go, wait) = channel::<()>();
+    // They gather in the backlog while the loop is held up.
+    server.remote.run(move |_, _| drop(wait.recv())).unwrap();
+    let mut peers: Vec<Peer> = (0..500).map(|_| server.connect()).collect();
+    drop(go);
+    for peer in &mut peers {
+        peer.says("in").hears("in");
+    }
+    let (accepted, turns) = server.ask(|_, cx| (cx.stats().accepted, cx.stats().turns));
+    assert_eq!(accepted, 500);
+    assert!(turns >= 500 / 3, "{turns}");
+}
+
+#[test]
 fn a_paused_listener_lets_them_wait() {
     let (mut handler, told) = echo();
     handler.admit = Admit::Pause;

@@ -353,12 +353,13 @@ impl<D: Default> Context<D> {
         handler: &mut H,
         conn: ConnId,
     ) {
-        let record = self.slab.at(conn.index());
+        let record = self.slab.at_mut(conn.index());
         let begun = record
             .spill
             .as_ref()
             .is_some_and(|spill| !spill.input.is_empty() || spill.partial.is_some());
         if begun {
+            record.flags.set(Flags::OVERDUE);
             self.violation(handler, conn, &ProtocolError::Http(Error::Timeout));
         } else {
             self.finish(conn, CloseReason::TimedOut);
