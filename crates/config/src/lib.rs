@@ -125,8 +125,8 @@ impl Config {
     /// probably meant), values of a wrong type or out of bounds. Whether the values fit together is
     /// [`Config::validate`]'s to say.
     pub fn from_toml(text: &str) -> Result<Config, Faults> {
-        let document = document::Document::parse(text)?;
-        Config::from_json(document.value.clone()).map_err(|mut faults| {
+        let mut document = document::Document::parse(text)?;
+        Config::from_json(std::mem::take(&mut document.value)).map_err(|mut faults| {
             faults.locate_in(&document);
             faults
         })
