@@ -60,19 +60,26 @@ await scenario("page: a person publishes and sees the message arrive over WebSoc
   await page.screenshot({ path: path.join(CACHE, "page.png") });
 });
 
-await scenario("page: a dropped connection shows its recovery, a restarted server its new epoch", async (t) => {
+await scenario("page: a broken line shows its recovery, a restarted server its new epoch", async (t) => {
   const server = await t.server();
-  const page = await open(t, await browser(t), `${server.origin}/`);
+  const line = await t.line(server);
+  const page = await open(t, await browser(t), `http://127.0.0.1:${line.port}/`);
   const columns = ["websocket", "sse", "poll"];
   for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="connected"]`);
   await server.publish("news", { n: 1 });
   for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="1"]`);
-  for (const transport of columns) await page.click(`[data-transport="${transport}"] .drop`);
+  line.fail();
   for (const n of range(2, 4)) await server.publish("news", { n });
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="reconnecting"]`);
+  line.mend();
   for (const transport of columns) {
-    await page.waitForSelector(`[data-transport="${transport}"] li.note:has-text("recovered")`);
+    await page.waitForSelector(`[data-transport="${transport}"] li.note:has-text("recovered 3 missed messages")`);
     await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="4"]`);
     assert.deepEqual(await offsets(page, transport), range(1, 4), transport);
+  }
+  for (const transport of columns) {
+    await page.click(`[data-transport="${transport}"] .drop`);
+    await page.waitForSelector(`[data-transport="${transport}"] li.note:has-text("recovered, nothing was missed")`);
   }
   await server.kill();
   for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="reconnecting"]`);
