@@ -202,7 +202,7 @@ fn a_storm_of_connects_is_let_in_by_portions() {
     let server = run_with(handler, config, ListenConfig::tcp());
     let (go, wait) = channel::<()>();
     // They gather in the backlog while the loop is held up.
-    server.remote.run(move |_, _| drop(wait.recv())).unwrap();
+    server.remote.run(move |_, _| _ = wait.recv()).unwrap();
     let mut peers: Vec<Peer> = (0..500).map(|_| server.connect()).collect();
     drop(go);
     for peer in &mut peers {

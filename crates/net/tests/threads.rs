@@ -172,7 +172,8 @@ fn a_worker_that_panics_takes_down_nobody_and_can_begin_anew() {
     let lives = Arc::new(AtomicUsize::new(0));
     let listeners = [mortal, other];
     let counted = Arc::clone(&lives);
-    let mut workers = spawn_workers(2, &WorkerConfig::default(), move |index| {
+    let pinned = WorkerConfig { pin: true, ..WorkerConfig::default() };
+    let mut workers = spawn_workers(2, &pinned, move |index| {
         let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
         let listener = listeners[index].try_clone().unwrap();
         event_loop.context().adopt_listener(listener, &listen).unwrap();
