@@ -101,8 +101,7 @@ impl ErrorCode {
             ErrorCode::Unauthorized | ErrorCode::PermissionDenied => {
                 DisconnectCode::PermissionDenied
             }
-            ErrorCode::TokenExpired => DisconnectCode::InvalidToken,
-            ErrorCode::Expired => DisconnectCode::Expired,
+            ErrorCode::TokenExpired | ErrorCode::Expired => DisconnectCode::Expired,
             ErrorCode::LimitExceeded => DisconnectCode::ChannelLimit,
             ErrorCode::TooManyRequests => DisconnectCode::TooManyRequests,
             ErrorCode::NotAvailable => DisconnectCode::NotAvailable,

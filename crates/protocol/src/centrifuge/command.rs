@@ -15,7 +15,7 @@ use crate::json::{self, Json, Malformed, Members, Pairs, Text};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command<'a> {
     /// Chosen by the client, repeated in the reply. 0 means that no reply is expected, which only
-    /// [`Request::Send`] and [`Request::Pong`] may ask for; see [`Phase::admit`](super::Phase::admit).
+    /// [`Request::Send`] and [`Request::Pong`] may ask for; see [`Conversation::admit`](super::Conversation::admit).
     pub id: u32,
     /// What is asked.
     pub request: Request<'a>,
