@@ -135,7 +135,8 @@ impl<D: Default> Context<D> {
 
     /// Sends, then finishes: what is buffered leaves, then FIN, and what the peer still sends is dropped
     /// until it finishes too, for at most [`linger_ms`](LoopConfig::linger_ms). `on_close` follows as soon as
-    /// the last byte is the kernel's. Writes are refused from now on, and nothing more is handed out.
+    /// the last byte is the kernel's. Writes are refused from now on, and nothing more is handed out. A connect
+    /// under way is given up: `on_connect_failed` follows, with `ErrorKind::ConnectionAborted`.
     pub fn close(&mut self, conn: ConnId) {
         self.begin_drain(conn);
     }

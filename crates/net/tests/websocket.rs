@@ -294,3 +294,14 @@ fn an_idle_websocket_costs_its_record_and_nothing_else() {
     }
     assert_eq!(server.ask(|_, cx| (cx.stats().connections, cx.buffers_lent())), (50, 0));
 }
+
+#[test]
+fn a_websocket_that_says_nothing_for_the_idle_time_is_closed() {
+    let config = WebSocketConfig { idle_timeout_ms: 30, ..WebSocketConfig::default() };
+    let server = run(Both { config, ..Both::default() }, ListenConfig::http());
+    let mut peer = server.connect();
+    peer.says(HANDSHAKE).hears(ACCEPTED).says(frame(0x89, b"")).hears(b"\x8a\x00");
+    peer.hears_the_end();
+    let story = server.ask(|both, _| both.story.clone());
+    assert_eq!(story, ["server: upgraded, None", "server: timed out"]);
+}
