@@ -8,8 +8,6 @@ use dunlin_hub::{
 };
 use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use super::Worker;
 use super::connect::VERSION;
@@ -37,7 +35,7 @@ pub(super) struct Call {
     commands: Vec<Command>,
     /// Answers outstanding, and one more while commands are being given out.
     waiting: usize,
-    /// Commands that wait for those before them, by place; each as a batch of its own.
+    /// Commands that wait for those before them: place and text.
     queue: VecDeque<(usize, Box<[u8]>)>,
 }
 
@@ -113,9 +111,9 @@ impl Worker<'_> {
                     call.commands =
                         batch.commands.iter().map(|c| Command::new(method(c), 0)).collect();
                     let now = if batch.parallel { batch.commands.len() } else { in_order(&batch) };
-                    if now < batch.commands.len() {
-                        call.queue = split(request.body).skip(now).collect();
-                    }
+                    call.queue = (now..batch.texts.len())
+                        .map(|at| (at, Box::from(batch.texts[at])))
+                        .collect();
                     self.calls.insert(id, call);
                     for (at, command) in batch.commands.into_iter().take(now).enumerate() {
                         self.execute(cx, id, at, command);
@@ -414,14 +412,9 @@ impl Worker<'_> {
             if under_way.waiting > 0 {
                 return;
             }
-            let Some((at, body)) = under_way.queue.pop_front() else { break };
+            let Some((at, text)) = under_way.queue.pop_front() else { break };
             under_way.waiting = 1;
-            let command = match Batch::parse(&body) {
-                Ok(mut batch) if batch.commands.len() == 1 => batch.commands.remove(0),
-                Ok(_) => Err(ApiErrorCode::BadRequest.into()),
-                Err(error) => Err(error),
-            };
-            self.execute(cx, call, at, command);
+            self.execute(cx, call, at, Batch::command(at, &text));
             if let Some(under_way) = self.calls.get_mut(&call) {
                 under_way.waiting -= 1;
                 if under_way.waiting > 0 {
@@ -483,25 +476,6 @@ fn in_order(batch: &Batch<'_>) -> usize {
         )
     };
     batch.commands.iter().position(about_users).unwrap_or(batch.commands.len())
-}
-
-/// The commands of a batch with their places, each as a batch of its own.
-fn split(body: &[u8]) -> impl Iterator<Item = (usize, Box<[u8]>)> {
-    #[derive(Deserialize)]
-    struct Commands<'a> {
-        #[serde(borrow)]
-        commands: Vec<&'a RawValue>,
-    }
-    // Batch::parse has accepted the body.
-    let commands = serde_json::from_slice(body).map_or(Vec::new(), |c: Commands<'_>| c.commands);
-    let alone = |raw: &RawValue| format!("{{\"commands\":[{}]}}", raw.get()).into_bytes();
-    commands
-        .into_iter()
-        .map(alone)
-        .map(Vec::into_boxed_slice)
-        .enumerate()
-        .collect::<Vec<_>>()
-        .into_iter()
 }
 
 fn subscribe_user(

@@ -73,10 +73,6 @@ impl Worker<'_> {
             | Event::PresenceStats { result: Err(error), .. } => error,
             _ => return,
         };
-        if error == dunlin_hub::Error::Cancelled {
-            // The client has unsubscribed or gone meanwhile; it has been answered for that.
-            return;
-        }
         self.count(Metric::CommandErrors);
         self.reply(session, id, &Reply::Error(&error.into()));
     }

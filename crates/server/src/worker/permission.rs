@@ -47,7 +47,7 @@ impl Worker<'_> {
     ) -> Result<Arc<ChannelOptions>, Error<'static>> {
         let limit = self.settings.config.limits.channel_bytes_max;
         if channel.len() > limit {
-            return Err(ErrorCode::LimitExceeded
+            return Err(ErrorCode::BadRequest
                 .because(format_args!("a channel name has at most {limit} bytes")));
         }
         let Some(namespace) = self.settings.namespace(channel) else {
