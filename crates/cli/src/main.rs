@@ -33,7 +33,7 @@ enum Command {
     Serve(serve::Serve),
     /// Measure a push server: connections, fan-out, latency, the bus between workers
     #[command(subcommand, arg_required_else_help = true)]
-    Bench(dunlin_bench::Command),
+    Bench(Box<dunlin_bench::Command>),
     /// Print or check a configuration
     #[command(subcommand, arg_required_else_help = true)]
     Config(config::Command),
@@ -54,7 +54,7 @@ type Refusal = Box<dyn std::error::Error>;
 fn main() -> ExitCode {
     let outcome = match Dunlin::parse().command {
         Command::Serve(serve) => serve.run(),
-        Command::Bench(bench) => match dunlin_bench::run(bench) {
+        Command::Bench(bench) => match dunlin_bench::run(*bench) {
             Ok(status) => return status.into(),
             Err(error) => Err(error.into()),
         },
