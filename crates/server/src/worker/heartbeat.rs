@@ -40,7 +40,8 @@ impl Worker<'_> {
     fn schedule(&mut self, cx: &mut Context<Link>, conn: ConnId, session: SessionId, in_ms: u64) {
         let mut at = cx.now_ms() + in_ms;
         if let Some(&expire_at_s) = self.expiries.get(&session) {
-            let left = (expire_at_s * 1000).saturating_sub(self.unix_ms());
+            let end_ms = expire_at_s * 1000 + self.settings.config.client.token.refresh_grace_ms;
+            let left = end_ms.saturating_sub(self.unix_ms());
             at = at.min(cx.now_ms() + left + 1);
         }
         cx.set_deadline(conn, Some(at));
@@ -97,6 +98,7 @@ impl Worker<'_> {
     }
 
     fn expired(&self, session: SessionId) -> bool {
-        self.expiries.get(&session).is_some_and(|&at_s| at_s * 1000 <= self.unix_ms())
+        let delay_ms = self.settings.config.client.token.refresh_grace_ms;
+        self.expiries.get(&session).is_some_and(|&at_s| at_s * 1000 + delay_ms <= self.unix_ms())
     }
 }
