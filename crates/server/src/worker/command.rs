@@ -66,6 +66,8 @@ impl Worker<'_> {
             Request::Subscribe(request) => self.subscribe(cx, session, id, request),
             Request::Unsubscribe(request) => {
                 self.hub.handle_unsubscribe(now, session, &request.channel, None);
+                // A subscription that was still being made is answered before its end is.
+                self.drain_events(cx);
                 self.reply(session, id, &Reply::Unsubscribe);
                 Ok(())
             }

@@ -54,6 +54,12 @@ impl Worker<'_> {
                 let result = SubscribeResult::from(&subscribed);
                 return self.reply(session, id, &Reply::Subscribe(&result));
             }
+            Event::Subscribed { result: Err(dunlin_hub::Error::Cancelled), .. } => {
+                // Ended by the client before it was made: to the client it began and ended.
+                let ended = dunlin_hub::Subscribed::default();
+                let result = SubscribeResult::from(&ended);
+                return self.reply(session, id, &Reply::Subscribe(&result));
+            }
             Event::Published { result: Ok(_), .. } => {
                 return self.reply(session, id, &Reply::Publish);
             }
