@@ -11,8 +11,8 @@ serve: ## Build Dunlin and start it; flags as in ARGS="--workers 4"
 test: ## Install what tests need, then run all of them
 	@scripts/test
 
-bench: ## Measure and write docs/BENCHMARKS.md
-	@scripts/bench $(ARGS)
+bench: ## Measure and write docs/BENCHMARKS.md; parts as in ARGS="idle fanout"
+	@scripts/bench/run $(ARGS)
 
 lint: ## Format, clippy and rustdoc without a warning
 	@scripts/test format lint docs
