@@ -123,8 +123,8 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     };
     let connect_seconds = start.elapsed().as_secs_f64();
     say(format!(
-        "{} connections in {connect_seconds:.1} s, {} failed, {} tried again",
-        connected.ready, connected.failed, connected.retried
+        "{} connections in {connect_seconds:.1} s, {} failed, {} tried again, {} closed meanwhile",
+        connected.ready, connected.failed, connected.retried, connected.closed
     ));
     std::thread::sleep(Duration::from_millis(1500));
     let held = Moment::now(process.as_ref());

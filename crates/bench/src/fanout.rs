@@ -302,7 +302,10 @@ impl Contender {
             process,
             swarm,
             publishing,
-            numbers: plan.dialect.name == DialectName::Centrifuge,
+            numbers: matches!(
+                plan.dialect.name,
+                DialectName::Centrifuge | DialectName::Sse | DialectName::HttpStream
+            ),
             sequence: 0,
             rounds: Vec::new(),
             user_bytes_per_connection: user.map(|bytes| bytes / connections),

@@ -7,7 +7,7 @@
 //!
 //! The generator must never be the limit, so it does not stand on `dunlin-net`: a client here is 24 bytes of plain
 //! data, each thread owns one receive buffer, and what one thread has scanned for one client it does not scan
-//! again for the next one (see [`swarm`]). Having its own small scanner also makes it a second opinion on the
+//! again for the next one (see `src/swarm`). Having its own small scanner also makes it a second opinion on the
 //! server's codecs instead of an echo of them.
 
 #![deny(unsafe_code)]

@@ -228,9 +228,11 @@ impl Swarm {
             if (counts.ready, counts.failed) != (progress.0, progress.1) {
                 progress = (counts.ready, counts.failed, Instant::now());
             } else if progress.2.elapsed() > patience {
+                let why =
+                    self.first_failure().map_or(String::new(), |why| format!("; first: {why}"));
                 return Err(Error::new(format!(
-                    "{} of {} clients ready, {} failed, and nothing happened for {patience:?}",
-                    counts.ready, self.connections, counts.failed
+                    "{} of {} clients ready, {} failed, {} closed, and nothing happened for {patience:?}{why}",
+                    counts.ready, self.connections, counts.failed, counts.closed
                 )));
             }
             if self.threads.iter().any(JoinHandle::is_finished) {
@@ -245,17 +247,12 @@ impl Swarm {
     }
 
     fn why_not(&self) -> Error {
-        let mut reasons = Vec::new();
-        for counters in &self.shared.counters {
-            if let Some(reason) = counters.first_failure() {
-                reasons.push(reason);
-                break;
-            }
-        }
-        Error::new(format!(
-            "no client got ready: {}",
-            reasons.pop().unwrap_or_else(|| "no reason known".into())
-        ))
+        let why = self.first_failure().unwrap_or_else(|| "no reason known".into());
+        Error::new(format!("no client got ready: {why}"))
+    }
+
+    fn first_failure(&self) -> Option<String> {
+        self.shared.counters.iter().find_map(Counters::first_failure)
     }
 
     /// Waits until `publications` messages in all have arrived, or nothing arrived for `patience`.
