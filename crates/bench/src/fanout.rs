@@ -340,6 +340,7 @@ impl Contender {
     fn round(&mut self, options: &Fanout, clock: Clock) -> Result<bool, Error> {
         // Each time anew: a server may close a connection that was quiet while the others had their turn.
         let mut publisher = self.publishing.connect()?;
+        self.swarm.keep_awake(true);
         let before = self.swarm.counts();
         let cpu_before_ns = self.process.as_ref().map(Process::cpu_ns);
         let start_ns = clock.now_ns();
@@ -359,6 +360,7 @@ impl Contender {
             Duration::from_secs(5),
             |_| {},
         );
+        self.swarm.keep_awake(false);
         // What the server does after the last message is a part of its cost.
         std::thread::sleep(Duration::from_millis(20));
         let messages = counts.publications - before.publications;

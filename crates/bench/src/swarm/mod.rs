@@ -153,6 +153,8 @@ pub(crate) struct Swarm {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
+    /// The threads do not sleep while this is set.
+    pub(crate) awake: AtomicBool,
     pub(crate) counters: Vec<Counters>,
 }
 
@@ -174,7 +176,11 @@ impl Swarm {
             )));
         }
         let counters = (0..threads).map(|_| Counters::default()).collect();
-        let shared = Arc::new(Shared { stop: AtomicBool::new(false), counters });
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            awake: AtomicBool::new(false),
+            counters,
+        });
         let plan = Arc::new(plan.clone());
         let mut swarm = Self { threads: Vec::new(), shared, connections: plan.connections };
         for index in 0..threads {
@@ -253,6 +259,15 @@ impl Swarm {
 
     fn first_failure(&self) -> Option<String> {
         self.shared.counters.iter().find_map(Counters::first_failure)
+    }
+
+    /// Keeps the threads from sleeping, or lets them sleep again.
+    ///
+    /// Who sends to a thread that sleeps pays for waking it, a sixth of a message here. Whether it sleeps hangs on
+    /// whether generator or server is faster by a hair, so that of two equal servers one could look the better.
+    /// An awake generator costs every server the same.
+    pub(crate) fn keep_awake(&self, awake: bool) {
+        self.shared.awake.store(awake, Ordering::Release);
     }
 
     /// Waits until `publications` messages in all have arrived, or nothing arrived for `patience`.

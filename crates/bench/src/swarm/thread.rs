@@ -74,7 +74,8 @@ pub(crate) fn run(
     let mut buffer = vec![0; RECEIVE_BYTES];
     loop {
         thread.dial()?;
-        let timeout = thread.timeout();
+        let awake = shared.awake.load(Ordering::Acquire);
+        let timeout = if awake { Timespec::default() } else { thread.timeout() };
         events.clear();
         match epoll::wait(
             &thread.epoll,
@@ -83,6 +84,10 @@ pub(crate) fn run(
         ) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Error::io("cannot wait for events", error)),
+        }
+        if awake && events.is_empty() {
+            // The publisher may be waiting for this core.
+            std::thread::yield_now();
         }
         thread.now_ns = plan.clock.now_ns();
         for &epoll::Event { flags, data } in &events {

@@ -11,7 +11,7 @@ use crate::metrics::Metric;
 
 /// Pieces of one outbox handed to the kernel at once. A burst of one channel is one piece, since frames that
 /// follow each other in the worker's log are one range.
-const SLICES: usize = 32;
+const SLICES: usize = 16;
 
 impl Worker<'_> {
     /// Writes every outbox that has something, once.
