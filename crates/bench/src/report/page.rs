@@ -380,7 +380,8 @@ impl Page<'_> {
         self.line(
             "The same at every size: connect, subscribe to one channel, hold, then publish one message at a time to all. \
              Server on core 0, generator on core 1. A process may open a limited number of descriptors in one table, so the \
-             server has as many workers, each with its own table, as the size needs.",
+             server has as many workers, each with its own table, as the size needs. The last row is the run of the \
+             next section, which holds its clients for ten minutes first.",
         );
         self.line("");
         self.line("| connections | user bytes each | kernel bytes a pair | CPU µs to connect | CPU µs a message | pings left out | messages/s | delivered |");

@@ -43,6 +43,8 @@ impl Results {
     pub(super) fn read(directory: &Path) -> Result<Self, Error> {
         let mut scale: Vec<connections::Findings> = read_all(directory, "scale-")?;
         scale.sort_by_key(|findings| findings.connections);
+        // The million is the last step of the same growth, only held for longer.
+        scale.extend(read(&directory.join("million.json"))?);
         let mut latencies: Vec<latency::Findings> = read_all(directory, "latency-")?;
         latencies.sort_by_key(|findings| (findings.subscribers, findings.rate));
         Ok(Self {

@@ -203,7 +203,7 @@ impl<'w> Worker<'w> {
         match self.pending.insert(cx.now_ms() + patience, pending) {
             Ok(id) => Some(id.to_u64()),
             Err(full) => {
-                self.refuse(cx, &full.0);
+                self.refuse(cx, &full.0, dunlin_hub::Error::Overloaded);
                 None
             }
         }
@@ -215,7 +215,7 @@ impl<'w> Worker<'w> {
         let lost: Vec<Pending> =
             self.pending.expire(cx.now_ms()).map(|(_, pending)| pending).collect();
         for pending in lost {
-            self.refuse(cx, &pending);
+            self.refuse(cx, &pending, dunlin_hub::Error::Timeout);
         }
         self.publish_gauges(cx);
     }
@@ -407,9 +407,8 @@ impl Worker<'_> {
         self.drain_events(cx);
     }
 
-    /// Tells whoever waits behind this that nobody will answer.
-    fn refuse(&mut self, cx: &mut Context<Link>, pending: &Pending) {
-        let error = dunlin_hub::Error::Overloaded;
+    /// Tells whoever waits behind this that nobody will answer, and why.
+    fn refuse(&mut self, cx: &mut Context<Link>, pending: &Pending, error: dunlin_hub::Error) {
         match *pending {
             Pending::Command { session, id } => {
                 self.count(Metric::CommandErrors);
