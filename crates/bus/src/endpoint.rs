@@ -304,7 +304,8 @@ impl<T> Endpoint<T> {
     /// the mesh was made.
     ///
     /// Register it **edge-triggered** (epoll with `EPOLLET`, mio; for tokio see
-    /// `async_doorbell`) and never read it: every wake is an edge of its own. Level-triggered, it would report for ever.
+    /// `async_doorbell`) and never read it: every wake is an edge of its own. Level-triggered, it
+    /// would report for ever.
     #[cfg(not(loom))]
     pub fn doorbell(&self) -> std::os::fd::BorrowedFd<'_> {
         self.shared.ports[self.index].doorbell.fd()

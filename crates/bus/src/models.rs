@@ -200,6 +200,60 @@ fn in_turns(max: usize) {
     let _ = sender.join().unwrap();
 }
 
+/// The receiver goes from b's edge to a's, and then comes by b's bit, which is still set, while b
+/// sends again.
+#[test]
+fn messages_that_come_as_their_edge_is_retired_are_not_left_behind() {
+    explore(|| {
+        let [mut a, mut b, mut c] = endpoints(4);
+        b.send(2, Box::new(1)).unwrap();
+        b.flush();
+        a.send(2, Box::new(2)).unwrap();
+        a.flush();
+        let sender = thread::spawn(move || {
+            b.send(2, Box::new(3)).unwrap();
+            b.send(2, Box::new(4)).unwrap();
+            b.flush();
+            b
+        });
+        assert_eq!(receive_from_two(&mut c, 4), [(0, 2), (1, 1), (1, 3), (1, 4)]);
+        let _ = sender.join().unwrap();
+    });
+}
+
+/// The same with an edge that is full, and a sender that waits for room.
+#[test]
+fn a_sender_refused_as_its_edge_is_retired_hears_of_room() {
+    explore(|| {
+        let [mut a, mut b, mut c] = endpoints(1);
+        b.send(2, Box::new(1)).unwrap();
+        b.flush();
+        a.send(2, Box::new(2)).unwrap();
+        a.flush();
+        let sender = thread::spawn(move || {
+            send_when_there_is_room(&mut b, 2, 3);
+            b
+        });
+        assert_eq!(receive_from_two(&mut c, 3), [(0, 2), (1, 1), (1, 3)]);
+        let _ = sender.join().unwrap();
+    });
+}
+
+/// Turns of three messages, which make the receiver go from edge to edge, until there were
+/// `count`; sorted by sender.
+fn receive_from_two(endpoint: &mut Endpoint<Message>, count: usize) -> Vec<(usize, u32)> {
+    let mut received = Vec::new();
+    while received.len() < count {
+        if endpoint.prepare_sleep() {
+            endpoint.wait_for_doorbell();
+        }
+        endpoint.wake();
+        endpoint.drain(3, |from, value| received.push((from, *value)));
+    }
+    received.sort_unstable();
+    received
+}
+
 #[test]
 fn two_senders_wake_one_sleeper() {
     explore(|| {
@@ -247,7 +301,8 @@ fn a_refused_sender_hears_of_room_in_its_sleep() {
     explore(|| {
         let [mut a, mut b] = endpoints(1);
         let sender = thread::spawn(move || {
-            send_two_through_one_slot(&mut a);
+            a.send(1, Box::new(1)).unwrap();
+            send_when_there_is_room(&mut a, 1, 2);
             a
         });
         assert_eq!(receive(&mut b), (0, 1));
@@ -263,7 +318,8 @@ fn a_refused_sender_hears_of_room_when_the_receiver_goes_to_sleep() {
     explore(|| {
         let [mut a, mut b] = endpoints(1);
         let sender = thread::spawn(move || {
-            send_two_through_one_slot(&mut a);
+            a.send(1, Box::new(1)).unwrap();
+            send_when_there_is_room(&mut a, 1, 2);
             a
         });
         receive_in_turns(&mut b, 1, 2);
@@ -271,9 +327,8 @@ fn a_refused_sender_hears_of_room_when_the_receiver_goes_to_sleep() {
     });
 }
 
-fn send_two_through_one_slot(endpoint: &mut Endpoint<Message>) {
-    endpoint.send(1, Box::new(1)).unwrap();
-    let mut refused = endpoint.send(1, Box::new(2)).err();
+fn send_when_there_is_room(endpoint: &mut Endpoint<Message>, to: usize, value: u32) {
+    let mut refused = endpoint.send(to, Box::new(value)).err();
     while let Some(Refused::Full { to, value }) = refused.take() {
         endpoint.flush();
         while endpoint.poll_room() != Some(to) {
