@@ -154,6 +154,7 @@ impl Bench {
     fn cache_line(&self, rounds: u64) -> f64 {
         #[repr(align(128))]
         struct Line(AtomicU64);
+        const HERE: u64 = 1;
         let word = &Line(AtomicU64::new(0)).0;
         let wait_for = |value| {
             while word.load(Ordering::Acquire) != value {
@@ -163,16 +164,19 @@ impl Bench {
         thread::scope(|scope| {
             scope.spawn(|| {
                 self.pin(1);
+                // There, and turning: the time a thread takes to start is no part of a hop.
+                word.store(HERE, Ordering::Release);
                 for round in 0..rounds {
-                    wait_for(2 * round + 1);
-                    word.store(2 * round + 2, Ordering::Release);
+                    wait_for(HERE + 2 * round + 1);
+                    word.store(HERE + 2 * round + 2, Ordering::Release);
                 }
             });
             self.pin(0);
+            wait_for(HERE);
             let start = Instant::now();
             for round in 0..rounds {
-                word.store(2 * round + 1, Ordering::Release);
-                wait_for(2 * round + 2);
+                word.store(HERE + 2 * round + 1, Ordering::Release);
+                wait_for(HERE + 2 * round + 2);
             }
             ns_each(start, 2 * rounds)
         })
