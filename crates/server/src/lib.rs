@@ -1,8 +1,8 @@
 //! The push server: wires event loop, hub, protocols, bus and configuration together.
 //!
-//! The way of a publication down: [`worker`] takes `POST /api/publish` from `net`, [`api`] reads it, the
+//! The way of a publication down: `worker` takes `POST /api/publish` from `net`, [`api`] reads it, the
 //! worker's hub sends it over the bus to the channel's home worker, which numbers it and sends one `Arc` to
-//! each worker with subscribers; their hubs put it into outboxes, and [`worker`] writes these to the sockets
+//! each worker with subscribers; their hubs put it into outboxes, and `worker` writes these to the sockets
 //! at the end of the turn. The way up is the same in reverse. `control` is the thread beside them: admin
 //! port, signals, shutdown.
 

@@ -234,7 +234,7 @@ pub struct DisconnectRequest<'a> {
     pub whitelist: Vec<SessionId>,
     /// What the client is told: 3000–4999.
     pub code: u16,
-    /// For people, at most [`REASON_BYTES_MAX`] bytes.
+    /// For people, at most [`REASON_BYTES_MAX`](dunlin_protocol::centrifuge::REASON_BYTES_MAX) bytes.
     pub reason: Cow<'a, str>,
 }
 
