@@ -12,6 +12,10 @@ fn cases() -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
+fn calls_max() -> usize {
+    if cfg!(miri) { 40 } else { 300 }
+}
+
 const ENDPOINTS: usize = 3;
 
 #[derive(Debug, Clone)]
@@ -85,7 +89,7 @@ proptest! {
         slots in 1..40usize,
         initial in 1..8usize,
         burst in 1..5usize,
-        calls in vec(call(), 1..200),
+        calls in vec(call(), 1..calls_max()),
     ) {
         let config = MeshConfig { ring_slots: slots, ring_slots_initial: initial, burst };
         let mut endpoints = mesh::<Box<u32>>(ENDPOINTS, &config).unwrap();
@@ -156,7 +160,7 @@ proptest! {
     #[test]
     fn a_table_of_requests_is_a_map(
         pending_max in 0..20usize,
-        calls in vec((0..5u8, 0..100u64), 1..300),
+        calls in vec((0..5u8, 0..100u64), 1..calls_max()),
     ) {
         let mut requests = Requests::new(pending_max);
         let mut model = BTreeMap::<RequestId, (u64, u32)>::new();
