@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -59,7 +59,15 @@ pub(crate) async fn serve(node: Arc<Node>, listener: TcpListener) -> std::io::Re
     }
 }
 
-fn respond(node: &Node, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+fn respond<B>(node: &Node, request: &Request<B>) -> Response<Full<Bytes>> {
+    // A load balancer has no secret, and learns nothing from `/health` but that we live.
+    if request.uri().path() != "/health" && !is_authorised(node, request) {
+        let why = "send admin.token as `Authorization: Bearer TOKEN`\n".to_owned();
+        let mut response = text(StatusCode::UNAUTHORIZED, why);
+        let challenge = hyper::header::HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        return response;
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response =
             text(StatusCode::METHOD_NOT_ALLOWED, format!("use GET; the paths are {PATHS}\n"));
@@ -88,6 +96,17 @@ fn respond(node: &Node, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     }
 }
 
+/// Whether the caller shows `admin.token` (RFC 6750 §2.1), or none is set.
+fn is_authorised<B>(node: &Node, request: &Request<B>) -> bool {
+    let settings = node.settings.load();
+    let Some(token) = &settings.config.admin.token else { return true };
+    let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let shown = shown.and_then(|value| value.split_once(' '));
+    shown.is_some_and(|(scheme, shown)| {
+        scheme.eq_ignore_ascii_case("Bearer") && token.matches(shown.trim())
+    })
+}
+
 fn json(status: StatusCode, value: &serde_json::Value) -> Response<Full<Bytes>> {
     let mut response = text(status, format!("{value:#}\n"));
     response
@@ -104,4 +123,41 @@ fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
         .insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("text/plain; charset=utf-8"));
     headers.insert(CACHE_CONTROL, hyper::header::HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_config::{Config, Secret};
+
+    use super::*;
+    use crate::settings::Settings;
+
+    fn status(node: &Node, path: &str, authorization: Option<&str>) -> StatusCode {
+        let mut request = Request::get(path);
+        if let Some(value) = authorization {
+            request = request.header(AUTHORIZATION, value);
+        }
+        respond(node, &request.body(()).expect("a request")).status()
+    }
+
+    #[test]
+    fn with_a_token_only_its_bearer_sees_more_than_health() {
+        let mut config = Config::default();
+        config.admin.token = Some(Secret::new("0123456789abcdef"));
+        let node = Node::new(Settings::new(config), 1, [0; 16], String::new());
+        for path in ["/metrics", "/info", "/elsewhere"] {
+            assert_eq!(status(&node, path, None), StatusCode::UNAUTHORIZED);
+            assert_eq!(status(&node, path, Some("Bearer wrong")), StatusCode::UNAUTHORIZED);
+            assert_eq!(status(&node, path, Some("0123456789abcdef")), StatusCode::UNAUTHORIZED);
+        }
+        assert_eq!(status(&node, "/metrics", Some("Bearer 0123456789abcdef")), StatusCode::OK);
+        assert_eq!(status(&node, "/info", Some("bearer 0123456789abcdef")), StatusCode::OK);
+        assert_ne!(status(&node, "/health", None), StatusCode::UNAUTHORIZED);
+    }
+
+    #[test]
+    fn without_a_token_the_loopback_address_is_the_guard() {
+        let node = Node::new(Settings::new(Config::default()), 1, [0; 16], String::new());
+        assert_eq!(status(&node, "/metrics", None), StatusCode::OK);
+    }
 }
