@@ -5,6 +5,7 @@
 //! told how many were consumed and what they meant, and keeps whatever state a cut message needs.
 //!
 //! - [`http1`]: HTTP/1.1 heads and bodies, for servers and clients (RFC 9110, RFC 9112).
+//! - [`http2`]: frames, header compression and a client's connection (RFC 9113, RFC 7541).
 //! - [`websocket`]: handshake, frames, message assembly and permessage-deflate (RFC 6455, RFC 7692).
 //! - [`sse`]: server-sent events (WHATWG HTML §9.2).
 //!
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod http1;
+pub mod http2;
 pub mod sse;
 mod token;
 pub mod websocket;

@@ -4,6 +4,7 @@
 //! target takes any bytes and panics when an invariant is broken.
 
 mod http1;
+mod http2;
 mod sse;
 mod websocket;
 
@@ -16,6 +17,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("http1_response", http1::response),
     ("http1_chunked", http1::chunked),
     ("http1_query", http1::query),
+    ("http2_frames", http2::frames),
+    ("http2_hpack", http2::hpack),
+    ("http2_client", http2::client),
     ("websocket_frame", websocket::frame),
     ("websocket_messages", websocket::messages),
     ("websocket_handshake", websocket::handshake),

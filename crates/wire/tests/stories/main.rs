@@ -10,6 +10,9 @@
 mod http1_body;
 mod http1_request;
 mod http1_response;
+mod http2_client;
+mod http2_hpack;
+mod http2_properties;
 mod properties;
 mod sse;
 mod websocket_deflate;

@@ -1,0 +1,422 @@
+//! The connection: its windows, limits and streams, and what leaves it.
+
+use std::collections::VecDeque;
+
+use super::Response;
+use super::stream::{Stream, Streams};
+use crate::http2::flow::Window;
+use crate::http2::hpack::{Decoder, Encoder, Indexing};
+use crate::http2::{
+    Error, ErrorCode, FRAME_BYTES_DEFAULT, HeaderAssembly, PREFACE, STREAM_MAX, Setting,
+    WINDOW_BYTES_DEFAULT, frame,
+};
+
+/// More than a peer that answers each frame can be behind with.
+const UPDATES_DUE_MAX: u32 = 1 << 20;
+
+/// What a connection promises its peer, and takes from it.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Streams that may be open before the peer has said how many; at least 1.
+    pub streams_before_settings: u32,
+    /// The most body of a response; one that is longer is cut. It is also the window of a stream, so that
+    /// no stream needs its window renewed. At most 2³¹−1.
+    pub body_bytes_max: u32,
+    /// The window of the connection for responses; at least 65,535.
+    pub window_bytes: u32,
+    /// The most header list of a response; a longer one ends the connection.
+    pub header_list_bytes_max: u32,
+    /// Frames that carry nothing forward (SETTINGS, PING, RST_STREAM of no stream, empty DATA, and so on)
+    /// which the peer may send from one call of [`Connection::handle_second`] to the next.
+    pub idle_frames_max: u32,
+    /// Bytes that wait in [`Connection::transmit`] while the peer makes us answer (PING, SETTINGS).
+    pub transmit_bytes_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            streams_before_settings: 100,
+            body_bytes_max: WINDOW_BYTES_DEFAULT,
+            window_bytes: 1 << 20,
+            header_list_bytes_max: 16 << 10,
+            idle_frames_max: 1_000,
+            transmit_bytes_max: 4 << 20,
+        }
+    }
+}
+
+/// What happened. Every stream ends in exactly one of the events that name one, or is open when the
+/// connection ends.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The peer's settings came, for the first time or anew.
+    Settings,
+    /// A stream was answered.
+    Response {
+        /// Which.
+        stream: u32,
+        /// With what.
+        response: Response,
+    },
+    /// The peer did not process a stream at all: REFUSED_STREAM, or above the last stream of its GOAWAY.
+    /// It is safe to send the request again (§8.7).
+    Refused {
+        /// Which.
+        stream: u32,
+    },
+    /// The peer ended a stream; whether it processed the request is not known if it was sent whole.
+    Reset {
+        /// Which.
+        stream: u32,
+        /// Why.
+        code: ErrorCode,
+        /// How much of the request had left.
+        sent: Sent,
+    },
+    /// The peer will take no more streams. Those that are open and not refused go on.
+    GoAway {
+        /// Why.
+        code: ErrorCode,
+        /// The peer's text, cut at 1,024 bytes.
+        debug: Vec<u8>,
+    },
+    /// The answer to [`Connection::ping`].
+    Pong([u8; 8]),
+}
+
+/// How much of a request has left for the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// Not its end: no server can have taken it for a whole request.
+    Partly,
+    /// To its last byte, as far as [`Connection::handle_transmitted`] was told.
+    Wholly,
+}
+
+/// Why no stream was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// As many are open as the peer allows.
+    StreamLimit,
+    /// The peer sent GOAWAY, or the connection failed.
+    Closing,
+    /// All 2³⁰ identifiers are used up.
+    Exhausted,
+}
+
+/// What of a further request the connection could carry now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Streams that may be opened.
+    pub streams: u32,
+    /// Bytes that the connection's window allows beyond those of bodies that are already waiting.
+    pub window_bytes: u32,
+}
+
+/// A client's end of a connection. `B` is the body of a request.
+#[derive(Debug)]
+pub struct Connection<B> {
+    pub(super) config: Config,
+    /// A frame that is not whole yet.
+    pub(super) input: Vec<u8>,
+    pub(super) out: Vec<u8>,
+    pub(super) out_begin: usize,
+    pub(super) streams: Streams<B>,
+    pub(super) next_stream: u32,
+    /// Bodies that wait for the connection's window, in the order of their requests. Those that wait for
+    /// their stream's window alone are not in it.
+    pub(super) waiting: VecDeque<u32>,
+    /// Body bytes not sent of all open streams.
+    pub(super) unsent_bytes: u64,
+    /// Of the peer, for what we send.
+    pub(super) window: Window,
+    /// Of ours, for what the peer sends: bytes received since the last WINDOW_UPDATE.
+    pub(super) received_bytes: u32,
+    pub(super) streams_max: u32,
+    pub(super) settled: bool,
+    pub(super) stream_window_bytes: u32,
+    pub(super) frame_bytes_max: u32,
+    pub(super) encoder: Encoder,
+    pub(super) decoder: Decoder,
+    pub(super) headers: HeaderAssembly,
+    pub(super) events: VecDeque<Event>,
+    pub(super) closing: bool,
+    pub(super) idle_frames: u32,
+    /// WINDOW_UPDATE that our DATA gave cause for: an eager peer answers each with two.
+    pub(super) updates_due: u32,
+    /// Bytes that left in the life of the connection.
+    transmitted: u64,
+    block: Vec<u8>,
+}
+
+impl<B: AsRef<[u8]>> Connection<B> {
+    /// A new connection, whose preface and settings are the first bytes to transmit.
+    pub fn new(config: Config) -> Connection<B> {
+        let mut out = PREFACE.to_vec();
+        frame::encode_settings(
+            &mut out,
+            &[
+                (Setting::EnablePush, 0),
+                (Setting::InitialWindowSize, config.body_bytes_max),
+                (Setting::MaxHeaderListSize, config.header_list_bytes_max),
+            ],
+        );
+        let grown = config.window_bytes.saturating_sub(WINDOW_BYTES_DEFAULT);
+        if grown > 0 {
+            frame::encode_window_update(&mut out, 0, grown);
+        }
+        Connection {
+            config,
+            input: Vec::new(),
+            out,
+            out_begin: 0,
+            streams: Streams::default(),
+            next_stream: 1,
+            waiting: VecDeque::new(),
+            unsent_bytes: 0,
+            window: Window::default(),
+            received_bytes: 0,
+            streams_max: config.streams_before_settings.max(1),
+            settled: false,
+            stream_window_bytes: WINDOW_BYTES_DEFAULT,
+            frame_bytes_max: FRAME_BYTES_DEFAULT,
+            encoder: Encoder::new(),
+            decoder: Decoder::new(crate::http2::hpack::TABLE_BYTES_DEFAULT),
+            // Compression at most doubles a list in size, and mostly shrinks it.
+            headers: HeaderAssembly::new(2 * config.header_list_bytes_max as usize),
+            events: VecDeque::new(),
+            closing: false,
+            idle_frames: 0,
+            updates_due: 0,
+            transmitted: 0,
+            block: Vec::new(),
+        }
+    }
+
+    /// What happened since the last call.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Streams and window that are free.
+    #[inline]
+    pub fn room(&self) -> Room {
+        let streams =
+            if self.closing { 0 } else { self.streams_max.saturating_sub(self.streams_open()) };
+        let window = u64::from(self.window.available()).saturating_sub(self.unsent_bytes);
+        Room { streams, window_bytes: window as u32 }
+    }
+
+    /// How many streams are open.
+    #[inline]
+    pub fn streams_open(&self) -> u32 {
+        self.streams.len() as u32
+    }
+
+    /// How many streams the peer allows at once; `u32::MAX` when it set no limit.
+    pub fn streams_max(&self) -> u32 {
+        self.streams_max
+    }
+
+    /// The peer's first SETTINGS came.
+    pub fn is_settled(&self) -> bool {
+        self.settled
+    }
+
+    /// The connection's send window as it stands.
+    pub fn window_bytes(&self) -> u32 {
+        self.window.available()
+    }
+
+    /// Bytes of bodies whose requests are begun and that no window allowed to leave yet.
+    pub fn unsent_bytes(&self) -> u64 {
+        self.unsent_bytes
+    }
+
+    /// No more streams can be opened: the peer sent GOAWAY, the identifiers are used up, or the connection
+    /// failed.
+    pub fn is_closing(&self) -> bool {
+        self.closing || self.next_stream > STREAM_MAX
+    }
+
+    /// The streams that are open, in no order, and how much of each request left.
+    pub fn open_streams(&self) -> impl Iterator<Item = (u32, Sent)> {
+        self.streams.iter().map(|(&id, stream)| (id, self.sent(stream)))
+    }
+
+    pub(super) fn sent(&self, stream: &Stream<B>) -> Sent {
+        match stream.end_at {
+            Some(end_at) if end_at <= self.transmitted => Sent::Wholly,
+            _ => Sent::Partly,
+        }
+    }
+
+    /// Where in the life of the connection the bytes encoded by now end.
+    fn end_at(&self) -> u64 {
+        self.transmitted + (self.out.len() - self.out_begin) as u64
+    }
+
+    /// Opens a stream with a request: `fields` writes the header list, pseudo-headers first (§8.3.1).
+    /// What of the body the windows do not allow yet leaves when they do.
+    ///
+    /// # Errors
+    ///
+    /// When none can be opened; nothing was sent then.
+    #[inline]
+    pub fn open(
+        &mut self,
+        body: B,
+        fields: impl FnOnce(&mut dyn FnMut(&[u8], &[u8], Indexing)),
+    ) -> Result<u32, Refusal> {
+        if self.closing {
+            return Err(Refusal::Closing);
+        }
+        if self.next_stream > STREAM_MAX {
+            return Err(Refusal::Exhausted);
+        }
+        if self.streams_open() >= self.streams_max {
+            return Err(Refusal::StreamLimit);
+        }
+        let id = self.next_stream;
+        self.next_stream += 2;
+        self.block.clear();
+        let (encoder, block) = (&mut self.encoder, &mut self.block);
+        fields(&mut |name, value, indexing| encoder.encode(block, name, value, indexing));
+        let bytes = body.as_ref().len();
+        frame::encode_headers(&mut self.out, id, &self.block, bytes == 0, self.frame_bytes_max);
+        self.unsent_bytes += bytes as u64;
+        let window = Window::new(self.stream_window_bytes);
+        let end_at = (bytes == 0).then(|| self.end_at());
+        let stream = Stream { window, body, sent: 0, end_at, listed: false, response: None };
+        self.streams.insert(id, stream);
+        if bytes > 0 {
+            // In turn: a body that came before and still waits has the window first.
+            if self.waiting.is_empty() {
+                self.send_body(id);
+            } else {
+                self.list(id);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Gives a stream up; nothing more is heard of it. Says how much of its request left, if it was open.
+    pub fn cancel(&mut self, stream: u32) -> Option<Sent> {
+        let removed = self.remove(stream)?;
+        frame::encode_reset(&mut self.out, stream, ErrorCode::CANCEL);
+        Some(self.sent(&removed))
+    }
+
+    /// Asks the peer for a sign of life, which comes as [`Event::Pong`].
+    pub fn ping(&mut self, payload: [u8; 8]) {
+        frame::encode_ping(&mut self.out, payload, false);
+    }
+
+    /// Says goodbye: the last bytes to transmit are a GOAWAY, and no stream can be opened.
+    pub fn close(&mut self) {
+        if !self.closing {
+            self.closing = true;
+            frame::encode_go_away(&mut self.out, 0, ErrorCode::NO_ERROR, b"");
+        }
+    }
+
+    /// What is to be written, all of it that is known now.
+    #[inline]
+    pub fn transmit(&self) -> &[u8] {
+        &self.out[self.out_begin..]
+    }
+
+    /// So many bytes of [`transmit`](Connection::transmit) were written.
+    pub fn handle_transmitted(&mut self, bytes: usize) {
+        self.out_begin += bytes;
+        self.transmitted += bytes as u64;
+        debug_assert!(self.out_begin <= self.out.len());
+        if self.out_begin == self.out.len() {
+            self.out.clear();
+            self.out_begin = 0;
+        } else if self.out_begin > 64 << 10 {
+            self.out.drain(..self.out_begin);
+            self.out_begin = 0;
+        }
+    }
+
+    /// About a second passed: the peer's allowance of frames that carry nothing forward is renewed.
+    pub fn handle_second(&mut self) {
+        self.idle_frames = 0;
+    }
+
+    /// Sends of a body what the windows allow.
+    pub(super) fn send_body(&mut self, id: u32) {
+        let begin_at = self.end_at() - self.out.len() as u64;
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let body = stream.body.as_ref();
+        loop {
+            let rest = body.len() - stream.sent;
+            let room = stream.window.available().min(self.window.available());
+            let piece = rest.min(room as usize).min(self.frame_bytes_max as usize);
+            if rest == 0 {
+                stream.end_at.get_or_insert(begin_at + self.out.len() as u64);
+                return;
+            }
+            if piece == 0 {
+                break;
+            }
+            let data = &body[stream.sent..stream.sent + piece];
+            frame::encode_data(&mut self.out, id, data, piece == rest);
+            stream.sent += piece;
+            stream.window.consume(piece as u32);
+            self.window.consume(piece as u32);
+            self.unsent_bytes -= piece as u64;
+            self.updates_due = (self.updates_due + 4).min(UPDATES_DUE_MAX);
+        }
+        if stream.window.available() > 0 {
+            self.list(id);
+        }
+    }
+
+    fn list(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && !stream.listed
+        {
+            stream.listed = true;
+            self.waiting.push_back(id);
+        }
+    }
+
+    /// Goes on with bodies that wait for the connection's window.
+    pub(super) fn send_waiting(&mut self) {
+        while self.window.available() > 0 {
+            let Some(&id) = self.waiting.front() else { return };
+            self.waiting.pop_front();
+            if let Some(stream) = self.streams.get_mut(&id) {
+                stream.listed = false;
+                self.send_body(id);
+                // Still the connection's window: it keeps its place.
+                if self.waiting.back() == Some(&id) {
+                    self.waiting.rotate_right(1);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Forgets a stream.
+    pub(super) fn remove(&mut self, id: u32) -> Option<Stream<B>> {
+        let stream = self.streams.remove(&id)?;
+        self.unsent_bytes -= (stream.body.as_ref().len() - stream.sent) as u64;
+        if stream.listed {
+            self.waiting.retain(|&waiting| waiting != id);
+        }
+        Some(stream)
+    }
+
+    /// A frame that carries nothing forward.
+    pub(super) fn idle_frame(&mut self, reason: &'static str) -> Result<(), Error> {
+        self.idle_frames += 1;
+        if self.idle_frames > self.config.idle_frames_max {
+            return Err(Error::flood(reason));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+//! A client's end of a connection: requests in, whole responses out.
+//!
+//! [`Connection`] is a state machine without I/O and clock. The owner
+//!
+//! 1. passes what it read to [`handle_bytes`](Connection::handle_bytes),
+//! 2. takes events with [`poll_event`](Connection::poll_event) until there is none,
+//! 3. opens streams with [`open`](Connection::open) while [`room`](Connection::room) allows,
+//! 4. writes [`transmit`](Connection::transmit) and says with
+//!    [`handle_transmitted`](Connection::handle_transmitted) how much of it left,
+//! 5. calls [`handle_second`](Connection::handle_second) about once a second.
+//!
+//! An error of `handle_bytes` ends the connection: [`handle_bytes`](Connection::handle_bytes) has put the
+//! GOAWAY into the bytes to transmit, and the streams still open are the owner's to account for
+//! ([`open_streams`](Connection::open_streams)).
+
+mod connection;
+mod receive;
+mod response;
+mod stream;
+
+pub use connection::{Config, Connection, Event, Refusal, Room, Sent};
+pub use response::{Fields, Response};

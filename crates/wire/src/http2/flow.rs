@@ -1,0 +1,67 @@
+//! Flow control (§6.9): windows that say how much may be sent.
+
+use super::{WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MAX};
+
+/// How many bytes of DATA may still be sent. It can be below zero, once INITIAL_WINDOW_SIZE is lowered
+/// under what has been sent already (§6.9.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window(i64);
+
+/// A window that would grow beyond 2³¹−1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overflow;
+
+impl Window {
+    /// A window of so many bytes.
+    pub const fn new(bytes: u32) -> Window {
+        Window(bytes as i64)
+    }
+
+    /// Bytes that may be sent now.
+    #[inline]
+    pub fn available(self) -> u32 {
+        self.0.max(0) as u32
+    }
+
+    /// The window as it is, below zero too.
+    pub fn signed(self) -> i64 {
+        self.0
+    }
+
+    /// Takes what was sent; never more than is [`available`](Window::available).
+    #[inline]
+    pub fn consume(&mut self, bytes: u32) {
+        debug_assert!(bytes <= self.available(), "more was sent than the window has");
+        self.0 -= i64::from(bytes);
+    }
+
+    /// Adds what a WINDOW_UPDATE brought.
+    ///
+    /// # Errors
+    ///
+    /// The window would exceed 2³¹−1, a flow-control error (§6.9.1).
+    #[inline]
+    pub fn increase(&mut self, bytes: u32) -> Result<(), Overflow> {
+        self.adjust(i64::from(bytes))
+    }
+
+    /// Adds the difference that a changed INITIAL_WINDOW_SIZE makes.
+    ///
+    /// # Errors
+    ///
+    /// As [`increase`](Window::increase).
+    pub fn adjust(&mut self, bytes: i64) -> Result<(), Overflow> {
+        let window = self.0 + bytes;
+        if window > i64::from(WINDOW_BYTES_MAX) {
+            return Err(Overflow);
+        }
+        self.0 = window;
+        Ok(())
+    }
+}
+
+impl Default for Window {
+    fn default() -> Window {
+        Window::new(WINDOW_BYTES_DEFAULT)
+    }
+}

@@ -1,0 +1,92 @@
+//! From header blocks to fields (§3.2, §6).
+
+use super::table::Table;
+use super::{Error, huffman, integer};
+
+/// Decodes header blocks, in the order they came, of one direction of one connection.
+#[derive(Debug)]
+pub struct Decoder {
+    table: Table,
+    /// What was announced as HEADER_TABLE_SIZE: the encoder may stay below, not go above.
+    table_bytes_max: usize,
+    name: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Decoder {
+    /// `table_bytes_max` is what this side announced as HEADER_TABLE_SIZE, 4,096 if nothing.
+    pub fn new(table_bytes_max: usize) -> Decoder {
+        Decoder {
+            table: Table::new(table_bytes_max),
+            table_bytes_max,
+            name: Vec::new(),
+            value: Vec::new(),
+        }
+    }
+
+    /// Calls `field` with each name and value. A list of more than `list_bytes_max` (name, value and 32
+    /// bytes each, RFC 9113 §6.5.2) is read to its end, for the table's sake, but no longer handed out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ListTooLong`] leaves the decoder usable, every other one does not.
+    pub fn decode(
+        &mut self,
+        mut block: &[u8],
+        list_bytes_max: usize,
+        mut field: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), Error> {
+        let mut list_bytes = 0;
+        let mut fields = 0;
+        let mut hand_out = |name: &[u8], value: &[u8]| {
+            list_bytes += name.len() + value.len() + 32;
+            if list_bytes <= list_bytes_max {
+                field(name, value);
+            }
+        };
+        while let Some(&first) = block.first() {
+            if first & 0x80 != 0 {
+                let index = integer::decode(&mut block, 7)?;
+                let (name, value) = self.table.get(index).ok_or(Error::Index)?;
+                hand_out(name, value);
+            } else if first & 0xe0 == 0x20 {
+                let bytes_max = integer::decode(&mut block, 5)?;
+                if fields > 0 || bytes_max > self.table_bytes_max {
+                    return Err(Error::TableSize);
+                }
+                self.table.resize(bytes_max);
+                continue;
+            } else {
+                let indexed = first & 0x40 != 0;
+                let index = integer::decode(&mut block, if indexed { 6 } else { 4 })?;
+                self.name.clear();
+                self.value.clear();
+                if index == 0 {
+                    string(&mut block, &mut self.name)?;
+                } else {
+                    let (name, _) = self.table.get(index).ok_or(Error::Index)?;
+                    self.name.extend_from_slice(name);
+                }
+                string(&mut block, &mut self.value)?;
+                hand_out(&self.name, &self.value);
+                if indexed {
+                    self.table.insert(&self.name, &self.value);
+                }
+            }
+            fields += 1;
+        }
+        if list_bytes > list_bytes_max { Err(Error::ListTooLong) } else { Ok(()) }
+    }
+}
+
+fn string(block: &mut &[u8], text: &mut Vec<u8>) -> Result<(), Error> {
+    let coded = block.first().is_some_and(|first| first & 0x80 != 0);
+    let length = integer::decode(block, 7)?;
+    let (bytes, rest) = block.split_at_checked(length).ok_or(Error::Length)?;
+    *block = rest;
+    if coded {
+        return huffman::decode(text, bytes);
+    }
+    text.extend_from_slice(bytes);
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! From fields to header blocks (§6).
+
+use super::table::{Match, Table};
+use super::{TABLE_BYTES_DEFAULT, huffman, integer};
+
+/// Whether a field goes into the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indexing {
+    /// It will come again: keep it, and say its number from then on.
+    Table,
+    /// It differs each time, as a path with a device token does: it would push others out.
+    None,
+    /// A secret: no proxy on the way is to keep it either (§7.1.3).
+    Never,
+}
+
+/// Encodes header blocks, in the order they are sent, of one direction of one connection.
+#[derive(Debug)]
+pub struct Encoder {
+    table: Table,
+    /// The sizes to announce at the start of the next block: the smallest since the last, and the final.
+    resized: Option<(usize, usize)>,
+}
+
+impl Default for Encoder {
+    fn default() -> Encoder {
+        Encoder::new()
+    }
+}
+
+impl Encoder {
+    /// With the 4,096 bytes of table that hold until the peer says otherwise.
+    pub fn new() -> Encoder {
+        Encoder { table: Table::new(TABLE_BYTES_DEFAULT), resized: None }
+    }
+
+    /// Follows the peer's HEADER_TABLE_SIZE, though never above 4,096 bytes: a search in more costs more
+    /// than it saves.
+    pub fn set_table_size(&mut self, bytes: u32) {
+        let bytes = (bytes as usize).min(TABLE_BYTES_DEFAULT);
+        if bytes == self.table.bytes_max() && self.resized.is_none() {
+            return;
+        }
+        self.table.resize(bytes);
+        let smallest = self.resized.map_or(bytes, |(smallest, _)| smallest.min(bytes));
+        self.resized = Some((smallest, bytes));
+    }
+
+    /// Appends a field to the block. A name is in lower case (RFC 9113 §8.2.1).
+    #[inline]
+    pub fn encode(&mut self, block: &mut Vec<u8>, name: &[u8], value: &[u8], indexing: Indexing) {
+        if let Some((smallest, last)) = self.resized.take() {
+            if smallest < last {
+                integer::encode(block, 0x20, 5, smallest);
+            }
+            integer::encode(block, 0x20, 5, last);
+        }
+        let found = self.table.find(name, value);
+        if let (Match::Field(index), Indexing::Table | Indexing::None) = (found, indexing) {
+            integer::encode(block, 0x80, 7, index);
+            return;
+        }
+        let (flags, prefix_bits) = match indexing {
+            Indexing::Table => (0x40, 6),
+            Indexing::None => (0x00, 4),
+            Indexing::Never => (0x10, 4),
+        };
+        match found {
+            Match::Field(index) | Match::Name(index) => {
+                integer::encode(block, flags, prefix_bits, index);
+            }
+            Match::Nothing => {
+                block.push(flags);
+                string(block, name);
+            }
+        }
+        string(block, value);
+        if indexing == Indexing::Table {
+            self.table.insert(name, value);
+        }
+    }
+}
+
+/// Appends a string, coded when that is shorter.
+#[inline]
+fn string(block: &mut Vec<u8>, text: &[u8]) {
+    let coded = huffman::encoded_len(text);
+    if coded < text.len() {
+        integer::encode(block, 0x80, 7, coded);
+        huffman::encode(block, text);
+    } else {
+        integer::encode(block, 0, 7, text.len());
+        block.extend_from_slice(text);
+    }
+}
