@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::http;
+use crate::tls::ClientTls;
 
 /// Limits of one event loop. All are upper bounds on what peers can make it cost.
 #[derive(Clone, Debug)]
@@ -139,16 +140,26 @@ pub struct ConnectConfig {
     pub role: Role,
     /// Limits of the connection.
     pub limits: Limits,
-    /// Milliseconds until the attempt is given up. 0: when the kernel does, after minutes.
+    /// Milliseconds until the attempt is given up, the TLS handshake included. 0: when the kernel does, after
+    /// minutes.
     pub timeout_ms: u64,
     /// The address to connect from. With port 0 the kernel chooses one only when the destination is known,
     /// so that each source address has its 28,000 ports a destination.
     pub from: Option<SocketAddr>,
+    /// Speak TLS below the protocol: `on_open` then follows the handshake. What fails in it, a certificate not to be
+    /// trusted most often, is told by `on_connect_failed` with `ErrorKind::InvalidData`.
+    pub tls: Option<ClientTls>,
 }
 
 impl Default for ConnectConfig {
     fn default() -> ConnectConfig {
-        ConnectConfig { role: Role::Tcp, limits: Limits::default(), timeout_ms: 10_000, from: None }
+        ConnectConfig {
+            role: Role::Tcp,
+            limits: Limits::default(),
+            timeout_ms: 10_000,
+            from: None,
+            tls: None,
+        }
     }
 }
 

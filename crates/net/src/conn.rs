@@ -145,6 +145,10 @@ flags! {
     STREAMING_BODY = 22;
     /// Closing because a request did not arrive in time; the peer is told so.
     OVERDUE = 23;
+    /// What is read and written are TLS records.
+    TLS = 24;
+    /// Connected, and the TLS handshake is under way.
+    TLS_HANDSHAKE = 25;
 }
 
 impl Flags {

@@ -70,6 +70,8 @@ pub struct Context<D> {
     pub(crate) deflate: Option<Box<SharedDeflate>>,
     /// Where messages are inflated to.
     pub(crate) inflated: Vec<u8>,
+    /// Where TLS records are opened to.
+    pub(crate) decrypted: Vec<u8>,
     pub(crate) stats: Stats,
     start: Instant,
     now_ms: u64,
@@ -125,6 +127,7 @@ impl<D: Default> Context<D> {
             masks: Masks::default(),
             deflate: None,
             inflated: Vec::new(),
+            decrypted: Vec::new(),
             stats: Stats::default(),
             start: Instant::now(),
             now_ms: 0,
@@ -160,6 +163,7 @@ impl<D: Default> Context<D> {
             && matches!(record.phase, Phase::Open | Phase::Connecting)
         {
             record.flags.set(Flags::SHUTDOWN_WRITE);
+            self.tls_goodbye(conn);
             self.cork(conn);
         }
     }

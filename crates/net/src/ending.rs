@@ -46,7 +46,8 @@ impl<D: Default> Context<D> {
         match record.phase {
             Phase::Connecting => self.finish(conn, CloseReason::Local),
             Phase::Open => {
-                record.phase = Phase::Draining;
+                self.tls_goodbye(conn);
+                self.slab.at_mut(conn.index()).phase = Phase::Draining;
                 let linger_ms = self.config.linger_ms;
                 self.schedule_own(conn, linger_ms);
                 self.cork(conn);

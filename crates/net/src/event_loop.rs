@@ -192,6 +192,9 @@ impl<D: Default> Context<D> {
         event: &mio::event::Event,
     ) {
         let Some(record) = self.slab.get_mut(conn) else { return };
+        if record.phase == Phase::Connecting && record.flags.has(Flags::TLS_HANDSHAKE) {
+            return self.tls_handshake(handler, conn);
+        }
         if record.phase == Phase::Connecting {
             if !event.is_writable() && !event.is_error() && !event.is_read_closed() {
                 return;

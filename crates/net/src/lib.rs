@@ -24,7 +24,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! - Connections: [`Context::listen`], [`Context::connect`]; named by [`ConnId`], which goes stale.
+//! - Connections: [`Context::listen`], [`Context::connect`] (with [`Tls`] if wanted), [`Context::connect_unix`]; named by [`ConnId`], which goes stale.
 //! - Protocols: raw TCP, [`http`], [`websocket`], each for servers and clients.
 //! - Time: a deadline a connection ([`Context::set_deadline`]), timers ([`Context::run_after`],
 //!   [`Context::run_every`]), time-outs of the loop's own ([`Limits`]).
@@ -53,6 +53,7 @@ mod spill;
 mod stats;
 mod stream;
 mod timer;
+mod tls;
 mod token;
 pub mod websocket;
 mod wheel;
@@ -67,4 +68,5 @@ pub use handler::{Admit, Handler, ProtocolError, Sleep};
 pub use listener::open_listener;
 pub use remote::{Inbox, LoopGone, Remote, remote_pair};
 pub use stats::Stats;
+pub use tls::{ClientTls, Tls};
 pub use worker::{Descriptors, Exit, WorkerConfig, Workers, spawn_workers};

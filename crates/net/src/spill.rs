@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use dunlin_wire::websocket::MessageAssembly;
 
 use crate::http::{Asked, PartialMessage};
+use crate::tls::Session;
 use crate::websocket::{Contexts, Handshake};
 
 /// Bytes waiting to be sent: appended at the end, sent from the front.
@@ -68,6 +69,8 @@ pub(crate) struct Spill {
     pub(crate) assembly: Option<Box<MessageAssembly>>,
     /// Compression contexts taken over from message to message.
     pub(crate) contexts: Option<Box<Contexts>>,
+    /// The TLS session, for as long as the connection lives.
+    pub(crate) tls: Option<Box<Session>>,
 }
 
 impl Spill {
@@ -79,6 +82,7 @@ impl Spill {
             && self.handshake.is_none()
             && self.assembly.is_none()
             && self.contexts.is_none()
+            && self.tls.is_none()
     }
 
     /// Bytes of peers held here, for the account of the loop.
@@ -115,6 +119,7 @@ impl Pool {
         spill.partial = None;
         spill.handshake = None;
         spill.contexts = None;
+        spill.tls = None;
         spill.asked.clear();
         if let Some(assembly) = spill.assembly.take() {
             self.give_back_assembly(assembly);

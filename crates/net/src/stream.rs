@@ -20,7 +20,7 @@ const CORK_BYTES_MAX: usize = 64 << 10;
 const SLICES_MAX: usize = 1024;
 
 /// How the sockets are written to: SIGPIPE is not wanted, nor is waiting.
-const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+pub(crate) const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 impl<D: Default> Context<D> {
     /// Sends bytes, at the end of this turn together with what else is written to the connection in it.
@@ -72,6 +72,9 @@ impl<D: Default> Context<D> {
                 return Ok(0);
             }
         }
+        if self.slab.at(conn.index()).flags.has(Flags::TLS) {
+            return self.try_write_records(conn, slices);
+        }
         let slices = &slices[..slices.len().min(SLICES_MAX)];
         let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
         let record = self.slab.at_mut(conn.index());
@@ -96,6 +99,28 @@ impl<D: Default> Context<D> {
                 Err(WriteError::Stale)
             }
         }
+    }
+
+    /// As [`Context::try_write_slices`] behind TLS: all is taken while the socket takes the records.
+    fn try_write_records(
+        &mut self,
+        conn: ConnId,
+        slices: &[IoSlice<'_>],
+    ) -> Result<usize, WriteError> {
+        let mut taken = 0;
+        for slice in slices {
+            self.append_within(conn, slice.len(), usize::MAX, |out| out.extend_from_slice(slice))?;
+            taken += slice.len();
+        }
+        self.flush(conn);
+        let record = self.slab.at_mut(conn.index());
+        if record.phase != Phase::Open {
+            return Err(WriteError::Stale);
+        }
+        if record.flags.has(Flags::SOCKET_FULL) {
+            record.flags.set(Flags::WANT_WRITE);
+        }
+        Ok(taken)
     }
 
     /// Appends to the output of a connection what `write` appends, `bytes` of it or nearly so.
@@ -146,9 +171,20 @@ impl<D: Default> Context<D> {
             }
         }
         let record = self.slab.at_mut(conn.index());
-        let output = &mut record.spill.get_or_insert_with(|| self.pool.borrow()).output;
+        let encrypted = record.flags.has(Flags::TLS) && record.phase == Phase::Open;
+        let spill = record.spill.get_or_insert_with(|| self.pool.borrow());
+        let output = &mut spill.output;
         let before = output.len();
-        write(output.tail());
+        match spill.tls.as_mut().filter(|_| encrypted) {
+            None => write(output.tail()),
+            Some(session) => {
+                let mut plain = std::mem::take(&mut self.decrypted);
+                plain.clear();
+                write(&mut plain);
+                session.send(&plain, output.tail());
+                self.decrypted = plain;
+            }
+        }
         let after = output.len();
         self.stats.buffered_bytes += after - before;
         if after >= CORK_BYTES_MAX {
@@ -310,6 +346,7 @@ impl<D: Default> Context<D> {
             let flags = RecvFlags::DONTWAIT;
             let received = rustix::net::recv(fd, &mut self.receive[front..front + room], flags);
             let received = match received {
+                Ok((0, _)) if record.flags.has(Flags::TLS) => return self.tls_cut(conn),
                 Ok((0, _)) => return self.peer_finished(handler, conn),
                 Ok((received, _)) => received,
                 Err(Errno::AGAIN) => return record.flags.clear(Flags::READ_READY),
@@ -322,6 +359,23 @@ impl<D: Default> Context<D> {
             record.flags.clear(Flags::READ_READY);
             self.stats.bytes_in += received as u64;
             budget = budget.saturating_sub(received);
+            let drained = received < room && !finished;
+            let (received, closed) = if record.flags.has(Flags::TLS) {
+                match self.decrypt(conn, front, received) {
+                    Ok(decrypted) => decrypted,
+                    Err(error) => return self.finish(conn, CloseReason::Io(error.kind())),
+                }
+            } else {
+                (received, false)
+            };
+            if received == 0 {
+                match (closed, drained) {
+                    (true, _) => return self.peer_finished(handler, conn),
+                    (false, true) => return,
+                    (false, false) => continue,
+                }
+            }
+            let record = self.slab.at_mut(conn.index());
 
             // The buffer belongs to the loop, the loop to the handler: lend it out of the way.
             let mut receive = std::mem::take(&mut self.receive);
@@ -349,8 +403,14 @@ impl<D: Default> Context<D> {
                 self.receive.shrink_to_fit();
             }
 
+            if closed {
+                if self.slab.get(conn).is_some_and(|record| record.phase == Phase::Open) {
+                    self.peer_finished(handler, conn);
+                }
+                return;
+            }
             // A short read has drained the socket: more will be announced. FIN behind it has been.
-            if received < room && !finished {
+            if drained {
                 return;
             }
         }

@@ -1,0 +1,82 @@
+//! How many requests a server takes on one connection, learned from where it closes.
+
+/// How many requests a server takes on one connection (nginx: `keepalive_requests`), learned from its closes. With
+/// it a client stops exactly there, and nothing is sent that has to be sent again.
+///
+/// Two closes in a row behind the same number of answers are taken for a rule; the first that contradicts it is
+/// believed more.
+///
+/// ```
+/// use dunlin_pipeline::Budget;
+///
+/// let mut budget = Budget::default();
+/// budget.handle_close(100, true);
+/// assert_eq!(budget.limit(), None);
+/// budget.handle_close(100, true);
+/// assert_eq!(budget.limit(), Some(100));
+/// budget.handle_outlived(100); // the hundredth answer came, and nothing was closed
+/// assert_eq!(budget.limit(), None);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Budget {
+    /// Answers on the connection closed last.
+    last: u64,
+    limit: Option<u64>,
+}
+
+impl Budget {
+    /// The server has closed a connection behind `answered` answers, none of them cut. `in_use` says that requests
+    /// were outstanding or the last answer gave notice; a connection closed while it idled tells nothing.
+    pub fn handle_close(&mut self, answered: u64, in_use: bool) {
+        if answered == 0 || (!in_use && self.limit != Some(answered)) {
+            return;
+        }
+        self.limit = (self.last == answered).then_some(answered);
+        self.last = answered;
+    }
+
+    /// A connection has had `answered` answers and lives: a limit of as many, or fewer, is none.
+    pub fn handle_outlived(&mut self, answered: u64) {
+        if self.limit.is_some_and(|limit| limit <= answered) {
+            (self.limit, self.last) = (None, 0);
+        }
+    }
+
+    /// Requests the server takes on one connection, if that is known.
+    pub fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closes_at_different_numbers_are_no_rule() {
+        let mut budget = Budget::default();
+        for answered in [7, 9, 7, 8, 31] {
+            budget.handle_close(answered, true);
+            assert_eq!(budget.limit(), None);
+        }
+    }
+
+    #[test]
+    fn an_idle_connection_that_is_closed_tells_nothing() {
+        let mut budget = Budget::default();
+        budget.handle_close(3, false);
+        budget.handle_close(3, false);
+        assert_eq!(budget.limit(), None);
+    }
+
+    #[test]
+    fn a_close_elsewhere_ends_the_rule() {
+        let mut budget = Budget::default();
+        budget.handle_close(100, true);
+        budget.handle_close(100, true);
+        budget.handle_close(100, false);
+        assert_eq!(budget.limit(), Some(100));
+        budget.handle_close(12, true);
+        assert_eq!(budget.limit(), None);
+    }
+}

@@ -1,0 +1,347 @@
+//! What a client knows: hosts, requests, connections. Everything but its caller.
+
+use std::io;
+use std::sync::Arc;
+
+use dunlin_net::{ConnId, Context};
+
+use super::config::{ClientConfig, HostConfig};
+use super::dial::Dial;
+use super::host::{Addresses, Host, HostId};
+use super::link::Link;
+use super::origin::{BadUrl, Origin};
+use super::outcome::{ErrorKind, RequestError};
+use super::request::{Prepared, Record, Records, Refused, Request, RequestId};
+use super::resolver::Resolver;
+
+/// A timer of a dial; its place is in the lower half.
+pub(crate) const TIMER_DIAL: u64 = 1 << 63;
+/// The timer that looks for requests that have waited too long, and for dials that are due.
+pub(crate) const TIMER_WATCH: u64 = 1 << 62;
+/// How often it does, in milliseconds.
+pub(crate) const WATCH_MS: u64 = 50;
+/// What the resolver rings.
+pub(crate) const FD_RESOLVER: u64 = u64::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) config: ClientConfig,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) records: Records,
+    /// By the index of the connection.
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) dials: Vec<Option<Dial>>,
+    /// Dials that wait for a name to be resolved, by their hosts.
+    pub(crate) unresolved: Vec<HostId>,
+    resolver: Option<Resolver>,
+    /// Hosts with something to be sent, or connections to be opened.
+    pub(crate) dirty: Vec<HostId>,
+    /// Requests that have ended without an answer and whose caller has not been told.
+    pub(crate) ended: Vec<(u32, End, RequestError)>,
+    pub(crate) next_id: u64,
+    pub(crate) now_ns: u64,
+    pub(crate) closing: bool,
+    pub(crate) watching: bool,
+    /// Requests of a batch are put together here.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) batch: Vec<u32>,
+}
+
+/// What a connection of the loop is to the client.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    Free,
+    Dialing(u32),
+    Open(Box<Link>),
+}
+
+/// Which way a request without an answer has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    NotSent,
+    Failed,
+    Uncertain,
+}
+
+impl Core {
+    pub(crate) fn new(config: ClientConfig) -> Core {
+        Core {
+            config,
+            hosts: Vec::new(),
+            records: Records::default(),
+            entries: Vec::new(),
+            dials: Vec::new(),
+            unresolved: Vec::new(),
+            resolver: None,
+            dirty: Vec::new(),
+            ended: Vec::new(),
+            next_id: 0,
+            now_ns: 0,
+            closing: false,
+            watching: false,
+            scratch: Vec::new(),
+            batch: Vec::new(),
+        }
+    }
+
+    pub(crate) fn mark(&mut self, host_id: HostId) {
+        let host = &mut self.hosts[host_id.0 as usize];
+        if !host.dirty {
+            host.dirty = true;
+            self.dirty.push(host_id);
+        }
+    }
+
+    /// Puts a request at the end of its host's queue.
+    fn enqueue(
+        &mut self,
+        host_id: HostId,
+        prepared: Prepared,
+        tag: u64,
+    ) -> Result<RequestId, Refused> {
+        if self.closing {
+            return Err(Refused::Closing);
+        }
+        let host = &mut self.hosts[host_id.0 as usize];
+        let bytes = prepared.bytes.len();
+        let full = host.queue.len() >= host.config.queue_max
+            || (!host.queue.is_empty() && host.queue_bytes + bytes > host.config.queue_bytes_max);
+        if full {
+            host.refused = true;
+            return Err(Refused::Full);
+        }
+        self.next_id += 1;
+        let id = RequestId(self.next_id);
+        let place = self.records.insert(Record {
+            prepared,
+            id,
+            tag,
+            queued_ns: self.now_ns,
+            replays: 0,
+            sent: false,
+            begun: false,
+        });
+        host.queue.push_back(place);
+        host.queue_bytes += bytes;
+        self.mark(host_id);
+        Ok(id)
+    }
+
+    /// Puts requests back to the front of the queue, in the order given.
+    pub(crate) fn requeue(&mut self, host_id: HostId, places: &[u32]) {
+        if places.is_empty() {
+            return;
+        }
+        let host = &mut self.hosts[host_id.0 as usize];
+        for &place in places.iter().rev() {
+            if let Some(record) = self.records.get(place) {
+                host.queue_bytes += record.prepared.bytes.len();
+                host.queue.push_front(place);
+            }
+        }
+        self.mark(host_id);
+    }
+
+    /// A request ends without an answer; its caller is told later in the turn.
+    pub(crate) fn end(&mut self, host_id: HostId, place: u32, end: End, kind: ErrorKind) {
+        let Some(record) = self.records.get(place) else { return };
+        let host = Arc::clone(&self.hosts[host_id.0 as usize].name);
+        self.ended.push((place, end, RequestError { host, request: record.id, kind }));
+    }
+
+    /// All requests that wait for a host end.
+    pub(crate) fn end_queue(&mut self, host_id: HostId, kind: &ErrorKind) {
+        let host = &mut self.hosts[host_id.0 as usize];
+        host.queue_bytes = 0;
+        for place in std::mem::take(&mut host.queue) {
+            // What has been on a connection was not processed there, or may be repeated.
+            let replayed = self.records.get(place).is_some_and(|record| record.replays > 0);
+            let end = if replayed { End::Failed } else { End::NotSent };
+            self.end(host_id, place, end, kind.clone());
+        }
+    }
+
+    /// No connection could be opened.
+    pub(crate) fn dial_failed(&mut self, cx: &mut Context<()>, host_id: HostId, error: &io::Error) {
+        let host = &mut self.hosts[host_id.0 as usize];
+        host.dials -= 1;
+        host.failures += 1;
+        host.preferred = None;
+        // What failed may have moved.
+        if host.dials == 0
+            && matches!(host.addresses, Addresses::Known(_, until) if until < u64::MAX)
+        {
+            host.addresses = Addresses::Unknown;
+        }
+        let backoff_ms = 100u64 << (host.failures - 1).min(4);
+        host.dial_after_ms = cx.now_ms() + backoff_ms;
+        // How `net` marks what fails in TLS.
+        let tls = error.kind() == io::ErrorKind::InvalidData;
+        let last = tls || host.failures >= host.config.connect_attempts;
+        if last && host.links.is_empty() && host.dials == 0 {
+            host.failures = 0;
+            let error = Arc::new(copy_error(error));
+            let kind = if tls { ErrorKind::Tls(error) } else { ErrorKind::Connect(error) };
+            self.end_queue(host_id, &kind);
+        }
+        self.mark(host_id);
+    }
+
+    pub(crate) fn resolve(
+        &mut self,
+        cx: &mut Context<()>,
+        host_id: HostId,
+        name: &str,
+        port: u16,
+    ) -> io::Result<()> {
+        let resolver = match &mut self.resolver {
+            Some(resolver) => resolver,
+            none => {
+                let resolver = Resolver::start()?;
+                cx.register_fd(resolver.bell(), FD_RESOLVER)?;
+                none.insert(resolver)
+            }
+        };
+        resolver.resolve(host_id.0, name, port);
+        Ok(())
+    }
+
+    /// The resolver has rung.
+    pub(crate) fn take_resolved(&mut self, cx: &mut Context<()>) {
+        let results = self.resolver.as_ref().map(Resolver::take).unwrap_or_default();
+        for (host, result) in results {
+            let host_id = HostId(host);
+            let until_ms = cx.now_ms() + self.config.names_ms;
+            match result {
+                Ok(addresses) if !addresses.is_empty() => {
+                    self.hosts[host as usize].addresses = Addresses::Known(addresses, until_ms);
+                    self.resolved(cx, host_id);
+                }
+                Ok(_) => self.unresolvable(host_id, &"it has no address".into()),
+                Err(error) => self.unresolvable(host_id, &error),
+            }
+        }
+    }
+
+    fn unresolvable(&mut self, host_id: HostId, error: &Arc<str>) {
+        let waiting = self.unresolved.iter().filter(|&&waiting| waiting == host_id).count();
+        self.unresolved.retain(|&waiting| waiting != host_id);
+        let host = &mut self.hosts[host_id.0 as usize];
+        host.dials -= waiting as u32;
+        host.addresses = Addresses::Unknown;
+        if host.links.is_empty() {
+            self.end_queue(host_id, &ErrorKind::Name(Arc::clone(error)));
+        }
+        self.mark(host_id);
+    }
+
+    /// Opens as many connections as the requests waiting can fill.
+    pub(crate) fn open_more(&mut self, cx: &mut Context<()>, host_id: HostId) {
+        let host = &self.hosts[host_id.0 as usize];
+        let alive = host.links.iter().filter(|&&link| {
+            matches!(&self.entries.get(link.index() as usize), Some(Entry::Open(link)) if link.connection.is_open())
+        });
+        let present = alive.count() as u32 + host.dials;
+        // Connections the server is about to close hold descriptors for a moment.
+        let held = host.links.len() as u32 + host.dials;
+        let config = &host.config;
+        let allowed = config.connections.saturating_sub(present);
+        let allowed = allowed.min(config.connections.saturating_mul(2).saturating_sub(held));
+        let being_opened = u64::from(host.dials) * u64::from(host.depth());
+        let waiting = (host.queue.len() as u64).saturating_sub(being_opened);
+        let wanted = waiting.div_ceil(u64::from(host.depth()));
+        if wanted == 0 || allowed == 0 || host.dial_after_ms > cx.now_ms() {
+            return;
+        }
+        for _ in 0..wanted.min(u64::from(allowed)) {
+            self.dial(cx, host_id);
+            if self.hosts[host_id.0 as usize].dial_after_ms > cx.now_ms() {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn link(&mut self, conn: ConnId) -> Option<&mut Link> {
+        match self.entries.get_mut(conn.index() as usize) {
+            Some(Entry::Open(link)) if link.id == conn => Some(link),
+            _ => None,
+        }
+    }
+
+    /// Takes a link out of the table, to be put back or let go of.
+    pub(crate) fn take_link(&mut self, conn: ConnId) -> Option<Box<Link>> {
+        let entry = self.entries.get_mut(conn.index() as usize)?;
+        match std::mem::replace(entry, Entry::Free) {
+            Entry::Open(link) if link.id == conn => Some(link),
+            other => {
+                *entry = other;
+                None
+            }
+        }
+    }
+}
+
+/// What a caller may do: send requests, wherever it is called from.
+#[derive(Debug)]
+pub struct Requests<'a> {
+    pub(crate) core: &'a mut Core,
+}
+
+impl Requests<'_> {
+    /// Adds a host by its URL: `http://`, `https://`, or `unix:` and the path of a socket. What follows host and
+    /// port is ignored. Opens nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`BadUrl`], which says what is wrong with it.
+    pub fn host(&mut self, url: &str, config: HostConfig) -> Result<HostId, BadUrl> {
+        let origin = Origin::parse(url)?;
+        let id = HostId(self.core.hosts.len() as u32);
+        self.core.hosts.push(Host::new(origin, config));
+        Ok(id)
+    }
+
+    /// Renders a request for a host, to be sent as often as wanted.
+    pub fn prepare(&self, host: HostId, request: &Request<'_>) -> Prepared {
+        Prepared::new(&self.core.hosts[host.0 as usize].origin.authority, request)
+    }
+
+    /// Sends a request at the end of this turn, or when there is room on a connection. `tag` comes back with the
+    /// outcome.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::Full`] when the queue of the host is full, [`Refused::Closing`] after
+    /// [`Client::shutdown`](crate::Client::shutdown).
+    pub fn send(
+        &mut self,
+        host: HostId,
+        request: &Prepared,
+        tag: u64,
+    ) -> Result<RequestId, Refused> {
+        self.core.enqueue(host, request.clone(), tag)
+    }
+
+    /// Requests taken and not ended.
+    pub fn outstanding(&self) -> usize {
+        self.core.records.len()
+    }
+
+    /// Requests that wait to leave to a host.
+    pub fn queued(&self, host: HostId) -> usize {
+        self.core.hosts[host.0 as usize].queue.len()
+    }
+
+    /// How many requests the host takes on one connection, if that has been learned.
+    pub fn budget(&self, host: HostId) -> Option<u64> {
+        self.core.hosts[host.0 as usize].budget.limit()
+    }
+}
+
+/// An error like this one: `io::Error` cannot be cloned.
+pub(crate) fn copy_error(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}

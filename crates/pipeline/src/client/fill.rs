@@ -1,0 +1,188 @@
+//! Requests on their way from the queue to the connections that have room.
+
+use std::io::IoSlice;
+
+use dunlin_net::Context;
+
+use super::core::{Core, End, Entry};
+use super::dial::put;
+use super::host::HostId;
+use super::link::Link;
+use super::outcome::ErrorKind;
+
+/// Bytes of a batch. More would only wait in the socket.
+const BATCH_BYTES_MAX: usize = 256 << 10;
+/// Batches up to this size are put together and leave by `send`; those above by `writev`, uncopied.
+const COPIED_BYTES_MAX: usize = 64 << 10;
+/// Requests of a batch: as many slices as the kernel takes.
+const BATCH_MAX: u32 = 1024;
+/// How long a server is given to close after the last request of its budget, in milliseconds.
+const SPENT_MS: u64 = 500;
+
+impl Core {
+    /// Sends what waits for a host, on the connections that have room, and opens more if that is not enough.
+    pub(crate) fn fill_host(&mut self, cx: &mut Context<()>, host_id: HostId) {
+        let links = std::mem::take(&mut self.hosts[host_id.0 as usize].links);
+        for &conn in &links {
+            if self.hosts[host_id.0 as usize].queue.is_empty() {
+                break;
+            }
+            if self.link(conn).is_some_and(|link| link.room() > 0)
+                && let Some(mut link) = self.take_link(conn)
+            {
+                self.fill(cx, &mut link);
+                self.watch(cx, &mut link);
+                put(&mut self.entries, conn, Entry::Open(link));
+            }
+        }
+        self.hosts[host_id.0 as usize].links = links;
+        if !self.hosts[host_id.0 as usize].queue.is_empty() {
+            self.open_more(cx, host_id);
+        }
+    }
+
+    /// Sends as many requests on a connection as it has room for, in as few writes as it takes.
+    pub(crate) fn fill(&mut self, cx: &mut Context<()>, link: &mut Link) {
+        loop {
+            let room = link.room().min(BATCH_MAX);
+            if room == 0 || !self.gather_batch(link, room) {
+                return;
+            }
+            if !self.send_batch(cx, link) {
+                return;
+            }
+        }
+    }
+
+    /// Takes requests from the queue into the batch. False: there are none for this connection.
+    fn gather_batch(&mut self, link: &mut Link, room: u32) -> bool {
+        let host = &mut self.hosts[link.host.0 as usize];
+        self.batch.clear();
+        self.scratch.clear();
+        let mut bytes = 0;
+        while (self.batch.len() as u32) < room
+            && bytes < BATCH_BYTES_MAX
+            && let Some(&place) = host.queue.front()
+        {
+            let Some(record) = self.records.get_mut(place) else {
+                host.queue.pop_front();
+                continue;
+            };
+            if !record.prepared.shares {
+                if link.connection.in_flight() > 0 || !self.batch.is_empty() {
+                    break;
+                }
+                link.exclusive = true;
+            }
+            host.queue.pop_front();
+            host.queue_bytes -= record.prepared.bytes.len();
+            bytes += record.prepared.bytes.len();
+            if bytes <= COPIED_BYTES_MAX {
+                self.scratch.extend_from_slice(&record.prepared.bytes);
+            }
+            self.batch.push(place);
+            if link.exclusive {
+                break;
+            }
+        }
+        if bytes > COPIED_BYTES_MAX {
+            self.scratch.clear();
+        }
+        if host.refused {
+            // There may be room to be told of.
+            self.mark(link.host);
+        }
+        !self.batch.is_empty()
+    }
+
+    /// Writes the batch. What the socket does not begin to take goes back to the queue. False: it is full.
+    fn send_batch(&mut self, cx: &mut Context<()>, link: &mut Link) -> bool {
+        let batch = std::mem::take(&mut self.batch);
+        let lengths = |core: &Core, place: u32| {
+            core.records.get(place).map_or(0, |record| record.prepared.bytes.len())
+        };
+        let written = if self.scratch.is_empty() {
+            let slices: Vec<IoSlice<'_>> = batch
+                .iter()
+                .filter_map(|&place| self.records.get(place))
+                .map(|record| IoSlice::new(&record.prepared.bytes))
+                .collect();
+            cx.try_write_slices(link.id, &slices)
+        } else {
+            cx.try_write_slices(link.id, &[IoSlice::new(&self.scratch)])
+        };
+        let taken = written.unwrap_or(0);
+        let (mut end, mut begun) = (0, 0);
+        let was_idle = link.connection.in_flight() == 0;
+        for &place in &batch {
+            if end >= taken {
+                break;
+            }
+            end += lengths(self, place);
+            begun += 1;
+            if let Some(record) = self.records.get_mut(place) {
+                let kind = record.prepared.kind;
+                let kind = if record.sent { kind.replayed() } else { kind };
+                record.sent = true;
+                link.connection.handle_sent(u64::from(place), 1, kind, self.now_ns);
+            }
+        }
+        if end > taken
+            && let Some(last) = self.records.get(batch[begun - 1])
+        {
+            // The end of a request that has begun to leave must follow.
+            let bytes = &last.prepared.bytes;
+            let _ = cx.write(link.id, &bytes[bytes.len() - (end - taken)..]);
+        }
+        if was_idle && begun > 0 {
+            link.oldest_since_ms = cx.now_ms();
+        }
+        let whole = begun == batch.len() && end == taken;
+        if begun < batch.len() {
+            link.exclusive &= link.connection.in_flight() > 0;
+            self.requeue(link.host, &batch[begun..]);
+        }
+        // An error is followed by `on_close`, a short write by `on_writable`.
+        link.blocked = !whole;
+        self.batch = batch;
+        whole
+    }
+
+    /// Sets the clock of a connection: that of its oldest request, or of its idleness.
+    pub(crate) fn watch(&mut self, cx: &mut Context<()>, link: &mut Link) {
+        let config = &self.hosts[link.host.0 as usize].config;
+        let connection = &link.connection;
+        let (from_ms, timeout_ms) = if connection.in_flight() > 0 {
+            (link.oldest_since_ms, config.answer_timeout_ms)
+        } else if !connection.is_open() {
+            link.spent = true;
+            (cx.now_ms(), SPENT_MS)
+        } else {
+            (cx.now_ms(), config.idle_timeout_ms)
+        };
+        cx.set_deadline(link.id, (timeout_ms > 0).then(|| from_ms + timeout_ms));
+    }
+
+    /// Ends requests that have waited too long to leave.
+    pub(crate) fn expire_queues(&mut self) {
+        for index in 0..self.hosts.len() {
+            let host = &mut self.hosts[index];
+            let timeout_ns = host.config.queue_timeout_ms.saturating_mul(1_000_000);
+            while timeout_ns > 0
+                && let Some(&place) = host.queue.front()
+                && let Some(record) = self.records.get(place)
+                && record.queued_ns + timeout_ns < self.now_ns
+            {
+                host.queue.pop_front();
+                host.queue_bytes -= record.prepared.bytes.len();
+                let end = if record.replays > 0 { End::Failed } else { End::NotSent };
+                let error = super::RequestError {
+                    host: host.name.clone(),
+                    request: record.id,
+                    kind: ErrorKind::QueueTimeout,
+                };
+                self.ended.push((place, end, error));
+            }
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! A client of many hosts on one event loop.
+
+mod config;
+mod core;
+mod dial;
+mod fill;
+mod host;
+mod link;
+mod origin;
+mod outcome;
+mod request;
+mod resolver;
+mod sink;
+
+use std::io;
+use std::time::Instant;
+
+use dunlin_net::{CloseReason, ConnId, Context, Handler, TimerId};
+
+pub use config::{ClientConfig, Depth, HostConfig};
+pub use core::Requests;
+pub use host::HostId;
+pub use origin::BadUrl;
+pub use outcome::{Answer, ErrorKind, Outcome, RequestError};
+pub use request::{BodyMode, Prepared, Refused, Request, RequestId};
+
+use self::core::{Core, End, Entry, FD_RESOLVER, TIMER_DIAL, TIMER_WATCH, WATCH_MS};
+use crate::{Fate, Head, Progress, Violation};
+use dial::put;
+use link::Link;
+use sink::LinkSink;
+
+/// Takes the outcomes of requests. The loop calls one method at a time, never from inside a call to [`Requests`].
+#[expect(unused_variables, reason = "the names of the arguments are documentation")]
+pub trait Caller: Sized {
+    /// A request has ended: once for each that was taken.
+    fn on_outcome(
+        &mut self,
+        requests: &mut Requests<'_>,
+        id: RequestId,
+        tag: u64,
+        outcome: &Outcome<'_>,
+    );
+
+    /// The head of an answer that is streamed. Its body follows, then its outcome.
+    fn on_head(&mut self, requests: &mut Requests<'_>, id: RequestId, tag: u64, head: &Head<'_>) {}
+
+    /// Bytes of the body of an answer that is streamed.
+    fn on_body(&mut self, requests: &mut Requests<'_>, id: RequestId, tag: u64, bytes: &[u8]) {}
+
+    /// A queue that was full is half empty.
+    fn on_room(&mut self, requests: &mut Requests<'_>, host: HostId) {}
+
+    /// Everything that was taken has ended, and this turn brought the last of it.
+    fn on_idle(&mut self, cx: &mut Context<()>, requests: &mut Requests<'_>) {}
+}
+
+/// A pipelining HTTP client of many hosts: the [`Handler`] of an event loop, with a [`Caller`] behind it.
+///
+/// Requests wait in a queue a host; each connection takes as many as may be in flight, in one write, whenever it
+/// has read answers. What happens to the requests of a connection that ends is decided by
+/// [`Connection`](crate::Connection): those the server has not processed, and those that may be repeated, leave
+/// again on another, before all that wait.
+///
+/// ```no_run
+/// use dunlin_net::{Context, EventLoop, LoopConfig};
+/// use dunlin_pipeline::{Caller, Client, ClientConfig, HostConfig, Outcome, Request, RequestId, Requests};
+///
+/// struct Printer;
+/// impl Caller for Printer {
+///     fn on_outcome(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, outcome: &Outcome<'_>) {
+///         match outcome {
+///             Outcome::Answered(answer) => println!("{tag}: {}", answer.status),
+///             Outcome::NotSent(error) | Outcome::Failed(error) | Outcome::Uncertain(error) => println!("{error}"),
+///         }
+///     }
+///
+///     fn on_idle(&mut self, cx: &mut Context<()>, _: &mut Requests<'_>) {
+///         cx.stop();
+///     }
+/// }
+///
+/// let mut event_loop = EventLoop::new(LoopConfig::default())?;
+/// let mut client = Client::new(ClientConfig::default(), Printer);
+/// let mut requests = client.requests();
+/// let host = requests.host("http://127.0.0.1:8000", HostConfig::default()).expect("a URL");
+/// let get = requests.prepare(host, &Request::get("/"));
+/// for tag in 0..100 {
+///     requests.send(host, &get, tag).expect("the queue has room");
+/// }
+/// event_loop.run(&mut client)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Client<C> {
+    caller: C,
+    core: Core,
+    began: Instant,
+    /// Something ended since `on_idle` was last called.
+    busy: bool,
+}
+
+impl<C: Caller> Client<C> {
+    /// A client without hosts.
+    pub fn new(config: ClientConfig, caller: C) -> Client<C> {
+        Client { caller, core: Core::new(config), began: Instant::now(), busy: false }
+    }
+
+    /// For adding hosts and sending requests from outside of the caller's methods: before the loop runs, or in it
+    /// by its [`Remote`](dunlin_net::Remote).
+    pub fn requests(&mut self) -> Requests<'_> {
+        self.tick_clock();
+        Requests { core: &mut self.core }
+    }
+
+    /// The caller.
+    pub fn caller(&mut self) -> &mut C {
+        &mut self.caller
+    }
+
+    /// Takes no more requests and ends those taken at once: what waits was not sent, what is in flight failed or is
+    /// uncertain. Connections are cut.
+    pub fn shutdown(&mut self, cx: &mut Context<()>) {
+        self.core.closing = true;
+        for index in 0..self.core.entries.len() {
+            if let Entry::Open(link) = &self.core.entries[index] {
+                let conn = link.id;
+                if let Some(mut link) = self.core.take_link(conn) {
+                    link.connection.handle_reset();
+                    self.forget(&link);
+                    self.settle(link, &ErrorKind::Shutdown);
+                    cx.abort(conn);
+                }
+            }
+        }
+        for host in 0..self.core.hosts.len() as u32 {
+            self.core.end_queue(HostId(host), &ErrorKind::Shutdown);
+        }
+        self.tell();
+    }
+
+    fn tick_clock(&mut self) {
+        self.core.now_ns = self.began.elapsed().as_nanos() as u64;
+    }
+
+    /// Reads answers of a link, then sends what there is room for.
+    fn hear(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
+        let Some(mut link) = self.core.take_link(conn) else { return };
+        self.tick_clock();
+        let before = link.connection.answered();
+        let oldest_sent_ns = link.connection.oldest().map_or(0, |request| request.sent_ns);
+        let mut sink = LinkSink {
+            caller: &mut self.caller,
+            core: &mut self.core,
+            host: link.host,
+            gathered: &mut link.gathered,
+            last_sent_ns: oldest_sent_ns,
+        };
+        let progress = link.connection.handle_input(bytes, &mut sink);
+        let last_sent_ns = sink.last_sent_ns;
+        let answered = link.connection.answered() - before;
+        if answered > 0 {
+            self.busy = true;
+            link.oldest_since_ms = cx.now_ms();
+            if let Some(window) = &mut link.window {
+                let now_ns = self.core.now_ns;
+                let count = u32::try_from(answered).unwrap_or(u32::MAX);
+                window.handle_answers(count, last_sent_ns, now_ns, link.connection.in_flight());
+            }
+            link.exclusive &= link.connection.in_flight() > 0;
+        }
+        match progress {
+            Ok(Progress::Open) => {
+                self.core.fill(cx, &mut link);
+                self.core.watch(cx, &mut link);
+                self.core.entries[conn.index() as usize] = Entry::Open(link);
+            }
+            Ok(Progress::LastAnswer | Progress::Upgraded { .. }) => {
+                let host = &mut self.core.hosts[link.host.0 as usize];
+                host.budget.handle_close(link.connection.answered(), true);
+                self.forget(&link);
+                self.settle(link, &ErrorKind::Closed(io::ErrorKind::ConnectionAborted));
+                cx.close(conn);
+            }
+            Err(violation) => {
+                self.forget(&link);
+                self.settle(link, &ErrorKind::Violation(violation));
+                cx.abort(conn);
+            }
+        }
+    }
+
+    /// A link is no longer among those of its host.
+    fn forget(&mut self, link: &Link) {
+        let host = &mut self.core.hosts[link.host.0 as usize];
+        host.links.retain(|&other| other != link.id);
+        if let Some(window) = &link.window {
+            host.window = *window;
+        }
+        self.core.mark(link.host);
+    }
+
+    /// Decides about each request that a link leaves unanswered.
+    fn settle(&mut self, mut link: Box<Link>, why: &ErrorKind) {
+        let (core, host) = (&mut self.core, link.host);
+        let replays_max = core.hosts[host.0 as usize].config.replays_max;
+        let mut again = Vec::new();
+        while let Some((request, fate)) = link.connection.poll_unanswered() {
+            let place = request.tag as u32;
+            let Some(record) = core.records.get_mut(place) else { continue };
+            let replay = |record: &mut request::Record| {
+                let allowed = record.replays < replays_max && !core.closing;
+                record.replays += u8::from(allowed);
+                allowed
+            };
+            match fate {
+                Fate::NotProcessed if core.closing => {
+                    core.end(host, place, End::NotSent, ErrorKind::Shutdown);
+                }
+                Fate::NotProcessed => again.push(place),
+                Fate::Replay => match replay(record) {
+                    true => again.push(place),
+                    false => core.end(host, place, End::Failed, why.clone()),
+                },
+                Fate::Uncertain => core.end(host, place, End::Uncertain, why.clone()),
+                Fate::Cut { status, idempotent } => {
+                    match idempotent && !record.begun && replay(record) {
+                        true => again.push(place),
+                        false => {
+                            let why = ErrorKind::Truncated { status };
+                            core.end(host, place, End::Failed, why);
+                        }
+                    }
+                }
+                Fate::TimedOut { idempotent } => {
+                    let end = if idempotent { End::Failed } else { End::Uncertain };
+                    core.end(host, place, end, ErrorKind::AnswerTimeout);
+                }
+                Fate::Violated(violation) => {
+                    core.end(host, place, End::Failed, ErrorKind::Violation(violation));
+                }
+            }
+        }
+        core.requeue(host, &again);
+    }
+
+    /// Tells the caller of requests that have ended without an answer.
+    fn tell(&mut self) {
+        while !self.core.ended.is_empty() {
+            self.busy = true;
+            for (place, end, error) in std::mem::take(&mut self.core.ended) {
+                let Some(record) = self.core.records.remove(place) else { continue };
+                let outcome = match end {
+                    End::NotSent => Outcome::NotSent(error),
+                    End::Failed => Outcome::Failed(error),
+                    End::Uncertain => Outcome::Uncertain(error),
+                };
+                let mut requests = Requests { core: &mut self.core };
+                self.caller.on_outcome(&mut requests, record.id, record.tag, &outcome);
+            }
+        }
+    }
+
+    /// The server has closed a connection, or it broke.
+    fn lost(&mut self, conn: ConnId, why: io::ErrorKind, eof: bool) {
+        let Some(mut link) = self.core.take_link(conn) else { return };
+        self.tick_clock();
+        let mut sink = LinkSink {
+            caller: &mut self.caller,
+            core: &mut self.core,
+            host: link.host,
+            gathered: &mut link.gathered,
+            last_sent_ns: 0,
+        };
+        let in_use = link.connection.in_flight() > 0 || link.spent;
+        let close = match eof {
+            true => link.connection.handle_eof(&mut sink),
+            false => link.connection.handle_reset(),
+        };
+        self.busy = true;
+        if !close.cut {
+            let host = &mut self.core.hosts[link.host.0 as usize];
+            host.budget.handle_close(link.connection.answered(), in_use);
+        }
+        self.forget(&link);
+        self.settle(link, &ErrorKind::Closed(why));
+    }
+}
+
+impl<C: Caller> Handler for Client<C> {
+    type Data = ();
+
+    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        let Some(&Entry::Dialing(place)) = self.core.entries.get(conn.index() as usize) else {
+            return cx.close(conn);
+        };
+        let Some(host_id) = self.core.attempt_won(cx, place, conn) else { return cx.close(conn) };
+        self.tick_clock();
+        let host = &mut self.core.hosts[host_id.0 as usize];
+        host.links.push(conn);
+        let mut link = Box::new(Link::new(conn, host_id, host));
+        self.core.fill(cx, &mut link);
+        self.core.watch(cx, &mut link);
+        put(&mut self.core.entries, conn, Entry::Open(link));
+    }
+
+    fn on_connect_failed(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), error: &io::Error) {
+        if let Some(&Entry::Dialing(place)) = self.core.entries.get(conn.index() as usize) {
+            put(&mut self.core.entries, conn, Entry::Free);
+            self.core.attempt_failed(cx, place, conn, error);
+        }
+    }
+
+    fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
+        self.hear(cx, conn, bytes);
+    }
+
+    fn on_eof(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.lost(conn, io::ErrorKind::UnexpectedEof, true);
+        cx.close(conn);
+    }
+
+    fn on_close(&mut self, _: &mut Context<()>, conn: ConnId, (): (), reason: CloseReason) {
+        let why = match reason {
+            CloseReason::Io(kind) => kind,
+            CloseReason::Peer => io::ErrorKind::UnexpectedEof,
+            _ => io::ErrorKind::ConnectionAborted,
+        };
+        self.lost(conn, why, false);
+    }
+
+    fn on_writable(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        let Some(mut link) = self.core.take_link(conn) else { return };
+        link.blocked = false;
+        self.tick_clock();
+        self.core.fill(cx, &mut link);
+        self.core.watch(cx, &mut link);
+        put(&mut self.core.entries, conn, Entry::Open(link));
+    }
+
+    fn on_deadline(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        let Some(link) = self.core.link(conn) else { return };
+        if link.connection.in_flight() > 0 {
+            if let Some(mut link) = self.core.take_link(conn) {
+                link.connection.handle_timeout();
+                self.forget(&link);
+                self.settle(link, &ErrorKind::Closed(io::ErrorKind::TimedOut));
+                cx.abort(conn);
+            }
+        } else if link.spent {
+            // As many answers as it was thought to give, and it is still there.
+            let (answered, host) = (link.connection.answered(), link.host);
+            link.connection.set_budget(None);
+            link.spent = false;
+            self.core.hosts[host.0 as usize].budget.handle_outlived(answered);
+            self.core.mark(host);
+        } else {
+            if let Some(link) = self.core.take_link(conn) {
+                self.forget(&link);
+            }
+            cx.close(conn);
+        }
+    }
+
+    fn on_timer(&mut self, cx: &mut Context<()>, _: TimerId, data: u64) {
+        if data & TIMER_DIAL != 0 {
+            self.core.attempt(cx, data as u32);
+        } else if data & TIMER_WATCH != 0 {
+            self.tick_clock();
+            self.core.expire_queues();
+            for host in 0..self.core.hosts.len() as u32 {
+                if !self.core.hosts[host as usize].queue.is_empty() {
+                    self.core.mark(HostId(host));
+                }
+            }
+        }
+    }
+
+    fn on_fd(&mut self, cx: &mut Context<()>, token: u64) {
+        if token == FD_RESOLVER {
+            self.core.take_resolved(cx);
+        }
+    }
+
+    fn on_tick(&mut self, cx: &mut Context<()>) {
+        self.tick_clock();
+        if !self.core.watching {
+            self.core.watching = true;
+            cx.run_every(WATCH_MS, TIMER_WATCH);
+        }
+        self.tell();
+        for host_id in std::mem::take(&mut self.core.dirty) {
+            self.core.hosts[host_id.0 as usize].dirty = false;
+            self.core.fill_host(cx, host_id);
+            let host = &mut self.core.hosts[host_id.0 as usize];
+            let half = host.queue.len() <= host.config.queue_max / 2
+                && host.queue_bytes <= host.config.queue_bytes_max / 2;
+            if host.refused && half {
+                host.refused = false;
+                self.caller.on_room(&mut Requests { core: &mut self.core }, host_id);
+            }
+        }
+        self.tell();
+        // What the caller sent meanwhile leaves now, not at the next event.
+        for host_id in std::mem::take(&mut self.core.dirty) {
+            self.core.hosts[host_id.0 as usize].dirty = false;
+            self.core.fill_host(cx, host_id);
+        }
+        if std::mem::take(&mut self.busy) && self.core.records.len() == 0 {
+            self.caller.on_idle(cx, &mut Requests { core: &mut self.core });
+        }
+    }
+}
+
+impl From<Violation> for ErrorKind {
+    fn from(violation: Violation) -> ErrorKind {
+        ErrorKind::Violation(violation)
+    }
+}

@@ -1,0 +1,199 @@
+//! Requests: rendered once, kept until they have ended.
+
+use std::fmt;
+use std::sync::Arc;
+
+use dunlin_wire::http1::RequestWriter;
+
+use crate::Kind;
+
+/// What to do with the body of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyMode {
+    /// Gather it, up to [`body_bytes_max`](crate::HostConfig::body_bytes_max), and hand it out with the answer.
+    #[default]
+    Gather,
+    /// Hand it to [`Caller::on_body`](crate::Caller::on_body) as it comes. What has been handed out cannot be taken back:
+    /// a request whose answer was cut is then not sent again.
+    Stream,
+    /// Count its bytes.
+    Count,
+}
+
+/// A request to be rendered. `Host` and `Content-Length` are added.
+///
+/// ```
+/// use dunlin_pipeline::Request;
+///
+/// let get = Request::get("/info");
+/// let publish = Request { headers: &[("X-API-Key", "k")], ..Request::post("/api/publish", b"{}") };
+/// assert_eq!((get.method, publish.method), ("GET", "POST"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// Path and query.
+    pub target: &'a str,
+    /// Names and values of further headers. `Idempotency-Key` among them makes any method idempotent.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// The body; `None` sends none and says nothing of its length.
+    pub body: Option<&'a [u8]>,
+    /// What to do with the body of the answer.
+    pub answer: BodyMode,
+    /// Let others be in flight on its connection although it is not idempotent. Without it such a request has a
+    /// connection to itself, so that less remains uncertain when that breaks.
+    pub pipelined: bool,
+}
+
+impl<'a> Request<'a> {
+    /// A `GET`.
+    pub const fn get(target: &'a str) -> Request<'a> {
+        Request {
+            method: "GET",
+            target,
+            headers: &[],
+            body: None,
+            answer: BodyMode::Gather,
+            pipelined: false,
+        }
+    }
+
+    /// A `POST` with a body.
+    pub const fn post(target: &'a str, body: &'a [u8]) -> Request<'a> {
+        Request { method: "POST", body: Some(body), ..Request::get(target) }
+    }
+
+    fn kind(&self) -> Kind {
+        let key = self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key"));
+        let kind = Kind::of_method(self.method);
+        if key { kind.idempotent(true) } else { kind }
+    }
+}
+
+/// A request rendered for one host, to be sent once or a million times. Cloning it copies nothing.
+#[derive(Clone)]
+pub struct Prepared {
+    pub(crate) bytes: Arc<[u8]>,
+    pub(crate) kind: Kind,
+    pub(crate) answer: BodyMode,
+    /// Others may be in flight beside it.
+    pub(crate) shares: bool,
+}
+
+impl Prepared {
+    /// Renders a request for a host of this authority (`name:port`).
+    pub fn new(authority: &str, request: &Request<'_>) -> Prepared {
+        let mut bytes = Vec::with_capacity(128 + request.body.map_or(0, <[u8]>::len));
+        let writer = RequestWriter::new(&mut bytes, request.method, request.target, authority)
+            .headers(request.headers);
+        match request.body {
+            Some(body) => writer.body(body),
+            None => writer.no_body(),
+        }
+        let kind = request.kind();
+        let shares = kind.is_idempotent() || request.pipelined;
+        Prepared { bytes: bytes.into(), kind, answer: request.answer, shares }
+    }
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = self.bytes.split(|&byte| byte == b'\r').next().unwrap_or_default();
+        write!(f, "Prepared({})", String::from_utf8_lossy(line))
+    }
+}
+
+/// Names a request of one client: numbered in the order they were taken, never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub(crate) u64);
+
+impl RequestId {
+    /// The number.
+    pub fn to_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why a request was not taken. It has no id and no outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The host's queue holds `queue_max` requests or `queue_bytes_max` bytes.
+    /// [`Caller::on_room`](crate::Caller::on_room) follows.
+    Full,
+    /// The client is shutting down.
+    Closing,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refused::Full => "the host's queue is full; wait for on_room, or raise queue_max",
+            Refused::Closing => "the client is shutting down",
+        })
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// What a client keeps of a request from `send` to its outcome.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) prepared: Prepared,
+    pub(crate) id: RequestId,
+    pub(crate) tag: u64,
+    pub(crate) queued_ns: u64,
+    /// Connections that ended without a word while it was on them.
+    pub(crate) replays: u8,
+    /// It has been on a connection.
+    pub(crate) sent: bool,
+    /// Something of its answer has been handed out and cannot be taken back.
+    pub(crate) begun: bool,
+}
+
+/// The records, in places that are used again.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    places: Vec<Option<Record>>,
+    free: Vec<u32>,
+}
+
+impl Records {
+    pub(crate) fn insert(&mut self, record: Record) -> u32 {
+        match self.free.pop() {
+            Some(place) => {
+                self.places[place as usize] = Some(record);
+                place
+            }
+            None => {
+                self.places.push(Some(record));
+                self.places.len() as u32 - 1
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, place: u32) -> Option<&Record> {
+        self.places.get(place as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut Record> {
+        self.places.get_mut(place as usize)?.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, place: u32) -> Option<Record> {
+        let record = self.places.get_mut(place as usize)?.take()?;
+        self.free.push(place);
+        Some(record)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+}

@@ -1,0 +1,138 @@
+//! Heads of answers: read once in full, and recognised by their bytes when they come again.
+
+use std::fmt;
+
+use dunlin_wire::http1::{
+    self, BodyDecoder, Decoded, Error, HeaderSlots, Limits, Method, ResponseHead,
+};
+
+use crate::Kind;
+
+/// The head of an answer. Its status and framing are read; its headers are, when somebody asks.
+#[derive(Clone, Copy)]
+pub struct Head<'a> {
+    /// The status code, 100 to 599.
+    pub status: u16,
+    /// Bytes of the body that follows; `None` when it is chunked or lasts until the connection is closed.
+    pub length: Option<u64>,
+    /// Whether the server takes another request on this connection.
+    pub keep_alive: bool,
+    /// Whether these are, byte for byte, the same as those of the answer before: so is then what they mean.
+    pub repeated: bool,
+    /// The head as it came, from the status line to the empty line.
+    pub bytes: &'a [u8],
+    pub(crate) method: Method<'static>,
+}
+
+impl<'a> Head<'a> {
+    /// The head in full, headers and all. Costs a parse; `slots` is room for them, on the caller's stack.
+    /// `None` cannot happen to a head that was handed out.
+    pub fn read(&self, slots: &'a mut HeaderSlots<'a>) -> Option<ResponseHead<'a>> {
+        let limits =
+            Limits { head_bytes_max: usize::MAX, body_bytes_max: u64::MAX, ..Limits::default() };
+        match http1::decode_response(self.bytes, slots, &limits, self.method) {
+            Ok(Decoded::Head(head, _)) => Some(head),
+            _ => None,
+        }
+    }
+
+    /// The value of the first header of this name, if it has one. For more than one header, [`Head::read`].
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        // By hand, for a borrow that outlives the room for headers: the head is known to be well-formed.
+        self.bytes.split(|&byte| byte == b'\n').skip(1).find_map(|line| {
+            let colon = line.iter().position(|&byte| byte == b':')?;
+            let (field, value) = (&line[..colon], &line[colon + 1..]);
+            field.eq_ignore_ascii_case(name.as_bytes()).then(|| value.trim_ascii())
+        })
+    }
+}
+
+impl fmt::Debug for Head<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Head")
+            .field("status", &self.status)
+            .field("length", &self.length)
+            .field("keep_alive", &self.keep_alive)
+            .field("bytes", &String::from_utf8_lossy(self.bytes))
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a head was found to mean.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Meaning {
+    pub(crate) status: u16,
+    pub(crate) keep_alive: bool,
+    pub(crate) body: BodyDecoder,
+}
+
+impl Meaning {
+    pub(crate) fn is_interim(&self) -> bool {
+        (100..200).contains(&self.status) && self.status != 101
+    }
+
+    pub(crate) fn head<'a>(&self, bytes: &'a [u8], kind: Kind, repeated: bool) -> Head<'a> {
+        Head {
+            status: self.status,
+            length: self.body.remaining(),
+            keep_alive: self.keep_alive,
+            repeated,
+            bytes,
+            method: kind.method(),
+        }
+    }
+}
+
+/// The head parsed last. Servers repeat theirs until a second passes or something happens, and comparing bytes
+/// is many times cheaper than reading them.
+///
+/// A head that begins with these bytes *is* these bytes, since they end with its empty line; what the decoder
+/// said of them it would say again.
+#[derive(Debug)]
+pub(crate) struct Known {
+    bytes: Vec<u8>,
+    meaning: Meaning,
+    framing: u8,
+}
+
+/// Longer heads are parsed each time: few repeat, and each connection would keep one.
+const KNOWN_BYTES_MAX: usize = 1024;
+
+impl Default for Known {
+    fn default() -> Known {
+        let meaning = Meaning { status: 0, keep_alive: false, body: BodyDecoder::none() };
+        Known { bytes: Vec::new(), meaning, framing: 0 }
+    }
+}
+
+impl Known {
+    /// What the head at the start of `bytes` means, if it is the one known, and its length.
+    #[inline]
+    pub(crate) fn recognise(&self, bytes: &[u8], kind: Kind) -> Option<(Meaning, usize)> {
+        let length = self.bytes.len();
+        if length == 0 || self.framing != kind.framing() || !bytes.starts_with(&self.bytes) {
+            return None;
+        }
+        Some((self.meaning, length))
+    }
+
+    /// Reads the head at the start of `bytes`. `None`: it is not complete.
+    pub(crate) fn decode(
+        &mut self,
+        bytes: &[u8],
+        kind: Kind,
+        limits: &Limits,
+    ) -> Result<Option<(Meaning, usize)>, Error> {
+        let mut slots = HeaderSlots::new();
+        let decoded = http1::decode_response(bytes, &mut slots, limits, kind.method())?;
+        let Decoded::Head(head, length) = decoded else { return Ok(None) };
+        let meaning = Meaning { status: head.status, keep_alive: head.keep_alive, body: head.body };
+        // Those that end something come once, and are not worth forgetting the one that repeats.
+        if length <= KNOWN_BYTES_MAX && head.keep_alive && !head.is_interim() {
+            self.bytes.clear();
+            self.bytes.extend_from_slice(&bytes[..length]);
+            (self.meaning, self.framing) = (meaning, kind.framing());
+        }
+        Ok(Some((meaning, length)))
+    }
+}
