@@ -1,8 +1,9 @@
 //! One message to many subscribers, again and again: messages a second and CPU a message, beside the floor and peers.
 //!
-//! All contenders run at once, each with its own subscribers, and take turns: a round gives every contender the same
-//! work, so that what the machine does meanwhile befalls all of them alike. A contender's ratio to the floor is taken
-//! within each round; reported is the median of the rounds.
+//! Contenders take turns, and each has the machine to itself while it is measured: in every round each one is started,
+//! gets its subscribers and the same work, and is stopped again before the next begins. So nobody's sockets lie
+//! between another's in the kernel's memory, and nobody profits from having connected first. The order moves on by one
+//! from round to round. A contender's ratio to the floor is taken within each round; reported is the median.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::process::{KernelMemory, Process};
 use crate::progress::{Progress, say};
 use crate::publisher::{Publishing, Template};
 use crate::report::{emit, median};
-use crate::swarm::{Clock, Counts, Faults, Ping, Plan, Swarm};
+use crate::swarm::{Clock, Counts, Faults, Ping, Plan, Swarm, Tally};
 use crate::target::Target;
 
 /// How messages are published.
@@ -116,45 +117,41 @@ pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
     })?;
     let clock = Clock::new();
     let scratch = Scratch::new()?;
-    let mut contenders = Vec::new();
+    let mut entrants = Vec::new();
     if options.floor {
-        let floor = crate::peer::floor(options.message_bytes)?;
-        contenders.push(Contender::start_peer(floor, options, clock)?);
+        entrants.push(Entrant::new(Source::Floor, "floor".to_owned()));
     }
     for &name in &options.peer {
-        contenders.push(Contender::start_peer(crate::peer::peer(name, &scratch)?, options, clock)?);
+        let server = crate::peer::peer(name, &scratch)?.name.to_owned();
+        entrants.push(Entrant::new(Source::Peer(name), server));
     }
     if !options.without_target {
-        contenders.push(Contender::start_target(options, clock)?);
+        entrants.push(Entrant::new(Source::Target, options.name.clone()));
     }
-    if contenders.is_empty() {
+    if entrants.is_empty() {
         return Err(Error::new("nothing to measure: --without-target needs --floor or --peer"));
     }
-    for contender in &mut contenders {
-        contender.calibrate(options.message_bytes)?;
-    }
 
-    let mut progress =
-        Progress::new("fan-out", u64::from(options.rounds) * contenders.len() as u64);
+    let turns = u64::from(options.rounds) * entrants.len() as u64;
+    let mut progress = Progress::new("fan-out: turns", turns);
     let mut done = 0;
     let mut all_arrived = true;
-    for _ in 0..options.rounds {
-        for contender in &mut contenders {
-            all_arrived &= contender.round(options, clock)?;
+    for round in 0..options.rounds as usize {
+        for place in 0..entrants.len() {
+            let next = (round + place) % entrants.len();
+            all_arrived &= entrants[next].turn(options, &scratch, clock)?;
             done += 1;
             progress.set(done);
         }
     }
     drop(progress);
 
-    let floor_rounds: Option<Vec<Round>> = contenders
+    let floor_rounds: Option<Vec<Round>> = entrants
         .iter()
-        .find(|contender| contender.name == "floor")
+        .find(|entrant| matches!(entrant.source, Source::Floor))
         .map(|floor| floor.rounds.clone());
-    let mut summaries = Vec::new();
-    for contender in contenders {
-        summaries.push(contender.finish(floor_rounds.as_deref())?);
-    }
+    let summaries: Vec<Summary> =
+        entrants.into_iter().map(|entrant| entrant.finish(floor_rounds.as_deref())).collect();
     let clean = all_arrived
         && summaries.iter().all(|summary| summary.faults.is_none() && summary.closed == 0);
     print(options, &summaries);
@@ -217,6 +214,126 @@ fn print(options: &Fanout, summaries: &[Summary]) {
     }
 }
 
+/// Which server takes part.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Floor,
+    Peer(PeerName),
+    Target,
+}
+
+/// A server that takes part, and what its turns have shown so far.
+#[derive(Debug)]
+struct Entrant {
+    source: Source,
+    name: String,
+    rounds: Vec<Round>,
+    user_bytes_per_connection: Vec<f64>,
+    kernel_bytes_per_pair: Vec<f64>,
+    message_bytes: f64,
+    /// The fewest clients that had every message once at the end of a turn.
+    complete: u64,
+    subscribers: usize,
+    faults: Faults,
+    closed: u64,
+}
+
+impl Entrant {
+    fn new(source: Source, name: String) -> Self {
+        Self {
+            source,
+            name,
+            rounds: Vec::new(),
+            user_bytes_per_connection: Vec::new(),
+            kernel_bytes_per_pair: Vec::new(),
+            message_bytes: 0.0,
+            complete: u64::MAX,
+            subscribers: 0,
+            faults: Faults::default(),
+            closed: 0,
+        }
+    }
+
+    /// Starts the server, connects its subscribers, measures a round, and stops it. False: not everything arrived.
+    fn turn(&mut self, options: &Fanout, scratch: &Scratch, clock: Clock) -> Result<bool, Error> {
+        let peer = match self.source {
+            Source::Floor => Some(crate::peer::floor(options.message_bytes)?),
+            Source::Peer(name) => Some(crate::peer::peer(name, scratch)?),
+            Source::Target => None,
+        };
+        if self.rounds.is_empty() {
+            let command = peer.as_ref().map(|peer| &peer.command).or(options.target.cmd.as_ref());
+            say(format!("{}: {}", self.name, command.unwrap_or(&options.target.url)));
+        }
+        let mut contender = match peer {
+            Some(peer) => Contender::start_peer(peer, options, clock)?,
+            None => Contender::start_target(options, clock)?,
+        };
+        contender.calibrate(options.message_bytes)?;
+        // The first messages on a connection pay for memory of the sockets that later ones find there.
+        let (_, warm) = contender.round(options, WARM_UP.min(options.publishes), clock)?;
+        let (round, arrived) = contender.round(options, options.publishes, clock)?;
+        self.rounds.push(round);
+        let end = contender.finish()?;
+        self.user_bytes_per_connection
+            .extend(end.user_bytes_per_connection.map(|bytes| bytes as f64));
+        self.kernel_bytes_per_pair.push(end.kernel_bytes_per_pair as f64);
+        self.message_bytes = end.message_bytes;
+        self.complete = self.complete.min(end.tally.complete);
+        self.subscribers = end.subscribers;
+        self.faults.add(end.tally.faults);
+        self.closed += end.tally.counts.closed;
+        // What the kernel frees later than it closes is not to fall into the next turn.
+        std::thread::sleep(BETWEEN_TURNS);
+        Ok(warm && arrived)
+    }
+
+    fn finish(self, floor: Option<&[Round]>) -> Summary {
+        let rate = |round: &Round| Some(round.messages_per_s);
+        let cpu = |round: &Round| round.cpu_us_per_message;
+        let to_floor = |value: &dyn Fn(&Round) -> Option<f64>| {
+            let ratios: Option<Vec<f64>> = self
+                .rounds
+                .iter()
+                .zip(floor?)
+                .map(|(round, floor)| Some(value(round)? / value(floor)?))
+                .collect();
+            median(&ratios?)
+        };
+        Summary {
+            messages_per_s: median(&self.rounds.iter().filter_map(rate).collect::<Vec<_>>())
+                .unwrap_or(0.0),
+            cpu_us_per_message: median(&self.rounds.iter().filter_map(cpu).collect::<Vec<_>>()),
+            rate_to_floor: to_floor(&rate),
+            cpu_to_floor: to_floor(&cpu),
+            message_bytes: self.message_bytes,
+            user_bytes_per_connection: median(&self.user_bytes_per_connection)
+                .map(|bytes| bytes as i64),
+            kernel_bytes_per_pair: median(&self.kernel_bytes_per_pair).unwrap_or(0.0) as i64,
+            complete: self.complete,
+            subscribers: self.subscribers,
+            faults: self.faults,
+            closed: self.closed,
+            rounds: self.rounds,
+            name: self.name,
+        }
+    }
+}
+
+/// Messages before the measured ones.
+const WARM_UP: u32 = 10;
+const BETWEEN_TURNS: Duration = Duration::from_secs(1);
+
+/// How a turn ended.
+#[derive(Debug)]
+struct End {
+    message_bytes: f64,
+    user_bytes_per_connection: Option<i64>,
+    kernel_bytes_per_pair: i64,
+    subscribers: usize,
+    tally: Tally,
+}
+
 /// One server with its subscribers.
 #[derive(Debug)]
 struct Contender {
@@ -227,7 +344,6 @@ struct Contender {
     /// Whether the server puts a number of its own into each message.
     numbers: bool,
     sequence: u32,
-    rounds: Vec<Round>,
     user_bytes_per_connection: Option<i64>,
     kernel_bytes_per_pair: i64,
     /// Publications and their bytes before the rounds: probes.
@@ -236,7 +352,6 @@ struct Contender {
 
 impl Contender {
     fn start_peer(peer: Peer, options: &Fanout, clock: Clock) -> Result<Self, Error> {
-        say(format!("starting {}: {}", peer.name, peer.command));
         let process =
             Process::start(&peer.command, &options.target.server_core, peer.address, None)?;
         let plan = Self::plan(options, peer.dialect, peer.address, clock)?;
@@ -246,7 +361,6 @@ impl Contender {
     fn start_target(options: &Fanout, clock: Clock) -> Result<Self, Error> {
         let target = &options.target;
         let url = target.address()?;
-        say(format!("connecting to {}", target.url));
         let process = target.process(url.address)?;
         let channel = target.channel.as_deref().unwrap_or("c");
         let plan = target.plan(&url, Some(channel), options.subscribers, clock)?;
@@ -307,7 +421,6 @@ impl Contender {
                 DialectName::Centrifuge | DialectName::Sse | DialectName::HttpStream
             ),
             sequence: 0,
-            rounds: Vec::new(),
             user_bytes_per_connection: user.map(|bytes| bytes / connections),
             kernel_bytes_per_pair: kernel / connections,
             before: counts,
@@ -336,15 +449,19 @@ impl Contender {
         Ok(())
     }
 
-    /// One turn. False: not everything arrived.
-    fn round(&mut self, options: &Fanout, clock: Clock) -> Result<bool, Error> {
-        // Each time anew: a server may close a connection that was quiet while the others had their turn.
+    /// Publishes `publishes` messages and waits for all of them. False beside it: not everything arrived.
+    fn round(
+        &mut self,
+        options: &Fanout,
+        publishes: u32,
+        clock: Clock,
+    ) -> Result<(Round, bool), Error> {
         let mut publisher = self.publishing.connect()?;
         self.swarm.keep_awake(true);
         let before = self.swarm.counts();
         let cpu_before_ns = self.process.as_ref().map(Process::cpu_ns);
         let start_ns = clock.now_ns();
-        let mut left = options.publishes;
+        let mut left = publishes;
         while left > 0 {
             let count = match options.mode {
                 Mode::One => 1,
@@ -354,7 +471,7 @@ impl Contender {
             self.sequence += count;
             left -= count;
         }
-        let expected = u64::from(options.publishes) * self.swarm.connections() as u64;
+        let expected = u64::from(publishes) * self.swarm.connections() as u64;
         let counts = self.swarm.wait_publications(
             before.publications + expected,
             Duration::from_secs(5),
@@ -366,49 +483,27 @@ impl Contender {
         let messages = counts.publications - before.publications;
         let seconds = counts.last_publication_ns.saturating_sub(start_ns) as f64 / 1e9;
         let cpu_ns = self.process.as_ref().map(Process::cpu_ns).zip(cpu_before_ns);
-        self.rounds.push(Round {
+        let round = Round {
             messages,
             seconds,
             messages_per_s: messages as f64 / seconds.max(1e-9),
             cpu_us_per_message: cpu_ns.map(|(after, before)| {
                 after.saturating_sub(before) as f64 / 1e3 / messages.max(1) as f64
             }),
-        });
-        Ok(messages == expected)
+        };
+        Ok((round, messages == expected))
     }
 
-    fn finish(self, floor: Option<&[Round]>) -> Result<Summary, Error> {
+    fn finish(self) -> Result<End, Error> {
         let counts = self.swarm.counts();
-        let subscribers = self.swarm.connections();
         let publications = counts.publications - self.before.publications;
         let bytes = counts.publication_bytes - self.before.publication_bytes;
-        let tally = self.swarm.finish(self.sequence)?;
-        let rate = |round: &Round| Some(round.messages_per_s);
-        let cpu = |round: &Round| round.cpu_us_per_message;
-        let to_floor = |value: &dyn Fn(&Round) -> Option<f64>| {
-            let ratios: Option<Vec<f64>> = self
-                .rounds
-                .iter()
-                .zip(floor?)
-                .map(|(round, floor)| Some(value(round)? / value(floor)?))
-                .collect();
-            median(&ratios?)
-        };
-        Ok(Summary {
-            messages_per_s: median(&self.rounds.iter().filter_map(rate).collect::<Vec<_>>())
-                .unwrap_or(0.0),
-            cpu_us_per_message: median(&self.rounds.iter().filter_map(cpu).collect::<Vec<_>>()),
-            rate_to_floor: to_floor(&rate),
-            cpu_to_floor: to_floor(&cpu),
+        Ok(End {
             message_bytes: bytes as f64 / publications.max(1) as f64,
             user_bytes_per_connection: self.user_bytes_per_connection,
             kernel_bytes_per_pair: self.kernel_bytes_per_pair,
-            complete: tally.complete,
-            subscribers,
-            faults: tally.faults,
-            closed: tally.counts.closed,
-            rounds: self.rounds,
-            name: self.name,
+            subscribers: self.swarm.connections(),
+            tally: self.swarm.finish(self.sequence)?,
         })
     }
 }

@@ -34,8 +34,9 @@ pub(super) fn write(results: &Results, directory: &str) -> String {
         "Server and generator run on the same machine over loopback: the server on core 0, the generator on core 1. \
          Absolute numbers belong to that machine and that hour; what is meant to be compared is a server with the \
          *floor* and the peers of the same run. The floor is `dunlin bench floor`: a loop that does nothing but \
-         `send()` one prebuilt frame to every connection. All servers of a run are up at once and take turns, round \
-         by round; ratios are taken within each round, and the median round is shown.",
+         `send()` one prebuilt frame to every connection. The servers of a run take turns, each alone on the machine \
+         with its own subscribers while it is measured, in an order that moves on by one each round; ratios are taken \
+         within each round, and the median round is shown.",
     );
     page.line("");
     page.line(
