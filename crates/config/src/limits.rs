@@ -80,6 +80,11 @@ pub struct Limits {
     /// whoever misses one is told.
     #[schemars(range(min = 65_536), extend("x-applies" = RESTART))]
     pub bus_backlog_bytes_max: usize,
+    /// Clients of broadcasts written in one turn of a worker's loop, after everything else. A channel with
+    /// more subscribers on a worker is broadcast by and by, so that other messages need not wait for it. 0:
+    /// every message leaves in one turn.
+    #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
+    pub broadcast_quantum: u32,
     /// How long a worker waits for another worker's answer.
     #[schemars(range(min = 10, max = 600_000), extend("x-applies" = LIVE))]
     pub bus_request_timeout_ms: u64,
@@ -115,6 +120,7 @@ impl Default for Limits {
             idempotency_keys_max: 1_000_000,
             bus_slots: 4_096,
             bus_backlog_bytes_max: 64 * MIB,
+            broadcast_quantum: 64,
             bus_request_timeout_ms: 5_000,
         }
     }

@@ -42,6 +42,9 @@ pub struct HubConfig {
     pub history_meta_ttl_ms: u64,
     /// Idempotency keys remembered; the oldest give way.
     pub idempotency_keys_max: usize,
+    /// Sessions of broadcasts flushed in one turn, after everything else; a channel with more
+    /// subscribers here is broadcast by and by. 0: every fan-out leaves in one turn.
+    pub broadcast_quantum: u32,
 }
 
 impl Default for HubConfig {
@@ -66,6 +69,7 @@ impl Default for HubConfig {
             history_bytes_max: 1 << 30,
             history_meta_ttl_ms: 30 * 24 * 3600 * 1000,
             idempotency_keys_max: 1 << 20,
+            broadcast_quantum: 0,
         }
     }
 }

@@ -58,6 +58,7 @@
 
 #![forbid(unsafe_code)]
 
+mod broadcast;
 mod channel;
 pub mod code;
 mod command;
@@ -75,6 +76,7 @@ mod message;
 mod named;
 mod options;
 mod outbox;
+mod pacing;
 mod position;
 mod publication;
 mod request;
@@ -85,6 +87,7 @@ mod transmit;
 mod user;
 mod worker_set;
 
+pub use broadcast::BroadcastStatus;
 pub use command::{
     DisconnectUser, Flush, HistoryFilter, NewSession, SessionView, Stats, Subscribe, SubscribeUser,
     UnsubscribeUser,
@@ -96,6 +99,7 @@ pub use event::{ChannelSummary, Event, History, Info, PresenceStats, Published, 
 pub use hub::Hub;
 pub use message::Message;
 pub use options::{ChannelOptions, Overflow};
+pub use pacing::{BURST_MS, Pacing};
 pub use position::{Epoch, StreamPosition};
 pub use publication::{ClientInfo, Publication, Publish, Tags};
 pub use session_id::{

@@ -1,9 +1,13 @@
 //! How a channel behaves.
 
+use std::sync::Arc;
+
 /// What a channel does, resolved by the caller from its namespace and handed in with each
 /// operation; a changed configuration therefore takes effect with the next operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelOptions {
+    /// Whose [rates](crate::Hub::set_pacing) its broadcasts keep.
+    pub namespace: Arc<str>,
     /// Publications kept; 0: no history, no offsets.
     pub history_size: u32,
     /// Milliseconds the history is kept after the last publication; 0: no history.
@@ -32,6 +36,7 @@ pub struct ChannelOptions {
 impl Default for ChannelOptions {
     fn default() -> Self {
         Self {
+            namespace: Arc::default(),
             history_size: 0,
             history_ttl_ms: 0,
             history_meta_ttl_ms: 0,

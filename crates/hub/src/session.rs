@@ -39,6 +39,11 @@ pub(crate) const POLL: u16 = 1 << 4;
 pub(crate) const CLOSING: u16 = 1 << 5;
 /// In the list of slow sessions.
 pub(crate) const SLOW: u16 = 1 << 6;
+/// In the queue of a broadcast without rates of its own.
+pub(crate) const BULK: u16 = 1 << 7;
+/// In the queue of a broadcast whose namespace has rates. Apart from [`BULK`], so that what is
+/// held back by rates does not hold back what is not.
+pub(crate) const LIMITED: u16 = 1 << 8;
 
 impl Session {
     pub(crate) fn is(&self, flag: u16) -> bool {

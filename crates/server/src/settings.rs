@@ -28,18 +28,18 @@ pub(crate) struct Settings {
 impl Settings {
     /// Derives what workers need from a validated configuration.
     pub(crate) fn new(config: Config) -> Self {
-        let namespace = |rules: &dunlin_config::ChannelOptions| Namespace {
+        let namespace = |name: &str, rules: &dunlin_config::ChannelOptions| Namespace {
             rules: rules.clone(),
-            options: Arc::new(channel_options(rules, &config)),
+            options: Arc::new(channel_options(name, rules, &config)),
         };
         Self {
             verifier: Verifier::new(&config.client.token),
-            without_namespace: namespace(&config.channel.without_namespace),
+            without_namespace: namespace("", &config.channel.without_namespace),
             namespaces: config
                 .channel
                 .namespaces
                 .iter()
-                .map(|(name, rules)| (name.as_str().into(), namespace(rules)))
+                .map(|(name, rules)| (name.as_str().into(), namespace(name, rules)))
                 .collect(),
             config,
         }
@@ -64,8 +64,13 @@ impl Settings {
     }
 }
 
-fn channel_options(rules: &dunlin_config::ChannelOptions, config: &Config) -> ChannelOptions {
+fn channel_options(
+    name: &str,
+    rules: &dunlin_config::ChannelOptions,
+    config: &Config,
+) -> ChannelOptions {
     ChannelOptions {
+        namespace: name.into(),
         history_size: rules.history_size,
         history_ttl_ms: rules.history_ttl_ms,
         history_meta_ttl_ms: rules.history_meta_ttl_ms,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 
 use super::Hub;
-use crate::channel::JOIN_LEAVE;
+use crate::channel::{Channel, JOIN_LEAVE};
 use crate::encode::{ENCODINGS_MAX, Encoding, Push};
 use crate::frame_log::{FrameKind, Label, Range};
 use crate::message::Body;
@@ -59,10 +59,15 @@ impl Hub {
             channel.position.offset = publication.offset;
             channel.position.epoch = epoch;
         }
-        let label = label(channel.options.overflow, name, publication);
+        let paced = self.broadcasts.flag_for(&channel.options.namespace, channel.subscribers.len());
+        let mut label = label(channel.options.overflow, name, publication);
+        if paced.is_some() {
+            // So that a broadcast can be taken back.
+            label.channel = Some(name);
+        }
         let estimate = publication.data.len() + name.len() + 256;
         let push = Push::Publication { channel: name, publication };
-        self.fan_out(at, &push, label, estimate, 0);
+        self.fan_out(at, &push, label, estimate, 0, paced);
     }
 
     pub(super) fn deliver_join(&mut self, name: &Arc<str>, info: &ClientInfo) {
@@ -85,21 +90,39 @@ impl Hub {
     pub(super) fn fan_out_unsubscribe(&mut self, at: u32, code: u32, reason: &str) {
         let name = Arc::clone(&self.channels[at].name);
         let push = Push::Unsubscribe { channel: &name, code, reason };
-        self.fan_out(at, &push, Label::KEPT, 256 + name.len(), 0);
+        self.fan_out(at, &push, Label::KEPT, 256 + name.len(), 0, None);
     }
 
     fn fan_out_to_watchers(&mut self, name: &Arc<str>, push: &Push<'_>) {
         if let Some(at) = self.channels.find(&self.names, name)
             && self.channels[at].joined
         {
-            self.fan_out(at, push, Label::KEPT, 512, JOIN_LEAVE);
+            self.fan_out(at, push, Label::KEPT, 512, JOIN_LEAVE, None);
         }
     }
 
-    /// Puts a push into the outbox of every subscriber that has all of `flags`. Afterwards the
-    /// channel may be gone: whoever could not take it may have been disconnected.
-    fn fan_out(&mut self, at: u32, push: &Push<'_>, label: Label<'_>, estimate: usize, flags: u8) {
-        let Self { channels, sessions, encoder, log, dirty, pressed, .. } = self;
+    /// Puts a push into the outbox of every subscriber that has all of `flags`; `paced`: to be
+    /// flushed by and by, marked with this flag. Afterwards the channel may be gone: whoever could
+    /// not take it may have been disconnected.
+    fn fan_out(
+        &mut self,
+        at: u32,
+        push: &Push<'_>,
+        label: Label<'_>,
+        estimate: usize,
+        flags: u8,
+        paced: Option<u16>,
+    ) {
+        let Self { channels, sessions, encoder, log, dirty, pressed, broadcasts, .. } = self;
+        let mut broadcast = paced.and_then(|flag| {
+            let Channel { name, options, .. } = &channels[at];
+            broadcasts.join(name, &options.namespace, flag, self.now.unix_ms)
+        });
+        // Where a session that waits for nothing yet is put, and what it is marked with there.
+        let (queue, mark, paused) = match &mut broadcast {
+            Some(broadcast) => (&mut broadcast.queue, broadcast.flag, broadcast.status.paused),
+            None => (&mut *dirty, DIRTY, false),
+        };
         // Per encoding: the frame (or none, if there is no word for it), and how many ranges now
         // begin with it.
         let mut frames = [Range::NONE; ENCODINGS_MAX];
@@ -134,9 +157,9 @@ impl Hub {
             created[encoding] += u64::from(appended != Appended::Joined);
             delivered += 1;
             bytes += u64::from(frame.len());
-            if session.flags & (DIRTY | BLOCKED | HELD) == 0 {
-                session.flags |= DIRTY;
-                dirty.push_back(slot);
+            if session.flags & (DIRTY | BLOCKED | HELD | mark) == 0 && !paused {
+                session.flags |= mark;
+                queue.push_back(slot);
             }
             let waiting = session.outbox.bytes();
             if waiting > FLUSH_BYTES.min(session.outbox_bytes_max / 2) {

@@ -11,7 +11,8 @@ use crate::session_id::SessionId;
 
 impl Hub {
     /// The next session with something to send: each once, however much came for it. Not one that
-    /// is [blocked](Hub::set_blocked) or held.
+    /// is [blocked](Hub::set_blocked) or held. First all but broadcasts, then of these what
+    /// [`Hub::begin_flush`] allowed.
     ///
     /// Write its [outbox](Hub::outbox) and [`Hub::advance`] by what the socket took. If something
     /// is left, [`Hub::set_blocked`]: otherwise it comes up again only when more is put into it.
@@ -32,8 +33,11 @@ impl Hub {
                 return Some(Flush { session: self.id_of(slot), tag, poll });
             }
         }
-        self.pressed = false;
-        None
+        let flush = self.poll_broadcast();
+        if flush.is_none() {
+            self.pressed = false;
+        }
+        flush
     }
 
     /// True when outboxes fill up only because they are not flushed: flush before handling more.

@@ -6,6 +6,7 @@ mod flush;
 mod home;
 mod operation;
 mod overflow;
+mod pacing;
 mod restart;
 mod session;
 mod subscribe;
@@ -16,6 +17,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use crate::broadcast::Broadcasts;
 use crate::channel::{Channel, Member, NameHasher, Subscription};
 use crate::command::Stats;
 use crate::config::{HubConfig, Now};
@@ -47,9 +49,11 @@ use crate::user::Users;
 ///    enters that session's outbox, so that a reply [pushed](Hub::push) on the event precedes
 ///    them.
 /// 3. At the end of a turn [`Hub::poll_transmit`] until `None`, each message handed to the worker
-///    it is for or given back with [`Hub::transmit_refused`]; and [`Hub::poll_flush`] until
-///    `None`, each session's [outbox](Hub::outbox) written and [advanced](Hub::advance).
-/// 4. [`Hub::handle_timeout`] no later than [`Hub::poll_timeout`] says.
+///    it is for or given back with [`Hub::transmit_refused`]; and, after [`Hub::begin_flush`],
+///    [`Hub::poll_flush`] until `None`, each session's [outbox](Hub::outbox) written and
+///    [advanced](Hub::advance).
+/// 4. [`Hub::handle_timeout`] no later than [`Hub::poll_timeout`] says, and the next turn no later
+///    than [`Hub::flush_due_ms`].
 ///
 /// Messages between two workers must arrive in the order they were polled; between different
 /// pairs any order will do.
@@ -86,6 +90,8 @@ pub struct Hub {
     /// Sum over all outboxes.
     pending_bytes: u64,
     dirty: VecDeque<u32>,
+    /// What leaves by and by, after the dirty ones.
+    broadcasts: Broadcasts,
     /// Some outbox is getting full for want of a flush.
     pressed: bool,
     /// Ends and length of the list of sessions that cannot be flushed, longest first.
@@ -147,6 +153,7 @@ impl Hub {
             log: FrameLog::new(),
             pending_bytes: 0,
             dirty: VecDeque::new(),
+            broadcasts: Broadcasts::new(config.broadcast_quantum),
             pressed: false,
             slow_head: NONE,
             slow_tail: NONE,

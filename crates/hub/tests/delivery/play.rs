@@ -56,6 +56,8 @@ impl Play {
             workers: WORKERS,
             transmit_bytes_max: weather.transmit_bytes_max,
             pending_bytes_max: weather.pending_bytes_max,
+            // None, or so few that channels are broadcast by and by.
+            broadcast_quantum: (seed % 3) as u32,
             ..HubConfig::default()
         };
         let mut world = World::with_config(config);
@@ -270,12 +272,20 @@ impl Play {
     }
 
     pub fn flush(&mut self, worker: u8) {
-        while let Some(flush) = self.world.hub(worker).poll_flush() {
-            let at = flush.tag as usize;
-            assert_eq!(self.clients[at].session, Some(flush.session), "a stale session is flushed");
-            let stingy = self.weather.blocking && self.dice.roll(4) == 0;
-            let limit = if stingy { self.dice.roll(200) } else { usize::MAX };
-            self.write(at, limit);
+        loop {
+            let now = self.world.now;
+            self.world.hub(worker).begin_flush(now);
+            while let Some(flush) = self.world.hub(worker).poll_flush() {
+                let at = flush.tag as usize;
+                let known = self.clients[at].session;
+                assert_eq!(known, Some(flush.session), "a stale session is flushed");
+                let stingy = self.weather.blocking && self.dice.roll(4) == 0;
+                let limit = if stingy { self.dice.roll(200) } else { usize::MAX };
+                self.write(at, limit);
+            }
+            if !self.resting || self.world.hub(worker).flush_due_ms().is_none() {
+                return;
+            }
         }
     }
 

@@ -244,9 +244,12 @@ impl World {
         }
     }
 
-    /// Sends all that waits for all sessions of a worker; what each was sent.
+    /// A turn's flush of a worker: sends all that waits for its sessions, of broadcasts a quantum; what
+    /// each was sent.
     pub fn flush(&mut self, worker: u8) -> Vec<(Flush, String)> {
+        let now = self.now;
         let hub = self.hub(worker);
+        hub.begin_flush(now);
         let mut sent = Vec::new();
         while let Some(flush) = hub.poll_flush() {
             let mut text = Vec::new();
@@ -268,8 +271,14 @@ impl World {
 
     /// What one session has been sent since it was last asked for.
     pub fn read(&mut self, session: SessionId) -> String {
-        for (flush, text) in self.flush(session.worker()) {
-            self.sent.entry(flush.session).or_default().push_str(&text);
+        loop {
+            let sent = self.flush(session.worker());
+            if sent.is_empty() {
+                break;
+            }
+            for (flush, text) in sent {
+                self.sent.entry(flush.session).or_default().push_str(&text);
+            }
         }
         self.sent.remove(&session).unwrap_or_default()
     }

@@ -59,6 +59,9 @@ const DOORBELL: u64 = 0;
 /// Timers by what they carry.
 const SECOND: u64 = 0;
 const DRAIN_STEP: u64 = 1;
+const PACING: u64 = 3;
+/// What the hub wants sooner than this does not wait for the second's turn.
+const RETRY_MS: u64 = 5;
 /// Boots a session id can tell apart; a restart of a worker takes the next.
 const BOOTS: u32 = dunlin_hub::BOOTS_MAX as u32;
 
@@ -91,6 +94,8 @@ pub(crate) struct Worker<'w> {
     /// Unix time at which the loop's clock was 0, in milliseconds; followed once a second.
     unix_origin_ms: u64,
     now_ms: u64,
+    /// When the loop is woken for broadcasts that are held back.
+    pacing_timer_ms: Option<u64>,
     /// Spreads what should not happen at once.
     jitter: u64,
 }
@@ -131,6 +136,7 @@ impl<'w> Worker<'w> {
             drain: None,
             unix_origin_ms: unix_now_ms(),
             now_ms: 0,
+            pacing_timer_ms: None,
             jitter: u64::from_ne_bytes(seed) | 1,
             node: Arc::clone(node),
             settings: Arc::clone(&settings),
@@ -162,10 +168,24 @@ impl<'w> Worker<'w> {
             self.hub.handle_timeout(now);
         }
         self.drain_events(cx);
+        self.hub.begin_flush(now);
         self.flush_outboxes(cx);
         // What was said to clients may have ended sessions, which other workers have to be told of.
         self.drain_events(cx);
         self.transmit();
+        self.arm_pacing(cx);
+    }
+
+    /// Sees to it that the next turn comes when broadcasts held back by their rates may go on, and when a full
+    /// ring is to be tried again. What only waits for its next quantum keeps the loop from sleeping.
+    fn arm_pacing(&mut self, cx: &mut Context<Link>) {
+        let retry = self.hub.poll_timeout().filter(|&at_ms| at_ms <= self.now_ms + RETRY_MS);
+        let due = self.hub.flush_due_ms().into_iter().chain(retry).min();
+        let Some(due_ms) = due else { return };
+        if due_ms > self.now_ms && self.pacing_timer_ms.is_none_or(|armed_ms| due_ms < armed_ms) {
+            self.pacing_timer_ms = Some(due_ms);
+            cx.run_after(due_ms - self.now_ms, PACING);
+        }
     }
 
     fn receive(&mut self, cx: &mut Context<Link>, from: usize, parcel: Parcel) {
@@ -343,6 +363,8 @@ impl Handler for Worker<'_> {
         match data {
             SECOND => self.second(cx),
             DRAIN_STEP => self.drain_step(cx),
+            // The turn this belongs to flushes.
+            PACING => self.pacing_timer_ms = None,
             _ => {
                 if let Some(listener) = self.listener {
                     cx.resume_accept(listener);
@@ -356,6 +378,9 @@ impl Handler for Worker<'_> {
     }
 
     fn on_sleep(&mut self, _: &mut Context<Link>) -> Sleep {
+        if self.hub.flush_due_ms().is_some_and(|due_ms| due_ms <= self.now_ms) {
+            return Sleep::Poll;
+        }
         if self.endpoint.prepare_sleep() { Sleep::Block } else { Sleep::Poll }
     }
 
@@ -473,6 +498,7 @@ fn hub_config(index: usize, life: u32, node: &Node, settings: &Settings, seed: u
         pending_bytes_max: per_worker(limits.pending_bytes_max),
         history_bytes_max: per_worker(limits.history_bytes_max),
         idempotency_keys_max: per_worker(limits.idempotency_keys_max as usize),
+        broadcast_quantum: limits.broadcast_quantum,
         ..HubConfig::default()
     }
 }

@@ -1,0 +1,146 @@
+//! Broadcasts under way: fan-outs that leave by and by.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use crate::pacing::{Allowance, Pacing};
+
+/// Broadcasts of one worker under way at once; a fan-out beyond that leaves in one turn.
+pub(crate) const BROADCASTS_MAX: usize = 256;
+
+/// What is known of a channel's broadcast on one worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BroadcastStatus {
+    /// The channel, which has at most one broadcast on a worker: what is published meanwhile joins
+    /// it.
+    pub channel: Arc<str>,
+    /// Unix time at which it began, milliseconds.
+    pub started_unix_ms: u64,
+    /// Publications it carries.
+    pub publications: u64,
+    /// Writes to clients done.
+    pub written: u64,
+    /// Bytes of them.
+    pub written_bytes: u64,
+    /// Clients something still waits for; of a paused one those it had when it was paused.
+    pub waiting: u64,
+    /// Held until it is resumed.
+    pub paused: bool,
+}
+
+/// One channel's broadcast.
+#[derive(Debug)]
+pub(crate) struct Broadcast {
+    pub(crate) status: BroadcastStatus,
+    /// The channel's namespace, whose rates it keeps.
+    pub(crate) namespace: Arc<str>,
+    /// Sessions to be flushed, in the order they subscribed. Some may be served already.
+    pub(crate) queue: VecDeque<u32>,
+    /// The flag its sessions carry: [`BULK`](crate::session::BULK) or
+    /// [`LIMITED`](crate::session::LIMITED).
+    pub(crate) flag: u16,
+}
+
+/// All broadcasts of a worker, and what they may do.
+#[derive(Debug)]
+pub(crate) struct Broadcasts {
+    pub(crate) running: Vec<Broadcast>,
+    /// Which of them is next.
+    pub(crate) hand: usize,
+    /// Sessions a turn, 0: all; see [`HubConfig`](crate::HubConfig).
+    pub(crate) quantum: u32,
+    /// How many of this turn's are left.
+    pub(crate) budget: u32,
+    /// Rates of namespaces that have any.
+    pub(crate) namespaces: HashMap<Arc<str>, Allowance, RandomState>,
+    /// Rates of all broadcasts together.
+    pub(crate) worker: Allowance,
+}
+
+impl Broadcasts {
+    pub(crate) fn new(quantum: u32) -> Self {
+        Self {
+            running: Vec::new(),
+            hand: 0,
+            quantum,
+            budget: u32::MAX,
+            namespaces: HashMap::default(),
+            worker: Allowance::new(Pacing::default(), 0),
+        }
+    }
+
+    /// Whether a fan-out to so many subscribers has to leave by and by, and with which flag.
+    pub(crate) fn flag_for(&self, namespace: &Arc<str>, subscribers: usize) -> Option<u16> {
+        if !self.namespaces.is_empty() && self.namespaces.contains_key(namespace) {
+            return Some(crate::session::LIMITED);
+        }
+        let large = self.quantum > 0 && subscribers > self.quantum as usize;
+        (large || self.worker.pacing().is_limited()).then_some(crate::session::BULK)
+    }
+
+    /// The broadcast a publication of `channel` joins; a new one if there is none. `None`: too many
+    /// are under way.
+    pub(crate) fn join(
+        &mut self,
+        channel: &Arc<str>,
+        namespace: &Arc<str>,
+        flag: u16,
+        unix_ms: u64,
+    ) -> Option<&mut Broadcast> {
+        let at = match self.position(channel) {
+            Some(at) => at,
+            None if self.running.len() >= BROADCASTS_MAX => return None,
+            None => {
+                self.running.push(Broadcast {
+                    status: BroadcastStatus {
+                        channel: Arc::clone(channel),
+                        started_unix_ms: unix_ms,
+                        publications: 0,
+                        written: 0,
+                        written_bytes: 0,
+                        waiting: 0,
+                        paused: false,
+                    },
+                    namespace: Arc::clone(namespace),
+                    queue: VecDeque::new(),
+                    flag,
+                });
+                self.running.len() - 1
+            }
+        };
+        let broadcast = &mut self.running[at];
+        broadcast.status.publications += 1;
+        Some(broadcast)
+    }
+
+    pub(crate) fn position(&self, channel: &str) -> Option<usize> {
+        self.running.iter().position(|broadcast| *broadcast.status.channel == *channel)
+    }
+
+    /// When a broadcast may go on by its rates and the worker's; a time past means now.
+    pub(crate) fn ready_ms(&self, broadcast: &Broadcast) -> u64 {
+        let namespace = self.namespaces.get(&broadcast.namespace).map_or(0, Allowance::ready_ms);
+        namespace.max(self.worker.ready_ms())
+    }
+
+    /// Counts a write against the rates it falls under.
+    pub(crate) fn charge(&mut self, at: usize, messages: u64, bytes: u64) {
+        let broadcast = &mut self.running[at];
+        broadcast.status.written += 1;
+        broadcast.status.written_bytes += bytes;
+        if let Some(allowance) = self.namespaces.get_mut(&broadcast.namespace) {
+            allowance.take(messages, bytes);
+        }
+        self.worker.take(messages, bytes);
+    }
+
+    /// True when a write has to be counted in messages.
+    pub(crate) fn counts_messages(&self, at: usize) -> bool {
+        let namespace = self.namespaces.get(&self.running[at].namespace);
+        self.worker.pacing().messages_per_s > 0
+            || namespace.is_some_and(|allowance| allowance.pacing().messages_per_s > 0)
+    }
+}

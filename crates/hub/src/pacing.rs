@@ -1,0 +1,164 @@
+//! How fast broadcasts may leave.
+
+/// Rates and the quantum of a namespace's broadcasts, or of a whole worker's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pacing {
+    /// Messages a second that leave a worker, a message to two clients counted twice; 0: no limit.
+    pub messages_per_s: u64,
+    /// Bytes a second that leave a worker; 0: no limit.
+    pub bytes_per_s: u64,
+    /// How much of both rates may leave at once after a pause, in milliseconds of them; 0:
+    /// [`BURST_MS`].
+    pub burst_ms: u32,
+}
+
+/// Default of [`Pacing::burst_ms`].
+pub const BURST_MS: u32 = 100;
+
+impl Pacing {
+    /// True when it holds anything back.
+    pub fn is_limited(&self) -> bool {
+        self.messages_per_s > 0 || self.bytes_per_s > 0
+    }
+}
+
+/// Two token buckets, of messages and of bytes, in thousandths of a token: a rate a second times
+/// milliseconds.
+///
+/// What is taken may overdraw them once, so that a message larger than the bucket leaves at all.
+#[derive(Debug, Clone)]
+pub(crate) struct Allowance {
+    pacing: Pacing,
+    messages: i128,
+    bytes: i128,
+    refilled_ms: u64,
+}
+
+const THOUSAND: i128 = 1000;
+
+impl Allowance {
+    /// Full buckets.
+    pub(crate) fn new(pacing: Pacing, now_ms: u64) -> Self {
+        let mut allowance = Self { pacing, messages: 0, bytes: 0, refilled_ms: now_ms };
+        allowance.messages = allowance.capacity(pacing.messages_per_s);
+        allowance.bytes = allowance.capacity(pacing.bytes_per_s);
+        allowance
+    }
+
+    pub(crate) fn pacing(&self) -> Pacing {
+        self.pacing
+    }
+
+    /// Other rates from now on. What had been saved up stays, as far as the new buckets hold it; so
+    /// does a debt.
+    pub(crate) fn change(&mut self, pacing: Pacing, now_ms: u64) {
+        self.refill(now_ms);
+        let was = std::mem::replace(&mut self.pacing, pacing);
+        // A limit that was not there has nothing saved up and no debt.
+        let full = |was: u64, saved: i128, capacity: i128| {
+            if was == 0 { capacity } else { saved.min(capacity) }
+        };
+        self.messages =
+            full(was.messages_per_s, self.messages, self.capacity(pacing.messages_per_s));
+        self.bytes = full(was.bytes_per_s, self.bytes, self.capacity(pacing.bytes_per_s));
+    }
+
+    pub(crate) fn refill(&mut self, now_ms: u64) {
+        let passed = i128::from(now_ms.saturating_sub(self.refilled_ms));
+        self.refilled_ms = self.refilled_ms.max(now_ms);
+        let Pacing { messages_per_s, bytes_per_s, .. } = self.pacing;
+        let more = |tokens: i128, rate: u64, capacity: i128| {
+            (tokens + i128::from(rate) * passed).min(capacity)
+        };
+        self.messages = more(self.messages, messages_per_s, self.capacity(messages_per_s));
+        self.bytes = more(self.bytes, bytes_per_s, self.capacity(bytes_per_s));
+    }
+
+    /// When something may leave: now when `<=` the time of the last refill.
+    pub(crate) fn ready_ms(&self) -> u64 {
+        let wait = |tokens: i128, rate: u64| {
+            if rate == 0 || tokens > 0 {
+                return 0;
+            }
+            // Until there is a thousandth of a token.
+            u64::try_from((1 - tokens + i128::from(rate) - 1) / i128::from(rate))
+                .unwrap_or(u64::MAX)
+        };
+        let Pacing { messages_per_s, bytes_per_s, .. } = self.pacing;
+        let wait_ms = wait(self.messages, messages_per_s).max(wait(self.bytes, bytes_per_s));
+        self.refilled_ms.saturating_add(wait_ms)
+    }
+
+    pub(crate) fn take(&mut self, messages: u64, bytes: u64) {
+        if self.pacing.messages_per_s > 0 {
+            self.messages -= i128::from(messages) * THOUSAND;
+        }
+        if self.pacing.bytes_per_s > 0 {
+            self.bytes -= i128::from(bytes) * THOUSAND;
+        }
+    }
+
+    fn capacity(&self, rate: u64) -> i128 {
+        let burst_ms = if self.pacing.burst_ms == 0 { BURST_MS } else { self.pacing.burst_ms };
+        (i128::from(rate) * i128::from(burst_ms)).max(THOUSAND)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(messages_per_s: u64) -> Pacing {
+        Pacing { messages_per_s, ..Pacing::default() }
+    }
+
+    /// Takes one message whenever the allowance says so, from `from_ms` to `to_ms`.
+    fn spend(allowance: &mut Allowance, from_ms: u64, to_ms: u64, bytes: u64) -> u64 {
+        let mut taken = 0;
+        for now_ms in from_ms..to_ms {
+            allowance.refill(now_ms);
+            while allowance.ready_ms() <= now_ms && taken < 1_000_000 {
+                allowance.take(1, bytes);
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    #[test]
+    fn a_rate_holds_over_time_after_its_burst() {
+        let mut allowance = Allowance::new(messages(1000), 0);
+        let taken = spend(&mut allowance, 0, 10_000, 1);
+        assert!((10_000..=10_101).contains(&taken), "{taken}");
+    }
+
+    #[test]
+    fn a_slow_rate_lets_one_through_at_a_time() {
+        let mut allowance = Allowance::new(messages(1), 0);
+        let taken = spend(&mut allowance, 0, 10_000, 1);
+        assert!((10..=11).contains(&taken), "{taken}");
+    }
+
+    #[test]
+    fn a_message_larger_than_the_bucket_leaves_and_is_paid_for_afterwards() {
+        let pacing = Pacing { bytes_per_s: 1000, ..Pacing::default() };
+        let mut allowance = Allowance::new(pacing, 0);
+        assert_eq!(allowance.ready_ms(), 0);
+        allowance.take(1, 5000);
+        // 100 bytes were there; 4,900 are owed, at one a millisecond.
+        assert_eq!(allowance.ready_ms(), 4_901);
+        allowance.refill(4_901);
+        assert!(allowance.ready_ms() <= 4_901);
+    }
+
+    #[test]
+    fn a_changed_rate_holds_at_once() {
+        let mut allowance = Allowance::new(messages(1), 0);
+        spend(&mut allowance, 0, 1000, 1);
+        allowance.change(messages(1000), 1000);
+        let taken = spend(&mut allowance, 1000, 2000, 1);
+        assert!((990..=1101).contains(&taken), "{taken}");
+        allowance.change(Pacing::default(), 2000);
+        assert!(allowance.ready_ms() <= 2000, "no limit, nothing to wait for");
+    }
+}
