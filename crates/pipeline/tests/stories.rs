@@ -71,7 +71,7 @@ impl Story {
     }
 
     #[track_caller]
-    fn is_left(mut self, expected: &[(u64, Fate)]) {
+    fn leaves(mut self, expected: &[(u64, Fate)]) {
         let left: Vec<(u64, Fate)> = std::iter::from_fn(|| self.connection.poll_unanswered())
             .map(|(request, fate)| (request.tag, fate))
             .collect();
@@ -132,7 +132,7 @@ fn a_body_until_close_is_the_last_answer() {
         .hears(" it")
         .hears_the_end(Close { notice: true, ..NO_WORD })
         .notes(&["1: 200", "1: all of", "1:  it", "1: end"])
-        .is_left(&[(2, Fate::NotProcessed)]);
+        .leaves(&[(2, Fate::NotProcessed)]);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn after_101_the_bytes_are_somebody_elses() {
             Ok(Progress::Upgraded { rest: 5 }),
         )
         .notes(&["1: 101", "1: end"])
-        .is_left(&[(2, Fate::Replay), (3, Fate::Uncertain)]);
+        .leaves(&[(2, Fate::Replay), (3, Fate::Uncertain)]);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn close_in_an_answer_means_the_others_were_not_processed() {
             Ok(Progress::LastAnswer),
         )
         .notes(&["1: 200", "1: x", "1: end"])
-        .is_left(&[(2, Fate::NotProcessed), (3, Fate::NotProcessed)]);
+        .leaves(&[(2, Fate::NotProcessed), (3, Fate::NotProcessed)]);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn the_last_answer_may_come_in_pieces() {
         .hears("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nab")
         .hears_and("cdgarbage behind the last answer", Ok(Progress::LastAnswer))
         .notes(&["1: 200", "1: ab", "1: cd", "1: end"])
-        .is_left(&[(2, Fate::NotProcessed)]);
+        .leaves(&[(2, Fate::NotProcessed)]);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn after_a_bare_end_only_idempotent_requests_are_sent_again() {
         .sends(3, Kind::POST.idempotent(true))
         .sends(4, Kind::of_method("DELETE"))
         .hears_the_end(NO_WORD)
-        .is_left(&[(1, Fate::Replay), (2, Fate::Uncertain), (3, Fate::Replay), (4, Fate::Replay)]);
+        .leaves(&[(1, Fate::Replay), (2, Fate::Uncertain), (3, Fate::Replay), (4, Fate::Replay)]);
 }
 
 #[test]
@@ -214,13 +214,13 @@ fn no_request_is_sent_beyond_the_budget() {
 fn an_idle_connection_ends_by_408_or_by_nothing_at_all() {
     let farewell = "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     let idle = Close { idle: true, ..NO_WORD };
-    story().hears_and(farewell, Ok(Progress::LastAnswer)).is_left(&[]);
-    story().hears_the_end(idle).is_left(&[]);
+    story().hears_and(farewell, Ok(Progress::LastAnswer)).leaves(&[]);
+    story().hears_the_end(idle).leaves(&[]);
     // Cut in two: from the first byte on no request may be sent into it.
     let (begin, end) = farewell.split_at(20);
     let half = story().hears(begin);
     assert_eq!(half.connection.room(10), 0);
-    half.hears_and(end, Ok(Progress::LastAnswer)).is_left(&[]);
+    half.hears_and(end, Ok(Progress::LastAnswer)).leaves(&[]);
 }
 
 #[test]
@@ -230,12 +230,12 @@ fn a_408_that_crosses_a_request_is_no_answer_to_it_but_the_second_is() {
         .sends(1, Kind::POST)
         .hears_and(farewell, Ok(Progress::LastAnswer))
         .notes(&[])
-        .is_left(&[(1, Fate::NotProcessed)]);
+        .leaves(&[(1, Fate::NotProcessed)]);
     story()
         .sends(1, Kind::POST.replayed())
         .hears_and(farewell, Ok(Progress::LastAnswer))
         .notes(&["1: 408", "1: end"])
-        .is_left(&[]);
+        .leaves(&[]);
 }
 
 #[test]
@@ -246,26 +246,26 @@ fn an_answer_cut_short_was_processed() {
         .hears("HTTP/1.1 201 Created\r\nContent-Length: 10\r\n\r\nabc")
         .hears_the_end(Close { cut: true, ..NO_WORD })
         .notes(&["1: 201", "1: abc"])
-        .is_left(&[(1, Fate::Cut { status: 201, idempotent: false }), (2, Fate::Replay)]);
+        .leaves(&[(1, Fate::Cut { status: 201, idempotent: false }), (2, Fate::Replay)]);
     story()
         .sends(1, Kind::GET)
         .hears("HTTP/1.1 20")
         .hears_the_end(Close { cut: true, ..NO_WORD })
-        .is_left(&[(1, Fate::Cut { status: 0, idempotent: true })]);
+        .leaves(&[(1, Fate::Cut { status: 0, idempotent: true })]);
     // Of the last answer: what was behind it was not processed all the same.
     story()
         .sends(1, Kind::GET)
         .sends(2, Kind::POST)
         .hears("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 10\r\n\r\nabc")
         .hears_the_end(Close { cut: true, notice: true, ..NO_WORD })
-        .is_left(&[(1, Fate::Cut { status: 200, idempotent: true }), (2, Fate::NotProcessed)]);
+        .leaves(&[(1, Fate::Cut { status: 200, idempotent: true }), (2, Fate::NotProcessed)]);
 }
 
 #[test]
 fn only_the_oldest_is_timed_out() {
     let mut story = story().sends(1, Kind::GET).sends(2, Kind::GET).sends(3, Kind::POST);
     assert_eq!(story.connection.handle_timeout(), NO_WORD);
-    story.is_left(&[
+    story.leaves(&[
         (1, Fate::TimedOut { idempotent: true }),
         (2, Fate::Replay),
         (3, Fate::Uncertain),
@@ -275,13 +275,13 @@ fn only_the_oldest_is_timed_out() {
 #[test]
 fn an_answer_nobody_asked_for_ends_the_connection() {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-    story().hears_and(answer, Err(Violation::Unsolicited)).is_left(&[]);
+    story().hears_and(answer, Err(Violation::Unsolicited)).leaves(&[]);
     story()
         .sends(1, Kind::GET)
         .hears_and(&answer.repeat(2), Err(Violation::Unsolicited))
         .notes(&["1: 200", "1: end"])
-        .is_left(&[]);
-    story().hears_and("hello", Err(Violation::Unsolicited)).is_left(&[]);
+        .leaves(&[]);
+    story().hears_and("hello", Err(Violation::Unsolicited)).leaves(&[]);
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn bad_answers_end_the_oldest_and_nobody_gets_a_wrong_one() {
         assert_eq!(result, Err(violation), "{bytes}");
         assert!(!story.notes.0.iter().any(|note| note.ends_with("end")), "{bytes}");
         assert!(violation.message().len() > 40, "it says what to do");
-        story.is_left(&[(1, Fate::Violated(violation)), (2, Fate::Replay), (3, Fate::Uncertain)]);
+        story.leaves(&[(1, Fate::Violated(violation)), (2, Fate::Replay), (3, Fate::Uncertain)]);
     }
 }
 
