@@ -13,6 +13,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::ExitStatus;
+use crate::crowd::{Broadcasting, Crowd};
 use crate::error::{Context, Error};
 use crate::host::Host;
 use crate::process::Process;
@@ -41,6 +42,12 @@ pub struct Latency {
     /// Filler in each message, bytes
     #[arg(long, default_value_t = 30)]
     pad_bytes: usize,
+    /// Clients of another channel, to whom messages are broadcast meanwhile
+    #[arg(long, value_name = "CLIENTS", default_value_t = 0)]
+    crowd: usize,
+    /// Time between two broadcasts to them
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    crowd_every: Duration,
     /// One JSON object as the last line of standard output
     #[arg(long)]
     json: bool,
@@ -63,6 +70,8 @@ pub(crate) struct Findings {
     pub(crate) complete: u64,
     pub(crate) closed: u64,
     pub(crate) faults: Faults,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) crowd: Option<crate::crowd::Findings>,
 }
 
 /// Percentiles of a histogram, microseconds.
@@ -109,6 +118,10 @@ pub(crate) fn run(options: &Latency) -> Result<ExitStatus, Error> {
     let departures = Arc::new(Departures::new(publishes as usize));
     let mut plan = target.plan(&url, Some(channel), options.subscribers, clock)?;
     plan.departures = Some(Arc::clone(&departures));
+    let crowd = match options.crowd {
+        0 => None,
+        clients => Some(Crowd::gather(target, &url, clients, clock)?),
+    };
     let swarm = Swarm::start(&plan)?;
     swarm.wait_ready(Duration::from_secs(60), |_| {})?;
 
@@ -125,6 +138,7 @@ pub(crate) fn run(options: &Latency) -> Result<ExitStatus, Error> {
     let start_ns = clock.now_ns() + 10_000_000;
     let mut late = new_histogram();
     let mut progress = Progress::new("publishes", u64::from(publishes));
+    let crowd = crowd.map(|crowd| crowd.broadcast_every(options.crowd_every)).transpose()?;
     let (answered, sent) = std::thread::scope(|scope| {
         let reader = scope.spawn(move || answers.wait(publishes));
         let mut send_all = || -> Result<(), Error> {
@@ -164,6 +178,7 @@ pub(crate) fn run(options: &Latency) -> Result<ExitStatus, Error> {
     let counts =
         swarm.wait_publications(before.publications + expected, Duration::from_secs(5), |_| {});
     let delivered = counts.publications - before.publications;
+    let crowd = crowd.map(Broadcasting::finish).transpose()?;
     let cpu_ns = process.as_ref().map(Process::cpu_ns).zip(cpu_ns);
     let tally = swarm.finish(publishes)?;
     let latencies = tally.latencies.unwrap_or_else(new_histogram);
@@ -183,6 +198,7 @@ pub(crate) fn run(options: &Latency) -> Result<ExitStatus, Error> {
         complete: tally.complete,
         closed: tally.counts.closed,
         faults: tally.faults,
+        crowd,
     };
     say(format!(
         "{} publishes a second to {} subscribers: {delivered} of {expected} messages delivered",
@@ -194,7 +210,16 @@ pub(crate) fn run(options: &Latency) -> Result<ExitStatus, Error> {
             of.min, of.p50, of.p90, of.p99, of.p999, of.max
         ));
     }
-    let clean = delivered == expected && findings.faults.is_none() && findings.closed == 0;
+    if let Some(crowd) = &findings.crowd {
+        say(format!(
+            "meanwhile {} broadcasts to {} others: {} of {} messages delivered, one took {:.0} ms",
+            crowd.broadcasts, crowd.clients, crowd.delivered, crowd.expected, crowd.longest_ms
+        ));
+    }
+    let clean = delivered == expected
+        && findings.faults.is_none()
+        && findings.closed == 0
+        && findings.crowd.as_ref().is_none_or(crate::crowd::Findings::is_clean);
     emit(options.json, &findings)?;
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }

@@ -14,6 +14,7 @@
 
 mod bus;
 mod connections;
+mod crowd;
 mod dialect;
 mod error;
 mod fanout;

@@ -60,6 +60,8 @@ const DOORBELL: u64 = 0;
 const SECOND: u64 = 0;
 const DRAIN_STEP: u64 = 1;
 const PACING: u64 = 3;
+/// Seconds between two looks for memory of the bus that can be given back.
+const TRIM_S: u64 = 10;
 /// What the hub wants sooner than this does not wait for the second's turn.
 const RETRY_MS: u64 = 5;
 /// Boots a session id can tell apart; a restart of a worker takes the next.
@@ -238,6 +240,10 @@ impl<'w> Worker<'w> {
             self.refuse(cx, &pending, dunlin_hub::Error::Timeout);
         }
         self.publish_gauges(cx);
+        if (cx.now_ms() / 1000).is_multiple_of(TRIM_S) {
+            // A burst makes rings grow; what stayed quiet since gives the memory back.
+            self.endpoint.trim();
+        }
     }
 
     fn publish_gauges(&mut self, cx: &mut Context<Link>) {
