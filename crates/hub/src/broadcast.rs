@@ -42,6 +42,8 @@ pub(crate) struct Broadcast {
     /// The flag its sessions carry: [`BULK`](crate::session::BULK) or
     /// [`LIMITED`](crate::session::LIMITED).
     pub(crate) flag: u16,
+    /// Sessions it may still have flushed in this turn.
+    pub(crate) left: u32,
 }
 
 /// All broadcasts of a worker, and what they may do.
@@ -107,6 +109,7 @@ impl Broadcasts {
                     namespace: Arc::clone(namespace),
                     queue: VecDeque::new(),
                     flag,
+                    left: self.turn_of(namespace),
                 });
                 self.running.len() - 1
             }
@@ -114,6 +117,12 @@ impl Broadcasts {
         let broadcast = &mut self.running[at];
         broadcast.status.publications += 1;
         Some(broadcast)
+    }
+
+    /// Sessions a broadcast of a namespace may have flushed in one turn.
+    pub(crate) fn turn_of(&self, namespace: &str) -> u32 {
+        let own = self.namespaces.get(namespace).map(|allowance| allowance.pacing());
+        own.map(|pacing| pacing.sessions_per_turn).filter(|&most| most > 0).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn position(&self, channel: &str) -> Option<usize> {

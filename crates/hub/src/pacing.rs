@@ -10,6 +10,8 @@ pub struct Pacing {
     /// How much of both rates may leave at once after a pause, in milliseconds of them; 0:
     /// [`BURST_MS`].
     pub burst_ms: u32,
+    /// Sessions of one broadcast flushed in a turn, at most; 0: as many as the turn allows.
+    pub sessions_per_turn: u32,
 }
 
 /// Default of [`Pacing::burst_ms`].
@@ -18,7 +20,7 @@ pub const BURST_MS: u32 = 100;
 impl Pacing {
     /// True when it holds anything back.
     pub fn is_limited(&self) -> bool {
-        self.messages_per_s > 0 || self.bytes_per_s > 0
+        self.messages_per_s > 0 || self.bytes_per_s > 0 || self.sessions_per_turn > 0
     }
 }
 

@@ -201,6 +201,19 @@ fn bytes_are_kept_to_as_well_and_so_is_the_worker() {
 }
 
 #[test]
+fn a_namespace_may_have_a_smaller_quantum_of_its_own() {
+    let mut world = world();
+    let options = in_namespace("big");
+    let now = world.now;
+    let pacing = Pacing { sessions_per_turn: 3, ..Pacing::default() };
+    world.hub(0).set_pacing(now, &"big".into(), pacing);
+    subscribers(&mut world, 7, "big:x", &options);
+    world.publish(0, "big:x", &options, "hi");
+    let turns: Vec<usize> = (0..4).map(|_| turn(&mut world).len()).collect();
+    assert_eq!(turns, [3, 3, 1, 0]);
+}
+
+#[test]
 fn a_broadcast_is_listed_paused_and_resumed() {
     let mut world = world();
     subscribers(&mut world, 30, "all", &plain());

@@ -29,9 +29,12 @@ impl Hub {
             return;
         }
         broadcasts.worker.refill(now.ms);
-        for broadcast in &broadcasts.running {
+        for broadcast in &mut broadcasts.running {
+            broadcast.left = u32::MAX;
             if let Some(allowance) = broadcasts.namespaces.get_mut(&broadcast.namespace) {
                 allowance.refill(now.ms);
+                let own = allowance.pacing().sessions_per_turn;
+                broadcast.left = if own == 0 { u32::MAX } else { own };
             }
         }
     }
@@ -144,7 +147,8 @@ impl Hub {
             }
             let at = self.broadcasts.hand % self.broadcasts.running.len();
             let broadcast = &self.broadcasts.running[at];
-            if broadcast.status.paused || self.broadcasts.ready_ms(broadcast) > self.now.ms {
+            let held = broadcast.status.paused || (broadcast.left == 0 && !self.wants_flush());
+            if held || self.broadcasts.ready_ms(broadcast) > self.now.ms {
                 self.broadcasts.hand = at + 1;
                 tried += 1;
                 continue;
@@ -171,6 +175,8 @@ impl Hub {
             };
             self.broadcasts.charge(at, messages, bytes);
             self.broadcasts.budget = self.broadcasts.budget.saturating_sub(1);
+            let left = &mut self.broadcasts.running[at].left;
+            *left = left.saturating_sub(1);
             // By turns, so that a large one does not hold up a small one.
             self.broadcasts.hand = at + 1;
             return Some(Flush { session: self.id_of(slot), tag, poll });
