@@ -15,7 +15,8 @@
 //! hop to a sleeping worker 500 more than a bare eventfd and `epoll_wait` (12,000 to 17,000).
 //!
 //! A full edge refuses the message and gives it back ([`Refused`]); the sender hears when there
-//! is room ([`Endpoint::poll_room`]). Requests find their replies through [`Requests`].
+//! is room ([`Endpoint::poll_room`]). Requests find their replies through [`Requests`]. What is
+//! published to all through an atomic pointer, and whether everyone has taken it, is [`Adoption`]'s.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -35,6 +36,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adoption;
 #[cfg(all(feature = "tokio", not(loom)))]
 mod async_doorbell;
 mod counter;
@@ -51,6 +53,7 @@ mod sync;
 #[cfg(all(test, loom))]
 mod models;
 
+pub use adoption::{Adoption, Standing, Wanted};
 #[cfg(all(feature = "tokio", not(loom)))]
 pub use async_doorbell::AsyncDoorbell;
 pub use endpoint::Endpoint;

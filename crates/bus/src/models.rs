@@ -7,9 +7,9 @@
 use loom::{model::Builder, thread};
 
 use crate::{
-    Endpoint, MeshConfig, Refused, mesh,
+    Adoption, Endpoint, MeshConfig, Refused, mesh,
     ring::{Consumer, Producer, Ring},
-    sync::Arc,
+    sync::{Arc, AtomicU64, Ordering},
 };
 
 /// Explores every execution with at most this many preemptions, which is where bugs of this kind
@@ -356,5 +356,48 @@ fn a_message_to_one_who_leaves_is_refused_or_dropped_once() {
         a.flush();
         assert!(matches!(a.send(1, Box::new(3)), Err(Refused::Closed { .. })));
         assert_eq!(a.stats().filter(|edge| edge.wakes_sent > 0).count(), 0);
+    });
+}
+
+/// A publisher that was told, and a follower that falls asleep, wakes and acts meanwhile: it never
+/// acts on what is older than what the publisher was told everyone runs.
+#[test]
+fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
+    explore(|| {
+        let adoption = Arc::new(Adoption::new(1));
+        let value = Arc::new(AtomicU64::new(0));
+        let told = Arc::new(AtomicU64::new(0));
+        let follower = {
+            let (adoption, value, told) =
+                (Arc::clone(&adoption), Arc::clone(&value), Arc::clone(&told));
+            thread::spawn(move || {
+                let mut mine = 0;
+                let take = |mine: &mut u64| {
+                    let newest = value.load(Ordering::Acquire);
+                    if newest != *mine {
+                        *mine = newest;
+                        adoption.adopted(0, newest);
+                    }
+                };
+                for _ in 0..2 {
+                    adoption.woke(0, mine);
+                    take(&mut mine);
+                    assert!(told.load(Ordering::Relaxed) <= mine);
+                    if adoption.sleeps(0, mine).is_err() {
+                        take(&mut mine);
+                        assert!(told.load(Ordering::Relaxed) <= mine);
+                        // Wanted, and what is wanted is there: nothing else keeps it awake.
+                        assert!(adoption.sleeps(0, mine).is_ok());
+                    }
+                }
+            })
+        };
+        value.store(1, Ordering::Release);
+        adoption.published();
+        if adoption.want(0, 1).is_at(1) {
+            told.store(1, Ordering::Relaxed);
+        }
+        follower.join().unwrap();
+        assert!(adoption.standing(0).is_at(1));
     });
 }

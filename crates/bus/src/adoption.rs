@@ -1,0 +1,247 @@
+//! Who runs which generation of something that is published to all: sleepers need not be woken for it.
+//!
+//! A publisher stores a new value where everyone can load it (an atomic pointer), numbers it with a
+//! *generation*, and wants to know when nobody acts on an older one any more. A thread that sleeps
+//! acts on nothing, and the first thing it does on waking is to load the newest value: it counts as
+//! having adopted whatever is published while it sleeps, and is not woken for it. So only threads
+//! that are awake are waited for, and they switch at the boundary of their loop.
+//!
+//! # Why nobody acts on an old value after the publisher was told
+//!
+//! Two threads, two places, and between the two accesses of each a `SeqCst` fence:
+//!
+//! ```text
+//! publisher                          follower
+//!   value := new                       word := awake
+//!   fence                              fence
+//!   read word                          read value
+//! ```
+//!
+//! One of the fences comes first in their total order. If it is the publisher's, the follower reads
+//! the new value. If it is the follower's, the publisher reads `awake` and waits for the follower's
+//! word to name the new generation. There is no third case, so a publisher that reads *asleep* knows
+//! that the follower will read the new value before it does anything. And whatever the follower did
+//! before it said *asleep*, or named the new generation, happened before the publisher read so: the
+//! word is written with `Release` and read with `Acquire`. `models.rs` has loom explore it.
+
+use crate::sync::{AtomicU64, Ordering, Padded, fence};
+
+const ASLEEP: u64 = 1;
+/// The publisher waits for this word to change, and wants to be told.
+const WANTED: u64 = 2;
+const SHIFT: u32 = 2;
+
+/// A word for each follower. One publisher at a time.
+#[derive(Debug)]
+pub struct Adoption {
+    words: Box<[Padded<AtomicU64>]>,
+}
+
+/// Where a follower stands, as its publisher sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The generation it ran last.
+    pub generation: u64,
+    /// It sleeps, and loads the newest value before it does anything else.
+    pub asleep: bool,
+}
+
+impl Standing {
+    /// Whether nothing older than `generation` is acted on.
+    pub fn is_at(self, generation: u64) -> bool {
+        self.asleep || self.generation >= generation
+    }
+}
+
+/// A follower must not sleep, for the publisher waits to hear from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted;
+
+impl Adoption {
+    /// Words for `followers` threads, all of them asleep at generation 0: a thread that does not run
+    /// yet acts on nothing, and calls [`woke`](Adoption::woke) first.
+    pub fn new(followers: usize) -> Adoption {
+        Adoption { words: (0..followers).map(|_| Padded(AtomicU64::new(ASLEEP))).collect() }
+    }
+
+    /// How many followers there are.
+    pub fn followers(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The follower is awake again, still at `generation`. It loads the newest value next, before it
+    /// acts on anything.
+    ///
+    /// # Panics
+    /// If there is no such follower.
+    pub fn woke(&self, follower: usize, generation: u64) {
+        let word = &self.words[follower];
+        // A publisher asks nobody it sees asleep, so the mark can only have been left for a life of
+        // this follower that ended awake: the next one answers it.
+        if word.swap(generation << SHIFT, Ordering::AcqRel) & WANTED != 0 {
+            word.fetch_or(WANTED, Ordering::AcqRel);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// The follower acts on `generation` from now on. True when the publisher waits and is to be told.
+    ///
+    /// # Panics
+    /// If there is no such follower.
+    pub fn adopted(&self, follower: usize, generation: u64) -> bool {
+        self.words[follower].swap(generation << SHIFT, Ordering::AcqRel) & WANTED != 0
+    }
+
+    /// The follower is about to block and acts on nothing until it has called
+    /// [`woke`](Adoption::woke).
+    ///
+    /// # Errors
+    /// [`Wanted`] when the publisher waits for it: it stays awake, adopts and tells.
+    ///
+    /// # Panics
+    /// If there is no such follower.
+    pub fn sleeps(&self, follower: usize, generation: u64) -> Result<(), Wanted> {
+        let awake = generation << SHIFT;
+        // Not a plain store: the mark may come between a look and the store.
+        self.words[follower]
+            .compare_exchange(awake, awake | ASLEEP, Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+            .map_err(|_| Wanted)
+    }
+
+    /// For the publisher, between storing a value and looking at where followers stand.
+    pub fn published(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    /// Where a follower stands.
+    ///
+    /// # Panics
+    /// If there is no such follower.
+    pub fn standing(&self, follower: usize) -> Standing {
+        Standing::read(self.words[follower].load(Ordering::Acquire))
+    }
+
+    /// The same, and asks the follower to tell the publisher when it has adopted something, unless
+    /// it is at `generation` already.
+    ///
+    /// # Panics
+    /// If there is no such follower.
+    pub fn want(&self, follower: usize, generation: u64) -> Standing {
+        let word = &self.words[follower];
+        let mut seen = word.load(Ordering::Acquire);
+        while !Standing::read(seen).is_at(generation) {
+            match word.compare_exchange_weak(
+                seen,
+                seen | WANTED,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => break,
+                Err(now) => seen = now,
+            }
+        }
+        Standing::read(seen)
+    }
+}
+
+impl Standing {
+    fn read(word: u64) -> Standing {
+        Standing { generation: word >> SHIFT, asleep: word & ASLEEP != 0 }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64 as Plain, Ordering::Relaxed};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_not_started_is_at_every_generation() {
+        let adoption = Adoption::new(1);
+        assert!(adoption.standing(0).is_at(9));
+        adoption.woke(0, 0);
+        assert!(!adoption.standing(0).is_at(9));
+        assert!(!adoption.adopted(0, 9), "nobody asked to be told");
+        assert!(adoption.standing(0).is_at(9));
+    }
+
+    #[test]
+    fn who_is_wanted_stays_awake_and_tells_once() {
+        let adoption = Adoption::new(1);
+        adoption.woke(0, 1);
+        assert_eq!(adoption.want(0, 2), Standing { generation: 1, asleep: false });
+        assert_eq!(adoption.sleeps(0, 1), Err(Wanted));
+        assert!(adoption.adopted(0, 2));
+        assert!(!adoption.adopted(0, 2));
+        assert_eq!(adoption.sleeps(0, 2), Ok(()));
+        assert!(adoption.want(0, 3).asleep, "a sleeper is not asked");
+        adoption.woke(0, 2);
+        assert!(!adoption.adopted(0, 3));
+    }
+
+    /// The promise itself, on real threads: once the publisher was told, nobody acts on less.
+    #[test]
+    fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
+        const FOLLOWERS: usize = 3;
+        const PUBLICATIONS: u64 = 20_000;
+        let adoption = Arc::new(Adoption::new(FOLLOWERS));
+        let value = Arc::new(Plain::new(0));
+        // What the publisher has been told: nobody may act on less.
+        let told = Arc::new(Plain::new(0));
+        let over = Arc::new(AtomicBool::new(false));
+        let ready = Arc::new(std::sync::Barrier::new(FOLLOWERS + 1));
+        let followers: Vec<_> = (0..FOLLOWERS)
+            .map(|me| {
+                let (adoption, value) = (Arc::clone(&adoption), Arc::clone(&value));
+                let (told, over) = (Arc::clone(&told), Arc::clone(&over));
+                let ready = Arc::clone(&ready);
+                std::thread::spawn(move || {
+                    adoption.woke(me, 0);
+                    ready.wait();
+                    let mut turn = me as u64;
+                    let mut mine = 0;
+                    let mut slept = 0_u64;
+                    while !over.load(Relaxed) {
+                        turn = turn.wrapping_mul(6364136223846793005).wrapping_add(1);
+                        let newest = value.load(Ordering::Acquire);
+                        if newest != mine {
+                            mine = newest;
+                            adoption.adopted(me, mine);
+                        }
+                        if turn >> 62 != 0 && adoption.sleeps(me, mine).is_ok() {
+                            slept += 1;
+                            if turn >> 61 & 1 == 1 {
+                                std::thread::yield_now();
+                            }
+                            adoption.woke(me, mine);
+                            let newest = value.load(Ordering::Acquire);
+                            if newest != mine {
+                                mine = newest;
+                                adoption.adopted(me, mine);
+                            }
+                        }
+                        assert!(mine >= told.load(Ordering::SeqCst), "an old value is acted on");
+                    }
+                    slept
+                })
+            })
+            .collect();
+        ready.wait();
+        for generation in 1..=PUBLICATIONS {
+            value.store(generation, Ordering::Release);
+            adoption.published();
+            for follower in 0..FOLLOWERS {
+                while !adoption.want(follower, generation).is_at(generation) {
+                    std::thread::yield_now();
+                }
+            }
+            told.store(generation, Ordering::SeqCst);
+        }
+        over.store(true, Relaxed);
+        let slept: u64 = followers.into_iter().map(|thread| thread.join().unwrap()).sum();
+        assert!(slept > 0, "some of it was seen from sleep");
+    }
+}
