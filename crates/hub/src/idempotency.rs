@@ -30,6 +30,11 @@ impl Idempotency {
         Self { results: HashMap::default(), expiries: BinaryHeap::new(), max }
     }
 
+    /// Remembers as many from now on; too many leave when the next one comes.
+    pub(crate) fn set_max(&mut self, max: usize) {
+        self.max = max;
+    }
+
     pub(crate) fn find(&self, channel: &str, key: &str, now_ms: u64) -> Option<StreamPosition> {
         let remembered = self.results.get(joined(channel, key).as_str())?;
         (remembered.expires_ms > now_ms).then_some(remembered.position)

@@ -40,6 +40,10 @@ impl Transmit {
         }
     }
 
+    pub(crate) fn set_bytes_max(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 
-use crate::config::{ListenConfig, Role};
+use crate::config::{Limits, ListenConfig, Role};
 use crate::conn::{ConnId, Phase, Protocol};
 use crate::context::{Context, ListenerId, Profile};
 use crate::handler::{Admit, Handler};
@@ -125,6 +125,19 @@ impl<D: Default> Context<D> {
             found.paused = false;
             self.listeners.queue(listener.0);
         }
+    }
+
+    /// Has connections accepted from now on live by these limits. Those accepted before keep theirs.
+    ///
+    /// # Errors
+    ///
+    /// `QuotaExceeded` after 65,536 different limits on one loop; then nothing has changed.
+    pub fn update_listener(&mut self, listener: ListenerId, limits: &Limits) -> io::Result<()> {
+        let profile = self.profile(&Profile::from(limits))?;
+        if let Some(listener) = self.listeners.get_mut(listener.0) {
+            listener.profile = profile;
+        }
+        Ok(())
     }
 
     /// Closes a listener. Connections accepted from it stay.

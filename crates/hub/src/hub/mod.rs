@@ -169,6 +169,23 @@ impl Hub {
         }
     }
 
+    /// Takes other limits from now on. What is there stays, also beyond a limit that has been lowered;
+    /// identity, seeds and `requests_max` are those of [`Hub::new`].
+    pub fn set_limits(&mut self, limits: &HubConfig) {
+        self.config.sessions_max = limits.sessions_max.min(SESSIONS_MAX as u32);
+        self.config.subscriptions_per_session_max = limits.subscriptions_per_session_max;
+        self.config.channels_max = limits.channels_max;
+        self.config.channel_name_bytes_max = limits.channel_name_bytes_max;
+        self.config.request_timeout_ms = limits.request_timeout_ms;
+        self.config.pending_bytes_max = limits.pending_bytes_max;
+        self.config.history_bytes_max = limits.history_bytes_max;
+        self.config.history_meta_ttl_ms = limits.history_meta_ttl_ms.max(1);
+        self.config.transmit_bytes_max = limits.transmit_bytes_max;
+        self.transmit.set_bytes_max(limits.transmit_bytes_max);
+        self.config.idempotency_keys_max = limits.idempotency_keys_max;
+        self.idempotency.set_max(limits.idempotency_keys_max);
+    }
+
     /// The next outcome or demand. Call until `None` after each input.
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {

@@ -403,6 +403,19 @@ impl<D: Default> Context<D> {
         }
         self.begin_drain(conn);
     }
+
+    /// Answers an HTTP violation in the handler's own words, and closes. The status should be that of the
+    /// error. Does nothing on a connection that speaks something else, or has been answered.
+    pub fn refuse_violation(&mut self, conn: ConnId, response: &Response<'_>) {
+        let Some(record) = self.slab.get(conn) else { return };
+        if record.protocol == Protocol::HttpServer && record.phase == Phase::Open {
+            // If it does not fit, the peer is not reading.
+            let _ = self.append_dated(conn, response, |writer| {
+                writer.keep_alive(false, Version::Http11).body(response.body);
+            });
+        }
+        self.begin_drain(conn);
+    }
 }
 
 fn record_partial<D>(slab: &mut crate::slab::Slab<D>, conn: ConnId) -> Option<Box<PartialMessage>> {
