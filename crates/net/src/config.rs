@@ -61,6 +61,8 @@ pub enum Role {
     Tcp,
     /// HTTP/1.1, and what it is upgraded to. The listening side serves, the connecting side asks.
     Http,
+    /// Redis, RESP3; the connecting side alone.
+    Redis,
 }
 
 /// How long connections may take, and what they may cost. Shared by all connections of a listener.

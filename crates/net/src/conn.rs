@@ -62,6 +62,7 @@ pub(crate) enum Protocol {
     /// The answer has begun and is the caller's to write; what the peer still says is dropped.
     Stream,
     HttpClient,
+    RedisClient,
     /// A client's request for an upgrade is out; the answer is awaited.
     WebSocketHandshake,
     WebSocketServer,

@@ -71,6 +71,7 @@ impl<D: Default> Context<D> {
         let protocol = match config.role {
             Role::Tcp => Protocol::Tcp,
             Role::Http => Protocol::HttpClient,
+            Role::Redis => Protocol::RedisClient,
         };
         let conn = self.admit(socket.into(), protocol, profile, Phase::Connecting)?;
         let record = self.slab.at_mut(conn.index());

@@ -24,7 +24,8 @@ impl<D: Default> Context<D> {
                 self.http_client_eof(handler, conn);
                 self.drain_for_peer(conn);
             }
-            Protocol::Stream
+            Protocol::RedisClient
+            | Protocol::Stream
             | Protocol::WebSocketHandshake
             | Protocol::WebSocketServer
             | Protocol::WebSocketClient => self.finish(conn, CloseReason::Peer),

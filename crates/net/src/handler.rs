@@ -7,6 +7,7 @@ use crate::conn::ConnId;
 use crate::context::{Context, ListenerId, TimerId};
 use crate::error::CloseReason;
 use crate::http;
+use crate::redis;
 use crate::websocket;
 
 /// Whether a connection just accepted is to be kept.
@@ -38,6 +39,8 @@ pub enum ProtocolError {
     Http(http::Error),
     /// A WebSocket violation; carries the close code that says so.
     WebSocket(websocket::Error),
+    /// What a Redis server said is no RESP, or nobody had asked for it.
+    Redis(redis::Error),
     /// The answer to a client's WebSocket handshake was not one.
     Handshake(websocket::ClientHandshakeError),
 }
@@ -126,6 +129,13 @@ pub trait Handler: Sized {
 
     /// The next piece of a streamed answer. The last piece, which may be empty, is marked as such.
     fn on_body(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, bytes: &[u8], last: bool) {}
+
+    /// The reply to the oldest command outstanding on a connection to Redis.
+    fn on_reply(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, reply: &redis::Value<'_>) {}
+
+    /// What a Redis server says beside its replies: messages of channels, confirmations of subscriptions, and the
+    /// error by which it refuses one.
+    fn on_push(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, push: &redis::Value<'_>) {}
 
     /// A client's WebSocket handshake has succeeded, with the subprotocol the server chose: messages may be
     /// sent. (A server knows when it upgrades.)

@@ -25,7 +25,7 @@
 //! ```
 //!
 //! - Connections: [`Context::listen`], [`Context::connect`] (with [`Tls`] if wanted), [`Context::connect_unix`]; named by [`ConnId`], which goes stale.
-//! - Protocols: raw TCP, [`http`], [`websocket`], each for servers and clients.
+//! - Protocols: raw TCP, [`http`], [`websocket`], each for servers and clients; [`redis`] for clients.
 //! - Time: a deadline a connection ([`Context::set_deadline`]), timers ([`Context::run_after`],
 //!   [`Context::run_every`]), time-outs of the loop's own ([`Limits`]).
 //! - Threads: [`spawn_workers`], each with a loop and, if wanted, a descriptor table of its own; [`Remote`]
@@ -46,6 +46,7 @@ mod event_loop;
 mod handler;
 pub mod http;
 mod listener;
+pub mod redis;
 mod remote;
 mod signal;
 mod slab;

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use dunlin_wire::websocket::MessageAssembly;
 
 use crate::http::{Asked, PartialMessage};
+use crate::redis::Talk;
 use crate::tls::Session;
 use crate::websocket::{Contexts, Handshake};
 
@@ -69,6 +70,8 @@ pub(crate) struct Spill {
     pub(crate) assembly: Option<Box<MessageAssembly>>,
     /// Compression contexts taken over from message to message.
     pub(crate) contexts: Option<Box<Contexts>>,
+    /// Where a Redis client is in its conversation, for as long as the connection lives.
+    pub(crate) talk: Option<Box<Talk>>,
     /// The TLS session, for as long as the connection lives.
     pub(crate) tls: Option<Box<Session>>,
 }
@@ -82,6 +85,7 @@ impl Spill {
             && self.handshake.is_none()
             && self.assembly.is_none()
             && self.contexts.is_none()
+            && self.talk.is_none()
             && self.tls.is_none()
     }
 
@@ -119,6 +123,7 @@ impl Pool {
         spill.partial = None;
         spill.handshake = None;
         spill.contexts = None;
+        spill.talk = None;
         spill.tls = None;
         spill.asked.clear();
         if let Some(assembly) = spill.assembly.take() {

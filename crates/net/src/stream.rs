@@ -443,6 +443,7 @@ impl<D: Default> Context<D> {
                 Protocol::HttpServer => self.http_server_input(handler, conn, rest, carried),
                 Protocol::Stream => rest.len(),
                 Protocol::HttpClient => self.http_client_input(handler, conn, rest, carried),
+                Protocol::RedisClient => self.redis_input(handler, conn, rest),
                 Protocol::WebSocketHandshake => self.handshake_input(handler, conn, rest),
                 Protocol::WebSocketServer | Protocol::WebSocketClient => {
                     self.websocket_input(handler, conn, rest)

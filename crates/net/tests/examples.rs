@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
+#[path = "support/redis_server.rs"]
+mod redis_server;
 mod support;
 
 use std::io::{BufRead, BufReader, Lines};
@@ -120,6 +122,18 @@ fn clients_of_hello_http_and_websocket() {
         ["closed here", "closed here", "http: 200 hello, client", "websocket: hello, yourself"]
     );
     clients.ends();
+}
+
+#[test]
+fn redis() {
+    let server = redis_server::RedisServer::start();
+    let mut redis = Example::run("redis", &[&server.addr.to_string()]);
+    let mut lines: Vec<String> = (0..3).map(|_| redis.says()).collect();
+    // The message may come before the reply to its publisher, or behind it.
+    lines.sort();
+    assert_eq!(lines[0], "1: Integer(1)");
+    assert!(lines.contains(&"message: hello".to_owned()), "{lines:?}");
+    redis.ends();
 }
 
 #[test]

@@ -104,6 +104,18 @@ fn main() -> std::io::Result<()> {
         event_loop.turn(&mut generator, Some(Duration::from_millis(100)))?;
     }
     let per_second = generator.answered as f64 / generator.start.elapsed().as_secs_f64();
-    println!("{per_second:.0} answers/s over {connections} connections, {depth} in flight on each");
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let per_cpu_second = generator.answered as f64 / (cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9);
+    println!(
+        "{per_second:.0} answers/s, {per_cpu_second:.0} per second of CPU, over {connections} connections with {depth} \
+         in flight on each"
+    );
+    let stats = event_loop.context().stats();
+    println!(
+        "{:.1} answers a read, {:.2} reads a turn, {:.2} writes a read",
+        generator.answered as f64 / stats.reads as f64,
+        stats.reads as f64 / stats.turns as f64,
+        stats.writes as f64 / stats.reads as f64
+    );
     Ok(())
 }

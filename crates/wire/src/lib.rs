@@ -8,6 +8,7 @@
 //! - [`http2`]: frames, header compression and a client's connection (RFC 9113, RFC 7541).
 //! - [`websocket`]: handshake, frames, message assembly and permessage-deflate (RFC 6455, RFC 7692).
 //! - [`sse`]: server-sent events (WHATWG HTML §9.2).
+//! - [`resp`]: values and commands of Redis, RESP2 and RESP3.
 //!
 //! What a peer can cause is an error value that knows the protocol's own answer to it: the status
 //! code of an HTTP response, or the close code of a WebSocket.
@@ -16,6 +17,7 @@
 
 pub mod http1;
 pub mod http2;
+pub mod resp;
 pub mod sse;
 mod token;
 pub mod websocket;

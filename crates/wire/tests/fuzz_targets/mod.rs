@@ -5,6 +5,7 @@
 
 mod http1;
 mod http2;
+mod resp;
 mod sse;
 mod websocket;
 
@@ -26,6 +27,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("websocket_extensions", websocket::extensions),
     ("websocket_inflate", websocket::inflate),
     ("websocket_deflate", websocket::deflate),
+    ("resp_values", resp::values),
     ("sse_decoder", sse::decoder),
     ("sse_event", sse::event),
 ];

@@ -1,0 +1,273 @@
+//! The Redis client against a real Redis: pipelined, subscribed, and back again after it went away.
+
+#![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
+
+#[path = "support/redis_server.rs"]
+mod redis_server;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use dunlin_net::redis::{Client, ClientConfig, Error, Full, Value};
+use dunlin_net::{
+    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, ProtocolError,
+    Role, TimerId,
+};
+use redis_server::RedisServer;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Writes down what it is told.
+struct Notes {
+    client: Client,
+    replies: Vec<(u64, String)>,
+    messages: Vec<String>,
+    closes: usize,
+}
+
+impl Handler for Notes {
+    type Data = ();
+
+    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.client.handle_open(cx, conn);
+    }
+
+    fn on_reply(&mut self, cx: &mut Context<()>, conn: ConnId, reply: &Value<'_>) {
+        if let Some(token) = self.client.handle_reply(cx, conn, reply) {
+            self.replies.push((token, format!("{reply:?}")));
+        }
+    }
+
+    fn on_push(&mut self, _: &mut Context<()>, conn: ConnId, push: &Value<'_>) {
+        if let Some(message) = self.client.handle_push(conn, push) {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let pattern = message.pattern.map_or(String::new(), |p| format!("{} ", text(p)));
+            self.messages.push(format!(
+                "{pattern}{} {}",
+                text(message.channel),
+                text(message.payload)
+            ));
+        }
+    }
+
+    fn on_close(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), _: CloseReason) {
+        self.closes += 1;
+        self.client.handle_close(cx, conn);
+    }
+
+    fn on_connect_failed(
+        &mut self,
+        cx: &mut Context<()>,
+        conn: ConnId,
+        (): (),
+        error: &std::io::Error,
+    ) {
+        self.client.handle_connect_failed(cx, conn, error);
+    }
+
+    fn on_timer(&mut self, cx: &mut Context<()>, timer: TimerId, _: u64) {
+        self.client.handle_timer(cx, timer);
+    }
+}
+
+struct Stage {
+    event_loop: EventLoop<Notes>,
+    notes: Notes,
+}
+
+fn stage(config: ClientConfig) -> Stage {
+    let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
+    let mut client = Client::new(ClientConfig { retry_ms_min: 1, retry_ms_max: 50, ..config });
+    client.connect(event_loop.context());
+    let notes = Notes { client, replies: Vec::new(), messages: Vec::new(), closes: 0 };
+    Stage { event_loop, notes }
+}
+
+impl Stage {
+    fn until(&mut self, so: impl Fn(&Notes) -> bool) {
+        let began = Instant::now();
+        while !so(&self.notes) {
+            assert!(began.elapsed() < PATIENCE, "it did not come about");
+            self.event_loop.turn(&mut self.notes, Some(Duration::from_millis(100))).unwrap();
+        }
+    }
+
+    fn command(&mut self, token: u64, arguments: &[&str]) -> Result<(), Full> {
+        let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
+        self.notes.client.command(self.event_loop.context(), token, &arguments)
+    }
+}
+
+#[test]
+fn replies_come_in_the_order_of_the_commands() {
+    let server = RedisServer::start();
+    let mut stage = stage(ClientConfig::new(server.addr));
+    for token in 1..=10_000 {
+        stage.command(token, &["INCR", "counter"]).unwrap();
+    }
+    stage.command(10_001, &["HSET", "h", "a", "1"]).unwrap();
+    stage.command(10_002, &["HGETALL", "h"]).unwrap();
+    stage.command(10_003, &["NOSUCH"]).unwrap();
+    stage.until(|notes| notes.replies.len() == 10_003);
+    for (token, reply) in &stage.notes.replies[..10_000] {
+        assert_eq!(reply, &format!("Integer({token})"));
+    }
+    assert!(
+        stage.notes.replies[10_001].1.starts_with("Map([(Bulk("),
+        "{:?}",
+        stage.notes.replies[10_001]
+    );
+    assert!(stage.notes.replies[10_002].1.starts_with("Error(\"ERR unknown command"));
+}
+
+#[test]
+fn messages_come_beside_replies() {
+    let server = RedisServer::start();
+    let mut stage = stage(ClientConfig::new(server.addr));
+    stage.until(|notes| notes.client.is_ready());
+    let Stage { event_loop, notes } = &mut stage;
+    notes.client.subscribe(event_loop.context(), b"news");
+    notes.client.subscribe_pattern(event_loop.context(), b"s*");
+    for (token, channel) in [(1, "news"), (2, "sport"), (3, "none")] {
+        stage.command(token, &["PUBLISH", channel, "x"]).unwrap();
+    }
+    stage.until(|notes| notes.replies.len() == 3 && notes.messages.len() == 2);
+    assert_eq!(stage.notes.messages, ["news x", "s* sport x"]);
+    let replies: Vec<&str> = stage.notes.replies.iter().map(|(_, reply)| reply.as_str()).collect();
+    assert_eq!(replies, ["Integer(1)", "Integer(1)", "Integer(0)"]);
+
+    let Stage { event_loop, notes } = &mut stage;
+    notes.client.unsubscribe(event_loop.context(), b"news");
+    stage.command(4, &["PUBLISH", "news", "unheard"]).unwrap();
+    stage.until(|notes| notes.replies.len() == 4);
+    assert_eq!(stage.notes.replies[3].1, "Integer(0)");
+}
+
+#[test]
+fn a_server_that_comes_back_finds_its_subscribers_and_what_waited() {
+    let server = RedisServer::start();
+    let addr = server.addr;
+    let mut stage = stage(ClientConfig { queue_bytes_max: 1000, ..ClientConfig::new(addr) });
+    stage.until(|notes| notes.client.is_ready());
+    let Stage { event_loop, notes } = &mut stage;
+    notes.client.subscribe(event_loop.context(), b"news");
+    stage.command(1, &["PING"]).unwrap();
+    stage.until(|notes| notes.replies.len() == 1);
+
+    // A command is out when the server dies: what became of it nobody knows.
+    stage.command(2, &["BLPOP", "nothing", "0"]).unwrap();
+    stage.event_loop.turn(&mut stage.notes, Some(Duration::ZERO)).unwrap();
+    drop(server);
+    stage.until(|notes| notes.closes > 0);
+    assert_eq!(stage.notes.client.poll_lost(), Some(2));
+    assert_eq!(stage.notes.client.poll_lost(), None);
+
+    let mut taken = 0;
+    while stage.command(100 + taken, &["PUBLISH", "news", "again"]).is_ok() {
+        taken += 1;
+        assert!(taken < 100, "the queue is bounded");
+    }
+    let _server = RedisServer::start_at(addr).expect("the port is still free");
+    stage.until(|notes| notes.replies.len() as u64 == 1 + taken);
+    stage.until(|notes| notes.messages.len() as u64 == taken);
+    assert_eq!(stage.notes.replies[1], (100, "Integer(1)".to_owned()));
+}
+
+#[test]
+fn a_wrong_password_is_told() {
+    let server = RedisServer::start();
+    let auth = Some(("nobody".to_owned(), "wrong".to_owned()));
+    let mut stage = stage(ClientConfig { auth, ..ClientConfig::new(server.addr) });
+    stage.until(|notes| notes.client.refusal().is_some());
+    assert!(stage.notes.client.refusal().unwrap().starts_with("WRONGPASS"));
+    assert!(!stage.notes.client.is_ready());
+}
+
+/// A handler of bare connections, without the client that keeps itself connected.
+#[derive(Default)]
+struct Bare(Vec<String>);
+
+impl Handler for Bare {
+    type Data = ();
+
+    fn on_reply(&mut self, _: &mut Context<()>, _: ConnId, reply: &Value<'_>) {
+        self.0.push(format!("reply {reply:?}"));
+    }
+
+    fn on_push(&mut self, _: &mut Context<()>, _: ConnId, push: &Value<'_>) {
+        self.0.push(format!("push {push:?}"));
+    }
+
+    fn on_protocol_error(&mut self, cx: &mut Context<()>, conn: ConnId, error: &ProtocolError) {
+        self.0.push(format!("{error:?}"));
+        cx.abort(conn);
+    }
+
+    fn on_close(&mut self, cx: &mut Context<()>, _: ConnId, (): (), _: CloseReason) {
+        cx.stop();
+    }
+}
+
+/// A server that says these bytes to one client, once it has heard something.
+fn says(bytes: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 1000]);
+        for piece in bytes.chunks(3) {
+            stream.write_all(piece).unwrap();
+        }
+        let _ = stream.read(&mut [0; 1000]);
+    });
+    addr
+}
+
+#[test]
+fn what_is_no_redis_is_told_apart() {
+    for (said, told) in [
+        (
+            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+            vec![format!("{:?}", ProtocolError::Redis(Error::Type))],
+        ),
+        // One reply too many.
+        (
+            b"+OK\r\n+OK\r\n",
+            vec![
+                "reply Simple(\"OK\")".to_owned(),
+                format!("{:?}", ProtocolError::Redis(Error::Type)),
+            ],
+        ),
+    ] {
+        let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
+        let cx = event_loop.context();
+        let config = ConnectConfig { role: Role::Redis, ..ConnectConfig::tcp() };
+        let conn = cx.connect(says(said), &config).unwrap();
+        cx.command(conn, &[b"PING"]).unwrap();
+        assert_eq!(cx.commands_outstanding(conn), 1);
+        let mut bare = Bare::default();
+        event_loop.run(&mut bare).unwrap();
+        assert_eq!(bare.0, told);
+    }
+}
+
+#[test]
+fn a_subscription_refused_takes_no_reply_from_a_command() {
+    let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
+    let cx = event_loop.context();
+    let config = ConnectConfig { role: Role::Redis, ..ConnectConfig::tcp() };
+    let addr = says(b"+a\r\n-NOPERM no\r\n>3\r\n+subscribe\r\n+c\r\n:1\r\n+b\r\n?");
+    let conn = cx.connect(addr, &config).unwrap();
+    cx.command(conn, &[b"GET", b"a"]).unwrap();
+    cx.command(conn, &[b"SUBSCRIBE", b"x", b"y"]).unwrap();
+    cx.command(conn, &[b"subscribe", b"c"]).unwrap();
+    cx.command(conn, &[b"GET", b"b"]).unwrap();
+    assert!(cx.command(conn, &[b"UNSUBSCRIBE"]).is_err(), "it would have any number of answers");
+    let mut bare = Bare::default();
+    event_loop.run(&mut bare).unwrap();
+    assert_eq!(bare.0[0], "reply Simple(\"a\")");
+    assert_eq!(bare.0[1], "push Error(\"NOPERM no\")");
+    assert!(bare.0[2].starts_with("push Push([Simple(\"subscribe\")"));
+    assert_eq!(bare.0[3], "reply Simple(\"b\")");
+}
