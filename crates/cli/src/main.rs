@@ -1,6 +1,7 @@
-//! dunlin: serve, bench, config, token, check.
+//! dunlin: serve, bench, apns, config, token, check.
 #![forbid(unsafe_code)]
 
+mod apns;
 mod check;
 mod config;
 mod serve;
@@ -34,6 +35,9 @@ enum Command {
     /// Measure a push server: connections, fan-out, latency, the bus between workers
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Box<dunlin_bench::Command>),
+    /// Apple's push service: a simulator to test senders against
+    #[command(subcommand, arg_required_else_help = true)]
+    Apns(apns::Command),
     /// Print or check a configuration
     #[command(subcommand, arg_required_else_help = true)]
     Config(config::Command),
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
             Ok(status) => return status.into(),
             Err(error) => Err(error.into()),
         },
+        Command::Apns(apns) => apns.run(),
         Command::Config(config) => config.run(),
         Command::Token(token) => token.run(),
         Command::Check(check) => match check.run() {

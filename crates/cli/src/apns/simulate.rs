@@ -1,0 +1,219 @@
+//! `dunlin apns simulate`.
+
+use std::fmt::Write;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum, ValueHint};
+use dunlin_simulate::Authority;
+use dunlin_simulate::apns::{
+    Behaviour, Config, Environment, ProviderKey, Rule, Simulator, WindowReturn,
+};
+
+use crate::style::{BOLD, DIM, LINK, WARN, paint};
+use crate::{Refusal, style};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "All moods, and what the control port takes: docs/operating/apns-simulator.md"
+)]
+pub(crate) struct Simulate {
+    /// Where pushes are taken
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2197")]
+    listen: SocketAddr,
+    /// Where ledger, counts and moods are served over HTTP/1.1
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2198")]
+    control: SocketAddr,
+    /// The certificate for clients to trust; it and its key beside it are made if they are not there
+    #[arg(long, value_name = "FILE", default_value = "apns-simulator-ca.pem", value_hint = ValueHint::FilePath)]
+    ca: PathBuf,
+    /// Plain HTTP/2 with prior knowledge instead of TLS, for measurements
+    #[arg(long, conflicts_with = "ca")]
+    plain: bool,
+    /// Play api.push.apple.com instead of the sandbox
+    #[arg(long)]
+    production: bool,
+    /// Take only provider tokens of this key, and check their signature; may be given again
+    #[arg(long = "key", value_name = "KEY_ID:TEAM_ID:FILE", value_parser = key)]
+    keys: Vec<ProviderKey>,
+    /// How device tokens are judged: a JSON file with an array of rules
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    rules: Option<PathBuf>,
+    /// How it behaves: a JSON file with the fields that differ from the default
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    behaviour: Option<PathBuf>,
+    /// Entries the ledger keeps; a million take about 120 MB
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    ledger_max: usize,
+    /// Round trip time of the path, milliseconds
+    #[arg(long, value_name = "MS")]
+    rtt: Option<u64>,
+    /// Share of the path's segments that are lost, from 0 to 1
+    #[arg(long, value_name = "SHARE")]
+    loss: Option<f64>,
+    /// Streams granted once the first push is accepted
+    #[arg(long, value_name = "N")]
+    streams: Option<u32>,
+    /// Streams granted before that
+    #[arg(long, value_name = "N")]
+    streams_first: Option<u32>,
+    /// Bytes of a connection's receive window
+    #[arg(long, value_name = "BYTES")]
+    window: Option<u32>,
+    /// When windows are given back
+    #[arg(long, value_name = "WHEN")]
+    window_return: Option<Return>,
+    /// Milliseconds between a push and its answer, beside the path
+    #[arg(long, value_name = "MS")]
+    answer_delay: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Return {
+    /// With each read
+    Eager,
+    /// Once half of it is used
+    Half,
+    /// Never
+    Never,
+}
+
+impl Simulate {
+    pub(crate) fn run(self) -> Result<(), Refusal> {
+        let behaviour = self.behaviour()?;
+        let rules = match &self.rules {
+            Some(file) => serde_json::from_str(&read(file)?)
+                .map_err(|error| format!("{}: {error}", file.display()))?,
+            None => Rule::defaults(),
+        };
+        let authority = if self.plain { None } else { Some(Authority::at(&self.ca)?) };
+        let checked = !self.keys.is_empty();
+        let simulator = Simulator::start(Config {
+            listen: self.listen,
+            control: Some(self.control),
+            tls: !self.plain,
+            authority,
+            environment: if self.production {
+                Environment::Production
+            } else {
+                Environment::Sandbox
+            },
+            keys: self.keys.clone(),
+            rules,
+            ledger_max: self.ledger_max,
+            behaviour,
+            ..Config::default()
+        })?;
+        style::print(&self.banner(&simulator, checked))?;
+        simulator.wait();
+        Ok(())
+    }
+
+    fn behaviour(&self) -> Result<Behaviour, Refusal> {
+        let mut behaviour = Behaviour::default();
+        if let Some(file) = &self.behaviour {
+            let patched = behaviour.patched(&read(file)?);
+            behaviour = patched.map_err(|fault| format!("{}: {fault}", file.display()))?;
+        }
+        behaviour.rtt_ms = self.rtt.unwrap_or(behaviour.rtt_ms);
+        behaviour.loss = self.loss.unwrap_or(behaviour.loss);
+        behaviour.streams_max = self.streams.unwrap_or(behaviour.streams_max);
+        behaviour.streams_first = self.streams_first.unwrap_or(behaviour.streams_first);
+        behaviour.connection_window = self.window.unwrap_or(behaviour.connection_window);
+        behaviour.answer_delay_ms = self.answer_delay.unwrap_or(behaviour.answer_delay_ms);
+        behaviour.window_return = match self.window_return {
+            Some(Return::Eager) => WindowReturn::Eager,
+            Some(Return::Half) => WindowReturn::Half,
+            Some(Return::Never) => WindowReturn::Never,
+            None => behaviour.window_return,
+        };
+        behaviour.validate()?;
+        Ok(behaviour)
+    }
+
+    /// Where to push, whom to trust, and a first push to copy.
+    fn banner(&self, simulator: &Simulator, checked: bool) -> String {
+        let (scheme, trust) = if self.plain {
+            ("http", "--http2-prior-knowledge".to_owned())
+        } else {
+            ("https", format!("--http2 --cacert {}", self.ca.display()))
+        };
+        let push = format!("{scheme}://{}", simulator.addr());
+        let control =
+            simulator.control_addr().map_or(String::new(), |addr| format!("http://{addr}"));
+        let place =
+            if self.production { "api.push.apple.com" } else { "api.sandbox.push.apple.com" };
+        let mut out = format!("{} as {place}\n\n", paint(BOLD, "Dunlin's APNs simulator"));
+        let mut row = |name: &str, link: &str, what: &str| {
+            let _ = writeln!(
+                out,
+                "  {name:<9}{}  {}",
+                paint(LINK, format_args!("{link:<28}")),
+                paint(DIM, what)
+            );
+        };
+        row("push to", &push, "POST /3/device/TOKEN");
+        if !self.plain {
+            row("trust", &self.ca.display().to_string(), "the same the next time");
+        }
+        row("control", &control, "/ledger, /counts, /behaviour, /order");
+        if !checked {
+            let _ = write!(
+                out,
+                "\n  {} Any well-formed provider token is taken. To have signatures checked:\n  \
+                 --key KEY_ID:TEAM_ID:AuthKey_KEY_ID.p8\n",
+                paint(WARN, "NO KEY GIVEN."),
+            );
+        }
+        let _ = write!(
+            out,
+            "\n  {}\n  curl {trust} -d '{{\"aps\": {{\"alert\": \"hello\"}}}}' \\\n    \
+             -H 'apns-topic: com.example.app' -H \"authorization: bearer $JWT\" \\\n    \
+             {push}/3/device/00fc13adff785122b4ad28809a3420982341241421348097878e577c991de8f0\n\n",
+            paint(DIM, "# a push:"),
+        );
+        out
+    }
+}
+
+fn read(file: &Path) -> Result<String, Refusal> {
+    fs::read_to_string(file)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()).into())
+}
+
+/// `KEY_ID:TEAM_ID:FILE`.
+fn key(text: &str) -> Result<ProviderKey, String> {
+    let mut parts = text.splitn(3, ':');
+    let (Some(key_id), Some(team_id), Some(file)) = (parts.next(), parts.next(), parts.next())
+    else {
+        return Err(
+            "write KEY_ID:TEAM_ID:FILE, as in ABC123DEFG:DEF123GHIJ:AuthKey_ABC123DEFG.p8".into()
+        );
+    };
+    for (id, what) in [(key_id, "key id"), (team_id, "team id")] {
+        if id.len() != 10 || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return Err(format!("a {what} has ten letters and digits, {id:?} has not"));
+        }
+    }
+    let pem = fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"))?;
+    Ok(ProviderKey {
+        key_id: key_id.to_owned(),
+        team_id: team_id.to_owned(),
+        pem,
+        environment: None,
+        topics: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_named_with_its_team_and_its_file() {
+        assert!(key("ABC123DEFG").unwrap_err().contains("KEY_ID:TEAM_ID:FILE"));
+        assert!(key("ABC:DEF123GHIJ:x").unwrap_err().contains("ten letters"));
+        assert!(key("ABC123DEFG:DEF123GHIJ:no/such/file").unwrap_err().contains("no/such/file"));
+    }
+}

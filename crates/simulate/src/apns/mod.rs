@@ -1,0 +1,30 @@
+//! Apple's provider API as documented ("Sending notification requests to APNs" and the pages around it), and its moods.
+
+mod account;
+mod behaviour;
+mod config;
+mod ledger;
+mod provider_token;
+mod push_type;
+mod reason;
+mod request;
+mod service;
+mod verdict;
+mod world;
+
+pub use behaviour::{
+    Behaviour, BehaviourFault, FlipStreams, GoAway, Order, SlowDown, Unavailable, WindowReturn,
+};
+pub use config::{Config, Environment};
+pub use ledger::{Answer, Entry};
+pub use provider_token::ProviderKey;
+pub use reason::Reason;
+pub use verdict::Rule;
+pub use world::Counts;
+
+pub use crate::serve::Simulator;
+
+pub(crate) use account::Certificate;
+pub(crate) use provider_token::Keyring;
+pub(crate) use service::{Effect, Fate, Reply, Service};
+pub(crate) use world::{Shared, World};

@@ -1,0 +1,143 @@
+//! Provider tokens: JWTs signed with ES256 by a key of the developer account ("Establishing a token-based connection to
+//! APNs").
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use p256::ecdsa::signature::Verifier;
+use p256::ecdsa::{Signature, VerifyingKey};
+use p256::pkcs8::{DecodePrivateKey, DecodePublicKey};
+use serde::Deserialize;
+
+use super::{Environment, Reason};
+use crate::StartError;
+
+/// A token is taken for an hour after it was issued.
+const AGE_MAX_S: u64 = 3_600;
+/// Clocks may differ by so much before a token is from the future.
+const SKEW_MAX_S: u64 = 600;
+/// Bytes of a token; a longer one is none.
+const TOKEN_BYTES_MAX: usize = 4_096;
+
+/// A key whose provider tokens are taken.
+#[derive(Clone, Debug)]
+pub struct ProviderKey {
+    /// The key's id, ten characters (`kid` of the token).
+    pub key_id: String,
+    /// The team's id, ten characters (`iss` of the token).
+    pub team_id: String,
+    /// The public key, or the `.p8` file as Apple hands it out, in PEM.
+    pub pem: String,
+    /// The only environment it is for; `None`: both.
+    pub environment: Option<Environment>,
+    /// The only topics it may push to, as bundle ids; with none, all.
+    pub topics: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Keyring {
+    keys: Vec<(ProviderKey, VerifyingKey)>,
+    environment: Environment,
+}
+
+/// What a token says, once it has been found good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claims {
+    pub(crate) key_id: String,
+    pub(crate) team_id: String,
+    pub(crate) issued_at_s: u64,
+    /// Topics the key is bound to; empty: all.
+    pub(crate) topics: Vec<String>,
+}
+
+impl Claims {
+    pub(crate) fn is_expired(&self, now_s: u64) -> bool {
+        now_s > self.issued_at_s.saturating_add(AGE_MAX_S)
+    }
+
+    /// Whether the key may push to this topic, be it the bundle id itself or one of its suffixed topics.
+    pub(crate) fn allows(&self, topic: &str) -> bool {
+        let is_of = |bundle: &String| {
+            topic
+                .strip_prefix(bundle.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.topics.is_empty() || self.topics.iter().any(is_of)
+    }
+}
+
+impl Keyring {
+    pub(crate) fn new(
+        keys: Vec<ProviderKey>,
+        environment: Environment,
+    ) -> Result<Keyring, StartError> {
+        let keys = keys.into_iter().map(|key| {
+            let public = VerifyingKey::from_public_key_pem(&key.pem).or_else(|_| {
+                let secret = p256::ecdsa::SigningKey::from_pkcs8_pem(&key.pem)?;
+                Ok::<_, p256::pkcs8::Error>(*secret.verifying_key())
+            });
+            let public = public.map_err(|_| {
+                StartError::new(format!(
+                    "key {}: this is no PEM of a P-256 key; give the .p8 file, or the public key made from it with \
+                     `openssl ec -in KEY.p8 -pubout`",
+                    key.key_id
+                ))
+            })?;
+            Ok((key, public))
+        });
+        Ok(Keyring { keys: keys.collect::<Result<_, StartError>>()?, environment })
+    }
+
+    /// Judges a token, whose age too.
+    pub(crate) fn verify(&self, token: &[u8], now_s: u64) -> Result<Claims, Reason> {
+        let claims = self.read(token)?;
+        if claims.issued_at_s > now_s.saturating_add(SKEW_MAX_S) {
+            return Err(Reason::InvalidProviderToken);
+        }
+        if claims.is_expired(now_s) {
+            return Err(Reason::ExpiredProviderToken);
+        }
+        Ok(claims)
+    }
+
+    fn read(&self, token: &[u8]) -> Result<Claims, Reason> {
+        #[derive(Deserialize)]
+        struct Header {
+            alg: String,
+            kid: String,
+        }
+        #[derive(Deserialize)]
+        struct Body {
+            iss: String,
+            iat: u64,
+        }
+        let invalid = Reason::InvalidProviderToken;
+        let token = std::str::from_utf8(token).map_err(|_| invalid)?;
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(invalid);
+        }
+        let (signed, signature) = token.rsplit_once('.').ok_or(invalid)?;
+        let (header, body) = signed.split_once('.').ok_or(invalid)?;
+        let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid);
+        let header: Header = serde_json::from_slice(&decode(header)?).map_err(|_| invalid)?;
+        let body: Body = serde_json::from_slice(&decode(body)?).map_err(|_| invalid)?;
+        let signature = Signature::from_slice(&decode(signature)?).map_err(|_| invalid)?;
+        let is_id =
+            |id: &str| id.len() == 10 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if header.alg != "ES256" || !is_id(&header.kid) || !is_id(&body.iss) {
+            return Err(invalid);
+        }
+        let mut topics = Vec::new();
+        if !self.keys.is_empty() {
+            let known = self.keys.iter().find(|(key, _)| key.key_id == header.kid);
+            let (key, public) = known.ok_or(invalid)?;
+            if key.team_id != body.iss || public.verify(signed.as_bytes(), &signature).is_err() {
+                return Err(invalid);
+            }
+            if key.environment.is_some_and(|environment| environment != self.environment) {
+                return Err(Reason::BadEnvironmentKeyIdInToken);
+            }
+            topics.clone_from(&key.topics);
+        }
+        Ok(Claims { key_id: header.kid, team_id: body.iss, issued_at_s: body.iat, topics })
+    }
+}

@@ -1,0 +1,311 @@
+//! The provider API on one connection: requests in, answers and what else happens out.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::account::{Account, Certificate};
+use super::ledger::{Answer, Line, uuid_text};
+use super::request::{Fields, Target, has_unique_id};
+use super::verdict::Refused;
+use super::world::Now;
+use super::{Behaviour, Reason, Shared, World};
+use crate::http2::Request;
+
+const REFUSED_STREAM: u32 = 7;
+
+/// The provider API as one connection sees it.
+#[derive(Debug)]
+pub(crate) struct Service {
+    shared: Arc<Shared>,
+    behaviour: Arc<Behaviour>,
+    connection: u32,
+    account: Account,
+    /// Pushes of this connection: complete, accepted, refused for their device token.
+    received: u64,
+    accepted: u64,
+    bad_tokens: u64,
+    /// Accepted pushes until the stream limit is raised again.
+    slowed: u64,
+    flipped: bool,
+    /// The highest stream that has been processed.
+    highest: u32,
+    /// The last stream that is served, once that is settled.
+    cut: Option<u32>,
+}
+
+/// What becomes of one request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) fate: Fate,
+    pub(crate) reply: Reply,
+    pub(crate) effect: Option<Effect>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) apns_id: [u8; 36],
+    pub(crate) unique_id: Option<[u8; 36]>,
+    /// Empty with status 200.
+    pub(crate) body: String,
+}
+
+/// How much of the answer leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Send,
+    /// Nothing, ever.
+    Lose,
+    /// Its head, without an end.
+    Half,
+    Reset(u32),
+    /// The request is not processed.
+    Ignore,
+}
+
+/// What happens to the connection after the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    StreamsMax(u32),
+    GoAway { last: u32, close: bool },
+}
+
+impl Service {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        behaviour: Arc<Behaviour>,
+        connection: u32,
+        certificate: Option<Certificate>,
+    ) -> Service {
+        Service {
+            shared,
+            behaviour,
+            connection,
+            account: Account::new(certificate),
+            received: 0,
+            accepted: 0,
+            bad_tokens: 0,
+            slowed: 0,
+            flipped: false,
+            highest: 0,
+            cut: None,
+        }
+    }
+
+    /// The stream limit at this moment.
+    pub(crate) fn streams_max(&self) -> u32 {
+        let behaviour = &self.behaviour;
+        if self.accepted == 0 && !self.account.has_certificate() {
+            behaviour.streams_first
+        } else if self.slowed > 0 {
+            behaviour.slow_down.streams
+        } else if self.flipped {
+            behaviour.flip_streams.low
+        } else {
+            behaviour.streams_max
+        }
+    }
+
+    pub(crate) fn set_behaviour(&mut self, behaviour: Arc<Behaviour>) {
+        self.behaviour = behaviour;
+    }
+
+    /// Judges one request and writes it down.
+    pub(crate) fn handle(&mut self, request: &Request, world: &mut World, now: Now) -> Step {
+        world.counts.received += 1;
+        world.counts.body_bytes += request.body.len() as u64;
+        self.received += 1;
+        let effect = self.go_away(request.stream);
+        if self.cut.is_some_and(|cut| request.stream > cut) {
+            world.counts.unprocessed += 1;
+            world.counts.goaways += u64::from(effect.is_some());
+            return Step { fate: Fate::Ignore, reply: Reply::nothing(), effect };
+        }
+        self.highest = self.highest.max(request.stream);
+        let behaviour = Arc::clone(&self.behaviour);
+        let number = world.counts.received;
+        if behaviour.reset_code == REFUSED_STREAM && falls(number, behaviour.reset_every) {
+            world.counts.unprocessed += 1;
+            world.counts.goaways += u64::from(effect.is_some());
+            return Step { fate: Fate::Reset(REFUSED_STREAM), reply: Reply::nothing(), effect };
+        }
+
+        let fields = Fields::read(request);
+        let apns_id = fields.apns_id().ok().flatten().unwrap_or_else(|| world.new_id());
+        let target = fields.target();
+        let outcome = self.judge(&fields, target, request, world, now, number);
+        let (topic, refused) = match outcome {
+            Ok(topic) => (topic, None),
+            Err((topic, refused)) => (topic, Some(refused)),
+        };
+        let mut fate = Fate::Send;
+        if refused.is_none() {
+            fate = self.fate(world, number);
+        }
+        let answer = match fate {
+            Fate::Send | Fate::Ignore => Answer::Sent,
+            Fate::Lose => Answer::Lost,
+            Fate::Half => Answer::Half,
+            Fate::Reset(_) => Answer::Reset,
+        };
+        let topic = match self.account.topic() {
+            Some(implied) if topic.is_empty() && refused.is_none() => implied,
+            _ => topic,
+        };
+        let body = if world.ledger.has_room() {
+            let digest = Sha256::digest(&request.body);
+            digest[..8].try_into().unwrap_or_default()
+        } else {
+            [0; 8]
+        };
+        world.ledger.push(&Line {
+            at_ms: now.at_ms,
+            connection: self.connection,
+            stream: request.stream,
+            apns_id,
+            device_token: target.map_or(b"", Target::name),
+            topic,
+            body,
+            reason: refused.map(|refused| refused.reason),
+            answer,
+        });
+        let after = match refused {
+            None => self.after_accepted(world),
+            Some(refused) => self.after_refused(world, refused.reason),
+        };
+        let effect = effect.or(after);
+        if matches!(effect, Some(Effect::GoAway { .. })) {
+            world.counts.goaways += 1;
+        }
+        let unique = refused.is_none() && has_unique_id(self.shared.environment);
+        let reply = Reply {
+            status: refused.map_or(200, |refused| refused.reason.status()),
+            apns_id: uuid_text(&apns_id),
+            unique_id: unique.then(|| uuid_text(&world.new_id())),
+            body: refused.map(body_of).unwrap_or_default(),
+        };
+        Step { fate, reply, effect }
+    }
+
+    /// The topic, and why the push is refused if it is.
+    fn judge<'r>(
+        &mut self,
+        fields: &Fields<'r>,
+        target: Result<Target<'r>, Reason>,
+        request: &'r Request,
+        world: &mut World,
+        now: Now,
+        number: u64,
+    ) -> Result<&'r str, (&'r str, Refused)> {
+        let refuse = |reason| ("", Refused { reason, timestamp_ms: None });
+        let target = target.map_err(refuse)?;
+        let spelled = |reason| match reason {
+            Reason::BadEnvironmentKeyIdInToken => self.behaviour.environment_reason,
+            other => other,
+        };
+        let now_s = now.unix_ms / 1_000;
+        let shown = self.account.judge(fields.authorization, &self.shared.keyring, now_s);
+        shown.map_err(|reason| refuse(spelled(reason)))?;
+        let unavailable = self.behaviour.unavailable;
+        if unavailable.every > 0
+            && (number - 1) % unavailable.every >= unavailable.every - unavailable.burst
+        {
+            return Err(refuse(Reason::ServiceUnavailable));
+        }
+        fields.apns_id().map_err(refuse)?;
+        // A certificate's topic lives as long as the connection; the push borrows from the request alone.
+        let implied = self.account.topic().map(|_| "");
+        let push = fields.push(target, &request.body, implied).map_err(refuse)?;
+        if !push.topic.is_empty() && !self.account.allows(push.topic) {
+            return Err((
+                push.topic,
+                Refused { reason: Reason::TopicDisallowed, timestamp_ms: None },
+            ));
+        }
+        let verdict = world.rules.judge(push.target.name(), push.topic);
+        verdict.map_err(|refused| (push.topic, refused))?;
+        Ok(push.topic)
+    }
+
+    /// How much of the answer to an accepted push leaves.
+    fn fate(&self, world: &mut World, number: u64) -> Fate {
+        let behaviour = &self.behaviour;
+        let accepted = world.counts.accepted + 1;
+        if falls(number, behaviour.reset_every) {
+            world.counts.answers_reset += 1;
+            Fate::Reset(behaviour.reset_code)
+        } else if falls(accepted, behaviour.lose_answer_every) {
+            world.counts.answers_lost += 1;
+            Fate::Lose
+        } else if falls(accepted, behaviour.half_answer_every) {
+            world.counts.answers_half += 1;
+            Fate::Half
+        } else {
+            Fate::Send
+        }
+    }
+
+    /// Whether this request is the one after which the connection goes away, or one of those before that are not
+    /// processed any more.
+    fn go_away(&mut self, stream: u32) -> Option<Effect> {
+        let rule = self.behaviour.goaway;
+        if rule.every == 0 || self.received > rule.every {
+            return None;
+        }
+        if self.received == rule.every - rule.unprocessed {
+            self.cut = Some(self.highest.max(stream));
+        }
+        let last = self.cut?;
+        (self.received == rule.every).then_some(Effect::GoAway { last, close: rule.close })
+    }
+
+    fn after_accepted(&mut self, world: &mut World) -> Option<Effect> {
+        world.counts.accepted += 1;
+        let before = self.streams_max();
+        self.accepted += 1;
+        self.slowed = self.slowed.saturating_sub(1);
+        if falls(self.accepted, self.behaviour.flip_streams.every) {
+            self.flipped = !self.flipped;
+        }
+        let streams_max = self.streams_max();
+        (streams_max != before).then_some(Effect::StreamsMax(streams_max))
+    }
+
+    fn after_refused(&mut self, world: &mut World, reason: Reason) -> Option<Effect> {
+        world.counts.rejected += 1;
+        self.bad_tokens += u64::from(reason.blames_token());
+        let bad_tokens_max = self.behaviour.bad_tokens_max;
+        if bad_tokens_max > 0 && reason.blames_token() && self.bad_tokens >= bad_tokens_max {
+            self.cut = Some(self.highest);
+            return Some(Effect::GoAway { last: self.highest, close: false });
+        }
+        let slow_down = self.behaviour.slow_down;
+        if slow_down.streams > 0 && (400..500).contains(&reason.status()) && self.accepted > 0 {
+            self.slowed = slow_down.answers.max(1);
+            return Some(Effect::StreamsMax(self.streams_max()));
+        }
+        None
+    }
+}
+
+impl Reply {
+    fn nothing() -> Reply {
+        Reply { status: 0, apns_id: [b'0'; 36], unique_id: None, body: String::new() }
+    }
+}
+
+/// Whether the Nth falls on one of every `every`.
+fn falls(number: u64, every: u64) -> bool {
+    every > 0 && number.is_multiple_of(every)
+}
+
+/// The body that says why.
+fn body_of(refused: Refused) -> String {
+    let reason = refused.reason.as_str();
+    match refused.timestamp_ms {
+        Some(timestamp_ms) => format!(r#"{{"reason":"{reason}","timestamp":{timestamp_ms}}}"#),
+        None => format!(r#"{{"reason":"{reason}"}}"#),
+    }
+}

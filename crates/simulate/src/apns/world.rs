@@ -1,0 +1,137 @@
+//! What all connections of a simulator share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{broadcast, watch};
+
+use super::ledger::Ledger;
+use super::provider_token::Keyring;
+use super::verdict::Rules;
+use super::{Behaviour, Environment, Order, Rule};
+
+/// What a simulator has seen and done since it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Connections that have been accepted.
+    pub connections: u64,
+    /// Connections that are open.
+    pub connections_open: u64,
+    /// Requests that were complete.
+    pub received: u64,
+    /// Pushes accepted, whatever their senders were told.
+    pub accepted: u64,
+    /// Requests answered with another status than 200.
+    pub rejected: u64,
+    /// Accepted pushes whose answer was never sent.
+    pub answers_lost: u64,
+    /// Accepted pushes whose answer was cut short.
+    pub answers_half: u64,
+    /// Accepted pushes whose stream was reset.
+    pub answers_reset: u64,
+    /// Requests that were not processed: reset with REFUSED_STREAM, or above GOAWAY's last stream.
+    pub unprocessed: u64,
+    /// GOAWAY frames sent.
+    pub goaways: u64,
+    /// Bytes of payload received.
+    pub body_bytes: u64,
+    /// Processed pushes that the ledger had no room for.
+    pub ledger_beyond: u64,
+}
+
+/// The part that changes with each push.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) ledger: Ledger,
+    pub(crate) counts: Counts,
+    pub(crate) rules: Rules,
+    /// The state of the generator of ids (xorshift64*); ids have to differ, not to be secret.
+    random: u64,
+}
+
+impl World {
+    pub(crate) fn random_u64(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A new UUID (RFC 9562 version 4).
+    pub(crate) fn new_id(&mut self) -> [u8; 16] {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&self.random_u64().to_be_bytes());
+        id[8..].copy_from_slice(&self.random_u64().to_be_bytes());
+        id[6] = id[6] & 0x0f | 0x40;
+        id[8] = id[8] & 0x3f | 0x80;
+        id
+    }
+}
+
+/// A simulator's own state, shared by its thread and its owner's.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    world: Mutex<World>,
+    pub(crate) keyring: Keyring,
+    pub(crate) environment: Environment,
+    pub(crate) started: Instant,
+    started_unix_ms: u64,
+    pub(crate) behaviour: watch::Sender<Arc<Behaviour>>,
+    pub(crate) orders: broadcast::Sender<Order>,
+}
+
+/// Orders a connection may be behind by; a stalled one misses older ones.
+const ORDERS_KEPT: usize = 64;
+
+impl Shared {
+    pub(crate) fn new(
+        keyring: Keyring,
+        environment: Environment,
+        rules: Vec<Rule>,
+        ledger_max: usize,
+        behaviour: Behaviour,
+        seed: u64,
+    ) -> Shared {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started_unix_ms = now.as_millis() as u64;
+        let world = World {
+            ledger: Ledger::new(ledger_max),
+            counts: Counts::default(),
+            rules: Rules::new(rules, started_unix_ms.saturating_sub(3_600_000)),
+            random: seed | 1,
+        };
+        Shared {
+            world: Mutex::new(world),
+            keyring,
+            environment,
+            started: Instant::now(),
+            started_unix_ms,
+            behaviour: watch::Sender::new(Arc::new(behaviour)),
+            orders: broadcast::Sender::new(ORDERS_KEPT),
+        }
+    }
+
+    /// Locks what changes. Nobody waits while holding it.
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Milliseconds since the start, and since 1970.
+    pub(crate) fn now(&self) -> Now {
+        let at_ms = self.started.elapsed().as_millis() as u64;
+        Now { at_ms, unix_ms: self.started_unix_ms + at_ms }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let world = self.world();
+        Counts { ledger_beyond: world.ledger.beyond(), ..world.counts }
+    }
+}
+
+/// A moment, for machines that read no clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now {
+    pub(crate) at_ms: u64,
+    pub(crate) unix_ms: u64,
+}

@@ -1,0 +1,353 @@
+//! The authority that a client has to trust, the server's certificate, and what a client's says.
+
+use std::sync::Arc;
+use std::{fmt, fs, io, path::Path};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
+};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, ServerConfig, SignatureScheme};
+
+use crate::StartError;
+
+/// Names the server's certificate is for: this machine, and Apple's own, for clients that are led here by a hosts file.
+const NAMES: [&str; 6] = [
+    "localhost",
+    "127.0.0.1",
+    "::1",
+    "api.push.apple.com",
+    "api.sandbox.push.apple.com",
+    "api.development.push.apple.com",
+];
+
+/// A certificate authority of the simulator's own. Clients trust its certificate; its key signs the server's.
+#[derive(Clone)]
+pub struct Authority {
+    pem: String,
+    key_pem: String,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// A new one.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn new() -> Result<Authority, StartError> {
+        let failed = |error| StartError::because("cannot make a certificate authority", error);
+        let key = KeyPair::generate().map_err(failed)?;
+        let pem = authority_params().self_signed(&key).map_err(failed)?.pem();
+        Ok(Authority { pem, key_pem: key.serialize_pem() })
+    }
+
+    /// The one whose certificate stands in `file` and whose key beside it, in the file of the same name with the
+    /// extension `key`; makes both when neither is there, so that a client has to be told only once whom to trust.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written, or when one of the two is missing.
+    pub fn at(file: &Path) -> Result<Authority, StartError> {
+        let key_file = file.with_extension("key");
+        let read = |path: &Path| match fs::read_to_string(path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => {
+                Err(StartError::because(format!("cannot read {}", path.display()), error))
+            }
+        };
+        match (read(file)?, read(&key_file)?) {
+            (Some(pem), Some(key_pem)) => Ok(Authority { pem, key_pem }),
+            (None, None) => {
+                let authority = Authority::new()?;
+                write_private(&key_file, &authority.key_pem)?;
+                fs::write(file, &authority.pem).map_err(|error| {
+                    StartError::because(format!("cannot write {}", file.display()), error)
+                })?;
+                Ok(authority)
+            }
+            _ => Err(StartError::new(format!(
+                "of {} and {} only one is there; delete it, and both are made anew",
+                file.display(),
+                key_file.display()
+            ))),
+        }
+    }
+
+    /// The certificate in PEM, for clients to trust.
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// A client certificate for a bundle id, with its key, both in PEM: what a developer account's push certificate is
+    /// to Apple. `expired` makes one whose time is over.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn client_certificate(
+        &self,
+        bundle_id: &str,
+        expired: bool,
+    ) -> Result<(String, String), StartError> {
+        let failed = |error| StartError::because("cannot make a client certificate", error);
+        let key = KeyPair::generate().map_err(failed)?;
+        let mut params = CertificateParams::default();
+        let mut name = DistinguishedName::new();
+        name.push(DnType::CustomDnType(USER_ID_ARCS.to_vec()), bundle_id);
+        name.push(DnType::CommonName, format!("Apple Push Services: {bundle_id}"));
+        params.distinguished_name = name;
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(if expired { 2021 } else { 2049 }, 1, 1);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.issuer()?).map_err(failed)?;
+        Ok((certificate.pem(), key.serialize_pem()))
+    }
+
+    fn issuer(&self) -> Result<Issuer<'static, KeyPair>, StartError> {
+        let key = KeyPair::from_pem(&self.key_pem).map_err(|error| {
+            StartError::because("the authority's key is none; delete its files", error)
+        })?;
+        Ok(Issuer::new(authority_params(), key))
+    }
+
+    /// TLS for the server: its certificate signed by this authority, ALPN `h2`, client certificates asked for and not
+    /// demanded.
+    pub(crate) fn server_config(&self) -> Result<Arc<ServerConfig>, StartError> {
+        let failed = |error| StartError::because("cannot make the server's certificate", error);
+        let key = KeyPair::generate().map_err(failed)?;
+        let mut params = CertificateParams::new(NAMES.map(str::to_owned)).map_err(failed)?;
+        params.distinguished_name.push(DnType::CommonName, "Dunlin's APNs simulator");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let certificate = params.signed_by(&key, &self.issuer()?).map_err(failed)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = Arc::new(AnyClient::new(&provider));
+        let unusable = |error| StartError::because("the server's TLS cannot be set up", error);
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .map_err(unusable)?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+/// The same for every authority, so that a key alone continues one.
+fn authority_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "Dunlin's APNs simulator: authority");
+    params
+}
+
+fn write_private(path: &Path, text: &str) -> Result<(), StartError> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| StartError::because(format!("cannot write {}", path.display()), error))
+}
+
+/// Takes every client certificate whose key the client has: whom it names is judged push by push, as Apple does. The
+/// chain is not judged, for Apple's authority signs none for a simulator.
+#[derive(Debug)]
+struct AnyClient {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl AnyClient {
+    fn new(provider: &CryptoProvider) -> AnyClient {
+        AnyClient { algorithms: provider.signature_verification_algorithms }
+    }
+}
+
+impl ClientCertVerifier for AnyClient {
+    fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
+        &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// `UID`, in which Apple writes the bundle id (RFC 4519 §2.39): 0.9.2342.19200300.100.1.1.
+const USER_ID_ARCS: [u64; 7] = [0, 9, 2342, 19_200_300, 100, 1, 1];
+const USER_ID_DER: [u8; 10] = [0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 0x01, 0x01];
+
+/// What matters of a client's certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClientCertificate {
+    pub(crate) user_id: Option<String>,
+    pub(crate) expires_s: Option<u64>,
+}
+
+impl ClientCertificate {
+    /// Reads subject and expiry (RFC 5280 §4.1); what cannot be read is missing.
+    pub(crate) fn read(der: &[u8]) -> ClientCertificate {
+        let parts = || {
+            let (_, certificate, _) = element(der)?;
+            let (_, to_be_signed, _) = element(certificate)?;
+            let (tag, _, after_version) = element(to_be_signed)?;
+            let rest = if tag == 0xa0 { after_version } else { to_be_signed };
+            let (_, _, rest) = element(rest)?; // serial number
+            let (_, _, rest) = element(rest)?; // signature algorithm
+            let (_, _, rest) = element(rest)?; // issuer
+            let (_, validity, rest) = element(rest)?;
+            let (_, subject, _) = element(rest)?;
+            Some((validity, subject))
+        };
+        let Some((validity, subject)) = parts() else {
+            return ClientCertificate { user_id: None, expires_s: None };
+        };
+        let expires_s = element(validity)
+            .and_then(|(_, _, rest)| element(rest))
+            .and_then(|(tag, text, _)| seconds(tag, text));
+        ClientCertificate { user_id: user_id(subject), expires_s }
+    }
+}
+
+fn user_id(mut subject: &[u8]) -> Option<String> {
+    while let Some((_, set, rest)) = element(subject) {
+        subject = rest;
+        let (_, attribute, _) = element(set)?;
+        let (_, oid, value) = element(attribute)?;
+        if oid == USER_ID_DER {
+            let (_, text, _) = element(value)?;
+            return String::from_utf8(text.to_vec()).ok();
+        }
+    }
+    None
+}
+
+/// The first element of DER: tag, content, what follows.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81..=0x83 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            (digits.iter().fold(0, |length, &digit| length << 8 | usize::from(digit)), rest)
+        }
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
+}
+
+/// UTCTime or GeneralizedTime as seconds since 1970.
+fn seconds(tag: u8, text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
+    let (year, rest) = match tag {
+        0x17 => {
+            let year: i64 = text.get(..2)?.parse().ok()?;
+            (if year < 50 { 2_000 + year } else { 1_900 + year }, text.get(2..)?)
+        }
+        0x18 => (text.get(..4)?.parse().ok()?, text.get(4..)?),
+        _ => return None,
+    };
+    let part = |at: usize| rest.get(at..at + 2)?.parse::<i64>().ok();
+    let (month, day) = (part(0)?, part(2)?);
+    // Days from the civil calendar, years beginning in March.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year.div_euclid(4) - year.div_euclid(100)
+        + year.div_euclid(400)
+        + (153 * month + 2) / 5
+        + day
+        - 1
+        - 719_468;
+    let seconds = days * 86_400 + part(4)? * 3_600 + part(6)? * 60 + part(8)?;
+    u64::try_from(seconds).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn der(pem: &str) -> Vec<u8> {
+        use rustls::pki_types::pem::PemObject;
+        CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_client_certificate_names_its_bundle_id_and_its_end() {
+        let authority = Authority::new().unwrap();
+        let (pem, key) = authority.client_certificate("com.example.app", true).unwrap();
+        assert!(key.contains("PRIVATE KEY"));
+        let read = ClientCertificate::read(&der(&pem));
+        // 1 January 2021.
+        let expected = ClientCertificate {
+            user_id: Some("com.example.app".to_owned()),
+            expires_s: Some(1_609_459_200),
+        };
+        assert_eq!(read, expected);
+        assert_eq!(ClientCertificate::read(&der(authority.pem())).user_id, None);
+    }
+
+    #[test]
+    fn a_certificate_that_is_cut_is_read_as_far_as_it_goes() {
+        let pem = Authority::new().unwrap().client_certificate("a", false).unwrap().0;
+        let der = der(&pem);
+        for length in 0..der.len() {
+            ClientCertificate::read(&der[..length]);
+        }
+    }
+
+    #[test]
+    fn an_authority_is_the_same_the_next_time() {
+        let directory =
+            std::env::temp_dir().join(format!("dunlin-authority-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("ca.pem");
+        let first = Authority::at(&file).unwrap();
+        assert_eq!(Authority::at(&file).unwrap().pem(), first.pem());
+        first.server_config().unwrap();
+        fs::remove_file(directory.join("ca.key")).unwrap();
+        assert!(Authority::at(&file).unwrap_err().to_string().contains("only one is there"));
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,485 @@
+//! One connection: socket, path, TLS, HTTP/2 and provider API in one task.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dunlin_wire::http2::{ErrorCode, frame};
+use rustls::ServerConfig;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::{broadcast, watch};
+
+use crate::apns::{Behaviour, Certificate, Effect, Fate, Order, Reply, Service, Shared};
+use crate::certificate::ClientCertificate;
+use crate::http2::{self, Limits};
+use crate::line::Line;
+use crate::transport::Transport;
+
+/// Bytes that may wait to be sent before the connection is not read from any more.
+const OUTPUT_BYTES_MAX: usize = 8 << 20;
+/// Bytes under way on one direction of the path, likewise.
+const LINE_BYTES_MAX: usize = 256 << 20;
+/// Answers that wait for their time, likewise.
+const DELAYED_MAX: usize = 1_000_000;
+/// Reads in a row before others get their turn.
+const READS_MAX: usize = 4;
+/// How long a peer has to take our last bytes and close.
+const LINGER: Duration = Duration::from_millis(500);
+/// Bytes of an endless header block.
+const ENDLESS_BYTES_MAX: usize = 64 << 20;
+const FLOOD_MAX: u32 = 1_000_000;
+/// Bytes of header list that Apple announces.
+const HEADER_LIST_BYTES_MAX: u32 = 8_000;
+/// More than any payload may have, so that a larger one is known as such.
+const BODY_BYTES_MAX: usize = 16 << 10;
+
+pub(crate) struct Connection {
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    buffer: Rc<RefCell<Vec<u8>>>,
+    up: Line,
+    down: Line,
+    transport: Transport,
+    http: http2::Connection,
+    number: u32,
+    /// There once the handshake is over and the client's certificate is known.
+    service: Option<Service>,
+    behaviour: Arc<Behaviour>,
+    behaviours: watch::Receiver<Arc<Behaviour>>,
+    orders: broadcast::Receiver<Order>,
+    /// Answers that wait for their time, in order.
+    delayed: VecDeque<(Instant, Delayed)>,
+    /// Bytes for the socket, from `sent` on.
+    out: Vec<u8>,
+    sent: usize,
+    plain: Vec<u8>,
+    stalled_until: Option<Instant>,
+    endless_bytes_left: usize,
+    peer_ended: bool,
+    ending: Ending,
+}
+
+struct Delayed {
+    stream: u32,
+    fate: Fate,
+    reply: Reply,
+    effect: Option<Effect>,
+}
+
+/// How far the connection is from its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Open,
+    /// When all streams have been answered.
+    Drained,
+    /// When what stands in the output has left.
+    Flushed,
+    /// Now, with a TCP reset.
+    Aborted,
+}
+
+impl Connection {
+    pub(crate) fn open(
+        stream: TcpStream,
+        number: u32,
+        tls: Option<&Arc<ServerConfig>>,
+        shared: Arc<Shared>,
+        buffer: Rc<RefCell<Vec<u8>>>,
+        seed: u64,
+    ) -> io::Result<Connection> {
+        stream.set_nodelay(true)?;
+        let mut behaviours = shared.behaviour.subscribe();
+        let behaviour = Arc::clone(&behaviours.borrow_and_update());
+        let now = Instant::now();
+        let (mut up, mut down) = (Line::new(now, seed), Line::new(now, !seed));
+        let way = Duration::from_millis(behaviour.rtt_ms) / 2;
+        up.set(way, behaviour.loss);
+        down.set(way, behaviour.loss);
+        // Over a real path SYN and its answer have taken a round trip before the first byte is sent.
+        up.hold_until(now + way * 3);
+        let limits = Limits {
+            streams_max: behaviour.streams_first,
+            connection_window: behaviour.connection_window,
+            stream_window: behaviour.stream_window,
+            window_return: behaviour.window_return,
+            header_list_bytes_max: HEADER_LIST_BYTES_MAX,
+            body_bytes_max: BODY_BYTES_MAX,
+        };
+        Ok(Connection {
+            stream,
+            buffer,
+            up,
+            down,
+            transport: Transport::new(tls).map_err(io::Error::other)?,
+            http: http2::Connection::new(limits),
+            number,
+            service: None,
+            behaviour,
+            behaviours,
+            orders: shared.orders.subscribe(),
+            delayed: VecDeque::new(),
+            out: Vec::new(),
+            sent: 0,
+            plain: Vec::new(),
+            stalled_until: None,
+            endless_bytes_left: 0,
+            peer_ended: false,
+            ending: Ending::Open,
+            shared,
+        })
+    }
+
+    /// Serves until one side ends it.
+    pub(crate) async fn run(mut self) {
+        loop {
+            self.turn(Instant::now());
+            match self.write() {
+                Ok(()) if !self.is_over() => {}
+                Ok(()) => break,
+                Err(_) => return,
+            }
+            self.wait().await;
+        }
+        if self.ending == Ending::Aborted {
+            let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+            return;
+        }
+        self.linger().await;
+    }
+
+    /// Sleeps until there is something to do, and reads what has come.
+    async fn wait(&mut self) {
+        let reading = !self.peer_ended
+            && self.stalled_until.is_none()
+            && self.out.len() - self.sent < OUTPUT_BYTES_MAX
+            && self.up.bytes() < LINE_BYTES_MAX
+            && self.down.bytes() < LINE_BYTES_MAX
+            && self.delayed.len() < DELAYED_MAX;
+        let writing = self.sent < self.out.len();
+        let dues = [
+            self.up.next_due(),
+            self.down.next_due(),
+            self.delayed.front().map(|(due, _)| *due),
+            self.stalled_until,
+        ];
+        let due = dues.into_iter().flatten().min();
+        let timer = pin!(async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due.into()).await,
+                None => std::future::pending().await,
+            }
+        });
+        tokio::select! {
+            ready = self.stream.readable(), if reading => {
+                if ready.is_ok() { self.read() } else { self.peer_ended = true }
+            }
+            _ = self.stream.writable(), if writing => {}
+            () = timer => {}
+            changed = self.behaviours.changed() => {
+                if changed.is_ok() { self.adopt_behaviour() } else { self.ending = Ending::Flushed }
+            }
+            order = self.orders.recv() => {
+                if let Ok(order) = order { self.obey(order) }
+            }
+        }
+    }
+
+    fn read(&mut self) {
+        let buffer = Rc::clone(&self.buffer);
+        let mut buffer = buffer.borrow_mut();
+        let now = Instant::now();
+        for _ in 0..READS_MAX {
+            match self.stream.try_read(&mut buffer[..]) {
+                Ok(0) => {
+                    self.peer_ended = true;
+                    return;
+                }
+                Ok(length) if self.up.is_through(now) => {
+                    self.deliver(&buffer[..length]);
+                    if length < buffer.len() {
+                        return;
+                    }
+                }
+                Ok(length) => self.up.push(now, buffer[..length].to_vec()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    self.peer_ended = true;
+                    self.ending = Ending::Flushed;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What has come out of the path by now, answers whose time has come, and what is to be sent because of both.
+    fn turn(&mut self, now: Instant) {
+        if self.stalled_until.is_some_and(|until| until <= now) {
+            self.stalled_until = None;
+        }
+        if self.stalled_until.is_none() {
+            while let Some(bytes) = self.up.pop(now) {
+                self.deliver(&bytes);
+            }
+        }
+        while self.delayed.front().is_some_and(|(due, _)| *due <= now) {
+            if let Some((_, delayed)) = self.delayed.pop_front() {
+                self.answer(&delayed);
+            }
+        }
+        self.extend_endless_headers();
+        self.transmit(now);
+        while let Some(bytes) = self.down.pop(now) {
+            self.out.extend_from_slice(&bytes);
+        }
+    }
+
+    /// Moves what HTTP/2 has to say through TLS onto the path.
+    fn transmit(&mut self, now: Instant) {
+        self.plain.append(self.http.output());
+        if self.down.is_through(now) {
+            self.transport.send(&mut self.plain, &mut self.out);
+        } else {
+            let mut bytes = Vec::new();
+            self.transport.send(&mut self.plain, &mut bytes);
+            if !bytes.is_empty() {
+                self.down.push(now, bytes);
+            }
+        }
+    }
+
+    /// Bytes that have reached the server.
+    fn deliver(&mut self, bytes: &[u8]) {
+        if self.ending == Ending::Flushed {
+            return;
+        }
+        let mut failed = false;
+        let http = &mut self.http;
+        let mut scratch = [0; 16 << 10];
+        let received = self.transport.receive(bytes, &mut scratch, |plain| {
+            failed |= http.handle_bytes(plain).is_err();
+        });
+        if let Err(fault) = received {
+            tracing::debug!(connection = self.number, error = %fault.0, "TLS failed");
+            self.ending = Ending::Flushed;
+            return;
+        }
+        match self.transport.speaks_http2() {
+            Some(true) => self.serve_requests(),
+            Some(false) => {
+                tracing::debug!(connection = self.number, "the client does not offer ALPN h2");
+                self.ending = Ending::Flushed;
+            }
+            None => {}
+        }
+        if failed {
+            self.ending = Ending::Flushed;
+        }
+    }
+
+    fn serve_requests(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let now = shared.now();
+        if self.service.is_none() {
+            let certificate = self.transport.client_certificate().map(ClientCertificate::read);
+            let certificate = certificate.map(|certificate| Certificate {
+                expired: certificate.expires_s.is_some_and(|end| end * 1_000 < now.unix_ms),
+                topic: certificate.user_id,
+            });
+            let behaviour = Arc::clone(&self.behaviour);
+            let service = Service::new(Arc::clone(&shared), behaviour, self.number, certificate);
+            self.http.set_streams_max(service.streams_max());
+            self.service = Some(service);
+        }
+        let Some(request) = self.http.poll_request() else { return };
+        let mut next = Some(request);
+        let mut world = shared.world();
+        while let Some(request) = next {
+            let Some(service) = &mut self.service else { return };
+            let step = service.handle(&request, &mut world, now);
+            let stream = request.stream;
+            self.http.recycle(request);
+            let delayed =
+                Delayed { stream, fate: step.fate, reply: step.reply, effect: step.effect };
+            if self.behaviour.answer_delay_ms == 0 && self.delayed.is_empty() {
+                self.answer(&delayed);
+            } else {
+                self.delay(delayed);
+            }
+            next = self.http.poll_request();
+        }
+    }
+
+    /// Puts an answer off; what it does to the connection as a whole happens with it, but for GOAWAY.
+    fn delay(&mut self, mut delayed: Delayed) {
+        if let Some(effect @ Effect::GoAway { .. }) = delayed.effect {
+            self.affect(effect);
+            delayed.effect = None;
+        }
+        let due = Instant::now() + Duration::from_millis(self.behaviour.answer_delay_ms);
+        let after = self.delayed.back().map_or(due, |(before, _)| due.max(*before));
+        self.delayed.push_back((after, delayed));
+    }
+
+    fn answer(&mut self, delayed: &Delayed) {
+        let Delayed { stream, fate, reply, effect } = delayed;
+        let mut fields: Vec<(&[u8], &[u8])> = vec![(b"apns-id", &reply.apns_id)];
+        if let Some(unique_id) = &reply.unique_id {
+            fields.push((b"apns-unique-id", unique_id));
+        }
+        match *fate {
+            Fate::Send => {
+                if !reply.body.is_empty() {
+                    fields.push((b"content-type", b"application/json"));
+                }
+                self.http.respond(*stream, reply.status, &fields, reply.body.as_bytes());
+            }
+            Fate::Half => self.http.respond_half(*stream, reply.status, &fields),
+            Fate::Reset(code) => self.http.reset(*stream, ErrorCode(code)),
+            Fate::Lose | Fate::Ignore => {}
+        }
+        if let Some(effect) = effect {
+            self.affect(*effect);
+        }
+    }
+
+    fn affect(&mut self, effect: Effect) {
+        match effect {
+            Effect::StreamsMax(streams_max) => self.http.set_streams_max(streams_max),
+            Effect::GoAway { last, close } => self.go_away(last, 0, close),
+        }
+    }
+
+    fn go_away(&mut self, last: u32, code: u32, close: bool) {
+        self.http.go_away(last, ErrorCode(code));
+        self.ending = if close { Ending::Flushed } else { Ending::Drained };
+    }
+
+    fn adopt_behaviour(&mut self) {
+        self.behaviour = Arc::clone(&self.behaviours.borrow_and_update());
+        let way = Duration::from_millis(self.behaviour.rtt_ms) / 2;
+        self.up.set(way, self.behaviour.loss);
+        self.down.set(way, self.behaviour.loss);
+        self.http.set_window_return(self.behaviour.window_return);
+        if let Some(service) = &mut self.service {
+            service.set_behaviour(Arc::clone(&self.behaviour));
+            self.http.set_streams_max(service.streams_max());
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        let last_stream = self.http.last_stream();
+        match order {
+            Order::GoAway { last, code, close } => {
+                self.shared.world().counts.goaways += 1;
+                self.go_away(last.unwrap_or(last_stream), code, close);
+            }
+            Order::Close => self.ending = Ending::Flushed,
+            Order::Abort => self.ending = Ending::Aborted,
+            Order::Stall { ms } => {
+                self.stalled_until = Some(Instant::now() + Duration::from_millis(ms));
+            }
+            Order::Garbage => self.http.output().extend_from_slice(&[0xff; 4_096]),
+            Order::EndlessHeaders => {
+                // HEADERS of the stream opened last, without END_HEADERS; what follows is CONTINUATION.
+                raw_frame(self.http.output(), 1, 0, last_stream.max(1), &[0x88]);
+                self.endless_bytes_left = ENDLESS_BYTES_MAX;
+            }
+            Order::FloodSettings { n } => {
+                for _ in 0..n.min(FLOOD_MAX) {
+                    self.http.send_settings();
+                }
+            }
+            Order::FloodPing { n } => {
+                for ping in 0..n.min(FLOOD_MAX) {
+                    frame::encode_ping(self.http.output(), u64::from(ping).to_be_bytes(), false);
+                }
+            }
+            Order::FloodReset { n } => {
+                for _ in 0..n.min(FLOOD_MAX) {
+                    frame::encode_reset(self.http.output(), last_stream.max(1), ErrorCode::CANCEL);
+                }
+            }
+        }
+    }
+
+    /// Goes on with an endless header block as far as the peer takes it.
+    fn extend_endless_headers(&mut self) {
+        // A literal field that is not indexed, with a name of one byte and a value of a hundred.
+        const FIELD: [u8; 104] = {
+            let mut field = [b'x'; 104];
+            field[0] = 0;
+            field[1] = 1;
+            field[3] = 100;
+            field
+        };
+        while self.endless_bytes_left > 0 && self.out.len() - self.sent < OUTPUT_BYTES_MAX / 8 {
+            let block = FIELD.repeat(100);
+            let stream = self.http.last_stream().max(1);
+            self.endless_bytes_left = self.endless_bytes_left.saturating_sub(block.len());
+            let mut bytes = std::mem::take(self.http.output());
+            raw_frame(&mut bytes, 9, 0, stream, &block);
+            self.transport.send(&mut bytes, &mut self.out);
+        }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while self.sent < self.out.len() {
+            match self.stream.try_write(&self.out[self.sent..]) {
+                Ok(sent) => self.sent += sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        let flushed = self.sent == self.out.len() && self.down.bytes() == 0;
+        match self.ending {
+            Ending::Aborted => true,
+            Ending::Flushed => flushed,
+            Ending::Drained => {
+                flushed
+                    && (self.http.open_streams() == 0 && self.delayed.is_empty() || self.peer_ended)
+            }
+            Ending::Open => {
+                self.peer_ended && flushed && self.up.bytes() == 0 && self.delayed.is_empty()
+            }
+        }
+    }
+
+    /// Finishes our side and waits for the peer's, so that our last bytes are not thrown away by a reset.
+    async fn linger(mut self) {
+        let mut last = Vec::new();
+        self.transport.close(&mut last);
+        let goodbye = async {
+            self.stream.write_all(&last).await?;
+            self.stream.shutdown().await?;
+            loop {
+                self.stream.readable().await?;
+                match self.stream.try_read(&mut [0; 4_096]) {
+                    Ok(0) => return Ok(()),
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let _ = tokio::time::timeout(LINGER, goodbye).await;
+    }
+}
+
+/// A frame as RFC 9113 §4.1 draws it, whatever its rules.
+fn raw_frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    out.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
+    out.extend_from_slice(&[kind, flags]);
+    out.extend_from_slice(&stream.to_be_bytes());
+    out.extend_from_slice(payload);
+}
