@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use dunlin_pipeline::{BodyMode, Depth, HostConfig, Request, WindowConfig};
+use dunlin_pipeline::{
+    BodyMode, ClientConfig, Courier, Delivery, Depth, HostConfig, Refused, Request, WindowConfig,
+};
 use support::{Conversation, End, ask, serve, serve_many};
 
 fn url(addr: SocketAddr) -> String {
@@ -454,4 +456,89 @@ fn a_server_that_resets_at_random_and_its_client_agree_line_by_line() {
     }
     assert!(answered[1..].iter().all(|&times| times == 1), "each exactly once");
     assert!(ledger.len() > REQUESTS, "some were asked twice");
+}
+
+#[test]
+fn a_courier_delivers_for_other_threads_and_says_so_once() {
+    let addr = serve_many(|_, mut conversation| {
+        while let Some(head) = conversation.hears() {
+            conversation.answers(target(&head));
+        }
+    });
+    let courier = Courier::start(ClientConfig::default(), 500).unwrap();
+    let host = courier.host(&url(addr), one(4)).unwrap();
+    assert!(courier.host("gopher://x", one(1)).is_err());
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (courier, done) = (&courier, done.clone());
+            scope.spawn(move || {
+                for id in 0..100 {
+                    let path = format!("/{thread}/{id}");
+                    let request = courier.prepare("x", &Request::get(&path));
+                    let done = done.clone();
+                    courier
+                        .send(host, request, move |delivery| {
+                            let Delivery::Answered { status: 200, body } = delivery else {
+                                panic!("{delivery:?}")
+                            };
+                            assert_eq!(body, path.as_bytes());
+                            done.send(path).unwrap();
+                        })
+                        .unwrap();
+                }
+            });
+        }
+    });
+    let mut ends: Vec<String> =
+        (0..400).map(|_| ended.recv_timeout(support::PATIENCE).unwrap()).collect();
+    ends.sort();
+    ends.dedup();
+    assert_eq!((ends.len(), courier.outstanding()), (400, 0));
+}
+
+#[test]
+fn a_courier_that_is_dropped_ends_what_is_outstanding() {
+    let addr = serve(|_, mut conversation| while conversation.hears().is_some() {});
+    let courier = Courier::start(ClientConfig::default(), 3).unwrap();
+    let host = courier.host(&url(addr), one(4)).unwrap();
+    let (done, ended) = std::sync::mpsc::channel();
+    let request = courier.prepare("x", &Request::post("/", b"x"));
+    for _ in 0..3 {
+        let done = done.clone();
+        courier.send(host, request.clone(), move |delivery| done.send(delivery).unwrap()).unwrap();
+    }
+    assert_eq!(courier.send(host, request, |_| panic!("refused")), Err(Refused::Full));
+    drop(courier);
+    let ends: Vec<Delivery> = ended.try_iter().collect();
+    assert_eq!(ends.len(), 3);
+    let harmless = |end: &&Delivery| matches!(end, Delivery::NotSent(_) | Delivery::Uncertain(_));
+    assert_eq!(ends.iter().filter(harmless).count(), 3, "{ends:?}");
+}
+
+#[test]
+fn the_example_is_short_and_does_what_it_says() {
+    let source = include_str!("../examples/pipelined.rs");
+    assert!(source.lines().count() <= 40);
+    let addr = serve_many(|number, mut conversation| {
+        // The first connections close where nobody expects it.
+        let mut left = if number <= 2 { 130 } else { usize::MAX };
+        while let Some(head) = conversation.hears() {
+            conversation.answers(target(&head));
+            left -= 1;
+            if left == 0 {
+                return;
+            }
+        }
+    });
+    // Cargo builds the examples of a package with its tests, beside them.
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    path.extend(["examples", "pipelined"]);
+    let output =
+        std::process::Command::new(&path).arg(url(addr)).output().unwrap_or_else(|error| {
+            panic!("{}: {error}; cargo test builds it unless told --test", path.display())
+        });
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1000 answered with 200\n");
 }

@@ -322,6 +322,16 @@ impl Requests<'_> {
         self.core.enqueue(host, request.clone(), tag)
     }
 
+    /// What a refusal is to somebody who waits for an outcome.
+    pub(crate) fn refusal(&self, host: HostId, refused: Refused) -> RequestError {
+        let kind = match refused {
+            Refused::Full => ErrorKind::QueueFull,
+            Refused::Closing => ErrorKind::Shutdown,
+        };
+        let host = Arc::clone(&self.core.hosts[host.0 as usize].name);
+        RequestError { host, request: RequestId(0), kind }
+    }
+
     /// Requests taken and not ended.
     pub fn outstanding(&self) -> usize {
         self.core.records.len()

@@ -2,6 +2,7 @@
 
 mod config;
 mod core;
+mod courier;
 mod dial;
 mod fill;
 mod host;
@@ -19,6 +20,7 @@ use dunlin_net::{CloseReason, ConnId, Context, Handler, TimerId};
 
 pub use config::{ClientConfig, Depth, HostConfig};
 pub use core::Requests;
+pub use courier::{Courier, Delivery};
 pub use host::HostId;
 pub use origin::BadUrl;
 pub use outcome::{Answer, ErrorKind, Outcome, RequestError};

@@ -62,6 +62,8 @@ pub enum ErrorKind {
     Tls(Arc<io::Error>),
     /// The oldest request of a connection was not answered within `answer_timeout_ms`.
     AnswerTimeout,
+    /// The queue of the host was full.
+    QueueFull,
     /// It did not leave within `queue_timeout_ms`.
     QueueTimeout,
     /// The answer is none.
@@ -96,6 +98,9 @@ impl fmt::Display for ErrorKind {
             ErrorKind::AnswerTimeout => f.write_str(
                 "no answer within answer_timeout_ms; raise it, or look why the server is slow",
             ),
+            ErrorKind::QueueFull => {
+                f.write_str("the host's queue is full; send less, or raise queue_max")
+            }
             ErrorKind::QueueTimeout => f.write_str(
                 "it did not leave within queue_timeout_ms; send less, or raise connections or depth",
             ),
