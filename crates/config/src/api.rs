@@ -1,9 +1,7 @@
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, Secret};
+use crate::{LIVE, Map, Secret};
 
 /// The HTTP API through which a backend publishes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -12,7 +10,7 @@ pub struct Api {
     /// Keys a backend may send as `X-API-Key`, each under a name of your choice that logs may show:
     /// `backend = "..."`. At least 16 bytes each. Without a key the API refuses every call.
     #[schemars(extend("x-applies" = LIVE))]
-    pub keys: BTreeMap<String, Secret>,
+    pub keys: Map<Secret>,
     /// Answers calls that carry no key. Only for a loopback address: elsewhere it is refused.
     #[schemars(extend("x-applies" = LIVE))]
     pub without_key: bool,
@@ -24,6 +22,6 @@ pub struct Api {
 
 impl Default for Api {
     fn default() -> Api {
-        Api { keys: BTreeMap::new(), without_key: false, idempotency_ttl_ms: 300_000 }
+        Api { keys: Map::new(), without_key: false, idempotency_ttl_ms: 300_000 }
     }
 }

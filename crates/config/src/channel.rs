@@ -1,9 +1,7 @@
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::LIVE;
+use crate::{LIVE, Map, Pacing, Pattern};
 
 /// What channels keep and who may do what in them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -15,7 +13,7 @@ pub struct Channel {
     /// option left out has its default, not the value of `without_namespace`. A channel of a
     /// namespace that is not here is refused (error 102, unknown channel).
     #[schemars(extend("x-applies" = LIVE))]
-    pub namespaces: BTreeMap<String, ChannelOptions>,
+    pub namespaces: Map<ChannelOptions>,
 }
 
 impl Channel {
@@ -33,6 +31,12 @@ impl Channel {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChannelOptions {
+    /// Which names a channel may have: what stands behind `chat:` (the whole name, where there is no
+    /// namespace) must look like this. `?` stands for any one character, `[a-z0-9]` for one of these,
+    /// `[!a-z]` for one of none of these, `*`, once, for any text: `room-*`, `[0-9]*`. Not set: any
+    /// name. A channel of another name is refused (error 102, unknown channel).
+    #[schemars(extend("x-applies" = LIVE))]
+    pub name_pattern: Option<Pattern>,
     /// Messages a channel keeps; 0 keeps none.
     #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
     pub history_size: u32,
@@ -93,11 +97,14 @@ pub struct ChannelOptions {
     /// An anonymous client may ask who is present.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_presence_for_anonymous: bool,
+    /// How fast the namespace's broadcasts may leave a worker.
+    pub pacing: Pacing,
 }
 
 impl Default for ChannelOptions {
     fn default() -> ChannelOptions {
         ChannelOptions {
+            name_pattern: None,
             history_size: 0,
             history_ttl_ms: 0,
             history_meta_ttl_ms: 86_400_000,
@@ -117,6 +124,7 @@ impl Default for ChannelOptions {
             allow_presence_for_client: false,
             allow_presence_for_subscriber: false,
             allow_presence_for_anonymous: false,
+            pacing: Pacing::default(),
         }
     }
 }
@@ -125,6 +133,12 @@ impl ChannelOptions {
     /// Whether the channel keeps messages at all.
     pub fn has_history(&self) -> bool {
         self.history_size > 0 && self.history_ttl_ms > 0
+    }
+
+    /// Whether a channel of the namespace these options belong to may have this name.
+    pub fn admits(&self, channel: &str) -> bool {
+        let Some(pattern) = &self.name_pattern else { return true };
+        pattern.matches(channel.split_once(':').map_or(channel, |(_, rest)| rest))
     }
 }
 

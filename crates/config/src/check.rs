@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::Pattern;
 use crate::fault::{Fault, Faults};
 use crate::path::Path;
 use crate::schema::{self, Kind, Node};
@@ -14,48 +15,73 @@ const QUOTED_CHARS_MAX: usize = 40;
 /// Every key that the schema does not have, every value it does not allow.
 pub(crate) fn shape(document: &Value) -> Faults {
     let mut faults = Faults::default();
-    node(&Path::root(), schema::root(), document, &mut faults);
+    value(&Path::root(), schema::root(), document, &mut faults);
     faults
 }
 
-fn node(path: &Path, schema: &Node, value: &Value, faults: &mut Faults) {
-    let wrong = |value| {
-        let sentence = format!("expected {}, found {}", schema.kind, found(&schema.kind, value));
-        let fault = Fault::new(path.clone(), sentence);
-        match likely_meant(path, &schema.kind, value) {
-            Some(fix) => fault.with_fix(fix),
-            None => fault,
-        }
-    };
-    match (&schema.kind, value) {
-        // An optional key may be null in JSON; TOML has no such value.
-        (_, Value::Null) if schema.optional => {}
-        (Kind::Table(keys), Value::Object(object)) => {
-            for (key, value) in object {
-                match keys.iter().find(|(name, _)| name == key) {
-                    Some((_, schema)) => node(&path.join(key), schema, value, faults),
-                    None => faults.push(unknown(path, key, keys)),
+/// The same of one value, to stand at `path`, where the schema has `schema`.
+pub(crate) fn value(path: &Path, schema: &Node, value: &Value, faults: &mut Faults) {
+    let rules = Rules { null_removes: false };
+    rules.node(path, schema, value, faults);
+}
+
+/// The same of a merge patch (RFC 7396), in which null takes a key away.
+pub(crate) fn patch(path: &Path, schema: &Node, value: &Value, faults: &mut Faults) {
+    let rules = Rules { null_removes: true };
+    rules.node(path, schema, value, faults);
+}
+
+struct Rules {
+    null_removes: bool,
+}
+
+impl Rules {
+    fn node(&self, path: &Path, schema: &Node, value: &Value, faults: &mut Faults) {
+        let wrong = |value| {
+            let sentence =
+                format!("expected {}, found {}", schema.kind, found(&schema.kind, value));
+            let fault = Fault::new(path.clone(), sentence);
+            match likely_meant(path, &schema.kind, value) {
+                Some(fix) => fault.with_fix(fix),
+                None => fault,
+            }
+        };
+        match (&schema.kind, value) {
+            // An optional key may be null in JSON; TOML has no such value.
+            (_, Value::Null) if schema.optional || self.null_removes => {}
+            (Kind::Table(keys), Value::Object(object)) => {
+                for (key, value) in object {
+                    match keys.iter().find(|(name, _)| name == key) {
+                        Some((_, schema)) => self.node(&path.join(key), schema, value, faults),
+                        None => faults.push(unknown(path, key, keys)),
+                    }
                 }
             }
-        }
-        (Kind::Map(schema), Value::Object(object)) => {
-            for (key, value) in object {
-                node(&path.join(key), schema, value, faults);
+            (Kind::Map(schema), Value::Object(object)) => {
+                for (key, value) in object {
+                    self.node(&path.join(key), schema, value, faults);
+                }
             }
-        }
-        (Kind::List(schema), Value::Array(array)) => {
-            for (index, value) in array.iter().enumerate() {
-                node(&path.join(index), schema, value, faults);
+            (Kind::List(schema), Value::Array(array)) => {
+                for (index, value) in array.iter().enumerate() {
+                    // Null is no element, whatever it means for a key.
+                    Rules { null_removes: false }.node(&path.join(index), schema, value, faults);
+                }
             }
+            (Kind::Text | Kind::Secret, Value::String(_)) | (Kind::Boolean, Value::Bool(_)) => {}
+            (Kind::Choice(words), Value::String(text))
+                if words.iter().any(|(word, _)| word == text) => {}
+            (Kind::SocketAddress, Value::String(text))
+                if text.parse::<std::net::SocketAddr>().is_ok() => {}
+            (Kind::Integer { min, max }, Value::Number(number))
+                if number.as_i64().is_some_and(|number| (*min..=*max).contains(&number)) => {}
+            (Kind::Pattern, Value::String(text)) => {
+                if let Err((what, fix)) = Pattern::parse(text) {
+                    faults.push(Fault::new(path.clone(), what).with_fix(fix));
+                }
+            }
+            (_, value) => faults.push(wrong(value)),
         }
-        (Kind::Text | Kind::Secret, Value::String(_)) | (Kind::Boolean, Value::Bool(_)) => {}
-        (Kind::Choice(words), Value::String(text))
-            if words.iter().any(|(word, _)| word == text) => {}
-        (Kind::SocketAddress, Value::String(text))
-            if text.parse::<std::net::SocketAddr>().is_ok() => {}
-        (Kind::Integer { min, max }, Value::Number(number))
-            if number.as_i64().is_some_and(|number| (*min..=*max).contains(&number)) => {}
-        (_, value) => faults.push(wrong(value)),
     }
 }
 
@@ -115,7 +141,7 @@ fn likely_meant(path: &Path, expected: &Kind, value: &Value) -> Option<String> {
 
 /// A key the schema does not have, with the one that was probably meant: the most alike of its
 /// siblings, else a key of that very name in another table, else all that would be allowed.
-fn unknown(path: &Path, key: &str, siblings: &[(String, Node)]) -> Fault {
+pub(crate) fn unknown(path: &Path, key: &str, siblings: &[(String, Node)]) -> Fault {
     let fault = Fault::new(path.join(key), "there is no such key");
     let likeness = |name: &str| strsim::jaro_winkler(name, key);
     let nearest = siblings.iter().max_by(|a, b| likeness(&a.0).total_cmp(&likeness(&b.0)));

@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, NEW_CONNECTIONS, Secret};
+use crate::{LIVE, Map, NEW_CONNECTIONS, Secret};
 
 /// How clients connect and who they are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -11,7 +13,7 @@ pub struct Client {
     /// Empty: only pages of this server's own host, and clients that send no `Origin` (which are not
     /// browsers).
     #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub allowed_origins: Vec<String>,
+    pub allowed_origins: Arc<[String]>,
     /// Accepts clients without a token, as the user with the empty id.
     #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
     pub anonymous: bool,
@@ -41,7 +43,7 @@ pub struct Client {
 impl Default for Client {
     fn default() -> Client {
         Client {
-            allowed_origins: Vec::new(),
+            allowed_origins: Arc::default(),
             anonymous: false,
             demo_page: false,
             ping_interval_ms: 25_000,
@@ -65,6 +67,10 @@ pub struct Token {
     /// The key before the current one, accepted as well while tokens signed with it are in use.
     #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
     pub hmac_secret_previous: Option<Secret>,
+    /// Further keys, each under its id: a token whose header names one (`kid`) is judged by that key
+    /// alone. Taking a key away closes the connections that came in with it.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub keys: Map<Secret>,
     /// How long a client whose token has expired may take to send a new one before it is
     /// disconnected.
     #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
@@ -85,6 +91,7 @@ impl Default for Token {
         Token {
             hmac_secret: None,
             hmac_secret_previous: None,
+            keys: Map::new(),
             refresh_grace_ms: 25_000,
             audience: None,
             issuer: None,

@@ -26,43 +26,83 @@ connections only* leaves open connections as they are, *restart* waits for the n
 
 /// The configuration page in Markdown.
 pub fn markdown() -> String {
-    let mut out = HEAD.to_owned();
-    table(&mut out, "", schema::root());
-    out
+    let mut page = Page { out: HEAD.to_owned(), told: Vec::new() };
+    page.table("", schema::root());
+    page.out
 }
 
-fn table(out: &mut String, path: &str, schema: &Node) {
-    let is_table = |node: &Node| match &node.kind {
-        Kind::Table(_) => true,
-        Kind::Map(below) => matches!(below.kind, Kind::Table(_)),
-        _ => false,
-    };
-    if !path.is_empty() {
-        let _ = write!(out, "\n## `[{path}]`\n\n{}\n", schema.description);
-    }
-    if schema.keys().iter().any(|(_, node)| !is_table(node)) {
-        out.push_str("\n| key | default | applies | what it is |\n|---|---|---|---|\n");
-    }
-    for (key, node) in schema.keys().iter().filter(|(_, node)| !is_table(node)) {
-        let default = match &node.default {
-            _ if node.optional => "not set".to_owned(),
-            _ if matches!(node.kind, Kind::Map(_)) => "none".to_owned(),
-            default => format!("`{}`", template::value(key, default)),
+struct Page<'s> {
+    out: String,
+    /// Tables that stand on the page already, so that the same keys are told once.
+    told: Vec<(String, &'s Node)>,
+}
+
+impl<'s> Page<'s> {
+    fn table(&mut self, path: &str, schema: &'s Node) {
+        let is_table = |node: &Node| match &node.kind {
+            Kind::Table(_) => true,
+            Kind::Map(below) => matches!(below.kind, Kind::Table(_)),
+            _ => false,
         };
-        let applies = node.applies.map(|applies| applies.to_string()).unwrap_or_default();
-        let _ = writeln!(out, "| `{key}` | {default} | {applies} | {} |", what(node));
-    }
-    for (key, node) in schema.keys().iter().filter(|(_, node)| is_table(node)) {
-        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        if matches!(node.kind, Kind::Map(_)) {
+        if !path.is_empty() {
+            let _ = write!(self.out, "\n## `[{path}]`\n\n{}", schema.description);
+            let applies = schema.applies.map(|applies| format!(" Applies: {applies}."));
+            let _ = writeln!(self.out, "{}", applies.unwrap_or_default());
+        }
+        if let Some((other, _)) = self.told.iter().find(|(_, told)| same_keys(told, schema)) {
+            let _ = write!(self.out, "\nThe keys are those of `[{other}]`.\n");
+            return;
+        }
+        self.told.push((path.to_owned(), schema));
+        if schema.keys().iter().any(|(_, node)| !is_table(node)) {
+            self.out.push_str("\n| key | default | applies | what it is |\n|---|---|---|---|\n");
+        }
+        for (key, node) in schema.keys().iter().filter(|(_, node)| !is_table(node)) {
+            let default = match &node.default {
+                _ if node.optional => "not set".to_owned(),
+                _ if matches!(node.kind, Kind::Map(_)) => "none".to_owned(),
+                default => format!("`{}`", template::value(key, default)),
+            };
             let applies = node.applies.map(|applies| applies.to_string()).unwrap_or_default();
-            let _ =
-                write!(out, "\n## `[{path}.NAME]`\n\n{} Applies: {applies}.\n", node.description);
-            out.push_str("\nThe keys are those of `[channel.without_namespace]`.\n");
-        } else {
-            table(out, &path, node);
+            let _ = writeln!(self.out, "| `{key}` | {default} | {applies} | {} |", what(node));
+        }
+        for (key, node) in schema.keys().iter().filter(|(_, node)| is_table(node)) {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            match &node.kind {
+                Kind::Map(below) => self.entries(&path, node, below),
+                _ => self.table(&path, node),
+            }
         }
     }
+
+    /// A table with keys of the operator's choice.
+    fn entries(&mut self, path: &str, map: &'s Node, below: &'s Node) {
+        let told = self.told.iter().find(|(_, told)| same_keys(told, below));
+        let Some((other, _)) = told else {
+            // What the map says of its entries goes before what the type says of itself.
+            let length = self.out.len();
+            self.table(&format!("{path}.NAME"), below);
+            let own = format!("`[{path}.NAME]`\n\n{}", below.description);
+            let applies = map.applies.map(|applies| applies.to_string()).unwrap_or_default();
+            let of_map = format!("`[{path}.NAME]`\n\n{} Applies: {applies}.", map.description);
+            let section = self.out.split_off(length).replacen(&own, &of_map, 1);
+            self.out.push_str(&section);
+            return;
+        };
+        let applies = map.applies.map(|applies| applies.to_string()).unwrap_or_default();
+        let _ = write!(
+            self.out,
+            "\n## `[{path}.NAME]`\n\n{} Applies: {applies}.\n\nThe keys are those of `[{other}]`.\n",
+            map.description
+        );
+    }
+}
+
+fn same_keys(one: &Node, other: &Node) -> bool {
+    let (one, other) = (one.keys(), other.keys());
+    one.len() > 1
+        && one.len() == other.len()
+        && one.iter().zip(other).all(|((a, x), (b, y))| a == b && x.description == y.description)
 }
 
 fn what(node: &Node) -> String {

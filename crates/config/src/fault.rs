@@ -65,6 +65,10 @@ impl Faults {
         }
     }
 
+    pub(crate) fn extend(&mut self, faults: impl IntoIterator<Item = Fault>) {
+        faults.into_iter().for_each(|fault| self.push(fault));
+    }
+
     pub(crate) fn or<T>(self, value: T) -> Result<T, Faults> {
         if self.list.is_empty() { Ok(value) } else { Err(self) }
     }

@@ -3,7 +3,11 @@
 //! [`Config`] is the one definition. The TOML file, the JSON Schema ([`schema::json`]), the documented
 //! default file ([`Config::default_toml`]), the docs page ([`docs::markdown`]) and the commands of
 //! `dunlin config` are all read off it. The crate does no I/O: text goes in, a [`Config`] or a list
-//! of [`Fault`]s comes out.
+//! of [`Fault`]s comes out; the log on disk is reached through [`store::Disk`].
+//!
+//! A running server holds a [`Snapshot`], one revision of everything. A [`Change`] of it is prepared
+//! beside it ([`Snapshot::prepare`]): the same cost whether there are a thousand objects or a hundred
+//! thousand. [`store::Store`] keeps the revisions, in memory and in a log.
 //!
 //! Every key says when a change of it takes effect ([`Applies`]): at once on every connection, on
 //! connections opened from then on, or at the next start.
@@ -24,39 +28,63 @@
 
 mod admin;
 mod api;
+mod change;
+mod changes;
 mod channel;
 mod check;
 mod client;
 pub mod docs;
 mod document;
+mod entries;
 mod fault;
+mod fields;
+mod index;
+pub mod json;
 mod limits;
+mod listener;
 mod log;
+mod map;
+mod pacing;
+mod part;
 mod path;
+mod pattern;
+mod pointer;
+mod push;
 pub mod schema;
 mod secret;
 mod server;
 mod shutdown;
+mod snapshot;
+pub mod store;
 mod template;
 mod validate;
-
-use std::collections::BTreeMap;
+mod webhooks;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use admin::Admin;
 pub use api::Api;
+pub use change::{Change, Operation};
+pub use changes::Changes;
 pub use channel::{Channel, ChannelOptions, Overflow};
 pub use client::{Client, LongPoll, Token};
 pub use fault::{Fault, Faults};
 pub use limits::Limits;
+pub use listener::Listener;
 pub use log::{Log, LogFormat, LogLevel};
+pub use map::{Changed, Map};
+pub use pacing::Pacing;
 pub use path::Path;
+pub use pattern::Pattern;
+pub use pointer::Pointer;
+pub use push::{Apns, ApnsEnvironment, Fcm, Push, Vapid};
 pub use schema::Applies;
 pub use secret::Secret;
 pub use server::Server;
 pub use shutdown::Shutdown;
+pub use snapshot::{ChangedKey, Prepared, Refusal, Secrets, Snapshot};
+pub use webhooks::{Hook, HookEvent, Member, Upstream, Webhooks};
 
 /// Takes effect at once, for every connection.
 pub(crate) const LIVE: &str = "live";
@@ -77,9 +105,20 @@ pub struct Config {
     pub api: Api,
     /// What channels keep and who may do what in them.
     pub channel: Channel,
+    /// Further addresses clients may connect to, each under a name of your choice. One that is taken
+    /// away stops accepting; connections that came in through it stay.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub listeners: Map<Listener>,
+    /// Events told to your backend over HTTP.
+    pub webhooks: Webhooks,
+    /// Credentials of the push services that reach whoever is offline, each under a name of your
+    /// choice.
+    pub push: Push,
     /// The bound of everything that could grow. All hold before authentication too; each refusal is
     /// counted in the metrics.
     pub limits: Limits,
+    /// Changes while the server runs.
+    pub config: Changes,
     /// How the server leaves on SIGTERM.
     pub shutdown: Shutdown,
     /// The admin port.
@@ -109,7 +148,7 @@ impl Config {
             ..ChannelOptions::default()
         };
         let mut config = Config {
-            channel: Channel { without_namespace: channel, namespaces: BTreeMap::new() },
+            channel: Channel { without_namespace: channel, namespaces: Map::new() },
             ..Config::default()
         };
         config.client.anonymous = true;

@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, NEW_CONNECTIONS, RESTART};
+use crate::{LIVE, NEW_CONNECTIONS, Pacing, RESTART};
 
 /// The bound of everything that could grow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -73,6 +73,8 @@ pub struct Limits {
     /// Idempotency keys remembered, all workers together; beyond it the oldest is forgotten early.
     #[schemars(range(min = 1, max = 100_000_000), extend("x-applies" = LIVE))]
     pub idempotency_keys_max: u32,
+    /// How fast all broadcasts of one worker together may leave.
+    pub broadcast_pacing: Pacing,
     /// Messages that fit the ring from one worker to another; a power of two.
     #[schemars(range(min = 16, max = 1_048_576), extend("x-applies" = RESTART))]
     pub bus_slots: u32,
@@ -118,6 +120,7 @@ impl Default for Limits {
             history_messages_max: 1_000,
             recovery_messages_max: 1_000,
             idempotency_keys_max: 1_000_000,
+            broadcast_pacing: Pacing::default(),
             bus_slots: 4_096,
             bus_backlog_bytes_max: 64 * MIB,
             broadcast_quantum: 64,

@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::RESTART;
+use crate::{LIVE, RESTART};
 
 /// What is logged, and in which form. Logs go to standard error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -9,7 +9,7 @@ use crate::RESTART;
 pub struct Log {
     /// The least severe level that is logged. The environment variable `DUNLIN_LOG` goes before it
     /// and may name modules too (`info,dunlin_net=debug`).
-    #[schemars(extend("x-applies" = RESTART))]
+    #[schemars(extend("x-applies" = LIVE))]
     pub level: LogLevel,
     /// The form of a line.
     #[schemars(extend("x-applies" = RESTART))]

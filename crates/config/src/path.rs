@@ -10,6 +10,10 @@ impl Path {
         Path::default()
     }
 
+    pub(crate) fn from_steps(steps: Vec<String>) -> Path {
+        Path(steps)
+    }
+
     /// Reads a path of plain keys, as the schema has them: `client.token`.
     pub fn of(dotted: &str) -> Path {
         Path(dotted.split('.').map(str::to_owned).collect())
@@ -26,6 +30,11 @@ impl Path {
     pub fn parent(&self) -> Option<Path> {
         let (_, rest) = self.0.split_last()?;
         Some(Path(rest.to_vec()))
+    }
+
+    /// The steps one by one.
+    pub fn steps(&self) -> &[String] {
+        &self.0
     }
 
     /// Whether this is the document itself.

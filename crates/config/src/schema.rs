@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::{Config, LIVE, NEW_CONNECTIONS, RESTART};
+use crate::{Config, LIVE, NEW_CONNECTIONS, RESTART, Secret};
 
 /// The JSON Schema (2020-12) of [`Config`], with `x-applies` on every key.
 pub fn json() -> Value {
@@ -55,6 +55,8 @@ pub enum Kind {
     Text,
     /// Text that is not shown: a key or a token.
     Secret,
+    /// What a name must look like.
+    Pattern,
     /// `address:port`.
     SocketAddress,
     /// A whole number within bounds.
@@ -69,7 +71,7 @@ pub enum Kind {
 }
 
 /// When a change of a key takes effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Applies {
     /// At once, on every connection.
     Live,
@@ -79,13 +81,20 @@ pub enum Applies {
     Restart,
 }
 
-impl fmt::Display for Applies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Applies {
+    /// `live`, `new connections only` or `restart`.
+    pub fn name(self) -> &'static str {
+        match self {
             Applies::Live => LIVE,
             Applies::NewConnections => NEW_CONNECTIONS,
             Applies::Restart => RESTART,
-        })
+        }
+    }
+}
+
+impl fmt::Display for Applies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -94,7 +103,10 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Kind::Table(_) | Kind::Map(_) => f.write_str("a table"),
-            Kind::List(_) => f.write_str("an array of strings"),
+            Kind::List(element) => match &element.kind {
+                Kind::Choice(_) => write!(f, "an array, each element {}", element.kind),
+                _ => f.write_str("an array of strings"),
+            },
             Kind::Choice(words) => {
                 f.write_str("one of ")?;
                 for (index, (word, _)) in words.iter().enumerate() {
@@ -103,6 +115,7 @@ impl fmt::Display for Kind {
                 Ok(())
             }
             Kind::Text | Kind::Secret => f.write_str("a string"),
+            Kind::Pattern => f.write_str("a pattern such as \"room-*\""),
             Kind::SocketAddress => f.write_str("an address with a port such as \"127.0.0.1:8000\""),
             Kind::Integer { min, max: i64::MAX } => write!(f, "an integer not less than {min}"),
             Kind::Integer { min, max } => write!(f, "an integer from {min} to {max}"),
@@ -123,10 +136,68 @@ impl Node {
     /// The node of a path such as `client.token`; a map answers every key.
     pub fn find(&self, dotted: &str) -> Option<&Node> {
         dotted.split('.').try_fold(self, |node, step| match &node.kind {
-            Kind::Table(keys) => keys.iter().find(|(key, _)| key == step).map(|(_, node)| node),
-            Kind::Map(value) => Some(&**value),
-            _ => None,
+            // An array has no keys.
+            Kind::List(_) => None,
+            _ => node.below(step),
         })
+    }
+
+    /// The node of a key or an element.
+    pub fn below(&self, step: &str) -> Option<&Node> {
+        match &self.kind {
+            Kind::Table(keys) => keys.iter().find(|(key, _)| key == step).map(|(_, node)| node),
+            Kind::Map(value) | Kind::List(value) => Some(&**value),
+            _ => None,
+        }
+    }
+
+    /// The node of a pointer, and when a change of it takes effect: by the key itself or by what
+    /// it is in; a table of several says the latest of its keys.
+    pub(crate) fn at<'s>(
+        &self,
+        steps: impl IntoIterator<Item = &'s str>,
+    ) -> Option<(&Node, Applies)> {
+        let mut node = self;
+        let mut applies = None;
+        for step in steps {
+            node = node.below(step)?;
+            applies = node.applies.or(applies);
+        }
+        Some((node, applies.unwrap_or_else(|| node.latest())))
+    }
+
+    fn latest(&self) -> Applies {
+        let below =
+            self.keys().iter().map(|(_, node)| node.applies.unwrap_or_else(|| node.latest()));
+        below.max().unwrap_or(Applies::Live)
+    }
+
+    /// Puts `***` in the place of every secret in a value of this node.
+    pub(crate) fn hide(&self, value: &mut Value) {
+        match (&self.kind, value) {
+            (Kind::Secret, Value::String(secret)) => *secret = Secret::HIDDEN.to_owned(),
+            (Kind::Map(node), _) if !node.has_secrets() => {}
+            (Kind::Map(node), Value::Object(object)) => {
+                object.values_mut().for_each(|value| node.hide(value));
+            }
+            (_, Value::Object(object)) => {
+                for (key, value) in object {
+                    if let Some(node) = self.below(key) {
+                        node.hide(value);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn has_secrets(&self) -> bool {
+        match &self.kind {
+            Kind::Secret => true,
+            Kind::Table(keys) => keys.iter().any(|(_, node)| node.has_secrets()),
+            Kind::Map(node) | Kind::List(node) => node.has_secrets(),
+            _ => false,
+        }
     }
 
     /// Reads what schemars makes of the types of this crate: `$ref`s into `$defs`, `type` (alone or
@@ -185,6 +256,7 @@ impl Kind {
             },
             (_, Some("password")) => Kind::Secret,
             (_, Some("socket-address")) => Kind::SocketAddress,
+            (_, Some("name-pattern")) => Kind::Pattern,
             _ => Kind::Text,
         }
     }
@@ -215,10 +287,20 @@ mod tests {
 
     #[test]
     fn every_number_has_its_unit_last_in_its_name_or_counts_something() {
-        const COUNTS: [&str; 4] = ["workers", "node", "backlog", "history_size"];
+        const COUNTS: [&str; 7] = [
+            "workers",
+            "node",
+            "backlog",
+            "history_size",
+            "weight",
+            "broadcast_quantum",
+            "sessions_per_turn",
+        ];
         each("config", root(), &mut |path, node| {
             let name = path.rsplit('.').next().unwrap();
-            let unit = ["_ms", "_ms_max", "_max", "_slots"].iter().any(|unit| name.ends_with(unit));
+            let unit = ["_ms", "_ms_max", "_max", "_slots", "_per_s"]
+                .iter()
+                .any(|unit| name.ends_with(unit));
             let number = matches!(node.kind, Kind::Integer { .. });
             assert!(!number || unit || COUNTS.contains(&name), "{path} does not name its unit");
         });

@@ -1,18 +1,22 @@
 use std::fmt;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A key or a token. `Debug` and logs show that it is set, never what it is; serialisation keeps
 /// the value, because a written config must be readable again.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline, description = "A key or a token.", extend("format" = "password"))]
-pub struct Secret(String);
+pub struct Secret(Arc<str>);
 
 impl Secret {
+    /// What stands for a secret where it is not shown. Written back it means: as it is.
+    pub const HIDDEN: &str = "***";
+
     /// Wraps a secret value.
-    pub fn new(value: impl Into<String>) -> Secret {
+    pub fn new(value: impl Into<Arc<str>>) -> Secret {
         Secret(value.into())
     }
 

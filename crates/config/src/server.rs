@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::RESTART;
+use crate::{LIVE, RESTART};
 
 /// Addresses and threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -33,7 +33,7 @@ pub struct Server {
     #[schemars(range(max = 4095), extend("x-applies" = RESTART))]
     pub node: u16,
     /// This node's name in `/info` and in logs; empty means host name and client port.
-    #[schemars(extend("x-applies" = RESTART))]
+    #[schemars(extend("x-applies" = LIVE))]
     pub name: String,
     /// Connections the kernel queues for each listener until the worker accepts them; the kernel
     /// caps it at `net.core.somaxconn`.

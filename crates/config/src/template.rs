@@ -14,7 +14,18 @@ const HEAD: &str = "\
 ";
 
 /// Examples of the tables whose keys the operator chooses.
-const EXAMPLES: [(&str, &str); 2] = [("api.keys", "backend"), ("channel.namespaces", "chat")];
+const EXAMPLES: [(&str, &str); 10] = [
+    ("api.keys", "backend"),
+    ("channel.namespaces", "chat"),
+    ("client.token.keys", "2026-01"),
+    ("listeners", "internal"),
+    ("webhooks.upstreams", "backend"),
+    ("webhooks.upstreams.backend.members", "a"),
+    ("webhooks.hooks", "audit"),
+    ("push.apns", "my-app"),
+    ("push.fcm", "my-app"),
+    ("push.vapid", "my-site"),
+];
 
 pub(crate) fn toml() -> String {
     let mut out = HEAD.to_owned();

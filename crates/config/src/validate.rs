@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::entries;
 use crate::fault::{Fault, Faults};
+use crate::index::Index;
 use crate::path::Path;
-use crate::{ChannelOptions, Config, Secret};
+use crate::{ChannelOptions, Config};
 
-/// Below this a key can be guessed; a placeholder left in the file is shorter still.
-const SECRET_BYTES_MIN: usize = 16;
 /// What a publication grows by on its way to a client: envelope, channel name, client info.
 const ENVELOPE_BYTES: usize = 4_096;
 
@@ -19,11 +19,27 @@ impl Config {
     /// served: among them is an address others can reach without keys to keep them out.
     pub fn validate(&self) -> Result<(), Faults> {
         let mut faults = Faults::default();
-        self.addresses(&mut faults);
-        self.client(&mut faults);
-        self.secrets(&mut faults);
-        self.channels(&mut faults);
-        self.limits(&mut faults);
+        self.judge(&Index::default(), &Config::default(), &mut faults);
+        faults.or(())
+    }
+
+    /// The same of what differs from a valid configuration; single keys are few and judged anyway.
+    /// Gives the index that belongs to this one.
+    pub(crate) fn judge(&self, index: &Index, valid: &Config, faults: &mut Faults) -> Index {
+        let mut index = index.clone();
+        self.addresses(faults);
+        self.client(faults);
+        self.secrets(faults);
+        entries::judge(self, valid, faults);
+        index.follow(valid, self, faults);
+        entries::references(self, valid, &index, faults);
+        channel(
+            &Path::of("channel.without_namespace"),
+            &valid.channel.without_namespace,
+            &self.channel.without_namespace,
+            faults,
+        );
+        self.limits(faults);
         if self.shutdown.drain_timeout_ms < self.shutdown.reconnect_spread_ms {
             faults.push(
                 fault(
@@ -33,7 +49,7 @@ impl Config {
                 .with_fix("set it to at least `shutdown.reconnect_spread_ms`"),
             );
         }
-        faults.or(())
+        index
     }
 
     /// What is allowed and still probably not meant.
@@ -88,33 +104,9 @@ impl Config {
 
     fn addresses(&self, faults: &mut Faults) {
         let client = self.server.client_addr;
-        if !is_loopback(client) {
-            let mut missing = Vec::new();
-            if self.api.keys.is_empty() {
-                missing.push("an API key (`[api.keys]` with `backend = \"...\"`)");
-            }
-            if self.client.token.hmac_secret.is_none() {
-                missing.push("client authentication (`client.token.hmac_secret = \"...\"`)");
-            }
-            if !missing.is_empty() {
-                let missing = missing.join(" and ");
-                faults.push(
-                    fault(
-                        "server.client_addr",
-                        format!("others can reach {client}, and there is nothing to keep them out"),
-                    )
-                    .with_fix(format!(
-                        "set {missing}, or bind to 127.0.0.1:{port}",
-                        port = client.port()
-                    )),
-                );
-            }
-            if self.api.without_key {
-                faults.push(
-                    fault("api.without_key", format!("anyone who reaches {client} could publish"))
-                        .with_fix("set it to false, or bind to 127.0.0.1"),
-                );
-            }
+        self.exposed(&Path::of("server.client_addr"), client, faults);
+        for (name, listener) in self.listeners.iter() {
+            self.exposed(&Path::of("listeners").join(name).join("addr"), listener.addr, faults);
         }
         let admin = self.server.admin_addr;
         if !is_loopback(admin) && self.admin.token.is_none() {
@@ -133,6 +125,35 @@ impl Config {
             faults.push(
                 fault("server.admin_addr", format!("it is {admin}, as is `server.client_addr`"))
                     .with_fix("give one of them another port"),
+            );
+        }
+    }
+
+    /// Whoever can be reached by others has something to keep them out.
+    fn exposed(&self, path: &Path, addr: SocketAddr, faults: &mut Faults) {
+        if is_loopback(addr) {
+            return;
+        }
+        let mut missing = Vec::new();
+        if self.api.keys.is_empty() {
+            missing.push("an API key (`[api.keys]` with `backend = \"...\"`)");
+        }
+        if self.client.token.hmac_secret.is_none() && self.client.token.keys.is_empty() {
+            missing.push("client authentication (`client.token.hmac_secret = \"...\"`)");
+        }
+        if !missing.is_empty() {
+            let missing = missing.join(" and ");
+            let sentence =
+                format!("others can reach {addr}, and there is nothing to keep them out");
+            faults.push(Fault::new(path.clone(), sentence).with_fix(format!(
+                "set {missing}, or bind to 127.0.0.1:{port}",
+                port = addr.port()
+            )));
+        }
+        if self.api.without_key {
+            faults.push(
+                fault("api.without_key", format!("anyone who reaches {addr} could publish"))
+                    .with_fix("set it to false, or bind to 127.0.0.1"),
             );
         }
     }
@@ -182,57 +203,10 @@ impl Config {
             (Path::of("client.token.hmac_secret_previous"), token.hmac_secret_previous.as_ref()),
             (Path::of("admin.token"), self.admin.token.as_ref()),
         ];
-        let keys =
-            self.api.keys.iter().map(|(name, key)| (Path::of("api.keys").join(name), Some(key)));
-        for (path, secret) in named.into_iter().chain(keys) {
-            let bytes = secret.map(|secret| secret.reveal().len());
-            if bytes.is_some_and(|bytes| bytes < SECRET_BYTES_MIN) {
-                let sentence = format!("it is shorter than {SECRET_BYTES_MIN} bytes");
-                faults.push(
-                    Fault::new(path, sentence).with_fix("make one with `openssl rand -hex 32`"),
-                );
+        for (path, secret) in named {
+            if let Some(secret) = secret {
+                entries::long_enough(&path, secret, faults);
             }
-        }
-        let mut keys: Vec<(&Secret, &String)> =
-            self.api.keys.iter().map(|(name, key)| (key, name)).collect();
-        keys.sort_by_key(|(key, _)| key.reveal());
-        for pair in keys.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
-            faults.push(
-                Fault::new(
-                    Path::of("api.keys").join(pair[1].1),
-                    format!(
-                        "it is the same key as {:?}, and logs could not tell them apart",
-                        pair[0].1
-                    ),
-                )
-                .with_fix("give each caller its own"),
-            );
-        }
-        if let Some(name) = self.api.keys.keys().find(|name| name.is_empty()) {
-            faults.push(
-                Fault::new(Path::of("api.keys").join(name), "a key has no name")
-                    .with_fix("name it after who uses it: `backend = \"...\"`"),
-            );
-        }
-    }
-
-    fn channels(&self, faults: &mut Faults) {
-        channel(&Path::of("channel.without_namespace"), &self.channel.without_namespace, faults);
-        for (name, options) in &self.channel.namespaces {
-            let path = Path::of("channel.namespaces").join(name);
-            let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-            if name.is_empty() || !name.bytes().all(legal) {
-                faults.push(
-                    Fault::new(path.clone(), "this is not a namespace's name")
-                        .with_fix("use letters, digits, `-`, `_` and `.`"),
-                );
-            } else if name.len() + 1 >= self.limits.channel_bytes_max {
-                faults.push(
-                    Fault::new(path.clone(), "no channel of it fits `limits.channel_bytes_max`")
-                        .with_fix("shorten the name, or raise the limit"),
-                );
-            }
-            channel(&path, options, faults);
         }
     }
 
@@ -292,7 +266,16 @@ fn fault(path: &str, sentence: impl Into<String>) -> Fault {
     Fault::new(Path::of(path), sentence)
 }
 
-fn channel(path: &Path, options: &ChannelOptions, faults: &mut Faults) {
+/// The options of a namespace, or of the channels without one, if they changed.
+pub(crate) fn channel(
+    path: &Path,
+    valid: &ChannelOptions,
+    options: &ChannelOptions,
+    faults: &mut Faults,
+) {
+    if valid == options {
+        return;
+    }
     let mut push =
         |key, sentence, fix| faults.push(Fault::new(path.join(key), sentence).with_fix(fix));
     let off = "nothing is kept, as the other of `history_size` and `history_ttl_ms` is 0";
@@ -339,7 +322,7 @@ fn origin_pattern(origin: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn is_loopback(addr: SocketAddr) -> bool {
+pub(crate) fn is_loopback(addr: SocketAddr) -> bool {
     match addr.ip() {
         IpAddr::V4(ip) => ip.is_loopback(),
         IpAddr::V6(ip) => ip.to_canonical().is_loopback(),

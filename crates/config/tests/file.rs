@@ -31,10 +31,14 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
         .map(|line| if example(line) { format!("{}\n", &line[1..]) } else { format!("{line}\n") })
         .collect();
     let config = Config::from_toml(&file).unwrap();
-    assert_eq!(config.channel.namespaces["chat"], dunlin_config::ChannelOptions::default());
+    let chat = dunlin_config::ChannelOptions {
+        name_pattern: Some(dunlin_config::Pattern::parse("...").unwrap()),
+        ..Default::default()
+    };
+    assert_eq!(config.channel.namespaces["chat"], chat);
     assert!(config.api.keys.contains_key("backend"));
     // The dots stand for a key to be made; they are not accepted as one.
-    assert_eq!(config.validate().unwrap_err().len(), 4);
+    assert_eq!(config.validate().unwrap_err().len(), 13);
 }
 
 #[test]

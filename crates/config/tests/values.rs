@@ -33,7 +33,7 @@ fn an_address_others_can_reach_needs_an_api_key_and_client_authentication() {
         ["server.client_addr: others can reach 0.0.0.0:8000, and there is nothing to keep them \
           out; set an API key (`[api.keys]` with `backend = \"...\"`), or bind to 127.0.0.1:8000"]
     );
-    config.api.keys.insert("backend".into(), secret());
+    config.api.keys.insert("backend", secret());
     assert_eq!(config.validate(), Ok(()));
     config.client.token.hmac_secret = None;
     config.client.anonymous = true;
@@ -93,8 +93,8 @@ fn the_admin_port_needs_a_token_where_others_can_reach_it() {
 fn a_short_key_and_a_shared_key_are_refused() {
     let mut config = Config::default();
     config.client.token.hmac_secret = Some(Secret::new("secret"));
-    config.api.keys.insert("billing".into(), secret());
-    config.api.keys.insert("chat".into(), secret());
+    config.api.keys.insert("billing", secret());
+    config.api.keys.insert("chat", secret());
     assert_eq!(
         told(&config),
         [
@@ -128,7 +128,7 @@ fn history_is_kept_whole_or_not_at_all() {
 fn an_origin_is_a_scheme_and_a_host() {
     let fix = |origin: &str| {
         let mut config = Config::default();
-        config.client.allowed_origins = vec![origin.into()];
+        config.client.allowed_origins = [origin.to_owned()].into();
         told(&config).first().and_then(|told| told.split_once("; ").map(|(_, fix)| fix.to_owned()))
     };
     for origin in ["*", "https://a.example", "http://localhost:3000", "https://*.example.com"] {
@@ -190,7 +190,7 @@ proptest! {
         let mut config = Config::default();
         config.server.workers = workers;
         config.client.ping_interval_ms = ping;
-        config.client.allowed_origins = origins;
+        config.client.allowed_origins = origins.into();
         config.client.token.hmac_secret = key.map(Secret::new);
         for (name, history_size) in namespaces {
             let options = dunlin_config::ChannelOptions { history_size, ..Default::default() };

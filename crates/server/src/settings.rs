@@ -39,7 +39,7 @@ impl Settings {
                 .channel
                 .namespaces
                 .iter()
-                .map(|(name, rules)| (name.as_str().into(), namespace(name, rules)))
+                .map(|(name, rules)| (name.into(), namespace(name, rules)))
                 .collect(),
             config,
         }

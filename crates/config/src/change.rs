@@ -1,0 +1,360 @@
+//! What a caller wants changed, and how it is done to a copy of the configuration.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::fault::{Fault, Faults};
+use crate::part::{Edit, Part, Trouble};
+use crate::path::Path;
+use crate::pointer::Pointer;
+use crate::schema::{self, Kind, Node};
+use crate::snapshot::{Refusal, Snapshot};
+use crate::{Config, Secret, check, json};
+
+/// The most operations of one JSON Patch.
+const OPERATIONS_MAX: usize = 200_000;
+
+/// A change of the configuration, done whole or not at all.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Sets one place; what a table leaves out has its default.
+    Put {
+        /// The place.
+        pointer: Pointer,
+        /// Its new value.
+        value: Value,
+    },
+    /// Takes an entry out of a map, or sets a key of the schema back to its default.
+    Delete {
+        /// The place.
+        pointer: Pointer,
+    },
+    /// A JSON Merge Patch (RFC 7396): what it names is changed, null takes away.
+    Merge(Value),
+    /// A JSON Patch (RFC 6902), in its order.
+    Patch(Vec<Operation>),
+    /// Everything as it was in another revision.
+    Restore(Arc<Snapshot>),
+}
+
+/// An operation of a JSON Patch (RFC 6902 §4).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Operation {
+    /// Sets a place; in an array inserts before it.
+    Add {
+        /// The place.
+        path: Pointer,
+        /// Its new value.
+        value: Value,
+    },
+    /// Takes away what is there.
+    Remove {
+        /// The place.
+        path: Pointer,
+    },
+    /// Sets what is there.
+    Replace {
+        /// The place.
+        path: Pointer,
+        /// Its new value.
+        value: Value,
+    },
+    /// Takes a value away and adds it elsewhere.
+    Move {
+        /// Where it is.
+        from: Pointer,
+        /// Where it goes.
+        path: Pointer,
+    },
+    /// Adds what is elsewhere.
+    Copy {
+        /// Where it is.
+        from: Pointer,
+        /// Where it goes too.
+        path: Pointer,
+    },
+    /// Goes on only if the place has this value.
+    Test {
+        /// The place.
+        path: Pointer,
+        /// The value it must have.
+        value: Value,
+    },
+}
+
+impl Change {
+    /// A [`Change::Put`] of a JSON text.
+    ///
+    /// # Errors
+    /// What [`json::parse`] refuses. Whether the value fits is said when the change is prepared.
+    pub fn put(pointer: Pointer, text: &[u8]) -> Result<Change, Faults> {
+        Ok(Change::Put { pointer, value: json::parse(text, json::BYTES_MAX)? })
+    }
+
+    /// A [`Change::Merge`] of a JSON text.
+    ///
+    /// # Errors
+    /// As [`Change::put`].
+    pub fn merge(text: &[u8]) -> Result<Change, Faults> {
+        Ok(Change::Merge(json::parse(text, json::BYTES_MAX)?))
+    }
+
+    /// A [`Change::Patch`] of a JSON text.
+    ///
+    /// # Errors
+    /// As [`Change::put`], and every operation that is none.
+    pub fn patch(text: &[u8]) -> Result<Change, Faults> {
+        let Value::Array(operations) = json::parse(text, json::BYTES_MAX)? else {
+            return Err(Fault::new(Path::root(), "a JSON Patch is an array of operations")
+                .with_fix("write [{\"op\": \"replace\", \"path\": \"/...\", \"value\": ...}]")
+                .into());
+        };
+        if operations.len() > OPERATIONS_MAX {
+            let sentence = format!("there are {} operations", operations.len());
+            return Err(Fault::new(Path::root(), sentence)
+                .with_fix(format!("send at most {OPERATIONS_MAX} at once"))
+                .into());
+        }
+        let mut faults = Faults::default();
+        let mut read = Vec::with_capacity(operations.len());
+        for (number, operation) in operations.into_iter().enumerate() {
+            match Operation::read(operation) {
+                Ok(operation) => read.push(operation),
+                Err(mut fault) => {
+                    fault.sentence = format!("operation {number}: {}", fault.sentence);
+                    faults.push(fault);
+                }
+            }
+        }
+        faults.or(Change::Patch(read))
+    }
+
+    /// Does it to a configuration; on an error that is left half changed and to be thrown away.
+    pub(crate) fn apply(&self, config: &mut Config) -> Result<(), Refusal> {
+        match self {
+            Change::Put { pointer, value } => {
+                let value = fitting(config, pointer, value.clone())?;
+                let done = config.edit(pointer.steps(), Edit::Add(value));
+                done.map_err(|trouble| refusal(trouble, pointer, Refusal::NotFound))
+            }
+            Change::Delete { pointer } => {
+                known(pointer).map_err(Refusal::NotFound)?;
+                let done = config.edit(pointer.steps(), Edit::Remove);
+                done.map_err(|trouble| refusal(trouble, pointer, Refusal::NotFound))
+            }
+            Change::Merge(patch) => {
+                let mut faults = Faults::default();
+                check::patch(&Path::root(), schema::root(), patch, &mut faults);
+                faults.or(()).map_err(Refusal::Invalid)?;
+                let mut patch = patch.clone();
+                reveal(config, &Pointer::root(), &mut patch).map_err(Refusal::Invalid)?;
+                let done = config.merge(patch);
+                done.map_err(|trouble| refusal(trouble, &Pointer::root(), Refusal::NotFound))
+            }
+            Change::Patch(operations) => patch(config, operations),
+            Change::Restore(snapshot) => {
+                *config = snapshot.config.clone();
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Operation {
+    fn read(value: Value) -> Result<Operation, Fault> {
+        let fault = |sentence: &str| Fault::new(Path::root(), sentence);
+        let Value::Object(mut object) = value else {
+            return Err(fault("it is no object").with_fix("write {\"op\": ..., \"path\": ...}"));
+        };
+        let pointer = |name: &str| match object.get(name) {
+            Some(Value::String(text)) => Pointer::parse(text),
+            _ => Err(fault(&format!("it has no `{name}`")).with_fix("give it a JSON Pointer")),
+        };
+        let path = pointer("path")?;
+        let op = object.get("op").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let from = match op.as_str() {
+            "move" | "copy" => pointer("from")?,
+            _ => Pointer::root(),
+        };
+        let value = object.remove("value");
+        let value = || value.ok_or_else(|| fault("it has no `value`").with_fix("give it one"));
+        Ok(match op.as_str() {
+            "add" => Operation::Add { path, value: value()? },
+            "remove" => Operation::Remove { path },
+            "replace" => Operation::Replace { path, value: value()? },
+            "move" if from != path && from.contains(&path) => {
+                return Err(fault("a value cannot be moved into itself")
+                    .with_fix("copy it, or move it elsewhere"));
+            }
+            "move" => Operation::Move { from, path },
+            "copy" => Operation::Copy { from, path },
+            "test" => Operation::Test { path, value: value()? },
+            op => {
+                let sentence = format!("there is no operation {op:?}");
+                return Err(
+                    fault(&sentence).with_fix("use one of add, remove, replace, move, copy, test")
+                );
+            }
+        })
+    }
+}
+
+/// Every fault of form first, all at once; then one operation after the other.
+fn patch(config: &mut Config, operations: &[Operation]) -> Result<(), Refusal> {
+    let mut faults = Faults::default();
+    for operation in operations {
+        match operation {
+            Operation::Add { path, value } | Operation::Replace { path, value } => {
+                match known(path) {
+                    Ok(node) => check::value(&path.path(), node, value, &mut faults),
+                    Err(fault) => faults.push(fault),
+                }
+            }
+            Operation::Remove { path } | Operation::Test { path, .. } => {
+                faults.extend(known(path).err());
+            }
+            Operation::Move { from, path } | Operation::Copy { from, path } => {
+                faults.extend(known(from).err());
+                faults.extend(known(path).err());
+            }
+        }
+    }
+    faults.or(()).map_err(Refusal::Invalid)?;
+    for (number, operation) in operations.iter().enumerate() {
+        let at = |trouble, pointer: &Pointer| {
+            let mut refusal = refusal(trouble, pointer, Refusal::Conflict);
+            if let Refusal::Conflict(fault) = &mut refusal {
+                fault.sentence = format!("operation {number}: {}", fault.sentence);
+            }
+            refusal
+        };
+        let missing = |pointer: &Pointer| at(Trouble::Missing, pointer);
+        let mut edit = |path: &Pointer, edit| {
+            config.edit(path.steps(), edit).map_err(|trouble| at(trouble, path))
+        };
+        match operation {
+            Operation::Add { path, value } => {
+                let value = revealed(config, path, value.clone())?;
+                config.edit(path.steps(), Edit::Add(value)).map_err(|t| at(t, path))?;
+            }
+            Operation::Replace { path, value } => {
+                let value = revealed(config, path, value.clone())?;
+                config.edit(path.steps(), Edit::Replace(value)).map_err(|t| at(t, path))?;
+            }
+            Operation::Remove { path } => edit(path, Edit::Remove)?,
+            Operation::Move { from, path } => {
+                let value = config.at(from.steps()).ok_or_else(|| missing(from))?;
+                if from != path {
+                    config.edit(from.steps(), Edit::Remove).map_err(|t| at(t, from))?;
+                    let value = fitting(config, path, value)?;
+                    config.edit(path.steps(), Edit::Add(value)).map_err(|t| at(t, path))?;
+                }
+            }
+            Operation::Copy { from, path } => {
+                let value = config.at(from.steps()).ok_or_else(|| missing(from))?;
+                let value = fitting(config, path, value)?;
+                config.edit(path.steps(), Edit::Add(value)).map_err(|t| at(t, path))?;
+            }
+            Operation::Test { path, value } => {
+                let is = config.at(path.steps()).ok_or_else(|| missing(path))?;
+                if is != *value {
+                    let sentence = format!("operation {number}: it has another value");
+                    return Err(Refusal::Conflict(
+                        Fault::new(path.path(), sentence)
+                            .with_fix("read it, and send the patch for what is there"),
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The node a pointer leads to.
+///
+/// # Errors
+/// Which step leads nowhere, and what was probably meant.
+pub(crate) fn known(pointer: &Pointer) -> Result<&'static Node, Fault> {
+    let mut node = schema::root();
+    let mut path = Path::root();
+    for step in pointer.steps() {
+        node = match node.below(step) {
+            Some(below) => below,
+            None => {
+                return Err(match &node.kind {
+                    Kind::Table(keys) => check::unknown(&path, step, keys),
+                    _ => Fault::new(path.join(step), "there is nothing below this key")
+                        .with_fix(format!("name the key itself: `{path}`")),
+                });
+            }
+        };
+        path = path.join(step);
+    }
+    Ok(node)
+}
+
+/// A value as it may stand at a place, with the secrets it leaves as they are.
+fn fitting(config: &Config, pointer: &Pointer, value: Value) -> Result<Value, Refusal> {
+    let node = known(pointer).map_err(Refusal::NotFound)?;
+    let mut faults = Faults::default();
+    check::value(&pointer.path(), node, &value, &mut faults);
+    faults.or(()).map_err(Refusal::Invalid)?;
+    revealed(config, pointer, value)
+}
+
+fn revealed(config: &Config, pointer: &Pointer, mut value: Value) -> Result<Value, Refusal> {
+    reveal(config, pointer, &mut value).map_err(Refusal::Invalid)?;
+    Ok(value)
+}
+
+/// Puts the present secret where a value has `***`.
+fn reveal(config: &Config, pointer: &Pointer, value: &mut Value) -> Result<(), Faults> {
+    fn walk(
+        config: &Config,
+        node: &Node,
+        steps: &mut Vec<String>,
+        value: &mut Value,
+        faults: &mut Faults,
+    ) {
+        match value {
+            Value::String(text) if text == Secret::HIDDEN && matches!(node.kind, Kind::Secret) => {
+                match config.at(steps) {
+                    Some(Value::String(secret)) => *text = secret,
+                    _ => faults.push(
+                        Fault::new(
+                            Path::from_steps(steps.clone()),
+                            "there is no secret yet that \"***\" could leave as it is",
+                        )
+                        .with_fix("write the secret"),
+                    ),
+                }
+            }
+            Value::Object(object) if node.has_secrets() => {
+                for (key, value) in object {
+                    if let Some(below) = node.below(key) {
+                        steps.push(key.clone());
+                        walk(config, below, steps, value, faults);
+                        steps.pop();
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut faults = Faults::default();
+    if let Ok(node) = known(pointer) {
+        walk(config, node, &mut pointer.steps().to_vec(), value, &mut faults);
+    }
+    faults.or(())
+}
+
+fn refusal(trouble: Trouble, pointer: &Pointer, missing: fn(Fault) -> Refusal) -> Refusal {
+    match trouble {
+        Trouble::Missing => missing(
+            Fault::new(pointer.path(), "there is nothing here")
+                .with_fix("create what it is in first"),
+        ),
+        Trouble::Wrong(sentence) => Refusal::Invalid(Fault::new(pointer.path(), sentence).into()),
+    }
+}

@@ -1,0 +1,33 @@
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::LIVE;
+
+/// Changes while the server runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Changes {
+    /// How long a change waits for every worker that is awake to run it; then it is taken back.
+    #[schemars(range(min = 10, max = 600_000), extend("x-applies" = LIVE))]
+    pub commit_timeout_ms: u64,
+    /// Body of one call that changes settings.
+    #[schemars(range(min = 1_024, max = 67_108_864), extend("x-applies" = LIVE))]
+    pub body_bytes_max: usize,
+    /// Revisions kept, to look at and to go back to; beyond it the oldest is forgotten.
+    #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
+    pub revisions_max: u32,
+    /// Bytes the changes of the kept revisions take.
+    #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
+    pub revisions_bytes_max: usize,
+}
+
+impl Default for Changes {
+    fn default() -> Changes {
+        Changes {
+            commit_timeout_ms: 1_000,
+            body_bytes_max: 16 << 20,
+            revisions_max: 1_000,
+            revisions_bytes_max: 64 << 20,
+        }
+    }
+}

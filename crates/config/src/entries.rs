@@ -1,0 +1,286 @@
+//! Whether the entries of the maps are right, each by itself and where one names another.
+
+use crate::fault::{Fault, Faults};
+use crate::index::Index;
+use crate::path::Path;
+use crate::validate::channel;
+use crate::{
+    Apns, Changed, ChannelOptions, Config, Fcm, Hook, Map, Member, Secret, Upstream, Vapid,
+};
+
+/// Below this a key can be guessed; a placeholder left in the file is shorter still.
+const SECRET_BYTES_MIN: usize = 16;
+/// The longest name of an entry.
+const NAME_BYTES_MAX: usize = 255;
+/// Each has a socket on every worker.
+const LISTENERS_MAX: usize = 64;
+
+/// Judges every entry that differs from a valid configuration.
+pub(crate) fn judge(config: &Config, valid: &Config, faults: &mut Faults) {
+    let secret = |path: &Path, secret: &Secret, faults: &mut Faults| {
+        long_enough(path, secret, faults);
+    };
+    each("api.keys", &valid.api.keys, &config.api.keys, faults, secret);
+    each("client.token.keys", &valid.client.token.keys, &config.client.token.keys, faults, secret);
+    namespaces(config, valid, faults);
+    listeners(config, faults);
+    each("push.apns", &valid.push.apns, &config.push.apns, faults, apns);
+    each("push.fcm", &valid.push.fcm, &config.push.fcm, faults, fcm);
+    each("push.vapid", &valid.push.vapid, &config.push.vapid, faults, vapid);
+    for (name, before, after) in config.webhooks.upstreams.changes_from(&valid.webhooks.upstreams) {
+        let Some(after) = after else { continue };
+        let path = Path::of("webhooks.upstreams").join(name);
+        named(&path, name, faults);
+        let none = Upstream::default();
+        let before = before.map_or(&none, |before| before);
+        for (name, _, member) in after.members.changes_from(&before.members) {
+            if let Some(after) = member {
+                let path = path.join("members").join(name);
+                named(&path, name, faults);
+                self::member(&path, after, faults);
+            }
+        }
+    }
+    each("webhooks.hooks", &valid.webhooks.hooks, &config.webhooks.hooks, faults, hook);
+}
+
+/// Every upstream that a hook names is there.
+pub(crate) fn references(config: &Config, valid: &Config, index: &Index, faults: &mut Faults) {
+    let upstreams = &config.webhooks.upstreams;
+    let mut missing = |name: &str, hook: &Hook| {
+        faults.push(
+            Fault::new(
+                Path::of("webhooks.hooks").join(name).join("upstream"),
+                format!("there is no upstream {:?}", hook.upstream),
+            )
+            .with_fix("name one of `webhooks.upstreams`, or add it there"),
+        );
+    };
+    for (name, _, after) in config.webhooks.hooks.changes_from(&valid.webhooks.hooks) {
+        if let Some(hook) = after.filter(|hook| !upstreams.contains_key(&hook.upstream)) {
+            missing(name, hook);
+        }
+    }
+    for (gone, _, after) in upstreams.changes_from(&valid.webhooks.upstreams) {
+        if after.is_some() || index.hooks_of(gone) == 0 {
+            continue;
+        }
+        // Who names it is looked up only now that the change is refused.
+        for (name, hook) in config.webhooks.hooks.iter().filter(|(_, hook)| hook.upstream == *gone)
+        {
+            let told = valid.webhooks.hooks.get(name).is_none_or(|before| before != hook);
+            if !told {
+                missing(name, hook);
+            }
+        }
+    }
+}
+
+/// Judges the name and the value of every entry that is new or different.
+fn each<T: PartialEq>(
+    map: &str,
+    valid: &Map<T>,
+    now: &Map<T>,
+    faults: &mut Faults,
+    judge: impl Fn(&Path, &T, &mut Faults),
+) {
+    for (name, _, after) in now.changes_from(valid) {
+        if let Some(after) = after {
+            let path = Path::of(map).join(name);
+            named(&path, name, faults);
+            judge(&path, after, faults);
+        }
+    }
+}
+
+fn named(path: &Path, name: &str, faults: &mut Faults) {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        let sentence = match name {
+            "" => "it has no name".to_owned(),
+            name => format!("{:?} is no name", name.chars().take(40).collect::<String>()),
+        };
+        faults.push(Fault::new(path.clone(), sentence).with_fix(format!(
+            "name it after what it is, in at most {NAME_BYTES_MAX} bytes without control characters"
+        )));
+    }
+}
+
+pub(crate) fn long_enough(path: &Path, secret: &Secret, faults: &mut Faults) {
+    if secret.reveal().len() < SECRET_BYTES_MIN {
+        let sentence = format!("it is shorter than {SECRET_BYTES_MIN} bytes");
+        faults.push(
+            Fault::new(path.clone(), sentence).with_fix("make one with `openssl rand -hex 32`"),
+        );
+    }
+}
+
+fn namespaces(config: &Config, valid: &Config, faults: &mut Faults) {
+    let channel_bytes_max = config.limits.channel_bytes_max;
+    // A lower limit concerns those that did not change, too.
+    let none = Map::new();
+    let lower = channel_bytes_max < valid.limits.channel_bytes_max;
+    let judged = if lower { &none } else { &valid.channel.namespaces };
+    let default = ChannelOptions::default();
+    for (name, before, after) in config.channel.namespaces.changes_from(judged) {
+        let (name, before, Some(after)): Changed<'_, _> = (name, before, after) else { continue };
+        let path = Path::of("channel.namespaces").join(name);
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if name.is_empty() || !name.bytes().all(legal) {
+            faults.push(
+                Fault::new(path.clone(), "this is not a namespace's name")
+                    .with_fix("use letters, digits, `-`, `_` and `.`"),
+            );
+        } else if name.len() + 1 >= channel_bytes_max {
+            faults.push(
+                Fault::new(path.clone(), "no channel of it fits `limits.channel_bytes_max`")
+                    .with_fix("shorten the name, or raise the limit"),
+            );
+        }
+        channel(&path, before.map_or(&default, |before| before), after, faults);
+    }
+}
+
+fn listeners(config: &Config, faults: &mut Faults) {
+    let listeners = &config.listeners;
+    if listeners.len() > LISTENERS_MAX {
+        let sentence = format!("there are {} listeners", listeners.len());
+        faults.push(
+            Fault::new(Path::of("listeners"), sentence)
+                .with_fix(format!("keep at most {LISTENERS_MAX}; one address serves everyone")),
+        );
+        return;
+    }
+    let mut taken = vec![
+        ("`server.client_addr`".to_owned(), config.server.client_addr),
+        ("`server.admin_addr`".to_owned(), config.server.admin_addr),
+    ];
+    for (name, listener) in listeners.iter() {
+        let path = Path::of("listeners").join(name);
+        named(&path, name, faults);
+        let addr = listener.addr;
+        if let Some((other, _)) = taken.iter().find(|(_, a)| *a == addr && addr.port() != 0) {
+            faults.push(
+                Fault::new(path.join("addr"), format!("it is {addr}, as is {other}"))
+                    .with_fix("give one of them another port"),
+            );
+        }
+        taken.push((format!("`{path}`"), addr));
+    }
+}
+
+fn member(path: &Path, member: &Member, faults: &mut Faults) {
+    let address = &*member.address;
+    let wrong = match address.rsplit_once(':') {
+        _ if address.is_empty() => Some("it is not set"),
+        Some((_, port)) if !port.parse::<u16>().is_ok_and(|port| port != 0) => {
+            Some("its port is no number from 1 to 65535")
+        }
+        Some((host, _)) if !is_host(host) => Some("its host is no name and no IP address"),
+        Some(_) => None,
+        None => Some("it has no port"),
+    };
+    if let Some(wrong) = wrong {
+        faults.push(
+            Fault::new(path.join("address"), wrong)
+                .with_fix("write host and port, as in \"10.0.0.7:8080\""),
+        );
+    }
+}
+
+/// A name, an IPv4 address, or an IPv6 address in brackets.
+fn is_host(host: &str) -> bool {
+    match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+            !host.is_empty() && host.len() <= 253 && host.bytes().all(legal)
+        }
+    }
+}
+
+fn hook(path: &Path, hook: &Hook, faults: &mut Faults) {
+    if !hook.path.starts_with('/') || hook.path.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
+        faults.push(
+            Fault::new(path.join("path"), "this is no path of a request")
+                .with_fix("begin it with `/`, and write blanks as `%20`"),
+        );
+    }
+    if hook.events.is_empty() {
+        faults.push(
+            Fault::new(path.join("events"), "it is told nothing")
+                .with_fix("name events, as in [\"publish\"]"),
+        );
+    }
+    if let Some(secret) = &hook.secret {
+        long_enough(&path.join("secret"), secret, faults);
+    }
+}
+
+fn apns(path: &Path, apns: &Apns, faults: &mut Faults) {
+    let mut push =
+        |key, sentence, fix| faults.push(Fault::new(path.join(key), sentence).with_fix(fix));
+    if apns.topic.is_empty() {
+        push("topic", "it is not set", "set it to the app's bundle id");
+    }
+    match (&apns.key, &apns.certificate) {
+        (Some(_), Some(_)) => {
+            push("certificate", "there is a signing key too", "keep one of the two");
+        }
+        (None, None) => push(
+            "key",
+            "there is neither a signing key nor a certificate",
+            "set `key`, `key_id` and `team_id`, or `certificate`",
+        ),
+        (Some(key), None) => {
+            if !key.reveal().contains("-----BEGIN PRIVATE KEY-----") {
+                push("key", "this is no private key in PEM", "set it to the text of the .p8 file");
+            }
+            let ten = |id: &Option<std::sync::Arc<str>>| {
+                id.as_ref().is_some_and(|id| {
+                    id.len() == 10 && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
+                })
+            };
+            for (name, id) in [("key_id", &apns.key_id), ("team_id", &apns.team_id)] {
+                if !ten(id) {
+                    push(name, "it is not ten letters and digits", "copy it from the account");
+                }
+            }
+        }
+        (None, Some(_)) => {}
+    }
+}
+
+fn fcm(path: &Path, fcm: &Fcm, faults: &mut Faults) {
+    let account = fcm.service_account.as_ref().map(|account| {
+        serde_json::from_str::<serde_json::Value>(account.reveal()).unwrap_or_default()
+    });
+    let wrong = match &account {
+        None => "it is not set".to_owned(),
+        Some(account) => {
+            let keys = ["project_id", "client_email", "private_key"];
+            match keys.iter().find(|key| !account[**key].is_string()) {
+                Some(key) => format!("this is no service account: it has no \"{key}\""),
+                None => return,
+            }
+        }
+    };
+    faults.push(
+        Fault::new(path.join("service_account"), wrong)
+            .with_fix("set it to the text of the JSON file that the console gives"),
+    );
+}
+
+fn vapid(path: &Path, vapid: &Vapid, faults: &mut Faults) {
+    if vapid.private_key.is_none() {
+        faults.push(
+            Fault::new(path.join("private_key"), "it is not set")
+                .with_fix("make one with `openssl ecparam -genkey -name prime256v1`"),
+        );
+    }
+    if !["mailto:", "https://"].iter().any(|scheme| vapid.subject.starts_with(scheme)) {
+        faults.push(
+            Fault::new(path.join("subject"), "this is no address a push service could write to")
+                .with_fix("write \"mailto:ops@example.com\" or an https address"),
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! The plain keys of a table, one by one: a setting is changed without its table being spelled out.
+
+use serde::de::DeserializeOwned;
+use serde::de::value::MapDeserializer;
+use serde::ser::{Impossible, SerializeStruct};
+use serde::{Serialize, Serializer};
+use serde_json::{Error, Value};
+
+/// Keys and their values, in the order of the type.
+pub(crate) type Fields = Vec<(&'static str, Value)>;
+
+/// The keys of a table but those named in `except`.
+pub(crate) fn of<T: Serialize>(table: &T, except: &[&str]) -> Fields {
+    let wanted = Wanted::AllBut(except);
+    // Only a type that is no struct is refused, and no such type is a table.
+    table.serialize(Keys { wanted, fields: Vec::new() }).unwrap_or_default()
+}
+
+/// One key of a table.
+pub(crate) fn one<T: Serialize>(table: &T, key: &str) -> Option<Value> {
+    let fields = table.serialize(Keys { wanted: Wanted::Only(key), fields: Vec::new() }).ok()?;
+    fields.into_iter().next().map(|(_, value)| value)
+}
+
+/// A table of these keys; those left out have their defaults.
+pub(crate) fn read<T: DeserializeOwned>(fields: Fields) -> Result<T, Error> {
+    T::deserialize(MapDeserializer::new(fields.into_iter()))
+}
+
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    AllBut(&'a [&'a str]),
+    Only(&'a str),
+}
+
+struct Keys<'a> {
+    wanted: Wanted<'a>,
+    fields: Fields,
+}
+
+impl SerializeStruct for Keys<'_> {
+    type Ok = Fields;
+    type Error = Error;
+
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), Error> {
+        let wanted = match self.wanted {
+            Wanted::AllBut(except) => !except.contains(&key),
+            Wanted::Only(one) => one == key,
+        };
+        if wanted {
+            self.fields.push((key, serde_json::to_value(value)?));
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<Fields, Error> {
+        Ok(self.fields)
+    }
+}
+
+/// Whatever is no struct.
+macro_rules! refuse {
+    ($($name:ident($($argument:ty),*) -> $out:ty;)*) => {
+        $(fn $name(self $(, _: $argument)*) -> Result<$out, Error> { Err(no_table()) })*
+    };
+}
+
+fn no_table() -> Error {
+    serde::ser::Error::custom("this is no table")
+}
+
+impl<'a> Serializer for Keys<'a> {
+    type Ok = Fields;
+    type Error = Error;
+    type SerializeSeq = Impossible<Fields, Error>;
+    type SerializeTuple = Impossible<Fields, Error>;
+    type SerializeTupleStruct = Impossible<Fields, Error>;
+    type SerializeTupleVariant = Impossible<Fields, Error>;
+    type SerializeMap = Impossible<Fields, Error>;
+    type SerializeStruct = Keys<'a>;
+    type SerializeStructVariant = Impossible<Fields, Error>;
+
+    fn serialize_struct(mut self, _: &'static str, keys: usize) -> Result<Keys<'a>, Error> {
+        if let Wanted::AllBut(_) = self.wanted {
+            self.fields.reserve(keys);
+        }
+        Ok(self)
+    }
+
+    refuse! {
+        serialize_bool(bool) -> Fields;
+        serialize_i8(i8) -> Fields;
+        serialize_i16(i16) -> Fields;
+        serialize_i32(i32) -> Fields;
+        serialize_i64(i64) -> Fields;
+        serialize_u8(u8) -> Fields;
+        serialize_u16(u16) -> Fields;
+        serialize_u32(u32) -> Fields;
+        serialize_u64(u64) -> Fields;
+        serialize_f32(f32) -> Fields;
+        serialize_f64(f64) -> Fields;
+        serialize_char(char) -> Fields;
+        serialize_str(&str) -> Fields;
+        serialize_bytes(&[u8]) -> Fields;
+        serialize_none() -> Fields;
+        serialize_unit() -> Fields;
+        serialize_unit_struct(&'static str) -> Fields;
+        serialize_unit_variant(&'static str, u32, &'static str) -> Fields;
+        serialize_seq(Option<usize>) -> Self::SerializeSeq;
+        serialize_tuple(usize) -> Self::SerializeTuple;
+        serialize_tuple_struct(&'static str, usize) -> Self::SerializeTupleStruct;
+        serialize_tuple_variant(&'static str, u32, &'static str, usize) -> Self::SerializeTupleVariant;
+        serialize_map(Option<usize>) -> Self::SerializeMap;
+        serialize_struct_variant(&'static str, u32, &'static str, usize) -> Self::SerializeStructVariant;
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<Fields, Error> {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        value: &T,
+    ) -> Result<Fields, Error> {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        _: &T,
+    ) -> Result<Fields, Error> {
+        Err(no_table())
+    }
+}

@@ -1,0 +1,212 @@
+//! JSON as a caller may send it: bounded, and no key twice.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::fault::{Fault, Faults};
+use crate::path::Path;
+
+/// The largest text that is read at all: a hundred thousand members and ten thousand namespaces with
+/// every key spelled out take a third of it.
+pub const BYTES_MAX: usize = 64 << 20;
+/// The deepest nesting; the schema needs seven.
+pub const DEPTH_MAX: usize = 32;
+/// The most values, each of some tens of bytes once it is read: memory is bounded by this, not by what a
+/// few bytes of text may stand for.
+pub const VALUES_MAX: usize = 4_000_000;
+
+/// Reads a text of at most `bytes_max` bytes (and never more than [`BYTES_MAX`]).
+///
+/// # Errors
+/// What is no JSON, with line and column; every key given twice and what is nested too deep, with its
+/// pointer.
+pub fn parse(text: &[u8], bytes_max: usize) -> Result<Value, Faults> {
+    let bytes_max = bytes_max.min(BYTES_MAX);
+    if text.len() > bytes_max {
+        return Err(whole(format!("the text has {} bytes", text.len()))
+            .with_fix(format!("send at most {bytes_max}, in several changes"))
+            .into());
+    }
+    let reading = RefCell::new(Reading::default());
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let read = Strict { reading: &reading }
+        .deserialize(&mut deserializer)
+        .and_then(|value| deserializer.end().map(|()| value));
+    let mut faults = reading.into_inner().faults;
+    match read {
+        Ok(value) => faults.or(value),
+        Err(error) => {
+            // Where the reader itself stopped, its fault says why.
+            if faults.is_empty() || error.classify() != serde_json::error::Category::Data {
+                faults.push(whole(format!("this is not JSON: {error}")));
+            }
+            Err(faults)
+        }
+    }
+}
+
+fn whole(sentence: String) -> Fault {
+    Fault::new(Path::root(), sentence)
+}
+
+#[derive(Default)]
+struct Reading {
+    steps: Vec<String>,
+    values: usize,
+    faults: Faults,
+}
+
+#[derive(Clone, Copy)]
+struct Strict<'r> {
+    reading: &'r RefCell<Reading>,
+}
+
+impl Strict<'_> {
+    fn enter<E: serde::de::Error>(self) -> Result<(), E> {
+        let mut reading = self.reading.borrow_mut();
+        reading.values += 1;
+        let fault = if reading.steps.len() > DEPTH_MAX {
+            format!("it is nested deeper than {DEPTH_MAX}")
+        } else if reading.values > VALUES_MAX {
+            format!("there are more than {VALUES_MAX} values")
+        } else {
+            return Ok(());
+        };
+        let path = Path::from_steps(reading.steps.clone());
+        reading.faults.push(Fault::new(path, fault.clone()));
+        Err(E::custom(fault))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.enter()?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, is: bool) -> Result<Value, E> {
+        Ok(Value::Bool(is))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(Value::Number(number.into()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(Value::Number(number.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Value, E> {
+        let number = Number::from_f64(number).ok_or_else(|| E::custom("no finite number"))?;
+        Ok(Value::Number(number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::String(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+        Ok(Value::String(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut elements = Vec::new();
+        loop {
+            self.reading.borrow_mut().steps.push(elements.len().to_string());
+            let element = access.next_element_seed(self)?;
+            self.reading.borrow_mut().steps.pop();
+            match element {
+                Some(element) => elements.push(element),
+                None => return Ok(Value::Array(elements)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            self.reading.borrow_mut().steps.push(key.clone());
+            let value = access.next_value_seed(self)?;
+            let mut reading = self.reading.borrow_mut();
+            if object.insert(key, value).is_some() {
+                let path = Path::from_steps(reading.steps.clone());
+                reading.faults.push(
+                    Fault::new(path, "this key is given twice").with_fix("leave one of them out"),
+                );
+                if reading.faults.len() > FAULTS_ENOUGH {
+                    return Err(A::Error::custom("too many keys are given twice"));
+                }
+            }
+            reading.steps.pop();
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+/// A text with more keys given twice than this is not read to its end.
+const FAULTS_ENOUGH: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Vec<String> {
+        let faults = parse(text.as_bytes(), BYTES_MAX).expect_err("a fault");
+        faults.iter().map(|fault| format!("{} {}", fault.path.pointer(), fault.sentence)).collect()
+    }
+
+    #[test]
+    fn what_is_json_is_read_as_it_stands() {
+        let text = r#"{"b": [1, -2, 2.5, "x\n", true, null], "a": {"c": {}}}"#;
+        let value = parse(text.as_bytes(), 1_000).unwrap();
+        assert_eq!(value, serde_json::from_str::<Value>(text).unwrap());
+    }
+
+    #[test]
+    fn every_key_given_twice_is_named_by_its_pointer() {
+        assert_eq!(
+            told(r#"{"a": {"x/y": 1, "x/y": 2}, "b": [{"c": 1, "c": 1}], "a": 3}"#),
+            [
+                "/a/x~1y this key is given twice",
+                "/b/0/c this key is given twice",
+                "/a this key is given twice"
+            ]
+        );
+    }
+
+    #[test]
+    fn ten_thousand_levels_are_refused_at_the_thirty_third() {
+        let arrays = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+        let told = told(&arrays);
+        assert_eq!(told.len(), 1);
+        assert!(told[0].ends_with(" it is nested deeper than 32"), "{told:?}");
+        let objects = "{\"a\":".repeat(10_000);
+        assert!(self::told(&objects)[0].starts_with("/a/a/a/a/"));
+    }
+
+    #[test]
+    fn what_is_no_json_or_too_long_is_said() {
+        assert!(told("{\"a\": 1,}")[0].contains("this is not JSON: "));
+        assert!(told("{} {}")[0].contains("trailing characters"));
+        assert!(told("")[0].contains("EOF"));
+        let faults = parse(b"[1, 2, 3]", 4).unwrap_err();
+        assert_eq!(faults.to_string(), "the text has 9 bytes; send at most 4, in several changes");
+    }
+}

@@ -1,0 +1,24 @@
+use std::net::{Ipv4Addr, SocketAddr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::LIVE;
+
+/// A further address clients may connect to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Listener {
+    /// The address; it serves what `server.client_addr` serves. Port 0 lets the kernel choose.
+    #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
+    pub addr: SocketAddr,
+    /// Connections the kernel queues for each worker until it accepts them.
+    #[schemars(range(min = 1, max = 1_048_576), extend("x-applies" = LIVE))]
+    pub backlog: u32,
+}
+
+impl Default for Listener {
+    fn default() -> Listener {
+        Listener { addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), backlog: 65_535 }
+    }
+}

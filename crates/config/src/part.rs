@@ -1,0 +1,478 @@
+//! The configuration as a tree that is read and changed by the step.
+//!
+//! A table knows its keys and the tables below it, a [`Map`] its entries. Each edit touches what lies on
+//! its way and nothing else; what two trees share is skipped when they are compared.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map as Object, Value};
+
+use crate::pointer::Pointer;
+use crate::{
+    Admin, Api, Apns, Changes, Channel, ChannelOptions, Client, Config, Fcm, Hook, Limits,
+    Listener, Log, LongPoll, Map, Member, Pacing, Push, Secret, Server, Shutdown, Token, Upstream,
+    Vapid, Webhooks, fields,
+};
+
+/// The most entries of one map; memory is bounded by it, whatever is put.
+const ENTRIES_MAX: usize = 1_000_000;
+
+/// What happens to a place (RFC 6902 §4).
+#[derive(Debug)]
+pub(crate) enum Edit {
+    /// Sets it, whether or not it is there; in an array inserts before it.
+    Add(Value),
+    /// Sets what is there.
+    Replace(Value),
+    /// Takes it away; a key of the schema goes back to its default.
+    Remove,
+}
+
+/// Why an edit was not done.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// There is nothing at that place, or nothing around it.
+    Missing,
+    /// The value does not fit; [`crate::check`] says so better and goes first.
+    Wrong(String),
+}
+
+impl From<serde_json::Error> for Trouble {
+    fn from(error: serde_json::Error) -> Trouble {
+        Trouble::Wrong(error.to_string())
+    }
+}
+
+/// A difference between two trees: a key, or a map's whole entry that is new or gone.
+pub(crate) struct Difference {
+    pub(crate) pointer: String,
+    pub(crate) before: Option<Value>,
+    pub(crate) after: Option<Value>,
+}
+
+pub(crate) type Steps<'a> = &'a [String];
+
+/// A table, a map or a map's plain entry.
+pub(crate) trait Part: Clone + PartialEq + Serialize + DeserializeOwned {
+    /// Reads a new one.
+    fn from_value(value: Value) -> Result<Self, Trouble>;
+
+    /// The value at a place; defaults filled in.
+    fn at(&self, steps: Steps<'_>) -> Option<Value>;
+
+    /// Whether there is something at a place.
+    fn has(&self, steps: Steps<'_>) -> bool;
+
+    /// Changes one place.
+    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), Trouble>;
+
+    /// Takes a whole new value, and keeps of the old one what is the same.
+    fn replace(&mut self, value: Value) -> Result<(), Trouble>;
+
+    /// Applies a merge patch (RFC 7396 §2).
+    fn merge(&mut self, patch: Value) -> Result<(), Trouble>;
+
+    /// Appends what is different in `after`. `path` is the pointer of this part.
+    fn compare(&self, after: &Self, path: &mut String, out: &mut Vec<Difference>);
+
+    /// What differs from the defaults.
+    fn sparse(&self) -> Value;
+}
+
+/// Runs `body` with the pointer of a step below, and restores it.
+fn below<R>(path: &mut String, step: &str, body: impl FnOnce(&mut String) -> R) -> R {
+    let length = path.len();
+    Pointer::push_step(path, step);
+    let result = body(path);
+    path.truncate(length);
+    result
+}
+
+fn object(value: Value) -> Result<Object<String, Value>, Trouble> {
+    match value {
+        Value::Object(object) => Ok(object),
+        _ => Err(Trouble::Wrong("expected a table".into())),
+    }
+}
+
+/// An edit within the value of one key: an element of an array.
+fn edit_value(value: &mut Value, steps: Steps<'_>, edit: Edit) -> Result<(), Trouble> {
+    let Some((step, rest)) = steps.split_first() else {
+        *value = match edit {
+            Edit::Add(new) | Edit::Replace(new) => new,
+            Edit::Remove => Value::Null,
+        };
+        return Ok(());
+    };
+    let Value::Array(elements) = value else { return Err(Trouble::Missing) };
+    let index = index(step, elements.len());
+    if !rest.is_empty() {
+        let element = index.and_then(|index| elements.get_mut(index)).ok_or(Trouble::Missing)?;
+        return edit_value(element, rest, edit);
+    }
+    match (edit, index) {
+        (Edit::Add(new), Some(index)) => elements.insert(index, new),
+        (Edit::Replace(new), Some(index)) if index < elements.len() => elements[index] = new,
+        (Edit::Remove, Some(index)) if index < elements.len() => drop(elements.remove(index)),
+        _ => return Err(Trouble::Missing),
+    }
+    Ok(())
+}
+
+/// An array's index (RFC 6901 §4): digits without a leading zero, or `-` for behind the last.
+fn index(step: &str, length: usize) -> Option<usize> {
+    if step == "-" {
+        return Some(length);
+    }
+    let digits = step.bytes().all(|byte| byte.is_ascii_digit());
+    let index =
+        (digits && (step == "0" || !step.starts_with('0'))).then(|| step.parse().ok())??;
+    (index <= length).then_some(index)
+}
+
+fn element<'v>(value: &'v Value, steps: Steps<'_>) -> Option<&'v Value> {
+    steps.iter().try_fold(value, |value, step| match value {
+        Value::Array(elements) => elements.get(index(step, elements.len())?),
+        _ => None,
+    })
+}
+
+/// A table: the type, then those of its keys that are parts themselves.
+macro_rules! table {
+    ($($type:ty { $($nested:ident),* })*) => {$(
+        // A table may have no keys of its own, or no tables below it.
+        #[allow(unused_variables, unused_mut, clippy::needless_update)]
+        impl Part for $type {
+            fn from_value(value: Value) -> Result<Self, Trouble> {
+                let mut table = Self::default();
+                table.replace(value)?;
+                Ok(table)
+            }
+
+            fn at(&self, steps: Steps<'_>) -> Option<Value> {
+                let Some((key, rest)) = steps.split_first() else {
+                    return serde_json::to_value(self).ok();
+                };
+                match key.as_str() {
+                    $(stringify!($nested) => self.$nested.at(rest),)*
+                    key => element(&fields::one(self, key)?, rest).cloned(),
+                }
+            }
+
+            fn has(&self, steps: Steps<'_>) -> bool {
+                let Some((key, rest)) = steps.split_first() else { return true };
+                match key.as_str() {
+                    $(stringify!($nested) => self.$nested.has(rest),)*
+                    key => fields::one(self, key)
+                        .is_some_and(|value| element(&value, rest).is_some()),
+                }
+            }
+
+            fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), Trouble> {
+                let Some((key, rest)) = steps.split_first() else {
+                    match edit {
+                        Edit::Add(value) | Edit::Replace(value) => self.replace(value)?,
+                        Edit::Remove => *self = Self::default(),
+                    }
+                    return Ok(());
+                };
+                match key.as_str() {
+                    $(stringify!($nested) => self.$nested.edit(rest, edit),)*
+                    key => {
+                        let mut own = fields::of(self, &[$(stringify!($nested)),*]);
+                        let at = own.iter().position(|(name, _)| *name == key);
+                        let at = at.ok_or(Trouble::Missing)?;
+                        if rest.is_empty() && matches!(edit, Edit::Remove) {
+                            own.swap_remove(at);
+                        } else {
+                            edit_value(&mut own[at].1, rest, edit)?;
+                        }
+                        self.set_own(own)
+                    }
+                }
+            }
+
+            fn replace(&mut self, value: Value) -> Result<(), Trouble> {
+                let mut object = object(value)?;
+                // All or nothing: a table half replaced would be neither.
+                let mut next = self.clone();
+                $(match object.remove(stringify!($nested)) {
+                    Some(value) => next.$nested.replace(value)?,
+                    None => next.$nested = Default::default(),
+                })*
+                let own: Self = serde_json::from_value(Value::Object(object))?;
+                let next = Self { $($nested: next.$nested,)* ..own };
+                *self = next;
+                Ok(())
+            }
+
+            fn merge(&mut self, patch: Value) -> Result<(), Trouble> {
+                let mut object = object(patch)?;
+                $(match object.remove(stringify!($nested)) {
+                    Some(Value::Null) => self.$nested = Default::default(),
+                    Some(value) => self.$nested.merge(value)?,
+                    None => {}
+                })*
+                if object.is_empty() {
+                    return Ok(());
+                }
+                let mut own = fields::of(self, &[$(stringify!($nested)),*]);
+                for (key, value) in object {
+                    let at = own.iter().position(|(name, _)| *name == key);
+                    let at = at.ok_or(Trouble::Missing)?;
+                    match value {
+                        Value::Null => drop(own.swap_remove(at)),
+                        value => own[at].1 = value,
+                    }
+                }
+                self.set_own(own)
+            }
+
+            fn compare(&self, after: &Self, path: &mut String, out: &mut Vec<Difference>) {
+                if self == after {
+                    return;
+                }
+                let own = fields::of(self, &[$(stringify!($nested)),*]).into_iter();
+                let after_own = fields::of(after, &[$(stringify!($nested)),*]).into_iter();
+                for ((key, before), (_, after)) in own.zip(after_own) {
+                    if before != after {
+                        below(path, key, |path| out.push(Difference {
+                            pointer: path.clone(),
+                            before: Some(before),
+                            after: Some(after),
+                        }));
+                    }
+                }
+                $(below(path, stringify!($nested), |path| {
+                    self.$nested.compare(&after.$nested, path, out);
+                });)*
+            }
+
+            fn sparse(&self) -> Value {
+                let except = &[$(stringify!($nested)),*];
+                let own = fields::of(self, except).into_iter();
+                let defaults = fields::of(&Self::default(), except).into_iter();
+                let mut object: Object<String, Value> = own
+                    .zip(defaults)
+                    .filter(|((_, own), (_, default))| own != default)
+                    .map(|((key, value), _)| (key.to_owned(), value))
+                    .collect();
+                $(match self.$nested.sparse() {
+                    Value::Object(below) if below.is_empty() => {}
+                    below => drop(object.insert(stringify!($nested).to_owned(), below)),
+                })*
+                Value::Object(object)
+            }
+        }
+
+        #[allow(unused_variables, clippy::needless_update)]
+        impl Own for $type {
+            fn set_own(&mut self, own: fields::Fields) -> Result<(), Trouble> {
+                let own: Self = fields::read(own)?;
+                $(let $nested = std::mem::take(&mut self.$nested);)*
+                let next = Self { $($nested,)* ..own };
+                *self = next;
+                Ok(())
+            }
+        }
+    )*};
+}
+
+/// A table's own keys, without the parts below it.
+trait Own: Sized {
+    fn set_own(&mut self, own: fields::Fields) -> Result<(), Trouble>;
+}
+
+table! {
+    Config {
+        server, client, api, channel, listeners, webhooks, push, limits, config, shutdown, admin, log
+    }
+    Server {}
+    Client { token, long_poll }
+    Token { keys }
+    LongPoll {}
+    Api { keys }
+    Channel { without_namespace, namespaces }
+    ChannelOptions { pacing }
+    Pacing {}
+    Listener {}
+    Webhooks { upstreams, hooks }
+    Upstream { members }
+    Member {}
+    Hook {}
+    Push { apns, fcm, vapid }
+    Apns {}
+    Fcm {}
+    Vapid {}
+    Limits { broadcast_pacing }
+    Changes {}
+    Shutdown {}
+    Admin {}
+    Log {}
+}
+
+impl<T: Part> Part for Map<T> {
+    fn from_value(value: Value) -> Result<Map<T>, Trouble> {
+        let mut map = Map::new();
+        map.replace(value)?;
+        Ok(map)
+    }
+
+    fn at(&self, steps: Steps<'_>) -> Option<Value> {
+        match steps.split_first() {
+            Some((name, rest)) => Map::get(self, name)?.at(rest),
+            None => serde_json::to_value(self).ok(),
+        }
+    }
+
+    fn has(&self, steps: Steps<'_>) -> bool {
+        match steps.split_first() {
+            Some((name, rest)) => Map::get(self, name).is_some_and(|entry| entry.has(rest)),
+            None => true,
+        }
+    }
+
+    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), Trouble> {
+        let Some((name, rest)) = steps.split_first() else {
+            match edit {
+                Edit::Add(value) | Edit::Replace(value) => self.replace(value)?,
+                Edit::Remove => *self = Map::new(),
+            }
+            return Ok(());
+        };
+        let entry = Map::get(self, name);
+        match (entry, edit) {
+            (None, Edit::Add(value)) if rest.is_empty() => {
+                if self.len() >= ENTRIES_MAX {
+                    return Err(Trouble::Wrong(format!("it has {ENTRIES_MAX} entries already")));
+                }
+                self.insert(name.as_str(), T::from_value(value)?);
+            }
+            (None, _) => return Err(Trouble::Missing),
+            (Some(_), Edit::Remove) if rest.is_empty() => drop(self.remove(name)),
+            (Some(entry), edit) => {
+                let mut changed = entry.clone();
+                changed.edit(rest, edit)?;
+                self.insert(name.as_str(), changed);
+            }
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, value: Value) -> Result<(), Trouble> {
+        let object = object(value)?;
+        if object.len() > ENTRIES_MAX {
+            return Err(Trouble::Wrong(format!("it has more than {ENTRIES_MAX} entries")));
+        }
+        let mut map = Map::new();
+        for (name, value) in object {
+            match self.get_shared(&name) {
+                Some(old) => {
+                    let mut entry = (**old).clone();
+                    entry.replace(value)?;
+                    let same = entry == **old;
+                    let entry = if same { old.clone() } else { std::sync::Arc::new(entry) };
+                    map.insert_shared(name, entry);
+                }
+                None => map.insert(name, T::from_value(value)?),
+            }
+        }
+        *self = map;
+        Ok(())
+    }
+
+    fn merge(&mut self, patch: Value) -> Result<(), Trouble> {
+        for (name, value) in object(patch)? {
+            if value.is_null() {
+                // Nothing to take away is no fault in a merge patch.
+                self.remove(&name);
+                continue;
+            }
+            match Map::get(self, &name) {
+                Some(entry) => {
+                    let mut changed = entry.clone();
+                    changed.merge(value)?;
+                    if changed != *entry {
+                        self.insert(name, changed);
+                    }
+                }
+                None => self.edit(&[name], Edit::Add(without_nulls(value)))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, after: &Map<T>, path: &mut String, out: &mut Vec<Difference>) {
+        for (name, before, after) in after.changes_from(self) {
+            below(path, name, |path| match (before, after) {
+                (Some(before), Some(after)) => before.compare(after, path, out),
+                (before, after) => out.push(Difference {
+                    pointer: path.clone(),
+                    before: before.map(|entry| entry.sparse()),
+                    after: after.map(|entry| entry.sparse()),
+                }),
+            });
+        }
+    }
+
+    fn sparse(&self) -> Value {
+        self.iter().map(|(name, entry)| (name.to_owned(), entry.sparse())).collect()
+    }
+}
+
+/// What a merge patch puts where nothing was: itself, without what it takes away.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(object) => object
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key, without_nulls(value)))
+            .collect(),
+        value => value,
+    }
+}
+
+/// A map's entry without keys of its own.
+impl Part for Secret {
+    fn from_value(value: Value) -> Result<Secret, Trouble> {
+        Ok(serde_json::from_value(value)?)
+    }
+
+    fn at(&self, steps: Steps<'_>) -> Option<Value> {
+        steps.is_empty().then(|| self.sparse())
+    }
+
+    fn has(&self, steps: Steps<'_>) -> bool {
+        steps.is_empty()
+    }
+
+    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), Trouble> {
+        match edit {
+            Edit::Add(value) | Edit::Replace(value) if steps.is_empty() => self.replace(value),
+            _ => Err(Trouble::Missing),
+        }
+    }
+
+    fn replace(&mut self, value: Value) -> Result<(), Trouble> {
+        *self = Secret::from_value(value)?;
+        Ok(())
+    }
+
+    fn merge(&mut self, patch: Value) -> Result<(), Trouble> {
+        self.replace(patch)
+    }
+
+    fn compare(&self, after: &Secret, path: &mut String, out: &mut Vec<Difference>) {
+        if self != after {
+            out.push(Difference {
+                pointer: path.clone(),
+                before: Some(self.sparse()),
+                after: Some(after.sparse()),
+            });
+        }
+    }
+
+    fn sparse(&self) -> Value {
+        Value::String(self.reveal().to_owned())
+    }
+}

@@ -1,0 +1,125 @@
+use std::fmt;
+
+use crate::fault::Fault;
+use crate::path::Path;
+
+/// The longest pointer; a namespace's and a member's name of the longest fit.
+const POINTER_BYTES_MAX: usize = 4_096;
+
+/// A JSON Pointer (RFC 6901): `/channel/namespaces/chat/history_size`. The empty one is the whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Pointer(Vec<String>);
+
+impl Pointer {
+    /// The whole document.
+    pub fn root() -> Pointer {
+        Pointer::default()
+    }
+
+    /// Reads a pointer; in a URI, after its percent-encoding has been taken off (RFC 6901 §6).
+    ///
+    /// # Errors
+    /// What is wrong with it and what to write.
+    pub fn parse(text: &str) -> Result<Pointer, Fault> {
+        let fault = |what: &str, fix: String| Fault::new(Path::root(), what).with_fix(fix);
+        if text.len() > POINTER_BYTES_MAX {
+            let fix = format!("a pointer has at most {POINTER_BYTES_MAX} bytes");
+            return Err(fault("this pointer is too long", fix));
+        }
+        if text.is_empty() {
+            return Ok(Pointer::root());
+        }
+        let Some(steps) = text.strip_prefix('/') else {
+            let fix = format!("write \"/{}\"", text.replace('.', "/"));
+            return Err(fault("a pointer begins with `/`", fix));
+        };
+        let steps = steps.split('/').map(|step| {
+            if !step.contains('~') {
+                return Some(step.to_owned());
+            }
+            // `~01` is `~1`: the order of the two replacements is the rule of RFC 6901 §4.
+            let plain = step.replace("~1", "").replace("~0", "");
+            (!plain.contains('~')).then(|| step.replace("~1", "/").replace("~0", "~"))
+        });
+        match steps.collect::<Option<Vec<_>>>() {
+            Some(steps) => Ok(Pointer(steps)),
+            None => Err(fault(
+                "a `~` in a pointer is followed by 0 or 1",
+                "write `~0` for `~` and `~1` for `/`".into(),
+            )),
+        }
+    }
+
+    /// The steps, unescaped.
+    pub fn steps(&self) -> &[String] {
+        &self.0
+    }
+
+    /// Whether this is the whole document.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `other` lies below this, or is this.
+    pub fn contains(&self, other: &Pointer) -> bool {
+        other.0.starts_with(&self.0)
+    }
+
+    /// The pointer of a key or an element below.
+    pub fn join(&self, step: impl Into<String>) -> Pointer {
+        let mut steps = self.0.clone();
+        steps.push(step.into());
+        Pointer(steps)
+    }
+
+    /// The same place as a path, which prints as TOML has it.
+    pub fn path(&self) -> Path {
+        Path::from_steps(self.0.clone())
+    }
+
+    /// Appends a step in its escaped form.
+    pub(crate) fn push_step(text: &mut String, step: &str) {
+        text.push('/');
+        for character in step.chars() {
+            match character {
+                '~' => text.push_str("~0"),
+                '/' => text.push_str("~1"),
+                character => text.push(character),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Pointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.0.iter().for_each(|step| Pointer::push_step(&mut text, step));
+        f.write_str(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_examples_of_rfc_6901() {
+        for (text, steps) in [
+            ("", &[][..]),
+            ("/foo", &["foo"]),
+            ("/foo/0", &["foo", "0"]),
+            ("/", &[""]),
+            ("/a~1b", &["a/b"]),
+            ("/c%d", &["c%d"]),
+            ("/ ", &[" "]),
+            ("/m~0n", &["m~n"]),
+            ("/~01", &["~1"]),
+        ] {
+            let pointer = Pointer::parse(text).expect("a pointer");
+            assert_eq!(pointer.steps(), steps, "{text}");
+            assert_eq!(pointer.to_string(), text);
+        }
+        assert_eq!(Pointer::parse("a.b").unwrap_err().fix.unwrap(), "write \"/a/b\"");
+        assert!(Pointer::parse("/~2").is_err() && Pointer::parse("/~").is_err());
+    }
+}

@@ -1,0 +1,299 @@
+//! One revision of everything that can be set, and the next one beside it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use crate::change::{Change, known};
+use crate::fault::{Fault, Faults};
+use crate::index::Index;
+use crate::part::{Difference, Part};
+use crate::pointer::Pointer;
+use crate::schema::{self, Applies};
+use crate::{Config, Secret};
+
+/// One revision of everything that can be set. Whoever holds it sees no change.
+///
+/// A change costs what it changes: the next snapshot shares all else with this one.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Its number; each change has the next one.
+    pub revision: u64,
+    /// The settings; valid.
+    pub config: Config,
+    index: Index,
+}
+
+/// Whether secrets are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Secrets {
+    /// As `***`.
+    Hidden,
+    /// As they are.
+    Shown,
+}
+
+/// A key that a change touches, or a map's entry that it adds or takes away.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChangedKey {
+    /// Where it is: a JSON Pointer.
+    pub pointer: String,
+    /// What it was; `None`: it was not there. Of an entry what differs from the defaults.
+    pub before: Option<Value>,
+    /// What it is; `None`: it is gone.
+    pub after: Option<Value>,
+    /// When the change takes effect.
+    pub applies: Applies,
+}
+
+/// A change that could be made: the snapshot it leads to, complete and valid.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    base: Arc<Snapshot>,
+    snapshot: Arc<Snapshot>,
+    changes: Arc<[ChangedKey]>,
+    created: bool,
+}
+
+/// Why a change cannot be made.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// Another change was faster; `current` is the revision there is.
+    Revision {
+        /// The revision there is.
+        current: u64,
+    },
+    /// The value, or what the configuration would be with it, is not valid.
+    Invalid(Faults),
+    /// An operation of a JSON Patch does not find what it says is there.
+    Conflict(Fault),
+    /// There is no such place.
+    NotFound(Fault),
+}
+
+impl Snapshot {
+    /// The first snapshot of a configuration.
+    ///
+    /// # Errors
+    /// Why the configuration is not valid ([`Config::validate`]).
+    pub fn new(revision: u64, config: Config) -> Result<Snapshot, Faults> {
+        let mut faults = Faults::default();
+        let index = config.judge(&Index::default(), &Config::default(), &mut faults);
+        faults.or(Snapshot { revision, config, index })
+    }
+
+    /// The value at a place, defaults filled in; `None`: there is no such place.
+    pub fn get(&self, pointer: &Pointer, secrets: Secrets) -> Option<Value> {
+        let mut value = self.config.at(pointer.steps())?;
+        if secrets == Secrets::Hidden {
+            known(pointer).ok()?.hide(&mut value);
+        }
+        Some(value)
+    }
+
+    /// Appends the value at a place as JSON; `false`: there is no such place.
+    pub fn write_json(&self, pointer: &Pointer, secrets: Secrets, out: &mut Vec<u8>) -> bool {
+        let Some(value) = self.get(pointer, secrets) else { return false };
+        serde_json::to_writer(out, &value).is_ok()
+    }
+
+    /// The name of the API key that a caller shows. The time it takes tells nothing about the keys:
+    /// they are found by a keyed hash.
+    pub fn api_key(&self, shown: &str) -> Option<&Arc<str>> {
+        self.index.api_key(&Secret::new(shown))
+    }
+
+    /// What is different against another snapshot; what both share is skipped.
+    pub fn changes_from(&self, older: &Snapshot) -> Vec<ChangedKey> {
+        changes(&older.config, &self.config)
+    }
+
+    /// Makes the snapshot that a change leads to, beside this one.
+    ///
+    /// # Errors
+    /// Why it cannot be made; every fault that can be found at once.
+    pub fn prepare(
+        self: &Arc<Snapshot>,
+        change: &Change,
+        expected: Option<u64>,
+    ) -> Result<Prepared, Refusal> {
+        if expected.is_some_and(|expected| expected != self.revision) {
+            return Err(Refusal::Revision { current: self.revision });
+        }
+        let created = match change {
+            Change::Put { pointer, .. } => !self.config.has(pointer.steps()),
+            _ => false,
+        };
+        let mut config = self.config.clone();
+        change.apply(&mut config)?;
+        let changes: Arc<[ChangedKey]> = changes(&self.config, &config).into();
+        if changes.is_empty() {
+            let same = Arc::clone(self);
+            return Ok(Prepared {
+                base: Arc::clone(self),
+                snapshot: same,
+                changes,
+                created: false,
+            });
+        }
+        let mut faults = Faults::default();
+        let index = config.judge(&self.index, &self.config, &mut faults);
+        faults.or(()).map_err(Refusal::Invalid)?;
+        let snapshot = Arc::new(Snapshot { revision: self.revision + 1, config, index });
+        Ok(Prepared { base: Arc::clone(self), snapshot, changes, created })
+    }
+
+    /// The same settings under another number.
+    pub(crate) fn renumbered(&self, revision: u64) -> Snapshot {
+        Snapshot { revision, ..self.clone() }
+    }
+
+    /// Does what the log says was done, without judging it; `false` where a place is not there.
+    pub(crate) fn replay(
+        config: &mut Config,
+        pointer: &Pointer,
+        after: Option<Value>,
+    ) -> Result<(), String> {
+        use crate::part::{Edit, Trouble};
+        let edit = after.map_or(Edit::Remove, Edit::Add);
+        config.edit(pointer.steps(), edit).map_err(|trouble| match trouble {
+            Trouble::Missing => "there is no such place".to_owned(),
+            Trouble::Wrong(sentence) => sentence,
+        })
+    }
+
+    pub(crate) fn from_replay(revision: u64, config: Config) -> Snapshot {
+        let mut faults = Faults::default();
+        let index = config.judge(&Index::default(), &Config::default(), &mut faults);
+        Snapshot { revision, config, index }
+    }
+
+    /// As [`Snapshot::from_replay`], from the one before; cheap.
+    pub(crate) fn next_replay(&self, revision: u64, config: Config) -> Snapshot {
+        let mut faults = Faults::default();
+        let index = config.judge(&self.index, &self.config, &mut faults);
+        Snapshot { revision, config, index }
+    }
+}
+
+/// What is different between two configurations.
+pub(crate) fn changes(before: &Config, after: &Config) -> Vec<ChangedKey> {
+    let mut differences = Vec::new();
+    before.compare(after, &mut String::new(), &mut differences);
+    differences.into_iter().map(ChangedKey::of).collect()
+}
+
+impl ChangedKey {
+    fn of(difference: Difference) -> ChangedKey {
+        let Difference { pointer, before, after } = difference;
+        let applies = Pointer::parse(&pointer)
+            .ok()
+            .and_then(|at| schema::root().at(at.steps().iter().map(String::as_str)))
+            .map_or(Applies::Live, |(_, applies)| applies);
+        ChangedKey { pointer, before, after, applies }
+    }
+
+    /// The same with `***` for each secret; that one was changed can still be seen.
+    pub fn hidden(&self) -> ChangedKey {
+        let mut hidden = self.clone();
+        let pointer = Pointer::parse(&self.pointer).unwrap_or_default();
+        if let Ok(node) = known(&pointer) {
+            hidden.before.iter_mut().chain(hidden.after.iter_mut()).for_each(|v| node.hide(v));
+        }
+        hidden
+    }
+
+    /// About how many bytes it takes in memory.
+    pub(crate) fn weight(&self) -> usize {
+        fn of(value: &Value) -> usize {
+            let below = match value {
+                Value::String(text) => text.len(),
+                Value::Array(elements) => elements.iter().map(of).sum(),
+                Value::Object(object) => object.iter().map(|(k, v)| k.len() + 24 + of(v)).sum(),
+                _ => 0,
+            };
+            size_of::<Value>() + below
+        }
+        let values = [&self.before, &self.after];
+        size_of::<ChangedKey>()
+            + self.pointer.len()
+            + values.into_iter().flatten().map(of).sum::<usize>()
+    }
+}
+
+impl Serialize for ChangedKey {
+    /// `{"op": "replace", "pointer": "/...", "before": 1, "after": 2, "applies": "live"}`.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let op = match (&self.before, &self.after) {
+            (None, _) => "add",
+            (_, None) => "remove",
+            _ => "replace",
+        };
+        let keys = 3 + usize::from(self.before.is_some()) + usize::from(self.after.is_some());
+        let mut key = serializer.serialize_struct("ChangedKey", keys)?;
+        key.serialize_field("op", op)?;
+        key.serialize_field("pointer", &self.pointer)?;
+        if let Some(before) = &self.before {
+            key.serialize_field("before", before)?;
+        }
+        if let Some(after) = &self.after {
+            key.serialize_field("after", after)?;
+        }
+        key.serialize_field("applies", self.applies.name())?;
+        key.end()
+    }
+}
+
+impl Prepared {
+    /// The snapshot the change leads to; when there is nothing to change, the one there is.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// The snapshot it was prepared on.
+    pub fn base(&self) -> &Arc<Snapshot> {
+        &self.base
+    }
+
+    /// What it changes, key by key.
+    pub fn changes(&self) -> &[ChangedKey] {
+        &self.changes
+    }
+
+    /// The same, to be kept.
+    pub fn shared_changes(&self) -> &Arc<[ChangedKey]> {
+        &self.changes
+    }
+
+    /// Whether everything is already as the change wants it.
+    pub fn is_unchanged(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Whether a [`Change::Put`] made a new entry.
+    pub fn created(&self) -> bool {
+        self.created
+    }
+
+    /// The latest of the times at which its keys take effect.
+    pub fn applies(&self) -> Applies {
+        self.changes.iter().map(|change| change.applies).max().unwrap_or(Applies::Live)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Revision { current } => {
+                write!(f, "the revision is {current}; read it again, and change that")
+            }
+            Refusal::Invalid(faults) => faults.fmt(f),
+            Refusal::Conflict(fault) | Refusal::NotFound(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

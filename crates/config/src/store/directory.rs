@@ -1,0 +1,124 @@
+//! The disk that is one: a directory of the file system.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::Errno;
+
+use super::disk::{Disk, DiskFile};
+
+/// Whoever holds it writes here.
+const LOCK: &str = "lock";
+/// The files hold keys: for their owner alone.
+const MODE: u32 = 0o600;
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// A directory that one process at a time writes to.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    /// Locked while it is open; the kernel gives the lock back when the process ends, however it does.
+    _lock: File,
+}
+
+impl Directory {
+    /// Opens a directory, made if it is not there, and locks it.
+    ///
+    /// # Errors
+    /// What the file system says; [`ErrorKind::WouldBlock`] when another process has it.
+    pub fn open(path: impl Into<PathBuf>) -> io::Result<Directory> {
+        let path = path.into();
+        fs::create_dir_all(&path)?;
+        let lock = options().create(true).truncate(false).open(path.join(LOCK))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+            Errno::WOULDBLOCK => io::Error::new(
+                ErrorKind::WouldBlock,
+                format!("{} is in use by another process", path.display()),
+            ),
+            error => error.into(),
+        })?;
+        Ok(Directory { path, _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(MODE);
+    options
+}
+
+impl Disk for Directory {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(&self.path)?.map(|entry| Ok(entry?.file_name().into_string()));
+        let names: io::Result<Vec<_>> = names.collect();
+        // A name that is no text is not one of ours.
+        Ok(names?.into_iter().filter_map(Result::ok).filter(|name| name != LOCK).collect())
+    }
+
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        fs::read(self.path.join(name))
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(options().create(true).truncate(true).open(self.path.join(name))?))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(options().open(self.path.join(name))?))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+impl DiskFile for File {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        let length = self.metadata()?.len();
+        if length >= bytes {
+            return Ok(());
+        }
+        match fallocate(self, FallocateFlags::empty(), length, bytes - length) {
+            Ok(()) => return Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // A file system that cannot promise room is asked to fill it.
+        let mut at = length;
+        while at < bytes {
+            let zeros = ZEROS.len().min(usize::try_from(bytes - at).unwrap_or(usize::MAX));
+            self.write_all_at(&ZEROS[..zeros], at)?;
+            at += zeros as u64;
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, bytes: u64) -> io::Result<()> {
+        self.set_len(bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}

@@ -1,0 +1,296 @@
+//! The log that is written on: one write a commit, room reserved before.
+
+use std::io;
+use std::sync::Arc;
+
+use super::compaction::{Compacted, Compaction, LOG_BYTES_MIN};
+use super::disk::{Disk, DiskFile};
+use super::record::{self, CONFIRM_BYTES, HEAD_BYTES, Started};
+use super::snapshot_file::{self, Contents};
+use super::sync::SyncHandle;
+use super::{How, Revision};
+
+/// Room that is reserved at once.
+const RESERVE_BYTES: u64 = 1 << 20;
+/// Room kept behind every change for its confirmation, or for taking it back.
+const ENDING_BYTES: u64 = 8 << 10;
+/// A buffer larger than this is given back after use.
+const BUFFER_BYTES_KEPT: usize = 1 << 20;
+
+pub(super) struct Log {
+    disk: Arc<dyn Disk>,
+    /// `None` until the disk takes one.
+    file: Option<Arc<dyn DiskFile>>,
+    /// Where the next record goes; behind it there are zeros only.
+    end: u64,
+    /// How long the file is.
+    reserved: u64,
+    buffer: Vec<u8>,
+    sync: SyncHandle,
+    trouble: Option<String>,
+    /// The revisions at which the pairs on disk begin, oldest first.
+    pairs: Vec<u64>,
+    /// The log length from which on a new pair is worth it.
+    compact_at: u64,
+    compacting: bool,
+}
+
+impl Log {
+    /// Begins a new pair at a revision. A disk that takes none is the log's trouble, not its end.
+    pub(super) fn create(
+        disk: Arc<dyn Disk>,
+        head: &Revision,
+        start: &Started,
+        pairs: Vec<u64>,
+    ) -> Log {
+        let nothing: Arc<dyn DiskFile> = Arc::new(Nothing);
+        let confirmed = head.snapshot.revision;
+        let mut log = Log {
+            sync: SyncHandle::new(Arc::clone(&disk), nothing, confirmed),
+            disk,
+            file: None,
+            end: 0,
+            reserved: 0,
+            buffer: Vec::new(),
+            trouble: None,
+            pairs,
+            compact_at: LOG_BYTES_MIN,
+            compacting: false,
+        };
+        if let Err(error) = log.begin_pair(head, start) {
+            log.fail(&error);
+        }
+        log
+    }
+
+    /// Goes on writing a log whose end is known to be sound.
+    pub(super) fn reopen(
+        disk: Arc<dyn Disk>,
+        base: u64,
+        end: u64,
+        confirmed: u64,
+        pairs: Vec<u64>,
+    ) -> io::Result<Log> {
+        let file = disk.open(&snapshot_file::log_name(base))?;
+        // The records of a change that was not confirmed are among what goes.
+        file.truncate(end)?;
+        Ok(Log {
+            sync: SyncHandle::new(Arc::clone(&disk), Arc::clone(&file), confirmed),
+            disk,
+            file: Some(file),
+            end,
+            reserved: end,
+            buffer: Vec::new(),
+            trouble: None,
+            pairs,
+            compact_at: LOG_BYTES_MIN,
+            compacting: false,
+        })
+    }
+
+    fn begin_pair(&mut self, head: &Revision, start: &Started) -> io::Result<()> {
+        let revision = head.snapshot.revision;
+        let bytes = Contents::of(head, start).to_bytes();
+        snapshot_file::write(&*self.disk, &snapshot_file::name(revision), &bytes)?;
+        let file = self.create_log(revision)?;
+        file.sync()?;
+        self.disk.sync()?;
+        self.sync.begin_anew(file, revision);
+        self.sync.set_confirmed(revision);
+        self.compact_at = LOG_BYTES_MIN.max(2 * bytes.len() as u64);
+        self.trouble = None;
+        Ok(())
+    }
+
+    /// Makes the log of a pair and writes on it from now on.
+    fn create_log(&mut self, revision: u64) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.disk.create(&snapshot_file::log_name(revision))?;
+        file.reserve(ENDING_BYTES)?;
+        file.write_at(0, &record::head(revision))?;
+        self.file = Some(Arc::clone(&file));
+        self.end = HEAD_BYTES as u64;
+        self.reserved = ENDING_BYTES;
+        self.pairs.retain(|pair| *pair != revision);
+        self.pairs.push(revision);
+        Ok(file)
+    }
+
+    pub(super) fn sync_handle(&self) -> SyncHandle {
+        self.sync.clone()
+    }
+
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        self.trouble = Some(error.to_string());
+        self.sync.fail(error);
+    }
+
+    /// After trouble a log goes on only as a new pair, with everything in its snapshot: what the disk
+    /// has of the old one is unknown.
+    pub(super) fn heal(&mut self, head: &Revision, start: &Started) -> io::Result<()> {
+        if self.trouble.is_none() && !self.sync.is_in_trouble() {
+            return Ok(());
+        }
+        let begun = self.begin_pair(head, start);
+        if let Err(error) = &begun {
+            self.fail(error);
+        }
+        begun
+    }
+
+    /// Writes changes that are not confirmed yet; all of them or none.
+    pub(super) fn append<'r>(
+        &mut self,
+        revisions: impl Iterator<Item = &'r Arc<Revision>>,
+    ) -> io::Result<()> {
+        self.buffer.clear();
+        for revision in revisions {
+            let Revision { snapshot, origin, how, changes, .. } = &**revision;
+            let number = snapshot.revision;
+            record::write_change(&mut self.buffer, self.end, number, *how, origin, changes);
+        }
+        self.write()
+    }
+
+    pub(super) fn confirm(&mut self, revision: u64) {
+        self.buffer.clear();
+        record::write_confirm(&mut self.buffer, self.end, revision);
+        debug_assert_eq!(self.buffer.len(), CONFIRM_BYTES);
+        match self.write() {
+            Ok(()) => self.sync.set_confirmed(revision),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    pub(super) fn roll_back(&mut self, returned: &Revision) {
+        self.buffer.clear();
+        let number = returned.snapshot.revision;
+        debug_assert_eq!(returned.how, How::RolledBack);
+        record::write_change(
+            &mut self.buffer,
+            self.end,
+            number,
+            returned.how,
+            &returned.origin,
+            &returned.changes,
+        );
+        match self.write() {
+            Ok(()) => self.sync.set_confirmed(number),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// What the settings are begun with from now on.
+    pub(super) fn start(&mut self, start: &Started) -> io::Result<()> {
+        self.buffer.clear();
+        record::write_start(&mut self.buffer, self.end, start);
+        self.write()
+    }
+
+    /// Writes the buffer at the end, in one piece.
+    fn write(&mut self) -> io::Result<()> {
+        let Some(file) = self.file.clone() else {
+            return Err(io::Error::other("there is no log"));
+        };
+        let length = self.buffer.len() as u64;
+        // A confirmation goes where its change reserved room for it.
+        let ending = if record::is_ending(&self.buffer) { 0 } else { ENDING_BYTES };
+        let needed = self.end + length + ending;
+        if needed > self.reserved {
+            self.reserve(&*file, needed)?;
+        }
+        let written = file.write_at(self.end, &self.buffer);
+        if self.buffer.capacity() > BUFFER_BYTES_KEPT {
+            self.buffer = Vec::new();
+        }
+        match written {
+            Ok(()) => {
+                self.end += length;
+                Ok(())
+            }
+            Err(error) => {
+                // What was written of it goes; if it does not go, this log is not written on again.
+                match file.truncate(self.end) {
+                    Ok(()) => self.reserved = self.end,
+                    Err(_) => self.fail(&error),
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn reserve(&mut self, file: &dyn DiskFile, needed: u64) -> io::Result<()> {
+        let ample = needed.next_multiple_of(RESERVE_BYTES);
+        let (reserved, tried) = match file.reserve(ample) {
+            Ok(()) => (ample, Ok(())),
+            // A disk that is nearly full may have room for this one.
+            Err(_) => (needed, file.reserve(needed)),
+        };
+        if tried.is_ok() {
+            self.reserved = reserved;
+        }
+        tried
+    }
+
+    pub(super) fn poll_compaction(
+        &mut self,
+        head: &Arc<Revision>,
+        start: &Started,
+        revisions_kept: u32,
+    ) -> Option<Compaction> {
+        let revision = head.snapshot.revision;
+        let due = self.end >= self.compact_at && !self.compacting && self.trouble.is_none();
+        if !due || self.pairs.last() == Some(&revision) {
+            return None;
+        }
+        match self.create_log(revision) {
+            Ok(file) => self.sync.follow(file),
+            Err(_) => {
+                // The old log goes on; the disk may have room later.
+                self.compact_at = self.end + LOG_BYTES_MIN;
+                let _ = self.disk.remove(&snapshot_file::log_name(revision));
+                return None;
+            }
+        }
+        self.compacting = true;
+        let disk = Arc::clone(&self.disk);
+        let pairs = &self.pairs;
+        Some(Compaction::new(disk, Arc::clone(head), start.clone(), pairs, revisions_kept))
+    }
+
+    pub(super) fn handle_compacted(&mut self, compacted: Compacted) {
+        self.compacting = false;
+        let Compacted { outcome, removed } = compacted;
+        match outcome {
+            Ok(bytes) => {
+                self.pairs.retain(|pair| !removed.contains(pair));
+                self.compact_at = LOG_BYTES_MIN.max(2 * bytes);
+            }
+            Err(_) => self.compact_at = self.end + LOG_BYTES_MIN,
+        }
+    }
+}
+
+/// The file of a log that has none yet.
+struct Nothing;
+
+impl DiskFile for Nothing {
+    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::Error::other("there is no log"))
+    }
+
+    fn reserve(&self, _: u64) -> io::Result<()> {
+        Err(io::Error::other("there is no log"))
+    }
+
+    fn truncate(&self, _: u64) -> io::Result<()> {
+        Err(io::Error::other("there is no log"))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Err(io::Error::other("there is no log"))
+    }
+}

@@ -1,0 +1,231 @@
+//! What the log consists of.
+//!
+//! A log begins with a head: magic, version, the revision it goes on from, and a checksum. Then records:
+//! length and checksum (4 bytes each, little-endian), then a byte for the kind, eight for the revision,
+//! and the rest. The checksum covers the record's place too, so that what was written elsewhere is not
+//! taken for one. Zeros behind the last record are room that was reserved.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ChangedKey;
+use crate::store::{How, Origin};
+
+const MAGIC: &[u8; 8] = b"dunlinlg";
+const VERSION: u32 = 1;
+/// Magic, version, revision, checksum.
+pub(super) const HEAD_BYTES: usize = 8 + 4 + 8 + 4;
+/// Length and checksum, before what they are of.
+const FRAME_BYTES: usize = 8;
+/// Kind and revision, before the rest.
+const FIXED_BYTES: usize = 9;
+/// A confirmation: a record without a rest.
+pub(super) const CONFIRM_BYTES: usize = FRAME_BYTES + FIXED_BYTES;
+/// The longest record: a whole configuration in one change.
+const RECORD_BYTES_MAX: usize = 256 << 20;
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Record {
+    /// A change, which counts once it is confirmed.
+    Change(Changed),
+    /// Every change up to this revision runs.
+    Confirm(u64),
+    /// The changes since the last confirmation were taken back; the settings before them are this
+    /// revision.
+    RolledBack(Changed),
+    /// What the settings were begun with; differences of later files are differences from this.
+    Start(Started),
+}
+
+/// A change as the log has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Changed {
+    #[serde(skip)]
+    pub(super) revision: u64,
+    pub(super) how: How,
+    #[serde(flatten)]
+    pub(super) origin: Origin,
+    /// Pointer and new value; without a value it is gone.
+    pub(super) changes: Vec<(String, Option<Wrapped>)>,
+}
+
+/// A value that may be null, which is not the same as none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Wrapped {
+    pub(super) is: Value,
+}
+
+/// The file the settings were begun with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Started {
+    pub(super) name: String,
+    /// What differs from the defaults.
+    pub(super) config: Value,
+}
+
+/// As [`Changed`], borrowed.
+#[derive(Serialize)]
+struct ChangedRef<'a> {
+    how: How,
+    #[serde(flatten)]
+    origin: &'a Origin,
+    changes: Changes<'a>,
+}
+
+struct Changes<'a>(&'a [ChangedKey]);
+
+impl Serialize for Changes<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Is<'a> {
+            is: &'a Value,
+        }
+        serializer.collect_seq(
+            self.0.iter().map(|key| (&key.pointer, key.after.as_ref().map(|is| Is { is }))),
+        )
+    }
+}
+
+/// The head of a log that goes on from `revision`.
+pub(super) fn head(revision: u64) -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    head[..8].copy_from_slice(MAGIC);
+    head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    head[12..20].copy_from_slice(&revision.to_le_bytes());
+    let checksum = crc32fast::hash(&head[..20]);
+    head[20..].copy_from_slice(&checksum.to_le_bytes());
+    head
+}
+
+/// The revision a log goes on from.
+pub(super) fn read_head(log: &[u8]) -> Result<u64, &'static str> {
+    let head = log.get(..HEAD_BYTES).ok_or("it is shorter than its head")?;
+    if !head.starts_with(MAGIC) {
+        return Err("it is no log of settings");
+    }
+    if crc32fast::hash(&head[..20]) != u32_at(head, 20) {
+        return Err("the checksum of its head is wrong");
+    }
+    if u32_at(head, 8) != VERSION {
+        return Err("it is of another version");
+    }
+    Ok(u64::from_le_bytes(head[12..20].try_into().expect("eight bytes")))
+}
+
+/// Appends a change; `at` is the place in the log where `out` begins.
+pub(super) fn write_change(
+    out: &mut Vec<u8>,
+    at: u64,
+    revision: u64,
+    how: How,
+    origin: &Origin,
+    changes: &[ChangedKey],
+) {
+    let kind = if how == How::RolledBack { 3 } else { 1 };
+    frame(out, at, kind, revision, |out| {
+        let changed = ChangedRef { how, origin, changes: Changes(changes) };
+        // Memory takes all, and every key is a string.
+        let written = serde_json::to_writer(out, &changed);
+        debug_assert!(written.is_ok());
+    });
+}
+
+/// Appends a confirmation.
+pub(super) fn write_confirm(out: &mut Vec<u8>, at: u64, revision: u64) {
+    frame(out, at, 2, revision, |_| {});
+}
+
+/// Appends what the settings were begun with.
+pub(super) fn write_start(out: &mut Vec<u8>, at: u64, started: &Started) {
+    frame(out, at, 4, 0, |out| {
+        let written = serde_json::to_writer(out, started);
+        debug_assert!(written.is_ok());
+    });
+}
+
+/// Whether this is the record that ends a change: its confirmation, or that it was taken back.
+pub(super) fn is_ending(record: &[u8]) -> bool {
+    matches!(record.get(FRAME_BYTES), Some(2 | 3))
+}
+
+fn frame(out: &mut Vec<u8>, at: u64, kind: u8, revision: u64, rest: impl FnOnce(&mut Vec<u8>)) {
+    let begin = out.len();
+    out.extend_from_slice(&[0; FRAME_BYTES]);
+    out.push(kind);
+    out.extend_from_slice(&revision.to_le_bytes());
+    rest(out);
+    let length = u32::try_from(out.len() - begin - FRAME_BYTES).unwrap_or(u32::MAX);
+    let place = at + begin as u64;
+    let checksum = checksum(place, length, &out[begin + FRAME_BYTES..]);
+    out[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
+    out[begin + 4..begin + 8].copy_from_slice(&checksum.to_le_bytes());
+}
+
+fn checksum(place: u64, length: u32, body: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&place.to_le_bytes());
+    hasher.update(&length.to_le_bytes());
+    hasher.update(body);
+    hasher.finalize()
+}
+
+/// Reads the record at `at`, and where the next one begins.
+///
+/// # Errors
+/// Why there is none: the log is at its end or damaged.
+pub(super) fn read(log: &[u8], at: usize) -> Result<(Record, usize), Stop> {
+    let rest = log.get(at..).unwrap_or_default();
+    if rest.iter().take(FRAME_BYTES).all(|byte| *byte == 0) {
+        // Whoever looks for the end reads the zeros behind it once; nobody else gets here.
+        return Err(match rest.iter().all(|byte| *byte == 0) {
+            true => Stop::End,
+            false => Stop::Damaged("behind its end there is something else than reserved room"),
+        });
+    }
+    if rest.len() < FRAME_BYTES + FIXED_BYTES {
+        return Err(Stop::Damaged("it ends within a record"));
+    }
+    let length = u32_at(rest, 0) as usize;
+    if !(FIXED_BYTES..=RECORD_BYTES_MAX).contains(&length) {
+        return Err(Stop::Damaged("a record has an impossible length"));
+    }
+    let Some(body) = rest.get(FRAME_BYTES..FRAME_BYTES + length) else {
+        return Err(Stop::Damaged("it ends within a record"));
+    };
+    if checksum(at as u64, u32_at(rest, 0), body) != u32_at(rest, 4) {
+        return Err(Stop::Damaged("the checksum of a record is wrong"));
+    }
+    let revision = u64::from_le_bytes(body[1..9].try_into().expect("eight bytes"));
+    let payload = &body[FIXED_BYTES..];
+    let changed = || {
+        let changed = serde_json::from_slice::<Changed>(payload);
+        changed
+            .map(|changed| Changed { revision, ..changed })
+            .map_err(|_| Stop::Damaged("a record cannot be understood"))
+    };
+    let record = match body[0] {
+        1 => Record::Change(changed()?),
+        2 => Record::Confirm(revision),
+        3 => Record::RolledBack(changed()?),
+        4 => Record::Start(
+            serde_json::from_slice(payload)
+                .map_err(|_| Stop::Damaged("a record cannot be understood"))?,
+        ),
+        _ => return Err(Stop::Damaged("a record is of an unknown kind")),
+    };
+    Ok((record, at + FRAME_BYTES + length))
+}
+
+/// Why no record was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// All was read.
+    End,
+    /// What follows cannot be trusted.
+    Damaged(&'static str),
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}

@@ -1,0 +1,501 @@
+//! What is on the disk, read from the oldest pair to the newest; what is damaged is named and set aside.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::disk::Disk;
+use super::history::History;
+use super::log::Log;
+use super::record::{self, Changed, HEAD_BYTES, Record, Started, Stop};
+use super::snapshot_file::{self, Contents};
+use super::{How, OpenError, Origin, Revision, Start, Store};
+use crate::part::Part;
+use crate::pointer::Pointer;
+use crate::snapshot::{Refusal, changes};
+use crate::{Change, Snapshot};
+
+/// The ending of a file that was set aside.
+const DAMAGED: &str = ".damaged";
+/// Files set aside that are kept.
+const DAMAGED_MAX: usize = 8;
+
+/// With what a store begins, and what was wrong on the way there.
+#[derive(Clone, Debug)]
+pub struct Recovery {
+    /// The revision it begins with.
+    pub revision: u64,
+    /// Where that is from.
+    pub from: Source,
+    /// What an operator should know.
+    pub findings: Vec<Finding>,
+}
+
+/// Where settings are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The log on the disk.
+    Log,
+    /// A snapshot on the disk; nothing came after it.
+    Snapshot,
+    /// The file the server was started with, or the development mode.
+    File,
+}
+
+/// Something on the disk that is not as it was left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The file.
+    pub file: String,
+    /// The byte from which on it is not used, where that can be said.
+    pub at: Option<u64>,
+    /// What is wrong, and what was done.
+    pub sentence: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if let Some(at) = self.at {
+            write!(f, ", byte {at}")?;
+        }
+        write!(f, ": {}", self.sentence)
+    }
+}
+
+impl Recovery {
+    pub(super) fn of(store: &Store, from: Source, findings: Vec<Finding>) -> Recovery {
+        Recovery { revision: store.head().revision, from, findings }
+    }
+}
+
+/// The settings as far as they have been read.
+struct Reading {
+    history: History,
+    start: Started,
+    /// Whether anything was read from a log.
+    replayed: bool,
+    findings: Vec<Finding>,
+}
+
+pub(super) fn open(
+    disk: Arc<dyn Disk>,
+    start: Start,
+    now_unix_ms: u64,
+) -> Result<(Store, Recovery), OpenError> {
+    let mut findings = Vec::new();
+    let names = disk.list().map_err(OpenError::Io)?;
+    let mut snapshots = BTreeMap::new();
+    let mut logs = Vec::new();
+    for name in &names {
+        match snapshot_file::read_name(name) {
+            Some((revision, true)) => match disk.read(name).map(|bytes| Contents::read(&bytes)) {
+                Ok(Ok(contents)) => drop(snapshots.insert(revision, contents)),
+                Ok(Err(why)) => {
+                    findings.push(set_aside(&*disk, name, None, &why));
+                }
+                Err(error) => {
+                    findings.push(found(name, None, format!("it cannot be read: {error}")));
+                }
+            },
+            Some((revision, false)) => logs.push(revision),
+            // Half a snapshot, of a process that ended while it was written.
+            None if name.ends_with(".new") => drop(disk.remove(name)),
+            None => {}
+        }
+    }
+    forget_damaged(&*disk, &names);
+    logs.sort_unstable();
+
+    let mut reading = None;
+    while let Some((revision, contents)) = snapshots.pop_first() {
+        match Reading::of(contents) {
+            Ok(read) => {
+                reading = Some(read);
+                break;
+            }
+            Err(why) => {
+                findings.push(set_aside(&*disk, &snapshot_file::name(revision), None, &why));
+            }
+        }
+    }
+    let Some(mut reading) = reading else {
+        return begin(disk, start, now_unix_ms, &logs, findings);
+    };
+    reading.findings = findings;
+
+    // The log that may be gone on with, and its end.
+    let mut last = None;
+    for base in logs.iter().copied() {
+        reading.jump(&mut snapshots, base);
+        let name = snapshot_file::log_name(base);
+        let head = reading.head();
+        if base < head && last.is_none() {
+            // Older than the oldest snapshot: nothing leads up to it any more.
+            let _ = disk.remove(&name);
+            continue;
+        }
+        if base != head {
+            let why = format!("it goes on from revision {base}, but the newest there is is {head}");
+            reading.findings.push(set_aside(&*disk, &name, None, &why));
+            last = None;
+            continue;
+        }
+        last = match disk.read(&name) {
+            Ok(bytes) => match reading.replay(&name, base, &bytes) {
+                Ok(end) => Some((base, end)),
+                Err((at, why)) => {
+                    reading.findings.push(set_aside(&*disk, &name, Some(at), why));
+                    None
+                }
+            },
+            Err(error) => {
+                reading.findings.push(found(&name, None, format!("it cannot be read: {error}")));
+                None
+            }
+        };
+    }
+    reading.jump(&mut snapshots, u64::MAX);
+    if last.is_some_and(|(base, _)| snapshots.keys().any(|newer| *newer > base)) {
+        last = None;
+    }
+    finish(&disk, start, now_unix_ms, reading, last, &names)
+}
+
+/// Nothing on the disk can be used.
+fn begin(
+    disk: Arc<dyn Disk>,
+    start: Start,
+    now_unix_ms: u64,
+    logs: &[u64],
+    mut findings: Vec<Finding>,
+) -> Result<(Store, Recovery), OpenError> {
+    for log in logs {
+        let why = "there is no snapshot that it goes on from";
+        findings.push(set_aside(&*disk, &snapshot_file::log_name(*log), None, why));
+    }
+    let mut store = Store::begin(start, now_unix_ms)?;
+    let log = Log::create(disk, store.history.head(), &store.start, Vec::new());
+    if let Some(trouble) = log.trouble() {
+        return Err(OpenError::Io(std::io::Error::other(trouble.to_owned())));
+    }
+    store.log = Some(log);
+    let recovery = Recovery::of(&store, Source::File, findings);
+    Ok((store, recovery))
+}
+
+impl Reading {
+    fn of(mut contents: Contents) -> Result<Reading, String> {
+        let config = contents.config()?;
+        let revision = Revision {
+            snapshot: Arc::new(Snapshot::from_replay(contents.revision, config)),
+            previous: contents.previous,
+            origin: contents.origin,
+            how: contents.how,
+            changes: Arc::default(),
+        };
+        Ok(Reading {
+            history: History::new(Arc::new(revision)),
+            start: contents.start,
+            replayed: false,
+            findings: Vec::new(),
+        })
+    }
+
+    fn head(&self) -> u64 {
+        self.history.head().snapshot.revision
+    }
+
+    /// Takes the newest snapshot up to `bound` where the logs before it do not lead as far.
+    fn jump(&mut self, snapshots: &mut BTreeMap<u64, Contents>, bound: u64) {
+        let newer: Vec<u64> = snapshots.range(..=bound).map(|(revision, _)| *revision).collect();
+        for revision in newer.into_iter().rev() {
+            let Some(contents) = snapshots.remove(&revision) else { continue };
+            if revision <= self.head() {
+                continue;
+            }
+            match Reading::of(contents) {
+                Ok(read) => {
+                    self.history = read.history;
+                    self.start = read.start;
+                    self.replayed = false;
+                }
+                Err(why) => {
+                    let file = snapshot_file::name(revision);
+                    self.findings.push(found(&file, None, format!("{why}; it is not used")));
+                }
+            }
+        }
+    }
+
+    /// Does what a log says. Gives its sound end, or where and why it is damaged.
+    fn replay(&mut self, name: &str, base: u64, bytes: &[u8]) -> Result<u64, (u64, &'static str)> {
+        match record::read_head(bytes) {
+            Ok(revision) if revision == base => {}
+            Ok(_) => return Err((0, "it is another revision's log")),
+            // A log that was begun and not written on: its head came with its first record.
+            Err(_) if bytes.iter().all(|byte| *byte == 0) => return Err((0, "it is empty")),
+            Err(why) => return Err((0, why)),
+        }
+        let mut pending: Vec<Changed> = Vec::new();
+        let mut at = HEAD_BYTES;
+        // Behind the last confirmed change: what follows it is forgotten.
+        let mut sound = at;
+        let stopped = loop {
+            let (record, next) = match record::read(bytes, at) {
+                Ok(read) => read,
+                Err(stop) => break stop,
+            };
+            match record {
+                Record::Change(changed) => {
+                    // An attempt that the end of the process cut short was made again.
+                    pending.retain(|earlier| earlier.revision < changed.revision);
+                    pending.push(changed);
+                }
+                Record::Confirm(revision) => {
+                    for changed in pending.drain(..).filter(|c| c.revision <= revision) {
+                        self.push(name, changed, How::Change);
+                    }
+                    sound = next;
+                }
+                Record::RolledBack(changed) => {
+                    pending.clear();
+                    self.push(name, changed, How::RolledBack);
+                    sound = next;
+                }
+                Record::Start(start) => {
+                    self.start = start;
+                    sound = next;
+                }
+            }
+            at = next;
+        };
+        if let Some(first) = pending.first() {
+            let sentence = match pending.len() {
+                1 => format!("revision {} was never confirmed", first.revision),
+                more => format!(
+                    "revision {} and {} more were never confirmed",
+                    first.revision,
+                    more - 1
+                ),
+            };
+            let sentence = format!("{sentence}: the process ended within it; it is forgotten");
+            self.findings.push(found(name, Some(sound as u64), sentence));
+        }
+        match stopped {
+            Stop::End => Ok(sound as u64),
+            Stop::Damaged(why) => Err((at as u64, why)),
+        }
+    }
+
+    fn push(&mut self, name: &str, changed: Changed, how: How) {
+        let head = self.history.head();
+        let mut config = head.snapshot.config.clone();
+        for (pointer, after) in changed.changes {
+            let done = Pointer::parse(&pointer)
+                .map_err(|fault| fault.to_string())
+                .and_then(|at| Snapshot::replay(&mut config, &at, after.map(|after| after.is)));
+            if let Err(why) = done {
+                // Another version of Dunlin knew another key.
+                let sentence =
+                    format!("revision {} sets {pointer}: {why}; it is left out", changed.revision);
+                self.findings.push(found(name, None, sentence));
+            }
+        }
+        let changes = changes(&head.snapshot.config, &config).into();
+        let revision = Revision {
+            snapshot: Arc::new(head.snapshot.next_replay(changed.revision, config)),
+            previous: head.snapshot.revision,
+            origin: changed.origin,
+            how: if how == How::Change { changed.how } else { how },
+            changes,
+        };
+        self.history.push(Arc::new(revision));
+        self.replayed = true;
+    }
+}
+
+/// Judges what was read, adds what was edited in the file, and opens the log to be gone on with.
+fn finish(
+    disk: &Arc<dyn Disk>,
+    start: Start,
+    now_unix_ms: u64,
+    reading: Reading,
+    last: Option<(u64, u64)>,
+    names: &[String],
+) -> Result<(Store, Recovery), OpenError> {
+    let Reading { history, start: begun, replayed, mut findings } = reading;
+    let source = if replayed { Source::Log } else { Source::Snapshot };
+    let valid = |revision: &Arc<Revision>| {
+        let snapshot = &revision.snapshot;
+        Snapshot::new(snapshot.revision, snapshot.config.clone())
+    };
+    let judged = valid(history.head());
+    let mut pairs: Vec<u64> = names
+        .iter()
+        .filter_map(|name| snapshot_file::read_name(name))
+        .filter(|(_, is_snapshot)| !is_snapshot)
+        .map(|(revision, _)| revision)
+        .collect();
+    pairs.sort_unstable();
+    let head = Arc::clone(history.head());
+    let mut store = Store { history, pending: Default::default(), log: None, start: begun };
+    store.log = Some(match last {
+        Some((base, end)) => {
+            let log =
+                Log::reopen(Arc::clone(disk), base, end, head.snapshot.revision, pairs.clone());
+            match log {
+                Ok(log) => log,
+                Err(error) => {
+                    let name = snapshot_file::log_name(base);
+                    findings.push(found(
+                        &name,
+                        None,
+                        format!("it cannot be gone on with: {error}"),
+                    ));
+                    Log::create(Arc::clone(disk), &head, &store.start, pairs)
+                }
+            }
+        }
+        None => Log::create(Arc::clone(disk), &head, &store.start, pairs),
+    });
+    if let Err(faults) = judged {
+        // Another version of Dunlin allowed what this one refuses.
+        let older = store.history.iter().rev().find_map(|revision| valid(revision).ok());
+        let (snapshot, instead) = match (older, &start.config) {
+            (Some(older), _) => {
+                let instead = format!("revision {}", older.revision);
+                (older, instead)
+            }
+            (None, Ok(config)) => {
+                let snapshot = Snapshot::new(head.snapshot.revision, config.clone());
+                (snapshot.map_err(OpenError::Invalid)?, start.name.clone())
+            }
+            (None, Err(_)) => return Err(OpenError::Invalid(faults)),
+        };
+        let sentence = format!("revision {} is not valid here: {faults}", head.snapshot.revision);
+        findings.push(found("settings", None, format!("{sentence}; {instead} is used")));
+        let change = Change::Restore(Arc::new(snapshot));
+        let comment = format!("revision {} is not valid", head.snapshot.revision);
+        let origin = origin(&start.name, &comment, now_unix_ms);
+        store.add(&change, origin).map_err(OpenError::Invalid)?;
+    }
+    store.edited(start, now_unix_ms, &mut findings);
+    if let Some(trouble) = store.trouble() {
+        let sentence =
+            format!("{trouble}; settings are served and cannot be changed until it is well");
+        findings.push(found("state directory", None, sentence));
+    }
+    let recovery = Recovery::of(&store, source, findings);
+    Ok((store, recovery))
+}
+
+impl Store {
+    /// Does to the settings what was edited in the file since they were begun with it.
+    fn edited(&mut self, start: Start, now_unix_ms: u64, findings: &mut Vec<Finding>) {
+        let file = match start.config {
+            Ok(config) => config,
+            Err(faults) => {
+                findings.push(found(&start.name, None, format!("{faults}; the log is used")));
+                return;
+            }
+        };
+        let sparse = file.sparse();
+        if sparse == self.start.config {
+            return;
+        }
+        let Ok(old) = snapshot_file::config(self.start.config.clone()) else {
+            let sentence = "what it was is not known any more, so that nothing of it is taken over";
+            findings.push(found(&start.name, None, sentence.to_owned()));
+            self.begun_with(Started { name: start.name, config: sparse });
+            return;
+        };
+        let mut config = self.head().config.clone();
+        for change in changes(&old, &file) {
+            let pointer = Pointer::parse(&change.pointer).unwrap_or_default();
+            // What the file takes away may be gone already.
+            let _ = Snapshot::replay(&mut config, &pointer, change.after);
+        }
+        // Not valid yet; that is judged when it is prepared.
+        let wanted = Arc::new(Snapshot::from_replay(0, config));
+        let comment = format!("{} was edited", start.name);
+        let origin = origin(&start.name, &comment, now_unix_ms);
+        match self.add(&Change::Restore(wanted), origin) {
+            Ok(()) => self.begun_with(Started { name: start.name, config: sparse }),
+            Err(faults) => {
+                let sentence = format!(
+                    "it was edited, and with what the log has it is not valid: {faults}; the log is used"
+                );
+                findings.push(found(&start.name, None, sentence));
+            }
+        }
+    }
+
+    /// A revision of the start itself.
+    fn add(&mut self, change: &Change, origin: Origin) -> Result<(), crate::Faults> {
+        let prepared = match self.head().prepare(change, None) {
+            Ok(prepared) => prepared,
+            Err(Refusal::Invalid(faults)) => return Err(faults),
+            Err(Refusal::Conflict(fault) | Refusal::NotFound(fault)) => return Err(fault.into()),
+            Err(Refusal::Revision { .. }) => return Ok(()),
+        };
+        if prepared.is_unchanged() {
+            return Ok(());
+        }
+        let revision = Revision {
+            snapshot: Arc::clone(prepared.snapshot()),
+            previous: prepared.base().revision,
+            origin,
+            how: How::File,
+            changes: Arc::clone(prepared.shared_changes()),
+        };
+        let revision = Arc::new(revision);
+        if let Some(log) = &mut self.log {
+            // A disk that refuses it finds the same file at the next start.
+            if log.append(std::iter::once(&revision)).is_ok() {
+                log.confirm(revision.snapshot.revision);
+            }
+        }
+        self.history.push(revision);
+        Ok(())
+    }
+
+    fn begun_with(&mut self, start: Started) {
+        if let Some(log) = &mut self.log {
+            let _ = log.start(&start);
+        }
+        self.start = start;
+    }
+}
+
+fn origin(name: &str, comment: &str, now_unix_ms: u64) -> Origin {
+    Origin {
+        who: "start".into(),
+        from: name.into(),
+        comment: comment.into(),
+        at_unix_ms: now_unix_ms,
+    }
+}
+
+fn found(file: &str, at: Option<u64>, sentence: String) -> Finding {
+    Finding { file: file.to_owned(), at, sentence }
+}
+
+/// A file that is not written on and not read again, kept for whoever wants to know.
+fn set_aside(disk: &dyn Disk, name: &str, at: Option<u64>, why: &str) -> Finding {
+    let aside = format!("{name}{DAMAGED}");
+    let sentence = match disk.rename(name, &aside) {
+        Ok(()) => format!("{why}; it is set aside as {aside}"),
+        Err(error) => format!("{why}; it cannot be set aside: {error}"),
+    };
+    found(name, at, sentence)
+}
+
+/// The oldest files set aside go once there are many.
+fn forget_damaged(disk: &dyn Disk, names: &[String]) {
+    let mut damaged: Vec<_> = names.iter().filter(|name| name.ends_with(DAMAGED)).collect();
+    damaged.sort_unstable();
+    for name in damaged.iter().rev().skip(DAMAGED_MAX) {
+        let _ = disk.remove(name);
+    }
+}

@@ -1,0 +1,123 @@
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{LIVE, Map, Pattern, Secret};
+
+/// Events told to your backend over HTTP.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Webhooks {
+    /// Groups of servers that requests are spread over.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub upstreams: Map<Upstream>,
+    /// What is told to which upstream.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub hooks: Map<Hook>,
+}
+
+/// A group of servers that requests are spread over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Upstream {
+    /// Speaks TLS to its members.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub tls: bool,
+    /// How long a connection to a member may take to open.
+    #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
+    pub connect_timeout_ms: u64,
+    /// How long a member may take to answer.
+    #[schemars(range(min = 10, max = 600_000), extend("x-applies" = LIVE))]
+    pub timeout_ms: u64,
+    /// Connections kept open to each member.
+    #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
+    pub connections_per_member_max: u32,
+    /// Its servers, each under an id of your choice.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub members: Map<Member>,
+}
+
+impl Default for Upstream {
+    fn default() -> Upstream {
+        Upstream {
+            tls: false,
+            connect_timeout_ms: 1_000,
+            timeout_ms: 3_000,
+            connections_per_member_max: 8,
+            members: Map::new(),
+        }
+    }
+}
+
+/// One server of an upstream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Member {
+    /// Where it listens: `10.0.0.7:8080`, `push-backend:80`, `[2001:db8::7]:80`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub address: Arc<str>,
+    /// Its share of the requests in proportion to the others'.
+    #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
+    pub weight: u32,
+    /// Is given no requests until it is set back to false.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub down: bool,
+}
+
+impl Default for Member {
+    fn default() -> Member {
+        Member { address: Arc::default(), weight: 1, down: false }
+    }
+}
+
+/// What is told to an upstream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Hook {
+    /// The upstream's id, of `webhooks.upstreams`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub upstream: Arc<str>,
+    /// Path and query of the request.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub path: Arc<str>,
+    /// What is told.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub events: Arc<[HookEvent]>,
+    /// Of which channels; not set: of all.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub channels: Option<Pattern>,
+    /// Signs each request (HMAC-SHA256 of the body), so that your backend knows who asks; at least
+    /// 16 bytes.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub secret: Option<Secret>,
+}
+
+impl Default for Hook {
+    fn default() -> Hook {
+        Hook {
+            upstream: Arc::default(),
+            path: "/".into(),
+            events: Arc::default(),
+            channels: None,
+            secret: None,
+        }
+    }
+}
+
+/// Something that happened to a client or a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum HookEvent {
+    /// A client connected.
+    Connect,
+    /// A client is gone.
+    Disconnect,
+    /// A client subscribed to a channel.
+    Subscribe,
+    /// A client left a channel.
+    Unsubscribe,
+    /// A message was published.
+    Publish,
+}
