@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use dunlin_net::{ConnId, Context};
+use dunlin_net::{ConnId, Context, TimerId};
 
 use super::config::{ClientConfig, HostConfig};
 use super::dial::Dial;
@@ -20,6 +20,8 @@ pub(crate) const TIMER_DIAL: u64 = 1 << 63;
 pub(crate) const TIMER_WATCH: u64 = 1 << 62;
 /// How often it does, in milliseconds.
 pub(crate) const WATCH_MS: u64 = 50;
+/// Milliseconds from a name that did not resolve to the next try.
+const UNRESOLVED_MS: u64 = 1000;
 /// What the resolver rings.
 pub(crate) const FD_RESOLVER: u64 = u64::MAX;
 
@@ -41,7 +43,8 @@ pub(crate) struct Core {
     pub(crate) next_id: u64,
     pub(crate) now_ns: u64,
     pub(crate) closing: bool,
-    pub(crate) watching: bool,
+    /// Runs while requests wait.
+    pub(crate) watch_timer: Option<TimerId>,
     /// Requests of a batch are put together here.
     pub(crate) scratch: Vec<u8>,
     pub(crate) batch: Vec<u32>,
@@ -78,7 +81,7 @@ impl Core {
             next_id: 0,
             now_ns: 0,
             closing: false,
-            watching: false,
+            watch_timer: None,
             scratch: Vec::new(),
             batch: Vec::new(),
         }
@@ -217,18 +220,20 @@ impl Core {
                     self.hosts[host as usize].addresses = Addresses::Known(addresses, until_ms);
                     self.resolved(cx, host_id);
                 }
-                Ok(_) => self.unresolvable(host_id, &"it has no address".into()),
-                Err(error) => self.unresolvable(host_id, &error),
+                Ok(_) => self.unresolvable(cx, host_id, &"it has no address".into()),
+                Err(error) => self.unresolvable(cx, host_id, &error),
             }
         }
     }
 
-    fn unresolvable(&mut self, host_id: HostId, error: &Arc<str>) {
+    fn unresolvable(&mut self, cx: &mut Context<()>, host_id: HostId, error: &Arc<str>) {
         let waiting = self.unresolved.iter().filter(|&&waiting| waiting == host_id).count();
         self.unresolved.retain(|&waiting| waiting != host_id);
         let host = &mut self.hosts[host_id.0 as usize];
         host.dials -= waiting as u32;
         host.addresses = Addresses::Unknown;
+        // The connections there are go on; the resolver is not asked without end.
+        host.dial_after_ms = cx.now_ms() + UNRESOLVED_MS;
         if host.links.is_empty() {
             self.end_queue(host_id, &ErrorKind::Name(Arc::clone(error)));
         }

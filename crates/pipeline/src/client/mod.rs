@@ -64,6 +64,9 @@ pub trait Caller: Sized {
 /// [`Connection`](crate::Connection): those the server has not processed, and those that may be repeated, leave
 /// again on another, before all that wait.
 ///
+/// A 101 ends HTTP on its connection. It is an answer like any other, and the connection is closed: who wants what
+/// comes after speaks to [`Connection`](crate::Connection).
+///
 /// ```no_run
 /// use dunlin_net::{Context, EventLoop, LoopConfig};
 /// use dunlin_pipeline::{Caller, Client, ClientConfig, HostConfig, Outcome, Request, RequestId, Requests};
@@ -178,8 +181,10 @@ impl<C: Caller> Client<C> {
                 self.core.entries[conn.index() as usize] = Entry::Open(link);
             }
             Ok(Progress::LastAnswer | Progress::Upgraded { .. }) => {
+                // A farewell to an idle client tells nothing.
+                let in_use = answered > 0 || link.connection.in_flight() > 0;
                 let host = &mut self.core.hosts[link.host.0 as usize];
-                host.budget.handle_close(link.connection.answered(), true);
+                host.budget.handle_close(link.connection.answered(), in_use);
                 self.forget(&link);
                 self.settle(link, &ErrorKind::Closed(io::ErrorKind::ConnectionAborted));
                 cx.close(conn);
@@ -386,10 +391,6 @@ impl<C: Caller> Handler for Client<C> {
 
     fn on_tick(&mut self, cx: &mut Context<()>) {
         self.tick_clock();
-        if !self.core.watching {
-            self.core.watching = true;
-            cx.run_every(WATCH_MS, TIMER_WATCH);
-        }
         self.tell();
         for host_id in std::mem::take(&mut self.core.dirty) {
             self.core.hosts[host_id.0 as usize].dirty = false;
@@ -407,6 +408,17 @@ impl<C: Caller> Handler for Client<C> {
         for host_id in std::mem::take(&mut self.core.dirty) {
             self.core.hosts[host_id.0 as usize].dirty = false;
             self.core.fill_host(cx, host_id);
+        }
+        let waiting = self.core.hosts.iter().any(|host| !host.queue.is_empty());
+        match self.core.watch_timer {
+            None if waiting => {
+                self.core.watch_timer = Some(cx.run_every(WATCH_MS, TIMER_WATCH));
+            }
+            Some(timer) if !waiting => {
+                cx.cancel(timer);
+                self.core.watch_timer = None;
+            }
+            _ => {}
         }
         if std::mem::take(&mut self.busy) && self.core.records.len() == 0 {
             self.caller.on_idle(cx, &mut Requests { core: &mut self.core });
