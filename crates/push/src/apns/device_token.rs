@@ -1,0 +1,71 @@
+//! Device tokens: what an app gets from iOS and hands to its server.
+
+use std::fmt;
+use std::hash::BuildHasher;
+
+/// Digits of a device token: 64 of old, more as Apple reserves to itself ("don't hard-code their size").
+const DIGITS_MIN: usize = 64;
+const DIGITS_MAX: usize = 200;
+
+/// A device token in lower-case hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceToken(String);
+
+/// Why a text is no device token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceTokenError {
+    /// Its length is odd, or not 64 to 200 digits.
+    Length(usize),
+    /// A character that is no hexadecimal digit, and where.
+    Character(char, usize),
+}
+
+impl DeviceToken {
+    /// Reads a token; blanks and angle brackets, as old code printed them, are not taken for digits.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn new(text: &str) -> Result<DeviceToken, DeviceTokenError> {
+        if let Some((at, c)) = text.char_indices().find(|(_, c)| !c.is_ascii_hexdigit()) {
+            return Err(DeviceTokenError::Character(c, at));
+        }
+        if !(DIGITS_MIN..=DIGITS_MAX).contains(&text.len()) || !text.len().is_multiple_of(2) {
+            return Err(DeviceTokenError::Length(text.len()));
+        }
+        Ok(DeviceToken(text.to_ascii_lowercase()))
+    }
+
+    /// Its digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// A number for the token, the same as long as the process lives.
+    pub(crate) fn hash(&self) -> u64 {
+        foldhash::fast::FixedState::default().hash_one(&self.0)
+    }
+}
+
+impl fmt::Display for DeviceToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for DeviceTokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceTokenError::Length(length) => write!(
+                f,
+                "device token: it has {length} characters; it is to have an even number from 64 to 200 \
+                 hexadecimal digits"
+            ),
+            DeviceTokenError::Character(c, at) => {
+                write!(f, "device token: {c:?} at {at} is no hexadecimal digit")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DeviceTokenError {}

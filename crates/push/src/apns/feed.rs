@@ -1,0 +1,69 @@
+//! Device tokens that turned out to be dead, for whoever keeps them.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::broadcast;
+
+use super::Reason;
+
+/// Entries that a slow follower may be behind; then it is told how many it missed.
+const BEHIND_MAX: usize = 4_096;
+/// Tokens remembered as suspects, twice: the newer half and the older.
+const SUSPECTS_MAX: usize = 65_536;
+
+/// A device token that Apple will not take any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadToken {
+    /// Its digits.
+    pub token: String,
+    /// Apple's word.
+    pub reason: Reason,
+    /// When Apple last knew that it was dead, in milliseconds since 1970 (410 only). A registration that is
+    /// younger is alive: the app came back.
+    pub timestamp_ms: Option<u64>,
+}
+
+/// Who follows the dead tokens of a sender.
+pub type Feed = broadcast::Receiver<DeadToken>;
+
+/// The dead tokens, and who was recently one.
+#[derive(Debug)]
+pub(super) struct Dead {
+    feed: broadcast::Sender<DeadToken>,
+    suspects: Mutex<[HashSet<u64>; 2]>,
+}
+
+impl Dead {
+    pub(super) fn new() -> Dead {
+        Dead { feed: broadcast::Sender::new(BEHIND_MAX), suspects: Mutex::default() }
+    }
+
+    pub(super) fn follow(&self) -> Feed {
+        self.feed.subscribe()
+    }
+
+    pub(super) fn handle_dead(&self, subject: u64, dead: DeadToken) {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        if suspects[0].len() >= SUSPECTS_MAX {
+            suspects.swap(0, 1);
+            suspects[0].clear();
+        }
+        suspects[0].insert(subject);
+        drop(suspects);
+        // Nobody need follow.
+        let _ = self.feed.send(dead);
+    }
+
+    pub(super) fn handle_alive(&self, subject: u64) {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        for half in suspects.iter_mut().filter(|half| !half.is_empty()) {
+            half.remove(&subject);
+        }
+    }
+
+    pub(super) fn is_suspect(&self, subject: u64) -> bool {
+        let suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        suspects.iter().any(|half| half.contains(&subject))
+    }
+}

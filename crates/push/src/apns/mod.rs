@@ -1,0 +1,25 @@
+//! Apple Push Notification service: the provider API over HTTP/2.
+//!
+//! [`Apns`] is a sender with one credential for one environment; [`Credentials`] holds many of them by
+//! name, added and rotated while they work. A [`Push`] is judged before it is queued; its [`Outcome`] is
+//! Apple's word for it, or why there is none.
+//!
+//! [`Outcome`]: crate::Outcome
+
+mod certificate;
+mod credentials;
+mod device_token;
+mod feed;
+mod provider_token;
+mod push;
+mod reason;
+mod sender;
+
+pub use certificate::Certificate;
+pub use credentials::Credentials;
+pub use device_token::{DeviceToken, DeviceTokenError};
+pub use feed::{DeadToken, Feed};
+pub use provider_token::{ProviderKey, ProviderToken};
+pub use push::{Push, PushError, PushType, Target};
+pub use reason::Reason;
+pub use sender::{Apns, ApnsService, Credential, Environment};

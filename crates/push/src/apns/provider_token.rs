@@ -1,0 +1,221 @@
+//! Provider tokens: ES256 tokens that say which team is sending ("Establishing a token-based connection").
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use p256::ecdsa::signature::Signer;
+use p256::ecdsa::{Signature, SigningKey};
+use p256::pkcs8::DecodePrivateKey;
+
+use crate::service::Authorization;
+
+/// Apple takes a token for an hour and wants no new one for twenty minutes; in between is ours.
+const RENEW_AFTER: Duration = Duration::from_secs(40 * 60);
+const RENEW_NOT_BEFORE: Duration = Duration::from_secs(20 * 60);
+
+/// A signing key: the `.p8` file of the developer account, its id and the team's.
+#[derive(Clone)]
+pub struct ProviderKey {
+    key: SigningKey,
+    key_id: String,
+    team_id: String,
+}
+
+impl fmt::Debug for ProviderKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The key itself is a secret.
+        f.debug_struct("ProviderKey")
+            .field("key_id", &self.key_id)
+            .field("team_id", &self.team_id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ProviderKey {
+    /// Reads a key.
+    ///
+    /// # Errors
+    ///
+    /// Which of the three is wrong, and what it is to be.
+    pub fn new(pem: &str, key_id: &str, team_id: &str) -> Result<ProviderKey, String> {
+        for (name, id) in [("key id", key_id), ("team id", team_id)] {
+            if id.len() != 10 || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+                return Err(format!("{name} {id:?}: it is to have ten letters and digits"));
+            }
+        }
+        if !pem.contains("-----BEGIN") {
+            return Err(
+                "key: this is no PEM file; it begins with -----BEGIN PRIVATE KEY-----".to_owned()
+            );
+        }
+        if !pem.contains("-----BEGIN PRIVATE KEY-----") {
+            let kind = pem.split("-----").nth(1).unwrap_or_default();
+            return Err(format!(
+                "key: this is {kind:?}; the .p8 file of the developer account holds a PRIVATE KEY"
+            ));
+        }
+        let key = SigningKey::from_pkcs8_pem(pem.trim()).map_err(|error| {
+            format!("key: not an elliptic-curve key on P-256, as APNs keys are ({error})")
+        })?;
+        Ok(ProviderKey { key, key_id: key_id.to_owned(), team_id: team_id.to_owned() })
+    }
+
+    /// A token that was issued then (RFC 7515, RFC 7518 §3.4).
+    fn sign(&self, issued_at_s: u64) -> String {
+        let header = format!(r#"{{"alg":"ES256","kid":"{}"}}"#, self.key_id);
+        let claims = format!(r#"{{"iss":"{}","iat":{issued_at_s}}}"#, self.team_id);
+        let mut token = BASE64_URL_SAFE_NO_PAD.encode(header);
+        token.push('.');
+        BASE64_URL_SAFE_NO_PAD.encode_string(claims, &mut token);
+        let signature: Signature = self.key.sign(token.as_bytes());
+        token.push('.');
+        BASE64_URL_SAFE_NO_PAD.encode_string(signature.to_bytes(), &mut token);
+        token
+    }
+}
+
+/// The token of a key, made when needed and shared by every sender that clones it: Apple counts the tokens
+/// of a key, not of a sender.
+#[derive(Clone, Debug)]
+pub struct ProviderToken {
+    key: Arc<ProviderKey>,
+    current: Arc<Mutex<Option<Current>>>,
+}
+
+#[derive(Debug)]
+struct Current {
+    authorization: Authorization,
+    issued_at: SystemTime,
+    /// Apple called it expired.
+    spent: bool,
+}
+
+impl ProviderToken {
+    /// Of a key.
+    pub fn new(key: ProviderKey) -> ProviderToken {
+        ProviderToken { key: Arc::new(key), current: Arc::default() }
+    }
+
+    /// The header value for a request sent now.
+    pub fn authorization(&self, now: SystemTime) -> Authorization {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = match &*current {
+            None => 0,
+            Some(token) => {
+                // A clock that was set back makes an age that is none.
+                let age = now.duration_since(token.issued_at).unwrap_or(Duration::MAX);
+                if age < RENEW_NOT_BEFORE || (age < RENEW_AFTER && !token.spent) {
+                    return token.authorization.clone();
+                }
+                token.authorization.generation + 1
+            }
+        };
+        let issued_at_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let value = format!("bearer {}", self.key.sign(issued_at_s)).into();
+        let authorization = Authorization { value, generation };
+        *current =
+            Some(Current { authorization: authorization.clone(), issued_at: now, spent: false });
+        authorization
+    }
+
+    /// Apple called the token of this generation expired. True if a new one can be made: one that is
+    /// younger than twenty minutes did not grow old, the clocks differ.
+    pub fn handle_spent(&self, generation: u64, now: SystemTime) -> bool {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *current {
+            Some(token) if token.authorization.generation == generation => {
+                token.spent = true;
+                let age = now.duration_since(token.issued_at).unwrap_or(Duration::MAX);
+                age >= RENEW_NOT_BEFORE
+            }
+            // It has been renewed meanwhile.
+            _ => true,
+        }
+    }
+
+    /// The generation in use.
+    pub fn generation(&self) -> u64 {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().map_or(0, |token| token.authorization.generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use p256::ecdsa::signature::Verifier;
+    use p256::pkcs8::{EncodePrivateKey, LineEnding};
+
+    use super::*;
+
+    fn pem() -> String {
+        let secret = p256::SecretKey::from_slice(&[7; 32]).expect("a scalar");
+        secret.to_pkcs8_pem(LineEnding::LF).expect("PKCS #8").to_string()
+    }
+
+    fn key() -> ProviderKey {
+        ProviderKey::new(&pem(), "ABC123DEFG", "TEAM123456").expect("a key")
+    }
+
+    const NOON: u64 = 1_800_000_000;
+
+    fn at(minutes: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(NOON + 60 * minutes)
+    }
+
+    #[test]
+    fn a_token_says_who_and_when_and_is_signed() {
+        let token = ProviderToken::new(key()).authorization(at(0)).value;
+        let token = token.strip_prefix("bearer ").expect("a bearer token");
+        let parts: Vec<&str> = token.split('.').collect();
+        let decode = |part: &str| BASE64_URL_SAFE_NO_PAD.decode(part).expect("base64url");
+        assert_eq!(decode(parts[0]), br#"{"alg":"ES256","kid":"ABC123DEFG"}"#);
+        assert_eq!(decode(parts[1]), br#"{"iss":"TEAM123456","iat":1800000000}"#);
+        let signed = format!("{}.{}", parts[0], parts[1]);
+        let signature = Signature::from_slice(&decode(parts[2])).expect("64 bytes");
+        key().key.verifying_key().verify(signed.as_bytes(), &signature).expect("its signature");
+    }
+
+    #[test]
+    fn a_token_is_shared_and_renewed_between_twenty_and_sixty_minutes() {
+        let token = ProviderToken::new(key());
+        let other = token.clone();
+        let first = token.authorization(at(0));
+        assert_eq!(other.authorization(at(39)).value, first.value);
+        assert_eq!(token.authorization(at(41)).generation, first.generation + 1);
+        assert_eq!(other.authorization(at(42)).generation, first.generation + 1);
+    }
+
+    #[test]
+    fn a_spent_token_is_renewed_once_and_not_too_early() {
+        let token = ProviderToken::new(key());
+        let first = token.authorization(at(0));
+        assert!(!token.handle_spent(first.generation, at(5)), "five minutes old: the clock is off");
+        assert_eq!(token.authorization(at(6)).generation, first.generation);
+        assert!(token.handle_spent(first.generation, at(25)));
+        let second = token.authorization(at(25)).generation;
+        assert_eq!(second, first.generation + 1);
+        // A late answer to the old one spends nothing.
+        assert!(token.handle_spent(first.generation, at(26)));
+        assert_eq!(token.authorization(at(26)).generation, second);
+    }
+
+    #[test]
+    fn what_is_no_key_is_told_why() {
+        let refused = |pem: &str, key_id: &str, team_id: &str| {
+            ProviderKey::new(pem, key_id, team_id).expect_err("refused")
+        };
+        assert!(refused(&pem(), "short", "TEAM123456").starts_with("key id"));
+        assert!(refused(&pem(), "ABC123DEFG", "team").starts_with("team id"));
+        assert!(refused("hello", "ABC123DEFG", "TEAM123456").contains("no PEM"));
+        let certificate = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+        assert!(refused(certificate, "ABC123DEFG", "TEAM123456").contains("CERTIFICATE"));
+        // An Ed25519 key (RFC 8410 §10.3).
+        let ed25519 = "-----BEGIN PRIVATE KEY-----\n\
+                       MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n\
+                       -----END PRIVATE KEY-----\n";
+        assert!(refused(ed25519, "ABC123DEFG", "TEAM123456").contains("P-256"));
+    }
+}

@@ -1,0 +1,401 @@
+//! A push as the provider API takes it ("Sending notification requests to APNs").
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use dunlin_wire::http2::hpack::Indexing;
+use tokio::time::Instant;
+
+use super::DeviceToken;
+use crate::request::{Class, Header, Lane, Request};
+
+/// The most payload, and that of VoIP and broadcast pushes.
+const PAYLOAD_BYTES_MAX: usize = 4_096;
+const PAYLOAD_BYTES_MAX_LARGE: usize = 5_120;
+const COLLAPSE_ID_BYTES_MAX: usize = 64;
+
+/// A push: to whom, what, and how.
+#[derive(Clone, Debug)]
+pub struct Push {
+    /// To whom.
+    pub target: Target,
+    /// JSON, with `aps` in it for all types but `mdm`.
+    pub payload: Bytes,
+    /// What the payload is for.
+    pub push_type: PushType,
+    /// The app's bundle identifier, or the whole topic: the suffix of the type is added where it is missing.
+    /// With a certificate of one topic it may be left out.
+    pub topic: Option<Arc<str>>,
+    /// `apns-id`, a UUID in lower case; Apple makes one if there is none.
+    pub id: Option<String>,
+    /// `apns-expiration`: until when Apple keeps it for a device that is off; `UNIX_EPOCH` is not at all.
+    pub expiration: Option<SystemTime>,
+    /// `apns-priority`: 10, 5 or 1.
+    pub priority: u8,
+    /// `apns-collapse-id`: it replaces an earlier push of the same id. That makes it harmless to send it
+    /// again when it is uncertain whether it was accepted, which is done then.
+    pub collapse_id: Option<String>,
+    /// How long it may take, queue and answer, before it ends one way or another.
+    pub timeout: Duration,
+    /// Send it again if it was sent and no answer came, even without a collapse id.
+    pub resend_uncertain: bool,
+    /// Nobody has seen the token work yet: its push takes the connection for suspects.
+    pub suspect: bool,
+}
+
+/// To whom a push goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// One device.
+    Device(DeviceToken),
+    /// All that follow a broadcast channel, by its id (base64, as Apple gave it).
+    Channel(String),
+}
+
+/// What a push is for: `apns-push-type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "Apple's words, which its documentation explains")]
+pub enum PushType {
+    Alert,
+    Background,
+    Location,
+    Voip,
+    Complication,
+    Fileprovider,
+    Mdm,
+    Liveactivity,
+    Pushtotalk,
+    Widgets,
+    Controls,
+}
+
+/// What is wrong with a push, by field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushError(pub String);
+
+impl fmt::Display for PushError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PushError {}
+
+const TYPES: [(PushType, &str, &str); 11] = [
+    (PushType::Alert, "alert", ""),
+    (PushType::Background, "background", ""),
+    (PushType::Location, "location", ".location-query"),
+    (PushType::Voip, "voip", ".voip"),
+    (PushType::Complication, "complication", ".complication"),
+    (PushType::Fileprovider, "fileprovider", ".pushkit.fileprovider"),
+    (PushType::Mdm, "mdm", ""),
+    (PushType::Liveactivity, "liveactivity", ".push-type.liveactivity"),
+    (PushType::Pushtotalk, "pushtotalk", ".voip-ptt"),
+    (PushType::Widgets, "widgets", ".push-type.widgets"),
+    (PushType::Controls, "controls", ".push-type.controls"),
+];
+
+impl PushType {
+    fn entry(self) -> &'static (PushType, &'static str, &'static str) {
+        // Every type is in the table, which a test holds.
+        TYPES.iter().find(|(known, ..)| *known == self).unwrap_or(&TYPES[0])
+    }
+
+    /// Apple's word.
+    pub fn as_str(self) -> &'static str {
+        self.entry().1
+    }
+
+    /// What its topic has behind the bundle identifier.
+    pub fn topic_suffix(self) -> &'static str {
+        self.entry().2
+    }
+}
+
+impl std::str::FromStr for PushType {
+    type Err = PushError;
+
+    fn from_str(text: &str) -> Result<PushType, PushError> {
+        let known = TYPES.iter().find(|(_, name, _)| *name == text);
+        known.map(|(push_type, ..)| *push_type).ok_or_else(|| {
+            let names: Vec<&str> = TYPES.iter().map(|(_, name, _)| *name).collect();
+            PushError(format!("push type: {text:?} is none of {}", names.join(", ")))
+        })
+    }
+}
+
+impl Push {
+    /// An alert to one device, at once, with 30 seconds to end.
+    pub fn new(token: DeviceToken, topic: &str, payload: impl Into<Bytes>) -> Push {
+        Push {
+            target: Target::Device(token),
+            payload: payload.into(),
+            push_type: PushType::Alert,
+            topic: Some(topic.into()),
+            id: None,
+            expiration: None,
+            priority: 10,
+            collapse_id: None,
+            timeout: Duration::from_secs(30),
+            resend_uncertain: false,
+            suspect: false,
+        }
+    }
+
+    /// Judges the push and spells it.
+    ///
+    /// # Errors
+    ///
+    /// Which field is wrong, and what it is to be.
+    pub fn request(&self) -> Result<Request, PushError> {
+        let wrong = |text: String| Err(PushError(text));
+        let broadcast = matches!(self.target, Target::Channel(_));
+        let payload_bytes_max = if broadcast || self.push_type == PushType::Voip {
+            PAYLOAD_BYTES_MAX_LARGE
+        } else {
+            PAYLOAD_BYTES_MAX
+        };
+        if self.payload.len() > payload_bytes_max {
+            return wrong(format!(
+                "payload: {} bytes, at most {payload_bytes_max} are allowed for {}",
+                self.payload.len(),
+                self.push_type.as_str()
+            ));
+        }
+        if let Err(error) = serde_json::from_slice::<Object>(&self.payload) {
+            return wrong(format!("payload: not a JSON object ({error})"));
+        }
+        match (self.priority, self.push_type) {
+            (10, PushType::Background) => {
+                return wrong(
+                    "priority: a background push has 5 or 1; Apple refuses 10".to_owned(),
+                );
+            }
+            (10 | 5 | 1, _) => {}
+            (other, _) => return wrong(format!("priority: {other} is none of 10, 5, 1")),
+        }
+        if broadcast && self.push_type != PushType::Liveactivity {
+            return wrong("push type: a broadcast is of type liveactivity".to_owned());
+        }
+        let mut headers = Vec::with_capacity(8);
+        let mut header = |name: &'static str, value: Arc<str>, indexing| {
+            headers.push(Header { name: Cow::Borrowed(name), value, indexing });
+        };
+        let (path, subject) = match &self.target {
+            Target::Device(token) => (format!("/3/device/{token}"), token.hash()),
+            Target::Channel(channel) => {
+                let Some(bundle) = &self.topic else {
+                    return wrong(
+                        "topic: a broadcast needs the app's bundle identifier".to_owned(),
+                    );
+                };
+                if channel.is_empty() || !is_field_value(channel) {
+                    return wrong(format!("channel: {channel:?} is no channel id"));
+                }
+                check_topic(bundle)?;
+                header("apns-channel-id", channel.as_str().into(), Indexing::Table);
+                (format!("/4/broadcasts/apps/{bundle}"), 0)
+            }
+        };
+        header("apns-push-type", self.push_type.as_str().into(), Indexing::Table);
+        if !broadcast && let Some(topic) = &self.topic {
+            check_topic(topic)?;
+            let suffix = self.push_type.topic_suffix();
+            let topic = if topic.ends_with(suffix) {
+                topic.clone()
+            } else {
+                format!("{topic}{suffix}").into()
+            };
+            header("apns-topic", topic, Indexing::Table);
+        }
+        let priority = match self.priority {
+            10 => "10",
+            5 => "5",
+            _ => "1",
+        };
+        header("apns-priority", priority.into(), Indexing::Table);
+        let mut expires = None;
+        if let Some(expiration) = self.expiration {
+            let seconds = expiration.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            // 0 is "now or never" for Apple's store, and says nothing of our queue.
+            expires = (seconds > 0).then_some(expiration);
+            header("apns-expiration", seconds.to_string().into(), Indexing::None);
+        } else if broadcast {
+            header("apns-expiration", "0".into(), Indexing::Table);
+        }
+        if let Some(id) = &self.id {
+            if !is_uuid(id) {
+                return wrong(format!(
+                    "apns-id: {id:?} is no UUID like 123e4567-e89b-12d3-a456-426614174000"
+                ));
+            }
+            header("apns-id", id.as_str().into(), Indexing::None);
+        }
+        if let Some(collapse_id) = &self.collapse_id {
+            if collapse_id.len() > COLLAPSE_ID_BYTES_MAX || !is_field_value(collapse_id) {
+                return wrong(format!(
+                    "collapse id: {collapse_id:?} has more than {COLLAPSE_ID_BYTES_MAX} bytes or a control \
+                     character"
+                ));
+            }
+            header("apns-collapse-id", collapse_id.as_str().into(), Indexing::None);
+        }
+        Ok(Request {
+            path,
+            headers,
+            body: self.payload.clone(),
+            class: match (self.push_type, self.priority) {
+                (PushType::Voip, _) => Class::Voip,
+                (_, 10) => Class::High,
+                (_, 5) => Class::Normal,
+                _ => Class::Low,
+            },
+            lane: if self.suspect { Lane::Suspect } else { Lane::Main },
+            deadline: Instant::now() + self.timeout,
+            expires,
+            resend_uncertain: self.resend_uncertain || self.collapse_id.is_some(),
+            subject,
+        })
+    }
+}
+
+/// A JSON object, read to its end and thrown away.
+struct Object;
+
+impl<'de> serde::Deserialize<'de> for Object {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Object, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<Object, A::Error> {
+                while map.next_entry::<serde::de::IgnoredAny, serde::de::IgnoredAny>()?.is_some() {}
+                Ok(Object)
+            }
+        }
+        deserializer.deserialize_map(Visitor)
+    }
+}
+
+fn check_topic(topic: &str) -> Result<(), PushError> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    if topic.is_empty() || topic.len() > 255 || !topic.chars().all(legal) {
+        return Err(PushError(format!(
+            "topic: {topic:?} is no bundle identifier like com.example.app"
+        )));
+    }
+    Ok(())
+}
+
+fn is_field_value(text: &str) -> bool {
+    text.bytes().all(|byte| byte >= b' ' && byte != 0x7f)
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(index, byte)| match index {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push() -> Push {
+        let token = DeviceToken::new(&"ab".repeat(32)).expect("a token");
+        Push::new(token, "com.example.app", &br#"{"aps":{"alert":"hi"}}"#[..])
+    }
+
+    fn header(request: &Request, name: &str) -> Option<String> {
+        let header = request.headers.iter().find(|header| header.name == name)?;
+        Some(header.value.to_string())
+    }
+
+    #[test]
+    fn every_type_has_its_word_and_topic() {
+        for (push_type, name, suffix) in TYPES {
+            assert_eq!(name.parse(), Ok(push_type));
+            let push = Push { push_type, priority: 5, ..push() };
+            let request = push.request().expect("valid");
+            assert_eq!(header(&request, "apns-push-type").as_deref(), Some(name));
+            let topic = format!("com.example.app{suffix}");
+            assert_eq!(header(&request, "apns-topic"), Some(topic.clone()));
+            // A caller who knows the suffix need not forget it.
+            let again =
+                Push { topic: Some(topic.as_str().into()), ..push }.request().expect("valid");
+            assert_eq!(header(&again, "apns-topic"), Some(topic));
+        }
+        let error = "alerts".parse::<PushType>().expect_err("unknown");
+        assert!(error.0.contains("alert, background"), "{error}");
+    }
+
+    #[test]
+    fn a_push_becomes_a_request() {
+        let push = Push {
+            id: Some("123e4567-e89b-12d3-a456-426614174000".to_owned()),
+            expiration: Some(UNIX_EPOCH + Duration::from_secs(1_900_000_000)),
+            collapse_id: Some("score".to_owned()),
+            ..push()
+        };
+        let request = push.request().expect("valid");
+        assert_eq!(request.path, format!("/3/device/{}", "ab".repeat(32)));
+        assert_eq!(header(&request, "apns-priority").as_deref(), Some("10"));
+        assert_eq!(header(&request, "apns-expiration").as_deref(), Some("1900000000"));
+        assert_eq!(header(&request, "apns-collapse-id").as_deref(), Some("score"));
+        assert!(request.resend_uncertain, "a collapse id makes it harmless");
+        assert_eq!((request.class, request.lane), (Class::High, Lane::Main));
+    }
+
+    #[test]
+    fn a_broadcast_goes_to_its_app_and_channel() {
+        let push = Push {
+            target: Target::Channel("dHN0LXNyY2gtY2hubA==".to_owned()),
+            push_type: PushType::Liveactivity,
+            payload: format!(r#"{{"aps":"{}"}}"#, "x".repeat(5_000)).into(),
+            ..push()
+        };
+        let request = push.request().expect("valid");
+        assert_eq!(request.path, "/4/broadcasts/apps/com.example.app");
+        assert_eq!(header(&request, "apns-channel-id").as_deref(), Some("dHN0LXNyY2gtY2hubA=="));
+        assert_eq!(header(&request, "apns-topic"), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_field() {
+        let refused = |push: Push| push.request().expect_err("refused").0;
+        let large = format!(r#"{{"aps":"{}"}}"#, "x".repeat(4_090));
+        assert!(
+            refused(Push { payload: large.clone().into(), ..push() }).starts_with("payload: 4100")
+        );
+        let voip = Push { payload: large.into(), push_type: PushType::Voip, ..push() };
+        assert!(voip.request().is_ok(), "a call may have 5 KB");
+        for payload in ["", "[]", "{", "hello", "{} {}"] {
+            let refused = refused(Push { payload: payload.into(), ..push() });
+            assert!(refused.starts_with("payload: not a JSON object"), "{refused}");
+        }
+        assert!(refused(Push { priority: 7, ..push() }).starts_with("priority"));
+        let background = Push { push_type: PushType::Background, ..push() };
+        assert!(refused(background).contains("background"));
+        assert!(refused(Push { topic: Some("a b".into()), ..push() }).starts_with("topic"));
+        assert!(refused(Push { id: Some("1".to_owned()), ..push() }).starts_with("apns-id"));
+        assert!(
+            refused(Push { collapse_id: Some("x".repeat(65)), ..push() }).starts_with("collapse")
+        );
+        for (token, word) in [("ab", "64 to 200"), ("<ab", "'<'"), ("", "0 characters")] {
+            let error = DeviceToken::new(token).expect_err("refused").to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The sender for Apple: one credential, one environment.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use dunlin_wire::http2::client::Response;
+use serde::Deserialize;
+
+use super::feed::{Dead, Feed};
+use super::{Certificate, DeadToken, ProviderToken, Push, Reason};
+use crate::dial::{Connect, Dialer};
+use crate::origin::{Origin, OriginError};
+use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
+use crate::request::{Lane, Request};
+use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
+use crate::service::{Authorization, CredentialError, Service, Verdict};
+
+/// Waiting after a 5xx or 429, doubled each time, up to what Apple asks for at most.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// Which of Apple's services a device's app was built for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Environment {
+    /// The App Store and TestFlight: `api.push.apple.com`.
+    #[default]
+    Production,
+    /// Builds from Xcode: `api.sandbox.push.apple.com`.
+    Sandbox,
+}
+
+impl Environment {
+    /// The host of its provider API.
+    pub fn host(self) -> &'static str {
+        match self {
+            Environment::Production => "api.push.apple.com",
+            Environment::Sandbox => "api.sandbox.push.apple.com",
+        }
+    }
+
+    /// Its origin. 2197 is for firewalls that let nothing to 443 of Apple pass but what they open.
+    pub fn origin(self) -> Origin {
+        Origin::new(self.host(), 443)
+    }
+}
+
+/// How Apple knows who is sending.
+#[derive(Debug)]
+pub enum Credential {
+    /// A signing key's tokens, for all apps of a team.
+    Token(ProviderToken),
+    /// A certificate, for one app.
+    Certificate(Certificate),
+}
+
+/// Sends pushes with one credential. Clones are the same sender.
+#[derive(Clone, Debug)]
+pub struct Apns {
+    sender: Sender<ApnsService>,
+}
+
+/// What Apple's service is to the sender.
+#[derive(Debug)]
+pub struct ApnsService {
+    authority: String,
+    token: Option<ProviderToken>,
+    dead: Arc<Dead>,
+}
+
+impl Apns {
+    /// Starts a sender on the current `tokio` runtime.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the origin or the certificate.
+    pub fn start(
+        mut origin: Origin,
+        credential: Credential,
+        config: SenderConfig,
+    ) -> Result<Apns, OriginError> {
+        let token = match credential {
+            Credential::Token(token) => Some(token),
+            Credential::Certificate(Certificate(identity)) => {
+                origin.identity = Some(identity);
+                None
+            }
+        };
+        let authority = origin.host.clone();
+        Ok(Apns::start_with(authority, token, Dialer::new(origin)?, config))
+    }
+
+    /// Starts a sender whose connections are made by `dial`.
+    pub fn start_with(
+        authority: String,
+        token: Option<ProviderToken>,
+        dial: impl Connect,
+        config: SenderConfig,
+    ) -> Apns {
+        let service = ApnsService { authority, token, dead: Arc::new(Dead::new()) };
+        Apns { sender: Sender::start(service, dial, config) }
+    }
+
+    /// Sends a push: waits for room in the queue, then for the outcome.
+    pub async fn send(&self, push: &Push) -> Outcome {
+        match self.request(push) {
+            Ok(request) => self.sender.send(request).await,
+            Err(why) => Outcome::NotSent(why),
+        }
+    }
+
+    /// Hands a push over: waits for room only. Its outcome arrives with `tag`.
+    ///
+    /// # Errors
+    ///
+    /// The push is not valid; no outcome arrives then.
+    pub async fn submit(&self, push: &Push, tag: u64, results: &Results) -> Result<(), NotSent> {
+        let request = self.request(push)?;
+        self.sender.submit(request, tag, results).await;
+        Ok(())
+    }
+
+    fn request(&self, push: &Push) -> Result<Request, NotSent> {
+        let mut request = push.request().map_err(|error| NotSent::Invalid(error.to_string()))?;
+        if self.sender.service().dead.is_suspect(request.subject) {
+            request.lane = Lane::Suspect;
+        }
+        Ok(request)
+    }
+
+    /// The device tokens that turn out to be dead, from now on.
+    pub fn follow_dead_tokens(&self) -> Feed {
+        self.sender.service().dead.follow()
+    }
+
+    /// The numbers of now.
+    pub fn metrics(&self) -> SenderMetrics {
+        self.sender.metrics()
+    }
+
+    /// Closes the sender: what waits ends as not sent, what is in flight has its time to end.
+    pub fn close(&self) {
+        self.sender.close();
+    }
+}
+
+impl Service for ApnsService {
+    fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    fn authorization(&self, now: SystemTime) -> Result<Option<Authorization>, CredentialError> {
+        Ok(self.token.as_ref().map(|token| token.authorization(now)))
+    }
+
+    fn streams_before_settings(&self) -> u32 {
+        // With a provider token Apple allows one until it has accepted a push.
+        1
+    }
+
+    fn judge(&self, request: &Request, response: &Response, attempt: u32) -> Verdict {
+        let id = response.fields.get("apns-id").unwrap_or_default().to_owned();
+        if response.status == 200 {
+            self.dead.handle_alive(request.subject);
+            let unique_id = response.fields.get("apns-unique-id").map(str::to_owned);
+            return Verdict::Final(Outcome::Accepted(Accepted {
+                id,
+                unique_id,
+                perhaps_twice: false,
+            }));
+        }
+        let answer: Answer = serde_json::from_slice(&response.body).unwrap_or_default();
+        let reason = Reason::new(&answer.reason);
+        let retry_after = response.fields.get("retry-after").and_then(|text| text.parse().ok());
+        let retry_after = retry_after.map(Duration::from_secs);
+        let otherwise = Outcome::Rejected(Rejected {
+            status: response.status,
+            reason: answer.reason,
+            timestamp_ms: answer.timestamp,
+            retry_after,
+            id,
+        });
+        let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.min(16));
+        let after = retry_after.unwrap_or(doubled).min(RETRY_MAX);
+        match (response.status, &reason) {
+            (403, Reason::ExpiredProviderToken) => {
+                let Some(token) = &self.token else { return Verdict::Final(otherwise) };
+                if token.handle_spent(token.generation(), SystemTime::now()) {
+                    Verdict::Reauthorize { otherwise }
+                } else {
+                    // It is young by our clock: a new one would be no better.
+                    Verdict::Final(otherwise)
+                }
+            }
+            (429, Reason::TooManyRequests) => Verdict::Retry { after, otherwise },
+            (503, Reason::Shutdown) => Verdict::Retry { after: after.min(RETRY_MIN), otherwise },
+            (500..=599, _) => Verdict::Retry { after, otherwise },
+            _ => {
+                if reason.is_dead_token()
+                    && let Some(token) = request.path.strip_prefix("/3/device/")
+                {
+                    let token = token.to_owned();
+                    let timestamp_ms = answer.timestamp;
+                    let dead = DeadToken { token, reason, timestamp_ms };
+                    self.dead.handle_dead(request.subject, dead);
+                }
+                Verdict::Final(otherwise)
+            }
+        }
+    }
+}
+
+/// The body of a refusal.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Answer {
+    reason: String,
+    timestamp: Option<u64>,
+}
+
+impl fmt::Display for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Environment::Production => "production",
+            Environment::Sandbox => "sandbox",
+        })
+    }
+}

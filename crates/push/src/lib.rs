@@ -1,0 +1,36 @@
+//! Push notifications, sent at the speed the connection allows, and none lost.
+//!
+//! A [`Sender`] holds one credential at one origin: a queue bounded in bytes, and HTTP/2 connections that
+//! it opens while they pay for themselves. Each connection carries as many requests as its window, the
+//! peer's stream limit and the path allow, says which of them binds, and no more, so that answers take a
+//! round trip and not a queue. Every request ends exactly once, in an [`Outcome`].
+//!
+//! What differs between push services is a [`Service`]: how requests authenticate, and what an answer
+//! means. [`apns`] is Apple's.
+//!
+//! Everything runs on `tokio`, beside the workers: nothing on the way of a message to a connected client
+//! waits for it.
+
+#![forbid(unsafe_code)]
+
+pub mod apns;
+mod dial;
+mod origin;
+mod outcome;
+mod request;
+mod sender;
+mod service;
+
+pub use dial::{Connect, Dialer, Io};
+pub use origin::{ClientIdentity, Origin, OriginError, Proxy};
+pub use outcome::{Accepted, NotSent, Outcome, Rejected, Uncertain};
+pub use request::{Class, Header, Lane, Request};
+pub use sender::path::Path;
+pub use sender::{
+    Binding, ConnectionMetrics, Connections, QueueFull, ResultStream, Results, Sender,
+    SenderConfig, SenderMetrics, results,
+};
+pub use service::{Authorization, CredentialError, Service, Verdict};
+
+pub use dunlin_wire::http2::client::Response;
+pub use dunlin_wire::http2::hpack::Indexing;

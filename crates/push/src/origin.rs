@@ -1,0 +1,167 @@
+//! Where a service is, and how to get there.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// A service's address, whom to trust there, who we are, and what stands between.
+#[derive(Debug)]
+pub struct Origin {
+    /// The name, looked up anew for each connection and verified in the certificate.
+    pub host: String,
+    /// The port; Apple listens on 443 and, for firewalls, on 2197.
+    pub port: u16,
+    /// Connect here instead of to `host`: a test server, or one address of many.
+    pub address: Option<String>,
+    /// What stands between.
+    pub proxy: Option<Proxy>,
+    /// Root certificates to trust beside those of the system.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// Trust `roots` alone.
+    pub roots_only: bool,
+    /// Our certificate, where the service knows us by it.
+    pub identity: Option<ClientIdentity>,
+}
+
+/// A client certificate with its chain and key.
+#[derive(Debug)]
+pub struct ClientIdentity {
+    /// The certificate first, then those that signed it.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Its key.
+    pub key: PrivateKeyDer<'static>,
+}
+
+/// A proxy between us and the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    /// How it is spoken to.
+    pub kind: ProxyKind,
+    /// Its host.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// User and password.
+    pub login: Option<(String, String)>,
+}
+
+/// How a proxy is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyKind {
+    /// HTTP CONNECT (RFC 9110 §9.3.6).
+    Http,
+    /// SOCKS version 5 (RFC 1928, RFC 1929), which looks the name up itself.
+    Socks5,
+}
+
+/// Why an origin cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginError(pub String);
+
+impl fmt::Display for OriginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for OriginError {}
+
+impl Origin {
+    /// An origin without proxy, trusting the roots of the system.
+    pub fn new(host: &str, port: u16) -> Origin {
+        Origin {
+            host: host.to_owned(),
+            port,
+            address: None,
+            proxy: None,
+            roots: Vec::new(),
+            roots_only: false,
+            identity: None,
+        }
+    }
+
+    /// Adds the certificates of a PEM file to those that are trusted.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read or holds none.
+    pub fn add_roots(&mut self, file: &Path) -> Result<(), OriginError> {
+        let shown = file.display();
+        let certificates = CertificateDer::pem_file_iter(file)
+            .and_then(|iter| iter.collect::<Result<Vec<_>, _>>())
+            .map_err(|error| OriginError(format!("roots of {shown}: {error}")))?;
+        if certificates.is_empty() {
+            return Err(OriginError(format!("{shown} holds no CERTIFICATE")));
+        }
+        self.roots.extend(certificates);
+        Ok(())
+    }
+
+    /// What TLS needs: roots, our certificate, HTTP/2 by ALPN.
+    pub(crate) fn tls(&self) -> Result<rustls::ClientConfig, OriginError> {
+        let mut roots = rustls::RootCertStore::empty();
+        if !self.roots_only {
+            let native = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(native.certs);
+        }
+        for root in &self.roots {
+            roots.add(root.clone()).map_err(|error| {
+                OriginError(format!("a root certificate is not valid: {error}"))
+            })?;
+        }
+        if roots.is_empty() {
+            return Err(OriginError(
+                "this machine has no root certificates; install ca-certificates or name a file of roots"
+                    .to_owned(),
+            ));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| OriginError(error.to_string()))?
+            .with_root_certificates(roots);
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder
+                .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())
+                .map_err(|error| OriginError(format!("the client certificate: {error}")))?,
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(config)
+    }
+}
+
+impl std::str::FromStr for Proxy {
+    type Err = OriginError;
+
+    /// Reads `http://user:password@host:port` or `socks5://host:port`.
+    fn from_str(text: &str) -> Result<Proxy, OriginError> {
+        let wrong = |why: &str| OriginError(format!("proxy {text:?}: {why}"));
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| wrong("write http://HOST:PORT or socks5://HOST:PORT"))?;
+        let kind = match scheme {
+            "http" => ProxyKind::Http,
+            "socks5" | "socks5h" => ProxyKind::Socks5,
+            _ => return Err(wrong("only http:// and socks5:// are known")),
+        };
+        let rest = rest.trim_end_matches('/');
+        let (login, address) = match rest.rsplit_once('@') {
+            None => (None, rest),
+            Some((login, address)) => {
+                let (user, password) = login.split_once(':').unwrap_or((login, ""));
+                (Some((user.to_owned(), password.to_owned())), address)
+            }
+        };
+        let (host, port) = address.rsplit_once(':').ok_or_else(|| wrong("it has no port"))?;
+        let port = port.parse().map_err(|_| wrong("its port is no number"))?;
+        if host.is_empty() {
+            return Err(wrong("it has no host"));
+        }
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Proxy { kind, host, port, login })
+    }
+}

@@ -1,0 +1,87 @@
+//! A request with whom to tell how it ended.
+
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+
+use crate::outcome::{NotSent, Outcome, Uncertain};
+use crate::request::Request;
+
+/// A request on its way through the sender. It ends exactly once: in [`Job::finish`], or, whatever goes
+/// wrong, when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) request: Request,
+    /// Answers that asked for another try.
+    pub(crate) attempt: u32,
+    /// It was sent whole at some time and got no answer.
+    pub(crate) perhaps_twice: bool,
+    /// It is on a connection now, perhaps wholly.
+    pub(crate) in_flight: bool,
+    reply: Option<Reply>,
+    /// Room in the queue, given back at the end.
+    _room: OwnedSemaphorePermit,
+}
+
+/// Whom to tell.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    One(oneshot::Sender<Outcome>),
+    Tagged(u64, mpsc::UnboundedSender<(u64, Outcome)>),
+}
+
+impl Job {
+    pub(crate) fn new(request: Request, reply: Reply, room: OwnedSemaphorePermit) -> Box<Job> {
+        Box::new(Job {
+            request,
+            attempt: 0,
+            perhaps_twice: false,
+            in_flight: false,
+            reply: Some(reply),
+            _room: room,
+        })
+    }
+
+    pub(crate) fn finish(mut self: Box<Self>, outcome: Outcome) {
+        self.tell(outcome);
+    }
+
+    /// The end of a job that was not on a connection when it ended: uncertain all the same if it had been
+    /// sent whole before.
+    pub(crate) fn finish_not_sent(self: Box<Self>, why: NotSent) {
+        let outcome = match (self.perhaps_twice, &why) {
+            (false, _) => Outcome::NotSent(why),
+            (true, NotSent::Closed) => Outcome::Uncertain(Uncertain::Closed),
+            (true, _) => Outcome::Uncertain(Uncertain::Deadline),
+        };
+        self.finish(outcome);
+    }
+
+    fn tell(&mut self, mut outcome: Outcome) {
+        if let Outcome::Accepted(accepted) = &mut outcome {
+            accepted.perhaps_twice = self.perhaps_twice;
+        }
+        if let Some(reply) = self.reply.take() {
+            reply.tell(outcome);
+        }
+    }
+}
+
+impl Reply {
+    /// Whoever no longer listens has chosen not to know.
+    pub(crate) fn tell(self, outcome: Outcome) {
+        match self {
+            Reply::One(sender) => drop(sender.send(outcome)),
+            Reply::Tagged(tag, sender) => drop(sender.send((tag, outcome))),
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let outcome = if self.in_flight || self.perhaps_twice {
+            Outcome::Uncertain(Uncertain::Closed)
+        } else {
+            Outcome::NotSent(NotSent::Closed)
+        };
+        self.tell(outcome);
+    }
+}

@@ -1,0 +1,518 @@
+//! One connection at work: takes from the queue what it can carry, and ends each request it took.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use dunlin_wire::http2::client::{Config, Connection, Event, Sent};
+use dunlin_wire::http2::hpack::Indexing;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+use tracing::debug;
+
+use super::job::Job;
+use super::metrics::{Binding, LinkState, LinkStats};
+use super::path::{Mark, Path};
+use super::pool::Shared;
+use super::queue::Hunger;
+use crate::dial::Io;
+use crate::outcome::{NotSent, Outcome, Uncertain};
+use crate::request::Lane;
+use crate::service::{CredentialError, Service, Verdict};
+
+/// Bytes waiting for the socket beyond which nothing more is put behind them: what cannot leave is better
+/// off in the queue, where it keeps its priority and its deadline.
+const UNWRITTEN_BYTES_MAX: usize = 64 << 10;
+/// Jobs taken from the queue at once.
+const BATCH: usize = 64;
+const READ_BYTES: usize = 64 << 10;
+/// An idle connection shows a sign of life so often (Apple drops silent ones without a word).
+const PING_IDLE: Duration = Duration::from_secs(60);
+/// Answers under way and not a byte for so long: ask whether the peer is there at all.
+const PING_SILENT: Duration = Duration::from_secs(10);
+/// And so long for its answer.
+const PONG_WITHIN: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
+/// Requests that the peer refused to process are sent again so often.
+const REFUSALS_MAX: u32 = 100;
+
+/// A connection and what it carries.
+pub(super) struct Link<S> {
+    shared: Arc<Shared<S>>,
+    stats: Arc<LinkStats>,
+    lane: Lane,
+    io: Io,
+    connection: Connection<Bytes>,
+    path: Path,
+    flights: HashMap<u32, Flight, foldhash::fast::FixedState>,
+    /// The earliest deadline in flight, or earlier.
+    earliest: Option<Instant>,
+    binding: Binding,
+    bound_since: Instant,
+    heard_at: Instant,
+    pinged_at: Option<Instant>,
+    second_at: Instant,
+    timer: Pin<Box<Sleep>>,
+    buffer: Box<[u8]>,
+    batch: Vec<Box<Job>>,
+    hunger: Arc<Hunger>,
+    /// Written bytes may still sit in the TLS session.
+    unflushed: bool,
+    draining: bool,
+}
+
+struct Flight {
+    job: Box<Job>,
+    mark: Mark,
+    /// When it is given up.
+    until: Instant,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// We were done with it, or the peer said goodbye.
+    Done,
+    /// Something went wrong.
+    Lost(String),
+    /// It was never opened.
+    Unopened(String),
+}
+
+impl<S: Service> Link<S> {
+    pub(super) fn new(
+        shared: Arc<Shared<S>>,
+        stats: Arc<LinkStats>,
+        lane: Lane,
+        io: Io,
+    ) -> Link<S> {
+        let now = Instant::now();
+        let config = Config {
+            streams_before_settings: shared.service.streams_before_settings(),
+            ..Config::default()
+        };
+        Link {
+            shared,
+            stats,
+            lane,
+            io,
+            connection: Connection::new(config),
+            path: Path::new(now),
+            flights: HashMap::default(),
+            earliest: None,
+            binding: Binding::Demand,
+            bound_since: now,
+            heard_at: now,
+            pinged_at: None,
+            second_at: now + SECOND,
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            buffer: vec![0; READ_BYTES].into_boxed_slice(),
+            batch: Vec::with_capacity(BATCH),
+            hunger: Arc::default(),
+            unflushed: true,
+            draining: false,
+        }
+    }
+
+    /// Works until the connection ends; every request it took has ended or is back in the queue then.
+    pub(super) async fn run(mut self) -> End {
+        let end = poll_fn(|cx| self.poll(cx)).await;
+        self.account(&end);
+        self.shared.queue().forget(self.lane, &self.hunger);
+        self.stats.set_state(LinkState::Closed);
+        end
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        // Bounded, so that other connections have their turn.
+        for _ in 0..32 {
+            let mut worked = match self.read(cx) {
+                Ok(worked) => worked,
+                Err(end) => return Poll::Ready(end),
+            };
+            let now = Instant::now();
+            self.handle_time(now);
+            if self.pinged_at.is_some_and(|at| now >= at + PONG_WITHIN) {
+                return Poll::Ready(End::Lost("the peer does not answer a PING".to_owned()));
+            }
+            worked |= self.pull(cx, now);
+            match self.write(cx) {
+                Ok(wrote) => worked |= wrote,
+                Err(end) => return Poll::Ready(end),
+            }
+            if self.draining && self.flights.is_empty() && self.connection.transmit().is_empty() {
+                return Poll::Ready(End::Done);
+            }
+            if !worked {
+                self.show(now);
+                return self.sleep(cx, now);
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Reads until there is nothing, and handles what it meant.
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+        let mut worked = false;
+        loop {
+            let mut buffer = ReadBuf::new(&mut self.buffer);
+            match Pin::new(&mut self.io).poll_read(cx, &mut buffer) {
+                Poll::Pending => return Ok(worked),
+                Poll::Ready(Err(error)) => return Err(End::Lost(error.to_string())),
+                Poll::Ready(Ok(())) => {}
+            }
+            let read = buffer.filled().len();
+            if read == 0 {
+                let end = match self.connection.is_closing() {
+                    true if self.flights.is_empty() => End::Done,
+                    _ => End::Lost("the peer closed the connection".to_owned()),
+                };
+                return Err(end);
+            }
+            worked = true;
+            let now = Instant::now();
+            self.heard_at = now;
+            self.pinged_at = None;
+            let result = self.connection.handle_bytes(&self.buffer[..read]);
+            while let Some(event) = self.connection.poll_event() {
+                self.handle_event(event, now);
+            }
+            if let Err(error) = result {
+                // The GOAWAY is a courtesy: as much of it as the socket takes.
+                let _ = self.write(cx);
+                return Err(End::Lost(format!("the peer broke HTTP/2: {error}")));
+            }
+            if read < READ_BYTES / 4 {
+                // Likely all there was; what is free now is to be used first.
+                return Ok(true);
+            }
+        }
+    }
+
+    fn handle_event(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Response { stream, response } => {
+                let Some(flight) = self.flights.remove(&stream) else { return };
+                self.path.handle_answer(&flight.mark, now);
+                self.stats.answered.fetch_add(1, Relaxed);
+                self.shared.stats.record_answer(now - flight.mark.sent_at());
+                let mut job = flight.job;
+                let verdict = self.shared.service.judge(&job.request, &response, job.attempt);
+                job.in_flight = false;
+                job.attempt += 1;
+                match verdict {
+                    Verdict::Final(outcome) => self.shared.finish(job, outcome),
+                    Verdict::Retry { after, otherwise } => {
+                        self.shared.stats.retried.fetch_add(1, Relaxed);
+                        self.shared.queue().delay(job, now + after, otherwise);
+                        self.shared.wake();
+                    }
+                    Verdict::Pause { after, otherwise } => {
+                        self.shared.stats.retried.fetch_add(1, Relaxed);
+                        let mut queue = self.shared.queue();
+                        queue.pause(now + after);
+                        queue.delay(job, now + after, otherwise);
+                        drop(queue);
+                        self.shared.wake();
+                    }
+                    Verdict::Reauthorize { otherwise } => {
+                        // What is left goes on a connection that has seen the new token only.
+                        self.drain();
+                        if job.attempt > 2 {
+                            self.shared.finish(job, otherwise);
+                        } else {
+                            self.shared.queue().push_front(job);
+                        }
+                        self.shared.wake();
+                    }
+                }
+            }
+            Event::Refused { stream } => {
+                let Some(mut flight) = self.flights.remove(&stream) else { return };
+                self.shared.stats.refused.fetch_add(1, Relaxed);
+                flight.job.attempt += 1;
+                if flight.job.attempt > REFUSALS_MAX {
+                    self.shared.finish_not_sent(
+                        flight.job,
+                        NotSent::Connect("the peer refuses every stream".to_owned()),
+                    );
+                } else {
+                    self.shared.queue().push_front(flight.job);
+                }
+            }
+            Event::Reset { stream, code, sent } => {
+                let Some(flight) = self.flights.remove(&stream) else { return };
+                debug!(%code, "a stream was reset");
+                self.lose(flight.job, sent, Uncertain::Reset);
+            }
+            Event::GoAway { code, debug: text } => {
+                debug!(%code, text = %String::from_utf8_lossy(&text), "the peer said goodbye");
+                self.stats.handle_go_away(&code, &text);
+                self.draining = true;
+                self.stats.set_state(LinkState::Draining);
+                self.shared.wake();
+            }
+            Event::Settings => {
+                if self.stats.state() == LinkState::Connecting {
+                    self.stats.set_state(LinkState::Open);
+                    self.shared.wake();
+                }
+            }
+            Event::Pong(_) => {}
+        }
+    }
+
+    /// A request that got no answer.
+    fn lose(&self, mut job: Box<Job>, sent: Sent, why: Uncertain) {
+        if sent == Sent::Partly {
+            // No server can have taken it: its end never left.
+            self.shared.stats.refused.fetch_add(1, Relaxed);
+            self.shared.queue().push_front(job);
+            return;
+        }
+        if job.request.resend_uncertain && why != Uncertain::Deadline {
+            job.perhaps_twice = true;
+            self.shared.stats.resent.fetch_add(1, Relaxed);
+            self.shared.queue().push_front(job);
+            return;
+        }
+        self.shared.finish(job, Outcome::Uncertain(why));
+    }
+
+    /// Nothing new is put on the connection.
+    fn drain(&mut self) {
+        self.draining = true;
+        self.connection.close();
+        self.stats.set_state(LinkState::Draining);
+    }
+
+    /// Takes from the queue what the connection can carry.
+    fn pull(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        self.stats.set_waker(cx.waker());
+        if self.stats.is_retired() && !self.draining {
+            self.drain();
+        }
+        let mut worked = false;
+        let binding = loop {
+            if self.draining || self.connection.is_closing() {
+                if !self.draining {
+                    self.drain();
+                    self.shared.wake();
+                }
+                break Binding::Demand;
+            }
+            let room = self.connection.room();
+            let in_flight = self.flights.len() as u32;
+            let carried = self.path.in_flight_max().saturating_sub(in_flight);
+            let limit = if room.streams == 0 {
+                Binding::Streams
+            } else if room.window_bytes == 0 {
+                Binding::Window
+            } else if carried == 0 {
+                Binding::Path
+            } else if self.connection.transmit().len() > UNWRITTEN_BYTES_MAX {
+                Binding::Socket
+            } else {
+                let count = BATCH.min(room.streams as usize).min(carried as usize);
+                self.take(count, room.window_bytes as usize, now);
+                if self.batch.is_empty() {
+                    break Binding::Demand;
+                }
+                if !self.send(now) {
+                    break Binding::Demand;
+                }
+                worked = true;
+                continue;
+            };
+            if self.shared.queue().waiting(self.lane) == 0 {
+                break Binding::Demand;
+            }
+            if limit == Binding::Path {
+                self.path.handle_bound();
+            }
+            break limit;
+        };
+        if binding == Binding::Demand && !self.draining {
+            let mut queue = self.shared.queue();
+            // Asked under the lock, so that nothing slips in between.
+            if queue.waiting(self.lane) == 0 || !worked {
+                queue.handle_hungry(self.lane, &self.hunger, cx.waker());
+            } else {
+                worked = true;
+            }
+        } else {
+            // Perhaps it was we who were woken, and we cannot use it.
+            self.shared.queue().wake_next(self.lane);
+        }
+        if binding != self.binding {
+            self.stats.add_bound(self.binding, now - self.bound_since);
+            self.binding = binding;
+            self.bound_since = now;
+        }
+        worked
+    }
+
+    fn take(&mut self, count: usize, window_bytes: usize, now: Instant) {
+        let batch = &mut self.batch;
+        self.shared.queue().pop(self.lane, count, window_bytes, now, batch);
+    }
+
+    /// Puts the batch on the connection.
+    fn send(&mut self, now: Instant) -> bool {
+        let authorization = match self.shared.service.authorization(SystemTime::now()) {
+            Ok(authorization) => authorization,
+            Err(CredentialError::Stale) => {
+                let mut queue = self.shared.queue();
+                while let Some(job) = self.batch.pop() {
+                    queue.push_front(job);
+                }
+                drop(queue);
+                self.shared.ask_to_prepare();
+                return false;
+            }
+            Err(CredentialError::Invalid(why)) => {
+                for job in self.batch.drain(..) {
+                    self.shared.finish_not_sent(job, NotSent::Credential(why.clone()));
+                }
+                return true;
+            }
+        };
+        let authority = self.shared.service.authority();
+        for mut job in self.batch.drain(..) {
+            let request = &job.request;
+            let opened = self.connection.open(request.body.clone(), |field| {
+                field(b":method", b"POST", Indexing::Table);
+                field(b":scheme", b"https", Indexing::Table);
+                field(b":path", request.path.as_bytes(), Indexing::None);
+                field(b":authority", authority.as_bytes(), Indexing::Table);
+                if let Some(authorization) = &authorization {
+                    field(b"authorization", authorization.value.as_bytes(), Indexing::Table);
+                }
+                for header in &request.headers {
+                    field(header.name.as_bytes(), header.value.as_bytes(), header.indexing);
+                }
+            });
+            let Ok(stream) = opened else {
+                // Room was there a moment ago, and only we use it.
+                self.shared.queue().push_front(job);
+                continue;
+            };
+            let until = job.request.deadline.min(now + self.shared.config.answer_within);
+            self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
+            job.in_flight = true;
+            let mark = self.path.handle_sent(self.flights.len() as u32, now);
+            self.flights.insert(stream, Flight { job, mark, until });
+        }
+        true
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+        let mut worked = false;
+        loop {
+            let bytes = self.connection.transmit();
+            if bytes.is_empty() {
+                break;
+            }
+            match Pin::new(&mut self.io).poll_write(cx, bytes) {
+                Poll::Pending => return Ok(worked),
+                Poll::Ready(Ok(0)) => return Err(End::Lost("the socket takes no more".to_owned())),
+                Poll::Ready(Ok(written)) => {
+                    self.connection.handle_transmitted(written);
+                    self.unflushed = true;
+                    worked = true;
+                }
+                Poll::Ready(Err(error)) => return Err(End::Lost(error.to_string())),
+            }
+        }
+        if self.unflushed {
+            match Pin::new(&mut self.io).poll_flush(cx) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(())) => self.unflushed = false,
+                Poll::Ready(Err(error)) => return Err(End::Lost(error.to_string())),
+            }
+        }
+        Ok(worked)
+    }
+
+    /// Ends what is late, and asks a silent peer whether it is there.
+    fn handle_time(&mut self, now: Instant) {
+        if now >= self.second_at {
+            self.second_at = now + SECOND;
+            self.connection.handle_second();
+        }
+        if self.earliest.is_some_and(|earliest| earliest <= now) {
+            let late = |flight: &Flight| flight.until <= now;
+            let streams: Vec<u32> = self
+                .flights
+                .iter()
+                .filter(|(_, flight)| late(flight))
+                .map(|(&stream, _)| stream)
+                .collect();
+            for stream in streams {
+                let sent = self.connection.cancel(stream).unwrap_or(Sent::Wholly);
+                if let Some(flight) = self.flights.remove(&stream) {
+                    match sent {
+                        Sent::Wholly => self.lose(flight.job, sent, Uncertain::Deadline),
+                        Sent::Partly => {
+                            self.shared.finish_not_sent(flight.job, NotSent::Deadline);
+                        }
+                    }
+                }
+            }
+            self.earliest = self.flights.values().map(|flight| flight.until).min();
+        }
+        let silent = if self.flights.is_empty() { PING_IDLE } else { PING_SILENT };
+        if self.pinged_at.is_none() && now >= self.heard_at + silent {
+            self.pinged_at = Some(now);
+            self.connection.ping(*b"dunlin\0\0");
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<End> {
+        let silent = if self.flights.is_empty() { PING_IDLE } else { PING_SILENT };
+        let ping = self.pinged_at.map_or(self.heard_at + silent, |at| at + PONG_WITHIN);
+        let second = if self.flights.is_empty() { None } else { Some(self.second_at) };
+        let wake_at = [Some(ping), self.earliest, second].into_iter().flatten().min();
+        let wake_at = wake_at.unwrap_or(ping).max(now + Duration::from_millis(1));
+        // A timer that is a little early is cheaper than one that is set anew for each answer.
+        let set = self.timer.deadline();
+        if self.timer.is_elapsed() || set > wake_at || set + SECOND < wake_at {
+            self.timer.as_mut().reset(wake_at);
+        }
+        if self.timer.as_mut().poll(cx).is_ready() {
+            self.timer.as_mut().reset(wake_at);
+            if self.timer.as_mut().poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+        }
+        Poll::Pending
+    }
+
+    fn show(&mut self, now: Instant) {
+        self.stats.add_bound(self.binding, now - self.bound_since);
+        self.bound_since = now;
+        self.stats.show(&self.connection, &self.path, self.binding, self.flights.len());
+    }
+
+    /// The connection is over: what of it was sent whole is uncertain, all else goes back.
+    fn account(&mut self, end: &End) {
+        let open: HashMap<u32, Sent> = self.connection.open_streams().collect();
+        let mut flights: Vec<(u32, Flight)> = self.flights.drain().collect();
+        // In front of the queue, in their order.
+        flights.sort_unstable_by_key(|(stream, _)| std::cmp::Reverse(*stream));
+        if !flights.is_empty() {
+            debug!(?end, in_flight = flights.len(), "a connection was lost");
+        }
+        for (stream, flight) in flights {
+            let sent = open.get(&stream).copied().unwrap_or(Sent::Wholly);
+            self.lose(flight.job, sent, Uncertain::ConnectionLost);
+        }
+    }
+}

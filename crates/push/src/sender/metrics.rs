@@ -1,0 +1,261 @@
+//! What a sender and its connections say of themselves.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use dunlin_wire::http2::ErrorCode;
+use dunlin_wire::http2::client::Connection;
+use serde::Serialize;
+
+use super::path::Path;
+
+/// What keeps a connection from carrying more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Binding {
+    /// Nothing: there is no more to send.
+    #[default]
+    Demand,
+    /// The peer's MAX_CONCURRENT_STREAMS.
+    Streams,
+    /// The connection's flow-control window.
+    Window,
+    /// The path: more in flight would only wait.
+    Path,
+    /// The socket does not take what is written.
+    Socket,
+}
+
+const BINDINGS: [Binding; 5] =
+    [Binding::Demand, Binding::Streams, Binding::Window, Binding::Path, Binding::Socket];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum LinkState {
+    /// Until the peer's settings came.
+    Connecting,
+    Open,
+    /// Takes no more; what it carries ends.
+    Draining,
+    Closed,
+}
+
+/// One connection's numbers, written by its task, read by others.
+#[derive(Debug)]
+pub(super) struct LinkStats {
+    pub(super) id: u64,
+    state: AtomicU8,
+    retired: AtomicBool,
+    pub(super) answered: AtomicU64,
+    in_flight: AtomicU32,
+    in_flight_max: AtomicU32,
+    streams_max: AtomicU32,
+    window_bytes: AtomicU32,
+    rtt_min_us: AtomicU64,
+    rate_milli: AtomicU64,
+    binding: AtomicU8,
+    bound_us: [AtomicU64; 5],
+    go_away: Mutex<Option<String>>,
+    waker: Mutex<Option<std::task::Waker>>,
+}
+
+impl LinkStats {
+    pub(super) fn new(id: u64) -> LinkStats {
+        LinkStats {
+            id,
+            state: AtomicU8::new(LinkState::Connecting as u8),
+            retired: AtomicBool::new(false),
+            answered: AtomicU64::new(0),
+            in_flight: AtomicU32::new(0),
+            in_flight_max: AtomicU32::new(0),
+            streams_max: AtomicU32::new(0),
+            window_bytes: AtomicU32::new(0),
+            rtt_min_us: AtomicU64::new(0),
+            rate_milli: AtomicU64::new(0),
+            binding: AtomicU8::new(0),
+            bound_us: Default::default(),
+            go_away: Mutex::new(None),
+            waker: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn state(&self) -> LinkState {
+        match self.state.load(Relaxed) {
+            0 => LinkState::Connecting,
+            1 => LinkState::Open,
+            2 => LinkState::Draining,
+            _ => LinkState::Closed,
+        }
+    }
+
+    pub(super) fn set_state(&self, state: LinkState) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    /// Asks the connection to take no more and to end when it is empty.
+    pub(super) fn retire(&self) {
+        self.retired.store(true, Relaxed);
+        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Relaxed)
+    }
+
+    /// Who is to be woken by [`retire`](LinkStats::retire).
+    pub(super) fn set_waker(&self, waker: &std::task::Waker) {
+        let mut known = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *known = Some(waker.clone());
+        }
+    }
+
+    pub(super) fn add_bound(&self, binding: Binding, time: Duration) {
+        self.bound_us[binding as usize].fetch_add(time.as_micros() as u64, Relaxed);
+    }
+
+    /// What binds now.
+    pub(super) fn binding(&self) -> Binding {
+        BINDINGS[usize::from(self.binding.load(Relaxed)) % BINDINGS.len()]
+    }
+
+    pub(super) fn rtt_min(&self) -> Option<Duration> {
+        let us = self.rtt_min_us.load(Relaxed);
+        (us > 0).then(|| Duration::from_micros(us))
+    }
+
+    pub(super) fn handle_go_away(&self, code: &ErrorCode, debug: &[u8]) {
+        let text = format!("{code} {}", String::from_utf8_lossy(debug));
+        *self.go_away.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    }
+
+    pub(super) fn show(
+        &self,
+        connection: &Connection<Bytes>,
+        path: &Path,
+        binding: Binding,
+        in_flight: usize,
+    ) {
+        self.in_flight.store(in_flight as u32, Relaxed);
+        self.in_flight_max.store(path.in_flight_max(), Relaxed);
+        self.streams_max.store(connection.streams_max(), Relaxed);
+        self.window_bytes.store(connection.window_bytes(), Relaxed);
+        let rtt_us = path.rtt_min().map_or(0, |rtt| rtt.as_micros() as u64);
+        self.rtt_min_us.store(rtt_us, Relaxed);
+        self.rate_milli.store((path.rate().unwrap_or(0.0) * 1e3) as u64, Relaxed);
+        self.binding.store(binding as u8, Relaxed);
+    }
+
+    pub(super) fn metrics(&self) -> ConnectionMetrics {
+        let bound = |binding: Binding| {
+            Duration::from_micros(self.bound_us[binding as usize].load(Relaxed)).as_secs_f64()
+        };
+        ConnectionMetrics {
+            id: self.id,
+            draining: self.state() != LinkState::Open,
+            answered: self.answered.load(Relaxed),
+            in_flight: self.in_flight.load(Relaxed),
+            in_flight_max: self.in_flight_max.load(Relaxed),
+            streams_max: self.streams_max.load(Relaxed),
+            window_bytes: self.window_bytes.load(Relaxed),
+            rtt_min_s: self.rtt_min().map(|rtt| rtt.as_secs_f64()),
+            rate: self.rate_milli.load(Relaxed) as f64 / 1e3,
+            binding: self.binding(),
+            bound_s: BINDINGS.map(|binding| (binding, bound(binding))).to_vec(),
+            go_away: self.go_away.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+/// A connection, as it is now.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConnectionMetrics {
+    /// Counts up in the life of a sender.
+    pub id: u64,
+    /// It takes no more requests, or none yet.
+    pub draining: bool,
+    /// Answers in its life.
+    pub answered: u64,
+    /// Requests under way.
+    pub in_flight: u32,
+    /// Requests that the path is thought to carry.
+    pub in_flight_max: u32,
+    /// Streams that the peer allows; 4,294,967,295 is no limit.
+    pub streams_max: u32,
+    /// Bytes left of the connection's window.
+    pub window_bytes: u32,
+    /// The shortest time from request to answer of late.
+    pub rtt_min_s: Option<f64>,
+    /// Answers a second at best, of late.
+    pub rate: f64,
+    /// What binds now.
+    pub binding: Binding,
+    /// Seconds that each limit has been the one that binds.
+    pub bound_s: Vec<(Binding, f64)>,
+    /// What the peer said with its GOAWAY.
+    pub go_away: Option<String>,
+}
+
+/// A sender, as it is now.
+#[derive(Clone, Debug, Serialize)]
+pub struct SenderMetrics {
+    /// Requests that wait, delayed ones too.
+    pub queued: usize,
+    /// Bytes of them, in the queue and in flight.
+    pub queued_bytes: usize,
+    /// Requests handed over in the life of the sender.
+    pub submitted: u64,
+    /// Requests that ended accepted.
+    pub accepted: u64,
+    /// Rejected.
+    pub rejected: u64,
+    /// Not sent.
+    pub not_sent: u64,
+    /// Uncertain.
+    pub uncertain: u64,
+    /// Answers that asked for another try later.
+    pub retried: u64,
+    /// Requests that the peer did not process and that were sent again.
+    pub refused: u64,
+    /// Requests that were sent again though they may have been accepted.
+    pub resent: u64,
+    /// Connections opened.
+    pub opened: u64,
+    /// Attempts to open one that failed.
+    pub failed: u64,
+    /// Why the last one failed, until one succeeds.
+    pub connect_error: Option<String>,
+    /// Those that there are.
+    pub connections: Vec<ConnectionMetrics>,
+}
+
+/// A sender's counters.
+#[derive(Debug, Default)]
+pub(super) struct SenderStats {
+    pub(super) submitted: AtomicU64,
+    pub(super) accepted: AtomicU64,
+    pub(super) rejected: AtomicU64,
+    pub(super) not_sent: AtomicU64,
+    pub(super) uncertain: AtomicU64,
+    pub(super) retried: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) resent: AtomicU64,
+    pub(super) opened: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) answered: AtomicU64,
+    answer_us: AtomicU64,
+}
+
+impl SenderStats {
+    pub(super) fn record_answer(&self, time: Duration) {
+        self.answered.fetch_add(1, Relaxed);
+        self.answer_us.fetch_add(time.as_micros() as u64, Relaxed);
+    }
+}

@@ -1,0 +1,247 @@
+//! The sender: a queue, a pool of connections, and the promise that every request ends once.
+
+#![allow(
+    clippy::boxed_local,
+    clippy::vec_box,
+    reason = "a job moves from queue to batch to connection and back: its address, not its 300 bytes"
+)]
+
+mod job;
+mod link;
+mod metrics;
+pub(crate) mod path;
+mod pool;
+mod queue;
+mod scale;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout_at;
+
+use self::job::{Job, Reply};
+pub use self::metrics::{Binding, ConnectionMetrics, SenderMetrics};
+use self::pool::{Pool, Shared};
+use crate::dial::Connect;
+use crate::outcome::{NotSent, Outcome};
+use crate::request::Request;
+use crate::service::Service;
+
+/// How a sender works.
+#[derive(Clone, Copy, Debug)]
+pub struct SenderConfig {
+    /// How many main connections; one more for suspects is opened when there are any.
+    pub connections: Connections,
+    /// Bytes of requests that are waiting or in flight. Who submits more waits, or is told.
+    pub queue_bytes_max: usize,
+    /// How long an answer may take. After that a request is given up as uncertain though its deadline has not
+    /// passed: it holds one of the connection's streams, of which there may be one only.
+    pub answer_within: Duration,
+    /// How long requests under way may take to end once the sender is closed.
+    pub drain: Duration,
+}
+
+/// How many main connections a sender has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connections {
+    /// As many as pay for themselves.
+    Auto {
+        /// At most.
+        max: usize,
+    },
+    /// So many, from the start.
+    Fixed(usize),
+}
+
+impl Default for SenderConfig {
+    fn default() -> SenderConfig {
+        SenderConfig {
+            connections: Connections::Auto { max: 64 },
+            queue_bytes_max: 64 << 20,
+            answer_within: Duration::from_secs(30),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Sends requests to one service with one credential. Clones are the same sender; the last one that is
+/// dropped closes it.
+#[derive(Debug)]
+pub struct Sender<S: Service> {
+    shared: Arc<Shared<S>>,
+}
+
+/// Where outcomes of [`Sender::submit`] arrive.
+#[derive(Clone, Debug)]
+pub struct Results(mpsc::UnboundedSender<(u64, Outcome)>);
+
+/// The outcomes that arrive, each with the tag of its request. It holds at most as many as were submitted,
+/// which the queues of the senders bound.
+#[derive(Debug)]
+pub struct ResultStream(mpsc::UnboundedReceiver<(u64, Outcome)>);
+
+/// The queue has no room for a request, which is given back.
+#[derive(Debug)]
+pub struct QueueFull(pub Box<Request>);
+
+/// A place for outcomes, and its other end.
+pub fn results() -> (Results, ResultStream) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (Results(sender), ResultStream(receiver))
+}
+
+impl ResultStream {
+    /// The next outcome; `None` once every [`Results`] and every request has gone.
+    pub async fn recv(&mut self) -> Option<(u64, Outcome)> {
+        self.0.recv().await
+    }
+
+    /// An outcome that is there already.
+    pub fn try_recv(&mut self) -> Option<(u64, Outcome)> {
+        self.0.try_recv().ok()
+    }
+}
+
+impl<S: Service> Sender<S> {
+    /// Starts a sender on the current `tokio` runtime. It opens its first connection for its first request,
+    /// or at once when it was told how many.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a `tokio` runtime.
+    pub fn start(service: S, dial: impl Connect, config: SenderConfig) -> Sender<S> {
+        let shared = Arc::new(Shared::new(service, config));
+        tokio::spawn(Pool::new(shared.clone(), Arc::new(dial)).run());
+        Sender { shared }
+    }
+
+    /// The service it sends to.
+    pub fn service(&self) -> &S {
+        &self.shared.service
+    }
+
+    /// Sends a request: waits for room, then for the outcome.
+    pub async fn send(&self, request: Request) -> Outcome {
+        let (sender, receiver) = oneshot::channel();
+        self.put(request, Reply::One(sender)).await;
+        // A job tells its outcome even when it is dropped.
+        receiver.await.unwrap_or(Outcome::NotSent(NotSent::Closed))
+    }
+
+    /// Hands a request over: waits for room only. Its outcome arrives with `tag`.
+    pub async fn submit(&self, request: Request, tag: u64, results: &Results) {
+        self.put(request, Reply::Tagged(tag, results.0.clone())).await;
+    }
+
+    /// Hands a request over if there is room.
+    ///
+    /// # Errors
+    ///
+    /// Gives the request back if there is none.
+    pub fn try_submit(
+        &self,
+        request: Request,
+        tag: u64,
+        results: &Results,
+    ) -> Result<(), QueueFull> {
+        let room = self.shared.room.clone();
+        match room.try_acquire_many_owned(permits(&request)) {
+            Ok(permit) => {
+                self.queue(Job::new(request, Reply::Tagged(tag, results.0.clone()), permit));
+                Ok(())
+            }
+            Err(_) => Err(QueueFull(Box::new(request))),
+        }
+    }
+
+    async fn put(&self, request: Request, reply: Reply) {
+        let permits = permits(&request);
+        let shared = &self.shared;
+        if permits as usize > shared.config.queue_bytes_max {
+            let why = format!("a request of {permits} bytes is larger than the whole queue");
+            return reply.tell(Outcome::NotSent(NotSent::Invalid(why)));
+        }
+        let room = shared.room.clone();
+        let permit = match room.clone().try_acquire_many_owned(permits) {
+            Ok(permit) => permit,
+            Err(_) => match timeout_at(request.deadline, room.acquire_many_owned(permits)).await {
+                Ok(Ok(permit)) => permit,
+                Ok(Err(_)) => return reply.tell(Outcome::NotSent(NotSent::Closed)),
+                Err(_) => return reply.tell(Outcome::NotSent(NotSent::Deadline)),
+            },
+        };
+        self.queue(Job::new(request, reply, permit));
+    }
+
+    fn queue(&self, job: Box<Job>) {
+        self.shared.stats.submitted.fetch_add(1, Relaxed);
+        self.shared.queue().push(job);
+        self.shared.wake_idle();
+    }
+
+    /// The numbers of now.
+    pub fn metrics(&self) -> SenderMetrics {
+        let shared = &self.shared;
+        let stats = &shared.stats;
+        let links = shared.links.lock().unwrap_or_else(PoisonError::into_inner);
+        SenderMetrics {
+            queued: shared.queue().len(),
+            queued_bytes: shared.config.queue_bytes_max - shared.room.available_permits(),
+            submitted: stats.submitted.load(Relaxed),
+            accepted: stats.accepted.load(Relaxed),
+            rejected: stats.rejected.load(Relaxed),
+            not_sent: stats.not_sent.load(Relaxed),
+            uncertain: stats.uncertain.load(Relaxed),
+            retried: stats.retried.load(Relaxed),
+            refused: stats.refused.load(Relaxed),
+            resent: stats.resent.load(Relaxed),
+            opened: stats.opened.load(Relaxed),
+            failed: stats.failed.load(Relaxed),
+            connect_error: shared
+                .connect_error
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+            connections: links.iter().map(|link| link.metrics()).collect(),
+        }
+    }
+
+    /// Closes the sender: what waits ends as not sent, what is in flight has
+    /// [`SenderConfig::drain`] to be answered. Returns at once.
+    pub fn close(&self) {
+        self.shared.closing.store(true, Relaxed);
+        self.shared.wake();
+    }
+}
+
+/// Room is counted in bytes.
+fn permits(request: &Request) -> u32 {
+    u32::try_from(request.bytes()).unwrap_or(u32::MAX)
+}
+
+impl<S: Service> Clone for Sender<S> {
+    fn clone(&self) -> Sender<S> {
+        self.shared.senders.fetch_add(1, Relaxed);
+        Sender { shared: self.shared.clone() }
+    }
+}
+
+impl<S: Service> Drop for Sender<S> {
+    fn drop(&mut self) {
+        if self.shared.senders.fetch_sub(1, Relaxed) == 1 {
+            self.close();
+        }
+    }
+}
+
+impl fmt::Display for QueueFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the queue is full")
+    }
+}
+
+impl std::error::Error for QueueFull {}

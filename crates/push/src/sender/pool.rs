@@ -1,0 +1,411 @@
+//! The connections of a sender: opened while they pay for themselves.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{debug, warn};
+
+use super::job::Job;
+use super::link::{End, Link};
+use super::metrics::{LinkState, LinkStats, SenderStats};
+use super::queue::Queue;
+use super::scale::{Scale, View};
+use super::{Connections, SenderConfig};
+use crate::dial::Connect;
+use crate::outcome::{NotSent, Outcome};
+use crate::request::Lane;
+use crate::service::{CredentialError, Service};
+
+/// How often the pool looks at its connections while there is anything to send.
+const TICK: Duration = Duration::from_millis(50);
+const CONNECT_WITHIN: Duration = Duration::from_secs(15);
+/// From one opening to the next: a service takes a burst of connections for an attack.
+const PACE: Duration = Duration::from_millis(50);
+/// Openings under way at once.
+const CONNECTING_MAX: usize = 4;
+/// After a failure, doubled with each further one.
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// A connection for suspects without work is given up.
+const SUSPECT_IDLE: Duration = Duration::from_secs(300);
+
+/// What the sender, its pool and its connections share.
+#[derive(Debug)]
+pub(super) struct Shared<S> {
+    pub(super) service: S,
+    pub(super) config: SenderConfig,
+    queue: Mutex<Queue>,
+    pub(super) room: Arc<Semaphore>,
+    pub(super) stats: SenderStats,
+    pub(super) links: Mutex<Vec<Arc<LinkStats>>>,
+    pub(super) connect_error: Mutex<Option<String>>,
+    /// The pool sleeps until something is queued.
+    idle: AtomicBool,
+    pub(super) notify: Notify,
+    pub(super) closing: AtomicBool,
+    prepare_wanted: AtomicBool,
+    pub(super) senders: AtomicU32,
+}
+
+impl<S: Service> Shared<S> {
+    pub(super) fn new(service: S, config: SenderConfig) -> Shared<S> {
+        Shared {
+            service,
+            room: Arc::new(Semaphore::new(config.queue_bytes_max)),
+            config,
+            queue: Mutex::default(),
+            stats: SenderStats::default(),
+            links: Mutex::default(),
+            connect_error: Mutex::default(),
+            idle: AtomicBool::new(false),
+            notify: Notify::new(),
+            closing: AtomicBool::new(false),
+            prepare_wanted: AtomicBool::new(false),
+            senders: AtomicU32::new(1),
+        }
+    }
+
+    /// The queue. A panic of another connection's task does not make it unusable: every change of it is whole.
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something changed that the pool has to see.
+    pub(super) fn wake(&self) {
+        self.notify.notify_one();
+    }
+
+    /// Something was queued.
+    #[inline]
+    pub(super) fn wake_idle(&self) {
+        if self.idle.load(Relaxed) {
+            self.wake();
+        }
+    }
+
+    pub(super) fn ask_to_prepare(&self) {
+        self.prepare_wanted.store(true, Relaxed);
+        self.wake();
+    }
+
+    pub(super) fn finish(&self, job: Box<Job>, outcome: Outcome) {
+        let counter = match &outcome {
+            Outcome::Accepted(_) => &self.stats.accepted,
+            Outcome::Rejected(_) => &self.stats.rejected,
+            Outcome::NotSent(_) => &self.stats.not_sent,
+            Outcome::Uncertain(_) => &self.stats.uncertain,
+        };
+        counter.fetch_add(1, Relaxed);
+        job.finish(outcome);
+    }
+
+    pub(super) fn finish_not_sent(&self, job: Box<Job>, why: NotSent) {
+        let counter = if job.perhaps_twice { &self.stats.uncertain } else { &self.stats.not_sent };
+        counter.fetch_add(1, Relaxed);
+        job.finish_not_sent(why);
+    }
+
+    /// Why jobs in the queue miss their deadlines.
+    fn lateness(&self) -> NotSent {
+        let error = self.connect_error.lock().unwrap_or_else(PoisonError::into_inner);
+        error.clone().map_or(NotSent::Deadline, NotSent::Connect)
+    }
+}
+
+/// The task that opens and retires connections.
+pub(super) struct Pool<S> {
+    shared: Arc<Shared<S>>,
+    dial: Arc<dyn Connect>,
+    links: Vec<Held>,
+    tasks: JoinSet<(u64, End)>,
+    /// Main connections that are wanted.
+    wanted: usize,
+    scale: Scale,
+    next_id: u64,
+    next_open_at: Instant,
+    failures: u32,
+    suspect_used_at: Instant,
+    preparing: Arc<AtomicBool>,
+}
+
+struct Held {
+    stats: Arc<LinkStats>,
+    lane: Lane,
+}
+
+impl<S: Service> Pool<S> {
+    pub(super) fn new(shared: Arc<Shared<S>>, dial: Arc<dyn Connect>) -> Pool<S> {
+        let now = Instant::now();
+        Pool {
+            wanted: match shared.config.connections {
+                Connections::Auto { .. } => 1,
+                Connections::Fixed(count) => count,
+            },
+            shared,
+            dial,
+            links: Vec::new(),
+            tasks: JoinSet::new(),
+            scale: Scale::new(now),
+            next_id: 0,
+            next_open_at: now,
+            failures: 0,
+            suspect_used_at: now,
+            preparing: Arc::default(),
+        }
+    }
+
+    /// Works until the sender is closed; ends all that is left then.
+    pub(super) async fn run(mut self) {
+        while !self.shared.closing.load(Relaxed) {
+            let now = Instant::now();
+            self.handle_time(now);
+            let wake_at = self.wake_at(now);
+            let idle = wake_at.is_none_or(|at| at > now + TICK);
+            self.shared.idle.store(idle, Relaxed);
+            // What came before the flag was up is seen here, what comes after it wakes us.
+            let wake_at = if self.shared.queue().is_empty() { wake_at } else { Some(now + TICK) };
+            let timer = async {
+                match wake_at {
+                    Some(wake_at) => sleep_until(wake_at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = timer => {}
+                () = self.shared.notify.notified() => {}
+                Some(ended) = self.tasks.join_next() => self.handle_ended(ended.ok()),
+            }
+            while let Some(ended) = self.tasks.try_join_next() {
+                self.handle_ended(ended.ok());
+            }
+            self.sort_out();
+        }
+        self.close().await;
+    }
+
+    fn wake_at(&self, now: Instant) -> Option<Instant> {
+        let busy = self.shared.room.available_permits() < self.shared.config.queue_bytes_max;
+        let missing = self.open_or_opening(Lane::Main) < self.wanted && self.wants_any();
+        let open = self.links.len() > 1 || self.scale.is_busy();
+        let tick = (busy || missing || open).then_some(now + TICK);
+        let queued =
+            self.shared.queue().next_time().map(|at| at.max(now + Duration::from_millis(1)));
+        [tick, queued].into_iter().flatten().min()
+    }
+
+    /// A sender that was never used opens nothing, unless it was told how many.
+    fn wants_any(&self) -> bool {
+        matches!(self.shared.config.connections, Connections::Fixed(_))
+            || self.next_id > 0
+            || !self.shared.queue().is_empty()
+    }
+
+    fn handle_time(&mut self, now: Instant) {
+        let why = self.shared.lateness();
+        let late = {
+            let mut queue = self.shared.queue();
+            queue.handle_time(now, &why)
+        };
+        self.shared.stats.not_sent.fetch_add(late, Relaxed);
+        self.prepare();
+
+        let (suspects, mains) = {
+            let queue = self.shared.queue();
+            (queue.waiting(Lane::Suspect), queue.waiting(Lane::Main))
+        };
+        if let Connections::Auto { max } = self.shared.config.connections {
+            let links: Vec<Arc<LinkStats>> = self.mains().cloned().collect();
+            let view = View {
+                links: &links,
+                opening: self.count(Lane::Main, LinkState::Connecting),
+                wanted: self.wanted,
+                max,
+                waiting: mains,
+                saturated: self.shared.room.available_permits()
+                    < self.shared.config.queue_bytes_max / 4,
+                submitted: self.shared.stats.submitted.load(Relaxed),
+                answered: self.shared.stats.answered.load(Relaxed),
+            };
+            let wanted = self.scale.handle_tick(&view, now);
+            if wanted != self.wanted {
+                debug!(from = self.wanted, to = wanted, "connections");
+            }
+            let open = self.open_or_opening(Lane::Main);
+            for _ in wanted..open {
+                // The youngest goes: the others have proved themselves.
+                if let Some(link) = self.mains().max_by_key(|link| link.id) {
+                    link.retire();
+                }
+            }
+            self.wanted = wanted;
+        }
+        if suspects > 0 {
+            self.suspect_used_at = now;
+        } else if now > self.suspect_used_at + SUSPECT_IDLE {
+            self.links.iter().filter(|held| held.lane == Lane::Suspect).for_each(|held| {
+                held.stats.retire();
+            });
+        }
+        if suspects > 0 && self.open_or_opening(Lane::Suspect) == 0 {
+            self.open(Lane::Suspect, now);
+        }
+        if self.open_or_opening(Lane::Main) < self.wanted && self.wants_any() {
+            self.open(Lane::Main, now);
+        }
+    }
+
+    /// Main connections that carry or will carry.
+    fn mains(&self) -> impl Iterator<Item = &Arc<LinkStats>> {
+        self.links
+            .iter()
+            .filter(|held| held.lane == Lane::Main && !held.stats.is_retired())
+            .filter(|held| held.stats.state() == LinkState::Open)
+            .map(|held| &held.stats)
+    }
+
+    fn count(&self, lane: Lane, state: LinkState) -> usize {
+        let of = |held: &&Held| {
+            held.lane == lane && held.stats.state() == state && !held.stats.is_retired()
+        };
+        self.links.iter().filter(of).count()
+    }
+
+    fn open_or_opening(&self, lane: Lane) -> usize {
+        self.count(lane, LinkState::Open) + self.count(lane, LinkState::Connecting)
+    }
+
+    fn open(&mut self, lane: Lane, now: Instant) {
+        let opening = self.count(Lane::Main, LinkState::Connecting);
+        if now < self.next_open_at || opening >= CONNECTING_MAX {
+            return;
+        }
+        self.next_open_at = now + PACE;
+        let id = self.next_id;
+        self.next_id += 1;
+        let stats = Arc::new(LinkStats::new(id));
+        self.links.push(Held { stats: stats.clone(), lane });
+        let (shared, dial) = (self.shared.clone(), self.dial.clone());
+        self.tasks.spawn(async move {
+            let io = match timeout(CONNECT_WITHIN, dial.connect()).await {
+                Ok(Ok(io)) => io,
+                Ok(Err(error)) => return (id, End::Unopened(error)),
+                Err(_) => {
+                    let why = format!("no connection within {} s", CONNECT_WITHIN.as_secs());
+                    return (id, End::Unopened(why));
+                }
+            };
+            shared.stats.opened.fetch_add(1, Relaxed);
+            (id, Link::new(shared, stats, lane, io).run().await)
+        });
+        self.sort_out();
+    }
+
+    fn handle_ended(&mut self, ended: Option<(u64, End)>) {
+        // A task that panicked has dropped its jobs, which told their callers.
+        let Some((id, end)) = ended else { return };
+        let Some(index) = self.links.iter().position(|held| held.stats.id == id) else { return };
+        let held = self.links.swap_remove(index);
+        let useless = held.stats.answered.load(Relaxed) == 0;
+        let why = match end {
+            End::Done => {
+                self.failures = 0;
+                return;
+            }
+            End::Unopened(why) => why,
+            End::Lost(why) if useless => why,
+            End::Lost(why) => {
+                self.failures = 0;
+                debug!(%why, "a connection was lost");
+                return;
+            }
+        };
+        let wait = (BACKOFF_MIN * 2u32.saturating_pow(self.failures)).min(BACKOFF_MAX);
+        self.failures = (self.failures + 1).min(16);
+        self.shared.stats.failed.fetch_add(1, Relaxed);
+        warn!(%why, retry_in = ?wait, "no connection");
+        *self.shared.connect_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        self.next_open_at = Instant::now() + wait;
+    }
+
+    /// Keeps the list that metrics show, and forgets an error that is over.
+    fn sort_out(&mut self) {
+        let mut links = self.shared.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.clear();
+        links.extend(self.links.iter().map(|held| held.stats.clone()));
+        drop(links);
+        if self.links.iter().any(|held| held.stats.state() == LinkState::Open) {
+            *self.shared.connect_error.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            self.failures = 0;
+        }
+    }
+
+    /// Has the service renew its credential, if a connection asked for it.
+    fn prepare(&self) {
+        if !self.shared.prepare_wanted.load(Relaxed) || self.preparing.swap(true, Relaxed) {
+            return;
+        }
+        let (shared, preparing) = (self.shared.clone(), self.preparing.clone());
+        tokio::spawn(async move {
+            let result = shared.service.prepare().await;
+            shared.prepare_wanted.store(false, Relaxed);
+            preparing.store(false, Relaxed);
+            match result {
+                Ok(()) => shared.queue().handle_time(Instant::now(), &NotSent::Deadline),
+                Err(CredentialError::Stale) => 0,
+                Err(CredentialError::Invalid(why)) => {
+                    shared.queue().fail(&NotSent::Credential(why))
+                }
+            };
+            shared.wake();
+        });
+    }
+
+    async fn close(mut self) {
+        self.shared.queue().close(&NotSent::Closed);
+        self.shared.room.close();
+        for held in &self.links {
+            held.stats.retire();
+        }
+        let drained = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(self.shared.config.drain, drained).await.is_err() {
+            // Aborted tasks drop their jobs, which tell their callers.
+            self.tasks.shutdown().await;
+        }
+        // What came back from a connection's end.
+        self.shared.queue().close(&NotSent::Closed);
+        self.links = Vec::new();
+        self.sort_out();
+    }
+}
+
+/// Answers and submissions over the last seconds.
+#[derive(Debug, Default)]
+pub(super) struct Rates(VecDeque<(Instant, u64, u64)>);
+
+impl Rates {
+    const KEPT: Duration = Duration::from_secs(5);
+
+    pub(super) fn record(&mut self, now: Instant, answered: u64, submitted: u64) {
+        self.0.push_back((now, answered, submitted));
+        while self.0.front().is_some_and(|(at, ..)| *at + Self::KEPT < now) {
+            self.0.pop_front();
+        }
+    }
+
+    /// Answers and submissions a second since `since`, or `None` when that is not long enough ago.
+    pub(super) fn since(&self, since: Instant) -> Option<(f64, f64)> {
+        let (now, answered, submitted) = *self.0.back()?;
+        let (then, answered_then, submitted_then) =
+            *self.0.iter().rev().find(|(at, ..)| *at <= since)?;
+        let seconds = (now - then).as_secs_f64();
+        (seconds > 0.0).then(|| {
+            let answered = (answered - answered_then) as f64 / seconds;
+            (answered, (submitted - submitted_then) as f64 / seconds)
+        })
+    }
+}

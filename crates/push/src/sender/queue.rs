@@ -1,0 +1,450 @@
+//! What waits to be sent: by lane and class, in order, each with its deadline.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::Waker;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use super::job::Job;
+use crate::outcome::{NotSent, Outcome};
+use crate::request::{Class, Lane};
+
+const CLASSES: usize = 4;
+/// Bytes of a higher class that let one byte of a waiting lower class pass.
+const SHARE: usize = 16;
+/// The most that a waiting class saves up.
+const CREDIT_BYTES_MAX: usize = 64 << 10;
+/// Looking through the queue for deadlines that passed costs with its length; so it is done the more
+/// rarely the longer the queue is.
+const SWEEP_MIN: Duration = Duration::from_millis(20);
+const SWEEP_PER_JOB: Duration = Duration::from_micros(1);
+
+/// The queue of one sender. Its room is counted by a semaphore beside it, for what is in flight too.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    lanes: [Waiting; 2],
+    /// Jobs whose answers asked for patience.
+    delayed: BinaryHeap<Reverse<Delayed>>,
+    delays: u64,
+    /// No job leaves before.
+    paused_until: Option<Instant>,
+    /// The earliest deadline of all that wait, or earlier.
+    earliest: Option<Instant>,
+    sweep_after: Option<Instant>,
+    pub(crate) closed: bool,
+}
+
+/// One lane.
+#[derive(Debug, Default)]
+struct Waiting {
+    classes: [VecDeque<(Instant, Box<Job>)>; CLASSES],
+    credits: [usize; CLASSES],
+    /// Connections with room and nothing to send.
+    hungry: VecDeque<(Arc<Hunger>, Waker)>,
+}
+
+/// Whether a connection stands in the list of those that have nothing to send; changed under the queue's
+/// lock only.
+#[derive(Debug, Default)]
+pub(crate) struct Hunger(AtomicBool);
+
+#[derive(Debug)]
+struct Delayed {
+    until: Instant,
+    order: u64,
+    job: Box<Job>,
+    /// Its outcome if the time runs out.
+    otherwise: Outcome,
+}
+
+impl Queue {
+    /// Adds a job at the end of its class.
+    pub(crate) fn push(&mut self, job: Box<Job>) {
+        self.put(job, false);
+    }
+
+    /// Adds a job that was already on its way, in front: it has waited long enough.
+    pub(crate) fn push_front(&mut self, job: Box<Job>) {
+        self.put(job, true);
+    }
+
+    fn put(&mut self, mut job: Box<Job>, front: bool) {
+        job.in_flight = false;
+        if self.closed {
+            return job.finish_not_sent(NotSent::Closed);
+        }
+        let deadline = job.request.deadline;
+        self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
+        let lane = &mut self.lanes[job.request.lane as usize];
+        let class = &mut lane.classes[job.request.class as usize];
+        if front {
+            class.push_front((deadline, job));
+        } else {
+            class.push_back((deadline, job));
+        }
+        lane.wake_one();
+    }
+
+    /// Adds a job for later. `otherwise` is its outcome at once, if later is behind its deadline.
+    pub(crate) fn delay(&mut self, job: Box<Job>, until: Instant, otherwise: Outcome) {
+        if self.closed || until >= job.request.deadline {
+            return job.finish(otherwise);
+        }
+        self.delays += 1;
+        self.delayed.push(Reverse(Delayed { until, order: self.delays, job, otherwise }));
+    }
+
+    /// Lets nothing leave until then.
+    pub(crate) fn pause(&mut self, until: Instant) {
+        self.paused_until = Some(self.paused_until.map_or(until, |paused| paused.max(until)));
+    }
+
+    /// Takes up to `count` jobs, as long as those before leave something of `bytes`.
+    pub(crate) fn pop(
+        &mut self,
+        lane: Lane,
+        count: usize,
+        mut bytes: usize,
+        now: Instant,
+        jobs: &mut Vec<Box<Job>>,
+    ) {
+        if self.paused_until.is_some_and(|until| until > now) {
+            return;
+        }
+        let lane = &mut self.lanes[lane as usize];
+        let mut taken = 0;
+        let mut clock = None;
+        while taken < count && bytes > 0 {
+            let Some((deadline, job)) = lane.pop() else { return };
+            if deadline <= now {
+                job.finish_not_sent(NotSent::Deadline);
+                continue;
+            }
+            if let Some(expires) = job.request.expires
+                && *clock.get_or_insert_with(SystemTime::now) >= expires
+            {
+                job.finish_not_sent(NotSent::Expired);
+                continue;
+            }
+            bytes = bytes.saturating_sub(job.request.body.len());
+            taken += 1;
+            jobs.push(job);
+        }
+    }
+
+    /// A connection with room has nothing to send: wake it when there is.
+    pub(crate) fn handle_hungry(&mut self, lane: Lane, hunger: &Arc<Hunger>, waker: &Waker) {
+        if !hunger.0.swap(true, Relaxed) {
+            self.lanes[lane as usize].hungry.push_back((hunger.clone(), waker.clone()));
+        }
+    }
+
+    /// A connection is over: it is nobody to wake.
+    pub(crate) fn forget(&mut self, lane: Lane, hunger: &Arc<Hunger>) {
+        self.lanes[lane as usize].hungry.retain(|(known, _)| !Arc::ptr_eq(known, hunger));
+        self.wake_next(lane);
+    }
+
+    /// A connection was woken that has no use for it: somebody else may.
+    pub(crate) fn wake_next(&mut self, lane: Lane) {
+        let lane = &mut self.lanes[lane as usize];
+        if !lane.is_empty() {
+            lane.wake_one();
+        }
+    }
+
+    /// Moves what is due, and ends what is late with `why`.
+    /// Answers how many were late.
+    pub(crate) fn handle_time(&mut self, now: Instant, why: &NotSent) -> u64 {
+        let mut late = 0;
+        while self.delayed.peek().is_some_and(|Reverse(delayed)| delayed.until <= now) {
+            if let Some(Reverse(delayed)) = self.delayed.pop() {
+                self.push_front(delayed.job);
+            }
+        }
+        if self.earliest.is_some_and(|earliest| earliest <= now)
+            && self.sweep_after.is_none_or(|after| after <= now)
+        {
+            late = self.sweep(now, why);
+        }
+        for lane in &mut self.lanes {
+            if !lane.is_empty() {
+                while lane.wake_one() {}
+            }
+        }
+        late
+    }
+
+    fn sweep(&mut self, now: Instant, why: &NotSent) -> u64 {
+        let mut earliest = None;
+        let mut late = Vec::new();
+        for lane in &mut self.lanes {
+            for class in &mut lane.classes {
+                if class.iter().any(|(deadline, _)| *deadline <= now) {
+                    let (over, rest) = class.drain(..).partition(|(deadline, _)| *deadline <= now);
+                    *class = rest;
+                    let over: VecDeque<(Instant, Box<Job>)> = over;
+                    late.extend(over);
+                }
+                let first = class.iter().map(|(deadline, _)| *deadline).min();
+                earliest = [earliest, first].into_iter().flatten().min();
+            }
+        }
+        self.earliest = earliest;
+        let interval = SWEEP_MIN.max(SWEEP_PER_JOB * self.len() as u32);
+        self.sweep_after = Some(now + interval);
+        let count = late.len() as u64;
+        for (_, job) in late {
+            job.finish_not_sent(why.clone());
+        }
+        count
+    }
+
+    /// When [`handle_time`](Queue::handle_time) has something to do.
+    pub(crate) fn next_time(&self) -> Option<Instant> {
+        let delayed = self.delayed.peek().map(|Reverse(delayed)| delayed.until);
+        let sweep = self.earliest.max(self.earliest.and(self.sweep_after));
+        let paused = if self.is_empty() { None } else { self.paused_until };
+        [delayed, sweep, paused].into_iter().flatten().min()
+    }
+
+    /// Ends everything with `why`, and whatever comes later.
+    pub(crate) fn close(&mut self, why: &NotSent) {
+        self.closed = true;
+        self.fail(why);
+    }
+
+    /// Ends everything that waits, and says how many did.
+    pub(crate) fn fail(&mut self, why: &NotSent) -> u64 {
+        let count = self.len() as u64;
+        for lane in &mut self.lanes {
+            while let Some((_, job)) = lane.pop() {
+                job.finish_not_sent(why.clone());
+            }
+        }
+        for Reverse(delayed) in self.delayed.drain() {
+            delayed.job.finish(delayed.otherwise);
+        }
+        count
+    }
+
+    /// How many wait in a lane.
+    pub(crate) fn waiting(&self, lane: Lane) -> usize {
+        self.lanes[lane as usize].classes.iter().map(VecDeque::len).sum()
+    }
+
+    /// There is nothing, delayed or not.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lanes.iter().all(Waiting::is_empty) && self.delayed.is_empty()
+    }
+
+    /// How many there are, delayed ones too.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting(Lane::Main) + self.waiting(Lane::Suspect) + self.delayed.len()
+    }
+}
+
+impl Waiting {
+    fn wake_one(&mut self) -> bool {
+        let Some((hunger, waker)) = self.hungry.pop_front() else { return false };
+        hunger.0.store(false, Relaxed);
+        waker.wake();
+        true
+    }
+
+    fn is_empty(&self) -> bool {
+        self.classes.iter().all(VecDeque::is_empty)
+    }
+
+    fn pop(&mut self) -> Option<(Instant, Box<Job>)> {
+        let voip = Class::Voip as usize;
+        let first = self.classes.iter().position(|class| !class.is_empty())?;
+        // A lower class that saved enough for its next one goes before, but never before a call.
+        let affords = |index: usize| {
+            let next = self.classes[index].front();
+            next.is_some_and(|(_, job)| job.request.bytes() <= self.credits[index])
+        };
+        let from = match (first + 1..CLASSES).find(|&index| affords(index)) {
+            Some(lower) if first != voip => lower,
+            _ => first,
+        };
+        let (deadline, job) = self.classes[from].pop_front()?;
+        let bytes = job.request.bytes();
+        if from == first {
+            for index in first + 1..CLASSES {
+                if self.classes[index].is_empty() {
+                    self.credits[index] = 0;
+                } else {
+                    let credit = self.credits[index] + bytes / SHARE;
+                    self.credits[index] = credit.min(CREDIT_BYTES_MAX);
+                }
+            }
+        } else {
+            self.credits[from] -= bytes;
+        }
+        Some((deadline, job))
+    }
+}
+
+impl PartialEq for Delayed {
+    fn eq(&self, other: &Delayed) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Delayed {}
+
+impl PartialOrd for Delayed {
+    fn partial_cmp(&self, other: &Delayed) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Delayed {
+    fn cmp(&self, other: &Delayed) -> std::cmp::Ordering {
+        (self.until, self.order).cmp(&(other.until, other.order))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use tokio::sync::{Semaphore, mpsc};
+
+    use super::*;
+    use crate::outcome::Uncertain;
+    use crate::request::Request;
+    use crate::sender::job::Reply;
+
+    type Ends = mpsc::UnboundedReceiver<(u64, Outcome)>;
+
+    struct Kit {
+        room: Arc<Semaphore>,
+        sender: mpsc::UnboundedSender<(u64, Outcome)>,
+        ends: Ends,
+        now: Instant,
+    }
+
+    impl Kit {
+        fn new() -> Kit {
+            let (sender, ends) = mpsc::unbounded_channel();
+            Kit { room: Arc::new(Semaphore::new(1 << 30)), sender, ends, now: Instant::now() }
+        }
+
+        fn job(&self, tag: u64, class: Class, body: usize, seconds: u64) -> Box<Job> {
+            let request = Request {
+                path: String::new(),
+                headers: Vec::new(),
+                body: Bytes::from(vec![0; body]),
+                class,
+                lane: Lane::Main,
+                deadline: self.now + Duration::from_secs(seconds),
+                expires: None,
+                resend_uncertain: false,
+                subject: 0,
+            };
+            let permits = request.bytes() as u32;
+            let room = self.room.clone().try_acquire_many_owned(permits).expect("room");
+            Job::new(request, Reply::Tagged(tag, self.sender.clone()), room)
+        }
+    }
+
+    fn take(queue: &mut Queue, count: usize, now: Instant) -> Vec<Box<Job>> {
+        let mut jobs = Vec::new();
+        queue.pop(Lane::Main, count, usize::MAX, now, &mut jobs);
+        jobs
+    }
+
+    #[test]
+    fn a_call_goes_first_and_no_class_waits_for_ever() {
+        let kit = Kit::new();
+        let mut queue = Queue::default();
+        for tag in 0..100 {
+            queue.push(kit.job(tag, Class::Low, 0, 60));
+        }
+        for tag in 100..200 {
+            queue.push(kit.job(tag, Class::High, 0, 60));
+        }
+        queue.push(kit.job(200, Class::Voip, 0, 60));
+        let jobs = take(&mut queue, 100, kit.now);
+        let classes: Vec<Class> = jobs.iter().map(|job| job.request.class).collect();
+        assert_eq!(classes[0], Class::Voip);
+        let low = classes.iter().filter(|class| **class == Class::Low).count();
+        // One byte in seventeen.
+        assert!((4..=6).contains(&low), "{low}");
+    }
+
+    #[test]
+    fn a_window_takes_as_many_as_leave_something_of_it() {
+        let kit = Kit::new();
+        let mut queue = Queue::default();
+        for tag in 0..10 {
+            queue.push(kit.job(tag, Class::High, 400, 60));
+        }
+        let mut jobs = Vec::new();
+        queue.pop(Lane::Main, 10, 1_000, kit.now, &mut jobs);
+        assert_eq!(jobs.len(), 3, "the third begins within the window");
+        assert_eq!(queue.waiting(Lane::Main), 7);
+    }
+
+    #[test]
+    fn a_deadline_ends_a_job_in_the_queue_with_the_reason() {
+        let mut kit = Kit::new();
+        let mut queue = Queue::default();
+        queue.push(kit.job(1, Class::High, 0, 5));
+        queue.push(kit.job(2, Class::High, 0, 50));
+        assert_eq!(queue.next_time(), Some(kit.now + Duration::from_secs(5)));
+        let why = NotSent::Connect("no route".to_owned());
+        assert_eq!(queue.handle_time(kit.now + Duration::from_secs(6), &why), 1);
+        assert_eq!(kit.ends.try_recv().ok(), Some((1, Outcome::NotSent(why))));
+        assert!(kit.ends.try_recv().is_err());
+        assert_eq!(queue.len(), 1);
+    }
+
+    #[test]
+    fn a_retry_behind_the_deadline_is_the_end_at_once() {
+        let mut kit = Kit::new();
+        let mut queue = Queue::default();
+        let otherwise = Outcome::NotSent(NotSent::Expired);
+        let later = kit.now + Duration::from_secs(10);
+        queue.delay(kit.job(1, Class::High, 0, 5), later, otherwise.clone());
+        assert_eq!(kit.ends.try_recv().ok(), Some((1, otherwise.clone())));
+        queue.delay(kit.job(2, Class::High, 0, 50), later, otherwise);
+        assert!(take(&mut queue, 1, kit.now).is_empty());
+        queue.handle_time(later, &NotSent::Deadline);
+        assert_eq!(take(&mut queue, 1, later).len(), 1);
+    }
+
+    #[test]
+    fn every_job_ends_once_even_when_it_is_dropped() {
+        let mut kit = Kit::new();
+        drop(kit.job(1, Class::High, 0, 5));
+        assert_eq!(kit.ends.try_recv().ok(), Some((1, Outcome::NotSent(NotSent::Closed))));
+        let mut job = kit.job(2, Class::High, 0, 5);
+        job.in_flight = true;
+        drop(job);
+        assert_eq!(kit.ends.try_recv().ok(), Some((2, Outcome::Uncertain(Uncertain::Closed))));
+        kit.job(3, Class::High, 0, 5).finish(Outcome::NotSent(NotSent::Expired));
+        assert_eq!(kit.ends.try_recv().ok(), Some((3, Outcome::NotSent(NotSent::Expired))));
+        assert!(kit.ends.try_recv().is_err());
+        assert_eq!(kit.room.available_permits(), 1 << 30, "and gives its room back");
+    }
+
+    #[test]
+    fn a_pause_holds_everything() {
+        let kit = Kit::new();
+        let mut queue = Queue::default();
+        queue.push(kit.job(1, Class::Voip, 0, 60));
+        let until = kit.now + Duration::from_secs(3);
+        queue.pause(until);
+        assert!(take(&mut queue, 1, kit.now).is_empty());
+        assert_eq!(queue.next_time(), Some(until));
+        assert_eq!(take(&mut queue, 1, until).len(), 1);
+    }
+}

@@ -1,0 +1,100 @@
+//! What a push service is to the sender.
+
+use std::fmt;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use dunlin_wire::http2::client::Response;
+
+use crate::outcome::Outcome;
+use crate::request::Request;
+
+/// A push service with one credential.
+pub trait Service: Send + Sync + 'static {
+    /// `:authority`, as in `api.push.apple.com`.
+    fn authority(&self) -> &str;
+
+    /// The header that authenticates a request sent now; `None` when the connection does. Called for each
+    /// handful of requests, so it is to be quick: a token is kept until it has to be renewed.
+    ///
+    /// # Errors
+    ///
+    /// [`CredentialError::Stale`] asks for a call of [`prepare`](Service::prepare); requests wait for it.
+    /// [`CredentialError::Invalid`] ends them.
+    fn authorization(&self, now: SystemTime) -> Result<Option<Authorization>, CredentialError>;
+
+    /// Gets the credential ready where that takes more than computing, as fetching a token does.
+    fn prepare(&self) -> Pin<Box<dyn Future<Output = Result<(), CredentialError>> + Send + '_>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// The service said that an authorization is spent; the next one has to be a new one.
+    fn handle_spent(&self, generation: u64) {
+        let _ = generation;
+    }
+
+    /// Streams on a new connection before the peer says how many.
+    fn streams_before_settings(&self) -> u32 {
+        100
+    }
+
+    /// What an answer means. `attempt` counts the answers that asked for another try, from 0.
+    fn judge(&self, request: &Request, response: &Response, attempt: u32) -> Verdict;
+}
+
+/// The header that authenticates a request.
+#[derive(Clone, Debug)]
+pub struct Authorization {
+    /// The value of `authorization`.
+    pub value: Arc<str>,
+    /// Counts the renewals, so that an answer to an old one does not spend the new one.
+    pub generation: u64,
+}
+
+/// Why there is no authorization.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CredentialError {
+    /// It has to be fetched first.
+    Stale,
+    /// It cannot be used; the text says what to mend.
+    Invalid(String),
+}
+
+impl fmt::Display for CredentialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CredentialError::Stale => f.write_str("the credential is being renewed"),
+            CredentialError::Invalid(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for CredentialError {}
+
+/// What an answer means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The end.
+    Final(Outcome),
+    /// Again after a while, if the deadline allows; else `otherwise` is the end.
+    Retry {
+        /// How long to wait.
+        after: Duration,
+        /// The outcome if there is no time left.
+        otherwise: Outcome,
+    },
+    /// As `Retry`, and nothing else is sent either until then: a quota is used up.
+    Pause {
+        /// How long to wait.
+        after: Duration,
+        /// The outcome if there is no time left.
+        otherwise: Outcome,
+    },
+    /// The authorization is spent: again with a new one, on a new connection.
+    Reauthorize {
+        /// The outcome if that does not help either.
+        otherwise: Outcome,
+    },
+}

@@ -1,0 +1,179 @@
+//! How pushes end when something is in the way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dunlin_push::{Connections, NotSent, Outcome, Uncertain};
+use tokio::time::Instant;
+
+use super::kit::{Act, Script, Server, push, send_all};
+
+fn script(act: impl Fn(usize) -> Act + Send + Sync + 'static) -> Script {
+    Script { act: Arc::new(act), rtt: Duration::from_millis(20), ..Script::default() }
+}
+
+const ONE: Connections = Connections::Fixed(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_push_is_accepted_or_rejected_with_apples_word() {
+    let server = Server::new(script(|number| match number {
+        0 => Act::Accept,
+        1 => Act::Refuse(410, "Unregistered"),
+        _ => Act::Refuse(400, "SomethingNew"),
+    }));
+    let apns = server.sender(ONE);
+    let mut feed = apns.follow_dead_tokens();
+    let Outcome::Accepted(accepted) = apns.send(&push(1, 100)).await else { panic!() };
+    assert_eq!(accepted.id, "ID");
+    let Outcome::Rejected(rejected) = apns.send(&push(2, 100)).await else { panic!() };
+    assert_eq!((rejected.status, &*rejected.reason), (410, "Unregistered"));
+    assert_eq!(rejected.timestamp_ms, Some(9));
+    let dead = feed.recv().await.unwrap();
+    assert_eq!((dead.token, dead.timestamp_ms), (format!("{:064x}", 2), Some(9)));
+    let Outcome::Rejected(rejected) = apns.send(&push(3, 100)).await else { panic!() };
+    assert_eq!((rejected.status, &*rejected.reason), (400, "SomethingNew"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_once_dead_takes_the_connection_of_suspects() {
+    let server = Server::new(script(|number| match number {
+        0 => Act::Refuse(400, "BadDeviceToken"),
+        _ => Act::Accept,
+    }));
+    let apns = server.sender(ONE);
+    apns.send(&push(1, 100)).await;
+    assert_eq!(server.ledger.lock().unwrap().connections, 1);
+    let outcome = apns.send(&push(1, 100)).await;
+    assert!(matches!(outcome, Outcome::Accepted(_)), "{outcome:?} {:?}", apns.metrics());
+    assert_eq!(server.ledger.lock().unwrap().connections, 2);
+    // It was accepted: no suspect any more.
+    apns.send(&push(1, 100)).await;
+    let answered: Vec<u64> = apns.metrics().connections.iter().map(|c| c.answered).collect();
+    assert_eq!(answered, [2, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_did_not_process_is_sent_again_at_once() {
+    for act in [Act::RefuseStream, Act::GoAway] {
+        let server = Server::new(script(move |number| if number == 3 { act } else { Act::Accept }));
+        let apns = server.sender(ONE);
+        let pushes: Vec<_> = (0..50).map(|number| push(number, 100)).collect();
+        let outcomes = send_all(&apns, &pushes).await;
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Accepted(_))));
+        assert!(pushes.iter().all(|push| server.accepted(push) == 1), "{act:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_sent_without_an_answer_is_uncertain_and_resent_only_if_allowed() {
+    for act in [Act::AcceptAndReset, Act::Cut] {
+        let server = Server::new(script(move |number| if number == 0 { act } else { Act::Accept }));
+        let apns = server.sender(ONE);
+        let outcome = apns.send(&push(1, 100)).await;
+        let why = if act == Act::Cut { Uncertain::ConnectionLost } else { Uncertain::Reset };
+        assert_eq!(outcome, Outcome::Uncertain(why));
+
+        let server = Server::new(script(move |number| if number == 0 { act } else { Act::Accept }));
+        let apns = server.sender(ONE);
+        let mut allowed = push(1, 100);
+        allowed.collapse_id = Some("score".to_owned());
+        let Outcome::Accepted(accepted) = apns.send(&allowed).await else { panic!() };
+        assert!(accepted.perhaps_twice);
+        assert_eq!(server.accepted(&allowed), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_never_comes_is_uncertain_at_the_deadline() {
+    let server = Server::new(script(|_| Act::AcceptSilently));
+    let apns = server.sender(ONE);
+    let mut push = push(1, 100);
+    push.timeout = Duration::from_secs(3);
+    let begin = Instant::now();
+    assert_eq!(apns.send(&push).await, Outcome::Uncertain(Uncertain::Deadline));
+    assert!(begin.elapsed() < Duration::from_secs(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_server_is_asked_again_until_the_deadline() {
+    let server = Server::new(script(|number| match number {
+        0 | 1 => Act::Refuse(503, "ServiceUnavailable"),
+        2 => Act::Refuse(429, "TooManyRequests"),
+        _ => Act::Accept,
+    }));
+    let apns = server.sender(ONE);
+    let begin = Instant::now();
+    assert!(matches!(apns.send(&push(1, 100)).await, Outcome::Accepted(_)));
+    let waited = begin.elapsed();
+    assert!(
+        waited > Duration::from_secs(7) && waited < Duration::from_secs(9),
+        "1 + 2 + 4 s: {waited:?}"
+    );
+
+    let server = Server::new(script(|_| Act::Refuse(503, "ServiceUnavailable")));
+    let apns = server.sender(ONE);
+    let Outcome::Rejected(rejected) = apns.send(&push(1, 100)).await else { panic!() };
+    assert_eq!(rejected.status, 503);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_leads_nowhere_is_told_at_the_deadline() {
+    struct Nowhere;
+    impl dunlin_push::Connect for Nowhere {
+        fn connect(
+            &self,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<dunlin_push::Io, String>> + Send + '_>>
+        {
+            Box::pin(async { Err("push.test cannot be looked up".to_owned()) })
+        }
+    }
+    let config = dunlin_push::SenderConfig::default();
+    let apns = dunlin_push::apns::Apns::start_with("push.test".to_owned(), None, Nowhere, config);
+    let mut push = push(1, 100);
+    push.timeout = Duration::from_secs(5);
+    let why = "push.test cannot be looked up".to_owned();
+    assert_eq!(apns.send(&push).await, Outcome::NotSent(NotSent::Connect(why)));
+    assert!(apns.metrics().failed >= 4, "and was tried again, ever more slowly");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_makes_callers_wait_and_loses_nothing() {
+    let server = Server::new(script(|_| Act::Accept));
+    let config = dunlin_push::SenderConfig {
+        queue_bytes_max: 10_000,
+        connections: ONE,
+        ..Default::default()
+    };
+    let apns =
+        dunlin_push::apns::Apns::start_with("push.test".to_owned(), None, server.clone(), config);
+    let pushes: Vec<_> = (0..500).map(|number| push(number, 1_000)).collect();
+    let outcomes = send_all(&apns, &pushes).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Accepted(_))));
+    assert!(pushes.iter().all(|push| server.accepted(push) == 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_sender_ends_what_it_has() {
+    let server =
+        Server::new(script(|number| if number == 0 { Act::AcceptSilently } else { Act::Accept }));
+    let apns = server.sender(ONE);
+    let pushes: Vec<_> = (0..20).map(|number| push(number, 100)).collect();
+    let closing = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        apns.close();
+    };
+    let (outcomes, ()) = tokio::join!(send_all(&apns, &pushes), closing);
+    assert!(matches!(outcomes[0], Outcome::Uncertain(_)), "its time to be answered is over");
+    assert!(outcomes[1..].iter().all(|outcome| matches!(outcome, Outcome::Accepted(_))));
+    assert_eq!(apns.send(&push(1, 100)).await, Outcome::NotSent(NotSent::Closed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_kept_and_used_again() {
+    let server = Server::new(script(|_| Act::Accept));
+    let apns = server.sender(Connections::Auto { max: 4 });
+    apns.send(&push(1, 100)).await;
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    apns.send(&push(2, 100)).await;
+    assert_eq!(server.ledger.lock().unwrap().connections, 1);
+}

@@ -1,0 +1,13 @@
+//! A sender and a scripted server in virtual time: what is sent when, and how every push ends.
+
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on fails"
+)]
+
+mod endings;
+mod kit;
+mod storm;
+mod windows;
