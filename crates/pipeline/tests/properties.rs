@@ -79,7 +79,42 @@ impl Exchange {
     }
 }
 
+/// What servers say, whole or in parts, to be put together in any order.
+const WORDS: &[&str] = &[
+    "HTTP/1.1 200 OK\r\n",
+    "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab",
+    "HTTP/1.1 204 No Content\r\n\r\n",
+    "HTTP/1.1 100 Continue\r\n\r\n",
+    "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+    "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+    "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\nx",
+    "HTTP/1.1 304 Not Modified\r\n",
+    "Content-Length: 3\r\n",
+    "Content-Length: 0\r\n",
+    "Transfer-Encoding: chunked\r\n",
+    "Connection: close\r\n",
+    "\r\n",
+    "3\r\nabc\r\n",
+    "0\r\n\r\n",
+    "0\r\nA: b\r\n\r\n",
+    "abc",
+    "\r",
+    "\n",
+    "H",
+];
+
 proptest! {
+    #[test]
+    fn whatever_a_server_says_every_request_comes_to_one_end(
+        settings: u8,
+        kinds: u8,
+        words in vec(0..WORDS.len(), 0..12),
+    ) {
+        let mut data = vec![settings, kinds];
+        words.iter().for_each(|&word| data.extend_from_slice(WORDS[word].as_bytes()));
+        fuzz_targets::answers(&data);
+    }
+
     #[test]
     fn every_answer_goes_to_its_request(
         exchanges in vec(exchange(), 0..30),
