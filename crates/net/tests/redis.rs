@@ -122,6 +122,22 @@ fn replies_come_in_the_order_of_the_commands() {
 }
 
 #[test]
+fn no_more_commands_are_out_than_allowed() {
+    let server = RedisServer::start();
+    let mut stage = stage(ClientConfig { outstanding_max: 10, ..ClientConfig::new(server.addr) });
+    stage.until(|notes| notes.client.is_ready());
+    for token in 1..=1000 {
+        stage.command(token, &["INCR", "counter"]).unwrap();
+        assert!(stage.notes.client.outstanding() <= 10);
+    }
+    stage.until(|notes| notes.replies.len() == 1000);
+    for (token, reply) in &stage.notes.replies {
+        assert_eq!(reply, &format!("Integer({token})"));
+    }
+    assert_eq!(stage.notes.client.outstanding(), 0);
+}
+
+#[test]
 fn messages_come_beside_replies() {
     let server = RedisServer::start();
     let mut stage = stage(ClientConfig::new(server.addr));

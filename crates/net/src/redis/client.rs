@@ -20,7 +20,9 @@ pub struct ClientConfig {
     pub auth: Option<(String, String)>,
     /// How to connect: time-outs, TLS. The role is set to [`Role::Redis`].
     pub connect: ConnectConfig,
-    /// Bytes of commands that wait for a connection. Beyond it [`Client::command`] refuses.
+    /// Commands out and not answered. Beyond it they wait as those without a connection do.
+    pub outstanding_max: usize,
+    /// Bytes of commands that wait. Beyond it [`Client::command`] refuses.
     pub queue_bytes_max: usize,
     /// Milliseconds from a lost connection to the next attempt; doubled after each that fails, up to `retry_ms_max`,
     /// and spread by up to a half.
@@ -36,6 +38,7 @@ impl ClientConfig {
             addr,
             auth: None,
             connect: ConnectConfig::default(),
+            outstanding_max: 1 << 16,
             queue_bytes_max: 1 << 20,
             retry_ms_min: 50,
             retry_ms_max: 5000,
@@ -43,7 +46,7 @@ impl ClientConfig {
     }
 }
 
-/// The commands that wait for a connection fill the queue. Try again when replies have come.
+/// The commands that wait fill the queue. Try again when replies have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -137,7 +140,8 @@ impl Client {
         token: u64,
         arguments: &[&[u8]],
     ) -> Result<(), Full> {
-        if let Some(conn) = self.conn.filter(|_| self.ready && self.waiting.is_empty())
+        let room = self.outstanding.len() < self.config.outstanding_max;
+        if let Some(conn) = self.conn.filter(|_| self.ready && room && self.waiting.is_empty())
             && cx.command(conn, arguments).is_ok()
         {
             self.outstanding.push_back(token);
@@ -182,6 +186,11 @@ impl Client {
         {
             cx.abort(conn);
         }
+    }
+
+    /// Commands out and not answered.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.len()
     }
 
     /// Whether commands leave at once.
@@ -247,7 +256,9 @@ impl Client {
 
     /// Sends what waits, as far as the connection takes it.
     fn drain<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
-        while let Some((token, arguments)) = self.waiting.front() {
+        while self.outstanding.len() < self.config.outstanding_max
+            && let Some((token, arguments)) = self.waiting.front()
+        {
             let slices: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
             if cx.command(conn, &slices).is_err() {
                 return;
