@@ -171,6 +171,43 @@ fn the_budget_of_a_server_is_learned_and_kept() {
 }
 
 #[test]
+fn a_budget_that_was_an_accident_is_forgotten() {
+    // Two connections close behind ten answers each; no other ever does.
+    let addr = serve_many(|number, mut conversation| {
+        let mut left = if number <= 2 { 10 } else { usize::MAX };
+        while let Some(head) = conversation.hears() {
+            conversation.answers(target(&head));
+            left -= 1;
+            if left == 0 {
+                return;
+            }
+        }
+    });
+    let notes = ask(&url(addr), one(4), &gets(&targets(60)));
+    assert!(notes.ends.iter().all(|(tag, end)| end.body() == format!("/{tag}")));
+    assert_eq!(notes.ends.len(), 60);
+}
+
+#[test]
+fn half_a_farewell_ends_a_connection_all_the_same() {
+    let addr = serve_many(|number, mut conversation| {
+        while let Some(head) = conversation.hears() {
+            assert!(number > 1 || target(&head) == "/1", "nothing is sent behind half an answer");
+            let behind = if number == 1 { "HTTP/1.1 408 Requ" } else { "" };
+            let length = target(&head).len();
+            conversation.says(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{}{behind}",
+                target(&head)
+            ));
+        }
+    });
+    let notes = ask(&url(addr), one(1), &gets(&targets(3)));
+    for (tag, end) in &notes.ends {
+        assert_eq!(end, &End::Answered(200, format!("/{tag}").into_bytes()));
+    }
+}
+
+#[test]
 fn only_the_oldest_pays_for_a_stalled_answer() {
     let addr = serve_many(|number, mut conversation| {
         while let Some(head) = conversation.hears() {

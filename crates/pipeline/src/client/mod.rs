@@ -346,27 +346,27 @@ impl<C: Caller> Handler for Client<C> {
     }
 
     fn on_deadline(&mut self, cx: &mut Context<()>, conn: ConnId) {
-        let Some(link) = self.core.link(conn) else { return };
+        let Some(mut link) = self.core.take_link(conn) else { return };
+        self.tick_clock();
         if link.connection.in_flight() > 0 {
-            if let Some(mut link) = self.core.take_link(conn) {
-                link.connection.handle_timeout();
-                self.forget(&link);
-                self.settle(link, &ErrorKind::Closed(io::ErrorKind::TimedOut));
-                cx.abort(conn);
-            }
-        } else if link.spent {
-            // As many answers as it was thought to give, and it is still there.
-            let (answered, host) = (link.connection.answered(), link.host);
-            link.connection.set_budget(None);
-            link.spent = false;
-            self.core.hosts[host.0 as usize].budget.handle_outlived(answered);
-            self.core.mark(host);
-        } else {
-            if let Some(link) = self.core.take_link(conn) {
-                self.forget(&link);
-            }
-            cx.close(conn);
+            link.connection.handle_timeout();
+            self.forget(&link);
+            self.settle(link, &ErrorKind::Closed(io::ErrorKind::TimedOut));
+            return cx.abort(conn);
         }
+        if std::mem::take(&mut link.spent) {
+            // As many answers as it was thought to give, and it is still there.
+            link.connection.set_budget(None);
+            if link.connection.is_open() {
+                let answered = link.connection.answered();
+                self.core.hosts[link.host.0 as usize].budget.handle_outlived(answered);
+                self.core.fill(cx, &mut link);
+                self.core.watch(cx, &mut link);
+                return put(&mut self.core.entries, conn, Entry::Open(link));
+            }
+        }
+        self.forget(&link);
+        cx.close(conn);
     }
 
     fn on_timer(&mut self, cx: &mut Context<()>, _: TimerId, data: u64) {
