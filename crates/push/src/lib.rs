@@ -6,7 +6,8 @@
 //! round trip and not a queue. Every request ends exactly once, in an [`Outcome`].
 //!
 //! What differs between push services is a [`Service`]: how requests authenticate, and what an answer
-//! means. [`apns`] is Apple's.
+//! means. [`apns`] is Apple's, [`fcm`] Google's, [`web_push`] the browsers'. A [`notification`] is spelled for each
+//! of them; the [`registry`] knows which devices a user has.
 //!
 //! Everything runs on `tokio`, beside the workers: nothing on the way of a message to a connected client
 //! waits for it.
@@ -15,11 +16,16 @@
 
 pub mod apns;
 mod dial;
+pub mod fcm;
+pub mod notification;
 mod origin;
 mod outcome;
+pub mod registry;
 mod request;
+mod retry_after;
 mod sender;
 mod service;
+pub mod web_push;
 
 pub use dial::{Connect, Dialer, Io};
 pub use origin::{ClientIdentity, Origin, OriginError, Proxy};
@@ -34,3 +40,9 @@ pub use service::{Authorization, CredentialError, Service, Verdict};
 
 pub use dunlin_wire::http2::client::Response;
 pub use dunlin_wire::http2::hpack::Indexing;
+
+/// A hash of whom a request is for.
+fn subject(text: &str) -> u64 {
+    use std::hash::BuildHasher;
+    foldhash::fast::FixedState::default().hash_one(text)
+}

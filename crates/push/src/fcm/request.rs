@@ -1,0 +1,134 @@
+//! The request that sends one message (`projects.messages.send`).
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+/// `:authority` of the API.
+pub const AUTHORITY: &str = "fcm.googleapis.com";
+
+/// Bytes of a message's payload ("Message payload size", 4,096; measured on the message without its target).
+pub const MESSAGE_BYTES_MAX: usize = 4_096;
+
+/// Whom a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipient<'a> {
+    /// One installation, by its registration token.
+    Token(&'a str),
+    /// All that subscribed to a topic.
+    Topic(&'a str),
+    /// All whose topics fulfil a condition, as in `'dogs' in topics || 'cats' in topics`.
+    Condition(&'a str),
+}
+
+/// A request to be sent by POST.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FcmRequest {
+    /// `:path`.
+    pub path: String,
+    /// The body, `application/json`.
+    pub body: Vec<u8>,
+}
+
+/// Why a message is none; the text names the field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageError(String);
+
+impl fmt::Display for MessageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for MessageError {}
+
+impl FcmRequest {
+    /// `message` is the `Message` of the API without its target: `notification`, `data`, `android`, and so on.
+    ///
+    /// # Errors
+    /// A recipient that is none, a message that is too large, `data` with other values than text: FCM would refuse
+    /// them.
+    pub fn new(
+        project_id: &str,
+        to: Recipient<'_>,
+        message: &Map<String, Value>,
+        validate_only: bool,
+    ) -> Result<FcmRequest, MessageError> {
+        let wrong = |text: &str| Err(MessageError(text.to_owned()));
+        let (field, target) = match to {
+            Recipient::Token(token) => ("token", token),
+            Recipient::Topic(topic) => ("topic", topic.strip_prefix("/topics/").unwrap_or(topic)),
+            Recipient::Condition(condition) => ("condition", condition),
+        };
+        if target.is_empty() || target.len() > 4_096 || target.chars().any(char::is_control) {
+            return wrong(&format!("{field}: it is empty, too long, or has control characters"));
+        }
+        if ["token", "topic", "condition", "name"].iter().any(|field| message.contains_key(*field))
+        {
+            return wrong("message: whom it is for is given apart from it");
+        }
+        if let Some(data) = message.get("data") {
+            let texts = data.as_object().is_some_and(|data| data.values().all(Value::is_string));
+            if !texts {
+                return wrong(
+                    "data: FCM takes an object whose values are texts; quote numbers and objects",
+                );
+            }
+        }
+        let bytes = serde_json::to_vec(message).map_or(usize::MAX, |text| text.len());
+        if bytes > MESSAGE_BYTES_MAX {
+            return wrong(&format!("message: it has {bytes} bytes, and 4,096 is the most"));
+        }
+        let mut message = message.clone();
+        message.insert(field.to_owned(), target.into());
+        let mut body = serde_json::json!({ "message": message });
+        if validate_only {
+            body["validate_only"] = true.into();
+        }
+        let path = format!("/v1/projects/{project_id}/messages:send");
+        Ok(FcmRequest { path, body: body.to_string().into_bytes() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(json: Value) -> Map<String, Value> {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn a_message_goes_to_its_project_with_its_target() {
+        let message = message(serde_json::json!({ "notification": { "title": "Hi" } }));
+        let request =
+            FcmRequest::new("demo-1", Recipient::Token("abc:def"), &message, true).unwrap();
+        assert_eq!(request.path, "/v1/projects/demo-1/messages:send");
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        let expected = serde_json::json!({
+            "message": { "notification": { "title": "Hi" }, "token": "abc:def" }, "validate_only": true
+        });
+        assert_eq!(body, expected);
+        let request =
+            FcmRequest::new("p", Recipient::Topic("/topics/news"), &message, false).unwrap();
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        assert_eq!(body["message"]["topic"], "news");
+    }
+
+    #[test]
+    fn what_fcm_would_refuse_is_not_sent() {
+        let new = |to, json: Value| {
+            FcmRequest::new("p", to, &message(json), false).unwrap_err().to_string()
+        };
+        let long = "x".repeat(MESSAGE_BYTES_MAX);
+        assert!(new(Recipient::Token(""), serde_json::json!({})).contains("token"));
+        assert!(
+            new(Recipient::Token("t"), serde_json::json!({ "data": { "n": 1 } })).contains("quote")
+        );
+        assert!(
+            new(Recipient::Token("t"), serde_json::json!({ "data": { "x": long } }))
+                .contains("4,096")
+        );
+        assert!(new(Recipient::Token("t"), serde_json::json!({ "topic": "x" })).contains("apart"));
+    }
+}

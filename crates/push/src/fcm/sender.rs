@@ -1,0 +1,312 @@
+//! The sender for Google: one service account.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use dunlin_wire::http2::client::Response;
+use dunlin_wire::http2::hpack::Indexing;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::{
+    AUTHORITY, AccessTokens, FcmAnswer, FcmRequest, Recipient, ServiceAccount, TokenError,
+    TokenRequest,
+};
+use crate::dial::{Connect, Dialer};
+use crate::origin::{Origin, OriginError};
+use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
+use crate::request::{Class, Header, Lane, Request};
+use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
+use crate::service::{Authorization, CredentialError, Service, Verdict};
+
+/// Waiting after a 5xx that does not say how long, doubled each time.
+const RETRY_MIN: Duration = Duration::from_secs(10);
+const RETRY_MAX: Duration = Duration::from_secs(15 * 60);
+/// How long the token server may take.
+const EXCHANGE_WITHIN: Duration = Duration::from_secs(30);
+
+/// Sends messages with one service account. Clones are the same sender.
+#[derive(Clone, Debug)]
+pub struct Fcm {
+    sender: Sender<FcmService>,
+}
+
+/// What FCM is to the sender.
+#[derive(Debug)]
+pub struct FcmService {
+    project_id: String,
+    access: Arc<Access>,
+}
+
+/// The access token, and where it comes from.
+#[derive(Debug)]
+struct Access {
+    tokens: Arc<Mutex<AccessTokens>>,
+    exchange: Sender<Exchange>,
+}
+
+/// What Google's token server is to a sender of its own.
+#[derive(Debug)]
+struct Exchange {
+    authority: String,
+    tokens: Arc<Mutex<AccessTokens>>,
+    error: Mutex<Option<TokenError>>,
+}
+
+impl Fcm {
+    /// Starts a sender on the current `tokio` runtime.
+    ///
+    /// # Errors
+    /// What is wrong with the token server's address, or with the system's certificates.
+    pub fn start(account: ServiceAccount, config: SenderConfig) -> Result<Fcm, OriginError> {
+        let (authority, _) = split(account.token_uri());
+        let (host, port) = match authority.split_once(':') {
+            Some((host, port)) => {
+                let none = || OriginError(format!("token_uri: {port:?} is no port"));
+                (host, port.parse().map_err(|_| none())?)
+            }
+            None => (authority, 443),
+        };
+        let token_dial = Dialer::new(Origin::new(host, port))?;
+        let dial = Dialer::new(Origin::new(AUTHORITY, 443))?;
+        Ok(Fcm::start_with(account, dial, token_dial, config))
+    }
+
+    /// Starts a sender whose connections to FCM and to the token server are made by `dial` and `token_dial`.
+    pub fn start_with(
+        account: ServiceAccount,
+        dial: impl Connect,
+        token_dial: impl Connect,
+        config: SenderConfig,
+    ) -> Fcm {
+        let authority = split(account.token_uri()).0.to_owned();
+        let project_id = account.project_id().to_owned();
+        let tokens = Arc::new(Mutex::new(AccessTokens::new(account)));
+        let exchange = Exchange { authority, tokens: Arc::clone(&tokens), error: Mutex::default() };
+        let exchange = Sender::start(exchange, token_dial, SenderConfig::default());
+        let access = Arc::new(Access { tokens, exchange });
+        Fcm { sender: Sender::start(FcmService { project_id, access }, dial, config) }
+    }
+
+    /// Sends a message, given without its target: waits for room in the queue, then for the outcome.
+    pub async fn send(
+        &self,
+        to: Recipient<'_>,
+        message: &Map<String, Value>,
+        deadline: Instant,
+    ) -> Outcome {
+        match self.request(to, message, deadline) {
+            Ok(request) => self.sender.send(request).await,
+            Err(why) => Outcome::NotSent(why),
+        }
+    }
+
+    /// Hands a message over: waits for room only. Its outcome arrives with `tag`.
+    ///
+    /// # Errors
+    /// The message is not valid; no outcome arrives then.
+    pub async fn submit(
+        &self,
+        to: Recipient<'_>,
+        message: &Map<String, Value>,
+        deadline: Instant,
+        tag: u64,
+        results: &Results,
+    ) -> Result<(), NotSent> {
+        let request = self.request(to, message, deadline)?;
+        self.sender.submit(request, tag, results).await;
+        Ok(())
+    }
+
+    /// The numbers of now.
+    pub fn metrics(&self) -> SenderMetrics {
+        self.sender.metrics()
+    }
+
+    /// Closes the sender: what waits ends as not sent, what is in flight has its time to end.
+    pub fn close(&self) {
+        self.sender.close();
+    }
+
+    fn request(
+        &self,
+        to: Recipient<'_>,
+        message: &Map<String, Value>,
+        deadline: Instant,
+    ) -> Result<Request, NotSent> {
+        let project_id = &self.sender.service().project_id;
+        let request = FcmRequest::new(project_id, to, message, false)
+            .map_err(|error| NotSent::Invalid(error.to_string()))?;
+        let target = match to {
+            Recipient::Token(target) | Recipient::Topic(target) | Recipient::Condition(target) => {
+                target
+            }
+        };
+        let high = message.get("android").is_some_and(|android| android["priority"] == "HIGH");
+        Ok(Request {
+            path: request.path,
+            headers: vec![header("content-type", "application/json")],
+            body: request.body.into(),
+            class: if high { Class::High } else { Class::Normal },
+            lane: Lane::Main,
+            deadline,
+            expires: None,
+            resend_uncertain: message
+                .get("android")
+                .is_some_and(|android| android["collapse_key"].is_string()),
+            subject: crate::subject(target),
+        })
+    }
+}
+
+impl Service for FcmService {
+    fn authority(&self) -> &str {
+        AUTHORITY
+    }
+
+    fn authorization(&self, now: SystemTime) -> Result<Option<Authorization>, CredentialError> {
+        let (current, due) = {
+            let tokens = lock(&self.access.tokens);
+            (tokens.authorization(seconds(now)), tokens.is_due(seconds(now)))
+        };
+        let (value, generation) = current.ok_or(CredentialError::Stale)?;
+        if due {
+            // The old one serves until the new one is here.
+            let access = Arc::clone(&self.access);
+            tokio::spawn(async move { drop(access.renew().await) });
+        }
+        Ok(Some(Authorization { value, generation }))
+    }
+
+    fn prepare(
+        &self,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<(), CredentialError>> + Send + '_>> {
+        Box::pin(self.access.renew())
+    }
+
+    fn handle_spent(&self, generation: u64) {
+        lock(&self.access.tokens).handle_spent(generation);
+    }
+
+    fn judge(&self, _: &Request, response: &Response, attempt: u32) -> Verdict {
+        let now_s = seconds(SystemTime::now());
+        let header = |name: &str| response.fields.get(name);
+        let rejected = |reason: String, retry_after| {
+            let status = response.status;
+            Outcome::Rejected(Rejected { status, reason, retry_after, ..Rejected::default() })
+        };
+        match super::judge(response.status, header, &response.body, now_s) {
+            FcmAnswer::Accepted { name } => {
+                Verdict::Final(Outcome::Accepted(Accepted { id: name, ..Accepted::default() }))
+            }
+            FcmAnswer::Unregistered => Verdict::Final(rejected("UNREGISTERED".to_owned(), None)),
+            FcmAnswer::Refused { reason, .. } => Verdict::Final(rejected(reason, None)),
+            FcmAnswer::Reauthorize => {
+                lock(&self.access.tokens).handle_refused(now_s);
+                Verdict::Reauthorize { otherwise: rejected("UNAUTHENTICATED".to_owned(), None) }
+            }
+            FcmAnswer::Pause { after } => Verdict::Pause {
+                after,
+                otherwise: rejected("QUOTA_EXCEEDED".to_owned(), Some(after)),
+            },
+            FcmAnswer::Retry { after, .. } => {
+                let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.min(16));
+                let otherwise = rejected("UNAVAILABLE".to_owned(), after);
+                Verdict::Retry { after: after.unwrap_or(doubled).min(RETRY_MAX), otherwise }
+            }
+        }
+    }
+}
+
+impl Access {
+    /// Fetches a token if one is due, waiting out the pause after a try that failed.
+    async fn renew(&self) -> Result<(), CredentialError> {
+        let now_s = || seconds(SystemTime::now());
+        let wait = lock(&self.tokens).wait(now_s());
+        tokio::time::sleep(wait).await;
+        let Some(request) = lock(&self.tokens).poll_request(now_s()) else {
+            // Somebody else is fetching one, or has.
+            let there = lock(&self.tokens).authorization(now_s()).is_some();
+            return if there { Ok(()) } else { Err(CredentialError::Stale) };
+        };
+        let exchange = self.exchange.service();
+        lock(&exchange.error).take();
+        let outcome = self.exchange.send(exchange_request(request)).await;
+        if lock(&self.tokens).authorization(now_s()).is_some() {
+            return Ok(());
+        }
+        match (lock(&exchange.error).take(), outcome) {
+            (Some(refused @ TokenError::Refused(_)), _) => {
+                Err(CredentialError::Invalid(refused.to_string()))
+            }
+            (Some(TokenError::Unavailable(why)), _) => {
+                tracing::warn!(why, "no access token yet");
+                Err(CredentialError::Stale)
+            }
+            (None, outcome) => {
+                tracing::warn!(why = %outcome, "the token server cannot be reached");
+                lock(&self.tokens).handle_failure(now_s());
+                Err(CredentialError::Stale)
+            }
+        }
+    }
+}
+
+impl Service for Exchange {
+    fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    fn authorization(&self, _: SystemTime) -> Result<Option<Authorization>, CredentialError> {
+        Ok(None)
+    }
+
+    fn judge(&self, _: &Request, response: &Response, _: u32) -> Verdict {
+        let now_s = seconds(SystemTime::now());
+        let taken = lock(&self.tokens).handle_response(response.status, &response.body, now_s);
+        Verdict::Final(match taken {
+            Ok(()) => Outcome::Accepted(Accepted::default()),
+            Err(error) => {
+                let reason = error.to_string();
+                *lock(&self.error) = Some(error);
+                let status = response.status;
+                Outcome::Rejected(Rejected { status, reason, ..Rejected::default() })
+            }
+        })
+    }
+}
+
+fn exchange_request(request: TokenRequest) -> Request {
+    Request {
+        path: split(&request.url).1.to_owned(),
+        headers: vec![header("content-type", request.content_type)],
+        body: Bytes::from(request.body),
+        class: Class::High,
+        lane: Lane::Main,
+        deadline: Instant::now() + EXCHANGE_WITHIN,
+        expires: None,
+        // Asking twice for a token harms nobody.
+        resend_uncertain: true,
+        subject: 0,
+    }
+}
+
+/// Authority and path of a URL that begins with `https://`.
+fn split(url: &str) -> (&str, &str) {
+    let rest = url.strip_prefix("https://").unwrap_or(url);
+    rest.find('/').map_or((rest, "/"), |at| rest.split_at(at))
+}
+
+fn header(name: &'static str, value: &str) -> Header {
+    Header { name: name.into(), value: value.into(), indexing: Indexing::Table }
+}
+
+fn seconds(now: SystemTime) -> u64 {
+    now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Whatever panicked while holding it, its changes are whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,129 @@
+//! The service account that Google hands out as a JSON file, and the assertion it signs (RFC 7523).
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::pem::PemObject;
+use serde::Deserialize;
+
+/// What an access token is asked for.
+const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
+/// How long an assertion is valid, Google's bound.
+const ASSERTION_VALID_S: u64 = 3_600;
+
+/// Who sends: a project's service account with its key.
+pub struct ServiceAccount {
+    project_id: String,
+    client_email: String,
+    private_key_id: Option<String>,
+    token_uri: String,
+    key: RsaKeyPair,
+}
+
+impl fmt::Debug for ServiceAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceAccount")
+            .field("project_id", &self.project_id)
+            .field("client_email", &self.client_email)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a service account's file is none; the text names the field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceAccountError(String);
+
+impl fmt::Display for ServiceAccountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ServiceAccountError {}
+
+impl ServiceAccount {
+    /// Reads the JSON file ("Generate new private key" in the Firebase console).
+    ///
+    /// # Errors
+    /// Names the field that is missing or wrong.
+    pub fn from_json(json: &str) -> Result<ServiceAccount, ServiceAccountError> {
+        #[derive(Deserialize)]
+        struct Json {
+            #[serde(rename = "type")]
+            kind: String,
+            project_id: String,
+            client_email: String,
+            private_key: String,
+            private_key_id: Option<String>,
+            token_uri: String,
+        }
+        let wrong = |text: String| ServiceAccountError(text);
+        let json: Json = serde_json::from_str(json)
+            .map_err(|error| wrong(format!("this is no service account's file: {error}")))?;
+        if json.kind != "service_account" {
+            return Err(wrong(format!(
+                "type: {:?} is no service account; make a key in the Firebase console under Service accounts",
+                json.kind
+            )));
+        }
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.');
+        if json.project_id.is_empty() || !json.project_id.bytes().all(legal) {
+            return Err(wrong(format!("project_id: {:?} is none", json.project_id)));
+        }
+        if !json.token_uri.starts_with("https://") {
+            return Err(wrong(format!(
+                "token_uri: {:?} does not begin with https://",
+                json.token_uri
+            )));
+        }
+        let der = PrivatePkcs8KeyDer::from_pem_slice(json.private_key.as_bytes());
+        let der =
+            der.map_err(|_| wrong("private_key: it is no PEM of a PKCS #8 key".to_owned()))?;
+        let key = RsaKeyPair::from_pkcs8(der.secret_pkcs8_der());
+        let key = key.map_err(|error| {
+            wrong(format!("private_key: it is no RSA key to sign with ({error})"))
+        })?;
+        Ok(ServiceAccount {
+            project_id: json.project_id,
+            client_email: json.client_email,
+            private_key_id: json.private_key_id,
+            token_uri: json.token_uri,
+            key,
+        })
+    }
+
+    /// The project, which is part of every request's path.
+    pub fn project_id(&self) -> &str {
+        &self.project_id
+    }
+
+    /// Where access tokens are handed out.
+    pub fn token_uri(&self) -> &str {
+        &self.token_uri
+    }
+
+    /// A JWT that says who asks for an access token (RS256). `None`: the system has no random numbers.
+    pub(super) fn assertion(&self, now_s: u64) -> Option<String> {
+        let mut header = serde_json::json!({ "alg": "RS256", "typ": "JWT" });
+        if let Some(id) = &self.private_key_id {
+            header["kid"] = id.as_str().into();
+        }
+        let claims = serde_json::json!({
+            "iss": self.client_email,
+            "scope": SCOPE,
+            "aud": self.token_uri,
+            "iat": now_s,
+            "exp": now_s + ASSERTION_VALID_S,
+        });
+        let part = |json: serde_json::Value| URL_SAFE_NO_PAD.encode(json.to_string());
+        let signed = format!("{}.{}", part(header), part(claims));
+        let mut signature = vec![0; self.key.public().modulus_len()];
+        let random = SystemRandom::new();
+        self.key.sign(&RSA_PKCS1_SHA256, &random, signed.as_bytes(), &mut signature).ok()?;
+        Some(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+    }
+}

@@ -1,0 +1,364 @@
+//! One notification for Apple, Google and browsers, with what each is to get differently.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::web_push;
+
+/// How soon a notification is to be delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Urgency {
+    /// At once, waking the device (`apns-priority` 10, Android `HIGH`, Web Push `high`).
+    #[default]
+    High,
+    /// When it suits the device (5, `NORMAL`, `normal`).
+    Normal,
+    /// When it costs the device nothing (1, `NORMAL`, `very-low`).
+    Low,
+}
+
+/// What a user is to see, whatever device it arrives on. `apns`, `fcm` and `web` are merged into what the platform is sent
+/// (JSON merge patch, RFC 7396: `null` takes away), so that anything the platform can do can be said.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Notification {
+    /// The first line.
+    pub title: Option<String>,
+    /// The text.
+    pub body: Option<String>,
+    /// A picture's URL.
+    pub image: Option<String>,
+    /// A sound, by the name the app knows it by; `default` is the system's.
+    pub sound: Option<String>,
+    /// The number on the app's icon.
+    pub badge: Option<u32>,
+    /// What opens when it is tapped, a URL.
+    pub link: Option<String>,
+    /// For the app alone. With neither title nor body the notification is silent: it wakes the app in the background.
+    pub data: Map<String, Value>,
+    /// A later notification with the same id takes the place of this one; at most 32 letters, digits, `-` and `_`, which
+    /// every platform takes.
+    pub collapse_id: Option<String>,
+    /// Seconds for which it is worth delivering; 0 is now or never. Without it the platform decides: for Web Push, which
+    /// asks for one, four weeks.
+    pub ttl_s: Option<u32>,
+    /// How soon.
+    pub urgency: Urgency,
+    /// Merged into the payload that Apple is sent.
+    pub apns: Value,
+    /// Merged into FCM's `Message`.
+    pub fcm: Value,
+    /// Merged into what the page's service worker is given.
+    pub web: Value,
+}
+
+/// Why a notification is none; the text names the field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotificationError(&'static str);
+
+impl fmt::Display for NotificationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for NotificationError {}
+
+/// A notification as Apple is sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApnsMessage {
+    /// The payload.
+    pub payload: Vec<u8>,
+    /// `apns-push-type`: `alert` or `background`.
+    pub push_type: &'static str,
+    /// `apns-priority`.
+    pub priority: u8,
+    /// `apns-expiration`, seconds since 1970; 0 is now or never.
+    pub expiration_s: Option<u64>,
+    /// `apns-collapse-id`.
+    pub collapse_id: Option<String>,
+}
+
+const COLLAPSE_ID_BYTES_MAX: usize = 32;
+/// The most that push services of browsers keep a message, four weeks.
+const WEB_TTL_S_MAX: u32 = 2_419_200;
+
+impl Notification {
+    /// Judges what every platform has to be able to take.
+    ///
+    /// # Errors
+    /// Names the field and what it may be.
+    pub fn validate(&self) -> Result<(), NotificationError> {
+        let wrong = |text| Err(NotificationError(text));
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if let Some(id) = &self.collapse_id
+            && (id.is_empty() || id.len() > COLLAPSE_ID_BYTES_MAX || !id.bytes().all(legal))
+        {
+            return wrong("collapse_id: write 1 to 32 letters, digits, - and _");
+        }
+        for (part, text) in [
+            (&self.apns, "apns: write an object, to be merged into the payload"),
+            (&self.fcm, "fcm: write an object, to be merged into the message"),
+            (&self.web, "web: write an object, to be merged into what the service worker is given"),
+        ] {
+            if !part.is_null() && !part.is_object() {
+                return wrong(text);
+            }
+        }
+        if self.data.contains_key("aps") {
+            return wrong("data: `aps` is Apple's own; what belongs there goes into `apns`");
+        }
+        let visible = self.title.is_some() || self.body.is_some();
+        if !visible
+            && self.data.is_empty()
+            && self.apns.is_null()
+            && self.fcm.is_null()
+            && self.web.is_null()
+        {
+            return wrong(
+                "title: there is neither title, body nor data; a notification needs one of them",
+            );
+        }
+        Ok(())
+    }
+
+    /// What Apple is sent.
+    pub fn apns(&self, now_s: u64) -> ApnsMessage {
+        let silent = self.is_silent();
+        let mut aps = Map::new();
+        if silent {
+            aps.insert("content-available".into(), 1.into());
+        } else {
+            let mut alert = Map::new();
+            put(&mut alert, "title", &self.title);
+            put(&mut alert, "body", &self.body);
+            aps.insert("alert".into(), alert.into());
+            put(&mut aps, "sound", &self.sound);
+        }
+        if let Some(badge) = self.badge {
+            aps.insert("badge".into(), badge.into());
+        }
+        if self.image.is_some() {
+            // An extension of the app fetches it.
+            aps.insert("mutable-content".into(), 1.into());
+        }
+        let mut payload = self.data.clone();
+        put(&mut payload, "image", &self.image);
+        put(&mut payload, "link", &self.link);
+        payload.insert("aps".into(), aps.into());
+        let mut payload = Value::Object(payload);
+        merge(&mut payload, &self.apns);
+        ApnsMessage {
+            payload: payload.to_string().into_bytes(),
+            push_type: if silent { "background" } else { "alert" },
+            priority: match (silent, self.urgency) {
+                (_, Urgency::Low) => 1,
+                (false, Urgency::High) => 10,
+                (true, Urgency::High) | (_, Urgency::Normal) => 5,
+            },
+            expiration_s: self.ttl_s.map(|ttl_s| match ttl_s {
+                0 => 0,
+                ttl_s => now_s + u64::from(ttl_s),
+            }),
+            collapse_id: self.collapse_id.clone(),
+        }
+    }
+
+    /// FCM's `Message` without its target.
+    pub fn fcm(&self) -> Map<String, Value> {
+        let mut message = Map::new();
+        let mut shown = Map::new();
+        put(&mut shown, "title", &self.title);
+        put(&mut shown, "body", &self.body);
+        put(&mut shown, "image", &self.image);
+        if !self.is_silent() {
+            message.insert("notification".into(), shown.into());
+        }
+        // FCM carries texts only.
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let mut data: Map<String, Value> =
+            self.data.iter().map(|(name, value)| (name.clone(), text(value).into())).collect();
+        put(&mut data, "link", &self.link);
+        if !data.is_empty() {
+            message.insert("data".into(), data.into());
+        }
+        let priority = if self.urgency == Urgency::High { "HIGH" } else { "NORMAL" };
+        let mut android = json!({ "priority": priority });
+        if let Some(ttl_s) = self.ttl_s {
+            android["ttl"] = format!("{ttl_s}s").into();
+        }
+        if let Some(id) = &self.collapse_id {
+            android["collapse_key"] = id.as_str().into();
+        }
+        let mut android_shown = Map::new();
+        put(&mut android_shown, "sound", &self.sound);
+        put(&mut android_shown, "tag", &self.collapse_id);
+        if let Some(badge) = self.badge {
+            android_shown.insert("notification_count".into(), badge.into());
+        }
+        if !self.is_silent() && !android_shown.is_empty() {
+            android["notification"] = android_shown.into();
+        }
+        message.insert("android".into(), android);
+        let mut message = Value::Object(message);
+        merge(&mut message, &self.fcm);
+        match message {
+            Value::Object(message) => message,
+            _ => Map::new(),
+        }
+    }
+
+    /// What the page's service worker is given, and how it is to be delivered.
+    pub fn web(&self) -> (Vec<u8>, web_push::Options) {
+        let mut message = Map::new();
+        put(&mut message, "title", &self.title);
+        put(&mut message, "body", &self.body);
+        put(&mut message, "image", &self.image);
+        put(&mut message, "link", &self.link);
+        put(&mut message, "tag", &self.collapse_id);
+        if let Some(badge) = self.badge {
+            message.insert("badge".into(), badge.into());
+        }
+        if !self.data.is_empty() {
+            message.insert("data".into(), self.data.clone().into());
+        }
+        let mut message = Value::Object(message);
+        merge(&mut message, &self.web);
+        let urgency = match self.urgency {
+            Urgency::High => web_push::Urgency::High,
+            Urgency::Normal => web_push::Urgency::Normal,
+            Urgency::Low => web_push::Urgency::VeryLow,
+        };
+        let options =
+            web_push::Options::new(self.ttl_s.unwrap_or(WEB_TTL_S_MAX).min(WEB_TTL_S_MAX), urgency);
+        let options = match &self.collapse_id {
+            // An id that is not valid has been told by `validate`; without it the message stands alone.
+            Some(id) => options.clone().with_topic(id).unwrap_or(options),
+            None => options,
+        };
+        (message.to_string().into_bytes(), options)
+    }
+
+    /// Whether there is nothing to see.
+    fn is_silent(&self) -> bool {
+        self.title.is_none() && self.body.is_none()
+    }
+}
+
+fn put(into: &mut Map<String, Value>, name: &str, value: &Option<String>) {
+    if let Some(value) = value {
+        into.insert(name.to_owned(), value.as_str().into());
+    }
+}
+
+/// JSON merge patch (RFC 7396 §2), but that a patch of `null` changes nothing: it was not given.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else { return };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Value::Object(target) = target else { return };
+    for (name, value) in patch {
+        match value {
+            Value::Null => {
+                target.remove(name);
+            }
+            Value::Object(_) => merge(target.entry(name.clone()).or_insert(Value::Null), value),
+            value => {
+                target.insert(name.clone(), value.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notification(json: Value) -> Notification {
+        let notification: Notification = serde_json::from_value(json).unwrap();
+        notification.validate().unwrap();
+        notification
+    }
+
+    #[test]
+    fn one_notification_is_spelled_for_each_platform() {
+        let notification = notification(json!({
+            "title": "Hi", "body": "there", "badge": 3, "link": "https://a.example/x",
+            "data": { "room": 7 }, "collapse_id": "room-7", "ttl_s": 60
+        }));
+        let apns = notification.apns(1_000);
+        let payload: Value = serde_json::from_slice(&apns.payload).unwrap();
+        let expected = json!({
+            "aps": { "alert": { "title": "Hi", "body": "there" }, "badge": 3 },
+            "link": "https://a.example/x", "room": 7
+        });
+        assert_eq!(payload, expected);
+        assert_eq!((apns.push_type, apns.priority, apns.expiration_s), ("alert", 10, Some(1_060)));
+        assert_eq!(apns.collapse_id.as_deref(), Some("room-7"));
+
+        let expected = json!({
+            "notification": { "title": "Hi", "body": "there" },
+            "data": { "room": "7", "link": "https://a.example/x" },
+            "android": {
+                "priority": "HIGH", "ttl": "60s", "collapse_key": "room-7",
+                "notification": { "tag": "room-7", "notification_count": 3 }
+            }
+        });
+        assert_eq!(Value::Object(notification.fcm()), expected);
+
+        let (message, options) = notification.web();
+        let message: Value = serde_json::from_slice(&message).unwrap();
+        let expected = json!({
+            "title": "Hi", "body": "there", "badge": 3, "link": "https://a.example/x",
+            "tag": "room-7", "data": { "room": 7 }
+        });
+        assert_eq!(message, expected);
+        let wanted = web_push::Options::new(60, web_push::Urgency::High).with_topic("room-7");
+        assert_eq!(options, wanted.unwrap());
+    }
+
+    #[test]
+    fn a_platform_is_sent_what_it_alone_is_to_get() {
+        let notification = notification(json!({
+            "title": "Hi", "sound": "default",
+            "apns": { "aps": { "sound": { "name": "alarm", "critical": 1 }, "thread-id": "t" } },
+            "fcm": { "android": { "ttl": "5s" }, "notification": null },
+            "web": { "actions": ["reply"] }
+        }));
+        let payload: Value = serde_json::from_slice(&notification.apns(0).payload).unwrap();
+        assert_eq!(payload["aps"]["sound"], json!({ "name": "alarm", "critical": 1 }));
+        assert_eq!(payload["aps"]["alert"]["title"], "Hi");
+        let fcm = notification.fcm();
+        assert!(!fcm.contains_key("notification") && fcm["android"]["ttl"] == "5s");
+        assert_eq!(fcm["android"]["priority"], "HIGH");
+        let web: Value = serde_json::from_slice(&notification.web().0).unwrap();
+        assert_eq!(web["actions"], json!(["reply"]));
+    }
+
+    #[test]
+    fn without_anything_to_see_it_wakes_the_app_and_never_urgently() {
+        let silent = notification(json!({ "data": { "sync": true } }));
+        let apns = silent.apns(0);
+        assert_eq!((apns.push_type, apns.priority, apns.expiration_s), ("background", 5, None));
+        assert!(!silent.fcm().contains_key("notification"));
+    }
+
+    #[test]
+    fn a_fault_is_named_with_its_field() {
+        for (json, field) in [
+            (json!({}), "title"),
+            (json!({ "title": "x", "collapse_id": "a b" }), "collapse_id"),
+            (json!({ "title": "x", "apns": [] }), "apns"),
+            (json!({ "data": { "aps": {} } }), "data"),
+        ] {
+            let parsed: Notification = serde_json::from_value(json).unwrap();
+            assert!(parsed.validate().unwrap_err().to_string().starts_with(field));
+        }
+        let unknown = serde_json::from_value::<Notification>(json!({ "titel": "x" })).unwrap_err();
+        assert!(unknown.to_string().contains("titel"));
+    }
+}

@@ -1,0 +1,437 @@
+//! Which devices a user has, kept on disk (`redb`), and which of them turned out dead.
+//!
+//! Every call reads or writes the disk: call it from a thread that may wait.
+
+use std::fmt;
+use std::path::Path;
+
+use redb::{
+    Database, MultimapTableDefinition, ReadableDatabase, ReadableMultimapTable, ReadableTable,
+    ReadableTableMetadata, TableDefinition,
+};
+use serde::{Deserialize, Serialize};
+
+/// Device key → what is known of the device, in JSON.
+const DEVICES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("devices");
+/// User → device keys.
+const USERS: MultimapTableDefinition<'_, &str, &str> = MultimapTableDefinition::new("users");
+/// Number → verdict, in JSON.
+const FEED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("feed");
+
+/// Verdicts that are kept; older ones leave.
+const FEED_MAX: u64 = 100_000;
+const USER_BYTES_MAX: usize = 1_024;
+const TOKEN_BYTES_MAX: usize = 4_096;
+/// Devices of one user; the one registered longest ago makes room.
+const DEVICES_MAX: usize = 100;
+
+/// A push service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Platform {
+    /// Apple's.
+    Apns,
+    /// Google's.
+    Fcm,
+    /// A browser's.
+    Web,
+}
+
+/// A device, or a browser, that notifications of one app arrive on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// Whose token it is.
+    pub platform: Platform,
+    /// The app: a topic, a project, an origin.
+    pub app: String,
+    /// Device token, registration token, or subscription in JSON.
+    pub token: String,
+}
+
+/// What a push service said of a token that is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenVerdict {
+    /// Its place in the feed, from 1.
+    pub n: u64,
+    /// The user whose device it was; `None` when the registry did not know it.
+    pub user: Option<String>,
+    /// The device.
+    pub device: Device,
+    /// The service's word: `Unregistered`, `BadDeviceToken`, `UNREGISTERED`, `Gone`.
+    pub reason: String,
+    /// Since when it is over, milliseconds since 1970.
+    pub dead_since_ms: u64,
+    /// Whether it was dropped; false when it was registered again since, or not known.
+    pub dropped: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    user: String,
+    registered_ms: u64,
+}
+
+/// Users and their devices.
+pub struct Registry {
+    database: Database,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").finish_non_exhaustive()
+    }
+}
+
+/// Why the registry did not do what was asked.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// A user or token that is empty or too long; the text says which.
+    Invalid(&'static str),
+    /// The store failed: disk full, file of another kind, opened twice.
+    Store(Box<redb::Error>),
+}
+
+impl fmt::Display for RegistryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegistryError::Invalid(what) => f.write_str(what),
+            RegistryError::Store(error) => write!(f, "the device registry's store failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for RegistryError {}
+
+impl<E: Into<redb::Error>> From<E> for RegistryError {
+    fn from(error: E) -> RegistryError {
+        RegistryError::Store(Box::new(error.into()))
+    }
+}
+
+impl Registry {
+    /// Opens the store in `file`, made if it is not there. One process at a time can.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn open(file: &Path) -> Result<Registry, RegistryError> {
+        let database = Database::create(file)?;
+        let write = database.begin_write()?;
+        write.open_table(DEVICES)?;
+        write.open_multimap_table(USERS)?;
+        write.open_table(FEED)?;
+        write.commit()?;
+        Ok(Registry { database })
+    }
+
+    /// Gives a user these devices beside those they have. A token belongs to one user: one that another had moves. Times
+    /// say when the app got the token; registering again renews it.
+    ///
+    /// # Errors
+    /// A user or token that is none; nothing has changed then.
+    pub fn register(
+        &self,
+        user: &str,
+        devices: &[Device],
+        now_ms: u64,
+    ) -> Result<(), RegistryError> {
+        if user.is_empty() || user.len() > USER_BYTES_MAX {
+            return Err(RegistryError::Invalid("user: it has to have 1 to 1,024 bytes"));
+        }
+        let legal = |device: &Device| {
+            (1..=TOKEN_BYTES_MAX).contains(&device.token.len())
+                && device.app.len() <= USER_BYTES_MAX
+                && !device.app.contains('\0')
+        };
+        if !devices.iter().all(legal) {
+            return Err(RegistryError::Invalid(
+                "token, app: a token has 1 to 4,096 bytes, an app at most 1,024 and no NUL",
+            ));
+        }
+        let write = self.database.begin_write()?;
+        {
+            let mut records = write.open_table(DEVICES)?;
+            let mut users = write.open_multimap_table(USERS)?;
+            for device in devices {
+                let key = device.key();
+                let record = Record { user: user.to_owned(), registered_ms: now_ms };
+                let before = records.insert(key.as_str(), encode(&record).as_slice())?;
+                let before = before.and_then(|before| decode::<Record>(before.value()));
+                if let Some(before) = before.filter(|before| before.user != user) {
+                    users.remove(before.user.as_str(), key.as_str())?;
+                }
+                users.insert(user, key.as_str())?;
+            }
+            let mut keys = Vec::new();
+            for key in users.get(user)? {
+                let key = key?.value().to_owned();
+                let record = records.get(key.as_str())?;
+                let record = record.and_then(|record| decode::<Record>(record.value()));
+                keys.push((record.map_or(0, |record| record.registered_ms), key));
+            }
+            keys.sort();
+            for (_, key) in keys.iter().take(keys.len().saturating_sub(DEVICES_MAX)) {
+                users.remove(user, key.as_str())?;
+                records.remove(key.as_str())?;
+            }
+        }
+        write.commit()?;
+        Ok(())
+    }
+
+    /// Takes a device away, as after a logout. False: it was not there.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn remove(&self, device: &Device) -> Result<bool, RegistryError> {
+        let write = self.database.begin_write()?;
+        let removed = {
+            let mut records = write.open_table(DEVICES)?;
+            let mut users = write.open_multimap_table(USERS)?;
+            let key = device.key();
+            let record = records.remove(key.as_str())?;
+            let record = record.and_then(|record| decode::<Record>(record.value()));
+            match record {
+                Some(record) => users.remove(record.user.as_str(), key.as_str())?,
+                None => false,
+            }
+        };
+        write.commit()?;
+        Ok(removed)
+    }
+
+    /// The devices of a user.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn devices(&self, user: &str) -> Result<Vec<Device>, RegistryError> {
+        let read = self.database.begin_read()?;
+        let users = read.open_multimap_table(USERS)?;
+        let mut devices = Vec::new();
+        for key in users.get(user)? {
+            devices.extend(Device::from_key(key?.value()));
+        }
+        Ok(devices)
+    }
+
+    /// How many devices there are.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn len(&self) -> Result<u64, RegistryError> {
+        Ok(self.database.begin_read()?.open_table(DEVICES)?.len()?)
+    }
+
+    /// Whether there is none.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn is_empty(&self) -> Result<bool, RegistryError> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Takes verdicts of push services on tokens: reason and since when. A device is dropped if it is dead since after it
+    /// was registered; one registered again since has a new lease, as Apple's `timestamp` is meant ("Handling
+    /// notification responses from APNs"). Where a service tells no time, give that of the push. Each verdict goes to
+    /// the feed. Returns how many were dropped.
+    ///
+    /// # Errors
+    /// What the store says; nothing has changed then.
+    pub fn judge(&self, verdicts: &[(Device, String, u64)]) -> Result<usize, RegistryError> {
+        let write = self.database.begin_write()?;
+        let mut count = 0;
+        {
+            let mut records = write.open_table(DEVICES)?;
+            let mut users = write.open_multimap_table(USERS)?;
+            let mut feed = write.open_table(FEED)?;
+            let mut n = feed.last()?.map_or(0, |(n, _)| n.value());
+            for (device, reason, dead_since_ms) in verdicts {
+                let key = device.key();
+                let record = records.get(key.as_str())?;
+                let record = record.and_then(|record| decode::<Record>(record.value()));
+                let dropped =
+                    record.as_ref().is_some_and(|record| *dead_since_ms >= record.registered_ms);
+                if let Some(record) = record.as_ref().filter(|_| dropped) {
+                    users.remove(record.user.as_str(), key.as_str())?;
+                    records.remove(key.as_str())?;
+                    count += 1;
+                }
+                n += 1;
+                let verdict = TokenVerdict {
+                    n,
+                    user: record.map(|record| record.user),
+                    device: device.clone(),
+                    reason: reason.clone(),
+                    dead_since_ms: *dead_since_ms,
+                    dropped,
+                };
+                feed.insert(n, encode(&verdict).as_slice())?;
+                if let Some(old) = n.checked_sub(FEED_MAX) {
+                    feed.remove(old)?;
+                }
+            }
+        }
+        write.commit()?;
+        Ok(count)
+    }
+
+    /// At most `max` verdicts behind the `after`th, in order: an application follows the feed by asking with the last
+    /// number it has seen. Numbers it missed because it was too far behind are missing in the answer.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn feed(&self, after: u64, max: usize) -> Result<Vec<TokenVerdict>, RegistryError> {
+        let read = self.database.begin_read()?;
+        let feed = read.open_table(FEED)?;
+        let mut verdicts = Vec::new();
+        for entry in feed.range(after.saturating_add(1)..)?.take(max) {
+            verdicts.extend(decode::<TokenVerdict>(entry?.1.value()));
+        }
+        Ok(verdicts)
+    }
+}
+
+impl Device {
+    /// What tells devices apart: the token stands last, for it alone may contain anything.
+    fn key(&self) -> String {
+        let platform = match self.platform {
+            Platform::Apns => 'a',
+            Platform::Fcm => 'f',
+            Platform::Web => 'w',
+        };
+        format!("{platform}{}\0{}", self.app, self.token)
+    }
+
+    fn from_key(key: &str) -> Option<Device> {
+        let mut rest = key.chars();
+        let platform = match rest.next()? {
+            'a' => Platform::Apns,
+            'f' => Platform::Fcm,
+            'w' => Platform::Web,
+            _ => return None,
+        };
+        let (app, token) = rest.as_str().split_once('\0')?;
+        Some(Device { platform, app: app.to_owned(), token: token.to_owned() })
+    }
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("texts and numbers are JSON")
+}
+
+/// What an older version wrote and this one does not understand counts as not there.
+fn decode<T: for<'d> Deserialize<'d>>(bytes: &[u8]) -> Option<T> {
+    serde_json::from_slice(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// A file of the test's own, gone with it.
+    struct File(PathBuf);
+
+    impl File {
+        fn new() -> File {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let n = NEXT.fetch_add(1, Ordering::Relaxed);
+            File(
+                std::env::temp_dir()
+                    .join(format!("dunlin-registry-{}-{n}.redb", std::process::id())),
+            )
+        }
+    }
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn device(token: &str) -> Device {
+        Device { platform: Platform::Apns, app: "com.example.app".into(), token: token.into() }
+    }
+
+    #[test]
+    fn devices_outlive_the_process() {
+        let file = File::new();
+        {
+            let registry = Registry::open(&file.0).unwrap();
+            registry.register("ada", &[device("a1"), device("a2")], 10).unwrap();
+        }
+        let registry = Registry::open(&file.0).unwrap();
+        assert_eq!(registry.devices("ada").unwrap(), [device("a1"), device("a2")]);
+        assert_eq!(registry.len().unwrap(), 2);
+        assert_eq!(registry.devices("bob").unwrap(), []);
+    }
+
+    #[test]
+    fn a_token_belongs_to_the_user_who_registered_it_last() {
+        let file = File::new();
+        let registry = Registry::open(&file.0).unwrap();
+        registry.register("ada", &[device("shared")], 10).unwrap();
+        registry.register("bob", &[device("shared")], 20).unwrap();
+        assert_eq!(registry.devices("ada").unwrap(), []);
+        assert_eq!(registry.devices("bob").unwrap(), [device("shared")]);
+        assert!(registry.remove(&device("shared")).unwrap());
+        assert!(!registry.remove(&device("shared")).unwrap());
+        assert!(registry.is_empty().unwrap());
+    }
+
+    #[test]
+    fn a_dead_token_is_dropped_unless_it_was_registered_again_since() {
+        let file = File::new();
+        let registry = Registry::open(&file.0).unwrap();
+        registry.register("ada", &[device("dead"), device("again")], 1_000).unwrap();
+        registry.register("ada", &[device("again")], 3_000).unwrap();
+        let verdict = |token: &str| (device(token), "Unregistered".to_owned(), 2_000);
+        let dropped = registry.judge(&[verdict("dead"), verdict("again"), verdict("unknown")]);
+        assert_eq!(dropped.unwrap(), 1);
+        assert_eq!(registry.devices("ada").unwrap(), [device("again")]);
+
+        let feed = registry.feed(0, 10).unwrap();
+        let told: Vec<_> = feed
+            .iter()
+            .map(|verdict| {
+                (verdict.n, verdict.device.token.as_str(), verdict.user.as_deref(), verdict.dropped)
+            })
+            .collect();
+        let expected = [
+            (1, "dead", Some("ada"), true),
+            (2, "again", Some("ada"), false),
+            (3, "unknown", None, false),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(registry.feed(2, 10).unwrap()[0].n, 3);
+        assert_eq!(registry.feed(0, 1).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_user_has_so_many_devices_and_the_oldest_makes_room() {
+        let file = File::new();
+        let registry = Registry::open(&file.0).unwrap();
+        for n in 0..=DEVICES_MAX {
+            // Names in the reverse order of age, so that age decides.
+            registry.register("ada", &[device(&format!("{:03}", 999 - n))], n as u64).unwrap();
+        }
+        let devices = registry.devices("ada").unwrap();
+        assert_eq!(devices.len(), DEVICES_MAX);
+        assert!(!devices.contains(&device("999")) && devices.contains(&device("998")));
+        assert_eq!(registry.len().unwrap(), DEVICES_MAX as u64);
+    }
+
+    #[test]
+    fn what_is_no_user_or_token_changes_nothing() {
+        let file = File::new();
+        let registry = Registry::open(&file.0).unwrap();
+        assert!(registry.register("", &[device("a")], 0).is_err());
+        assert!(registry.register("ada", &[device("a"), device("")], 0).is_err());
+        let long = device(&"x".repeat(TOKEN_BYTES_MAX + 1));
+        assert!(registry.register("ada", &[long], 0).is_err());
+        assert!(registry.is_empty().unwrap());
+    }
+}

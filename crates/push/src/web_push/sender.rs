@@ -1,0 +1,257 @@
+//! The sender for browsers: one application key, and a sender for each push service its users' browsers chose.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dunlin_wire::http2::client::Response;
+use dunlin_wire::http2::hpack::Indexing;
+use tokio::time::Instant;
+
+use super::{Options, Subscription, Urgency, Vapid, WebPushAnswer, WebPushRequest};
+use crate::dial::{Connect, Dialer};
+use crate::origin::Origin;
+use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
+use crate::request::{Class, Header, Lane, Request};
+use crate::sender::{Sender, SenderConfig, SenderMetrics};
+use crate::service::{Authorization, CredentialError, Service, Verdict};
+
+/// Waiting after a 5xx or 429 that does not say how long, doubled each time.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// Push services of the browsers in use. A host that begins with a dot stands for all below it.
+pub const KNOWN_HOSTS: [&str; 4] =
+    ["fcm.googleapis.com", ".push.services.mozilla.com", ".push.apple.com", ".notify.windows.com"];
+
+/// How Web Push is sent.
+#[derive(Clone, Debug)]
+pub struct WebPushConfig {
+    /// Hosts that subscriptions may name: their endpoints come from browsers, so from anybody, and would otherwise have
+    /// this machine post to any address it can reach. Empty: any host.
+    pub hosts: Vec<String>,
+    /// Push services at once; a further one takes the place of one that has nothing to send.
+    pub origins_max: usize,
+    /// How each service's sender works.
+    pub sender: SenderConfig,
+}
+
+impl Default for WebPushConfig {
+    /// The services of [`KNOWN_HOSTS`], 100 at once.
+    fn default() -> WebPushConfig {
+        let hosts = KNOWN_HOSTS.map(str::to_owned).to_vec();
+        WebPushConfig { hosts, origins_max: 100, sender: SenderConfig::default() }
+    }
+}
+
+/// Makes the connections to a push service, which is named by its origin.
+type Dial = Box<dyn Fn(&str) -> Result<Box<dyn Connect>, String> + Send + Sync>;
+
+/// Sends messages to browsers with one application key. Clones are the same sender.
+#[derive(Clone)]
+pub struct WebPush {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    vapid: Arc<Mutex<Vapid>>,
+    config: WebPushConfig,
+    dial: Dial,
+    senders: Mutex<HashMap<String, Sender<WebPushService>>>,
+}
+
+impl fmt::Debug for WebPush {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebPush").field("config", &self.inner.config).finish_non_exhaustive()
+    }
+}
+
+/// What one push service is to its sender.
+#[derive(Debug)]
+pub struct WebPushService {
+    origin: String,
+    vapid: Arc<Mutex<Vapid>>,
+}
+
+impl WebPush {
+    /// A sender whose connections are opened when the first message asks for them, on the current `tokio` runtime.
+    pub fn new(vapid: Vapid, config: WebPushConfig) -> WebPush {
+        WebPush::with_dial(vapid, config, |origin| {
+            let authority = origin.strip_prefix("https://").unwrap_or(origin);
+            let (host, port) = match authority.rsplit_once(':') {
+                Some((host, port)) => {
+                    (host, port.parse().map_err(|_| format!("{port:?} is no port"))?)
+                }
+                None => (authority, 443),
+            };
+            let dialer = Dialer::new(Origin::new(host, port)).map_err(|error| error.to_string())?;
+            Ok(Box::new(dialer) as Box<dyn Connect>)
+        })
+    }
+
+    /// The same with connections of one's own making; `dial` is given an origin.
+    pub fn with_dial(
+        vapid: Vapid,
+        config: WebPushConfig,
+        dial: impl Fn(&str) -> Result<Box<dyn Connect>, String> + Send + Sync + 'static,
+    ) -> WebPush {
+        let vapid = Arc::new(Mutex::new(vapid));
+        let (dial, senders) = (Box::new(dial), Mutex::default());
+        WebPush { inner: Arc::new(Inner { vapid, config, dial, senders }) }
+    }
+
+    /// The public key in base64url: what the page passes as `applicationServerKey`.
+    pub fn public_key(&self) -> String {
+        lock(&self.inner.vapid).public_key().to_owned()
+    }
+
+    /// Encrypts and sends a message: waits for room in its service's queue, then for the outcome. Rejected with the
+    /// reason `Gone`: the subscription is over.
+    pub async fn send(
+        &self,
+        subscription: &Subscription,
+        message: &[u8],
+        options: &Options,
+        deadline: Instant,
+    ) -> Outcome {
+        let sender = match self.sender(subscription.origin()) {
+            Ok(sender) => sender,
+            Err(why) => return Outcome::NotSent(NotSent::Invalid(why)),
+        };
+        let request = {
+            let now_s = seconds(SystemTime::now());
+            WebPushRequest::new(subscription, message, options, &mut lock(&self.inner.vapid), now_s)
+        };
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => return Outcome::NotSent(NotSent::Invalid(error.to_string())),
+        };
+        let header = |(name, value): (&'static str, Arc<str>)| {
+            // The sender authenticates when it sends.
+            let indexing = if name == "topic" { Indexing::None } else { Indexing::Table };
+            (name != "authorization").then(|| Header { name: name.into(), value, indexing })
+        };
+        sender
+            .send(Request {
+                subject: crate::subject(&request.path),
+                path: request.path,
+                headers: request.headers.into_iter().filter_map(header).collect(),
+                body: request.body.into(),
+                class: match options.urgency() {
+                    Urgency::High => Class::High,
+                    Urgency::Normal => Class::Normal,
+                    Urgency::Low | Urgency::VeryLow => Class::Low,
+                },
+                lane: Lane::Main,
+                deadline,
+                expires: None,
+                resend_uncertain: options.topic().is_some(),
+            })
+            .await
+    }
+
+    /// The numbers of now, by the origin of the push service.
+    pub fn metrics(&self) -> Vec<(String, SenderMetrics)> {
+        let senders = lock(&self.inner.senders);
+        senders.iter().map(|(origin, sender)| (origin.clone(), sender.metrics())).collect()
+    }
+
+    /// Closes all senders: what waits ends as not sent, what is in flight has its time to end.
+    pub fn close(&self) {
+        for (_, sender) in lock(&self.inner.senders).drain() {
+            sender.close();
+        }
+    }
+
+    fn sender(&self, origin: &str) -> Result<Sender<WebPushService>, String> {
+        let inner = &*self.inner;
+        let mut senders = lock(&inner.senders);
+        if let Some(sender) = senders.get(origin) {
+            return Ok(sender.clone());
+        }
+        if !inner.config.is_allowed(origin) {
+            return Err(format!(
+                "endpoint: {origin} is no known push service; allow it in `hosts`"
+            ));
+        }
+        if senders.len() >= inner.config.origins_max {
+            let idle = senders.iter().find(|(_, sender)| sender.metrics().queued_bytes == 0);
+            let idle = idle.map(|(origin, _)| origin.clone());
+            let idle = idle.ok_or("endpoint: too many push services are being sent to at once")?;
+            senders.remove(&idle);
+        }
+        let dial = (inner.dial)(origin).map_err(|why| format!("endpoint: {why}"))?;
+        let service = WebPushService { origin: origin.to_owned(), vapid: Arc::clone(&inner.vapid) };
+        let sender = Sender::start(service, Boxed(dial), inner.config.sender);
+        senders.insert(origin.to_owned(), sender.clone());
+        Ok(sender)
+    }
+}
+
+impl WebPushConfig {
+    fn is_allowed(&self, origin: &str) -> bool {
+        let authority = origin.strip_prefix("https://").unwrap_or(origin);
+        let host =
+            authority.rsplit_once(':').map_or(authority, |(host, _)| host).to_ascii_lowercase();
+        self.hosts.is_empty()
+            || self.hosts.iter().any(|known| match known.strip_prefix('.') {
+                Some(_) => host.ends_with(known.as_str()),
+                None => host == *known,
+            })
+    }
+}
+
+/// A connector chosen while the program runs.
+struct Boxed(Box<dyn Connect>);
+
+impl Connect for Boxed {
+    fn connect(
+        &self,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<crate::Io, String>> + Send + '_>> {
+        self.0.connect()
+    }
+}
+
+impl Service for WebPushService {
+    fn authority(&self) -> &str {
+        self.origin.strip_prefix("https://").unwrap_or(&self.origin)
+    }
+
+    fn authorization(&self, now: SystemTime) -> Result<Option<Authorization>, CredentialError> {
+        let value = lock(&self.vapid).authorization(&self.origin, seconds(now));
+        Ok(Some(Authorization { value, generation: 0 }))
+    }
+
+    fn judge(&self, _: &Request, response: &Response, attempt: u32) -> Verdict {
+        let now_s = seconds(SystemTime::now());
+        let header = |name: &str| response.fields.get(name);
+        let rejected = |reason: String, retry_after| {
+            let status = response.status;
+            Outcome::Rejected(Rejected { status, reason, retry_after, ..Rejected::default() })
+        };
+        match super::judge(response.status, header, &response.body, now_s) {
+            WebPushAnswer::Accepted { location } => {
+                let id = location.unwrap_or_default();
+                Verdict::Final(Outcome::Accepted(Accepted { id, ..Accepted::default() }))
+            }
+            WebPushAnswer::Gone => Verdict::Final(rejected("Gone".to_owned(), None)),
+            WebPushAnswer::Refused { reason, .. } => Verdict::Final(rejected(reason, None)),
+            WebPushAnswer::Retry { status, after } => {
+                let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.min(16));
+                let reason = if status == 429 { "TooManyRequests" } else { "Unavailable" };
+                let otherwise = rejected(reason.to_owned(), after);
+                Verdict::Retry { after: after.unwrap_or(doubled).min(RETRY_MAX), otherwise }
+            }
+        }
+    }
+}
+
+fn seconds(now: SystemTime) -> u64 {
+    now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Whatever panicked while holding it, its changes are whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

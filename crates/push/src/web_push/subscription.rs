@@ -1,0 +1,142 @@
+//! What a browser hands out to be pushed to: `PushSubscription.toJSON()` of the Push API.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::alphabet::URL_SAFE;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use p256::PublicKey;
+use serde::Deserialize;
+
+/// base64url with or without padding: browsers write none, some libraries do.
+pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_encode_padding(false)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// Bytes of an endpoint.
+const ENDPOINT_BYTES_MAX: usize = 2_048;
+
+/// A browser to push to.
+#[derive(Clone, Debug)]
+pub struct Subscription {
+    endpoint: String,
+    /// Where in the endpoint the path begins.
+    path_at: usize,
+    pub(super) public: PublicKey,
+    pub(super) auth: [u8; 16],
+}
+
+/// Why a subscription is none; the text names the field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriptionError(String);
+
+impl fmt::Display for SubscriptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SubscriptionError {}
+
+impl Subscription {
+    /// Reads what the browser's `JSON.stringify(subscription)` wrote.
+    ///
+    /// # Errors
+    /// Names the field that is missing or wrong.
+    pub fn from_json(json: &str) -> Result<Subscription, SubscriptionError> {
+        #[derive(Deserialize)]
+        struct Json {
+            endpoint: String,
+            keys: Keys,
+        }
+        #[derive(Deserialize)]
+        struct Keys {
+            p256dh: String,
+            auth: String,
+        }
+        let json: Json = serde_json::from_str(json)
+            .map_err(|error| SubscriptionError(format!("this is no subscription: {error}")))?;
+        Subscription::new(json.endpoint, &json.keys.p256dh, &json.keys.auth)
+    }
+
+    /// From its three parts, the keys in base64url.
+    ///
+    /// # Errors
+    /// Names the part that is wrong.
+    pub fn new(
+        endpoint: String,
+        p256dh: &str,
+        auth: &str,
+    ) -> Result<Subscription, SubscriptionError> {
+        let wrong = |text: &str| SubscriptionError(text.to_owned());
+        let rest = endpoint.strip_prefix("https://");
+        let rest = rest.ok_or_else(|| wrong("endpoint: it has to begin with https://"))?;
+        let legal = |byte: u8| byte.is_ascii_graphic();
+        if endpoint.len() > ENDPOINT_BYTES_MAX || !endpoint.bytes().all(legal) {
+            return Err(wrong("endpoint: it is no URL of at most 2,048 bytes"));
+        }
+        let path_at = rest.find('/').ok_or_else(|| wrong("endpoint: it has no path"))? + 8;
+        let authority = &endpoint[8..path_at];
+        if authority.is_empty() || authority.contains(['@', '?', '#']) || endpoint.contains('#') {
+            return Err(wrong("endpoint: it is no plain https://HOST/PATH"));
+        }
+        let public =
+            BASE64.decode(p256dh).map_err(|_| wrong("keys.p256dh: it is not base64url"))?;
+        let public = PublicKey::from_sec1_bytes(&public)
+            .map_err(|_| wrong("keys.p256dh: it is no point of P-256, 65 bytes uncompressed"))?;
+        let auth = BASE64.decode(auth).ok().and_then(|auth| auth.try_into().ok());
+        let auth = auth.ok_or_else(|| wrong("keys.auth: it is not 16 bytes in base64url"))?;
+        Ok(Subscription { endpoint, path_at, public, auth })
+    }
+
+    /// The whole URL, which is what tells subscriptions apart.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// `https://HOST` or `https://HOST:PORT`: connections and VAPID tokens are shared by origin (RFC 6454).
+    pub fn origin(&self) -> &str {
+        &self.endpoint[..self.path_at]
+    }
+
+    /// `:path` of the request.
+    pub fn path(&self) -> &str {
+        &self.endpoint[self.path_at..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P256DH: &str =
+        "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
+    const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
+
+    #[test]
+    fn a_subscription_is_read_as_browsers_write_it() {
+        let json = format!(
+            r#"{{"endpoint":"https://push.example.net/push/JzLQ3","expirationTime":null,
+                "keys":{{"p256dh":"{P256DH}","auth":"{AUTH}=="}}}}"#
+        );
+        let subscription = Subscription::from_json(&json).unwrap();
+        assert_eq!(subscription.origin(), "https://push.example.net");
+        assert_eq!(subscription.path(), "/push/JzLQ3");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let new = |endpoint: &str, p256dh: &str, auth: &str| {
+            Subscription::new(endpoint.to_owned(), p256dh, auth).unwrap_err().to_string()
+        };
+        assert!(new("http://push.example.net/x", P256DH, AUTH).contains("https://"));
+        assert!(new("https://push.example.net", P256DH, AUTH).contains("no path"));
+        assert!(new("https://u@push.example.net/x", P256DH, AUTH).contains("plain"));
+        assert!(new("https://push.example.net/x", "AAAA", AUTH).contains("p256dh"));
+        assert!(new("https://push.example.net/x", P256DH, "AAAA").contains("auth"));
+        assert!(Subscription::from_json("{}").unwrap_err().to_string().contains("endpoint"));
+    }
+}

@@ -1,0 +1,152 @@
+//! Who pushes: a token signed with the application's key (RFC 8292), kept per push service until it nears its end.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine;
+use p256::SecretKey;
+use p256::ecdsa::signature::Signer;
+use p256::ecdsa::{Signature, SigningKey};
+use p256::elliptic_curve::sec1::ToEncodedPoint;
+use p256::pkcs8::DecodePrivateKey;
+
+use super::subscription::BASE64;
+
+/// How long a token is valid; a service may refuse one that is for more than a day (RFC 8292 §2).
+const VALID_S: u64 = 12 * 3_600;
+/// A token this near to its end is made anew.
+const RENEW_BEFORE_S: u64 = 3_600;
+/// Push services tokens are kept for; an application meets a handful.
+const ORIGINS_MAX: usize = 1_000;
+
+/// The application's key, and the tokens made with it.
+pub struct Vapid {
+    key: SigningKey,
+    public: String,
+    contact: String,
+    tokens: HashMap<String, Token>,
+}
+
+struct Token {
+    authorization: Arc<str>,
+    expires_s: u64,
+}
+
+/// Why a key or a contact is none; the text names the fix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VapidError(&'static str);
+
+impl fmt::Display for VapidError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for VapidError {}
+
+impl fmt::Debug for Vapid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vapid").field("public", &self.public).finish_non_exhaustive()
+    }
+}
+
+impl Vapid {
+    /// From the private key, in base64url as the `web-push` tools write it, or in PEM (PKCS #8), and whom a push service
+    /// may write to: `mailto:...` or `https://...`.
+    ///
+    /// # Errors
+    /// A key that is not one of P-256, a contact of another form.
+    pub fn new(private_key: &str, contact: &str) -> Result<Vapid, VapidError> {
+        let key = if private_key.contains("-----BEGIN") {
+            SecretKey::from_pkcs8_pem(private_key).ok()
+        } else {
+            BASE64.decode(private_key.trim()).ok().and_then(|key| SecretKey::from_slice(&key).ok())
+        };
+        let key = key.ok_or(VapidError(
+            "the VAPID key is no private key of P-256; give its 32 bytes in base64url, or PKCS #8 in PEM",
+        ))?;
+        if !["mailto:", "https://"].iter().any(|scheme| contact.starts_with(scheme)) {
+            return Err(VapidError("the VAPID contact has to begin with mailto: or https://"));
+        }
+        let public = BASE64.encode(key.public_key().to_encoded_point(false).as_bytes());
+        let key = SigningKey::from(key);
+        Ok(Vapid { key, public, contact: contact.to_owned(), tokens: HashMap::new() })
+    }
+
+    /// The public key in base64url: what the page passes as `applicationServerKey`.
+    pub fn public_key(&self) -> &str {
+        &self.public
+    }
+
+    /// The `authorization` header for a push service, which is named by its origin.
+    pub fn authorization(&mut self, origin: &str, now_s: u64) -> Arc<str> {
+        if let Some(token) = self.tokens.get(origin)
+            && token.expires_s > now_s + RENEW_BEFORE_S
+        {
+            return Arc::clone(&token.authorization);
+        }
+        let expires_s = now_s + VALID_S;
+        let claims = serde_json::json!({ "aud": origin, "exp": expires_s, "sub": self.contact });
+        let header = BASE64.encode(r#"{"typ":"JWT","alg":"ES256"}"#);
+        let signed = format!("{header}.{}", BASE64.encode(claims.to_string()));
+        let signature: Signature = self.key.sign(signed.as_bytes());
+        let signature = BASE64.encode(signature.to_bytes());
+        let authorization: Arc<str> =
+            format!("vapid t={signed}.{signature}, k={}", self.public).into();
+        if self.tokens.len() >= ORIGINS_MAX {
+            self.tokens.retain(|_, token| token.expires_s > now_s + RENEW_BEFORE_S);
+        }
+        // Subscriptions name the origins, so that a hostile one could name many; those are signed for anew each time.
+        if self.tokens.len() < ORIGINS_MAX {
+            let token = Token { authorization: Arc::clone(&authorization), expires_s };
+            self.tokens.insert(origin.to_owned(), token);
+        }
+        authorization
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use p256::ecdsa::VerifyingKey;
+    use p256::ecdsa::signature::Verifier;
+
+    const KEY: &str = "yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw";
+    const NOW_S: u64 = 1_700_000_000;
+
+    fn vapid() -> Vapid {
+        Vapid::new(KEY, "mailto:push@example.com").unwrap()
+    }
+
+    #[test]
+    fn a_token_names_the_service_and_is_signed_with_the_key_beside_it() {
+        let authorization = vapid().authorization("https://push.example.net", NOW_S);
+        let (token, key) =
+            authorization.strip_prefix("vapid t=").unwrap().split_once(", k=").unwrap();
+        let public = VerifyingKey::from_sec1_bytes(&BASE64.decode(key).unwrap()).unwrap();
+        let (signed, signature) = token.rsplit_once('.').unwrap();
+        let signature = Signature::from_slice(&BASE64.decode(signature).unwrap()).unwrap();
+        public.verify(signed.as_bytes(), &signature).unwrap();
+        let claims = BASE64.decode(signed.split_once('.').unwrap().1).unwrap();
+        let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
+        assert_eq!(claims["aud"], "https://push.example.net");
+        assert_eq!(claims["exp"], NOW_S + 43_200);
+        assert_eq!(claims["sub"], "mailto:push@example.com");
+    }
+
+    #[test]
+    fn a_token_is_kept_for_its_service_until_an_hour_before_its_end() {
+        let mut vapid = vapid();
+        let first = vapid.authorization("https://a.example", NOW_S);
+        assert!(Arc::ptr_eq(&first, &vapid.authorization("https://a.example", NOW_S + 39_599)));
+        assert_ne!(first, vapid.authorization("https://b.example", NOW_S));
+        assert_ne!(first, vapid.authorization("https://a.example", NOW_S + 39_600));
+    }
+
+    #[test]
+    fn a_wrong_key_or_contact_names_the_fix() {
+        assert!(Vapid::new("abc", "mailto:a@b").unwrap_err().to_string().contains("32 bytes"));
+        assert!(Vapid::new(KEY, "a@b").unwrap_err().to_string().contains("mailto:"));
+    }
+}
