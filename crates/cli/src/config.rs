@@ -71,6 +71,11 @@ impl File {
         Config::from_toml(&self.text).map_err(|faults| self.refusal(faults))
     }
 
+    /// What is wrong with its form; empty when nothing is.
+    pub(crate) fn faults(&self) -> Faults {
+        Config::from_toml(&self.text).err().unwrap_or_default()
+    }
+
     /// Refuses a config that must not be served, and warns of what is probably not meant. The config
     /// may differ from the file by flags.
     pub(crate) fn judge(&self, config: &Config) -> Result<(), Refusal> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 use dunlin_config::{Config, Faults, LogFormat, LogLevel};
-use dunlin_server::Ready;
+use dunlin_server::{Ready, Serve as ServeWhat};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::File;
@@ -22,6 +22,10 @@ pub(crate) struct Serve {
     /// The configuration, a TOML file; without one everything is allowed on 127.0.0.1
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
+    /// Where revisions of the configuration are kept, so that changes made through the admin port
+    /// outlive the process; made if it is not there
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    state: Option<PathBuf>,
     /// Where clients connect and the API answers, in place of `server.client_addr`
     #[arg(long, value_name = "ADDR", value_parser = address)]
     client: Option<SocketAddr>,
@@ -36,26 +40,68 @@ pub(crate) struct Serve {
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Refusal> {
         let file = self.config.as_deref().map(File::read).transpose()?;
-        let mut config = match &file {
-            Some(file) => file.config()?,
-            None => Config::development(),
+        let config = match &file {
+            Some(file) => self.of_file(file),
+            None => self.of_development(),
         };
-        let server = &mut config.server;
-        server.client_addr = self.client.unwrap_or(server.client_addr);
-        server.admin_addr = self.admin.unwrap_or(server.admin_addr);
-        server.workers = self.workers.unwrap_or(server.workers);
-        match &file {
-            Some(file) => file.judge(&config)?,
-            None => config.validate().map_err(|faults| only_this_machine(&faults))?,
-        }
-        log(&config)?;
+        let config = match (config, &self.state) {
+            (Ok(config), _) => Ok(config),
+            // There may be a good one in the state directory, and a broken file must not keep it down.
+            (Err((faults, refusal)), Some(_)) => {
+                style::error(&*refusal);
+                Err(faults)
+            }
+            (Err((_, refusal)), None) => return Err(refusal),
+        };
+        let shown = config.as_ref().ok().cloned().unwrap_or_default();
+        log(&shown)?;
         let development = file.is_none();
-        let page = config.client.demo_page;
+        let page = shown.client.demo_page;
         let on_ready = Box::new(move |ready: &Ready| {
             // Nobody may be reading; the server serves all the same.
             let _ = style::print(&banner(ready, development, page));
         });
-        Ok(dunlin_server::serve(config, on_ready)?)
+        let source = match &self.config {
+            Some(path) => path.display().to_string(),
+            None => "development".to_owned(),
+        };
+        Ok(dunlin_server::serve(ServeWhat { config, source, state: self.state }, on_ready)?)
+    }
+
+    /// What the file says, and the flags in its place: valid, or why not, with the lines of the file.
+    fn of_file(&self, file: &File) -> Result<Config, (Faults, Refusal)> {
+        let config = file.config().map_err(|refusal| (file.faults(), refusal))?;
+        let config = self.with_flags(config);
+        match config.validate() {
+            Ok(()) => {
+                config.warnings().iter().for_each(style::warning);
+                Ok(config)
+            }
+            Err(faults) => {
+                let refusal = file.judge(&config).err();
+                Err((faults.clone(), refusal.unwrap_or_else(|| faults.to_string().into())))
+            }
+        }
+    }
+
+    fn of_development(&self) -> Result<Config, (Faults, Refusal)> {
+        let config = self.with_flags(Config::development());
+        match config.validate() {
+            Ok(()) => Ok(config),
+            Err(faults) => {
+                let refusal = only_this_machine(&faults).into();
+                Err((faults, refusal))
+            }
+        }
+    }
+
+    /// Flags count as part of the file: what runs is what a reader of the configuration is shown.
+    fn with_flags(&self, mut config: Config) -> Config {
+        let server = &mut config.server;
+        server.client_addr = self.client.unwrap_or(server.client_addr);
+        server.admin_addr = self.admin.unwrap_or(server.admin_addr);
+        server.workers = self.workers.unwrap_or(server.workers);
+        config
     }
 }
 
@@ -129,7 +175,7 @@ fn banner(ready: &Ready, development: bool, page: bool) -> String {
         ("", format!("{client}/connection/uni_sse"), "EventSource"),
         ("", format!("{client}/connection/poll?channel=news"), "long-poll"),
         ("API", format!("{client}/api/publish"), "and broadcast, history, presence, ..."),
-        ("admin", format!("{admin}/metrics"), "and /health, /info"),
+        ("admin", format!("{admin}/config"), "and /status/workers, /metrics, /health, /info"),
     ];
     if page {
         rows.insert(0, ("page", format!("{client}/"), "watch a channel, publish to it"));
@@ -138,6 +184,9 @@ fn banner(ready: &Ready, development: bool, page: bool) -> String {
     for (name, link, what) in rows {
         let link = paint(LINK, format_args!("{link:width$}"));
         let _ = writeln!(out, "  {name:<9}{link}  {}", paint(DIM, what));
+    }
+    for sentence in &ready.recovery {
+        let _ = writeln!(out, "  {:<9}{sentence}", "state");
     }
     if development {
         let _ = write!(
@@ -174,10 +223,12 @@ mod tests {
             client_addr: "127.0.0.1:41234".parse().unwrap(),
             admin_addr: "127.0.0.1:41235".parse().unwrap(),
             workers: 2,
+            recovery: vec!["revision 7".into()],
         };
         let loud = banner(&ready, true, true);
         assert!(loud.contains("DEVELOPMENT MODE.") && loud.contains("http://127.0.0.1:41234/"));
-        assert!(loud.contains("http://127.0.0.1:41235/metrics") && loud.contains("2 workers"));
+        assert!(loud.contains("http://127.0.0.1:41235/config") && loud.contains("2 workers"));
+        assert!(loud.contains("revision 7"));
         assert!(!banner(&ready, false, false).contains("DEVELOPMENT"));
     }
 }

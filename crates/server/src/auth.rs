@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
 
 use dunlin_config::Token;
 use jsonwebtoken::errors::ErrorKind;
@@ -19,10 +21,29 @@ const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Judges connection tokens by the keys of one config.
 #[derive(Clone, Debug)]
 pub struct Verifier {
-    /// The current key, then the one before it; empty when no key is set.
-    keys: Vec<DecodingKey>,
+    /// The current key, then the one before it; empty when neither is set.
+    keys: Vec<Key>,
+    /// Keys that tokens name by their `kid` header.
+    named: BTreeMap<Arc<str>, Key>,
     validation: Validation,
     leeway_ms: u64,
+}
+
+/// A key that tokens are signed with.
+#[derive(Clone, Debug)]
+struct Key {
+    /// Tells keys apart within this process.
+    fingerprint: u64,
+    decoding: DecodingKey,
+}
+
+impl Key {
+    fn new(secret: &dunlin_config::Secret) -> Key {
+        let secret = secret.reveal().as_bytes();
+        let mut hasher = DefaultHasher::new();
+        hasher.write(secret);
+        Key { fingerprint: hasher.finish(), decoding: DecodingKey::from_secret(secret) }
+    }
 }
 
 /// What a token says of the client that carries it.
@@ -30,6 +51,8 @@ pub struct Verifier {
 pub struct Identity {
     /// The user (`sub`); empty for an anonymous one.
     pub user: String,
+    /// The key the token is signed with, for [`Verifier::keeps`]; `None` without a token.
+    pub key: Option<u64>,
     /// When the connection expires unless the client refreshes it, in seconds since 1970; `None`:
     /// never. It is `expire_at` where the token has it (0: never), else `exp`.
     pub expire_at_s: Option<u64>,
@@ -104,8 +127,6 @@ impl Verifier {
     /// A verifier for the keys and rules of a config.
     pub fn new(config: &Token) -> Verifier {
         let secrets = [config.hmac_secret.as_ref(), config.hmac_secret_previous.as_ref()];
-        let key =
-            |secret: &dunlin_config::Secret| DecodingKey::from_secret(secret.reveal().as_bytes());
         let mut validation = Validation::new(Algorithm::HS256);
         validation.algorithms = vec![Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
         // Time is judged below, by the caller's clock.
@@ -124,7 +145,12 @@ impl Verifier {
         }
         validation.set_required_spec_claims(&required);
         Verifier {
-            keys: secrets.into_iter().flatten().map(key).collect(),
+            keys: secrets.into_iter().flatten().map(Key::new).collect(),
+            named: config
+                .keys
+                .iter_shared()
+                .map(|(kid, secret)| (Arc::clone(kid), Key::new(secret)))
+                .collect(),
             validation,
             leeway_ms: config.leeway_ms,
         }
@@ -139,21 +165,42 @@ impl Verifier {
             return Err(Error::Malformed(format!("longer than {TOKEN_BYTES_MAX} bytes")));
         }
         let mut outcome = Err(Error::NoKey);
-        for key in &self.keys {
-            let decoded = jsonwebtoken::decode::<Claims>(token, key, &self.validation);
-            outcome = decoded.map(|data| data.claims).map_err(|error| Error::of(error.kind()));
+        for key in self.candidates(token) {
+            let decoded = jsonwebtoken::decode::<Claims>(token, &key.decoding, &self.validation);
+            outcome = decoded
+                .map(|data| (data.claims, key.fingerprint))
+                .map_err(|error| Error::of(error.kind()));
             if outcome.as_ref().err() != Some(&Error::Signature) {
                 break;
             }
         }
-        let claims = outcome?;
+        let (claims, key) = outcome?;
         if claims.exp.is_some_and(|exp| exp.ms().saturating_add(self.leeway_ms) <= now_unix_ms) {
             return Err(Error::Expired);
         }
         if claims.nbf.is_some_and(|nbf| nbf.ms() > now_unix_ms.saturating_add(self.leeway_ms)) {
             return Err(Error::NotYetValid);
         }
-        claims.identity()
+        let mut identity = claims.identity()?;
+        identity.key = Some(key);
+        Ok(identity)
+    }
+
+    /// Whether the key of this number, from [`Identity::key`], still lets clients in.
+    pub fn keeps(&self, key: u64) -> bool {
+        self.keys.iter().chain(self.named.values()).any(|of| of.fingerprint == key)
+    }
+
+    /// The key a token names by its `kid`, or else those without a name.
+    fn candidates(&self, token: &str) -> &[Key] {
+        if self.named.is_empty() {
+            return &self.keys;
+        }
+        let kid = jsonwebtoken::decode_header(token).ok().and_then(|header| header.kid);
+        match kid.and_then(|kid| self.named.get(kid.as_str())) {
+            Some(key) => std::slice::from_ref(key),
+            None => &self.keys,
+        }
     }
 }
 
@@ -223,6 +270,7 @@ impl Claims {
         };
         Ok(Identity {
             user: self.sub,
+            key: None,
             expire_at_s: match self.expire_at {
                 Some(at) if at.0 < 1.0 => None,
                 Some(at) => Some(at.ms() / 1_000),
@@ -399,6 +447,30 @@ mod tests {
         }
         let long = "a".repeat(TOKEN_BYTES_MAX + 1);
         assert!(Verifier::new(&rules()).verify(&long, NOW_MS).is_err());
+    }
+
+    #[test]
+    fn a_token_that_names_its_key_is_judged_by_that_key_alone() {
+        let mut rules = rules();
+        rules.keys.insert("2026", Secret::new("the key of 2026"));
+        let signed_as = |kid: Option<&str>, key: &str| {
+            let header = Header { kid: kid.map(str::to_owned), ..Header::new(Algorithm::HS256) };
+            let key = EncodingKey::from_secret(key.as_bytes());
+            jsonwebtoken::encode(&header, &json!({"sub": "42"}), &key).expect("claims are JSON")
+        };
+        let before = Verifier::new(&rules);
+        let verify = |token: &str| before.verify(token, NOW_MS);
+        let named = verify(&signed_as(Some("2026"), "the key of 2026")).unwrap();
+        assert_eq!(verify(&signed_as(Some("2026"), KEY)).unwrap_err(), Error::Signature);
+        let unnamed = verify(&signed_as(Some("unknown"), KEY)).unwrap();
+        assert_ne!(named.key, unnamed.key);
+        assert!(before.keeps(named.key.unwrap()) && before.keeps(unnamed.key.unwrap()));
+
+        rules.keys.remove("2026");
+        rules.hmac_secret_previous = rules.hmac_secret.replace(Secret::new("a newer key"));
+        let after = Verifier::new(&rules);
+        assert!(!after.keeps(named.key.unwrap()), "revoked");
+        assert!(after.keeps(unnamed.key.unwrap()), "the one before the newest still holds");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The control thread: starts the workers, serves the admin port, and takes the process down in order.
+//! The control thread: starts the workers and the admin thread, and takes the process down in order.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -9,14 +9,17 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
+use crate::Ready;
+use crate::admin::{AdminThread, Parts};
 use crate::error::ServeError;
 use crate::node::{Node, State};
 use crate::parcel::Parcel;
 use crate::worker::thread::Workers;
-use crate::{Ready, admin};
 
 /// How often the control thread looks whether the last client has left.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
+/// How often the control thread looks whether the admin thread has ended.
+const ADMIN_WATCH: Duration = Duration::from_millis(200);
 /// How long workers may take to leave their loops after the drain is over.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -27,44 +30,66 @@ pub(crate) struct Control {
     pub(crate) workers: Workers,
     /// The control thread's own handles of the workers' listeners.
     pub(crate) listeners: Vec<TcpListener>,
-    pub(crate) admin: TcpListener,
+    pub(crate) admin: Parts,
     pub(crate) client_addr: SocketAddr,
     pub(crate) admin_addr: SocketAddr,
+    pub(crate) recovery: Vec<String>,
 }
 
 impl Control {
     /// Runs until SIGTERM or SIGINT has been carried out.
-    pub(crate) fn run(mut self, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
+    pub(crate) fn run(self, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(ServeError::Control)?;
+        let Control { node, endpoint, workers, listeners, admin, .. } = self;
+        let mut running = Running { node, endpoint, workers, listeners };
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Control)?;
             let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Control)?;
-            self.workers.wait_until_ready()?;
-            self.node.set_state(State::Serving);
-            let admin = self.admin.try_clone().map_err(ServeError::Control)?;
-            let serving = tokio::spawn(admin::serve(Arc::clone(&self.node), admin));
+            running.workers.wait_until_ready()?;
+            running.node.set_state(State::Serving);
+            let admin = AdminThread::start(admin).map_err(ServeError::Control)?;
             on_ready(&Ready {
                 client_addr: self.client_addr,
                 admin_addr: self.admin_addr,
-                workers: self.node.counters.len(),
+                workers: running.node.workers(),
+                recovery: self.recovery,
             });
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
-                error = self.workers.failed() => return Err(error),
+                error = running.workers.failed() => return Err(error),
+                () = ended(&admin) => return Err(ServeError::AdminLost),
             }
-            self.drain(&mut terminate, &mut interrupt).await;
-            serving.abort();
+            running.drain(&mut terminate, &mut interrupt).await;
+            admin.stop(STOP_TIMEOUT);
             Ok(())
         })?;
-        self.tell(|| Parcel::Stop);
-        self.workers.join(STOP_TIMEOUT);
+        running.tell(|| Parcel::Stop);
+        running.workers.join(STOP_TIMEOUT);
         Ok(())
     }
+}
 
+/// Returns when the admin thread has ended, which it does not do by itself: it panicked, and nobody could change
+/// or look at anything any more.
+async fn ended(admin: &AdminThread) {
+    while !admin.has_ended() {
+        tokio::time::sleep(ADMIN_WATCH).await;
+    }
+}
+
+/// What the control thread has while clients are served.
+struct Running {
+    node: Arc<Node>,
+    endpoint: dunlin_bus::Endpoint<Parcel>,
+    workers: Workers,
+    listeners: Vec<TcpListener>,
+}
+
+impl Running {
     /// Stops accepting, has the clients told to reconnect, and waits for them within the configured bound. A
     /// second signal ends the wait.
     async fn drain(

@@ -17,6 +17,19 @@ pub enum ServeError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A listener of `listeners` could not be had.
+    Reserve(Box<dunlin_config::Fault>),
+    /// The state directory could not be opened.
+    State {
+        /// The directory.
+        path: std::path::PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No configuration could be recovered.
+    Recover(String),
+    /// The admin thread panicked.
+    AdminLost,
     /// The mesh between the workers could not be made.
     Bus(io::Error),
     /// A worker thread could not start.
@@ -56,6 +69,17 @@ impl fmt::Display for ServeError {
                     "cannot listen on {address}: {source}; set {key} to an address of this machine"
                 )
             }
+            ServeError::Reserve(fault) => write!(f, "{fault}"),
+            ServeError::State { path, source } => write!(
+                f,
+                "cannot keep state in {}: {source}; name a directory that this user may write to \
+                 and no other Dunlin uses (--state DIR)",
+                path.display()
+            ),
+            ServeError::Recover(why) => write!(f, "{why}"),
+            ServeError::AdminLost => {
+                f.write_str("the admin thread panicked; the log has the reason, please report it")
+            }
             ServeError::Bus(source) => write!(
                 f,
                 "cannot open the bus between workers: {source}; lower server.workers or raise the \
@@ -82,9 +106,13 @@ impl std::error::Error for ServeError {
             ServeError::Listen { source, .. }
             | ServeError::Bus(source)
             | ServeError::Worker { source, .. }
+            | ServeError::State { source, .. }
             | ServeError::Control(source) => Some(source),
             ServeError::Random(source) => Some(source),
-            ServeError::WorkerLost { .. } => None,
+            ServeError::WorkerLost { .. }
+            | ServeError::Reserve(_)
+            | ServeError::Recover(_)
+            | ServeError::AdminLost => None,
         }
     }
 }

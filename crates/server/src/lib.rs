@@ -3,8 +3,8 @@
 //! The way of a publication down: `worker` takes `POST /api/publish` from `net`, [`api`] reads it, the
 //! worker's hub sends it over the bus to the channel's home worker, which numbers it and sends one `Arc` to
 //! each worker with subscribers; their hubs put it into outboxes, and `worker` writes these to the sockets
-//! at the end of the turn. The way up is the same in reverse. `control` is the thread beside them: admin
-//! port, signals, shutdown.
+//! at the end of the turn. The way up is the same in reverse. `control` is the thread beside them: signals,
+//! shutdown, workers that begin anew. `admin` is another: the admin port, and the settings all run by.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,8 @@ mod node;
 mod origin;
 mod page;
 mod parcel;
+mod pulse;
+mod reservations;
 mod session_token;
 mod settings;
 #[cfg(test)]
@@ -26,23 +28,38 @@ mod tests;
 mod worker;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use dunlin_bus::{MeshConfig, mesh};
-use dunlin_config::Config;
+use dunlin_config::store::{Directory, Disk, Source, Start, Store};
+use dunlin_config::{Config, Faults};
 
+use crate::admin::Parts;
 use crate::control::{Control, listen};
 use crate::node::Node;
+use crate::reservations::Reservations;
 use crate::settings::Settings;
 use crate::worker::thread::{Placement, Workers};
 
 pub use crate::error::ServeError;
 
-/// Most workers of one process: a bus endpoint is left for the control thread.
-pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - 1;
+/// Most workers of one process: a bus endpoint is left for the control thread, one for the admin thread.
+pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - 2;
+
+/// What to serve.
+pub struct Serve {
+    /// The configuration of the file, flags of the command line included. What is wrong with it is no matter if
+    /// there is a good one in `state`.
+    pub config: Result<Config, Faults>,
+    /// What to call where it comes from: the file's name, or `development`.
+    pub source: String,
+    /// Where revisions are kept, so that they outlive the process; `None` keeps them in memory.
+    pub state: Option<PathBuf>,
+}
 
 /// What a started server tells whoever started it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Ready {
     /// The bound address of the client port; differs from the configured one when its port was 0.
     pub client_addr: SocketAddr,
@@ -50,16 +67,21 @@ pub struct Ready {
     pub admin_addr: SocketAddr,
     /// Threads that serve connections.
     pub workers: usize,
+    /// What runs, where it was found, and what was wrong with it: sentences for a person.
+    pub recovery: Vec<String>,
 }
 
 /// Serves until SIGTERM or SIGINT, then drains and returns.
 ///
-/// `config` has to be valid ([`Config::validate`]). `on_ready` is called once, when connections are accepted.
+/// `on_ready` is called once, when connections are accepted.
 ///
 /// # Errors
 /// What kept the server from starting, or a worker that could not be kept alive.
-pub fn serve(config: Config, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
+pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
     raise_descriptor_limit();
+    let (store, recovery) = recover(what)?;
+    let snapshot = Arc::clone(store.head());
+    let config = &snapshot.config;
     let server = config.server.clone();
     let workers = worker_count(server.workers);
     let backlog = i32::try_from(server.backlog).unwrap_or(i32::MAX);
@@ -77,28 +99,78 @@ pub fn serve(config: Config, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Se
         })?;
     let client_addr = listeners[0].local_addr().map_err(ServeError::Control)?;
     let admin_addr = admin.local_addr().map_err(ServeError::Control)?;
+    let mut reservations = Reservations::default();
+    reservations
+        .reserve(&Config::default(), config)
+        .map_err(|fault| ServeError::Reserve(Box::new(fault)))?;
 
     let ring = MeshConfig { ring_slots: config.limits.bus_slots as usize, ..MeshConfig::default() };
-    let mut endpoints = mesh(workers + 1, &ring).map_err(ServeError::Bus)?;
-    let endpoint = endpoints.pop().expect("a mesh of at least two endpoints");
+    let mut endpoints = mesh(workers + 2, &ring).map_err(ServeError::Bus)?;
+    let admin_endpoint = endpoints.pop().expect("a mesh of at least three endpoints");
+    let endpoint = endpoints.pop().expect("a mesh of at least three endpoints");
 
     let mut secret = [0; 32];
     getrandom::fill(&mut secret).map_err(ServeError::Random)?;
     let (hash_secret, uid) = secret.split_at(16);
     let node = Arc::new(Node::new(
-        Settings::new(config),
+        Settings::new(snapshot),
         workers,
         hash_secret.try_into().expect("16 of 32 bytes"),
         uuid(uid.try_into().expect("16 of 32 bytes")),
     ));
+    // The node is new, and nobody else sets this.
+    let _ = node.monitor.set(endpoint.monitor());
     let placement = Placement {
         own_descriptor_tables: server.own_descriptor_tables,
         pinned: server.pin_workers,
     };
     let handles = listeners.iter().map(std::net::TcpListener::try_clone).collect::<Result<_, _>>();
-    let workers =
-        Workers::start(&node, endpoints, handles.map_err(ServeError::Control)?, placement)?;
-    Control { node, endpoint, workers, listeners, admin, client_addr, admin_addr }.run(on_ready)
+    let doorbells = [endpoint.doorbell(), admin_endpoint.doorbell()];
+    let handles = handles.map_err(ServeError::Control)?;
+    let workers = Workers::start(&node, endpoints, &doorbells, handles, placement)?;
+    let admin = Parts {
+        node: Arc::clone(&node),
+        endpoint: admin_endpoint,
+        store,
+        reservations,
+        listener: admin,
+    };
+    Control { node, endpoint, workers, listeners, admin, client_addr, admin_addr, recovery }
+        .run(on_ready)
+}
+
+/// Opens the store: the newest valid of its log, its snapshot and the file.
+fn recover(what: Serve) -> Result<(Store, Vec<String>), ServeError> {
+    let Serve { config, source, state } = what;
+    let disk = match &state {
+        Some(path) => {
+            let directory = Directory::open(path)
+                .map_err(|source| ServeError::State { path: path.clone(), source })?;
+            Some(Box::new(directory) as Box<dyn Disk>)
+        }
+        None => None,
+    };
+    let start = Start { config, name: source };
+    let unix_ms = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64);
+    let (store, recovery) = Store::open(disk, start, unix_ms)
+        .map_err(|error| ServeError::Recover(error.to_string()))?;
+    let mut told = Vec::new();
+    if let Some(path) = &state {
+        let from = match recovery.from {
+            Source::Log => "its log",
+            Source::Snapshot => "its snapshot",
+            Source::File => "what it was started with",
+        };
+        let (revision, path) = (recovery.revision, path.display());
+        told.push(format!("configuration revision {revision} in {path}, from {from}"));
+    }
+    for finding in &recovery.findings {
+        tracing::warn!("{finding}");
+        told.push(finding.to_string());
+    }
+    Ok((store, told))
 }
 
 /// `server.workers`, where 0 means one a core.

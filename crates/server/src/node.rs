@@ -1,13 +1,16 @@
 //! What all threads of one process share.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use dunlin_bus::{Adoption, Monitor};
 use serde_json::{Value, json};
 
 use crate::admission::Admissions;
 use crate::metrics::{Counters, Metric};
+use crate::pulse::Pulse;
 use crate::settings::Settings;
 
 /// Where the process stands in its life.
@@ -35,16 +38,29 @@ impl State {
 
 /// The shared part of one Dunlin process: settings, counters, connection counts, life cycle.
 pub(crate) struct Node {
-    /// The snapshot every worker runs, or loads before it does anything else.
+    /// The snapshot every worker runs, or loads before it does anything else. Stored by
+    /// [`Node::publish`] alone.
     pub(crate) settings: ArcSwap<Settings>,
+    /// The snapshot that one worker runs in its place, while it is tried out.
+    canary: ArcSwapOption<Canary>,
+    /// Counts publications of the two above.
+    generation: AtomicU64,
+    /// Which generation each worker runs, and who sleeps.
+    pub(crate) adoption: Adoption,
+    /// Why a worker runs another snapshot than the newest.
+    refusals: Vec<Mutex<Option<Refusal>>>,
+    /// One a worker.
+    pub(crate) pulses: Vec<Pulse>,
+    /// Sessions by the key that let them in, of each worker.
+    keys: Vec<Mutex<Vec<(u64, u64)>>>,
+    /// The counters of the bus, once there is one.
+    pub(crate) monitor: OnceLock<Monitor>,
     /// One set a worker.
     pub(crate) counters: Vec<Counters>,
     /// Connections of the whole process.
     pub(crate) admissions: Admissions,
     /// Secret of this process: makes session secrets and hash seeds unguessable.
     pub(crate) secret: [u8; 16],
-    /// Shown to people and to clients; unique a process start.
-    pub(crate) name: String,
     /// This process start as a random UUID: the `uid` of the server API's `info`.
     pub(crate) uid: String,
     started: Instant,
@@ -53,20 +69,95 @@ pub(crate) struct Node {
     drained: Vec<AtomicBool>,
 }
 
+/// A snapshot on trial.
+struct Canary {
+    worker: usize,
+    settings: Arc<Settings>,
+}
+
+/// A generation a worker could not switch to.
+struct Refusal {
+    generation: u64,
+    reason: String,
+}
+
 impl Node {
     pub(crate) fn new(settings: Settings, workers: usize, secret: [u8; 16], uid: String) -> Self {
+        let started = Instant::now();
         Self {
-            name: settings.node_name(),
             settings: ArcSwap::from_pointee(settings),
+            canary: ArcSwapOption::empty(),
+            generation: AtomicU64::new(1),
+            adoption: Adoption::new(workers),
+            refusals: (0..workers).map(|_| Mutex::new(None)).collect(),
+            pulses: (0..workers).map(|_| Pulse::new(started)).collect(),
+            keys: (0..workers).map(|_| Mutex::new(Vec::new())).collect(),
+            monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
             admissions: Admissions::default(),
             secret,
             uid,
-            started: Instant::now(),
+            started,
             state: AtomicU8::new(State::Starting as u8),
             ready: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             drained: (0..workers).map(|_| AtomicBool::new(false)).collect(),
         }
+    }
+
+    /// How many workers there are.
+    pub(crate) fn workers(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// The admin thread's seat on the bus, behind the workers' and the control thread's.
+    pub(crate) fn admin_endpoint(&self) -> usize {
+        self.workers() + 1
+    }
+
+    /// Makes a snapshot the one every worker runs, and ends a trial. Workers that are awake switch at the
+    /// end of their turn, sleeping ones before anything else; [`Adoption`] says who has. Gives the
+    /// generation. For the admin thread alone.
+    pub(crate) fn publish(&self, settings: Arc<Settings>) -> u64 {
+        self.settings.store(settings);
+        self.canary.store(None);
+        self.next_generation()
+    }
+
+    /// Has one worker run another snapshot than the others. For the admin thread alone.
+    pub(crate) fn publish_to(&self, worker: usize, settings: Arc<Settings>) -> u64 {
+        self.canary.store(Some(Arc::new(Canary { worker, settings })));
+        self.next_generation()
+    }
+
+    fn next_generation(&self) -> u64 {
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        self.adoption.published();
+        generation
+    }
+
+    /// The newest publication. A snapshot loaded after this is at least as new.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// What a worker is to run.
+    pub(crate) fn newest_for(&self, worker: usize) -> Arc<Settings> {
+        match &*self.canary.load() {
+            Some(canary) if canary.worker == worker => Arc::clone(&canary.settings),
+            _ => self.settings.load_full(),
+        }
+    }
+
+    /// Said by a worker that cannot switch, before it says that it has seen the generation.
+    pub(crate) fn refuse(&self, worker: usize, generation: u64, reason: String) {
+        let mut refusal = self.refusals[worker].lock().unwrap_or_else(PoisonError::into_inner);
+        *refusal = Some(Refusal { generation, reason });
+    }
+
+    /// Why a worker did not switch to this generation, if it did not.
+    pub(crate) fn refusal(&self, worker: usize, generation: u64) -> Option<String> {
+        let refusal = self.refusals[worker].lock().unwrap_or_else(PoisonError::into_inner);
+        refusal.as_ref().filter(|of| of.generation == generation).map(|of| of.reason.clone())
     }
 
     pub(crate) fn state(&self) -> State {
@@ -106,6 +197,21 @@ impl Node {
         self.started.elapsed().as_secs()
     }
 
+    /// Told by a worker once a second: how many of its sessions each key has let in.
+    pub(crate) fn tell_keys(&self, worker: usize, keys: Vec<(u64, u64)>) {
+        *self.keys[worker].lock().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
+    /// Sessions, as of a second ago, that were let in by a key `keeps` does not keep.
+    pub(crate) fn sessions_without(&self, keeps: impl Fn(u64) -> bool) -> u64 {
+        self.keys
+            .iter()
+            .flat_map(|keys| keys.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            .filter(|(key, _)| !keeps(*key))
+            .map(|(_, sessions)| sessions)
+            .sum()
+    }
+
     /// Sum of one metric over all workers.
     pub(crate) fn total(&self, metric: Metric) -> u64 {
         self.counters.iter().map(|counters| counters.get(metric)).sum()
@@ -131,7 +237,8 @@ impl Node {
             })
             .collect();
         json!({
-            "name": self.name,
+            "name": settings.node_name(),
+            "revision": settings.revision,
             "uid": self.uid,
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),

@@ -13,10 +13,19 @@ pub(crate) enum Parcel {
         /// The commands, newline-delimited.
         frame: Box<[u8]>,
     },
+    /// Wake up: there is a snapshot that wants something done now. The switch itself comes with every wake.
+    Adopt,
+    /// To the admin thread: the generation it waits for has been taken up, or refused.
+    Adopted,
+    /// To the next worker, once a second: how far off is it?
+    Probe(std::time::Instant),
     /// Stop accepting, ask clients to reconnect, spread over the configured time.
     Drain,
     /// Leave the event loop.
     Stop,
+    /// Stay in this turn for so long, to see who waits.
+    #[cfg(test)]
+    Stall(std::time::Duration),
     /// Panic, to see what is left standing.
     #[cfg(test)]
     Panic,

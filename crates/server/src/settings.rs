@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use dunlin_config::{Config, Overflow};
+use dunlin_config::{Config, Map, Overflow, Snapshot};
 use dunlin_hub::ChannelOptions;
-use hashbrown::HashMap;
 
 use crate::auth::Verifier;
 
 /// A namespace as the data plane needs it.
+#[derive(Clone, PartialEq)]
 pub(crate) struct Namespace {
     /// Who may do what.
     pub(crate) rules: dunlin_config::ChannelOptions,
@@ -17,51 +17,131 @@ pub(crate) struct Namespace {
 }
 
 /// One revision of everything that can be set.
+///
+/// Derived from the revision before it where that is at hand: what did not change is shared, so that one
+/// namespace changed among ten thousand costs one namespace.
 pub(crate) struct Settings {
+    pub(crate) revision: u64,
     pub(crate) config: Config,
     /// Judges connection tokens.
-    pub(crate) verifier: Verifier,
-    without_namespace: Namespace,
-    namespaces: HashMap<Box<str>, Namespace>,
+    pub(crate) verifier: Arc<Verifier>,
+    snapshot: Arc<Snapshot>,
+    node_name: Arc<str>,
+    without_namespace: Arc<Namespace>,
+    namespaces: Map<Namespace>,
 }
 
 impl Settings {
     /// Derives what workers need from a validated configuration.
-    pub(crate) fn new(config: Config) -> Self {
-        let namespace = |name: &str, rules: &dunlin_config::ChannelOptions| Namespace {
-            rules: rules.clone(),
-            options: Arc::new(channel_options(name, rules, &config)),
-        };
+    pub(crate) fn new(snapshot: Arc<Snapshot>) -> Self {
+        let config = snapshot.config.clone();
         Self {
-            verifier: Verifier::new(&config.client.token),
-            without_namespace: namespace("", &config.channel.without_namespace),
-            namespaces: config
-                .channel
-                .namespaces
-                .iter()
-                .map(|(name, rules)| (name.into(), namespace(name, rules)))
-                .collect(),
+            revision: snapshot.revision,
+            node_name: node_name(&config),
+            verifier: Arc::new(Verifier::new(&config.client.token)),
+            without_namespace: Arc::new(namespace("", &config.channel.without_namespace, &config)),
+            namespaces: all_namespaces(&config),
+            snapshot,
             config,
         }
     }
 
-    /// The namespace of a channel, by the part of its name before the first `:`; `None` when it does not exist.
-    pub(crate) fn namespace(&self, channel: &str) -> Option<&Namespace> {
-        match channel.split_once(':') {
-            Some((name, _)) => self.namespaces.get(name),
-            None => Some(&self.without_namespace),
+    /// The same for another revision, by what differs from this one.
+    pub(crate) fn next(&self, snapshot: Arc<Snapshot>) -> Self {
+        let config = snapshot.config.clone();
+        let (old, new) = (&self.config, &config);
+        let verifier = if old.client.token == new.client.token {
+            Arc::clone(&self.verifier)
+        } else {
+            Arc::new(Verifier::new(&new.client.token))
+        };
+        // Two limits are part of what the hub is told about every channel.
+        let limits = |config: &Config| {
+            (config.limits.publication_bytes_max, config.limits.recovery_messages_max)
+        };
+        let namespaces = if limits(old) == limits(new) {
+            let mut namespaces = self.namespaces.clone();
+            for (name, _, after) in new.channel.namespaces.changes_from(&old.channel.namespaces) {
+                match after {
+                    Some(rules) => {
+                        namespaces.insert(Arc::clone(name), namespace(name, rules, new));
+                    }
+                    None => {
+                        namespaces.remove(name);
+                    }
+                }
+            }
+            namespaces
+        } else {
+            all_namespaces(new)
+        };
+        let without_namespace = if limits(old) == limits(new)
+            && old.channel.without_namespace == new.channel.without_namespace
+        {
+            Arc::clone(&self.without_namespace)
+        } else {
+            Arc::new(namespace("", &new.channel.without_namespace, new))
+        };
+        let node_name =
+            if old.server == new.server { Arc::clone(&self.node_name) } else { node_name(new) };
+        Self {
+            revision: snapshot.revision,
+            node_name,
+            verifier,
+            without_namespace,
+            namespaces,
+            snapshot,
+            config,
         }
     }
 
-    /// `server.name`, or the client address.
-    pub(crate) fn node_name(&self) -> String {
-        let server = &self.config.server;
-        if !server.name.is_empty() {
-            return server.name.clone();
-        }
-        let uname = rustix::system::uname();
-        format!("{}:{}", uname.nodename().to_string_lossy(), server.client_addr.port())
+    /// Whether a change from this snapshot to a newer one is more than a worker's next waking can wait for: a
+    /// listener opens or closes, sessions of a revoked key end.
+    pub(crate) fn wants_work(&self, newer: &Settings) -> bool {
+        self.config.client.token != newer.config.client.token
+            || newer.config.listeners.changes_from(&self.config.listeners).next().is_some()
     }
+
+    /// The name of the API key a caller shows; `None` when it is nobody's.
+    pub(crate) fn api_key(&self, shown: &str) -> Option<&str> {
+        self.snapshot.api_key(shown).map(|name| &**name)
+    }
+
+    /// The namespace of a channel, by the part of its name before the first `:`; `None` when it does not
+    /// exist, or does not admit the rest of the name.
+    pub(crate) fn namespace(&self, channel: &str) -> Option<&Namespace> {
+        let namespace = match channel.split_once(':') {
+            Some((name, _)) => self.namespaces.get(name)?,
+            None => &*self.without_namespace,
+        };
+        namespace.rules.admits(channel).then_some(namespace)
+    }
+
+    /// `server.name`, or host name and port.
+    pub(crate) fn node_name(&self) -> &str {
+        &self.node_name
+    }
+}
+
+fn node_name(config: &Config) -> Arc<str> {
+    let server = &config.server;
+    if !server.name.is_empty() {
+        return server.name.as_str().into();
+    }
+    let uname = rustix::system::uname();
+    format!("{}:{}", uname.nodename().to_string_lossy(), server.client_addr.port()).into()
+}
+
+fn all_namespaces(config: &Config) -> Map<Namespace> {
+    let mut namespaces = Map::default();
+    for (name, rules) in config.channel.namespaces.iter_shared() {
+        namespaces.insert(Arc::clone(name), namespace(name, rules, config));
+    }
+    namespaces
+}
+
+fn namespace(name: &str, rules: &dunlin_config::ChannelOptions, config: &Config) -> Namespace {
+    Namespace { rules: rules.clone(), options: Arc::new(channel_options(name, rules, config)) }
 }
 
 fn channel_options(

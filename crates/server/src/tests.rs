@@ -35,9 +35,10 @@ impl Cluster {
         let address = listeners[0].local_addr().unwrap();
         let mut endpoints = mesh(workers + 1, &MeshConfig::default()).unwrap();
         let control = endpoints.pop().unwrap();
-        let node = Arc::new(Node::new(Settings::new(config), workers, [7; 16], String::new()));
+        let snapshot = Arc::new(dunlin_config::Snapshot::new(1, config).unwrap());
+        let node = Arc::new(Node::new(Settings::new(snapshot), workers, [7; 16], String::new()));
         let placement = Placement { own_descriptor_tables: true, pinned: false };
-        let mut workers = Workers::start(&node, endpoints, listeners, placement).unwrap();
+        let mut workers = Workers::start(&node, endpoints, &[], listeners, placement).unwrap();
         workers.wait_until_ready().unwrap();
         node.set_state(State::Serving);
         Self { node, control, workers, address }

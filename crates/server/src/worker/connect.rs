@@ -14,6 +14,7 @@ use super::Worker;
 use super::command::subscribe;
 use super::link::{Link, Role};
 use super::pending::Pending;
+use super::terms::Terms;
 use crate::auth::{self, Identity};
 use crate::session_token;
 
@@ -66,6 +67,9 @@ impl Worker<'_> {
             Err(Refusal::Disconnect(disconnect)) => return self.disconnect(cx, conn, &disconnect),
         };
         let now = self.now(cx);
+        let Some(terms) = self.terms.hold(self.terms_for(identity.key)) else {
+            return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
+        };
         let limits = &self.settings.config.limits;
         let opened = self.hub.open_session(
             now,
@@ -82,11 +86,12 @@ impl Worker<'_> {
         let session = match opened {
             Ok(session) => session,
             Err(_) => {
+                self.terms.release(terms);
                 return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
             }
         };
         if let Some(link) = cx.data(conn) {
-            link.set_session(Some(session));
+            link.set_session(Some(session), terms);
             link.conversation.connected();
         }
         if let Some(expire_at_s) = identity.expire_at_s {
@@ -122,6 +127,31 @@ impl Worker<'_> {
         }
         self.connect_answered(cx, session);
         self.drain_events(cx);
+    }
+
+    /// What a session that begins now is promised.
+    fn terms_for(&self, key: Option<u64>) -> Terms {
+        let client = &self.settings.config.client;
+        Terms {
+            ping_interval_ms: client.ping_interval_ms,
+            pong_timeout_ms: client.pong_timeout_ms,
+            key,
+        }
+    }
+
+    /// The session's token is from now on one that this key has signed.
+    fn rekey(&mut self, cx: &mut Context<Link>, conn: ConnId, key: Option<u64>) {
+        let Some(&mut link) = cx.data(conn) else { return };
+        let Some(terms) = self.terms.get(link.terms()) else { return };
+        if terms.key == key {
+            return;
+        }
+        if let Some(place) = self.terms.hold(Terms { key, ..terms }) {
+            self.terms.release(link.terms());
+            if let Some(link) = cx.data(conn) {
+                link.set_session(link.session(), place);
+            }
+        }
     }
 
     /// Whose connection this is, by its token.
@@ -241,17 +271,17 @@ impl Worker<'_> {
         } else {
             String::new()
         };
-        let client = &self.settings.config.client;
+        let ping_interval_ms = self.terms_of(cx, session).ping_interval_ms;
         let result = ConnectResult {
             client: Some(session),
             version: VERSION,
             ttl_s: self.ttl_s(session),
             data: None,
             subs: &subs,
-            ping_s: (client.ping_interval_ms / 1000) as u32,
+            ping_s: (ping_interval_ms / 1000) as u32,
             pong: encoding.is_bidirectional(),
             session: &emulation,
-            node: if encoding.is_emulated() { &self.node.name } else { "" },
+            node: if encoding.is_emulated() { self.settings.node_name() } else { "" },
         };
         let encoder = &mut self.encoder;
         self.hub.release(session, |out| {
@@ -280,6 +310,7 @@ impl Worker<'_> {
                     Some(expire_at_s) => self.expiries.insert(session, expire_at_s),
                     None => self.expiries.remove(&session),
                 };
+                self.rekey(cx, conn, identity.key);
                 let result =
                     RefreshResult { client: session, version: VERSION, ttl_s: self.ttl_s(session) };
                 self.reply(session, id, &Reply::Refresh(&result));

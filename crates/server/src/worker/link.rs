@@ -7,7 +7,8 @@ use dunlin_protocol::centrifuge::Conversation;
 /// Plain data of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
-    /// The session's number; not an `Option` of it, which would take eight bytes more.
+    /// The session's number in the lower 53 bits, its terms in the eleven above. Not an `Option` of it,
+    /// which would take eight bytes more: without a session, all bits are set.
     session: u64,
     /// Where the peer's address is in the worker's table.
     pub(crate) address: u32,
@@ -31,6 +32,9 @@ pub(crate) enum Role {
 }
 
 const NO_SESSION: u64 = u64::MAX;
+const TERMS_SHIFT: u32 = 53;
+/// Of sessions that were promised nothing: a long-poll's lasts for one request.
+pub(super) const NO_TERMS: u16 = (1 << 11) - 2;
 
 // A million of these.
 const _: () = assert!(size_of::<Link>() == 16);
@@ -50,10 +54,38 @@ impl Default for Link {
 impl Link {
     /// The session, once there is one. For a poll its hub session, while one waits.
     pub(crate) fn session(&self) -> Option<SessionId> {
-        SessionId::from_u64(self.session)
+        if self.session == NO_SESSION {
+            return None;
+        }
+        SessionId::from_u64(self.session & ((1 << TERMS_SHIFT) - 1))
     }
 
-    pub(crate) fn set_session(&mut self, session: Option<SessionId>) {
-        self.session = session.map_or(NO_SESSION, SessionId::to_u64);
+    /// Begins a session under these terms, or ends it.
+    pub(super) fn set_session(&mut self, session: Option<SessionId>, terms: u16) {
+        self.session = session
+            .map_or(NO_SESSION, |session| session.to_u64() | u64::from(terms) << TERMS_SHIFT);
+    }
+
+    /// Where the session's terms are in the worker's table.
+    pub(super) fn terms(&self) -> u16 {
+        if self.session == NO_SESSION { NO_TERMS } else { (self.session >> TERMS_SHIFT) as u16 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_and_its_terms_share_a_number() {
+        let mut link = Link::default();
+        assert_eq!((link.session(), link.terms()), (None, NO_TERMS));
+        let largest = SessionId::pack(u16::MAX, u8::MAX, u8::MAX, u32::MAX, u8::MAX);
+        for (session, terms) in [(largest, NO_TERMS), (SessionId::pack(0, 0, 0, 0, 0), 0)] {
+            link.set_session(Some(session), terms);
+            assert_eq!((link.session(), link.terms()), (Some(session), terms));
+        }
+        link.set_session(None, NO_TERMS);
+        assert_eq!(link.session(), None);
     }
 }

@@ -6,9 +6,10 @@
 //! [`routes`] and [`stream`] open transports, [`connect`] says whose they are, [`command`] carries out what
 //! clients say as far as [`permission`] allows it, [`poll`] and [`api`] the
 //! requests that are answered once, [`completion`] takes in what the hub answers, [`flush`] writes,
-//! [`heartbeat`] notices who is gone, [`drain`] says goodbye.
+//! [`heartbeat`] notices who is gone, [`adopt`] switches to changed settings, [`drain`] says goodbye.
 
 mod addresses;
+mod adopt;
 mod api;
 mod command;
 mod completion;
@@ -23,12 +24,13 @@ mod poll;
 mod reply;
 mod routes;
 mod stream;
+mod terms;
 pub(crate) mod thread;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dunlin_bus::{Endpoint, Requests};
 use dunlin_hub::{Hub, HubConfig, Now, SessionId};
@@ -40,12 +42,14 @@ use dunlin_protocol::{Encoding, FrameEncoder};
 use hashbrown::HashMap;
 
 use self::addresses::Addresses;
+use self::adopt::Extra;
 use self::api::Call;
 use self::connect::Connecting;
 use self::drain::Drain;
 use self::link::{Link, Role};
 use self::pending::Pending;
 use self::poll::Poll;
+use self::terms::TermsTable;
 use crate::admission::{Admission, TokenBucket};
 use crate::metrics::Metric;
 use crate::node::{Node, State};
@@ -75,6 +79,8 @@ pub(crate) struct Worker<'w> {
     node: Arc<Node>,
     /// The snapshot this worker runs.
     settings: Arc<Settings>,
+    /// The publication it was part of.
+    generation: u64,
     endpoint: &'w mut Endpoint<Parcel>,
     hub: Hub,
     /// Spells replies; the hub has its own for pushes.
@@ -92,6 +98,8 @@ pub(crate) struct Worker<'w> {
     addresses: Addresses,
     accepts: TokenBucket,
     listener: Option<ListenerId>,
+    extras: Vec<Extra>,
+    terms: TermsTable,
     drain: Option<Drain>,
     /// Unix time at which the loop's clock was 0, in milliseconds; followed once a second.
     unix_origin_ms: u64,
@@ -111,12 +119,13 @@ impl<'w> Worker<'w> {
         endpoint: &'w mut Endpoint<Parcel>,
         listener: TcpListener,
     ) -> io::Result<()> {
-        let settings = node.settings.load_full();
+        node.adoption.woke(index, 0);
+        node.pulses[index].wakes();
+        let generation = node.generation();
+        let settings = node.newest_for(index);
         let limits = &settings.config.limits;
-        let mut event_loop = EventLoop::new(LoopConfig {
-            connections_max: limits.connections_max as usize,
-            ..LoopConfig::default()
-        })?;
+        // The bound on connections is `limits.connections_max`, which may change: see `admit`.
+        let mut event_loop = EventLoop::new(LoopConfig::default())?;
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
         let mut worker = Self {
@@ -135,7 +144,10 @@ impl<'w> Worker<'w> {
             addresses: Addresses::default(),
             accepts: TokenBucket::new(0, share(limits.accepts_per_s_max, node.counters.len())),
             listener: None,
+            extras: Vec::new(),
+            terms: TermsTable::default(),
             drain: None,
+            generation,
             unix_origin_ms: unix_now_ms(),
             now_ms: 0,
             pacing_timer_ms: None,
@@ -151,6 +163,12 @@ impl<'w> Worker<'w> {
             node.worker_drained(index);
         } else {
             worker.listener = Some(cx.adopt_listener(listener, &listen_config(&settings))?);
+            worker.open_extras(cx);
+        }
+        node.pulses[index].runs(settings.revision);
+        if node.adoption.adopted(index, generation) {
+            // The admin thread has asked the life before this one.
+            let _ = worker.endpoint.send(node.admin_endpoint(), Parcel::Adopted);
         }
         node.worker_ready(index);
         event_loop.run(&mut worker)
@@ -199,6 +217,14 @@ impl<'w> Worker<'w> {
                 self.drain_events(cx);
             }
             Parcel::Emulation { session, frame } => self.emulate(cx, session, &frame),
+            Parcel::Probe(sent) => {
+                self.node.pulses[self.index].hops.record(sent.elapsed().as_nanos() as u64);
+            }
+            // It has woken this worker, and the switch came with that.
+            Parcel::Adopt => self.tell_adopted(),
+            Parcel::Adopted => {}
+            #[cfg(test)]
+            Parcel::Stall(time) => std::thread::sleep(time),
             Parcel::Drain => self.begin_drain(cx),
             Parcel::Stop => cx.stop(),
             #[cfg(test)]
@@ -244,9 +270,15 @@ impl<'w> Worker<'w> {
             // A burst makes rings grow; what stayed quiet since gives the memory back.
             self.endpoint.trim();
         }
+        if self.node.workers() > 1 {
+            let next = (self.index + 1) % self.node.workers();
+            // A ring that is full has no room to measure.
+            let _ = self.endpoint.send(next, Parcel::Probe(Instant::now()));
+        }
     }
 
     fn publish_gauges(&mut self, cx: &mut Context<Link>) {
+        self.node.tell_keys(self.index, self.terms.keys());
         let hub = self.hub.stats();
         let net = cx.stats();
         let counters = &self.node.counters[self.index];
@@ -357,6 +389,7 @@ impl Handler for Worker<'_> {
             self.node.admissions.release(address);
         }
         if let Some(session) = link.session() {
+            self.terms.release(link.terms());
             self.session_gone(cx, session);
         }
     }
@@ -380,23 +413,33 @@ impl Handler for Worker<'_> {
     }
 
     fn on_tick(&mut self, cx: &mut Context<Link>) {
+        // What this turn has done was done under the snapshot it began with.
+        self.adopt_newest(cx);
         self.turn(cx);
+        self.node.pulses[self.index].turn_ends();
     }
 
     fn on_sleep(&mut self, _: &mut Context<Link>) -> Sleep {
         if self.hub.flush_due_ms().is_some_and(|due_ms| due_ms <= self.now_ms) {
             return Sleep::Poll;
         }
-        if self.endpoint.prepare_sleep() { Sleep::Block } else { Sleep::Poll }
+        if !self.endpoint.prepare_sleep() {
+            return Sleep::Poll;
+        }
+        // Rule 7 of the data plane: from here until `on_wake` this worker acts on no snapshot at all.
+        if self.node.adoption.sleeps(self.index, self.generation).is_err() {
+            self.endpoint.wake();
+            return Sleep::Poll;
+        }
+        self.node.pulses[self.index].sleeps();
+        Sleep::Block
     }
 
-    fn on_wake(&mut self, _: &mut Context<Link>) {
+    fn on_wake(&mut self, cx: &mut Context<Link>) {
         self.endpoint.wake();
-        // Rule 7 of the data plane: a worker that slept runs the newest snapshot before anything else.
-        let newest = self.node.settings.load();
-        if !Arc::ptr_eq(&newest, &self.settings) {
-            self.settings = Arc::clone(&newest);
-        }
+        self.node.adoption.woke(self.index, self.generation);
+        self.node.pulses[self.index].wakes();
+        self.adopt_newest(cx);
     }
 }
 
@@ -495,7 +538,6 @@ fn hub_config(index: usize, life: u32, node: &Node, settings: &Settings, seed: u
         life,
         hash_seed: u64::from_ne_bytes(node.secret[8..].try_into().expect("eight of sixteen bytes")),
         seed,
-        sessions_max: limits.connections_max.min(dunlin_hub::SESSIONS_MAX as u32),
         subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
         channels_max: limits.channels_max,
         channel_name_bytes_max: limits.channel_bytes_max as u16,

@@ -4,7 +4,7 @@
 //! the thread, its clients reconnect, its endpoint on the bus and its listener stay and serve the next life.
 
 use std::net::TcpListener;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,10 +42,12 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Starts one thread an endpoint.
+    /// Starts one thread an endpoint. `doorbells` are those of other threads that workers send to: they have
+    /// to be in a worker's own descriptor table.
     pub(crate) fn start(
         node: &Arc<Node>,
         endpoints: Vec<Endpoint<Parcel>>,
+        doorbells: &[BorrowedFd<'_>],
         listeners: Vec<TcpListener>,
         placement: Placement,
     ) -> Result<Self, ServeError> {
@@ -53,6 +55,7 @@ impl Workers {
             .iter()
             .map(|listener| listener.as_fd().as_raw_fd())
             .chain(endpoints.iter().map(|endpoint| endpoint.doorbell().as_raw_fd()))
+            .chain(doorbells.iter().map(AsRawFd::as_raw_fd))
             .collect();
         let config = WorkerConfig {
             descriptors: if placement.own_descriptor_tables {

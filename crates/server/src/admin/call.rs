@@ -1,0 +1,239 @@
+//! What a request to the config API asks for: its target, its options, its change.
+
+use std::sync::Arc;
+
+use dunlin_config::{Change, Pointer};
+use dunlin_net::http::{self, Method, query};
+
+use super::problem::{self, Problem};
+
+/// Who says that it changes something (`From`), and why (`comment`): shown in the history.
+const WHO_BYTES_MAX: usize = 128;
+const COMMENT_BYTES_MAX: usize = 256;
+pub(super) const CANARY_SECONDS_MAX: u64 = 300;
+const CANARY_SECONDS: u64 = 10;
+pub(super) const REVISIONS_A_PAGE_MAX: usize = 1_000;
+const REVISIONS_A_PAGE: usize = 50;
+
+/// A resource below `/config`.
+#[derive(Debug, PartialEq)]
+pub(super) enum Target {
+    Value(Pointer),
+    Schema,
+    Watch,
+    Revisions,
+    Revision(u64),
+    RevisionConfig(u64),
+    Restore(u64),
+}
+
+impl Target {
+    /// Reads what follows `/config` in a path.
+    pub(super) fn parse(rest: &str) -> Result<Target, Problem> {
+        let decoded = query::decode_path(rest);
+        let number = |text: &str| {
+            text.parse::<u64>().map_err(|_| {
+                Problem::new(&problem::NOT_FOUND, format!("{text:?} is no revision's number"))
+            })
+        };
+        let mut steps = decoded.split('/').skip(1);
+        let (first, second, third) = (steps.next(), steps.next(), steps.next());
+        Ok(match (first, second, third, steps.next()) {
+            (Some("schema"), None, ..) => Target::Schema,
+            (Some("watch"), None, ..) => Target::Watch,
+            (Some("revisions"), None, ..) => Target::Revisions,
+            (Some("revisions"), Some(n), None, _) => Target::Revision(number(n)?),
+            (Some("revisions"), Some(n), Some("config"), None) => {
+                Target::RevisionConfig(number(n)?)
+            }
+            (Some("revisions"), Some(n), Some("restore"), None) => Target::Restore(number(n)?),
+            (Some("revisions"), ..) => return Err(Problem::not_found(&format!("/config{rest}"))),
+            (Some(""), None, ..) => Target::Value(Pointer::root()),
+            _ => Target::Value(Pointer::parse(&decoded).map_err(|fault| {
+                Problem::new(&problem::MALFORMED, fault.to_string()).fault(&fault)
+            })?),
+        })
+    }
+}
+
+/// The query of a config request.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Options {
+    pub(super) dry_run: bool,
+    pub(super) durable: bool,
+    pub(super) secrets: bool,
+    pub(super) comment: Option<String>,
+    pub(super) canary: Option<Canary>,
+    pub(super) from: Option<u64>,
+    pub(super) before: Option<u64>,
+    pub(super) limit: usize,
+}
+
+/// On which worker a change is tried out first, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Canary {
+    pub(super) worker: usize,
+    pub(super) seconds: u64,
+}
+
+impl Options {
+    /// Reads a query. What is not known is refused: a `dry_run` misspelt must not become a change.
+    pub(super) fn parse(query: Option<&str>, workers: usize) -> Result<Options, Problem> {
+        let mut options = Options { limit: REVISIONS_A_PAGE, ..Options::default() };
+        let (mut canary, mut worker, mut seconds) = (false, None, None);
+        for (name, value) in query::pairs(query.unwrap_or("")) {
+            match &*name {
+                "dry_run" => options.dry_run = flag(&name, &value)?,
+                "durable" => options.durable = flag(&name, &value)?,
+                "secrets" => options.secrets = flag(&name, &value)?,
+                "comment" => {
+                    bounded("comment", &value, COMMENT_BYTES_MAX)?;
+                    options.comment = Some(value.into_owned());
+                }
+                "canary" if value == "worker" => canary = true,
+                "canary" => return Err(bad("`canary` is `worker`, or left out")),
+                "worker" => worker = Some(number(&name, &value)?),
+                "seconds" => seconds = Some(number(&name, &value)?),
+                "from" => options.from = Some(number(&name, &value)?),
+                "before" => options.before = Some(number(&name, &value)?),
+                "limit" => {
+                    options.limit = (number(&name, &value)? as usize).min(REVISIONS_A_PAGE_MAX);
+                }
+                _ => {
+                    return Err(bad(format!(
+                        "there is no parameter `{name}`; there are dry_run, durable, secrets, \
+                         comment, canary, worker, seconds, from, before, limit"
+                    )));
+                }
+            }
+        }
+        if !canary && (worker.is_some() || seconds.is_some()) {
+            return Err(bad("`worker` and `seconds` belong to `canary=worker`"));
+        }
+        if canary {
+            let worker = worker.unwrap_or(0) as usize;
+            let seconds = seconds.unwrap_or(CANARY_SECONDS);
+            if worker >= workers {
+                return Err(bad(format!("`worker` is below {workers}, the number of workers")));
+            }
+            if !(1..=CANARY_SECONDS_MAX).contains(&seconds) {
+                return Err(bad(format!("`seconds` is from 1 to {CANARY_SECONDS_MAX}")));
+            }
+            options.canary = Some(Canary { worker, seconds });
+        }
+        Ok(options)
+    }
+}
+
+/// The revision a change is meant for (`If-Match`, RFC 9110 §13.1.1); `None` for any.
+pub(super) fn expected(request: &http::Request<'_>) -> Result<Option<u64>, Problem> {
+    let Some(value) = request.headers.get_str("If-Match") else { return Ok(None) };
+    if value == "*" {
+        return Ok(None);
+    }
+    let tag = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+    tag.and_then(|tag| tag.parse().ok()).map(Some).ok_or_else(|| {
+        bad("`If-Match` is one ETag as a GET of /config gave it, quotes included, or `*`")
+    })
+}
+
+/// Who changes something, by its own word.
+pub(super) fn who(request: &http::Request<'_>) -> Result<Arc<str>, Problem> {
+    let who = request.headers.get_str("From").unwrap_or("");
+    bounded("From", who, WHO_BYTES_MAX)?;
+    Ok(who.into())
+}
+
+/// The change a request brings in its body.
+pub(super) fn change(target: Pointer, request: &http::Request<'_>) -> Result<Change, Problem> {
+    let media = request.headers.get_str("Content-Type").unwrap_or("");
+    let media = media.split(';').next().unwrap_or("").trim();
+    let is = |kind: &str| media.eq_ignore_ascii_case(kind);
+    let parsed = match request.method {
+        Method::Put if media.is_empty() || is("application/json") => {
+            Change::put(target, request.body)
+        }
+        Method::Delete => return Ok(Change::Delete { pointer: target }),
+        Method::Patch if target != Pointer::root() => {
+            return Err(bad("PATCH is for /config as a whole; a patch names its places itself"));
+        }
+        Method::Patch if is("application/merge-patch+json") => Change::merge(request.body),
+        Method::Patch if is("application/json-patch+json") => Change::patch(request.body),
+        _ => {
+            let detail = format!("{media:?} is not what this method takes");
+            return Err(Problem::new(&problem::UNSUPPORTED_MEDIA_TYPE, detail)
+                .header(
+                    "Accept-Patch",
+                    &"application/merge-patch+json, application/json-patch+json",
+                )
+                .header("Accept", &"application/json"));
+        }
+    };
+    parsed.map_err(|faults| Problem::faults(&problem::MALFORMED, &faults))
+}
+
+fn flag(name: &str, value: &str) -> Result<bool, Problem> {
+    match value {
+        "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        _ => Err(bad(format!("`{name}` is 1 or 0"))),
+    }
+}
+
+fn number(name: &str, value: &str) -> Result<u64, Problem> {
+    value.parse().map_err(|_| bad(format!("`{name}` is a whole number, not {value:?}")))
+}
+
+fn bounded(name: &str, value: &str, bytes_max: usize) -> Result<(), Problem> {
+    if value.len() > bytes_max {
+        return Err(bad(format!("`{name}` is longer than {bytes_max} bytes")));
+    }
+    if value.chars().any(char::is_control) {
+        return Err(bad(format!("`{name}` has control characters")));
+    }
+    Ok(())
+}
+
+fn bad(detail: impl Into<String>) -> Problem {
+    Problem::new(&problem::BAD_REQUEST, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_leads_to_a_key_or_to_what_is_about_the_whole() {
+        let target = |rest: &str| Target::parse(rest).unwrap();
+        assert_eq!(target(""), Target::Value(Pointer::root()));
+        let pointer = Pointer::parse("/channel/namespaces/a~1b c").unwrap();
+        assert_eq!(target("/channel/namespaces/a~1b%20c"), Target::Value(pointer));
+        assert_eq!(target("/revisions"), Target::Revisions);
+        assert_eq!(target("/revisions/7"), Target::Revision(7));
+        assert_eq!(target("/revisions/7/config"), Target::RevisionConfig(7));
+        assert_eq!(target("/revisions/7/restore"), Target::Restore(7));
+        assert_eq!((target("/watch"), target("/schema")), (Target::Watch, Target::Schema));
+        for nowhere in ["/revisions/x", "/revisions/7/else", "/revisions/7/config/deep"] {
+            assert_eq!(Target::parse(nowhere).unwrap_err().status(), 404, "{nowhere}");
+        }
+    }
+
+    #[test]
+    fn a_parameter_misspelt_is_no_change() {
+        assert_eq!(Options::parse(Some("dryrun=1"), 2).unwrap_err().status(), 400);
+        assert_eq!(Options::parse(Some("dry_run=yes"), 2).unwrap_err().status(), 400);
+        assert!(Options::parse(Some("dry_run=1&durable=0"), 2).unwrap().dry_run);
+        assert_eq!(Options::parse(None, 2).unwrap().limit, REVISIONS_A_PAGE);
+    }
+
+    #[test]
+    fn a_canary_is_on_a_worker_there_is_for_a_bounded_time() {
+        let canary = |query| Options::parse(Some(query), 2).map(|options| options.canary);
+        assert_eq!(canary("canary=worker").unwrap(), Some(Canary { worker: 0, seconds: 10 }));
+        let one = canary("canary=worker&worker=1&seconds=3").unwrap();
+        assert_eq!(one, Some(Canary { worker: 1, seconds: 3 }));
+        for wrong in ["canary=1", "worker=1", "canary=worker&worker=2", "canary=worker&seconds=0"] {
+            assert_eq!(canary(wrong).unwrap_err().status(), 400, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! A change's way to every worker: prepared, logged, published, taken up, confirmed; or taken back.
+//!
+//! One commit is under way at a time. What arrives meanwhile waits, and becomes the next commit together: each
+//! change is a revision of its own, and all of them are one write to the log, one publication and one wait.
+//!
+//! A worker that sleeps runs the new snapshot before it does anything else ([`dunlin_bus::Adoption`]), so only
+//! those that are awake are waited for: for a moment by looking again and again, since most turns end within
+//! microseconds, then by being told, within `config.commit_timeout_ms`.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dunlin_config::store::Origin;
+use dunlin_config::{Applies, Change, Prepared, Snapshot};
+use dunlin_net::{ConnId, Context, TimerId, http};
+use serde_json::{Value, json};
+
+use super::call::Canary;
+use super::problem::{self, Problem};
+use super::{Admin, COMMIT_TIMEOUT, Caller, unix_ms};
+use crate::parcel::Parcel;
+use crate::settings::Settings;
+
+/// How long to look before asking to be told: a turn of a worker that is not at the end of a large fan-out
+/// takes less, and being told may cost a wake.
+const LOOK: Duration = Duration::from_micros(20);
+/// Changes that wait for the commit under way.
+const WAITING_MAX: usize = 4_096;
+
+/// A change somebody wants.
+pub(super) struct Wish {
+    pub(super) conn: ConnId,
+    pub(super) change: Change,
+    pub(super) expected: Option<u64>,
+    pub(super) origin: Origin,
+    pub(super) durable: bool,
+    pub(super) canary: Option<Canary>,
+}
+
+/// Changes on their way.
+#[derive(Default)]
+pub(super) struct Commits {
+    waiting: VecDeque<Wish>,
+    under_way: Option<UnderWay>,
+    /// Answered as soon as their revision is on disk: revision, and the answer.
+    undurable: VecDeque<(u64, Answer)>,
+    body: Vec<u8>,
+}
+
+/// An answer that is known and must not be given yet.
+struct Answer {
+    conn: ConnId,
+    created: bool,
+    revision: u64,
+    body: Vec<u8>,
+}
+
+struct UnderWay {
+    generation: u64,
+    /// Also sleeping workers have to have switched, since there is something to do.
+    everyone: bool,
+    before: Arc<Settings>,
+    changes: Vec<(Prepared, Origin)>,
+    askers: Vec<Asker>,
+    timeout: TimerId,
+    phase: Phase,
+    /// What a trial has shown, when there was one.
+    trial: Option<Value>,
+}
+
+enum Phase {
+    Switching,
+    /// The good snapshot before is being published again.
+    TakingBack {
+        revision: u64,
+        reasons: Vec<(usize, String)>,
+    },
+}
+
+struct Asker {
+    conn: ConnId,
+    durable: bool,
+    /// Its place in `changes`; none if its change changed nothing.
+    change: Option<usize>,
+    /// The revision before its change.
+    previous: u64,
+}
+
+/// How many workers run the newest snapshot, and how many will when they wake.
+#[derive(Clone, Copy)]
+struct Switched {
+    awake: usize,
+    asleep: usize,
+}
+
+impl Admin {
+    /// Takes a change in; it is carried out at the end of the turn, or with the next commit.
+    pub(super) fn wish(&mut self, cx: &mut Context<Caller>, wish: Wish) {
+        if self.trial.is_some() {
+            return self.refuse_for_trial(cx, wish.conn);
+        }
+        if wish.durable && self.sync.is_none() {
+            let detail = "revisions live in memory, for the server was started without --state";
+            return Problem::new(&problem::NO_STATE, detail).answer(cx, wish.conn);
+        }
+        if self.commits.waiting.len() >= WAITING_MAX {
+            let detail = format!("{WAITING_MAX} changes wait already");
+            let problem = Problem::new(&problem::OVERLOADED, detail);
+            return problem.header("Retry-After", &1).answer(cx, wish.conn);
+        }
+        self.commits.waiting.push_back(wish);
+    }
+
+    fn refuse_for_trial(&self, cx: &mut Context<Caller>, conn: ConnId) {
+        let seconds = self.trial_seconds_left(cx).unwrap_or(1);
+        let detail = "a change is on trial on one worker; wait for its end";
+        let problem = Problem::new(&problem::CANARY_UNDER_WAY, detail);
+        problem.header("Retry-After", &seconds).answer(cx, conn);
+    }
+
+    /// Goes as far as it goes: called at the end of every turn.
+    pub(super) fn advance(&mut self, cx: &mut Context<Caller>) {
+        loop {
+            if let Some(under_way) = self.commits.under_way.take() {
+                match self.look(&under_way) {
+                    Some(switched) => self.settled(cx, under_way, switched),
+                    None => {
+                        self.commits.under_way = Some(under_way);
+                        return;
+                    }
+                }
+            } else if self.trial.is_some() || self.commits.waiting.is_empty() {
+                return;
+            } else {
+                self.begin(cx);
+            }
+        }
+    }
+
+    /// Prepares what waits, writes it to the log and publishes it.
+    fn begin(&mut self, cx: &mut Context<Caller>) {
+        let mut base = Arc::clone(self.store.head());
+        let mut changes: Vec<(Prepared, Origin)> = Vec::new();
+        let mut askers = Vec::new();
+        while let Some(wish) = self.commits.waiting.pop_front() {
+            if wish.canary.is_some() && !changes.is_empty() {
+                // It goes alone.
+                self.commits.waiting.push_front(wish);
+                break;
+            }
+            let previous = base.revision;
+            let prepared = match base.prepare(&wish.change, wish.expected) {
+                Ok(prepared) => prepared,
+                Err(refusal) => {
+                    Problem::of_refusal(&refusal).answer(cx, wish.conn);
+                    continue;
+                }
+            };
+            let Wish { conn, durable, origin, canary, .. } = wish;
+            if prepared.is_unchanged() {
+                askers.push(Asker { conn, durable, change: None, previous });
+                continue;
+            }
+            let next = &prepared.snapshot().config;
+            if let Err(fault) = self.reservations.reserve(&base.config, next) {
+                Problem::faults(&problem::INVALID, &fault.into()).answer(cx, conn);
+                continue;
+            }
+            if let Some(canary) = canary {
+                self.begin_trial(cx, canary, conn, durable, prepared, origin);
+                // They would wait for as long as it lasts.
+                for wish in std::mem::take(&mut self.commits.waiting) {
+                    self.refuse_for_trial(cx, wish.conn);
+                }
+                break;
+            }
+            base = Arc::clone(prepared.snapshot());
+            askers.push(Asker { conn, durable, change: Some(changes.len()), previous });
+            changes.push((prepared, origin));
+        }
+        self.commit(cx, changes, askers, None);
+    }
+
+    /// Writes prepared changes to the log and publishes them.
+    pub(super) fn commit_tried(
+        &mut self,
+        cx: &mut Context<Caller>,
+        conn: ConnId,
+        durable: bool,
+        change: (Prepared, Origin),
+        trial: Value,
+    ) {
+        let previous = change.0.base().revision;
+        let asker = Asker { conn, durable, change: Some(0), previous };
+        self.commit(cx, vec![change], vec![asker], Some(trial));
+    }
+
+    fn commit(
+        &mut self,
+        cx: &mut Context<Caller>,
+        changes: Vec<(Prepared, Origin)>,
+        askers: Vec<Asker>,
+        trial: Option<Value>,
+    ) {
+        let Some((last, _)) = changes.last() else {
+            let switched = self.switched(self.node.generation());
+            for asker in askers {
+                self.answer(cx, &asker, &[], switched, None);
+            }
+            return;
+        };
+        let newest = Arc::clone(last.snapshot());
+        if let Err(error) = self.store.append(&changes) {
+            self.reservations.keep_only(&self.store.head().config);
+            tracing::error!(%error, "a change could not be written to the log");
+            for asker in askers {
+                Problem::new(&problem::LOG_NOT_WRITTEN, error.to_string()).answer(cx, asker.conn);
+            }
+            return;
+        }
+        let before = self.node.settings.load_full();
+        let (generation, everyone) = self.publish(&before, newest);
+        let timeout = self.store.head().config.config.commit_timeout_ms;
+        self.commits.under_way = Some(UnderWay {
+            generation,
+            everyone,
+            before,
+            changes,
+            askers,
+            timeout: cx.run_after(timeout, COMMIT_TIMEOUT),
+            phase: Phase::Switching,
+            trial,
+        });
+    }
+
+    /// Makes a snapshot everyone's. True: sleeping workers have something to do for it, and are woken.
+    fn publish(&mut self, before: &Settings, newest: Arc<Snapshot>) -> (u64, bool) {
+        let settings = Arc::new(before.next(newest));
+        let everyone = before.wants_work(&settings);
+        let generation = self.node.publish(settings);
+        if everyone {
+            self.wake_workers();
+        }
+        (generation, everyone)
+    }
+
+    pub(super) fn wake_workers(&mut self) {
+        for worker in 0..self.node.workers() {
+            // A full ring has woken its worker, or is about to.
+            let _ = self.endpoint.send(worker, Parcel::Adopt);
+        }
+        self.endpoint.flush();
+    }
+
+    /// Whether every worker that matters has switched; looks for a moment.
+    fn look(&self, under_way: &UnderWay) -> Option<Switched> {
+        let mut began: Option<Instant> = None;
+        loop {
+            if self.is_settled(under_way) {
+                return Some(self.switched(under_way.generation));
+            }
+            match began {
+                None => began = Some(Instant::now()),
+                Some(began) if began.elapsed() >= LOOK => break,
+                // The worker may need this very core to get to the end of its turn.
+                Some(_) => std::thread::yield_now(),
+            }
+        }
+        for worker in 0..self.node.workers() {
+            self.node.adoption.want(worker, under_way.generation);
+        }
+        // One may have switched, or fallen asleep, before it was asked to tell.
+        self.is_settled(under_way).then(|| self.switched(under_way.generation))
+    }
+
+    fn is_settled(&self, under_way: &UnderWay) -> bool {
+        (0..self.node.workers()).all(|worker| {
+            let standing = self.node.adoption.standing(worker);
+            if under_way.everyone {
+                standing.generation >= under_way.generation
+            } else {
+                standing.is_at(under_way.generation)
+            }
+        })
+    }
+
+    fn switched(&self, generation: u64) -> Switched {
+        let total = self.node.workers();
+        let awake = (0..total)
+            .filter(|&worker| self.node.adoption.standing(worker).generation >= generation)
+            .count();
+        Switched { awake, asleep: total - awake }
+    }
+
+    /// Everyone has switched, or said why not.
+    fn settled(&mut self, cx: &mut Context<Caller>, under_way: UnderWay, switched: Switched) {
+        cx.cancel(under_way.timeout);
+        if let Phase::TakingBack { .. } = under_way.phase {
+            return self.taken_back(cx, under_way);
+        }
+        let reasons: Vec<(usize, String)> = (0..self.node.workers())
+            .filter_map(|worker| Some((worker, self.node.refusal(worker, under_way.generation)?)))
+            .collect();
+        if !reasons.is_empty() {
+            return self.take_back(cx, under_way, reasons);
+        }
+        let head = self.store.confirm();
+        self.reservations.keep_only(&head.config);
+        let trial = under_way.trial;
+        for asker in &under_way.askers {
+            self.answer(cx, asker, &under_way.changes, switched, trial.as_ref());
+        }
+        self.committed += under_way.changes.len() as u64;
+        self.tell_watchers(cx, under_way.changes[0].0.base().revision);
+        self.sync_if_wanted();
+        self.compact_if_due();
+    }
+
+    /// The bound on waiting has passed.
+    pub(super) fn commit_overdue(&mut self, cx: &mut Context<Caller>) {
+        let Some(under_way) = self.commits.under_way.take() else { return };
+        if self.is_settled(&under_way) {
+            let switched = self.switched(under_way.generation);
+            return self.settled(cx, under_way, switched);
+        }
+        if let Phase::TakingBack { .. } = under_way.phase {
+            // Who is stuck has not taken up the change either, and takes the good one when it comes round.
+            return self.taken_back(cx, under_way);
+        }
+        let bound_ms = self.store.head().config.config.commit_timeout_ms;
+        let reasons = (0..self.node.workers())
+            .filter(|&worker| {
+                let standing = self.node.adoption.standing(worker);
+                !standing.is_at(under_way.generation)
+                    || under_way.everyone && standing.generation < under_way.generation
+            })
+            .map(|worker| {
+                let lag_ms = self.node.pulses[worker].lag_ms();
+                let why = format!(
+                    "it did not switch within config.commit_timeout_ms = {bound_ms}: its turn has \
+                     lasted {lag_ms} ms"
+                );
+                (worker, why)
+            })
+            .collect();
+        self.take_back(cx, under_way, reasons);
+    }
+
+    /// Publishes the last good snapshot again, as the next revision.
+    fn take_back(
+        &mut self,
+        cx: &mut Context<Caller>,
+        under_way: UnderWay,
+        reasons: Vec<(usize, String)>,
+    ) {
+        let mut why = String::new();
+        for (worker, reason) in &reasons {
+            // Writing to a String cannot fail.
+            let _ = write!(why, "worker {worker}: {reason}; ");
+        }
+        let why = why.trim_end_matches("; ");
+        tracing::warn!(why, "a change is taken back");
+        self.taken_back += 1;
+        let good = self.store.roll_back(why, unix_ms());
+        let revision = good.revision;
+        let present = self.node.settings.load_full();
+        let (generation, _) = self.publish(&present, good);
+        let timeout = self.store.head().config.config.commit_timeout_ms;
+        self.commits.under_way = Some(UnderWay {
+            generation,
+            // Who sleeps wakes with the good one.
+            everyone: false,
+            timeout: cx.run_after(timeout, COMMIT_TIMEOUT),
+            phase: Phase::TakingBack { revision, reasons },
+            ..under_way
+        });
+    }
+
+    fn taken_back(&mut self, cx: &mut Context<Caller>, under_way: UnderWay) {
+        cx.cancel(under_way.timeout);
+        let Phase::TakingBack { revision, reasons } = under_way.phase else { return };
+        self.reservations.keep_only(&self.store.head().config);
+        let workers: Vec<Value> = reasons
+            .iter()
+            .map(|(worker, reason)| json!({ "worker": worker, "reason": reason }))
+            .collect();
+        for asker in &under_way.askers {
+            let detail = format!(
+                "{} of {} workers did not switch; the configuration before runs everywhere again, \
+                 as revision {revision}",
+                reasons.len(),
+                self.node.workers()
+            );
+            Problem::new(&problem::NOT_APPLIED, detail)
+                .with("workers", workers.clone())
+                .with("revision", revision)
+                .answer(cx, asker.conn);
+        }
+        self.tell_watchers(cx, under_way.before.revision);
+        self.sync_if_wanted();
+    }
+
+    /// Says that a change is in effect, now or once it is on disk.
+    fn answer(
+        &mut self,
+        cx: &mut Context<Caller>,
+        asker: &Asker,
+        changes: &[(Prepared, Origin)],
+        switched: Switched,
+        trial: Option<&Value>,
+    ) {
+        let prepared = asker.change.and_then(|at| changes.get(at)).map(|(prepared, _)| prepared);
+        let revision = prepared.map_or(asker.previous, |prepared| prepared.snapshot().revision);
+        let created = prepared.is_some_and(Prepared::created);
+        let durable = asker.durable || self.durable >= revision;
+        let mut body = std::mem::take(&mut self.commits.body);
+        write_body(&mut body, asker, prepared, revision, durable, switched, trial);
+        if asker.durable && self.durable < revision {
+            let answer = Answer { conn: asker.conn, created, revision, body };
+            self.commits.undurable.push_back((revision, answer));
+            return;
+        }
+        respond(cx, asker.conn, created, revision, &body);
+        self.commits.body = body;
+    }
+
+    /// Whether somebody waits for the disk.
+    pub(super) fn awaits_disk(&self) -> bool {
+        !self.commits.undurable.is_empty()
+    }
+
+    /// Everything up to this revision is on disk.
+    pub(super) fn on_disk(&mut self, cx: &mut Context<Caller>) {
+        while let Some((revision, _)) = self.commits.undurable.front() {
+            if *revision > self.durable {
+                return;
+            }
+            if let Some((_, answer)) = self.commits.undurable.pop_front() {
+                respond(cx, answer.conn, answer.created, answer.revision, &answer.body);
+            }
+        }
+    }
+
+    /// The disk has refused: nobody knows what it has.
+    pub(super) fn not_on_disk(&mut self, cx: &mut Context<Caller>, error: &std::io::Error) {
+        for (revision, answer) in std::mem::take(&mut self.commits.undurable) {
+            let detail = format!(
+                "revision {revision} is in effect, but fsync failed and it may not outlive a crash \
+                 of the machine: {error}"
+            );
+            Problem::new(&problem::LOG_NOT_WRITTEN, detail)
+                .with("revision", revision)
+                .answer(cx, answer.conn);
+        }
+    }
+}
+
+fn respond(cx: &mut Context<Caller>, conn: ConnId, created: bool, revision: u64, body: &[u8]) {
+    let mut tag = [0; 24];
+    let tag = etag(revision, &mut tag);
+    let headers = [("Content-Type", "application/json"), ("ETag", tag)];
+    let status = if created { 201 } else { 200 };
+    if cx.respond(conn, &http::Response { status, headers: &headers, body }).is_err() {
+        // Nobody is there to be answered. The change stands.
+        cx.abort(conn);
+    }
+}
+
+/// `"REVISION"`, quotes included.
+pub(super) fn etag(revision: u64, buffer: &mut [u8; 24]) -> &str {
+    use std::io::Write;
+    let mut rest = &mut buffer[..];
+    // Twenty digits and two quotes fit.
+    let _ = write!(rest, "\"{revision}\"");
+    let left = rest.len();
+    let length = buffer.len() - left;
+    str::from_utf8(&buffer[..length]).unwrap_or("\"0\"")
+}
+
+fn write_body(
+    body: &mut Vec<u8>,
+    asker: &Asker,
+    prepared: Option<&Prepared>,
+    revision: u64,
+    durable: bool,
+    switched: Switched,
+    trial: Option<&Value>,
+) {
+    use std::io::Write;
+    body.clear();
+    let changes = prepared.map_or(&[][..], Prepared::changes);
+    let Switched { awake, asleep } = switched;
+    // Writing to a Vec cannot fail.
+    let _ = write!(
+        body,
+        "{{\"revision\":{revision},\"previous\":{},\"changes\":{},\"durable\":{durable},\
+         \"workers\":{{\"total\":{},\"switched\":{awake},\"asleep\":{asleep}}}",
+        asker.previous,
+        changes.len(),
+        awake + asleep,
+    );
+    let restart: Vec<&str> = changes
+        .iter()
+        .filter(|change| change.applies == Applies::Restart)
+        .map(|change| change.pointer.as_str())
+        .collect();
+    if !restart.is_empty() {
+        let _ = write!(body, ",\"restart_needed\":{}", json!(restart));
+    }
+    if let Some(trial) = trial {
+        let _ = write!(body, ",\"canary\":{trial}");
+    }
+    body.extend_from_slice(b"}\n");
+}

@@ -1,0 +1,381 @@
+//! The admin port: health, metrics, information, status of the workers, and the config API.
+//!
+//! A thread of its own with the event loop that the workers run on, for a change has forty microseconds from its
+//! client's send to its receive, and most of them are the kernel's. It alone owns the [`Store`] and publishes
+//! settings. [`call`] reads requests, [`read`] answers those that change nothing, [`commit`] carries out changes,
+//! [`trial`] those that one worker tries first, [`sync`] waits for the disk, [`watch`] tells who watches.
+
+mod call;
+mod commit;
+mod openapi;
+mod problem;
+mod read;
+mod status;
+mod sync;
+#[cfg(test)]
+mod testkit;
+#[cfg(test)]
+mod tests;
+mod time;
+mod trial;
+mod watch;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use dunlin_bus::Endpoint;
+use dunlin_config::store::Store;
+use dunlin_net::http::{self, Method};
+use dunlin_net::{
+    Admit, CloseReason, ConnId, Context, EventLoop, Handler, Inbox, ListenConfig, ListenerId,
+    LoopConfig, ProtocolError, Remote, Sleep, TimerId, remote_pair,
+};
+
+use self::commit::Commits;
+use self::problem::Problem;
+use self::sync::Sync;
+use self::trial::Trial;
+use self::watch::Watcher;
+use crate::metrics;
+use crate::node::{Node, State};
+use crate::parcel::Parcel;
+use crate::reservations::Reservations;
+
+/// Connections at once; the next is closed at once.
+const CONNECTIONS_MAX: usize = 4_096;
+/// Bodies and answers of all of them together.
+const BUFFERED_BYTES_MAX: usize = 512 << 20;
+/// The largest answer is a configuration of as much.
+const OUTPUT_BYTES_MAX: usize = 256 << 20;
+/// A body of `config.body_bytes_max` over a slow line.
+const REQUEST_TIMEOUT_MS: u64 = 60_000;
+const KEEP_ALIVE_TIMEOUT_MS: u64 = 300_000;
+const HEARTBEAT_SECONDS: u64 = 10;
+
+/// The doorbell among the loop's foreign descriptors.
+const DOORBELL: u64 = 0;
+/// Timers by what they carry.
+const SECOND: u64 = 0;
+const COMMIT_TIMEOUT: u64 = 1;
+
+/// What the admin thread keeps of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Caller {
+    /// Its address, once it was asked for.
+    from: Option<Arc<str>>,
+    watching: bool,
+}
+
+/// The state of the admin thread.
+pub(crate) struct Admin {
+    node: Arc<Node>,
+    endpoint: Endpoint<Parcel>,
+    store: Store,
+    /// The newest revision that is known to be on disk.
+    durable: u64,
+    reservations: Reservations,
+    commits: Commits,
+    trial: Option<Trial>,
+    /// `None` without a state directory.
+    sync: Option<Sync>,
+    watchers: Vec<Watcher>,
+    listener: ListenerId,
+    body_bytes_max: usize,
+    seconds: u64,
+    /// Changes in effect and changes taken back, since the start.
+    committed: u64,
+    taken_back: u64,
+}
+
+/// What the admin thread is given.
+pub(crate) struct Parts {
+    pub(crate) node: Arc<Node>,
+    pub(crate) endpoint: Endpoint<Parcel>,
+    pub(crate) store: Store,
+    pub(crate) reservations: Reservations,
+    pub(crate) listener: TcpListener,
+}
+
+/// The admin thread, from outside. It ends with the process, or when told to.
+pub(crate) struct AdminThread {
+    remote: Remote<Admin>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl AdminThread {
+    pub(crate) fn start(parts: Parts) -> io::Result<AdminThread> {
+        let (remote, inbox) = remote_pair()?;
+        let (handle, sync) = (remote.clone(), parts.store.sync_handle());
+        let sync = sync.map(|sync| Sync::start(sync, remote.clone())).transpose()?;
+        let thread = std::thread::Builder::new().name("dunlin-admin".into()).spawn(move || {
+            if let Err(error) = run(parts, sync, inbox) {
+                tracing::error!(%error, "the admin port is not served any more");
+            }
+        })?;
+        Ok(AdminThread { remote: handle, thread })
+    }
+
+    /// True when it has ended, which it does not do by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Has it answer what it can, and end.
+    pub(crate) fn stop(self, bound: Duration) {
+        let _ = self.remote.run(|_, cx| cx.stop());
+        let deadline = Instant::now() + bound;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> {
+    let config = LoopConfig {
+        connections_max: CONNECTIONS_MAX,
+        buffered_bytes_max: BUFFERED_BYTES_MAX,
+        ..LoopConfig::default()
+    };
+    let mut event_loop = EventLoop::with_inbox(config, inbox)?;
+    let cx = event_loop.context();
+    let Parts { node, endpoint, store, reservations, listener } = parts;
+    let body_bytes_max = store.head().config.config.body_bytes_max;
+    let listener = cx.adopt_listener(listener, &listen_config(body_bytes_max))?;
+    cx.register_fd(endpoint.doorbell(), DOORBELL)?;
+    cx.run_every(1000, SECOND);
+    let mut admin = Admin {
+        node,
+        endpoint,
+        store,
+        durable: 0,
+        reservations,
+        commits: Commits::default(),
+        trial: None,
+        sync,
+        watchers: Vec::new(),
+        listener,
+        body_bytes_max,
+        seconds: 0,
+        committed: 0,
+        taken_back: 0,
+    };
+    event_loop.run(&mut admin)
+}
+
+fn listen_config(body_bytes_max: usize) -> ListenConfig {
+    let mut config = ListenConfig::http();
+    config.limits.http.body_bytes_max = body_bytes_max as u64;
+    config.limits.output_bytes_max = OUTPUT_BYTES_MAX;
+    config.limits.request_timeout_ms = REQUEST_TIMEOUT_MS;
+    config.limits.keep_alive_timeout_ms = KEEP_ALIVE_TIMEOUT_MS;
+    config
+}
+
+impl Admin {
+    fn route(&mut self, cx: &mut Context<Caller>, conn: ConnId, request: &http::Request<'_>) {
+        let path = request.path;
+        // A load balancer has no secret, and learns nothing from `/health` but that we live.
+        if path == "/health" {
+            return self.health(cx, conn, request.method);
+        }
+        let shows_token = match self.shows_token(request) {
+            Ok(shows_token) => shows_token,
+            Err(problem) => return problem.answer(cx, conn),
+        };
+        if let Some(rest) = path.strip_prefix("/config")
+            && (rest.is_empty() || rest.starts_with('/'))
+        {
+            if let Err(problem) = self.config(cx, conn, request, rest, shows_token) {
+                problem.answer(cx, conn);
+            }
+            return;
+        }
+        if !matches!(request.method, Method::Get | Method::Head) {
+            return Problem::method("GET, HEAD").answer(cx, conn);
+        }
+        match path {
+            "/metrics" => {
+                let text = metrics::exposition(&self.node.counters) + &self.own_metrics();
+                let exposition = "text/plain; version=0.0.4; charset=utf-8";
+                answer(cx, conn, 200, exposition, text.as_bytes());
+            }
+            "/info" => answer_json(cx, conn, 200, &self.node.info()),
+            "/status/workers" => answer_json(cx, conn, 200, &self.workers_status()),
+            "/openapi.json" => {
+                answer(cx, conn, 200, "application/json", openapi::document().as_bytes());
+            }
+            _ => match path.strip_prefix("/problems/").and_then(problem::explanation) {
+                Some(text) => answer(cx, conn, 200, "text/plain; charset=utf-8", text.as_bytes()),
+                None => Problem::not_found(path).answer(cx, conn),
+            },
+        }
+    }
+
+    fn health(&self, cx: &mut Context<Caller>, conn: ConnId, method: Method<'_>) {
+        if !matches!(method, Method::Get | Method::Head) {
+            return Problem::method("GET, HEAD").answer(cx, conn);
+        }
+        let state = self.node.state();
+        let status = match state {
+            State::Serving => 200,
+            State::Starting | State::Draining => 503,
+        };
+        answer_json(cx, conn, status, &serde_json::json!({ "status": state.name() }));
+    }
+
+    /// Whether the caller shows `admin.token` (RFC 6750 §2.1). False when none is set.
+    fn shows_token(&self, request: &http::Request<'_>) -> Result<bool, Problem> {
+        let Some(token) = &self.store.head().config.admin.token else { return Ok(false) };
+        let shown =
+            request.headers.get_str("Authorization").and_then(|value| value.split_once(' '));
+        let is_shown = shown.is_some_and(|(scheme, shown)| {
+            scheme.eq_ignore_ascii_case("Bearer") && token.matches(shown.trim())
+        });
+        if is_shown {
+            return Ok(true);
+        }
+        let why = "send admin.token as `Authorization: Bearer TOKEN`";
+        Err(Problem::new(&problem::UNAUTHORIZED, why).header("WWW-Authenticate", &"Bearer"))
+    }
+
+    /// What the metrics say of the configuration.
+    fn own_metrics(&self) -> String {
+        let mut text = String::new();
+        for (name, kind, help, value) in [
+            ("config_revision", "gauge", "Revision every worker runs.", self.store.head().revision),
+            (
+                "config_durable_revision",
+                "gauge",
+                "Newest revision known to be on disk.",
+                self.durable,
+            ),
+            (
+                "config_changes_total",
+                "counter",
+                "Changes in effect since the start.",
+                self.committed,
+            ),
+            (
+                "config_taken_back_total",
+                "counter",
+                "Commits a worker could not switch to.",
+                self.taken_back,
+            ),
+        ] {
+            text += &format!(
+                "# HELP dunlin_{name} {help}\n# TYPE dunlin_{name} {kind}\ndunlin_{name} {value}\n"
+            );
+        }
+        text
+    }
+
+    /// Where a connection comes from, as the history has it.
+    fn origin_of(cx: &mut Context<Caller>, conn: ConnId) -> Arc<str> {
+        if let Some(from) = cx.data(conn).and_then(|caller| caller.from.clone()) {
+            return from;
+        }
+        let peer: Option<SocketAddr> = cx.peer_addr(conn);
+        let from: Arc<str> = peer.map_or_else(|| "".into(), |peer| peer.to_string().into());
+        if let Some(caller) = cx.data(conn) {
+            caller.from = Some(Arc::clone(&from));
+        }
+        from
+    }
+
+    fn second(&mut self, cx: &mut Context<Caller>) {
+        self.seconds += 1;
+        self.judge_trial(cx);
+        self.sync_what_is_left();
+        if self.seconds.is_multiple_of(HEARTBEAT_SECONDS) {
+            self.tell_progress(cx);
+        }
+        let body_bytes_max = self.store.head().config.config.body_bytes_max;
+        if body_bytes_max != self.body_bytes_max {
+            let limits = listen_config(body_bytes_max).limits;
+            if cx.update_listener(self.listener, &limits).is_ok() {
+                self.body_bytes_max = body_bytes_max;
+            }
+        }
+    }
+}
+
+impl Handler for Admin {
+    type Data = Caller;
+
+    fn on_accept(&mut self, _: &mut Context<Caller>, _: ListenerId, _: SocketAddr) -> Admit {
+        Admit::Accept
+    }
+
+    fn on_accept_failed(&mut self, _: &mut Context<Caller>, _: ListenerId, error: &io::Error) {
+        tracing::warn!(%error, "the admin port could not accept");
+    }
+
+    fn on_request(&mut self, cx: &mut Context<Caller>, conn: ConnId, request: &http::Request<'_>) {
+        self.route(cx, conn, request);
+    }
+
+    fn on_protocol_error(&mut self, cx: &mut Context<Caller>, conn: ConnId, error: &ProtocolError) {
+        match error {
+            ProtocolError::Http(error) if error.status() == 413 => {
+                let limit = self.body_bytes_max;
+                let detail = format!("config.body_bytes_max is {limit}");
+                Problem::new(&problem::TOO_LARGE, detail)
+                    .with("limit", limit)
+                    .answer_violation(cx, conn);
+            }
+            _ => cx.answer_violation(conn, error),
+        }
+    }
+
+    fn on_writable(&mut self, cx: &mut Context<Caller>, conn: ConnId) {
+        if cx.data(conn).is_some_and(|caller| caller.watching) {
+            self.watcher_writable(cx, conn);
+        }
+    }
+
+    fn on_close(&mut self, _: &mut Context<Caller>, conn: ConnId, caller: Caller, _: CloseReason) {
+        if caller.watching {
+            self.watcher_gone(conn);
+        }
+    }
+
+    fn on_timer(&mut self, cx: &mut Context<Caller>, _: TimerId, data: u64) {
+        match data {
+            SECOND => self.second(cx),
+            _ => self.commit_overdue(cx),
+        }
+    }
+
+    fn on_tick(&mut self, cx: &mut Context<Caller>) {
+        // That something came is all that it says.
+        while self.endpoint.recv().is_some() {}
+        self.advance(cx);
+        self.endpoint.flush();
+    }
+
+    fn on_sleep(&mut self, _: &mut Context<Caller>) -> Sleep {
+        if self.endpoint.prepare_sleep() { Sleep::Block } else { Sleep::Poll }
+    }
+
+    fn on_wake(&mut self, _: &mut Context<Caller>) {
+        self.endpoint.wake();
+    }
+}
+
+fn answer(cx: &mut Context<Caller>, conn: ConnId, status: u16, kind: &str, body: &[u8]) {
+    let headers = [("Content-Type", kind), ("Cache-Control", "no-store")];
+    if cx.respond(conn, &http::Response { status, headers: &headers, body }).is_err() {
+        cx.abort(conn);
+    }
+}
+
+fn answer_json(cx: &mut Context<Caller>, conn: ConnId, status: u16, value: &serde_json::Value) {
+    let body = format!("{value:#}\n");
+    answer(cx, conn, status, "application/json", body.as_bytes());
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

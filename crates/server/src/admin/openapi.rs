@@ -1,0 +1,47 @@
+//! `GET /openapi.json`: the admin port described for programs (OpenAPI 3.1).
+
+use std::sync::OnceLock;
+
+const TEMPLATE: &str = include_str!("openapi.json");
+
+/// The document, with this version's number.
+pub(super) fn document() -> &'static str {
+    static DOCUMENT: OnceLock<String> = OnceLock::new();
+    DOCUMENT.get_or_init(|| TEMPLATE.replacen("VERSION", env!("CARGO_PKG_VERSION"), 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::admin::problem::KINDS;
+
+    #[test]
+    fn every_reference_leads_somewhere_and_every_status_of_a_problem_is_described() {
+        let document: Value = serde_json::from_str(document()).unwrap();
+        assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+        let mut statuses = Vec::new();
+        let mut left = vec![&document];
+        while let Some(value) = left.pop() {
+            match value {
+                Value::Object(object) => {
+                    if let Some(at) = object.get("$ref").and_then(Value::as_str) {
+                        let pointer = at.strip_prefix('#').unwrap();
+                        assert!(document.pointer(pointer).is_some(), "{at}");
+                    }
+                    if let Some(responses) = object.get("responses").and_then(Value::as_object) {
+                        statuses.extend(responses.keys().filter_map(|key| key.parse::<u16>().ok()));
+                    }
+                    left.extend(object.values());
+                }
+                Value::Array(array) => left.extend(array),
+                _ => {}
+            }
+        }
+        // A method that is not described has none to be described in.
+        for kind in KINDS.iter().filter(|kind| kind.status != 405) {
+            assert!(statuses.contains(&kind.status), "{}", kind.name);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What an admin request is refused with: problem details (RFC 9457).
+
+use std::fmt;
+
+use dunlin_config::{Fault, Faults, Refusal};
+use dunlin_net::{ConnId, Context, http};
+use serde_json::{Map, Value, json};
+
+use super::Caller;
+
+/// A problem, its status and what a program can do with it.
+#[derive(Debug)]
+pub(super) struct Problem(Box<Details>);
+
+#[derive(Debug)]
+struct Details {
+    kind: &'static Kind,
+    detail: String,
+    errors: Vec<Value>,
+    more: Map<String, Value>,
+    headers: Vec<(&'static str, String)>,
+}
+
+/// A sort of problem: what `type` names.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) status: u16,
+    pub(super) title: &'static str,
+    /// For `GET /problems/{name}`: what it means and what to do.
+    pub(super) explanation: &'static str,
+}
+
+macro_rules! kinds {
+    ($($id:ident, $status:literal, $name:literal, $title:literal, $explanation:literal;)*) => {
+        $(pub(super) static $id: Kind =
+            Kind { name: $name, status: $status, title: $title, explanation: $explanation };)*
+        /// Every kind, in the order of its status.
+        pub(super) static KINDS: &[&Kind] = &[$(&$id,)*];
+    };
+}
+
+kinds! {
+    BAD_REQUEST, 400, "bad-request", "The request has a parameter or header that cannot be read",
+        "`detail` names it and says what it may be. Nothing was changed.";
+    MALFORMED, 400, "malformed", "The body or the pointer cannot be read",
+        "It is not JSON, repeats a key, is nested too deep, or is not a patch. `errors` has the place of each fault.";
+    UNAUTHORIZED, 401, "unauthorized", "The admin token is missing or wrong",
+        "Send `admin.token` as `Authorization: Bearer TOKEN`.";
+    SECRETS_NEED_TOKEN, 403, "secrets-need-token", "Secrets are shown to callers with the admin token alone",
+        "Set `admin.token`, send it, and ask again with `?secrets=1`.";
+    NOT_FOUND, 404, "not-found", "There is nothing here",
+        "The path, or the JSON pointer behind `/config`, leads to nothing.";
+    NO_SUCH_REVISION, 404, "no-such-revision", "This revision is not kept",
+        "`oldest` and `current` bound those that are.";
+    METHOD_NOT_ALLOWED, 405, "method-not-allowed", "The resource does not know this method",
+        "`Allow` names those it knows.";
+    NOT_APPLIED, 409, "not-applied", "A worker could not switch to the change, and it was taken back",
+        "`workers` has the reason of each that did not switch. The last good configuration runs everywhere, as revision `revision`.";
+    TEST_FAILED, 409, "test-failed", "The patch does not fit the present document",
+        "A `test` of the JSON Patch failed, or it names what is not there. Nothing was changed.";
+    CANARY_FAILED, 409, "canary-failed", "The trial on one worker went badly, and the change was taken back",
+        "`canary` has what was seen.";
+    CANARY_UNDER_WAY, 409, "canary-under-way", "Another change is on trial",
+        "Try again when it is over: `Retry-After` says when.";
+    NO_STATE, 409, "no-state", "There is no disk to make a change durable on",
+        "Start with `dunlin serve --state DIR`, or leave `durable` out.";
+    REVISION_MISMATCH, 412, "revision-mismatch", "The configuration has changed since",
+        "`current` is the present revision. Read again, decide again, and send the new ETag as `If-Match`.";
+    TOO_LARGE, 413, "too-large", "The body is too large",
+        "`config.body_bytes_max` bounds it.";
+    UNSUPPORTED_MEDIA_TYPE, 415, "unsupported-media-type", "The body is of another type than this method takes",
+        "PUT takes application/json, PATCH takes application/merge-patch+json or application/json-patch+json.";
+    INVALID, 422, "invalid", "The result would not be a valid configuration",
+        "`errors` has every fault with its JSON pointer and what mends it. Nothing was changed.";
+    OVERLOADED, 503, "overloaded", "Too many changes wait already",
+        "Try again after `Retry-After` seconds.";
+    LOG_NOT_WRITTEN, 507, "log-not-written", "The change could not be written to disk",
+        "The disk is full or broken; `detail` has the kernel's word. Serving goes on with the configuration before.";
+}
+
+impl Problem {
+    pub(super) fn new(kind: &'static Kind, detail: impl Into<String>) -> Self {
+        Self(Box::new(Details {
+            kind,
+            detail: detail.into(),
+            errors: Vec::new(),
+            more: Map::new(),
+            headers: Vec::new(),
+        }))
+    }
+
+    /// With a member of its own.
+    pub(super) fn with(mut self, member: &str, value: impl Into<Value>) -> Self {
+        self.0.more.insert(member.into(), value.into());
+        self
+    }
+
+    pub(super) fn header(mut self, name: &'static str, value: &dyn fmt::Display) -> Self {
+        self.0.headers.push((name, value.to_string()));
+        self
+    }
+
+    pub(super) fn fault(mut self, fault: &Fault) -> Self {
+        self.0.errors.push(error(fault));
+        self
+    }
+
+    pub(super) fn faults(kind: &'static Kind, faults: &Faults) -> Self {
+        let detail = match faults.len() {
+            1 => faults.iter().next().map(ToString::to_string).unwrap_or_default(),
+            count => format!("there are {count} faults"),
+        };
+        let mut problem = Problem::new(kind, detail);
+        problem.0.errors = faults.iter().map(error).collect();
+        problem
+    }
+
+    pub(super) fn not_found(path: &str) -> Self {
+        Problem::new(
+            &NOT_FOUND,
+            format!(
+                "{path} is not here; the paths are /health, /metrics, /info, /status/workers, \
+                 /config, /openapi.json"
+            ),
+        )
+    }
+
+    pub(super) fn method(allow: &'static str) -> Self {
+        Problem::new(&METHOD_NOT_ALLOWED, format!("use one of {allow}")).header("Allow", &allow)
+    }
+
+    pub(super) fn of_refusal(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::Revision { current } => {
+                let detail = format!("the current revision is {current}");
+                Problem::new(&REVISION_MISMATCH, detail)
+                    .with("current", *current)
+                    .header("ETag", &format_args!("\"{current}\""))
+            }
+            Refusal::Invalid(faults) => Problem::faults(&INVALID, faults),
+            Refusal::Conflict(fault) => Problem::new(&TEST_FAILED, fault.to_string()).fault(fault),
+            Refusal::NotFound(fault) => Problem::new(&NOT_FOUND, fault.to_string()).fault(fault),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn status(&self) -> u16 {
+        self.0.kind.status
+    }
+
+    fn body(&self) -> Vec<u8> {
+        let mut object = json!({
+            "type": format!("/problems/{}", self.0.kind.name),
+            "title": self.0.kind.title,
+            "status": self.0.kind.status,
+            "detail": self.0.detail,
+        });
+        if let Some(object) = object.as_object_mut() {
+            if !self.0.errors.is_empty() {
+                object.insert("errors".into(), Value::Array(self.0.errors.clone()));
+            }
+            object.extend(self.0.more.clone());
+        }
+        let mut body = object.to_string().into_bytes();
+        body.push(b'\n');
+        body
+    }
+
+    /// Answers the outstanding request of a connection with it.
+    pub(super) fn answer(&self, cx: &mut Context<Caller>, conn: ConnId) {
+        let body = self.body();
+        let headers = self.headers();
+        let response =
+            http::Response { status: self.0.kind.status, headers: &headers, body: &body };
+        if cx.respond(conn, &response).is_err() {
+            cx.abort(conn);
+        }
+    }
+
+    /// Answers a request that broke the rules of HTTP, and closes.
+    pub(super) fn answer_violation(&self, cx: &mut Context<Caller>, conn: ConnId) {
+        let body = self.body();
+        let headers = self.headers();
+        let response =
+            http::Response { status: self.0.kind.status, headers: &headers, body: &body };
+        cx.refuse_violation(conn, &response);
+    }
+
+    fn headers(&self) -> Vec<(&str, &str)> {
+        let mut headers = vec![("Content-Type", "application/problem+json")];
+        headers.extend(self.0.headers.iter().map(|(name, value)| (*name, value.as_str())));
+        headers.push(("Cache-Control", "no-store"));
+        headers
+    }
+}
+
+fn error(fault: &Fault) -> Value {
+    let mut error = json!({ "pointer": fault.path.pointer(), "detail": fault.sentence });
+    if let (Some(object), Some(fix)) = (error.as_object_mut(), &fault.fix) {
+        object.insert("fix".into(), fix.as_str().into());
+    }
+    error
+}
+
+/// What `GET /problems/{name}` says.
+pub(super) fn explanation(name: &str) -> Option<String> {
+    let kind = KINDS.iter().find(|kind| kind.name == name)?;
+    Some(format!("{} {}\n\n{}\n", kind.status, kind.title, kind.explanation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_says_what_where_and_what_mends_it() {
+        let faults =
+            dunlin_config::Config::from_toml("[client]\nping_interval = 10\n").unwrap_err();
+        let body = Problem::faults(&INVALID, &faults).with("revision", 7).body();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["type"], "/problems/invalid");
+        assert_eq!((&body["status"], &body["revision"]), (&422.into(), &7.into()));
+        assert_eq!(body["errors"][0]["pointer"], "/client/ping_interval");
+        assert!(body["errors"][0]["fix"].as_str().unwrap().contains("ping_interval_ms"));
+    }
+
+    #[test]
+    fn every_kind_is_explained_under_its_own_name() {
+        for kind in KINDS {
+            assert!(explanation(kind.name).unwrap().contains(kind.title));
+            assert_eq!(KINDS.iter().filter(|other| other.name == kind.name).count(), 1);
+        }
+        assert_eq!(explanation("elsewhere"), None);
+    }
+}

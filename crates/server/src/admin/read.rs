@@ -1,0 +1,232 @@
+//! Requests below `/config`: those that change nothing are answered here, the others become wishes.
+
+use std::sync::Arc;
+
+use dunlin_config::store::Origin;
+use dunlin_config::{Applies, Change, Pointer, Secrets, Snapshot, schema};
+use dunlin_net::http::{self, Method};
+use dunlin_net::{ConnId, Context};
+use serde_json::{Value, json};
+
+use super::call::{self, Options, Target};
+use super::commit::{Wish, etag};
+use super::problem::{self, Problem};
+use super::watch::{describe, summary};
+use super::{Admin, Caller, answer, answer_json, unix_ms};
+use crate::auth::Verifier;
+
+impl Admin {
+    pub(super) fn config(
+        &mut self,
+        cx: &mut Context<Caller>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        rest: &str,
+        shows_token: bool,
+    ) -> Result<(), Problem> {
+        let target = Target::parse(rest)?;
+        let options = Options::parse(request.query, self.node.workers())?;
+        let secrets = match (options.secrets, shows_token) {
+            (false, _) => Secrets::Hidden,
+            (true, true) => Secrets::Shown,
+            (true, false) => {
+                let why = "set admin.token and send it; without one nobody is shown secrets";
+                return Err(Problem::new(&problem::SECRETS_NEED_TOKEN, why));
+            }
+        };
+        let reads = matches!(request.method, Method::Get | Method::Head);
+        match target {
+            Target::Value(pointer) if reads => self.value(cx, conn, request, &pointer, secrets),
+            Target::Value(pointer) => match request.method {
+                Method::Put | Method::Delete | Method::Patch => {
+                    let change = call::change(pointer, request)?;
+                    self.change(cx, conn, request, &options, change)
+                }
+                _ => Err(Problem::method("GET, HEAD, PUT, DELETE, PATCH")),
+            },
+            Target::Restore(number) => {
+                if request.method != Method::Post {
+                    return Err(Problem::method("POST"));
+                }
+                let revision = self.store.revision(number).ok_or_else(|| self.no_such(number))?;
+                let change = Change::Restore(Arc::clone(&revision.snapshot));
+                self.change(cx, conn, request, &options, change)
+            }
+            _ if !reads => Err(Problem::method("GET, HEAD")),
+            Target::Schema => {
+                let body = schema::json().to_string();
+                answer(cx, conn, 200, "application/schema+json", body.as_bytes());
+                Ok(())
+            }
+            Target::Watch => {
+                let last = request.headers.get_str("Last-Event-ID").and_then(|id| id.parse().ok());
+                if let Some(caller) = cx.data(conn) {
+                    caller.watching = true;
+                }
+                self.watch(cx, conn, options.from.or(last), secrets);
+                Ok(())
+            }
+            Target::Revisions => {
+                let before = options.before.unwrap_or(u64::MAX);
+                let revisions: Vec<Value> = self
+                    .store
+                    .revisions()
+                    .rev()
+                    .filter(|revision| revision.snapshot.revision < before)
+                    .take(options.limit)
+                    .map(|revision| summary(revision))
+                    .collect();
+                let page = json!({
+                    "current": self.store.head().revision,
+                    "oldest": self.store.oldest(),
+                    "durable": self.durable,
+                    "revisions": revisions,
+                });
+                answer_json(cx, conn, 200, &page);
+                Ok(())
+            }
+            Target::Revision(number) => {
+                let revision = self.store.revision(number).ok_or_else(|| self.no_such(number))?;
+                answer_json(cx, conn, 200, &describe(revision, secrets));
+                Ok(())
+            }
+            Target::RevisionConfig(number) => {
+                let revision = self.store.revision(number).ok_or_else(|| self.no_such(number))?;
+                let snapshot = Arc::clone(&revision.snapshot);
+                self.value_of(cx, conn, &snapshot, &Pointer::root(), secrets)
+            }
+        }
+    }
+
+    fn no_such(&self, number: u64) -> Problem {
+        let (oldest, current) = (self.store.oldest(), self.store.head().revision);
+        let detail = format!("revision {number} is not kept; there are {oldest} to {current}");
+        Problem::new(&problem::NO_SUCH_REVISION, detail)
+            .with("oldest", oldest)
+            .with("current", current)
+    }
+
+    fn value(
+        &mut self,
+        cx: &mut Context<Caller>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        pointer: &Pointer,
+        secrets: Secrets,
+    ) -> Result<(), Problem> {
+        let head = Arc::clone(self.store.head());
+        let mut tag = [0; 24];
+        let tag = etag(head.revision, &mut tag);
+        if request.headers.get_str("If-None-Match") == Some(tag) {
+            let headers = [("ETag", tag)];
+            let unchanged = http::Response { status: 304, headers: &headers, body: b"" };
+            if cx.respond(conn, &unchanged).is_err() {
+                cx.abort(conn);
+            }
+            return Ok(());
+        }
+        self.value_of(cx, conn, &head, pointer, secrets)
+    }
+
+    fn value_of(
+        &mut self,
+        cx: &mut Context<Caller>,
+        conn: ConnId,
+        snapshot: &Snapshot,
+        pointer: &Pointer,
+        secrets: Secrets,
+    ) -> Result<(), Problem> {
+        let mut body = Vec::new();
+        if !snapshot.write_json(pointer, secrets, &mut body) {
+            let detail = format!("nothing is at {pointer}");
+            return Err(Problem::new(&problem::NOT_FOUND, detail));
+        }
+        body.push(b'\n');
+        let mut tag = [0; 24];
+        let tag = etag(snapshot.revision, &mut tag);
+        let headers =
+            [("Content-Type", "application/json"), ("ETag", tag), ("Cache-Control", "no-store")];
+        if cx
+            .respond(conn, &http::Response { status: 200, headers: &headers, body: &body })
+            .is_err()
+        {
+            cx.abort(conn);
+        }
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        cx: &mut Context<Caller>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        options: &Options,
+        change: Change,
+    ) -> Result<(), Problem> {
+        let expected = call::expected(request)?;
+        let who = call::who(request)?;
+        if options.dry_run {
+            return self.dry_run(cx, conn, &change, expected);
+        }
+        let origin = Origin {
+            who,
+            from: Admin::origin_of(cx, conn),
+            comment: options.comment.as_deref().unwrap_or("").into(),
+            at_unix_ms: unix_ms(),
+        };
+        let (durable, canary) = (options.durable, options.canary);
+        self.wish(cx, Wish { conn, change, expected, origin, durable, canary });
+        Ok(())
+    }
+
+    /// Says what a change would do.
+    fn dry_run(
+        &mut self,
+        cx: &mut Context<Caller>,
+        conn: ConnId,
+        change: &Change,
+        expected: Option<u64>,
+    ) -> Result<(), Problem> {
+        let head = Arc::clone(self.store.head());
+        let prepared =
+            head.prepare(change, expected).map_err(|refusal| Problem::of_refusal(&refusal))?;
+        let (old, new) = (&head.config, &prepared.snapshot().config);
+        let closed = if old.client.token == new.client.token {
+            0
+        } else {
+            let verifier = Verifier::new(&new.client.token);
+            self.node.sessions_without(|key| verifier.keeps(key))
+        };
+        let changes: Vec<Value> =
+            prepared.changes().iter().map(|change| json!(change.hidden())).collect();
+        let restart: Vec<&str> = prepared
+            .changes()
+            .iter()
+            .filter(|change| change.applies == Applies::Restart)
+            .map(|change| change.pointer.as_str())
+            .collect();
+        let warnings: Vec<Value> = new
+            .warnings()
+            .iter()
+            .map(|warning| {
+                json!({
+                    "pointer": warning.path.pointer(),
+                    "detail": warning.sentence,
+                    "fix": warning.fix,
+                })
+            })
+            .collect();
+        let report = json!({
+            "revision": head.revision,
+            "changes": changes,
+            "sessions": {
+                "total": self.node.total(crate::metrics::Metric::Sessions),
+                "closed": closed,
+            },
+            "restart_needed": restart,
+            "warnings": warnings,
+        });
+        answer_json(cx, conn, 200, &report);
+        Ok(())
+    }
+}

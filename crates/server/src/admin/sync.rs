@@ -1,0 +1,113 @@
+//! The thread that waits for the disk, so that the admin thread need not.
+//!
+//! One fsync is under way at a time, and everything confirmed before it began is durable when it ends: changes
+//! that come meanwhile share the next one (group commit).
+
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use dunlin_config::store::{Compaction, SyncHandle};
+use dunlin_net::{Context, Remote};
+
+use super::{Admin, Caller};
+
+/// Does what waits for the disk.
+pub(super) struct Sync {
+    jobs: SyncSender<Job>,
+    under_way: bool,
+    compacting: bool,
+    _thread: JoinHandle<()>,
+}
+
+enum Job {
+    Sync,
+    Compact(Box<Compaction>),
+}
+
+impl Sync {
+    pub(super) fn start(handle: SyncHandle, remote: Remote<Admin>) -> io::Result<Sync> {
+        // One of each is under way at most.
+        let (jobs, wanted) = sync_channel(2);
+        let thread = std::thread::Builder::new()
+            .name("dunlin-disk".into())
+            .spawn(move || run(&handle, &remote, &wanted))?;
+        Ok(Sync { jobs, under_way: false, compacting: false, _thread: thread })
+    }
+}
+
+fn run(handle: &SyncHandle, remote: &Remote<Admin>, wanted: &Receiver<Job>) {
+    while let Ok(job) = wanted.recv() {
+        let told = match job {
+            Job::Sync => {
+                let outcome = handle.sync();
+                remote.run(move |admin, cx| admin.synced(cx, outcome))
+            }
+            Job::Compact(compaction) => {
+                let outcome = compaction.run();
+                if let Some(error) = outcome.error() {
+                    tracing::warn!(%error, "the log of the configuration could not be compacted");
+                }
+                remote.run(move |admin, _| {
+                    if let Some(sync) = &mut admin.sync {
+                        sync.compacting = false;
+                    }
+                    admin.store.handle_compacted(outcome);
+                })
+            }
+        };
+        if told.is_err() {
+            return;
+        }
+    }
+}
+
+impl Admin {
+    /// Begins an fsync if somebody waits for one.
+    pub(super) fn sync_if_wanted(&mut self) {
+        if self.awaits_disk() {
+            self.sync_now();
+        }
+    }
+
+    /// Once a second: what nobody waits for becomes durable too, a second late.
+    pub(super) fn sync_what_is_left(&mut self) {
+        if self.durable < self.store.head().revision {
+            self.sync_now();
+        }
+    }
+
+    fn sync_now(&mut self) {
+        if let Some(sync) = &mut self.sync
+            && !sync.under_way
+        {
+            sync.under_way = sync.jobs.try_send(Job::Sync).is_ok();
+        }
+    }
+
+    fn synced(&mut self, cx: &mut Context<Caller>, outcome: io::Result<u64>) {
+        if let Some(sync) = &mut self.sync {
+            sync.under_way = false;
+        }
+        match outcome {
+            Ok(revision) => {
+                self.durable = self.durable.max(revision);
+                self.on_disk(cx);
+                self.sync_if_wanted();
+            }
+            Err(error) => {
+                tracing::error!(%error, "the log could not be synced");
+                self.not_on_disk(cx, &error);
+            }
+        }
+    }
+
+    pub(super) fn compact_if_due(&mut self) {
+        let Some(sync) = &mut self.sync else { return };
+        if !sync.compacting
+            && let Some(compaction) = self.store.poll_compaction()
+        {
+            sync.compacting = sync.jobs.try_send(Job::Compact(Box::new(compaction))).is_ok();
+        }
+    }
+}

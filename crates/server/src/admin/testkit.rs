@@ -1,0 +1,287 @@
+//! Workers and the admin thread in this process, and clients of both ports, for the tests beside this.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dunlin_bus::{Endpoint, MeshConfig, mesh};
+use dunlin_config::Config;
+use dunlin_config::store::{Disk, Start, Store};
+use serde_json::{Value, json};
+
+use crate::admin::{AdminThread, Parts};
+use crate::control::listen;
+use crate::node::{Node, State};
+use crate::parcel::Parcel;
+use crate::reservations::Reservations;
+use crate::settings::Settings;
+use crate::worker::thread::{Placement, Workers};
+
+/// Longer than anything here takes; what takes longer has failed.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Workers and the admin thread, in this process.
+pub(super) struct Live {
+    pub(super) node: Arc<Node>,
+    control: Mutex<Endpoint<Parcel>>,
+    workers: Mutex<Option<Workers>>,
+    admin: Option<AdminThread>,
+    pub(super) clients: SocketAddr,
+    pub(super) address: SocketAddr,
+    pub(super) token: Option<&'static str>,
+}
+
+/// An answer of the admin port.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) head: String,
+    pub(super) body: String,
+}
+
+impl Answer {
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (found, value) = line.split_once(": ")?;
+            found.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    pub(super) fn problem(&self) -> String {
+        self.json()["type"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+impl Live {
+    pub(super) fn start(workers: usize) -> Live {
+        Live::begin(workers, development(), None)
+    }
+
+    pub(super) fn begin(workers: usize, config: Config, disk: Option<Box<dyn Disk>>) -> Live {
+        let start = Start { config: Ok(config), name: "test".into() };
+        let (store, _) = Store::open(disk, start, 0).unwrap();
+        let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), workers, 1024).unwrap();
+        let clients = listeners[0].local_addr().unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut endpoints = mesh(workers + 2, &MeshConfig::default()).unwrap();
+        let endpoint = endpoints.pop().unwrap();
+        let control = endpoints.pop().unwrap();
+        let settings = Settings::new(Arc::clone(store.head()));
+        let node = Arc::new(Node::new(settings, workers, [7; 16], String::new()));
+        let _ = node.monitor.set(control.monitor());
+        let doorbells = [control.doorbell(), endpoint.doorbell()];
+        let placement = Placement { own_descriptor_tables: true, pinned: false };
+        let mut threads =
+            Workers::start(&node, endpoints, &doorbells, listeners, placement).unwrap();
+        threads.wait_until_ready().unwrap();
+        node.set_state(State::Serving);
+        let reservations = Reservations::default();
+        let parts = Parts { node: Arc::clone(&node), endpoint, store, reservations, listener };
+        let admin = Some(AdminThread::start(parts).unwrap());
+        let (control, workers) = (Mutex::new(control), Mutex::new(Some(threads)));
+        Live { node, control, workers, admin, clients, address, token: None }
+    }
+
+    pub(super) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    pub(super) fn call(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        let mut stream = self.connect();
+        self.send(&mut stream, method, target, headers, body);
+        receive(&mut stream)
+    }
+
+    pub(super) fn send(
+        &self,
+        stream: &mut TcpStream,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) {
+        let mut text = format!("{method} {target} HTTP/1.1\r\nHost: dunlin\r\n");
+        for (name, value) in headers {
+            text += &format!("{name}: {value}\r\n");
+        }
+        if let Some(token) = self.token {
+            text += &format!("Authorization: Bearer {token}\r\n");
+        }
+        text += &format!("Content-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(text.as_bytes()).unwrap();
+    }
+
+    pub(super) fn get(&self, target: &str) -> Answer {
+        self.call("GET", target, &[], "")
+    }
+
+    pub(super) fn put(&self, target: &str, body: &str) -> Answer {
+        self.call("PUT", target, &[], body)
+    }
+
+    pub(super) fn merge(&self, target: &str, patch: &Value) -> Answer {
+        let media = [("Content-Type", "application/merge-patch+json")];
+        self.call("PATCH", target, &media, &patch.to_string())
+    }
+
+    pub(super) fn revision(&self) -> u64 {
+        self.get("/config/revisions?limit=0").json()["current"].as_u64().unwrap()
+    }
+
+    pub(super) fn tell(&mut self, worker: usize, parcel: Parcel) {
+        let control = self.control.get_mut().unwrap();
+        assert!(control.send(worker, parcel).is_ok());
+        control.flush();
+    }
+
+    /// Waits until the control thread's duties, or time, have led to this.
+    pub(super) fn wait_until(&mut self, mut done: impl FnMut(&Live) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !done(self) {
+            assert!(Instant::now() < deadline, "it never came to be");
+            if let Some(workers) = self.workers.get_mut().unwrap() {
+                workers.look_after().unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub(super) fn publish(&self, channel: &str, data: u64) -> String {
+        let mut stream = TcpStream::connect(self.clients).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let body = json!({ "channel": channel, "data": data }).to_string();
+        let head =
+            format!("POST /api/publish HTTP/1.1\r\nHost: d\r\nContent-Length: {}", body.len());
+        write!(stream, "{head}\r\n\r\n{body}").unwrap();
+        receive(&mut stream).body
+    }
+
+    pub(super) fn subscribe(&self, channel: &str) -> Subscriber {
+        Subscriber::at(self.clients, channel, "")
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let Some(admin) = self.admin.take() {
+            admin.stop(PATIENCE);
+        }
+        let control = self.control.get_mut().unwrap();
+        for worker in 0..self.node.workers() {
+            let _ = control.send(worker, Parcel::Stop);
+        }
+        control.flush();
+        if let Some(mut workers) = self.workers.get_mut().unwrap().take() {
+            workers.join(PATIENCE);
+        }
+    }
+}
+
+pub(super) fn development() -> Config {
+    let mut config = Config::development();
+    config.shutdown.reconnect_spread_ms = 0;
+    config
+}
+
+pub(super) fn receive(stream: &mut TcpStream) -> Answer {
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    loop {
+        let mut line = String::new();
+        assert!(reader.read_line(&mut line).unwrap() > 0, "closed before an answer: {head}");
+        if line == "\r\n" {
+            break;
+        }
+        head += line.trim_end();
+        head.push('\n');
+    }
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let answer = Answer { status, head, body: String::new() };
+    let length = answer.header("Content-Length").map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    Answer { body: String::from_utf8(body).unwrap(), ..answer }
+}
+
+/// A client of `/connection/uni_http_stream`: one JSON object a line.
+pub(super) struct Subscriber(BufReader<TcpStream>);
+
+impl Subscriber {
+    pub(super) fn at(address: SocketAddr, channel: &str, token: &str) -> Subscriber {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let body = json!({ "token": token, "subs": { channel: {} } }).to_string();
+        write!(
+            stream,
+            "POST /connection/uni_http_stream HTTP/1.1\r\nHost: d\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut subscriber = Subscriber(BufReader::new(stream));
+        let first = subscriber.next().expect("a connect push");
+        assert!(first["connect"]["client"].is_string(), "{first}");
+        subscriber
+    }
+
+    /// The next push that is no ping; `None` at the end of the stream.
+    pub(super) fn next(&mut self) -> Option<Value> {
+        loop {
+            let mut line = String::new();
+            match self.0.read_line(&mut line) {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+            if line.starts_with('{') && line.trim_end() != "{}" {
+                return Some(serde_json::from_str(&line).unwrap());
+            }
+        }
+    }
+
+    pub(super) fn publication(&mut self) -> Value {
+        self.next().expect("a publication")["pub"].clone()
+    }
+}
+
+/// A reader of the watch.
+pub(super) struct Watch(BufReader<TcpStream>);
+
+impl Watch {
+    pub(super) fn begin(live: &Live, target: &str) -> Watch {
+        let mut stream = live.connect();
+        live.send(&mut stream, "GET", target, &[], "");
+        Watch(BufReader::new(stream))
+    }
+
+    /// Kind, id and data of the next event of this kind.
+    pub(super) fn next(&mut self, wanted: &str) -> (String, Value) {
+        let (mut kind, mut id) = (String::new(), String::new());
+        loop {
+            let mut line = String::new();
+            assert!(self.0.read_line(&mut line).unwrap() > 0, "the stream ended");
+            let line = line.trim_end();
+            if let Some(value) = line.strip_prefix("event: ") {
+                kind = value.to_owned();
+            } else if let Some(value) = line.strip_prefix("id: ") {
+                id = value.to_owned();
+            } else if let Some(value) = line.strip_prefix("data: ")
+                && kind == wanted
+            {
+                return (id, serde_json::from_str(value).unwrap());
+            }
+        }
+    }
+}

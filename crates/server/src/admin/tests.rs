@@ -1,0 +1,527 @@
+//! The admin port over real sockets, with real workers behind it.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dunlin_config::Secret;
+use dunlin_config::store::{Directory, Disk};
+use serde_json::{Value, json};
+
+use super::testkit::{Answer, Live, Subscriber, Watch, development, receive};
+use crate::parcel::Parcel;
+
+const CHAT: &str = "/config/channel/namespaces/chat";
+const SIZE: &str = "/config/channel/namespaces/chat/history_size";
+
+#[test]
+fn a_value_is_set_read_guarded_and_taken_away() {
+    let live = Live::start(2);
+    let made = live.put(CHAT, r#"{"history_size":10,"history_ttl_ms":1000}"#);
+    assert_eq!((made.status, made.header("ETag")), (201, Some("\"2\"")), "{made:?}");
+    assert_eq!(made.json()["workers"]["total"], 2);
+    assert_eq!(made.json()["durable"], false);
+
+    let changed = live.call("PUT", SIZE, &[("If-Match", "\"2\"")], "20");
+    assert_eq!((changed.status, &changed.json()["previous"]), (200, &json!(2)));
+    let stale = live.call("PUT", SIZE, &[("If-Match", "\"2\"")], "30");
+    assert_eq!((stale.status, stale.problem().as_str()), (412, "/problems/revision-mismatch"));
+    assert_eq!(stale.json()["current"], 3);
+    let read = live.get(SIZE);
+    assert_eq!((read.body.trim(), read.header("ETag")), ("20", Some("\"3\"")));
+    let again = live.call("GET", SIZE, &[("If-None-Match", "\"3\"")], "");
+    assert_eq!((again.status, again.body.as_str()), (304, ""));
+
+    let same = live.put(SIZE, "20");
+    assert_eq!((same.status, &same.json()["changes"]), (200, &json!(0)));
+    assert_eq!(live.call("DELETE", CHAT, &[], "").status, 200);
+    assert_eq!(live.get(CHAT).status, 404);
+    assert_eq!(live.call("DELETE", CHAT, &[], "").status, 404);
+}
+
+#[test]
+fn what_is_wrong_is_refused_with_its_place_and_changes_nothing() {
+    let live = Live::start(1);
+    let invalid = live.merge("/config", &json!({"client": {"ping_interval_ms": 1, "ping": 2}}));
+    assert_eq!((invalid.status, invalid.problem().as_str()), (422, "/problems/invalid"));
+    let pointers: Vec<Value> =
+        invalid.json()["errors"].as_array().unwrap().iter().map(|e| e["pointer"].clone()).collect();
+    assert!(pointers.contains(&json!("/client/ping_interval_ms")), "{pointers:?}");
+    assert!(pointers.contains(&json!("/client/ping")), "{pointers:?}");
+    for (target, body, status) in [
+        ("/config/limits", "{", 400),
+        ("/config/limits", r#"{"connections_max":1,"connections_max":2}"#, 400),
+        ("/config/limits/connections_max", "\"many\"", 422),
+        ("/config?dryrun=1", "{}", 400),
+    ] {
+        assert_eq!(live.put(target, body).status, status, "{target} {body}");
+    }
+    let deep = "[".repeat(10_000);
+    assert_eq!(live.put("/config/limits", &deep).status, 400);
+    let text = live.call("PUT", SIZE, &[("Content-Type", "text/plain")], "1");
+    assert_eq!(text.status, 415);
+    assert!(text.header("Accept-Patch").is_some());
+    assert_eq!(live.call("POST", "/config", &[], "").status, 405);
+    assert_eq!(live.call("PUT", SIZE, &[("If-Match", "3")], "1").status, 400);
+    assert_eq!(live.revision(), 1);
+}
+
+#[test]
+fn a_body_beyond_the_bound_is_refused_unread() {
+    let live = Live::start(1);
+    let mut stream = live.connect();
+    write!(stream, "PUT /config HTTP/1.1\r\nHost: d\r\nContent-Length: 100000000\r\n\r\n{{")
+        .unwrap();
+    let refused = receive(&mut stream);
+    assert_eq!((refused.status, refused.problem().as_str()), (413, "/problems/too-large"));
+    assert!(refused.json()["limit"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_patch_is_all_or_nothing_and_a_dry_run_is_nothing() {
+    let live = Live::start(1);
+    let dry = live.merge("/config?dry_run=1", &json!({"limits": {"connections_max": 7}}));
+    assert_eq!(dry.status, 200);
+    assert_eq!(dry.json()["changes"][0]["pointer"], "/limits/connections_max");
+    assert_eq!(dry.json()["changes"][0]["after"], 7);
+    assert_eq!(live.revision(), 1);
+
+    let media = [("Content-Type", "application/json-patch+json")];
+    let patch = json!([
+        {"op": "add", "path": "/channel/namespaces/a", "value": {}},
+        {"op": "test", "path": "/limits/connections_max", "value": 12345},
+    ]);
+    let failed = live.call("PATCH", "/config", &media, &patch.to_string());
+    assert_eq!((failed.status, failed.problem().as_str()), (409, "/problems/test-failed"));
+    assert_eq!(live.get("/config/channel/namespaces/a").status, 404);
+    let restart = live.merge("/config", &json!({"server": {"workers": 3}}));
+    assert_eq!(restart.json()["restart_needed"], json!(["/server/workers"]));
+}
+
+#[test]
+fn the_history_says_who_changed_what_and_any_revision_can_be_had_again() {
+    let live = Live::start(2);
+    live.put(CHAT, "{}");
+    let headers = [("From", "alice@example.com")];
+    live.call("PUT", &format!("{SIZE}?comment=more%20room"), &headers, "0");
+    live.call("PUT", "/config/channel/namespaces/chat/presence", &headers, "true");
+    let page = live.get("/config/revisions?limit=1").json();
+    assert_eq!((&page["current"], &page["oldest"]), (&json!(3), &json!(1)));
+    assert_eq!(page["revisions"][0]["who"], "alice@example.com");
+    assert_eq!(page["revisions"].as_array().unwrap().len(), 1);
+    let told = live.get("/config/revisions/3").json();
+    assert_eq!(told["changes"][0]["pointer"], "/channel/namespaces/chat/presence");
+    assert_eq!(live.get("/config/revisions/99").status, 404);
+
+    let restored = live.call("POST", "/config/revisions/1/restore", &[], "");
+    assert_eq!((restored.status, &restored.json()["revision"]), (200, &json!(4)), "{restored:?}");
+    assert_eq!(live.get(CHAT).status, 404);
+    assert_eq!(
+        live.get("/config/revisions/3/config").json()["channel"]["namespaces"]["chat"]["presence"],
+        true
+    );
+}
+
+#[test]
+fn secrets_are_shown_to_who_shows_the_token_and_asks() {
+    let mut config = development();
+    config.api.keys.insert("backend", Secret::new("0123456789abcdef0123"));
+    let mut live = Live::begin(1, config, None);
+    assert_eq!(live.get("/config/api/keys/backend").json(), "***");
+    assert_eq!(live.get("/config/api/keys?secrets=1").status, 403, "there is no token to show");
+    assert_eq!(live.put("/config/admin/token", "\"a token of some length\"").status, 200);
+    assert_eq!(live.get("/config").status, 401);
+    assert_eq!(live.get("/health").status, 200);
+    live.token = Some("a token of some length");
+    assert_eq!(live.get("/config/api/keys?secrets=1").json()["backend"], "0123456789abcdef0123");
+    // A redacted read can be written back.
+    let keys = live.get("/config/api/keys").body;
+    assert_eq!(live.put("/config/api/keys", &keys).json()["changes"], 0);
+    let history = live.get("/config/revisions/2").body;
+    assert!(!history.contains("some length") && history.contains("***"), "{history}");
+}
+
+#[test]
+fn who_watches_hears_of_every_revision_once_and_in_order() {
+    let live = Live::start(2);
+    live.put(CHAT, "{}");
+    let mut now = Watch::begin(&live, "/config/watch");
+    let mut from = Watch::begin(&live, "/config/watch?from=1");
+    let mut old = Watch::begin(&live, "/config/watch?from=0");
+    assert_eq!(now.next("progress").1["revision"], 2);
+    assert_eq!(from.next("change").1["changes"][0]["pointer"], "/channel/namespaces/chat");
+    let (id, snapshot) = old.next("snapshot");
+    assert_eq!((id.as_str(), &snapshot["revision"]), ("2", &json!(2)));
+    assert!(snapshot["config"]["channel"]["namespaces"]["chat"].is_object());
+    for history_size in 1..=20 {
+        live.merge("/config", &json!({"limits": {"history_messages_max": 100 + history_size}}));
+    }
+    for watch in [&mut now, &mut from, &mut old] {
+        for revision in 3..=22 {
+            let (id, told) = watch.next("change");
+            assert_eq!((id, &told["previous"]), (revision.to_string(), &json!(revision - 1)));
+        }
+    }
+}
+
+#[test]
+fn a_thousand_writers_that_match_the_same_revision_are_one_success() {
+    let live = Live::start(2);
+    live.put(CHAT, "{}");
+    let mut writers: Vec<TcpStream> = (0..1_000).map(|_| live.connect()).collect();
+    for round in 0..3 {
+        let before = live.revision();
+        let tag = format!("\"{before}\"");
+        for (writer, stream) in writers.iter_mut().enumerate() {
+            let value = (1 + round * 1_000 + writer).to_string();
+            let target = "/config/channel/namespaces/chat/history_meta_ttl_ms";
+            let value = format!("{}", 90_000_000 + value.parse::<u64>().unwrap());
+            live.send(stream, "PUT", target, &[("If-Match", &tag)], &value);
+        }
+        let statuses: Vec<u16> = writers.iter_mut().map(|stream| receive(stream).status).collect();
+        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1);
+        assert_eq!(statuses.iter().filter(|status| **status == 412).count(), 999);
+        assert_eq!(live.revision(), before + 1);
+    }
+}
+
+#[test]
+fn writers_at_once_are_each_in_the_history_once() {
+    let live = Live::start(2);
+    live.put(CHAT, "{}");
+    let answered: Vec<u64> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..8)
+            .map(|writer| {
+                let live = &live;
+                scope.spawn(move || {
+                    let mut stream = live.connect();
+                    (0..50)
+                        .map(|change| {
+                            let target = format!("/config/channel/namespaces/w{writer}-{change}");
+                            live.send(&mut stream, "PUT", &target, &[], "{}");
+                            let answer = receive(&mut stream);
+                            assert_eq!(answer.status, 201, "{answer:?}");
+                            answer.json()["revision"].as_u64().unwrap()
+                        })
+                        .collect::<Vec<u64>>()
+                })
+            })
+            .collect();
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    let mut answered = answered;
+    answered.sort_unstable();
+    assert_eq!(answered, (3..403).collect::<Vec<u64>>());
+    let page = live.get("/config/revisions?limit=1000").json();
+    assert_eq!(page["revisions"].as_array().unwrap().len(), 402);
+}
+
+#[test]
+fn a_worker_stuck_in_its_turn_has_the_change_taken_back() {
+    let mut live = Live::start(2);
+    live.put("/config/config/commit_timeout_ms", "100");
+    live.put(CHAT, r#"{"history_meta_ttl_ms":5000}"#);
+    live.tell(1, Parcel::Stall(Duration::from_millis(1_500)));
+    live.wait_until(|live| live.node.pulses[1].lag_ms() > 20);
+    let refused = live.put("/config/channel/namespaces/chat/presence", "true");
+    assert_eq!(
+        (refused.status, refused.problem().as_str()),
+        (409, "/problems/not-applied"),
+        "{refused:?}"
+    );
+    let reasons = refused.json()["workers"].clone();
+    assert_eq!((&reasons[0]["worker"], reasons.as_array().unwrap().len()), (&json!(1), 1));
+    assert!(reasons[0]["reason"].as_str().unwrap().contains("commit_timeout_ms"), "{reasons}");
+    let revision = live.revision();
+    assert_eq!(refused.json()["revision"], revision);
+    assert_eq!(live.get(&format!("{CHAT}/presence")).json(), false);
+
+    // Nobody is left different, and the next change goes its way.
+    live.wait_until(|live| live.node.pulses[1].lag_ms() == 0);
+    live.put("/config/config/commit_timeout_ms", "10000");
+    let changed = live.put("/config/channel/namespaces/chat/presence", "true");
+    assert_eq!(changed.status, 200, "{changed:?}");
+    assert_eq!(live.get(&format!("{CHAT}/presence")).json(), true);
+}
+
+#[test]
+fn a_change_a_worker_refuses_is_taken_back_with_its_reason() {
+    let mut live = Live::start(2);
+    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let patch = json!({
+        "server": {"name": "refused by worker 1"},
+        "listeners": {"extra": {"addr": format!("127.0.0.1:{port}")}},
+    });
+    let refused = live.merge("/config", &patch);
+    assert_eq!(
+        (refused.status, refused.problem().as_str()),
+        (409, "/problems/not-applied"),
+        "{refused:?}"
+    );
+    assert_eq!(refused.json()["workers"], json!([{"worker": 1, "reason": "told to"}]));
+    assert_eq!(live.get("/config/listeners/extra").status, 404);
+    // The worker that had opened its listener has closed it again.
+    live.wait_until(|_| TcpStream::connect(("127.0.0.1", port)).is_err());
+    let revision = live.revision();
+    live.wait_until(|live| {
+        let workers = live.get("/status/workers").json()["workers"].clone();
+        let standing = |worker: usize| workers[worker]["revision"].as_u64().unwrap();
+        (0..2).all(|worker| standing(worker) == revision || workers[worker]["asleep"] == true)
+    });
+}
+
+#[test]
+fn a_listener_comes_and_goes_and_its_sessions_stay() {
+    let live = Live::start(2);
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let wrong = json!({"addr": taken.local_addr().unwrap().to_string()}).to_string();
+    let refused = live.put("/config/listeners/side", &wrong);
+    assert_eq!(refused.status, 422, "{refused:?}");
+    assert_eq!(refused.json()["errors"][0]["pointer"], "/listeners/side/addr");
+    let address = taken.local_addr().unwrap();
+    drop(taken);
+
+    assert_eq!(live.put("/config/listeners/side", &wrong).status, 201);
+    let mut through_it: Vec<Subscriber> =
+        (0..8).map(|_| Subscriber::at(address, "news", "")).collect();
+    assert!(live.publish("news", 1).contains("\"offset\":1"));
+    let removed = live.call("DELETE", "/config/listeners/side", &[], "");
+    assert_eq!(removed.status, 200, "{removed:?}");
+    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+    live.publish("news", 2);
+    for subscriber in &mut through_it {
+        assert_eq!(subscriber.publication()["data"], 1);
+        assert_eq!(subscriber.publication()["data"], 2);
+    }
+}
+
+#[test]
+fn a_revoked_key_closes_its_sessions_and_no_others() {
+    let mut config = development();
+    config.client.token.hmac_secret = Some(Secret::new("the key of the year before"));
+    let live = Live::begin(2, config, None);
+    let token = |key: &str| {
+        let key = jsonwebtoken::EncodingKey::from_secret(key.as_bytes());
+        let claims = json!({"sub": "42", "channels": ["news"]});
+        jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+    };
+    let old = token("the key of the year before");
+    let mut old: Vec<Subscriber> =
+        (0..6).map(|_| Subscriber::at(live.clients, "news", &old)).collect();
+    let mut anonymous = live.subscribe("news");
+    let rotated = live.merge(
+        "/config",
+        &json!({"client": {"token": {
+            "hmac_secret": "the key of this year", "hmac_secret_previous": "the key of the year before",
+        }}}),
+    );
+    assert_eq!(rotated.status, 200, "{rotated:?}");
+    let new = token("the key of this year");
+    let mut new = Subscriber::at(live.clients, "news", &new);
+    live.publish("news", 1);
+    assert!(old.iter_mut().all(|of| of.publication()["data"] == 1), "both keys hold");
+
+    assert_eq!(
+        live.call("DELETE", "/config/client/token/hmac_secret_previous", &[], "").status,
+        200
+    );
+    for subscriber in &mut old {
+        let push = subscriber.next().expect("a disconnect");
+        assert_eq!(push["disconnect"]["code"], 3005, "{push}");
+        assert!(subscriber.next().is_none());
+    }
+    live.publish("news", 2);
+    for subscriber in [&mut anonymous, &mut new] {
+        assert_eq!(subscriber.publication()["data"], 1);
+        assert_eq!(subscriber.publication()["data"], 2);
+    }
+}
+
+#[test]
+fn a_trial_that_goes_well_is_committed_and_nobody_comes_between() {
+    let live = Live::start(2);
+    let body = json!({"history_size": 5, "history_ttl_ms": 1000}).to_string();
+    std::thread::scope(|scope| {
+        let trying = scope.spawn(|| live.put(&format!("{CHAT}?canary=worker&seconds=1"), &body));
+        loop {
+            assert!(!trying.is_finished(), "nobody was kept from coming between");
+            let between = live.put("/config/channel/namespaces/other", "{}");
+            if between.status == 409 {
+                assert_eq!(between.problem(), "/problems/canary-under-way");
+                assert!(between.header("Retry-After").is_some());
+                break;
+            }
+            live.call("DELETE", "/config/channel/namespaces/other", &[], "");
+        }
+        let tried = trying.join().unwrap();
+        assert_eq!(tried.status, 201, "{tried:?}");
+        assert_eq!(tried.json()["canary"]["worker"], 0);
+    });
+    assert_eq!(live.get(SIZE).json(), 5);
+}
+
+#[test]
+fn a_trial_that_makes_errors_is_undone() {
+    let live = Live::start(2);
+    live.put(CHAT, "{}");
+    let over = AtomicBool::new(false);
+    let refused = std::thread::scope(|scope| {
+        let (live, over) = (&live, &over);
+        // On the worker that tries it, the namespace is gone.
+        scope.spawn(move || {
+            while !over.load(Ordering::Acquire) {
+                live.publish("chat:1", 1);
+            }
+        });
+        let target = format!("{CHAT}?canary=worker&worker=0&seconds=20");
+        let refused = live.call("DELETE", &target, &[], "");
+        over.store(true, Ordering::Release);
+        refused
+    });
+    assert_eq!(
+        (refused.status, refused.problem().as_str()),
+        (409, "/problems/canary-failed"),
+        "{refused:?}"
+    );
+    assert!(refused.json()["canary"]["errors"].as_u64().unwrap() >= 5);
+    assert_eq!(live.get(CHAT).status, 200);
+    for attempt in 0..20 {
+        assert!(live.publish("chat:1", attempt).contains("result"), "every worker has it");
+    }
+}
+
+#[test]
+fn the_status_of_the_workers_says_what_they_run() {
+    let mut live = Live::start(2);
+    live.put(CHAT, "{}");
+    let _subscriber = live.subscribe("news");
+    live.wait_until(|live| {
+        let status = live.get("/status/workers").json();
+        let workers = status["workers"].as_array().unwrap().clone();
+        assert_eq!((workers.len(), &status["revision"]), (2, &json!(2)));
+        let sessions: u64 = workers.iter().map(|one| one["sessions"].as_u64().unwrap()).sum();
+        // Each second the workers tell theirs, and measure how far the next one is.
+        sessions == 1
+            && status["hops"]["measured"].as_u64().unwrap() >= 2
+            && workers.iter().all(|one| one["revision"] == 2)
+            && status["edges"].as_array().unwrap().iter().any(|edge| edge["to"] == 1)
+    });
+    let metrics = live.get("/metrics").body;
+    assert!(metrics.contains("dunlin_config_revision 2"), "{metrics}");
+}
+
+/// Clients count their messages while the configuration changes and changes back under them.
+#[test]
+fn no_change_drops_a_connection_or_a_message() {
+    const CLIENTS: usize = 60;
+    const MESSAGES: u64 = 300;
+    let live = Live::start(3);
+    live.put(
+        CHAT,
+        r#"{"history_size":1000,"history_ttl_ms":600000,"allow_subscribe_for_anonymous":true}"#,
+    );
+    let mut clients: Vec<Subscriber> = (0..CLIENTS).map(|_| live.subscribe("chat:1")).collect();
+    let over = AtomicBool::new(false);
+    let changes = std::thread::scope(|scope| {
+        let changing = scope.spawn(|| {
+            let mut stream = live.connect();
+            let mut seed = 7_u64;
+            let mut changes = 0;
+            while !over.load(Ordering::Acquire) {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let n = seed >> 40;
+                let (method, target, body) = match seed >> 33 & 7 {
+                    0 => ("PUT", format!("/config/channel/namespaces/n{}", n % 50), "{}".into()),
+                    1 => {
+                        ("DELETE", format!("/config/channel/namespaces/n{}", n % 50), String::new())
+                    }
+                    2 => (
+                        "PUT",
+                        "/config/client/ping_interval_ms".into(),
+                        (10_000 + n % 50_000).to_string(),
+                    ),
+                    3 => (
+                        "PUT",
+                        "/config/limits/outbox_bytes_max".into(),
+                        (1_000_000 + n % 5_000_000).to_string(),
+                    ),
+                    4 => (
+                        "PUT",
+                        "/config/limits/channels_max".into(),
+                        (1_000 + n % 1_000_000).to_string(),
+                    ),
+                    5 => (
+                        "PUT",
+                        "/config/channel/namespaces/chat/presence".into(),
+                        n.is_multiple_of(2).to_string(),
+                    ),
+                    6 => (
+                        "PUT",
+                        "/config/client/allowed_origins".into(),
+                        format!("[\"https://{n}.example\"]"),
+                    ),
+                    _ => {
+                        let page = live.get("/config/revisions?limit=1000").json();
+                        let kept = page["revisions"].as_array().unwrap();
+                        // Not the first: chat came with the second.
+                        let undo = &kept[n as usize % kept.len()]["revision"];
+                        if *undo == 1 {
+                            continue;
+                        }
+                        ("POST", format!("/config/revisions/{undo}/restore"), String::new())
+                    }
+                };
+                live.send(&mut stream, method, &target, &[], &body);
+                let answer = receive(&mut stream);
+                assert!(matches!(answer.status, 200 | 201 | 404), "{method} {target}: {answer:?}");
+                changes += 1;
+            }
+            changes
+        });
+        for message in 1..=MESSAGES {
+            let answer = live.publish("chat:1", message);
+            assert!(answer.contains(&format!("\"offset\":{message},")), "{answer}");
+        }
+        over.store(true, Ordering::Release);
+        changing.join().unwrap()
+    });
+    for client in &mut clients {
+        for message in 1..=MESSAGES {
+            let publication = client.publication();
+            assert_eq!(
+                (&publication["offset"], &publication["data"]),
+                (&json!(message), &json!(message))
+            );
+        }
+    }
+    assert!(changes > 50, "only {changes} changes");
+}
+
+#[test]
+fn a_durable_change_is_there_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = || Some(Box::new(Directory::open(directory.path()).unwrap()) as Box<dyn Disk>);
+    let memory = Live::start(1);
+    assert_eq!(memory.put(&format!("{CHAT}?durable=1"), "{}").problem(), "/problems/no-state");
+    drop(memory);
+    let live = Live::begin(1, development(), disk());
+    let made = live.put(&format!("{CHAT}?durable=1"), "{}");
+    assert_eq!((made.status, &made.json()["durable"]), (201, &json!(true)), "{made:?}");
+    let writers: Vec<Answer> = std::thread::scope(|scope| {
+        let live = &live;
+        let writing: Vec<_> = (0..16)
+            .map(|n| {
+                scope.spawn(move || {
+                    live.put(&format!("/config/channel/namespaces/d{n}?durable=1"), "{}")
+                })
+            })
+            .collect();
+        writing.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    assert!(writers.iter().all(|answer| answer.status == 201));
+    drop(live);
+    let live = Live::begin(1, development(), disk());
+    assert_eq!(live.revision(), 18);
+    assert_eq!(live.get("/config/channel/namespaces/d7").status, 200);
+}

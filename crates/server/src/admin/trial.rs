@@ -1,0 +1,209 @@
+//! A change on trial: one worker runs it, and what it does tells whether all shall.
+
+use std::sync::Arc;
+
+use dunlin_config::Prepared;
+use dunlin_config::store::Origin;
+use dunlin_net::{ConnId, Context};
+use serde_json::{Value, json};
+
+use super::call::Canary;
+use super::problem::{self, Problem};
+use super::{Admin, Caller};
+use crate::metrics::Metric;
+use crate::node::Node;
+
+/// Errors below this number say nothing.
+const ERRORS_MIN: u64 = 5;
+/// The trial fails at this many times the error rate of the others, or of the worker before.
+const WORSE: f64 = 2.0;
+/// And by no less than this.
+const WORSE_BY: f64 = 0.01;
+
+/// What goes wrong on a worker, and out of how much.
+const ERRORS: [Metric; 5] = [
+    Metric::CommandErrors,
+    Metric::ApiErrors,
+    Metric::HttpErrors,
+    Metric::ProtocolErrors,
+    Metric::SlowDisconnects,
+];
+const DONE: [Metric; 3] = [Metric::Commands, Metric::ApiCommands, Metric::HttpRequests];
+
+/// A trial under way.
+pub(super) struct Trial {
+    conn: ConnId,
+    durable: bool,
+    change: (Prepared, Origin),
+    canary: Canary,
+    generation: u64,
+    ends_ms: u64,
+    restarts: u64,
+    own: Tally,
+    own_before: Tally,
+    others: Tally,
+}
+
+/// Errors among what was done, since the process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Tally {
+    errors: u64,
+    done: u64,
+}
+
+impl Tally {
+    fn of(node: &Node, workers: impl Iterator<Item = usize>) -> Tally {
+        let mut tally = Tally::default();
+        for worker in workers {
+            let sum = |metrics: &[Metric]| {
+                metrics.iter().map(|metric| node.counters[worker].get(*metric)).sum::<u64>()
+            };
+            tally.errors += sum(&ERRORS);
+            tally.done += sum(&DONE);
+        }
+        tally
+    }
+
+    fn since(self, earlier: Tally) -> Tally {
+        Tally {
+            errors: self.errors.saturating_sub(earlier.errors),
+            done: self.done.saturating_sub(earlier.done),
+        }
+    }
+
+    fn rate(self) -> f64 {
+        if self.errors == 0 { 0.0 } else { self.errors as f64 / self.done.max(self.errors) as f64 }
+    }
+
+    /// Whether this is so much worse than `usual` that it cannot be chance.
+    fn is_worse_than(self, usual: f64) -> bool {
+        self.errors >= ERRORS_MIN && self.rate() >= usual * WORSE && self.rate() >= usual + WORSE_BY
+    }
+}
+
+impl Admin {
+    pub(super) fn begin_trial(
+        &mut self,
+        cx: &mut Context<Caller>,
+        canary: Canary,
+        conn: ConnId,
+        durable: bool,
+        prepared: Prepared,
+        origin: Origin,
+    ) {
+        let node = Arc::clone(&self.node);
+        let settings = node.settings.load().next(Arc::clone(prepared.snapshot()));
+        let generation = node.publish_to(canary.worker, Arc::new(settings));
+        self.wake_workers();
+        let own = Tally::of(&node, std::iter::once(canary.worker));
+        self.trial = Some(Trial {
+            conn,
+            durable,
+            change: (prepared, origin),
+            canary,
+            generation,
+            ends_ms: cx.now_ms() + canary.seconds * 1000,
+            restarts: node.counters[canary.worker].get(Metric::Restarts),
+            own,
+            own_before: own,
+            others: Tally::of(&node, others(&node, canary.worker)),
+        });
+    }
+
+    /// Whole seconds until the trial under way is over.
+    pub(super) fn trial_seconds_left(&self, cx: &Context<Caller>) -> Option<u64> {
+        let trial = self.trial.as_ref()?;
+        Some(trial.ends_ms.saturating_sub(cx.now_ms()).div_ceil(1000).max(1))
+    }
+
+    /// Once a second: ends a trial that goes badly at once, and a good one when its time is over.
+    pub(super) fn judge_trial(&mut self, cx: &mut Context<Caller>) {
+        let Some(trial) = &self.trial else { return };
+        let over = trial.ends_ms <= cx.now_ms();
+        let findings = self.findings(trial);
+        if findings.verdict.is_none() && !over {
+            return;
+        }
+        let Some(trial) = self.trial.take() else { return };
+        let report = findings.report(&trial);
+        match findings.verdict {
+            None => {
+                self.commit_tried(cx, trial.conn, trial.durable, trial.change, report);
+            }
+            Some(why) => {
+                // The worker goes back to what the others run.
+                self.node.publish(self.node.settings.load_full());
+                self.wake_workers();
+                self.reservations.keep_only(&self.store.head().config);
+                tracing::warn!(worker = trial.canary.worker, why, "a change failed its trial");
+                Problem::new(&problem::CANARY_FAILED, why)
+                    .with("canary", report)
+                    .answer(cx, trial.conn);
+            }
+        }
+    }
+
+    fn findings(&self, trial: &Trial) -> Findings {
+        let node = &self.node;
+        let worker = trial.canary.worker;
+        let own = Tally::of(node, std::iter::once(worker)).since(trial.own);
+        let others = Tally::of(node, others(node, worker)).since(trial.others);
+        let usual = others.rate().max(trial.own_before.rate());
+        let standing = node.adoption.standing(worker);
+        let verdict = if let Some(reason) = node.refusal(worker, trial.generation) {
+            Some(format!("worker {worker} could not switch: {reason}"))
+        } else if node.counters[worker].get(Metric::Restarts) > trial.restarts {
+            Some(format!("worker {worker} panicked"))
+        } else if own.is_worse_than(usual) {
+            Some(format!(
+                "{} of {} operations on worker {worker} failed; usual is a rate of {usual:.4}",
+                own.errors, own.done
+            ))
+        } else if !standing.is_at(trial.generation) && node.pulses[worker].lag_ms() > 1000 {
+            Some(format!("worker {worker} is stuck in a turn"))
+        } else {
+            None
+        };
+        Findings { verdict, own, others }
+    }
+}
+
+struct Findings {
+    /// Why the trial has failed, if it has.
+    verdict: Option<String>,
+    own: Tally,
+    others: Tally,
+}
+
+impl Findings {
+    fn report(&self, trial: &Trial) -> Value {
+        json!({
+            "worker": trial.canary.worker,
+            "seconds": trial.canary.seconds,
+            "operations": self.own.done,
+            "errors": self.own.errors,
+            "error_rate": self.own.rate(),
+            "error_rate_others": self.others.rate(),
+        })
+    }
+}
+
+fn others(node: &Node, worker: usize) -> impl Iterator<Item = usize> {
+    (0..node.workers()).filter(move |&other| other != worker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_errors_are_chance_and_many_more_than_usual_are_not() {
+        let tally = |errors, done| Tally { errors, done };
+        assert!(!tally(4, 4).is_worse_than(0.0), "too few to tell");
+        assert!(tally(5, 100).is_worse_than(0.0));
+        assert!(!tally(5, 1_000).is_worse_than(0.0), "half a percent");
+        assert!(!tally(50, 1_000).is_worse_than(0.04), "as bad as it always is");
+        assert!(tally(90, 1_000).is_worse_than(0.04));
+        assert_eq!(tally(9, 30).since(tally(4, 10)), tally(5, 20));
+    }
+}

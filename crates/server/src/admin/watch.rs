@@ -1,0 +1,190 @@
+//! `GET /config/watch`: every revision as it comes, as server-sent events.
+//!
+//! A reader that is too slow for the changes has the present snapshot in their place, once it reads again: it
+//! is never told of revision N+2 without having heard of N+1.
+
+use dunlin_config::store::Revision;
+use dunlin_config::{Pointer, Secrets};
+use dunlin_net::{ConnId, Context, http};
+use serde_json::{Value, json};
+
+use super::problem::{self, Problem};
+use super::{Admin, Caller, time};
+
+/// Readers at once.
+const WATCHERS_MAX: usize = 256;
+
+/// A reader of the stream.
+pub(super) struct Watcher {
+    conn: ConnId,
+    /// The revision it was told of last.
+    at: u64,
+    secrets: Secrets,
+    /// Its connection is full; `on_writable` goes on.
+    behind: bool,
+}
+
+impl Admin {
+    /// Answers with a stream that begins after revision `from`, or now.
+    pub(super) fn watch(
+        &mut self,
+        cx: &mut Context<Caller>,
+        conn: ConnId,
+        from: Option<u64>,
+        secrets: Secrets,
+    ) {
+        if self.watchers.len() >= WATCHERS_MAX {
+            let detail = format!("{WATCHERS_MAX} watch already");
+            let problem = Problem::new(&problem::OVERLOADED, detail).header("Retry-After", &10);
+            return problem.answer(cx, conn);
+        }
+        let head = http::Response {
+            status: 200,
+            headers: &[("Content-Type", "text/event-stream"), ("Cache-Control", "no-store")],
+            body: b"retry: 1000\n\n",
+        };
+        if cx.start_stream(conn, &head, http::Framing::UntilClose).is_err() {
+            return cx.abort(conn);
+        }
+        let at = from.unwrap_or(self.store.head().revision);
+        self.watchers.push(Watcher { conn, at, secrets, behind: false });
+        let progress = self.progress();
+        let _ = cx.write(conn, &progress);
+        let last = self.watchers.len() - 1;
+        self.catch_up(cx, last);
+    }
+
+    /// A revision was confirmed after `before`.
+    pub(super) fn tell_watchers(&mut self, cx: &mut Context<Caller>, before: u64) {
+        if self.watchers.is_empty() {
+            return;
+        }
+        // Written once for all who heard of the one before.
+        let mut spelt: [Option<Vec<u8>>; 2] = [None, None];
+        for at in 0..self.watchers.len() {
+            let watcher = &self.watchers[at];
+            if watcher.behind || watcher.at != before {
+                if !watcher.behind {
+                    self.catch_up(cx, at);
+                }
+                continue;
+            }
+            let (conn, secrets) = (watcher.conn, watcher.secrets);
+            let form = usize::from(matches!(secrets, Secrets::Shown));
+            let head = self.store.head().revision;
+            let events = spelt[form].get_or_insert_with(|| {
+                let mut events = Vec::new();
+                for revision in self.store.since(before).into_iter().flatten() {
+                    change_event(revision, secrets, &mut events);
+                }
+                events
+            });
+            let watcher = &mut self.watchers[at];
+            match cx.write(conn, events) {
+                Ok(()) => watcher.at = head,
+                Err(_) => watcher.behind = true,
+            }
+        }
+    }
+
+    /// A watcher's connection has room again.
+    pub(super) fn watcher_writable(&mut self, cx: &mut Context<Caller>, conn: ConnId) {
+        if let Some(at) = self.watchers.iter().position(|watcher| watcher.conn == conn) {
+            self.watchers[at].behind = false;
+            self.catch_up(cx, at);
+        }
+    }
+
+    pub(super) fn watcher_gone(&mut self, conn: ConnId) {
+        self.watchers.retain(|watcher| watcher.conn != conn);
+    }
+
+    /// Every ten seconds: where we are, so that a reader knows that silence is silence.
+    pub(super) fn tell_progress(&mut self, cx: &mut Context<Caller>) {
+        let progress = self.progress();
+        for watcher in &self.watchers {
+            if !watcher.behind && cx.write(watcher.conn, &progress).is_err() {
+                // What is full is told when it has room.
+                continue;
+            }
+        }
+    }
+
+    /// Writes what a watcher has not heard of: the changes if they are kept, else everything as it is.
+    fn catch_up(&mut self, cx: &mut Context<Caller>, at: usize) {
+        let head = self.store.head();
+        let Watcher { conn, at: heard, secrets, .. } = self.watchers[at];
+        if heard == head.revision {
+            return;
+        }
+        let mut events = Vec::new();
+        match self.store.since(heard).filter(|_| heard > 0) {
+            Some(revisions) => {
+                revisions.for_each(|revision| change_event(revision, secrets, &mut events));
+            }
+            None => {
+                let mut config = Vec::new();
+                head.write_json(&Pointer::root(), secrets, &mut config);
+                events.extend_from_slice(
+                    format!(
+                        "event: snapshot\nid: {0}\ndata: {{\"revision\":{0},\"config\":",
+                        head.revision
+                    )
+                    .as_bytes(),
+                );
+                // JSON is one line unless it was told to be pretty; a line end would end the field.
+                events.extend(config.iter().filter(|byte| !matches!(byte, b'\n' | b'\r')));
+                events.extend_from_slice(b"}\n\n");
+            }
+        }
+        let revision = head.revision;
+        let watcher = &mut self.watchers[at];
+        match cx.write(conn, &events) {
+            Ok(()) => watcher.at = revision,
+            Err(_) => watcher.behind = true,
+        }
+    }
+
+    fn progress(&self) -> Vec<u8> {
+        let (revision, durable) = (self.store.head().revision, self.durable);
+        format!("event: progress\ndata: {{\"revision\":{revision},\"durable\":{durable}}}\n\n")
+            .into_bytes()
+    }
+}
+
+fn change_event(revision: &Revision, secrets: Secrets, out: &mut Vec<u8>) {
+    let told = describe(revision, secrets);
+    let number = revision.snapshot.revision;
+    out.extend_from_slice(format!("event: change\nid: {number}\ndata: {told}\n\n").as_bytes());
+}
+
+/// A revision as the watch and `GET /config/revisions/{n}` have it.
+pub(super) fn describe(revision: &Revision, secrets: Secrets) -> Value {
+    let changes: Vec<Value> = revision
+        .changes
+        .iter()
+        .map(|change| match secrets {
+            Secrets::Shown => json!(change),
+            Secrets::Hidden => json!(change.hidden()),
+        })
+        .collect();
+    let mut told = summary(revision);
+    if let Some(object) = told.as_object_mut() {
+        object.insert("changes".into(), changes.into());
+    }
+    told
+}
+
+/// A revision as the list has it.
+pub(super) fn summary(revision: &Revision) -> Value {
+    let origin = &revision.origin;
+    json!({
+        "revision": revision.snapshot.revision,
+        "previous": revision.previous,
+        "when": time::rfc3339(origin.at_unix_ms),
+        "who": &*origin.who,
+        "from": &*origin.from,
+        "comment": &*origin.comment,
+        "changes": revision.changes.len(),
+    })
+}
