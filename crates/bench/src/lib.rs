@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 mod bus;
+mod config;
 mod connections;
 mod crowd;
 mod dialect;
@@ -31,6 +32,7 @@ mod system;
 mod target;
 
 pub use bus::BusBench;
+pub use config::ConfigBench;
 pub use connections::Connections;
 pub use dialect::DialectName;
 pub use error::Error;
@@ -52,6 +54,8 @@ pub enum Command {
     Latency(Latency),
     /// The mesh between workers: hops, request and reply, throughput
     Bus(BusBench),
+    /// A change of the configuration until every worker runs it, beside a ping-pong and a reload of nginx
+    Config(ConfigBench),
     /// The floor of fan-out: a server that does nothing but send() one prebuilt frame to every connection
     Floor(Floor),
     /// Write docs/BENCHMARKS.md and its plots from the results of earlier runs
@@ -95,6 +99,7 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::Fanout(options) => fanout::run(&options),
         Command::Latency(options) => latency::run(&options),
         Command::Bus(options) => bus::run(&options),
+        Command::Config(options) => config::run(&options),
         Command::Floor(options) => floor::run(&options),
         Command::Report(options) => report::run(&options),
     }

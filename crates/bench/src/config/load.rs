@@ -1,0 +1,119 @@
+//! Messages delivered while the configuration changes: what the change costs everyone else.
+
+use std::io::Write as _;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::client::Client;
+use super::{ConfigBench, NAMESPACES, Replace};
+use crate::error::{Context, Error};
+use crate::report::median;
+use crate::swarm::{Clock, Departures, Swarm, new_histogram};
+
+const SUBSCRIBERS: usize = 100;
+const PUBLISHES_PER_S: u32 = 200;
+const SECONDS: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Replaces all namespaces again and again while a channel is published to.
+pub(super) fn replace(options: &ConfigBench) -> Result<Replace, Error> {
+    let quiet_p99_us = delivery_p99_us(options)?;
+    let over = Arc::new(AtomicBool::new(false));
+    let (meanwhile_p99_us, ms) = std::thread::scope(|scope| {
+        let told = Arc::clone(&over);
+        let replacing = scope.spawn(move || replace_until(options, &told));
+        let delivery = delivery_p99_us(options);
+        over.store(true, Ordering::Release);
+        let ms = replacing.join().map_err(|_| Error::new("the replacing thread panicked"))??;
+        Ok::<_, Error>((delivery?, ms))
+    })?;
+    Ok(Replace {
+        namespaces: NAMESPACES,
+        replaces: ms.len() as u32,
+        p50_ms: median(&ms).unwrap_or(0.0),
+        max_ms: ms.iter().copied().fold(0.0, f64::max),
+        quiet_p99_us,
+        meanwhile_p99_us,
+    })
+}
+
+fn replace_until(options: &ConfigBench, over: &AtomicBool) -> Result<Vec<f64>, Error> {
+    let mut client = Client::connect(options.admin)?;
+    let mut ms = Vec::new();
+    let mut history_size = 100;
+    while !over.load(Ordering::Acquire) {
+        history_size += 1;
+        let mut body = Vec::from(*b"{");
+        for namespace in 0..NAMESPACES {
+            let comma = if namespace == 0 { "" } else { "," };
+            // Writing to a Vec cannot fail.
+            let _ = write!(
+                body,
+                "{comma}\"ns{namespace}\":{{\"history_size\":{history_size},\"history_ttl_ms\":60000}}"
+            );
+        }
+        body.push(b'}');
+        let took = client.change("/config/channel/namespaces", &body)?;
+        ms.push(took.as_secs_f64() * 1e3);
+        std::thread::sleep(PAUSE);
+    }
+    Ok(ms)
+}
+
+/// The 99th percentile from when each publish should have left to its arrivals.
+fn delivery_p99_us(options: &ConfigBench) -> Result<f64, Error> {
+    let target = &options.target;
+    let url = target.address()?;
+    let clock = Clock::new();
+    let publishes = PUBLISHES_PER_S * SECONDS;
+    let departures = Arc::new(Departures::new(publishes as usize));
+    let mut plan = target.plan(&url, Some("c"), SUBSCRIBERS, clock)?;
+    plan.departures = Some(Arc::clone(&departures));
+    let swarm = Swarm::start(&plan)?;
+    swarm.wait_ready(Duration::from_secs(60), |_| {})?;
+    let (mut writer, mut answers) = target.publishing(&url, "c")?.connect()?.split();
+    let publishing = target.publishing(&url, "c")?;
+    // 50 µs of the default slack would be the generator's, not the server's.
+    rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
+        .context("cannot set the timer slack")?;
+    let interval_ns = 1_000_000_000 / u64::from(PUBLISHES_PER_S);
+    let start_ns = clock.now_ns() + 10_000_000;
+    let answered = std::thread::scope(|scope| {
+        let reader = scope.spawn(move || answers.wait(publishes));
+        let mut request = Vec::new();
+        let mut publish = || -> Result<(), Error> {
+            for sequence in 1..=publishes {
+                let due_ns = start_ns + u64::from(sequence - 1) * interval_ns;
+                request.clear();
+                publishing.request(sequence, 1, &mut request);
+                departures.set(sequence, due_ns);
+                let now_ns = clock.now_ns();
+                if due_ns > now_ns {
+                    std::thread::sleep(Duration::from_nanos(due_ns - now_ns));
+                }
+                writer.write_all(&request).context("cannot publish")?;
+            }
+            Ok(())
+        };
+        let sent = publish();
+        if sent.is_err() {
+            let _ = writer.shutdown(std::net::Shutdown::Both);
+        }
+        (reader.join(), sent)
+    });
+    answered.1?;
+    answered.0.map_err(|_| Error::new("the reader of the answers panicked"))??;
+    let expected = u64::from(publishes) * SUBSCRIBERS as u64;
+    let counts = swarm.wait_publications(expected, Duration::from_secs(5), |_| {});
+    let tally = swarm.finish(publishes)?;
+    if counts.publications != expected || tally.counts.closed > 0 {
+        return Err(Error::new(format!(
+            "{} of {expected} messages arrived, {} clients lost their connection",
+            counts.publications, tally.counts.closed
+        )));
+    }
+    let latencies = tally.latencies.unwrap_or_else(new_histogram);
+    Ok(latencies.value_at_quantile(0.99) as f64 / 1e3)
+}

@@ -1,0 +1,508 @@
+//! `dunlin bench config`: what a change of the configuration costs, until every worker runs it.
+//!
+//! The floor is a ping-pong of the same bytes over loopback between the same two cores' threads. Where client and
+//! server run decides more than what they do: waking a thread on another core costs several times what a change
+//! does. So floor and Dunlin take turns under the same placement.
+
+mod client;
+mod floor;
+mod load;
+mod peer;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use self::client::Client;
+use self::peer::Nginx;
+use crate::ExitStatus;
+use crate::error::{Context, Error};
+use crate::host::Host;
+use crate::process::Process;
+use crate::progress::say;
+use crate::report::{emit, median};
+use crate::swarm::{Clock, Swarm, new_histogram};
+use crate::target::Target;
+
+/// Options of `dunlin bench config`.
+#[derive(Debug, clap::Args)]
+pub struct ConfigBench {
+    #[command(flatten)]
+    target: Target,
+    /// The program that serves
+    #[arg(long, value_name = "PROGRAM", default_value = "dunlin")]
+    program: String,
+    /// Its admin port
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8381")]
+    admin: SocketAddr,
+    /// Its workers
+    #[arg(long, default_value_t = 2)]
+    workers: u8,
+    /// Where it keeps its state: the disk that is measured. Emptied before and after
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// Idle WebSocket clients of the second measurement
+    #[arg(long, default_value_t = 10_000)]
+    clients: usize,
+    /// Changes of one measurement
+    #[arg(long, default_value_t = 20_000)]
+    changes: u32,
+    /// Turns that floor and server take
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// Connections that wait for fsync
+    #[arg(long, default_value_t = 64)]
+    writers: usize,
+    /// Also measure nginx with this many upstream members and a reload a change; 0 does not
+    #[arg(long, default_value_t = 10_000)]
+    nginx_members: usize,
+    /// One JSON object as the last line of standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Findings {
+    pub(crate) benchmark: String,
+    pub(crate) host: Host,
+    pub(crate) workers: u8,
+    /// The ping-pong that does nothing.
+    pub(crate) floor: Rate,
+    /// One connection, one change at a time, nobody connected.
+    pub(crate) one: Rate,
+    /// Of the rounds, ours over the floor.
+    pub(crate) one_to_floor: f64,
+    pub(crate) clients: usize,
+    /// The same with idle clients.
+    pub(crate) with_clients: Rate,
+    /// The same, each change on disk before the next; and many connections at once.
+    pub(crate) durable: Durable,
+    /// One upstream member among many.
+    pub(crate) members: Vec<Members>,
+    /// All namespaces replaced while messages are delivered.
+    pub(crate) replace: Replace,
+    /// Fifty changes a second among ten thousand objects: share of one core.
+    pub(crate) steady_core: f64,
+    pub(crate) nginx: Option<Reload>,
+}
+
+/// Changes one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Rate {
+    pub(crate) changes: u64,
+    pub(crate) per_s: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) max_us: f64,
+}
+
+/// Changes that wait for the disk.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Durable {
+    pub(crate) writers: usize,
+    pub(crate) rate: Rate,
+    /// What the disk does by itself, one fsync after the other.
+    pub(crate) disk_syncs_per_s: f64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Members {
+    pub(crate) members: usize,
+    pub(crate) rate: Rate,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Replace {
+    pub(crate) namespaces: usize,
+    pub(crate) replaces: u32,
+    pub(crate) p50_ms: f64,
+    pub(crate) max_ms: f64,
+    /// Delivery of messages to subscribers, without and with replaces meanwhile.
+    pub(crate) quiet_p99_us: f64,
+    pub(crate) meanwhile_p99_us: f64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Reload {
+    pub(crate) members: usize,
+    pub(crate) changes: u32,
+    pub(crate) p50_ms: f64,
+    pub(crate) max_ms: f64,
+}
+
+/// What is configured in number.
+const NAMESPACES: usize = 10_000;
+const STEADY_PER_S: u32 = 50;
+const STEADY: Duration = Duration::from_secs(5);
+const DISK: Duration = Duration::from_secs(1);
+const RELOADS: u32 = 5;
+const NGINX_PORT: u16 = 8391;
+
+impl Rate {
+    fn of(histogram: &Histogram<u64>, seconds: f64) -> Rate {
+        let us = |ns: u64| ns as f64 / 1e3;
+        Rate {
+            changes: histogram.len(),
+            per_s: histogram.len() as f64 / seconds,
+            p50_us: us(histogram.value_at_quantile(0.5)),
+            p99_us: us(histogram.value_at_quantile(0.99)),
+            max_us: us(histogram.max()),
+        }
+    }
+}
+
+pub(crate) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
+    let target = &options.target;
+    let directory = Scratch::new(&options.state)?;
+    // Measured before anything is pinned or started: nothing else writes.
+    let disk_syncs_per_s = floor::syncs_per_s(&directory.path, DISK)?;
+    let pinned = crate::system::pin(&target.core);
+    pinned.map_err(|error| Error::io(format!("cannot run on cores {:?}", target.core), error))?;
+
+    let server = Server::start(options, &directory, "small", 16, 0, false)?;
+    let (floor, one, one_to_floor) = one_by_one(options)?;
+    drop(server);
+    say_rate("floor, ping-pong", &floor);
+    say_rate("one at a time", &one);
+
+    let with_clients = with_clients(options, &directory)?;
+    say_rate(&format!("with {} clients", options.clients), &with_clients);
+
+    let server = Server::start(options, &directory, "durable", 16, 0, true)?;
+    let rate = durable(options)?;
+    drop(server);
+    say_rate(&format!("fsync, {} connections", options.writers), &rate);
+    say(format!("the disk by itself: {disk_syncs_per_s:.0} fsync/s"));
+    let durable = Durable { writers: options.writers, rate, disk_syncs_per_s };
+
+    let mut members = Vec::new();
+    for count in [1_000, 10_000, 100_000] {
+        let name = format!("members-{count}");
+        let _server = Server::start(options, &directory, &name, 16, count, false)?;
+        let rate = one_member(options, count)?;
+        say_rate(&format!("one member among {count}"), &rate);
+        members.push(Members { members: count, rate });
+    }
+
+    let server = Server::start(options, &directory, "large", NAMESPACES, 0, false)?;
+    let steady_core = steady(options, &server)?;
+    say(format!(
+        "{STEADY_PER_S} changes/s among {NAMESPACES} namespaces: {:.2} % of a core",
+        steady_core * 100.0
+    ));
+    let replace = load::replace(options)?;
+    say(format!(
+        "replace of {} namespaces: p50 {:.0} ms, max {:.0} ms; delivery p99 {:.0} us without, {:.0} us meanwhile",
+        replace.namespaces,
+        replace.p50_ms,
+        replace.max_ms,
+        replace.quiet_p99_us,
+        replace.meanwhile_p99_us
+    ));
+    drop(server);
+
+    let nginx = match options.nginx_members {
+        0 => None,
+        members => {
+            let reload = reload(options, &directory, members)?;
+            say(format!("nginx, {members} members, a reload: p50 {:.0} ms", reload.p50_ms));
+            Some(reload)
+        }
+    };
+    let findings = Findings {
+        benchmark: "config".into(),
+        host: Host::now(),
+        workers: options.workers,
+        floor,
+        one,
+        one_to_floor,
+        clients: options.clients,
+        with_clients,
+        durable,
+        members,
+        replace,
+        steady_core,
+        nginx,
+    };
+    emit(options.json, &findings)?;
+    Ok(ExitStatus::Passed)
+}
+
+fn say_rate(what: &str, rate: &Rate) {
+    say(format!(
+        "{what:<28} {:>8.0}/s, p50 {:.1} us, p99 {:.1} us, max {:.0} us",
+        rate.per_s, rate.p50_us, rate.p99_us, rate.max_us
+    ));
+}
+
+/// A server with so many objects.
+struct Server {
+    process: Process,
+}
+
+impl Server {
+    fn start(
+        options: &ConfigBench,
+        directory: &Scratch,
+        name: &str,
+        namespaces: usize,
+        members: usize,
+        with_state: bool,
+    ) -> Result<Server, Error> {
+        let url = options.target.address()?;
+        let file = directory.path.join(format!("{name}.toml"));
+        let text = configuration(namespaces, members);
+        fs::write(&file, text).context(format!("cannot write {}", file.display()))?;
+        let mut command = format!(
+            "{} serve --config {} --client {} --admin {} --workers {}",
+            options.program,
+            file.display(),
+            url.address,
+            options.admin,
+            options.workers
+        );
+        if with_state {
+            // Writing to a String cannot fail.
+            let _ = write!(command, " --state {}", directory.path.join(name).display());
+        }
+        let target = &options.target;
+        let log = target.server_log.as_deref();
+        let process = Process::start(&command, &target.server_core, options.admin, log)?;
+        Ok(Server { process })
+    }
+}
+
+/// A file with so many namespaces, and an upstream with so many members.
+fn configuration(namespaces: usize, members: usize) -> String {
+    let mut text = String::from(
+        "[client]\nanonymous = true\n[api]\nwithout_key = true\n[channel.without_namespace]\n\
+         allow_subscribe_for_anonymous = true\nallow_subscribe_for_client = true\n",
+    );
+    for namespace in 0..namespaces {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "[channel.namespaces.ns{namespace}]\nhistory_size = 10\nhistory_ttl_ms = 60000"
+        );
+    }
+    if members > 0 {
+        text.push_str("[webhooks.upstreams.pool]\n");
+    }
+    for member in 0..members {
+        let (high, low) = (member / 250, member % 250 + 1);
+        let _ = writeln!(
+            text,
+            "[webhooks.upstreams.pool.members.m{member}]\naddress = \"10.{}.{}.{low}:80\"",
+            high / 250,
+            high % 250
+        );
+    }
+    text
+}
+
+const HISTORY_SIZE: &str = "/config/channel/namespaces/ns7/history_size";
+
+/// Floor and server in turns, each change another value than the one before.
+fn one_by_one(options: &ConfigBench) -> Result<(Rate, Rate, f64), Error> {
+    let cores = match &options.target.server_core[..] {
+        [] => &options.target.core[..],
+        cores => cores,
+    };
+    let mut floor = Client::connect(floor::ping_pong(cores)?)?;
+    let mut ours = Client::connect(options.admin)?;
+    let each = (options.changes / options.rounds).max(1);
+    let (mut floor_all, mut ours_all) = (new_histogram(), new_histogram());
+    let (mut floor_s, mut ours_s) = (0.0, 0.0);
+    let mut ratios = Vec::new();
+    changes(&mut floor, each / 10, &mut new_histogram())?;
+    changes(&mut ours, each / 10, &mut new_histogram())?;
+    for _ in 0..options.rounds {
+        let floor_round = changes(&mut floor, each, &mut floor_all)?;
+        let ours_round = changes(&mut ours, each, &mut ours_all)?;
+        floor_s += floor_round;
+        ours_s += ours_round;
+        ratios.push(floor_round / ours_round);
+    }
+    let ratio = median(&ratios).unwrap_or(0.0);
+    Ok((Rate::of(&floor_all, floor_s), Rate::of(&ours_all, ours_s), ratio))
+}
+
+/// So many changes one after the other; gives the seconds.
+fn changes(client: &mut Client, count: u32, took: &mut Histogram<u64>) -> Result<f64, Error> {
+    let began = Instant::now();
+    for change in 0..count {
+        let body: &[u8] = if change % 2 == 0 { b"20" } else { b"21" };
+        took.saturating_record(client.change(HISTORY_SIZE, body)?.as_nanos() as u64);
+    }
+    Ok(began.elapsed().as_secs_f64())
+}
+
+fn with_clients(options: &ConfigBench, directory: &Scratch) -> Result<Rate, Error> {
+    let _server = Server::start(options, directory, "clients", 16, 0, false)?;
+    let target = &options.target;
+    let url = target.address()?;
+    let mut plan = target.plan(&url, Some("idle"), options.clients, Clock::new())?;
+    // They are idle: where their threads run is nobody's concern but the first pings'.
+    plan.cores = Vec::new();
+    let swarm = Swarm::start(&plan)?;
+    let counts = swarm.wait_ready(Duration::from_secs(60), |_| {})?;
+    if counts.failed > 0 {
+        return Err(Error::new(format!("{} clients did not get ready", counts.failed)));
+    }
+    let mut ours = Client::connect(options.admin)?;
+    let mut all = new_histogram();
+    changes(&mut ours, options.changes / 10, &mut new_histogram())?;
+    let seconds = changes(&mut ours, options.changes, &mut all)?;
+    let tally = swarm.finish(0)?;
+    if tally.counts.closed > 0 {
+        return Err(Error::new(format!("{} clients lost their connection", tally.counts.closed)));
+    }
+    Ok(Rate::of(&all, seconds))
+}
+
+/// Many connections, each with one change under way that waits for the disk.
+fn durable(options: &ConfigBench) -> Result<Rate, Error> {
+    let target = |writer: usize| {
+        format!("/config/channel/namespaces/ns{}/history_size?durable=1", writer % 16)
+    };
+    let mut clients = (0..options.writers)
+        .map(|_| Client::connect(options.admin))
+        .collect::<Result<Vec<_>, Error>>()?;
+    let mut sent = Vec::with_capacity(clients.len());
+    let mut value = 100_u32;
+    let mut send = |client: &mut Client, writer: usize| {
+        value += 1;
+        let body = value.to_string();
+        client.send("PUT", &target(writer), "application/json", body.as_bytes())?;
+        Ok::<Instant, Error>(Instant::now())
+    };
+    for (writer, client) in clients.iter_mut().enumerate() {
+        sent.push(send(client, writer)?);
+    }
+    let began = Instant::now();
+    let mut took = new_histogram();
+    let rounds = (options.changes as usize / options.writers.max(1)).max(1);
+    for round in 1..=rounds {
+        for (writer, client) in clients.iter_mut().enumerate() {
+            let status = client.receive()?;
+            client.expect_success("PUT", &target(writer), status)?;
+            took.saturating_record(sent[writer].elapsed().as_nanos() as u64);
+            if round < rounds {
+                sent[writer] = send(client, writer)?;
+            }
+        }
+    }
+    Ok(Rate::of(&took, began.elapsed().as_secs_f64()))
+}
+
+fn one_member(options: &ConfigBench, members: usize) -> Result<Rate, Error> {
+    let mut client = Client::connect(options.admin)?;
+    let mut took = new_histogram();
+    let mut began = Instant::now();
+    let count = options.changes / 4;
+    let warm_up = count / 10;
+    for change in 0..count + warm_up {
+        if change == warm_up {
+            took = new_histogram();
+            began = Instant::now();
+        }
+        // Another member each time, all over the table.
+        let member = change as usize * 7_919 % members;
+        let target = format!("/config/webhooks/upstreams/pool/members/m{member}/weight");
+        let weight = 2 + change % 90;
+        took.saturating_record(
+            client.change(&target, weight.to_string().as_bytes())?.as_nanos() as u64
+        );
+    }
+    Ok(Rate::of(&took, began.elapsed().as_secs_f64()))
+}
+
+/// A change every twentieth of a second; the share of a core that the server takes for it.
+fn steady(options: &ConfigBench, server: &Server) -> Result<f64, Error> {
+    let mut client = Client::connect(options.admin)?;
+    let idle = cores_over(server, STEADY, |_| Ok(()))?;
+    let interval = Duration::from_secs(1) / STEADY_PER_S;
+    let mut change = 0_usize;
+    let busy = cores_over(server, STEADY, |left| {
+        change += 1;
+        let namespace = change * 7_919 % NAMESPACES;
+        let target = format!("/config/channel/namespaces/ns{namespace}/history_size");
+        client.change(&target, (20 + change % 50).to_string().as_bytes())?;
+        std::thread::sleep(interval.min(left));
+        Ok(())
+    })?;
+    Ok((busy - idle).max(0.0))
+}
+
+fn cores_over(
+    server: &Server,
+    time: Duration,
+    mut step: impl FnMut(Duration) -> Result<(), Error>,
+) -> Result<f64, Error> {
+    let (before, began) = (server.process.cpu_ns(), Instant::now());
+    while began.elapsed() < time {
+        step(time.saturating_sub(began.elapsed()))?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let spent = server.process.cpu_ns().saturating_sub(before);
+    Ok(spent as f64 / began.elapsed().as_nanos() as f64)
+}
+
+fn reload(options: &ConfigBench, directory: &Scratch, members: usize) -> Result<Reload, Error> {
+    let address = SocketAddr::from(([127, 0, 0, 1], NGINX_PORT));
+    let cores = &options.target.server_core;
+    let nginx = Nginx::start(&directory.path, address, members, cores)?;
+    let mut ms = Vec::new();
+    for value in 1..=RELOADS {
+        ms.push(nginx.change(value)?.as_secs_f64() * 1e3);
+    }
+    let max_ms = ms.iter().copied().fold(0.0, f64::max);
+    Ok(Reload { members, changes: RELOADS, p50_ms: median(&ms).unwrap_or(0.0), max_ms })
+}
+
+/// A directory for files and state, removed at the end.
+struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn new(parent: &Path) -> Result<Scratch, Error> {
+        let path = parent.join(format!("dunlin-bench-config-{}", std::process::id()));
+        fs::create_dir_all(&path).context(format!("cannot create {}", path.display()))?;
+        Ok(Scratch { path })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What remains lies in the directory the user has named.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_what_was_recorded_over_the_time() {
+        let mut histogram = new_histogram();
+        (0..100).for_each(|_| histogram.record(40_000).unwrap());
+        let rate = Rate::of(&histogram, 0.004);
+        assert_eq!((rate.changes, rate.per_s.round()), (100, 25_000.0));
+        assert!((39.9..40.1).contains(&rate.p50_us));
+    }
+
+    #[test]
+    fn a_configuration_has_as_many_tables_as_asked_for() {
+        let text = configuration(3, 300);
+        assert_eq!(text.matches("[channel.namespaces.").count(), 3);
+        assert_eq!(text.matches(".members.m").count(), 300);
+        assert!(text.contains("10.0.1.50:80"));
+    }
+}
