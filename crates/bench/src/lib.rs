@@ -15,32 +15,41 @@
 mod bus;
 mod config;
 mod connections;
+mod contest;
 mod crowd;
+mod delay;
 mod dialect;
 mod error;
 mod fanout;
 mod floor;
 mod host;
+mod http;
 mod latency;
 mod peer;
 mod process;
 mod progress;
 mod publisher;
 mod report;
+mod serve;
 mod swarm;
 mod system;
 mod target;
+mod timer;
 
 pub use bus::BusBench;
 pub use config::ConfigBench;
 pub use connections::Connections;
+pub use contest::{Contest, Experiment};
+pub use delay::Delay;
 pub use dialect::DialectName;
 pub use error::Error;
 pub use fanout::{Fanout, Mode};
 pub use floor::Floor;
+pub use http::{Http, LedgerCheck};
 pub use latency::Latency;
 pub use peer::PeerName;
 pub use report::Report;
+pub use serve::{Behaviour, Fault, Serve, ServeTls};
 pub use target::Target;
 
 /// What `dunlin bench` can measure.
@@ -58,6 +67,16 @@ pub enum Command {
     Config(ConfigBench),
     /// The floor of fan-out: a server that does nothing but send() one prebuilt frame to every connection
     Floor(Floor),
+    /// Load an HTTP server: pipelined, by a timetable, with checks, and a report
+    Http(Box<Http>),
+    /// A test server for HTTP clients: fast, slow, closing, or broken in any way, as the path asks
+    Serve(Box<Serve>),
+    /// A proxy that makes a network long: bytes leave half a round trip after they came
+    Delay(Delay),
+    /// Compare the ledger of `bench http` with the log of the server, line by line
+    Ledger(LedgerCheck),
+    /// The load generator itself, beside others and beside what must be true
+    Contest(Contest),
     /// Write docs/BENCHMARKS.md and its plots from the results of earlier runs
     #[command(hide = true)]
     Report(Report),
@@ -101,6 +120,11 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::Bus(options) => bus::run(&options),
         Command::Config(options) => config::run(&options),
         Command::Floor(options) => floor::run(&options),
+        Command::Http(options) => http::run(&options),
+        Command::Ledger(options) => Ok(http::check_ledger(&options)?.0),
+        Command::Contest(options) => contest::run(&options),
+        Command::Serve(options) => serve::run(&options),
+        Command::Delay(options) => delay::run(&options),
         Command::Report(options) => report::run(&options),
     }
 }

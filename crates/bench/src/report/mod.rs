@@ -1,5 +1,6 @@
 //! Reports: one JSON object a run, and docs/BENCHMARKS.md with its plots out of many.
 
+mod http;
 mod page;
 mod plot;
 mod results;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use crate::ExitStatus;
 use crate::error::{Context, Error};
 use crate::progress::say;
+pub(crate) use page::group;
 use results::Results;
 
 /// Options of `dunlin bench report`.

@@ -41,7 +41,7 @@ pub(super) fn write(results: &Results, directory: &str) -> String {
     page.line("");
     page.line(
         "`make bench` measures it all and writes this page. `scripts/bench/run idle fanout` measures only that; the \
-         parts are `idle`, `fanout`, `burst`, `latency`, `bus`, `scale`, `million` and `instructions`.",
+         parts are `idle`, `fanout`, `burst`, `latency`, `bus`, `scale`, `million`, `http` and `instructions`.",
     );
     page.line("");
     page.promises(results);
@@ -52,33 +52,34 @@ pub(super) fn write(results: &Results, directory: &str) -> String {
     page.bus(results);
     page.scale(results);
     page.million(results);
+    page.http(results);
     page.instructions(results);
     page.text
 }
 
-struct Page<'a> {
+pub(super) struct Page<'a> {
     text: String,
     directory: &'a str,
 }
 
 impl Page<'_> {
-    fn line(&mut self, line: impl AsRef<str>) {
+    pub(super) fn line(&mut self, line: impl AsRef<str>) {
         self.text.push_str(line.as_ref());
         self.text.push('\n');
     }
 
-    fn head(&mut self, title: &str) {
+    pub(super) fn head(&mut self, title: &str) {
         self.line(format!("## {title}"));
         self.line("");
     }
 
-    fn missing(&mut self, section: &str) {
+    pub(super) fn missing(&mut self, section: &str) {
         self.line(format!("Not here: not measured yet. `scripts/bench/run {section}`"));
         self.line("");
     }
 
     /// The command of a run, and where it ran.
-    fn source(&mut self, hosts: &[&Host]) {
+    pub(super) fn source(&mut self, hosts: &[&Host]) {
         self.line("```sh");
         for host in hosts {
             self.line(&host.command);
@@ -189,6 +190,7 @@ impl Page<'_> {
                 ));
             }
         }
+        rows.extend(super::http::promises(&results.http));
         if rows.is_empty() {
             return;
         }
@@ -242,7 +244,7 @@ impl Page<'_> {
         self.source(&[&idle.host]);
     }
 
-    fn plot(&mut self, name: &str, title: &str) {
+    pub(super) fn plot(&mut self, name: &str, title: &str) {
         let directory = self.directory;
         self.line(format!("![{title}]({directory}/{name})"));
         self.line("");
@@ -551,12 +553,12 @@ fn ours(contenders: Option<&[Summary]>) -> Option<&Summary> {
     contenders?.iter().find(|one| one.name == "dunlin")
 }
 
-fn percent(ratio: f64) -> String {
+pub(super) fn percent(ratio: f64) -> String {
     format!("{:.1} %", ratio * 100.0)
 }
 
 /// A whole number with its thousands apart.
-pub(super) fn group(value: f64) -> String {
+pub(crate) fn group(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut out = String::new();
     if value < 0.0 && digits != "0" {

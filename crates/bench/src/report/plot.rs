@@ -11,7 +11,7 @@ const OURS: RGBColor = RGBColor(0x1f, 0x77, 0xb4);
 const OTHERS: RGBColor = RGBColor(0x9a, 0xa5, 0xb1);
 
 /// Every plot there are results for: file name and drawing.
-pub(super) fn draw(results: &Results) -> Result<Vec<(&'static str, String)>, Error> {
+pub(super) fn draw(results: &Results) -> Result<Vec<(String, String)>, Error> {
     let mut drawings = Vec::new();
     let others = [&results.one, &results.burst, &results.burst_slow];
     if let Some(idle) = &results.idle {
@@ -25,14 +25,16 @@ pub(super) fn draw(results: &Results) -> Result<Vec<(&'static str, String)>, Err
                 bars.push((other.name.clone(), bytes as f64));
             }
         }
-        drawings
-            .push(("idle.svg", bar_chart("user bytes an idle connection (logarithmic)", &bars)?));
+        drawings.push((
+            "idle.svg".to_owned(),
+            bar_chart("user bytes an idle connection (logarithmic)", &bars)?,
+        ));
     }
     if let Some(one) = &results.one {
         let bars: Vec<_> =
             one.contenders.iter().map(|one| (one.name.clone(), one.messages_per_s)).collect();
         drawings.push((
-            "fanout.svg",
+            "fanout.svg".to_owned(),
             bar_chart("messages a second, one publish at a time (logarithmic)", &bars)?,
         ));
     }
@@ -44,8 +46,13 @@ pub(super) fn draw(results: &Results) -> Result<Vec<(&'static str, String)>, Err
             .chain(slow.filter(|one| one.name != "floor"))
             .map(|one| (one.name.clone(), one.messages_per_s))
             .collect();
-        drawings
-            .push(("burst.svg", bar_chart("messages a second in a burst (logarithmic)", &bars)?));
+        drawings.push((
+            "burst.svg".to_owned(),
+            bar_chart("messages a second in a burst (logarithmic)", &bars)?,
+        ));
+    }
+    for super::http::Bars { file, title, bars } in super::http::bars(&results.http) {
+        drawings.push((file, bar_chart(&title, &bars)?));
     }
     if !results.scale.is_empty() {
         let memory: Vec<_> = results
@@ -53,7 +60,8 @@ pub(super) fn draw(results: &Results) -> Result<Vec<(&'static str, String)>, Err
             .iter()
             .filter_map(|one| Some((one.connected as f64, one.user_bytes_per_connection? as f64)))
             .collect();
-        drawings.push(("scale-memory.svg", line_chart("user bytes a connection", &memory)?));
+        drawings
+            .push(("scale-memory.svg".to_owned(), line_chart("user bytes a connection", &memory)?));
         let cpu: Vec<_> = results
             .scale
             .iter()
@@ -62,7 +70,10 @@ pub(super) fn draw(results: &Results) -> Result<Vec<(&'static str, String)>, Err
                 Some((one.connected as f64, broadcast.cpu_us_per_message_without_pings?))
             })
             .collect();
-        drawings.push(("scale-cpu.svg", line_chart("CPU µs a message, pings left out", &cpu)?));
+        drawings.push((
+            "scale-cpu.svg".to_owned(),
+            line_chart("CPU µs a message, pings left out", &cpu)?,
+        ));
     }
     Ok(drawings)
 }

@@ -23,6 +23,7 @@ pub(super) struct Results {
     /// By rising number of connections.
     pub(super) scale: Vec<connections::Findings>,
     pub(super) million: Option<connections::Findings>,
+    pub(super) http: super::http::Http,
     pub(super) instructions: Option<Instructions>,
 }
 
@@ -56,6 +57,14 @@ impl Results {
             bus: read(&directory.join("bus.json"))?,
             scale,
             million: read(&directory.join("million.json"))?,
+            http: super::http::Http {
+                generators: read(&directory.join("http-generators.json"))?,
+                distance: read(&directory.join("http-distance.json"))?,
+                ledgers: read(&directory.join("http-ledgers.json"))?,
+                omission: read(&directory.join("http-omission.json"))?,
+                memory: read(&directory.join("http-memory.json"))?,
+                stalled: read(&directory.join("http-stalled.json"))?,
+            },
             instructions: read(&directory.join("instructions.json"))?,
         })
     }

@@ -1,0 +1,465 @@
+//! One connection of the generator: the pipeline's state beside its socket, and what to send on it next.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use dunlin_pipeline::{
+    Budget, Close, Connection as Pipeline, ConnectionLimits, Copies, Fate, InFlight, Kind,
+    Progress, Violation, Window, WindowConfig,
+};
+
+use super::options::Depth;
+use super::plan::{Ledger, Plan};
+use super::reader::{Read, Reader, Reading};
+use super::schedule::Schedule;
+use super::tally::Tally;
+use super::transport::{Broken, Transport};
+
+/// The deepest that `--pipeline auto` goes.
+const AUTO_DEPTH_MAX: u32 = 1_000;
+/// A connection that a server does not close at its budget after this long has outlived it.
+const OUTLIVED_NS: u64 = 50_000_000;
+
+/// A request that goes out again.
+#[derive(Debug, Clone, Copy)]
+struct Again {
+    tag: u64,
+    /// When it left first, or should have: its latency counts from there.
+    since_ns: u64,
+    attempt: u16,
+}
+
+/// What the connections of a thread share.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) plan: Arc<Plan>,
+    pub(super) schedule: Schedule,
+    pub(super) tally: Box<Tally>,
+    pub(super) ledger: Option<Ledger>,
+    again: VecDeque<Again>,
+    /// How often requests were sent that were sent more than once; those in flight only.
+    attempts: HashMap<u64, u16>,
+    copies: Option<(Copies, Kind)>,
+    /// The kind of all requests, when they have one.
+    kind: Option<Kind>,
+    budget: Budget,
+    seed: Window,
+    look_inside: bool,
+    body: Vec<u8>,
+    out: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) transport: Transport,
+    pub(super) opened: bool,
+    /// When it began to be what it is: connecting, or waiting for its oldest answer.
+    pub(super) since_ns: u64,
+    pub(super) pipeline: Pipeline,
+    window: Option<Window>,
+    depth: u32,
+    reading: Reading,
+}
+
+/// Why a connection is at its end.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The server said that it gives no more answers here.
+    Notice,
+    Broken(Broken),
+    Violation(Violation),
+    Upgraded,
+    /// Nothing came for `--timeout`.
+    Silence,
+    /// It was not open after `--connect-timeout`.
+    ConnectTimeout,
+}
+
+impl Core {
+    pub(super) fn new(plan: Arc<Plan>, thread: u32) -> Self {
+        let kind = plan.requests.kind();
+        let seed = Window::new(WindowConfig { min: 1, max: AUTO_DEPTH_MAX });
+        let depth_max = match plan.depth {
+            Depth::Fixed(depth) => depth,
+            Depth::Auto => AUTO_DEPTH_MAX,
+        };
+        let copies = plan
+            .requests
+            .constant()
+            .zip(kind)
+            .map(|(bytes, kind)| (Copies::new(&bytes, depth_max as usize), kind));
+        Self {
+            schedule: Schedule::new(thread, plan.threads, plan.rate),
+            tally: Box::new(Tally::new()),
+            ledger: plan.ledger.clone().map(Ledger::new),
+            again: VecDeque::new(),
+            attempts: HashMap::new(),
+            copies,
+            kind,
+            budget: Budget::default(),
+            seed,
+            look_inside: plan.checks.look_inside() || plan.ledger.is_some(),
+            body: Vec::new(),
+            out: Vec::new(),
+            plan,
+        }
+    }
+
+    #[inline]
+    fn reader<'a>(&'a mut self, reading: &'a mut Reading, now_ns: u64) -> Reader<'a> {
+        Reader {
+            checks: &self.plan.checks,
+            schedule: &self.schedule,
+            tally: &mut self.tally,
+            ledger: self.ledger.as_mut(),
+            attempts: &mut self.attempts,
+            reading,
+            look_inside: self.look_inside,
+            now_ns,
+            read: Read::default(),
+        }
+    }
+
+    /// Whether something is to be sent, now or later.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        !self.again.is_empty() || !self.schedule.is_over()
+    }
+
+    pub(super) fn waiting_again(&self) -> usize {
+        self.again.len()
+    }
+
+    /// What a request is told that cannot be sent any more.
+    pub(super) fn give_up_rest(&mut self) {
+        let left = self.schedule.left() + self.again.len() as u64;
+        self.schedule.stop(0);
+        self.tally.ends.unanswered += left;
+        if left > 0 {
+            self.tally.error("never answered: the run ended first", left);
+        }
+        while let Some(again) = self.again.pop_front() {
+            self.note(again.tag, again.attempt - 1, "unanswered", 0);
+        }
+    }
+
+    fn note(&mut self, tag: u64, sent: u16, outcome: &str, status: u16) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.note(self.schedule.number(tag), sent, outcome, status, b"");
+        }
+    }
+
+    fn fail(&mut self, request: &InFlight, attempt: u16, kind: &str, advice: &str) {
+        self.tally.ends.failed += 1;
+        self.tally.error(kind, 1);
+        let number = self.schedule.number(request.tag);
+        let authority = &self.plan.address.authority;
+        let sentence = format!("request {number} to {authority}: {kind}. {advice}");
+        self.tally.sample(|| sentence.trim_end().to_owned());
+        self.note(request.tag, attempt, "failed", 0);
+    }
+
+    /// Decides what becomes of a request that got no answer.
+    fn judge(&mut self, request: &InFlight, fate: Fate) {
+        let attempt =
+            if request.kind.is_replayed() { self.attempts.remove(&request.tag) } else { None };
+        let attempt = attempt.unwrap_or(1);
+        match fate {
+            Fate::NotProcessed | Fate::Replay | Fate::Cut { idempotent: true, .. } => {
+                if attempt >= self.plan.attempts_max {
+                    let kind = format!("given up after {attempt} attempts");
+                    return self.fail(
+                        request,
+                        attempt,
+                        &kind,
+                        "The server closes before it answers; --attempts allows more.",
+                    );
+                }
+                self.tally.ends.resent += 1;
+                self.again.push_back(Again {
+                    tag: request.tag,
+                    since_ns: request.sent_ns,
+                    attempt: attempt + 1,
+                });
+            }
+            Fate::Uncertain | Fate::Cut { idempotent: false, .. } => {
+                self.tally.ends.uncertain += 1;
+                let kind = "closed without a word; the request may have been done";
+                self.tally.error(kind, 1);
+                let number = self.schedule.number(request.tag);
+                self.tally.sample(|| {
+                    format!("request {number}: {kind}. --idempotent sends such requests again")
+                });
+                self.note(request.tag, attempt, "uncertain", 0);
+            }
+            Fate::TimedOut { .. } => {
+                let advice = "Look why the server is silent, or give it more than --timeout.";
+                self.fail(request, attempt, "no answer in time", advice);
+            }
+            Fate::Violated(violation) => {
+                let kind = match violation {
+                    Violation::Malformed(error) => format!("bad answer: {error}"),
+                    Violation::Unsolicited => "an answer nobody asked for".to_owned(),
+                    Violation::NotHttp => "the answer is not HTTP".to_owned(),
+                    _ => "bad answer".to_owned(),
+                };
+                self.fail(request, attempt, &kind, violation.message());
+            }
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn new(transport: Transport, core: &Core, now_ns: u64) -> Self {
+        let mut pipeline = Pipeline::new(&ConnectionLimits::default());
+        pipeline.set_budget(core.budget.limit());
+        let window = (core.plan.depth == Depth::Auto).then(|| core.seed.next());
+        let depth = match core.plan.depth {
+            Depth::Fixed(depth) => depth,
+            Depth::Auto => core.seed.depth(),
+        };
+        Self {
+            transport,
+            opened: false,
+            since_ns: now_ns,
+            pipeline,
+            window,
+            depth,
+            reading: Reading::default(),
+        }
+    }
+
+    /// Takes what was read, and says how the connection ends if it does.
+    #[inline]
+    pub(super) fn take(&mut self, core: &mut Core, bytes: &[u8], now_ns: u64) -> Result<(), End> {
+        core.tally.read_bytes += bytes.len() as u64;
+        let mut reader = core.reader(&mut self.reading, now_ns);
+        let progress = self.pipeline.handle_input(bytes, &mut reader);
+        let (ended, last_sent_ns) = reader.finish(self.since_ns);
+        if let Some(window) = self.window.as_mut().filter(|_| ended > 0) {
+            window.handle_answers(ended as u32, last_sent_ns, now_ns, self.pipeline.in_flight());
+            self.depth = window.depth();
+        }
+        // Bytes of an answer under way are a sign of life as well.
+        self.since_ns = now_ns;
+        match progress {
+            Ok(Progress::Open) => Ok(()),
+            Ok(Progress::LastAnswer) => Err(End::Notice),
+            Ok(Progress::Upgraded { .. }) => Err(End::Upgraded),
+            Err(violation) => Err(End::Violation(violation)),
+        }
+    }
+
+    /// Sends what there is to send, as far as the depth allows, in one piece. At most `most` requests.
+    #[inline]
+    pub(super) fn fill(&mut self, core: &mut Core, now_ns: u64, most: u32) -> Result<u32, Broken> {
+        if !self.opened || self.transport.has_unsent() {
+            return Ok(0);
+        }
+        let room = self.pipeline.room(self.depth).min(most);
+        if room == 0 {
+            return Ok(0);
+        }
+        let was_idle = self.pipeline.in_flight() == 0;
+        let sent = if let (Some((copies, kind)), true, false) =
+            (&core.copies, core.again.is_empty(), core.schedule.is_open_model())
+        {
+            let count = core.schedule.available(now_ns, u64::from(room)) as u32;
+            if count == 0 {
+                return Ok(0);
+            }
+            let tag = core.schedule.take(u64::from(count));
+            self.pipeline.handle_sent(tag, count, *kind, now_ns);
+            let bytes = copies.slice(count);
+            core.tally.written_bytes += bytes.len() as u64;
+            self.transport.write(bytes)?;
+            count
+        } else {
+            self.fill_one_by_one(core, now_ns, room)?
+        };
+        if was_idle && sent > 0 {
+            self.since_ns = now_ns;
+        }
+        Ok(sent)
+    }
+
+    /// Requests that differ: rendered, sent again, or due at times of their own.
+    fn fill_one_by_one(&mut self, core: &mut Core, now_ns: u64, room: u32) -> Result<u32, Broken> {
+        core.out.clear();
+        let mut sent = 0;
+        while sent < room
+            && let Some(again) = core.again.pop_front()
+        {
+            let number = core.schedule.number(again.tag);
+            let kind = core.plan.requests.get(number).kind.replayed();
+            core.attempts.insert(again.tag, again.attempt);
+            self.pipeline.handle_sent(again.tag, 1, kind, again.since_ns);
+            core.plan.requests.write(number, &mut core.body, &mut core.out);
+            sent += 1;
+        }
+        let fresh = core.schedule.available(now_ns, u64::from(room - sent)) as u32;
+        if fresh > 0 {
+            let first = core.schedule.take(u64::from(fresh));
+            if !core.schedule.is_open_model()
+                && let Some(kind) = core.kind
+            {
+                self.pipeline.handle_sent(first, fresh, kind, now_ns);
+            }
+            for tag in first..first + u64::from(fresh) {
+                let number = core.schedule.number(tag);
+                if let Some(due_ns) = core.schedule.due_ns(tag) {
+                    let kind = core.plan.requests.get(number).kind;
+                    self.pipeline.handle_sent(tag, 1, kind, due_ns);
+                    core.tally.late.saturating_record(now_ns.saturating_sub(due_ns));
+                } else if core.kind.is_none() {
+                    let kind = core.plan.requests.get(number).kind;
+                    self.pipeline.handle_sent(tag, 1, kind, now_ns);
+                }
+                match &core.copies {
+                    Some((copies, _)) => core.out.extend_from_slice(copies.slice(1)),
+                    None => core.plan.requests.write(number, &mut core.body, &mut core.out),
+                }
+            }
+        }
+        if !core.out.is_empty() {
+            core.tally.written_bytes += core.out.len() as u64;
+            self.transport.write(&core.out)?;
+        }
+        Ok(sent + fresh)
+    }
+
+    /// Looks whether it waits for too long. Called now and then.
+    pub(super) fn sweep(&mut self, core: &mut Core, now_ns: u64) -> Result<(), End> {
+        let waited_ns = now_ns.saturating_sub(self.since_ns);
+        if !self.opened {
+            return if waited_ns > core.plan.connect_timeout_ns {
+                Err(End::ConnectTimeout)
+            } else {
+                Ok(())
+            };
+        }
+        if self.pipeline.in_flight() > 0 {
+            return if waited_ns > core.plan.timeout_ns { Err(End::Silence) } else { Ok(()) };
+        }
+        if waited_ns > OUTLIVED_NS && self.pipeline.is_open() && self.pipeline.room(1) == 0 {
+            core.budget.handle_outlived(self.pipeline.answered());
+            self.pipeline.set_budget(core.budget.limit());
+        }
+        Ok(())
+    }
+
+    /// Ends it: counts why, and decides what becomes of each request in flight. Returns whether it was of use.
+    pub(super) fn end(mut self, core: &mut Core, end: &End, now_ns: u64) -> bool {
+        let in_flight = self.pipeline.in_flight() > 0;
+        let events = &mut core.tally.events;
+        let mut abort = true;
+        let close = match end {
+            _ if !self.opened => {
+                events.connect_failed += 1;
+                self.explain_connect(core, end);
+                return false;
+            }
+            End::Notice => {
+                events.closed_with_notice += 1;
+                abort = false;
+                Close { notice: true, at_budget: false, cut: false, idle: false }
+            }
+            End::Broken(Broken::End) => {
+                let mut reader = core.reader(&mut self.reading, now_ns);
+                let close = self.pipeline.handle_eof(&mut reader);
+                reader.finish(self.since_ns);
+                let events = &mut core.tally.events;
+                match () {
+                    () if close.notice => events.closed_with_notice += 1,
+                    () if close.idle => events.closed_idle += 1,
+                    () if close.at_budget => events.closed_at_budget += 1,
+                    () => events.closed_in_flight += 1,
+                }
+                abort = false;
+                close
+            }
+            End::Broken(Broken::Reset | Broken::Io(_) | Broken::Tls(_)) => {
+                events.reset += 1;
+                self.pipeline.handle_reset()
+            }
+            End::Violation(violation) => {
+                events.violated += 1;
+                if !in_flight {
+                    let kind = "an answer nobody asked for";
+                    core.tally.error(kind, 1);
+                    let sentence =
+                        format!("{}: {}", core.plan.address.authority, violation.message());
+                    core.tally.sample(|| sentence);
+                }
+                Close { notice: false, at_budget: false, cut: true, idle: false }
+            }
+            End::Upgraded => {
+                events.violated += 1;
+                core.tally.error("the server changed to another protocol (101)", 1);
+                Close { notice: false, at_budget: false, cut: true, idle: false }
+            }
+            End::Silence | End::ConnectTimeout => {
+                events.timed_out += 1;
+                self.pipeline.handle_timeout()
+            }
+        };
+        let answered = self.pipeline.answered();
+        if !close.cut && !matches!(end, End::Silence) {
+            core.budget.handle_close(answered, !close.idle);
+        }
+        if let Some(window) = self.window {
+            core.seed = window;
+        }
+        while let Some((request, fate)) = self.pipeline.poll_unanswered() {
+            core.judge(&request, fate);
+        }
+        if abort {
+            self.transport.abort();
+        }
+        answered > 0
+    }
+
+    /// Ends it because the run is over: what is in flight stays unanswered.
+    pub(super) fn abandon(mut self, core: &mut Core) {
+        self.pipeline.handle_reset();
+        let mut left = 0;
+        while let Some((request, _)) = self.pipeline.poll_unanswered() {
+            left += 1;
+            let attempt = core.attempts.remove(&request.tag).unwrap_or(1);
+            core.note(request.tag, attempt, "unanswered", 0);
+        }
+        core.tally.ends.unanswered += left;
+        if left > 0 {
+            core.tally.error("not answered when the run ended", left);
+        }
+    }
+
+    fn explain_connect(&self, core: &mut Core, end: &End) {
+        let (kind, advice) = match end {
+            End::ConnectTimeout => (
+                "connecting took too long".to_owned(),
+                "Is the host up, and does a firewall drop the packets? --connect-timeout allows more.",
+            ),
+            End::Broken(Broken::Tls(error)) => (
+                format!("TLS: {error}"),
+                "Trust the certificate with --ca FILE, name its host with --server-name, or take any with --insecure.",
+            ),
+            End::Broken(Broken::Io(error)) => (
+                format!("connecting failed: {error}"),
+                if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                    "Nothing listens there: start the server, or mend the port."
+                } else {
+                    ""
+                },
+            ),
+            _ if core.plan.tls.is_some() => (
+                "the server closed during the TLS handshake".to_owned(),
+                "Does it speak TLS on this port? http:// does without.",
+            ),
+            _ => ("the server closed before the first request".to_owned(), ""),
+        };
+        core.tally.error(&kind, 1);
+        let authority = core.plan.address.authority.clone();
+        core.tally.sample(|| format!("{authority}: {kind}. {advice}").trim_end().to_owned());
+    }
+}

@@ -1,0 +1,183 @@
+//! What becomes of an answer: judged, timed, counted.
+
+use std::collections::HashMap;
+
+use dunlin_pipeline::{Head, InFlight, Sink};
+
+use super::plan::{Checks, Ledger};
+use super::schedule::Schedule;
+use super::tally::Tally;
+
+/// As much of a body as is searched, bytes.
+const SEARCHED_BYTES_MAX: usize = 16 << 20;
+
+/// The answer a connection is reading, between one piece of it and the next.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    status: u16,
+    status_right: bool,
+    /// When its head came.
+    head_ns: u64,
+    wrong: Option<&'static str>,
+    body: Vec<u8>,
+    served: Vec<u8>,
+}
+
+/// Takes the answers of one read.
+///
+/// All of them came at once, so one time is theirs, and those that also left at once have one latency: a batch is one
+/// record in a histogram, not one for each answer.
+#[derive(Debug)]
+pub(super) struct Reader<'a> {
+    pub(super) checks: &'a Checks,
+    pub(super) schedule: &'a Schedule,
+    pub(super) tally: &'a mut Tally,
+    pub(super) ledger: Option<&'a mut Ledger>,
+    /// How often requests were sent that were sent more than once.
+    pub(super) attempts: &'a mut HashMap<u64, u16>,
+    pub(super) reading: &'a mut Reading,
+    pub(super) look_inside: bool,
+    pub(super) now_ns: u64,
+    pub(super) read: Read,
+}
+
+/// What has come so far in one read.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    batch_sent_ns: u64,
+    batch: u64,
+    /// Answers that ended.
+    ended: u64,
+    /// When the last of them had left.
+    last_sent_ns: u64,
+}
+
+impl Reader<'_> {
+    /// The read is over. `oldest_since_ns`: when the first of the answers became the oldest of its connection.
+    #[inline]
+    pub(super) fn finish(mut self, oldest_since_ns: u64) -> (u64, u64) {
+        self.record_batch();
+        if self.read.ended > 0 {
+            self.tally.ends.answered += self.read.ended;
+            self.tally.last_answer_ns = self.now_ns;
+            self.tally.service.saturating_record(self.now_ns.saturating_sub(oldest_since_ns));
+            if self.read.ended > 1 {
+                self.tally.service.saturating_record_n(0, self.read.ended - 1);
+            }
+        }
+        (self.read.ended, self.read.last_sent_ns)
+    }
+
+    #[inline]
+    fn record_batch(&mut self) {
+        if self.read.batch > 0 {
+            let latency_ns = self.now_ns.saturating_sub(self.read.batch_sent_ns);
+            self.tally.latency.saturating_record_n(latency_ns, self.read.batch);
+            self.tally.first_byte.saturating_record_n(latency_ns, self.read.batch);
+            self.read.batch = 0;
+        }
+    }
+
+    #[cold]
+    fn look_at_head(&mut self, request: &InFlight, head: &Head<'_>) {
+        self.reading.body.clear();
+        self.reading.served.clear();
+        self.reading.wrong = None;
+        if let Some(name) = &self.checks.id {
+            let number = self.schedule.number(request.tag);
+            let told: Option<u64> =
+                head.header(name).and_then(|value| str::from_utf8(value).ok()?.parse().ok());
+            self.reading.wrong = match told {
+                Some(told) if number == told => None,
+                Some(_) => Some("the id of another request"),
+                None => Some("no id in the answer"),
+            };
+        }
+        if let Some(value) = self.checks.served.as_ref().and_then(|name| head.header(name)) {
+            self.reading.served.extend(value.iter().filter(|byte| byte.is_ascii_graphic()));
+        }
+    }
+
+    #[cold]
+    fn count_wrong(&mut self, request: &InFlight) {
+        self.tally.ends.wrong += 1;
+        let number = self.schedule.number(request.tag);
+        let status = self.reading.status;
+        match self.reading.wrong {
+            Some(what) => {
+                self.tally.error(what, 1);
+                self.tally.sample(|| format!("request {number}: {what} (status {status})"));
+            }
+            None => {
+                self.tally.error(&format!("status {status}"), 1);
+                self.tally.sample(|| {
+                    format!("request {number}: status {status}; --expect-status {status} takes it for right")
+                });
+            }
+        }
+    }
+
+    /// An answer that is not one of a batch of plain ones.
+    #[cold]
+    fn end_apart(&mut self, request: &InFlight) {
+        if let Some(finder) = &self.checks.body
+            && self.reading.wrong.is_none()
+            && finder.find(&self.reading.body).is_none()
+        {
+            self.reading.wrong = Some("the body does not hold the text of --expect-body");
+        }
+        let attempts =
+            if request.kind.is_replayed() { self.attempts.remove(&request.tag) } else { None };
+        if let Some(ledger) = &mut self.ledger {
+            let number = self.schedule.number(request.tag);
+            let (status, served) = (self.reading.status, &self.reading.served[..]);
+            ledger.note(number, attempts.unwrap_or(1), "answered", status, served);
+        }
+        self.tally.latency.saturating_record(self.now_ns.saturating_sub(request.sent_ns));
+        let first_byte_ns = self.reading.head_ns.saturating_sub(request.sent_ns);
+        self.tally.first_byte.saturating_record(first_byte_ns);
+    }
+}
+
+impl Sink for Reader<'_> {
+    #[inline]
+    fn on_head(&mut self, request: &InFlight, head: &Head<'_>) {
+        // A head that repeats the one before means the same; the first of a connection repeats none.
+        if self.reading.status != head.status {
+            self.reading.status = head.status;
+            self.reading.status_right = self.checks.is_status_right(head.status);
+        }
+        self.reading.head_ns = self.now_ns;
+        if self.look_inside {
+            self.look_at_head(request, head);
+        }
+    }
+
+    #[inline]
+    fn on_body(&mut self, _: &InFlight, bytes: &[u8]) {
+        if self.checks.body.is_some() {
+            let room = SEARCHED_BYTES_MAX.saturating_sub(self.reading.body.len());
+            self.reading.body.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+    }
+
+    #[inline]
+    fn on_end(&mut self, request: &InFlight) {
+        self.read.ended += 1;
+        self.read.last_sent_ns = request.sent_ns;
+        self.tally.statuses[usize::from(self.reading.status) % 600] += 1;
+        if self.look_inside || self.reading.head_ns != self.now_ns || request.kind.is_replayed() {
+            self.end_apart(request);
+        } else if request.sent_ns == self.read.batch_sent_ns {
+            self.read.batch += 1;
+        } else {
+            self.record_batch();
+            self.read.batch_sent_ns = request.sent_ns;
+            self.read.batch = 1;
+        }
+        if !self.reading.status_right || self.reading.wrong.is_some() {
+            self.count_wrong(request);
+            self.reading.wrong = None;
+        }
+    }
+}

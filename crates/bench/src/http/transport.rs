@@ -1,0 +1,184 @@
+//! A socket, bare or under TLS, that never blocks.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+
+/// What a connection is made with.
+#[derive(Debug, Clone)]
+pub(super) struct Tls {
+    pub(super) config: Arc<ClientConfig>,
+    pub(super) name: ServerName<'static>,
+}
+
+#[derive(Debug)]
+pub(super) struct Transport {
+    pub(super) socket: OwnedFd,
+    tls: Option<Box<ClientConnection>>,
+    /// Ciphertext, or plain bytes, the socket has not taken.
+    unsent: Vec<u8>,
+}
+
+/// Why a transport is of no more use.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// FIN, or the end of TLS.
+    End,
+    Reset,
+    Io(io::Error),
+    Tls(rustls::Error),
+}
+
+impl From<Errno> for Broken {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::CONNRESET | Errno::PIPE => Self::Reset,
+            errno => Self::Io(errno.into()),
+        }
+    }
+}
+
+impl Transport {
+    pub(super) fn connect(address: SocketAddr, tls: Option<&Tls>) -> io::Result<Self> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let tls = match tls {
+            None => None,
+            Some(tls) => {
+                let connection = ClientConnection::new(Arc::clone(&tls.config), tls.name.clone());
+                Some(Box::new(connection.map_err(io::Error::other)?))
+            }
+        };
+        Ok(Self { socket, tls, unsent: Vec::new() })
+    }
+
+    /// Whether plain bytes can flow.
+    pub(super) fn is_open(&self) -> bool {
+        self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking())
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Reads plain bytes. `Ok(None)`: there are none now. The flag says whether there may be more at once.
+    #[inline]
+    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<Option<(usize, bool)>, Broken> {
+        match &mut self.tls {
+            None => match rustix::net::recv(&self.socket, &mut *into, RecvFlags::empty()) {
+                Ok((_, 0)) => Err(Broken::End),
+                Ok((_, length)) => Ok(Some((length, length == into.len()))),
+                Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+                Err(error) => Err(error.into()),
+            },
+            Some(_) => self.read_tls(into),
+        }
+    }
+
+    fn read_tls(&mut self, into: &mut [u8]) -> Result<Option<(usize, bool)>, Broken> {
+        struct Socket<'a>(&'a OwnedFd);
+        impl Read for Socket<'_> {
+            fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+                Ok(rustix::net::recv(self.0, into, RecvFlags::empty())?.1)
+            }
+        }
+        let Some(tls) = &mut self.tls else { return Ok(None) };
+        loop {
+            match tls.reader().read(into) {
+                Ok(0) => return Err(Broken::End),
+                Ok(length) => return Ok(Some((length, true))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return Err(Broken::End),
+            }
+            match tls.read_tls(&mut Socket(&self.socket)) {
+                Ok(0) => return Err(Broken::End),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(Broken::Reset);
+                }
+                Err(error) => return Err(Broken::Io(error)),
+            }
+            if let Err(error) = tls.process_new_packets() {
+                // The alert tells the server why; it does not matter whether it hears.
+                let _ = self.flush();
+                return Err(Broken::Tls(error));
+            }
+        }
+        self.flush()?;
+        Ok(None)
+    }
+
+    /// Sends, and keeps what the socket does not take; then [`has_unsent`](Self::has_unsent) is true until
+    /// [`flush`](Self::flush) has sent it.
+    #[inline]
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        match &mut self.tls {
+            None => {
+                let mut sent = 0;
+                if self.unsent.is_empty() {
+                    match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+                        Ok(length) => sent = length,
+                        Err(Errno::AGAIN | Errno::INTR) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                if sent < bytes.len() {
+                    self.unsent.extend_from_slice(&bytes[sent..]);
+                }
+                Ok(())
+            }
+            Some(tls) => {
+                tls.set_buffer_limit(None);
+                tls.writer().write_all(bytes).map_err(Broken::Io)?;
+                self.flush()
+            }
+        }
+    }
+
+    pub(super) fn flush(&mut self) -> Result<(), Broken> {
+        if let Some(tls) = &mut self.tls {
+            while tls.wants_write() {
+                tls.write_tls(&mut self.unsent).map_err(Broken::Io)?;
+            }
+        }
+        let mut sent = 0;
+        while sent < self.unsent.len() {
+            match rustix::net::send(&self.socket, &self.unsent[sent..], SendFlags::NOSIGNAL) {
+                Ok(length) => sent += length,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.unsent.drain(..sent);
+        Ok(())
+    }
+
+    /// What became of the connect.
+    pub(super) fn connected(&self) -> Result<(), io::Error> {
+        match sockopt::socket_error(&self.socket) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) | Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends it with a reset: nothing of it lingers, and the server learns at once.
+    pub(super) fn abort(self) {
+        // Refused only by a socket that is gone already.
+        let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
+    }
+}
