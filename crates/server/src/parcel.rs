@@ -1,5 +1,7 @@
 //! What travels on the bus: between workers, and from the control thread to them.
 
+use std::sync::Arc;
+
 use dunlin_hub::SessionId;
 
 /// One message on the bus.
@@ -17,6 +19,24 @@ pub(crate) enum Parcel {
     Adopt,
     /// To the admin thread: the generation it waits for has been taken up, or refused.
     Adopted,
+    /// From the admin thread: what is being broadcast, or what to do about it.
+    Broadcasts {
+        /// Comes back with the answer.
+        ask: u64,
+        /// What is asked.
+        action: BroadcastAction,
+    },
+    /// To the admin thread.
+    BroadcastsAre {
+        /// What was asked.
+        ask: u64,
+        /// Who answers.
+        worker: usize,
+        /// The broadcasts, if they were to be listed.
+        found: Vec<dunlin_hub::BroadcastStatus>,
+        /// `None`: no such broadcast here. Otherwise how many messages were taken back.
+        acted: Option<u64>,
+    },
     /// To the next worker, once a second: how far off is it?
     Probe(std::time::Instant),
     /// Stop accepting, ask clients to reconnect, spread over the configured time.
@@ -29,4 +49,17 @@ pub(crate) enum Parcel {
     /// Panic, to see what is left standing.
     #[cfg(test)]
     Panic,
+}
+
+/// What the admin thread wants of broadcasts under way; the name is the channel's.
+#[derive(Clone, Debug)]
+pub(crate) enum BroadcastAction {
+    /// Say what there is.
+    List,
+    /// Hold it.
+    Pause(Arc<str>),
+    /// Let it go on.
+    Resume(Arc<str>),
+    /// End it, and take back what has not been sent.
+    Cancel(Arc<str>),
 }

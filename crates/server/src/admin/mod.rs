@@ -5,6 +5,7 @@
 //! settings. [`call`] reads requests, [`read`] answers those that change nothing, [`commit`] carries out changes,
 //! [`trial`] those that one worker tries first, [`sync`] waits for the disk, [`watch`] tells who watches.
 
+mod broadcasts;
 mod call;
 mod commit;
 mod openapi;
@@ -33,6 +34,7 @@ use dunlin_net::{
     LoopConfig, ProtocolError, Remote, Sleep, TimerId, remote_pair,
 };
 
+use self::broadcasts::Asks;
 use self::commit::Commits;
 use self::problem::Problem;
 use self::sync::Sync;
@@ -81,6 +83,7 @@ pub(crate) struct Admin {
     /// `None` without a state directory.
     sync: Option<Sync>,
     watchers: Vec<Watcher>,
+    asks: Asks,
     listener: ListenerId,
     body_bytes_max: usize,
     seconds: u64,
@@ -155,6 +158,7 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
         trial: None,
         sync,
         watchers: Vec::new(),
+        asks: Asks::default(),
         listener,
         body_bytes_max,
         seconds: 0,
@@ -188,6 +192,14 @@ impl Admin {
             && (rest.is_empty() || rest.starts_with('/'))
         {
             if let Err(problem) = self.config(cx, conn, request, rest, shows_token) {
+                problem.answer(cx, conn);
+            }
+            return;
+        }
+        if let Some(rest) = path.strip_prefix("/broadcasts")
+            && (rest.is_empty() || rest.starts_with('/'))
+        {
+            if let Err(problem) = self.broadcasts(conn, request, rest) {
                 problem.answer(cx, conn);
             }
             return;
@@ -286,6 +298,7 @@ impl Admin {
 
     fn second(&mut self, cx: &mut Context<Caller>) {
         self.seconds += 1;
+        self.broadcasts_overdue(cx);
         self.judge_trial(cx);
         self.sync_what_is_left();
         if self.seconds.is_multiple_of(HEARTBEAT_SECONDS) {
@@ -349,8 +362,12 @@ impl Handler for Admin {
     }
 
     fn on_tick(&mut self, cx: &mut Context<Caller>) {
-        // That something came is all that it says.
-        while self.endpoint.recv().is_some() {}
+        while let Some((_, parcel)) = self.endpoint.recv() {
+            // Of all else, that something came is all that it says.
+            if let Parcel::BroadcastsAre { ask, worker, found, acted } = parcel {
+                self.broadcasts_answered(cx, ask, worker, found, acted);
+            }
+        }
         self.advance(cx);
         self.endpoint.flush();
     }

@@ -121,7 +121,7 @@ impl Problem {
             &NOT_FOUND,
             format!(
                 "{path} is not here; the paths are /health, /metrics, /info, /status/workers, \
-                 /config, /openapi.json"
+                 /broadcasts, /config, /openapi.json"
             ),
         )
     }

@@ -61,8 +61,8 @@ impl Worker<'_> {
         let (old, new) = (&before.config, &newest.config);
         if old.limits != new.limits {
             self.hub.set_limits(&hub_config(self.index, 0, &self.node, newest, 0));
-            self.hub.set_broadcast_quantum(new.limits.broadcast_quantum);
         }
+        self.apply_pacing(Some(&before.config));
         if old.client.token != new.client.token {
             self.close_revoked(cx);
         }

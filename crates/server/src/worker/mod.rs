@@ -18,6 +18,7 @@ mod drain;
 mod flush;
 mod heartbeat;
 mod link;
+mod pacing;
 mod pending;
 mod permission;
 mod poll;
@@ -165,6 +166,7 @@ impl<'w> Worker<'w> {
             worker.listener = Some(cx.adopt_listener(listener, &listen_config(&settings))?);
             worker.open_extras(cx);
         }
+        worker.apply_pacing(None);
         node.pulses[index].runs(settings.revision);
         if node.adoption.adopted(index, generation) {
             // The admin thread has asked the life before this one.
@@ -222,7 +224,9 @@ impl<'w> Worker<'w> {
             }
             // It has woken this worker, and the switch came with that.
             Parcel::Adopt => self.tell_adopted(),
-            Parcel::Adopted => {}
+            Parcel::Broadcasts { ask, action } => self.broadcast_action(ask, &action),
+            // To the admin thread.
+            Parcel::Adopted | Parcel::BroadcastsAre { .. } => {}
             #[cfg(test)]
             Parcel::Stall(time) => std::thread::sleep(time),
             Parcel::Drain => self.begin_drain(cx),

@@ -1,0 +1,54 @@
+//! Rates and quanta of broadcasts, and a hand on those under way.
+
+use std::sync::Arc;
+
+use dunlin_config::{Config, Map};
+use dunlin_hub::Now;
+
+use super::Worker;
+use crate::parcel::{BroadcastAction, Parcel};
+
+impl Worker<'_> {
+    /// Brings the hub's rates from those of one snapshot to those of another; `None`: from none at all.
+    pub(super) fn apply_pacing(&mut self, old: Option<&Config>) {
+        let settings = Arc::clone(&self.settings);
+        let new = &settings.config;
+        let now = Now { ms: self.now_ms, unix_ms: self.unix_ms() };
+        self.hub.set_broadcast_quantum(new.limits.broadcast_quantum);
+        self.hub.set_worker_pacing(now, pacing(&new.limits.broadcast_pacing));
+        let without: Arc<str> = "".into();
+        self.hub.set_pacing(now, &without, pacing(&new.channel.without_namespace.pacing));
+        let none = Map::default();
+        let namespaces = old.map_or(&none, |old| &old.channel.namespaces);
+        for (name, _, after) in new.channel.namespaces.changes_from(namespaces) {
+            let rates = after.map(|options| pacing(&options.pacing)).unwrap_or_default();
+            self.hub.set_pacing(now, name, rates);
+        }
+    }
+
+    /// Does what the admin thread asks, and tells it what came of it.
+    pub(super) fn broadcast_action(&mut self, ask: u64, action: &BroadcastAction) {
+        let mut found = Vec::new();
+        let acted = match action {
+            BroadcastAction::List => {
+                found.extend(self.hub.broadcasts());
+                Some(0)
+            }
+            BroadcastAction::Pause(channel) => self.hub.pause_broadcast(channel).then_some(0),
+            BroadcastAction::Resume(channel) => self.hub.resume_broadcast(channel).then_some(0),
+            BroadcastAction::Cancel(channel) => self.hub.cancel_broadcast(channel),
+        };
+        let answer = Parcel::BroadcastsAre { ask, worker: self.index, found, acted };
+        // Refused by a full ring, this worker is one that kept silent.
+        let _ = self.endpoint.send(self.node.admin_endpoint(), answer);
+    }
+}
+
+fn pacing(of: &dunlin_config::Pacing) -> dunlin_hub::Pacing {
+    dunlin_hub::Pacing {
+        messages_per_s: of.messages_per_s,
+        bytes_per_s: of.bytes_per_s,
+        burst_ms: of.burst_ms,
+        sessions_per_turn: of.sessions_per_turn,
+    }
+}
