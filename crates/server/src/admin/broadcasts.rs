@@ -73,7 +73,7 @@ impl Admin {
         };
         if self.asks.waiting.len() >= ASKS_MAX {
             let detail = "too many requests about broadcasts wait for the workers";
-            return Err(Problem::new(&problem::OVERLOADED, detail).header("Retry-After", 1));
+            return Err(Problem::new(&problem::OVERLOADED, detail).header("Retry-After", &1));
         }
         self.asks.begun += 1;
         let id = self.asks.begun;
