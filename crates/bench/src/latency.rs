@@ -48,6 +48,9 @@ pub struct Latency {
     /// Time between two broadcasts to them
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     crowd_every: Duration,
+    /// What this run is called on the page
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
     /// One JSON object as the last line of standard output
     #[arg(long)]
     json: bool,
@@ -56,6 +59,8 @@ pub struct Latency {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
     pub(crate) benchmark: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) label: Option<String>,
     pub(crate) host: Host,
     pub(crate) subscribers: usize,
     pub(crate) rate: u32,
@@ -184,6 +189,7 @@ pub(crate) fn run(options: &Latency) -> Result<ExitStatus, Error> {
     let latencies = tally.latencies.unwrap_or_else(new_histogram);
     let findings = Findings {
         benchmark: "latency".into(),
+        label: options.label.clone(),
         host: Host::now(),
         subscribers: options.subscribers,
         rate: options.rate,

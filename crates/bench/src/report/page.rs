@@ -41,7 +41,7 @@ pub(super) fn write(results: &Results, directory: &str) -> String {
     page.line("");
     page.line(
         "`make bench` measures it all and writes this page. `scripts/bench/run idle fanout` measures only that; the \
-         parts are `idle`, `fanout`, `burst`, `latency`, `bus`, `scale`, `million`, `http` and `instructions`.",
+         parts are `idle`, `fanout`, `burst`, `latency`, `pacing`, `bus`, `scale`, `million`, `http` and `instructions`.",
     );
     page.line("");
     page.promises(results);
@@ -49,6 +49,7 @@ pub(super) fn write(results: &Results, directory: &str) -> String {
     page.one(results);
     page.burst(results);
     page.latency(results);
+    page.pacing(results);
     page.bus(results);
     page.scale(results);
     page.million(results);
@@ -282,15 +283,20 @@ impl Page<'_> {
         let Some(one) = &results.one else { return self.missing("fanout") };
         self.line(format!(
             "One channel, {} subscribers, the next publish when the last was answered; {} publishes a round, {} rounds. \
-             Nothing can be joined, so each message costs its own `send()`.",
+             What is published while a broadcast is under way joins what waits for each client, as in `dunlin`; \
+             with `limits.broadcast_quantum = 0`, in `dunlin, apart`, each message is a `send()` of its own for each client, \
+             as in the floor.",
             group(one.subscribers as f64),
             one.publishes_per_round,
             one.rounds
         ));
         self.line("");
-        self.contenders(&one.contenders.iter().collect::<Vec<_>>());
+        let apart = results.apart.iter().flat_map(|apart| &apart.contenders);
+        let apart = apart.filter(|one| one.name != "floor");
+        self.contenders(&one.contenders.iter().chain(apart).collect::<Vec<_>>());
         self.plot("fanout.svg", "Messages a second, one publish at a time");
-        self.source(&[&one.host]);
+        let apart_host = results.apart.as_ref().map(|apart| &apart.host);
+        self.source(&std::iter::once(&one.host).chain(apart_host).collect::<Vec<_>>());
     }
 
     fn burst(&mut self, results: &Results) {
@@ -341,6 +347,38 @@ impl Page<'_> {
         }
         self.line("");
         self.source(&results.latencies.iter().map(|one| &one.host).collect::<Vec<_>>());
+    }
+
+    fn pacing(&mut self, results: &Results) {
+        self.head("Beside a broadcast");
+        if results.pacing.is_empty() {
+            return self.missing("pacing");
+        }
+        self.line(
+            "Latency on one channel while messages are broadcast, every two seconds, to a crowd on another: in one turn of each \
+             worker's loop (`limits.broadcast_quantum = 0`), and by and by (64 clients a turn, the default). All workers \
+             share core 0.",
+        );
+        self.line("");
+        self.line("| crowd | broadcasts leave | p50 µs | p90 | p99 | max | longest broadcast, ms | delivered |");
+        self.line("|---:|---|---:|---:|---:|---:|---:|---:|");
+        for one in &results.pacing {
+            let (of, Some(crowd)) = (one.latency_us, &one.crowd) else { continue };
+            self.line(format!(
+                "| {} | {} | {} | {} | {} | {} | {} | {} of {} |",
+                group(crowd.clients as f64),
+                one.label.as_deref().unwrap_or("–"),
+                group(of.p50),
+                group(of.p90),
+                group(of.p99),
+                group(of.max),
+                group(crowd.longest_ms),
+                group(crowd.delivered as f64),
+                group(crowd.expected as f64),
+            ));
+        }
+        self.line("");
+        self.source(&results.pacing.iter().map(|one| &one.host).collect::<Vec<_>>());
     }
 
     fn bus(&mut self, results: &Results) {

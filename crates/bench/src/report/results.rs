@@ -15,10 +15,14 @@ use crate::{bus, connections, fanout, latency};
 pub(super) struct Results {
     pub(super) idle: Option<connections::Findings>,
     pub(super) one: Option<fanout::Findings>,
+    /// With every message in a write of its own.
+    pub(super) apart: Option<fanout::Findings>,
     pub(super) burst: Option<fanout::Findings>,
     /// Peers too slow to take part in every round of the burst.
     pub(super) burst_slow: Option<fanout::Findings>,
     pub(super) latencies: Vec<latency::Findings>,
+    /// Beside broadcasts to a crowd, by the crowd's size.
+    pub(super) pacing: Vec<latency::Findings>,
     pub(super) bus: Option<bus::Findings>,
     /// By rising number of connections.
     pub(super) scale: Vec<connections::Findings>,
@@ -48,12 +52,17 @@ impl Results {
         scale.extend(read(&directory.join("million.json"))?);
         let mut latencies: Vec<latency::Findings> = read_all(directory, "latency-")?;
         latencies.sort_by_key(|findings| (findings.subscribers, findings.rate));
+        let mut pacing: Vec<latency::Findings> = read_all(directory, "pacing-")?;
+        let size = |of: &latency::Findings| of.crowd.as_ref().map_or(0, |crowd| crowd.clients);
+        pacing.sort_by_key(|findings| (size(findings), findings.label.clone()));
         Ok(Self {
             idle: read(&directory.join("idle.json"))?,
             one: read(&directory.join("fanout.json"))?,
+            apart: read(&directory.join("fanout-apart.json"))?,
             burst: read(&directory.join("burst.json"))?,
             burst_slow: read(&directory.join("burst-slow.json"))?,
             latencies,
+            pacing,
             bus: read(&directory.join("bus.json"))?,
             scale,
             million: read(&directory.join("million.json"))?,
