@@ -38,9 +38,9 @@ enum Command {
     /// Apple's push service: a simulator to test senders against
     #[command(subcommand, arg_required_else_help = true)]
     Apns(apns::Command),
-    /// Print or check a configuration
+    /// Read and change the settings of a running server; print or check a configuration file
     #[command(subcommand, arg_required_else_help = true)]
-    Config(config::Command),
+    Config(Box<config::Command>),
     /// Make a connection token, to try what your backend will do
     Token(token::Token),
     /// Say what on this machine stands in the way of N connections, and what mends it

@@ -277,11 +277,11 @@ fn patch(config: &mut Config, operations: &[Operation]) -> Result<(), Refusal> {
 /// Which step leads nowhere, and what was probably meant.
 pub(crate) fn known(pointer: &Pointer) -> Result<&'static Node, Fault> {
     let mut node = schema::root();
-    let mut path = Path::root();
-    for step in pointer.steps() {
+    for (depth, step) in pointer.steps().iter().enumerate() {
         node = match node.below(step) {
             Some(below) => below,
             None => {
+                let path = Path::from_steps(pointer.steps()[..depth].to_vec());
                 return Err(match &node.kind {
                     Kind::Table(keys) => check::unknown(&path, step, keys),
                     _ => Fault::new(path.join(step), "there is nothing below this key")
@@ -289,7 +289,6 @@ pub(crate) fn known(pointer: &Pointer) -> Result<&'static Node, Fault> {
                 });
             }
         };
-        path = path.join(step);
     }
     Ok(node)
 }
@@ -343,7 +342,9 @@ fn reveal(config: &Config, pointer: &Pointer, value: &mut Value) -> Result<(), F
         }
     }
     let mut faults = Faults::default();
-    if let Ok(node) = known(pointer) {
+    if let Ok(node) = known(pointer)
+        && node.has_secrets()
+    {
         walk(config, node, &mut pointer.steps().to_vec(), value, &mut faults);
     }
     faults.or(())

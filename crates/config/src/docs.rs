@@ -20,6 +20,11 @@ without key or token; a channel keeps its last 100 messages for 5 minutes and re
 off. An address that others can reach is refused until `api.keys` and `client.token.hmac_secret`
 (`admin.token` for the admin port) are set.
 
+A running server is changed through its admin port (`dunlin config set | apply | diff | restore`, see
+[the operator's page](operating/settings.md)). With `dunlin serve --state DIR` what was changed there
+outlasts a restart: the file is what the settings were begun with, and what is edited in it later is
+added to what was changed since.
+
 The column *applies* says when a change takes effect: *live* is at once and for everyone, *new
 connections only* leaves open connections as they are, *restart* waits for the next start.
 ";

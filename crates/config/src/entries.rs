@@ -4,9 +4,7 @@ use crate::fault::{Fault, Faults};
 use crate::index::Index;
 use crate::path::Path;
 use crate::validate::channel;
-use crate::{
-    Apns, Changed, ChannelOptions, Config, Fcm, Hook, Map, Member, Secret, Upstream, Vapid,
-};
+use crate::{Apns, Config, Fcm, Hook, Map, Member, Secret, Upstream, Vapid};
 
 /// Below this a key can be guessed; a placeholder left in the file is shorter still.
 const SECRET_BYTES_MIN: usize = 16;
@@ -18,7 +16,7 @@ const LISTENERS_MAX: usize = 64;
 /// Judges every entry that differs from a valid configuration.
 pub(crate) fn judge(config: &Config, valid: &Config, faults: &mut Faults) {
     let secret = |path: &Path, secret: &Secret, faults: &mut Faults| {
-        long_enough(path, secret, faults);
+        long_enough(|| path.clone(), secret, faults);
     };
     each("api.keys", &valid.api.keys, &config.api.keys, faults, secret);
     each("client.token.keys", &valid.client.token.keys, &config.client.token.keys, faults, secret);
@@ -105,12 +103,10 @@ fn named(path: &Path, name: &str, faults: &mut Faults) {
     }
 }
 
-pub(crate) fn long_enough(path: &Path, secret: &Secret, faults: &mut Faults) {
+pub(crate) fn long_enough(path: impl Fn() -> Path, secret: &Secret, faults: &mut Faults) {
     if secret.reveal().len() < SECRET_BYTES_MIN {
         let sentence = format!("it is shorter than {SECRET_BYTES_MIN} bytes");
-        faults.push(
-            Fault::new(path.clone(), sentence).with_fix("make one with `openssl rand -hex 32`"),
-        );
+        faults.push(Fault::new(path(), sentence).with_fix("make one with `openssl rand -hex 32`"));
     }
 }
 
@@ -120,9 +116,8 @@ fn namespaces(config: &Config, valid: &Config, faults: &mut Faults) {
     let none = Map::new();
     let lower = channel_bytes_max < valid.limits.channel_bytes_max;
     let judged = if lower { &none } else { &valid.channel.namespaces };
-    let default = ChannelOptions::default();
-    for (name, before, after) in config.channel.namespaces.changes_from(judged) {
-        let (name, before, Some(after)): Changed<'_, _> = (name, before, after) else { continue };
+    for (name, _, after) in config.channel.namespaces.changes_from(judged) {
+        let Some(after) = after else { continue };
         let path = Path::of("channel.namespaces").join(name);
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if name.is_empty() || !name.bytes().all(legal) {
@@ -136,7 +131,7 @@ fn namespaces(config: &Config, valid: &Config, faults: &mut Faults) {
                     .with_fix("shorten the name, or raise the limit"),
             );
         }
-        channel(&path, before.map_or(&default, |before| before), after, faults);
+        channel(&path, after, faults);
     }
 }
 
@@ -148,6 +143,9 @@ fn listeners(config: &Config, faults: &mut Faults) {
             Fault::new(Path::of("listeners"), sentence)
                 .with_fix(format!("keep at most {LISTENERS_MAX}; one address serves everyone")),
         );
+        return;
+    }
+    if listeners.is_empty() {
         return;
     }
     let mut taken = vec![
@@ -212,7 +210,7 @@ fn hook(path: &Path, hook: &Hook, faults: &mut Faults) {
         );
     }
     if let Some(secret) = &hook.secret {
-        long_enough(&path.join("secret"), secret, faults);
+        long_enough(|| path.join("secret"), secret, faults);
     }
 }
 

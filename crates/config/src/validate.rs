@@ -33,12 +33,10 @@ impl Config {
         entries::judge(self, valid, faults);
         index.follow(valid, self, faults);
         entries::references(self, valid, &index, faults);
-        channel(
-            &Path::of("channel.without_namespace"),
-            &valid.channel.without_namespace,
-            &self.channel.without_namespace,
-            faults,
-        );
+        let options = &self.channel.without_namespace;
+        if valid.channel.without_namespace != *options {
+            channel(&Path::of("channel.without_namespace"), options, faults);
+        }
         self.limits(faults);
         if self.shutdown.drain_timeout_ms < self.shutdown.reconnect_spread_ms {
             faults.push(
@@ -104,9 +102,9 @@ impl Config {
 
     fn addresses(&self, faults: &mut Faults) {
         let client = self.server.client_addr;
-        self.exposed(&Path::of("server.client_addr"), client, faults);
+        self.exposed(client, faults, || Path::of("server.client_addr"));
         for (name, listener) in self.listeners.iter() {
-            self.exposed(&Path::of("listeners").join(name).join("addr"), listener.addr, faults);
+            self.exposed(listener.addr, faults, || Path::of("listeners").join(name).join("addr"));
         }
         let admin = self.server.admin_addr;
         if !is_loopback(admin) && self.admin.token.is_none() {
@@ -130,7 +128,7 @@ impl Config {
     }
 
     /// Whoever can be reached by others has something to keep them out.
-    fn exposed(&self, path: &Path, addr: SocketAddr, faults: &mut Faults) {
+    fn exposed(&self, addr: SocketAddr, faults: &mut Faults, path: impl Fn() -> Path) {
         if is_loopback(addr) {
             return;
         }
@@ -145,7 +143,7 @@ impl Config {
             let missing = missing.join(" and ");
             let sentence =
                 format!("others can reach {addr}, and there is nothing to keep them out");
-            faults.push(Fault::new(path.clone(), sentence).with_fix(format!(
+            faults.push(Fault::new(path(), sentence).with_fix(format!(
                 "set {missing}, or bind to 127.0.0.1:{port}",
                 port = addr.port()
             )));
@@ -199,13 +197,13 @@ impl Config {
     fn secrets(&self, faults: &mut Faults) {
         let token = &self.client.token;
         let named = [
-            (Path::of("client.token.hmac_secret"), token.hmac_secret.as_ref()),
-            (Path::of("client.token.hmac_secret_previous"), token.hmac_secret_previous.as_ref()),
-            (Path::of("admin.token"), self.admin.token.as_ref()),
+            ("client.token.hmac_secret", token.hmac_secret.as_ref()),
+            ("client.token.hmac_secret_previous", token.hmac_secret_previous.as_ref()),
+            ("admin.token", self.admin.token.as_ref()),
         ];
         for (path, secret) in named {
             if let Some(secret) = secret {
-                entries::long_enough(&path, secret, faults);
+                entries::long_enough(|| Path::of(path), secret, faults);
             }
         }
     }
@@ -266,16 +264,8 @@ fn fault(path: &str, sentence: impl Into<String>) -> Fault {
     Fault::new(Path::of(path), sentence)
 }
 
-/// The options of a namespace, or of the channels without one, if they changed.
-pub(crate) fn channel(
-    path: &Path,
-    valid: &ChannelOptions,
-    options: &ChannelOptions,
-    faults: &mut Faults,
-) {
-    if valid == options {
-        return;
-    }
+/// The options of a namespace, or of the channels without one.
+pub(crate) fn channel(path: &Path, options: &ChannelOptions, faults: &mut Faults) {
     let mut push =
         |key, sentence, fix| faults.push(Fault::new(path.join(key), sentence).with_fix(fix));
     let off = "nothing is kept, as the other of `history_size` and `history_ttl_ms` is 0";

@@ -98,6 +98,13 @@ pub(super) fn head(revision: u64) -> [u8; HEAD_BYTES] {
     head
 }
 
+/// Whether a log is not even as long as its head: at most the beginning of it, then zeros.
+pub(super) fn is_begun_only(log: &[u8], revision: u64) -> bool {
+    let head = head(revision);
+    let same = log.iter().zip(&head).take_while(|(is, due)| is == due).count();
+    same < HEAD_BYTES && log[same..].iter().all(|byte| *byte == 0)
+}
+
 /// The revision a log goes on from.
 pub(super) fn read_head(log: &[u8]) -> Result<u64, &'static str> {
     let head = log.get(..HEAD_BYTES).ok_or("it is shorter than its head")?;

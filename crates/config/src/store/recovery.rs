@@ -142,6 +142,11 @@ pub(super) fn open(
             continue;
         }
         last = match disk.read(&name) {
+            Ok(bytes) if record::is_begun_only(&bytes, base) => {
+                // The process ended while the log was made; nothing was in it.
+                let _ = disk.remove(&name);
+                None
+            }
             Ok(bytes) => match reading.replay(&name, base, &bytes) {
                 Ok(end) => Some((base, end)),
                 Err((at, why)) => {
@@ -233,8 +238,6 @@ impl Reading {
         match record::read_head(bytes) {
             Ok(revision) if revision == base => {}
             Ok(_) => return Err((0, "it is another revision's log")),
-            // A log that was begun and not written on: its head came with its first record.
-            Err(_) if bytes.iter().all(|byte| *byte == 0) => return Err((0, "it is empty")),
             Err(why) => return Err((0, why)),
         }
         let mut pending: Vec<Changed> = Vec::new();

@@ -1,47 +1,12 @@
-//! `dunlin config`: what can be set, and whether a file is right.
+//! A configuration file, judged with the line of each fault.
 
 use std::fmt;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use clap::{Subcommand, ValueHint};
-use dunlin_config::{Config, Faults, docs, schema};
+use dunlin_config::{Config, Faults};
 
 use crate::{Refusal, style};
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Print a file with every key, its documentation and its default
-    Default,
-    /// Check a file, and say every fault with its line and what to do about it
-    Check {
-        /// The file; `-` reads standard input
-        #[arg(value_hint = ValueHint::FilePath)]
-        file: PathBuf,
-    },
-    /// Print the documentation of every key in Markdown
-    Docs,
-    /// Print the JSON Schema of the configuration
-    Schema,
-}
-
-impl Command {
-    pub(crate) fn run(&self) -> Result<(), Refusal> {
-        match self {
-            Command::Default => style::print(&Config::default_toml()),
-            Command::Docs => style::print(&docs::markdown()),
-            Command::Schema => {
-                style::print(&format!("{}\n", serde_json::to_string_pretty(&schema::json())?))
-            }
-            Command::Check { file } => {
-                let file = File::read(file)?;
-                let config = file.config()?;
-                file.judge(&config)?;
-                style::print(&format!("{}\n", style::paint(style::GOOD, "The file is valid.")))
-            }
-        }
-    }
-}
 
 /// A configuration file with its text, so that faults can be said with their lines.
 pub(crate) struct File {
@@ -57,13 +22,15 @@ impl File {
             _ => std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)),
         };
         match read {
-            Ok(_) => {
-                let name = path.display().to_string();
-                let name = if name == "-" { "standard input".to_owned() } else { name };
-                Ok(File { name, text })
-            }
+            Ok(_) => Ok(File::of(path, text)),
             Err(error) => Err(format!("{} cannot be read: {error}", path.display()).into()),
         }
+    }
+
+    /// A file that was read already.
+    pub(crate) fn of(path: &Path, text: String) -> File {
+        let name = path.display().to_string();
+        File { name: if name == "-" { "standard input".to_owned() } else { name }, text }
     }
 
     /// What the file says; whether it fits together is for [`File::judge`].

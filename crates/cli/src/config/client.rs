@@ -1,0 +1,151 @@
+//! One request to the admin port, and its answer. HTTP/1.0: what is sent ends with the connection, so that a
+//! stream of events and a document are read the same way.
+
+use std::io::{self, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::Refusal;
+
+const HEAD_BYTES_MAX: u64 = 64 << 10;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longer than the longest canary.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(330);
+
+/// Where a server is, and how to be let in.
+pub(super) struct Client {
+    pub(super) admin: String,
+    pub(super) token: Option<String>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Method {
+    Get,
+    Put,
+    Patch,
+    Post,
+    Delete,
+}
+
+/// What came back; the body is still to be read.
+pub(super) struct Response {
+    pub(super) status: u16,
+    pub(super) etag: Option<String>,
+    pub(super) body: BufReader<TcpStream>,
+}
+
+impl Client {
+    pub(super) fn call(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, String)],
+        body: Option<&str>,
+    ) -> Result<Response, Refusal> {
+        let method = match method {
+            Method::Get => "GET",
+            Method::Put => "PUT",
+            Method::Patch => "PATCH",
+            Method::Post => "POST",
+            Method::Delete => "DELETE",
+        };
+        let mut head = format!("{method} {path} HTTP/1.0\r\nHost: {}\r\n", self.admin);
+        let token = self.token.iter().map(|token| ("Authorization", format!("Bearer {token}")));
+        let length = body.map(|body| ("Content-Length", body.len().to_string()));
+        let own = token.chain(length);
+        let sent = headers.iter().map(|(name, value)| (*name, value.clone()));
+        for (name, value) in own.chain(sent) {
+            if value.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+                return Err(format!("{name} must not hold line ends").into());
+            }
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        let mut stream = self.connect()?;
+        let sent = stream
+            .write_all(head.as_bytes())
+            .and_then(|()| stream.write_all(body.unwrap_or_default().as_bytes()));
+        match Response::read(stream) {
+            Ok(response) => Ok(response),
+            // A server that refuses a body has often answered before it was sent.
+            Err(error) => Err(match sent {
+                Err(sent) => format!("{} broke off: {sent}", self.admin).into(),
+                Ok(()) => {
+                    format!("{} does not answer as a server should: {error}", self.admin).into()
+                }
+            }),
+        }
+    }
+
+    fn connect(&self) -> Result<TcpStream, Refusal> {
+        use std::net::ToSocketAddrs;
+        let addresses = self.admin.to_socket_addrs().map_err(|error| {
+            format!("{} is no address: {error}; write --admin 127.0.0.1:8001", self.admin)
+        })?;
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+                Ok(stream) => {
+                    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+                    stream.set_nodelay(true)?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(format!(
+            "no server answers at {}: {last}; start one with `dunlin serve`, or name its admin port \
+             with --admin",
+            self.admin
+        )
+        .into())
+    }
+}
+
+impl Response {
+    fn read(stream: TcpStream) -> io::Result<Response> {
+        let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+        let mut body = BufReader::new(stream);
+        let mut head = Vec::new();
+        // Byte by byte out of the buffer, so that the body stays in it.
+        for byte in (&mut body).take(HEAD_BYTES_MAX).bytes() {
+            head.push(byte?);
+            if head.ends_with(b"\r\n\r\n") {
+                break;
+            }
+        }
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut response = httparse::Response::new(&mut headers);
+        let parsed = response.parse(&head).map_err(|error| invalid(&error.to_string()))?;
+        if parsed.is_partial() {
+            return Err(invalid("it closed the connection"));
+        }
+        let etag = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case("etag"));
+        let etag = etag.and_then(|header| std::str::from_utf8(header.value).ok());
+        let chunked = response
+            .headers
+            .iter()
+            .any(|header| header.name.eq_ignore_ascii_case("transfer-encoding"));
+        if chunked {
+            return Err(invalid("it answers HTTP/1.0 in chunks"));
+        }
+        Ok(Response {
+            status: response.code.unwrap_or_default(),
+            etag: etag.map(|etag| etag.trim_matches('"').to_owned()),
+            body,
+        })
+    }
+}
+
+/// Percent-encodes all but unreserved characters (RFC 3986 §2.3) and those of `kept`.
+pub(super) fn encoded(text: &str, kept: &[u8]) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || kept.contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}

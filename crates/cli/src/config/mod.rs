@@ -1,0 +1,408 @@
+//! `dunlin config`: what can be set, what is set in a running server, and whether a file is right.
+
+mod answer;
+mod client;
+mod file;
+mod show;
+mod watch;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueHint};
+use dunlin_config::{Config, Pointer, docs, schema};
+use serde_json::Value;
+
+use crate::{Refusal, style};
+use answer::Answer;
+use client::{Client, Method};
+
+pub(crate) use file::File;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Print what is set in a running server
+    Get {
+        /// What to print, as in client.ping_interval_ms or /client/ping_interval_ms; all, without it
+        key: Option<String>,
+        /// Print this revision
+        #[arg(long, value_name = "N")]
+        revision: Option<u64>,
+        /// Print secrets too; needs the token
+        #[arg(long)]
+        secrets: bool,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Set one key of a running server
+    Set {
+        /// What to set, as in client.ping_interval_ms
+        key: String,
+        /// The value: JSON, or else a text; `-` reads standard input
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+        #[command(flatten)]
+        change: Change,
+    },
+    /// Take an entry out, or set a key back to its default
+    Unset {
+        /// What to take out, as in channel.namespaces.chat
+        key: String,
+        #[command(flatten)]
+        change: Change,
+    },
+    /// Say what a file, or going back to a revision, would change in a running server
+    Diff {
+        /// The file: TOML, or JSON; `-` reads standard input
+        #[arg(value_hint = ValueHint::FilePath, required_unless_present = "revision")]
+        file: Option<PathBuf>,
+        /// Compare with this revision
+        #[arg(long, value_name = "N", conflicts_with = "file")]
+        revision: Option<u64>,
+        /// The file says only what differs (RFC 7396); what it leaves out stays as it is
+        #[arg(long)]
+        merge: bool,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Make a running server run what a file says, all of it or none
+    Apply {
+        /// The file: TOML, JSON, or a JSON Patch (an array of operations); `-` reads standard input
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The file says only what differs (RFC 7396); what it leaves out stays as it is
+        #[arg(long)]
+        merge: bool,
+        #[command(flatten)]
+        change: Change,
+    },
+    /// Go back to a revision
+    Restore {
+        /// The revision
+        revision: u64,
+        #[command(flatten)]
+        change: Change,
+    },
+    /// List who changed what and when
+    Revisions {
+        /// How many, from the newest on
+        #[arg(long, default_value_t = 20)]
+        limit: u32,
+        /// Say what this one changed
+        revision: Option<u64>,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Follow changes as they happen
+    Watch {
+        /// Begin after this revision; without it, now
+        #[arg(long, value_name = "N")]
+        from: Option<u64>,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Print a file with every key, its documentation and its default
+    Default,
+    /// Check a file, and say every fault with its line and what to do about it
+    Check {
+        /// The file; `-` reads standard input
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    /// Print the documentation of every key in Markdown
+    Docs,
+    /// Print the JSON Schema of the configuration
+    Schema,
+}
+
+/// Which server.
+#[derive(Debug, Args)]
+pub(crate) struct Server {
+    /// The server's admin port; else `DUNLIN_ADMIN`, else 127.0.0.1:8001
+    #[arg(long, value_name = "ADDR", help_heading = "Server")]
+    admin: Option<String>,
+    /// Its `admin.token`; else `DUNLIN_ADMIN_TOKEN`
+    #[arg(long, help_heading = "Server")]
+    token: Option<String>,
+    /// Print JSON, for machines
+    #[arg(long, help_heading = "Server")]
+    json: bool,
+}
+
+/// How to change it.
+#[derive(Debug, Args)]
+pub(crate) struct Change {
+    /// Only say what would change
+    #[arg(long, help_heading = "Change")]
+    dry_run: bool,
+    /// Wait until it is safe on the disk
+    #[arg(long, help_heading = "Change")]
+    durable: bool,
+    /// Refuse if the revision is another one by now
+    #[arg(long, value_name = "N", help_heading = "Change")]
+    if_match: Option<u64>,
+    /// Why, for whoever reads the revisions
+    #[arg(long, short = 'm', value_name = "TEXT", help_heading = "Change")]
+    comment: Option<String>,
+    /// Let one worker run it this long first, and undo it if that one fails more than the others
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=300), help_heading = "Change")]
+    canary: Option<u32>,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Command {
+    pub(crate) fn run(&self) -> Result<(), Refusal> {
+        match self {
+            Command::Get { key, revision, secrets, server } => {
+                get(key.as_deref(), *revision, *secrets, server)
+            }
+            Command::Set { key, value, change } => {
+                let value = match value.as_str() {
+                    "-" => text_of(Path::new("-"))?,
+                    value => value.to_owned(),
+                };
+                change.send(Method::Put, &path(&pointer(key)?), Some(&one_value(&value)), None)
+            }
+            Command::Unset { key, change } => {
+                change.send(Method::Delete, &path(&pointer(key)?), None, None)
+            }
+            Command::Diff { file, revision, merge, server } => {
+                let change = Change::dry(server.clone_of());
+                match (file, revision) {
+                    (Some(file), _) => change.send_file(file, *merge),
+                    (None, Some(revision)) => change.restore(*revision),
+                    (None, None) => Ok(()),
+                }
+            }
+            Command::Apply { file, merge, change } => change.send_file(file, *merge),
+            Command::Restore { revision, change } => change.restore(*revision),
+            Command::Revisions { limit, revision, server } => revisions(*limit, *revision, server),
+            Command::Watch { from, server } => watch::run(*from, &server.client(), server.json),
+            Command::Default => style::print(&Config::default_toml()),
+            Command::Docs => style::print(&docs::markdown()),
+            Command::Schema => {
+                style::print(&format!("{}\n", serde_json::to_string_pretty(&schema::json())?))
+            }
+            Command::Check { file } => {
+                let file = File::read(file)?;
+                let config = file.config()?;
+                file.judge(&config)?;
+                style::print(&format!("{}\n", style::paint(style::GOOD, "The file is valid.")))
+            }
+        }
+    }
+}
+
+impl Server {
+    fn client(&self) -> Client {
+        let of = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let admin = self.admin.clone().or_else(|| of("DUNLIN_ADMIN"));
+        Client {
+            admin: admin.unwrap_or_else(|| "127.0.0.1:8001".to_owned()),
+            token: self.token.clone().or_else(|| of("DUNLIN_ADMIN_TOKEN")),
+        }
+    }
+
+    fn clone_of(&self) -> Server {
+        Server { admin: self.admin.clone(), token: self.token.clone(), json: self.json }
+    }
+}
+
+impl Change {
+    fn dry(server: Server) -> Change {
+        let (durable, if_match, comment, canary) = (false, None, None, None);
+        Change { dry_run: true, durable, if_match, comment, canary, server }
+    }
+
+    fn restore(&self, revision: u64) -> Result<(), Refusal> {
+        self.send(Method::Post, &format!("/config/revisions/{revision}/restore"), None, None)
+    }
+
+    /// Sends what a file says: all of it, or what differs, or operations.
+    fn send_file(&self, file: &Path, merge: bool) -> Result<(), Refusal> {
+        let text = text_of(file)?;
+        let is_json = matches!(text.trim_start().as_bytes().first(), Some(b'{' | b'['))
+            && file.extension().is_none_or(|extension| extension != "toml")
+            && serde_json::from_str::<Value>(&text).is_ok();
+        if is_json && text.trim_start().starts_with('[') {
+            let kind = Some("application/json-patch+json");
+            return self.send(Method::Patch, "/config", Some(&text), kind);
+        }
+        let body = if is_json {
+            text
+        } else if merge {
+            // Its keys are judged by the server; what it leaves out is not a default here.
+            let value: toml::Value = toml::from_str(&text)
+                .map_err(|error| format!("{} is not TOML: {error}", file.display()))?;
+            serde_json::to_string(&value)?
+        } else {
+            let file = File::of(file, text);
+            serde_json::to_string(&file.config()?)?
+        };
+        if merge {
+            let kind = Some("application/merge-patch+json");
+            return self.send(Method::Patch, "/config", Some(&body), kind);
+        }
+        self.send(Method::Put, "/config", Some(&body), None)
+    }
+
+    fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&str>,
+        kind: Option<&str>,
+    ) -> Result<(), Refusal> {
+        let mut query = Vec::new();
+        if self.dry_run {
+            query.push("dry_run=1".to_owned());
+        }
+        if self.durable {
+            query.push("durable=1".to_owned());
+        }
+        if let Some(comment) = &self.comment {
+            query.push(format!("comment={}", client::encoded(comment, b"")));
+        }
+        if let Some(seconds) = self.canary {
+            query.push(format!("canary=worker&seconds={seconds}"));
+        }
+        let path = match query.is_empty() {
+            true => path.to_owned(),
+            false => format!("{path}?{}", query.join("&")),
+        };
+        let mut headers = vec![("From", whoami())];
+        if let Some(revision) = self.if_match {
+            headers.push(("If-Match", format!("\"{revision}\"")));
+        }
+        if body.is_some() {
+            headers.push(("Content-Type", kind.unwrap_or("application/json").to_owned()));
+        }
+        let answer = self.server.client().call(method, &path, &headers, body)?;
+        let answer = Answer::read(answer)?;
+        if self.server.json {
+            return style::print(&format!("{}\n", answer.value));
+        }
+        style::print(&show::outcome(&answer.value, self.dry_run))
+    }
+}
+
+fn get(
+    key: Option<&str>,
+    revision: Option<u64>,
+    secrets: bool,
+    server: &Server,
+) -> Result<(), Refusal> {
+    let pointer = key.map_or_else(|| Ok(Pointer::root()), pointer)?;
+    let query = if secrets { "?secrets=1" } else { "" };
+    let asked = match revision {
+        None => format!("{}{query}", path(&pointer)),
+        Some(revision) => format!("/config/revisions/{revision}/config{query}"),
+    };
+    let answer = server.client().call(Method::Get, &asked, &[], None)?;
+    let mut value = Answer::read(answer)?.value;
+    if revision.is_some() {
+        let at = value.pointer(&pointer.to_string()).cloned();
+        value = at.ok_or_else(|| format!("revision {} has no {pointer}", revision.unwrap_or(0)))?;
+    }
+    if server.json {
+        return style::print(&format!("{value:#}\n"));
+    }
+    style::print(&show::value(&value)?)
+}
+
+fn revisions(limit: u32, revision: Option<u64>, server: &Server) -> Result<(), Refusal> {
+    let path = match revision {
+        Some(revision) => format!("/config/revisions/{revision}"),
+        None => format!("/config/revisions?limit={limit}"),
+    };
+    let answer = server.client().call(Method::Get, &path, &[], None)?;
+    let value = Answer::read(answer)?.value;
+    if server.json {
+        return style::print(&format!("{value}\n"));
+    }
+    style::print(&match revision {
+        Some(_) => show::revision(&value),
+        None => show::revisions(&value),
+    })
+}
+
+/// A key as a person writes it, dotted or as a JSON Pointer.
+fn pointer(key: &str) -> Result<Pointer, Refusal> {
+    if key.is_empty() || key.starts_with('/') {
+        return Pointer::parse(key).map_err(|fault| fault.to_string().into());
+    }
+    let mut pointer = Pointer::root();
+    let mut rest = key;
+    loop {
+        // A quoted step may hold dots, as in TOML.
+        let (step, after) = match rest.strip_prefix('"').and_then(|rest| rest.split_once('"')) {
+            Some((step, after)) => (step, after),
+            None => {
+                let end = rest.find('.').unwrap_or(rest.len());
+                rest.split_at(end)
+            }
+        };
+        pointer = pointer.join(step);
+        match after.strip_prefix('.') {
+            Some(next) => rest = next,
+            None if after.is_empty() => return Ok(pointer),
+            None => return Err(format!("{key} is no key; write it as in client.\"a.b\".c").into()),
+        }
+    }
+}
+
+/// The pointer as a path of the admin port (RFC 6901 §6).
+fn path(pointer: &Pointer) -> String {
+    format!("/config{}", client::encoded(&pointer.to_string(), b"/"))
+}
+
+/// JSON as it stands; anything else is a text.
+fn one_value(text: &str) -> String {
+    match serde_json::from_str::<Value>(text) {
+        Ok(_) => text.to_owned(),
+        Err(_) => Value::String(text.trim_end_matches('\n').to_owned()).to_string(),
+    }
+}
+
+fn text_of(file: &Path) -> Result<String, Refusal> {
+    let mut text = String::new();
+    let read = match file.to_str() {
+        Some("-") => std::io::stdin().read_to_string(&mut text),
+        _ => std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut text)),
+    };
+    read.map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    Ok(text)
+}
+
+/// Who changes it, as far as this machine knows: `ada@laptop`.
+fn whoami() -> String {
+    let name = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
+    let uname = rustix::system::uname();
+    let host = uname.nodename().to_string_lossy();
+    let who = format!("{}@{host}", name.as_deref().unwrap_or("unknown"));
+    who.chars().filter(|c| c.is_ascii_graphic()).take(128).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_dotted_or_a_pointer() {
+        let read = |key: &str| pointer(key).map(|pointer| pointer.to_string());
+        assert_eq!(read("client.ping_interval_ms").unwrap(), "/client/ping_interval_ms");
+        assert_eq!(read("/client/ping_interval_ms").unwrap(), "/client/ping_interval_ms");
+        assert_eq!(read("api.keys.\"a.b/c\"").unwrap(), "/api/keys/a.b~1c");
+        assert_eq!(read("").unwrap(), "");
+        assert!(read("a.\"b\"c").is_err());
+        assert_eq!(path(&pointer("api.keys.\"a b\"").unwrap()), "/config/api/keys/a%20b");
+    }
+
+    #[test]
+    fn a_value_is_json_or_a_text() {
+        assert_eq!(one_value("10"), "10");
+        assert_eq!(one_value("[\"*\"]"), "[\"*\"]");
+        assert_eq!(one_value("keep_latest\n"), "\"keep_latest\"");
+    }
+}

@@ -1,0 +1,267 @@
+//! Settings and their changes as a person reads them: like `git diff`, in TOML's words.
+
+use std::fmt::Write;
+
+use dunlin_config::Pointer;
+use serde_json::Value;
+
+use crate::Refusal;
+use crate::style::{BAD, BOLD, DIM, GOOD, LINK, WARN, grouped, paint};
+
+/// A value alone, or a table in TOML.
+pub(super) fn value(value: &Value) -> Result<String, Refusal> {
+    Ok(match value {
+        Value::Object(_) => toml::to_string(&set_only(value))?,
+        Value::String(text) => format!("{text}\n"),
+        Value::Null => format!("{}\n", paint(DIM, "not set")),
+        other => format!("{other}\n"),
+    })
+}
+
+/// Without keys that are not set: TOML has no null.
+fn set_only(value: &Value) -> Value {
+    match value {
+        Value::Object(object) => object
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.clone(), set_only(value)))
+            .collect(),
+        other => other.clone(),
+    }
+}
+
+/// What a change did, or would do.
+pub(super) fn outcome(answer: &Value, dry_run: bool) -> String {
+    let mut out = String::new();
+    let number = |name: &str| answer[name].as_u64();
+    let changes = answer["changes"].as_array();
+    if let Some(changes) = changes {
+        out.push_str(&diff(changes));
+    }
+    let count = changes.map(|changes| changes.len() as u64).or(number("changes")).unwrap_or(0);
+    let revision = number("revision").unwrap_or(0);
+    let keys = if count == 1 { "change" } else { "changes" };
+    if count == 0 {
+        let _ = writeln!(out, "Nothing to change; the revision is {revision}.");
+    } else if dry_run {
+        let count = grouped(count);
+        let _ = writeln!(out, "{count} {keys}; nothing is done yet, the revision is {revision}.");
+        if let Some(closed) = answer["sessions"]["closed"].as_u64().filter(|closed| *closed > 0) {
+            let told = format!("It would close {} connections.", grouped(closed));
+            let _ = writeln!(out, "{}", paint(WARN, told));
+        }
+    } else {
+        let done = paint(GOOD, format_args!("Revision {revision}"));
+        let _ = write!(out, "{done}, {} {keys}; every worker runs it", grouped(count));
+        let durable = answer["durable"].as_bool() == Some(true);
+        let _ = writeln!(out, "{}.", if durable { ", and it is safe on the disk" } else { "" });
+    }
+    waits(&mut out, answer);
+    for warning in answer["warnings"].as_array().into_iter().flatten() {
+        let path = dotted(warning["pointer"].as_str().unwrap_or_default());
+        let detail = warning["detail"].as_str().unwrap_or_default();
+        let fix = warning["fix"].as_str().map(|fix| format!("; {fix}")).unwrap_or_default();
+        let _ = writeln!(out, "{} {path}: {detail}{fix}", paint(WARN, "warning:"));
+    }
+    out
+}
+
+/// What does not take effect at once.
+fn waits(out: &mut String, answer: &Value) {
+    let restart: Vec<_> = answer["restart_needed"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(dotted)
+        .collect();
+    if !restart.is_empty() {
+        let _ = writeln!(
+            out,
+            "{} {} at the next start: restart the server.",
+            restart.join(", "),
+            if restart.len() == 1 { "takes effect" } else { "take effect" }
+        );
+    }
+    let new_only = answer["changes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .any(|change| change["applies"] == "new connections only");
+    if new_only {
+        out.push_str("Connections that are open keep what they had where it says so.\n");
+    }
+}
+
+/// Changes as lines that were and lines that are.
+pub(super) fn diff(changes: &[Value]) -> String {
+    let mut out = String::new();
+    for change in changes {
+        let path = dotted(change["pointer"].as_str().unwrap_or_default());
+        let applies = match change["applies"].as_str() {
+            None | Some("live") => String::new(),
+            Some(applies) => format!("  {}", paint(DIM, format_args!("# {applies}"))),
+        };
+        let _ = writeln!(out, "{}{applies}", paint(BOLD, &path));
+        for (sign, style, value) in [('-', BAD, &change["before"]), ('+', GOOD, &change["after"])] {
+            // Null is what is not set: absent where an entry was added or taken away.
+            for line in lines(value) {
+                let _ = writeln!(out, "{}", paint(style, format_args!("{sign} {line}")));
+            }
+        }
+    }
+    out
+}
+
+fn lines(value: &Value) -> Vec<String> {
+    match value {
+        Value::Null => Vec::new(),
+        Value::Object(object) if object.is_empty() => vec!["{} (all defaults)".to_owned()],
+        Value::Object(_) => {
+            let toml = toml::to_string(&set_only(value)).unwrap_or_else(|_| value.to_string());
+            toml.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+        }
+        other => vec![other.to_string()],
+    }
+}
+
+/// A pointer as TOML writes a key.
+fn dotted(pointer: &str) -> String {
+    match Pointer::parse(pointer) {
+        Ok(pointer) if pointer.is_root() => "everything".to_owned(),
+        Ok(pointer) => pointer.path().to_string(),
+        Err(_) => pointer.to_owned(),
+    }
+}
+
+/// A line for each revision, the newest first.
+pub(super) fn revisions(answer: &Value) -> String {
+    let mut out = String::new();
+    let rows: Vec<[String; 5]> = answer["revisions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|revision| {
+            let text = |name: &str| revision[name].as_str().unwrap_or_default().to_owned();
+            let who = match (text("who"), text("from")) {
+                (who, from) if from.is_empty() => who,
+                (who, from) if who.is_empty() => from,
+                (who, from) => format!("{who} ({from})"),
+            };
+            let changes = revision["changes"].as_array().map(|changes| changes.len() as u64);
+            let changes = changes.or(revision["changes"].as_u64()).unwrap_or(0);
+            let number = revision["revision"].as_u64().unwrap_or(0).to_string();
+            [number, text("when"), grouped(changes), who, text("comment")]
+        })
+        .collect();
+    let names = ["revision", "when", "changes", "who", "why"];
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([names[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..names.len()).map(width).collect();
+    let line = |cells: [&str; 5]| {
+        let [number, when, changes, who, why] = cells;
+        let [a, b, c, d, _] = widths[..] else { return String::new() };
+        format!("{number:>a$}  {when:<b$}  {changes:>c$}  {who:<d$}  {why}").trim_end().to_owned()
+    };
+    let _ = writeln!(out, "{}", paint(DIM, line(names)));
+    for row in &rows {
+        let _ = writeln!(out, "{}", line(row.each_ref().map(String::as_str)));
+    }
+    let oldest = answer["oldest"].as_u64().unwrap_or(0);
+    let _ = writeln!(
+        out,
+        "{}",
+        paint(
+            DIM,
+            format_args!("Kept from {oldest} on. `dunlin config restore N` goes back to one.")
+        )
+    );
+    out
+}
+
+/// One revision with what it changed.
+pub(super) fn revision(answer: &Value) -> String {
+    let text = |name: &str| answer[name].as_str().unwrap_or_default();
+    let number = answer["revision"].as_u64().unwrap_or(0);
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{}  {}  {} {}",
+        paint(LINK, format_args!("revision {number}")),
+        text("when"),
+        text("who"),
+        paint(DIM, text("from"))
+    );
+    if !text("comment").is_empty() {
+        let _ = writeln!(out, "    {}", text("comment"));
+    }
+    if let Some(changes) = answer["changes"].as_array() {
+        out.push_str(&diff(changes));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    #[test]
+    fn a_dry_run_is_told_as_a_diff_with_what_waits() {
+        let answer = json!({"revision": 7, "sessions": {"total": 9, "closed": 3},
+            "restart_needed": ["/server/workers"], "changes": [
+            {"op": "replace", "pointer": "/client/ping_interval_ms", "before": 25000, "after": 10000,
+             "applies": "new connections only"},
+            {"op": "add", "pointer": "/channel/namespaces/a.b", "after": {"presence": true}, "applies": "live"},
+            {"op": "remove", "pointer": "/api/keys/old", "before": "***", "applies": "live"},
+            {"op": "replace", "pointer": "/server/workers", "before": 0, "after": 2, "applies": "restart"},
+        ]});
+        assert_eq!(
+            plain(&outcome(&answer, true)),
+            "client.ping_interval_ms  # new connections only\n- 25000\n+ 10000\n\
+             channel.namespaces.\"a.b\"\n+ presence = true\n\
+             api.keys.old\n- \"***\"\n\
+             server.workers  # restart\n- 0\n+ 2\n\
+             4 changes; nothing is done yet, the revision is 7.\n\
+             It would close 3 connections.\n\
+             server.workers takes effect at the next start: restart the server.\n\
+             Connections that are open keep what they had where it says so.\n"
+        );
+        let done = json!({"revision": 8, "previous": 7, "changes": 1, "durable": true});
+        assert_eq!(
+            plain(&outcome(&done, false)),
+            "Revision 8, 1 change; every worker runs it, and it is safe on the disk.\n"
+        );
+        let same = json!({"revision": 8, "previous": 8, "changes": 0});
+        assert_eq!(plain(&outcome(&same, false)), "Nothing to change; the revision is 8.\n");
+    }
+
+    #[test]
+    fn a_value_is_printed_alone_and_a_table_as_toml() {
+        assert_eq!(value(&json!(25000)).unwrap(), "25000\n");
+        assert_eq!(value(&json!("disconnect")).unwrap(), "disconnect\n");
+        let table = json!({"a": 1, "b": null, "c": {"d": "x"}});
+        assert_eq!(value(&table).unwrap(), "a = 1\n\n[c]\nd = \"x\"\n");
+    }
+
+    #[test]
+    fn revisions_stand_in_columns() {
+        let answer = json!({"current": 12, "oldest": 3, "revisions": [
+            {"revision": 12, "when": "2026-11-21T13:00:00Z", "who": "ada@laptop", "from": "127.0.0.1:4", "comment": "faster pings", "changes": 1},
+            {"revision": 9, "when": "2026-11-21T12:00:00Z", "who": "start", "from": "", "comment": "", "changes": 1200},
+        ]});
+        assert_eq!(
+            plain(&revisions(&answer)),
+            "revision  when                  changes  who                       why\n      \
+             12  2026-11-21T13:00:00Z        1  ada@laptop (127.0.0.1:4)  faster pings\n       \
+             9  2026-11-21T12:00:00Z    1,200  start\n\
+             Kept from 3 on. `dunlin config restore N` goes back to one.\n"
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! What the fuzzer feeds, and what must hold whatever it feeds.
+//!
+//! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds. Each target takes any
+//! bytes and panics when an invariant is broken.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use dunlin_config::store::{Disk, DiskFile, Start, Store};
+use dunlin_config::{Change, Config, Pattern, Pointer, Secrets, Snapshot, json};
+
+/// A target by the name of its corpus.
+pub type Target = fn(&[u8]);
+
+/// All targets: `fuzz/corpus/NAME` holds the seeds of each.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("config_json", json),
+    ("config_pointer", pointer),
+    ("config_change", change),
+    ("config_log", log),
+];
+
+/// Runs the target of this name.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|(target, _)| *target == name);
+    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
+    target(data);
+}
+
+/// What is read strictly is what serde_json reads, or refused with at least one fault.
+fn json(text: &[u8]) {
+    match json::parse(text, 4_096) {
+        Ok(value) => {
+            let lenient: serde_json::Value = serde_json::from_slice(text).expect("JSON");
+            assert_eq!(value, lenient);
+        }
+        Err(faults) => assert!(!faults.is_empty() && !faults.to_string().is_empty()),
+    }
+}
+
+/// A pointer is written as it was read, and a pattern judges any name.
+fn pointer(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    if let Ok(pointer) = Pointer::parse(text) {
+        assert_eq!(pointer.to_string(), text);
+        assert_eq!(Pointer::parse(text).as_ref(), Ok(&pointer));
+        let shown = base().get(&pointer, Secrets::Hidden);
+        assert_eq!(shown.is_some(), base().get(&pointer, Secrets::Shown).is_some());
+    }
+    let (pattern, name) = text.split_once(' ').unwrap_or((text, text));
+    if let Ok(pattern) = Pattern::parse(pattern) {
+        let _ = pattern.matches(name);
+        assert_eq!(Pattern::parse(pattern.as_str()).as_ref(), Ok(&pattern));
+    }
+}
+
+/// Whatever is taken is valid, leads there and back, and says what it did.
+fn change(text: &[u8]) {
+    let Some((kind, text)) = text.split_first() else { return };
+    let change = match kind % 3 {
+        0 => Change::merge(text),
+        1 => Change::patch(text),
+        _ => Change::put(Pointer::root(), text),
+    };
+    let Ok(Ok(prepared)) = change.map(|change| base().prepare(&change, None)) else { return };
+    let next = prepared.snapshot();
+    assert_eq!(next.config.validate(), Ok(()));
+    assert_eq!(prepared.is_unchanged(), next.config == base().config);
+    assert_eq!(next.changes_from(base()), prepared.changes());
+    let back = next.prepare(&Change::Restore(Arc::clone(base())), None).expect("it was valid");
+    assert_eq!(back.snapshot().config, base().config);
+    let all = next.get(&Pointer::root(), Secrets::Shown).expect("all of it");
+    assert_eq!(Config::from_json(all).as_ref(), Ok(&next.config));
+}
+
+/// Settings with something of everything.
+fn base() -> &'static Arc<Snapshot> {
+    static BASE: OnceLock<Arc<Snapshot>> = OnceLock::new();
+    BASE.get_or_init(|| {
+        let config = Config::from_toml(
+            "[api.keys]\nbackend = '0123456789abcdef'\n\
+             [channel.namespaces.chat]\npresence = true\n\
+             [client]\nallowed_origins = ['https://a.example', 'https://b.example']\n\
+             [webhooks.upstreams.u.members.m]\naddress = '10.0.0.7:80'\n\
+             [webhooks.hooks.h]\nupstream = 'u'\nevents = ['publish']\n",
+        );
+        Arc::new(Snapshot::new(1, config.expect("it is read")).expect("it is valid"))
+    })
+}
+
+/// Whatever stands in the log, a store opens, and what it found it finds again.
+fn log(bytes: &[u8]) {
+    let disk = Memory::default();
+    let open = |disk: &Memory| {
+        let start = Start { config: Ok(Config::default()), name: "dunlin.toml".into() };
+        Store::open(Some(Box::new(disk.clone())), start, 0).expect("a store")
+    };
+    drop(open(&disk));
+    let name = "00000000000000000001.log".to_owned();
+    disk.0.lock().expect("a disk").insert(name, Arc::new(Mutex::new(bytes.to_vec())));
+    let (store, recovery) = open(&disk);
+    assert_eq!(store.head().config.validate(), Ok(()));
+    let (again, second) = open(&disk);
+    assert_eq!(again.head().config, store.head().config);
+    assert!(second.findings.len() <= recovery.findings.len());
+}
+
+/// The files of a directory, in memory.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<Files>>);
+
+type Files = BTreeMap<String, Arc<Mutex<Vec<u8>>>>;
+
+struct File(Arc<Mutex<Vec<u8>>>);
+
+impl Disk for Memory {
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.0.lock().expect("a disk").keys().cloned().collect())
+    }
+
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let files = self.0.lock().expect("a disk");
+        let file = files.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(file.lock().expect("a file").clone())
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = Arc::new(Mutex::new(Vec::new()));
+        self.0.lock().expect("a disk").insert(name.to_owned(), Arc::clone(&file));
+        Ok(Arc::new(File(file)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let files = self.0.lock().expect("a disk");
+        let file = files.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Arc::new(File(Arc::clone(file))))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut files = self.0.lock().expect("a disk");
+        let file = files.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        files.insert(to.to_owned(), file);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.lock().expect("a disk").remove(name).map(drop).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl DiskFile for File {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut file = self.0.lock().expect("a file");
+        let offset = usize::try_from(offset).expect("a small file");
+        let end = file.len().max(offset + bytes.len());
+        file.resize(end, 0);
+        file[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        let mut file = self.0.lock().expect("a file");
+        // A little is enough for what is written here.
+        let bytes = usize::try_from(bytes.min(64 << 10)).expect("a small file");
+        let length = file.len().max(bytes);
+        file.resize(length, 0);
+        Ok(())
+    }
+
+    fn truncate(&self, bytes: u64) -> io::Result<()> {
+        self.0.lock().expect("a file").truncate(usize::try_from(bytes).expect("a small file"));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
