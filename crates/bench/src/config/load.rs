@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::client::Client;
 use super::{ConfigBench, NAMESPACES, Replace};
 use crate::error::{Context, Error};
+use crate::host::Host;
 use crate::report::median;
 use crate::swarm::{Clock, Departures, Swarm, new_histogram};
 
@@ -17,14 +18,27 @@ const PUBLISHES_PER_S: u32 = 200;
 const SECONDS: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Replaces all namespaces again and again while a channel is published to.
+/// Replaces all namespaces again and again while a channel is published to. Publisher, subscribers and the one who
+/// replaces stay away from the server's cores if there are others: what they take is not the server's delay.
 pub(super) fn replace(options: &ConfigBench) -> Result<Replace, Error> {
-    let quiet_p99_us = delivery_p99_us(options)?;
+    let cores: Vec<usize> =
+        (0..Host::now().cores).filter(|core| !options.target.server_core.contains(core)).collect();
+    std::thread::scope(|scope| {
+        let measuring = scope.spawn(|| {
+            crate::system::pin(&cores).context("cannot leave the server's cores")?;
+            replace_here(options, &cores)
+        });
+        measuring.join().map_err(|_| Error::new("the measuring thread panicked"))?
+    })
+}
+
+fn replace_here(options: &ConfigBench, cores: &[usize]) -> Result<Replace, Error> {
+    let quiet_p99_us = delivery_p99_us(options, cores)?;
     let over = Arc::new(AtomicBool::new(false));
     let (meanwhile_p99_us, ms) = std::thread::scope(|scope| {
         let told = Arc::clone(&over);
         let replacing = scope.spawn(move || replace_until(options, &told));
-        let delivery = delivery_p99_us(options);
+        let delivery = delivery_p99_us(options, cores);
         over.store(true, Ordering::Release);
         let ms = replacing.join().map_err(|_| Error::new("the replacing thread panicked"))??;
         Ok::<_, Error>((delivery?, ms))
@@ -63,13 +77,14 @@ fn replace_until(options: &ConfigBench, over: &AtomicBool) -> Result<Vec<f64>, E
 }
 
 /// The 99th percentile from when each publish should have left to its arrivals.
-fn delivery_p99_us(options: &ConfigBench) -> Result<f64, Error> {
+fn delivery_p99_us(options: &ConfigBench, cores: &[usize]) -> Result<f64, Error> {
     let target = &options.target;
     let url = target.address()?;
     let clock = Clock::new();
     let publishes = PUBLISHES_PER_S * SECONDS;
     let departures = Arc::new(Departures::new(publishes as usize));
     let mut plan = target.plan(&url, Some("c"), SUBSCRIBERS, clock)?;
+    plan.cores = cores.to_vec();
     plan.departures = Some(Arc::clone(&departures));
     let swarm = Swarm::start(&plan)?;
     swarm.wait_ready(Duration::from_secs(60), |_| {})?;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::config;
 use super::results::Results;
 use crate::fanout::Summary;
 use crate::host::Host;
@@ -41,7 +42,7 @@ pub(super) fn write(results: &Results, directory: &str) -> String {
     page.line("");
     page.line(
         "`make bench` measures it all and writes this page. `scripts/bench/run idle fanout` measures only that; the \
-         parts are `idle`, `fanout`, `burst`, `latency`, `pacing`, `bus`, `scale`, `million`, `http` and `instructions`.",
+         parts are `idle`, `fanout`, `burst`, `latency`, `pacing`, `bus`, `config`, `scale`, `million`, `http` and `instructions`.",
     );
     page.line("");
     page.promises(results);
@@ -51,6 +52,7 @@ pub(super) fn write(results: &Results, directory: &str) -> String {
     page.latency(results);
     page.pacing(results);
     page.bus(results);
+    page.config(results);
     page.scale(results);
     page.million(results);
     page.http(results);
@@ -166,6 +168,7 @@ impl Page<'_> {
                 rows.push((what, at_most(max), format!("{} ns", group(measured)), measured <= max));
             }
         }
+        rows.extend(results.config.iter().flat_map(config::promises));
         if let Some(million) = &results.million {
             let lost = million.lost_in_hold + million.silent;
             rows.push((
@@ -379,6 +382,13 @@ impl Page<'_> {
         }
         self.line("");
         self.source(&results.pacing.iter().map(|one| &one.host).collect::<Vec<_>>());
+    }
+
+    fn config(&mut self, results: &Results) {
+        self.head("Changes of the configuration");
+        let Some(config) = &results.config else { return self.missing("config") };
+        self.line(config::section(config));
+        self.source(&[&config.host]);
     }
 
     fn bus(&mut self, results: &Results) {

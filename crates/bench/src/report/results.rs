@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error};
 use crate::host::Host;
-use crate::{bus, connections, fanout, latency};
+use crate::{bus, config, connections, fanout, latency};
 
 /// Every result the page has a place for; what has not been run is missing.
 #[derive(Debug)]
@@ -28,6 +28,7 @@ pub(super) struct Results {
     pub(super) scale: Vec<connections::Findings>,
     pub(super) million: Option<connections::Findings>,
     pub(super) http: super::http::Http,
+    pub(super) config: Option<config::Findings>,
     pub(super) instructions: Option<Instructions>,
 }
 
@@ -74,6 +75,7 @@ impl Results {
                 memory: read(&directory.join("http-memory.json"))?,
                 stalled: read(&directory.join("http-stalled.json"))?,
             },
+            config: read(&directory.join("config.json"))?,
             instructions: read(&directory.join("instructions.json"))?,
         })
     }
