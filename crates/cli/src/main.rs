@@ -1,9 +1,10 @@
-//! dunlin: serve, bench, apns, config, token, check.
+//! dunlin: serve, bench, apns, push, config, token, check.
 #![forbid(unsafe_code)]
 
 mod apns;
 mod check;
 mod config;
+mod push;
 mod serve;
 mod style;
 mod token;
@@ -41,6 +42,9 @@ enum Command {
     /// Read and change the settings of a running server; print or check a configuration file
     #[command(subcommand, arg_required_else_help = true)]
     Config(Box<config::Command>),
+    /// Send a notification to many devices
+    #[command(subcommand, arg_required_else_help = true)]
+    Push(push::Command),
     /// Make a connection token, to try what your backend will do
     Token(token::Token),
     /// Say what on this machine stands in the way of N connections, and what mends it
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         },
         Command::Apns(apns) => apns.run(),
         Command::Config(config) => config.run(),
+        Command::Push(push) => push.run(),
         Command::Token(token) => token.run(),
         Command::Check(check) => match check.run() {
             Ok(true) => Ok(()),

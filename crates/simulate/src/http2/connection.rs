@@ -73,7 +73,7 @@ pub(crate) struct Connection {
     self_dependent: u32,
     requests: VecDeque<Request>,
     spare: Vec<(Head, Vec<u8>)>,
-    /// Stream limits sent and not acknowledged; the last of them is `limits.streams_max`. `None`: a SETTINGS frame
+    /// Stream limits sent and not acknowledged; the last of them is that of `limits`. `None`: a SETTINGS frame
     /// without one.
     unacknowledged: VecDeque<Option<u32>>,
     /// The stream limit the peer has acknowledged, or the first one.

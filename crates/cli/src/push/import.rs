@@ -1,0 +1,304 @@
+//! `dunlin push import`.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueHint};
+use dunlin_push::apns::{
+    Apns, Certificate, Credential, DeviceToken, Environment, ProviderKey, ProviderToken, Push,
+    PushType, Target,
+};
+use dunlin_push::{NotSent, Outcome, ResultStream, SenderConfig, results};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::results::{Kind, Line, Results};
+use crate::Refusal;
+use crate::style::{BAD, DIM, GOOD, WARN, grouped, paint, print};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each token gets a line in the results. Ctrl-C ends the run in order; the same command goes on \
+                        where it ended: tokens with an answer are passed over, those not sent are tried again."
+)]
+pub(crate) struct Import {
+    /// Device tokens, hexadecimal, one a line; empty lines and what follows a # are passed over
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    tokens: PathBuf,
+    /// Where the results go, JSON lines; by default FILE.results
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    results: Option<PathBuf>,
+    /// The signing key, a .p8 file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires_all = ["key_id", "team_id"])]
+    key: Option<PathBuf>,
+    /// The key's id, ten characters
+    #[arg(long, value_name = "ID")]
+    key_id: Option<String>,
+    /// The team's id, ten characters
+    #[arg(long, value_name = "ID")]
+    team_id: Option<String>,
+    /// A certificate with its key, .p12 or PEM, instead of a signing key
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "key")]
+    certificate: Option<PathBuf>,
+    /// The password of the .p12 file
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    password: String,
+    /// The app's bundle identifier
+    #[arg(long, value_name = "TOPIC")]
+    topic: String,
+    /// The payload: JSON, or @FILE
+    #[arg(long, value_name = "JSON")]
+    payload: String,
+    /// alert, background, voip, liveactivity, ...
+    #[arg(long = "type", value_name = "TYPE", default_value = "alert")]
+    push_type: PushType,
+    /// 10 now, 5 when it suits the device, 1 not at the cost of its power
+    #[arg(long, value_name = "N")]
+    priority: Option<u8>,
+    /// A later push of this id takes the place of this one, so that it may be sent twice without harm
+    #[arg(long, value_name = "ID")]
+    collapse_id: Option<String>,
+    /// To builds from Xcode
+    #[arg(long)]
+    sandbox: bool,
+    /// Connect here instead, as to `dunlin apns simulate`
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+    /// Trust the certificates of this PEM file too
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    roots: Option<PathBuf>,
+    /// Seconds until a push is given up
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    timeout: u64,
+}
+
+/// How many ended how.
+#[derive(Debug, Default)]
+struct Tally {
+    accepted: u64,
+    rejected: u64,
+    not_sent: u64,
+    uncertain: u64,
+}
+
+/// A run under way.
+struct Run {
+    results: Results,
+    /// Tokens that wait for an outcome, by their tags. The sender's queue bounds them.
+    waiting: HashMap<u64, String>,
+    tally: Tally,
+    bar: ProgressBar,
+}
+
+impl Import {
+    pub(crate) fn run(self) -> Result<(), Refusal> {
+        let file = File::open(&self.tokens)
+            .map_err(|error| format!("cannot read {}: {error}", self.tokens.display()))?;
+        let bytes = file.metadata()?.len();
+        let path = self.results.clone().unwrap_or_else(|| {
+            let mut name = self.tokens.clone().into_os_string();
+            name.push(".results");
+            name.into()
+        });
+        let results =
+            Results::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let before = results.answered();
+        let environment = if self.sandbox { Environment::Sandbox } else { Environment::Production };
+        let mut origin = environment.origin();
+        origin.address.clone_from(&self.address);
+        if let Some(roots) = &self.roots {
+            origin.add_roots(roots)?;
+        }
+        let credential = self.credential()?;
+        let payload = match self.payload.strip_prefix('@') {
+            Some(file) => read(Path::new(file))?,
+            None => self.payload.clone().into_bytes(),
+        };
+        let push = self.push(payload)?;
+        let bar = ProgressBar::new(bytes).with_style(ProgressStyle::with_template(
+            "{bar:30} {percent}%  {msg}  {elapsed} of {duration}",
+        )?);
+        let run = Run { results, waiting: HashMap::new(), tally: Tally::default(), bar };
+
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (tally, interrupted) = runtime.block_on(async {
+            let apns = Apns::start(origin, credential, SenderConfig::default())?;
+            run.send(&apns, push, BufReader::new(file)).await
+        })?;
+        let mut told = format!(
+            "{} {}  {} {}  {} {}  {} {}\n",
+            paint(GOOD, "accepted"),
+            grouped(tally.accepted),
+            paint(BAD, "rejected"),
+            grouped(tally.rejected),
+            paint(WARN, "not sent"),
+            grouped(tally.not_sent),
+            paint(WARN, "uncertain"),
+            grouped(tally.uncertain),
+        );
+        if before > 0 {
+            let passed =
+                format!("{} had an answer before and were passed over\n", grouped(before as u64));
+            told.push_str(&paint(DIM, passed));
+        }
+        print(&format!("{told}{}\n", path.display()))?;
+        match (interrupted, tally.not_sent) {
+            (true, _) => Err("it was interrupted; the same command goes on where it ended".into()),
+            (false, 0) => Ok(()),
+            (false, _) => Err("some were not sent; the same command tries them again".into()),
+        }
+    }
+
+    /// The push for each token; its target is put in later.
+    fn push(&self, payload: Vec<u8>) -> Result<Push, Refusal> {
+        let background = self.push_type == PushType::Background;
+        let push = Push {
+            target: Target::Device(DeviceToken::new(&"0".repeat(64))?),
+            payload: payload.into(),
+            push_type: self.push_type,
+            topic: Some(self.topic.as_str().into()),
+            id: None,
+            expiration: None,
+            priority: self.priority.unwrap_or(if background { 5 } else { 10 }),
+            collapse_id: self.collapse_id.clone(),
+            timeout: Duration::from_secs(self.timeout),
+            resend_uncertain: self.collapse_id.is_some(),
+            suspect: false,
+        };
+        // Judged before anything is opened.
+        push.request()?;
+        Ok(push)
+    }
+
+    fn credential(&self) -> Result<Credential, Refusal> {
+        if let Some(file) = &self.certificate {
+            let bytes = read(file)?;
+            let pem = bytes.windows(10).any(|window| window == b"-----BEGIN");
+            let certificate = if pem {
+                Certificate::from_pem(&bytes)?
+            } else {
+                Certificate::from_p12(&bytes, &self.password)?
+            };
+            return Ok(Credential::Certificate(certificate));
+        }
+        let (Some(file), Some(key_id), Some(team_id)) = (&self.key, &self.key_id, &self.team_id)
+        else {
+            return Err(
+                "name a credential: --key with --key-id and --team-id, or --certificate".into()
+            );
+        };
+        let pem = String::from_utf8_lossy(&read(file)?).into_owned();
+        Ok(Credential::Token(ProviderToken::new(ProviderKey::new(&pem, key_id, team_id)?)))
+    }
+}
+
+impl Run {
+    /// Sends to each token and waits for all outcomes. True: interrupted.
+    async fn send(
+        mut self,
+        apns: &Apns,
+        mut push: Push,
+        tokens: impl BufRead,
+    ) -> Result<(Tally, bool), Refusal> {
+        let (sink, mut outcomes) = results();
+        let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+        let mut interrupted = false;
+        let mut tag = 0u64;
+        for line in tokens.lines() {
+            let line = line?;
+            self.bar.inc(line.len() as u64 + 1);
+            let token = line.split('#').next().unwrap_or_default().trim();
+            if token.is_empty() || !self.results.take_up(token) {
+                continue;
+            }
+            match DeviceToken::new(token) {
+                Ok(device) => push.target = Target::Device(device),
+                Err(error) => {
+                    let invalid = Outcome::NotSent(NotSent::Invalid(error.to_string()));
+                    self.finish(token.to_owned(), &invalid)?;
+                    continue;
+                }
+            }
+            tag += 1;
+            self.waiting.insert(tag, token.to_owned());
+            let submitted = tokio::select! {
+                submitted = apns.submit(&push, tag, &sink) => Some(submitted),
+                _ = &mut interrupt => None,
+            };
+            match submitted {
+                Some(Ok(())) => {}
+                Some(Err(why)) => self.end(tag, &Outcome::NotSent(why))?,
+                None => {
+                    // It waited for room, or had got it this instant: an outcome tells.
+                    interrupted = true;
+                    break;
+                }
+            }
+            while let Some((tag, outcome)) = outcomes.try_recv() {
+                self.end(tag, &outcome)?;
+            }
+            self.results.flush()?;
+        }
+        drop(sink);
+        if interrupted {
+            apns.close();
+        }
+        interrupted |= self.wait(apns, &mut outcomes, interrupt.as_mut()).await?;
+        self.results.flush()?;
+        self.bar.finish_and_clear();
+        Ok((self.tally, interrupted))
+    }
+
+    /// Takes the outcomes that are still to come.
+    async fn wait(
+        &mut self,
+        apns: &Apns,
+        outcomes: &mut ResultStream,
+        mut interrupt: std::pin::Pin<&mut impl Future<Output = std::io::Result<()>>>,
+    ) -> Result<bool, Refusal> {
+        let mut interrupted = false;
+        loop {
+            let outcome = tokio::select! {
+                outcome = outcomes.recv() => outcome,
+                _ = interrupt.as_mut(), if !interrupted => {
+                    interrupted = true;
+                    apns.close();
+                    continue;
+                }
+            };
+            let Some((tag, outcome)) = outcome else { return Ok(interrupted) };
+            self.end(tag, &outcome)?;
+        }
+    }
+
+    fn end(&mut self, tag: u64, outcome: &Outcome) -> Result<(), Refusal> {
+        match self.waiting.remove(&tag) {
+            Some(token) => self.finish(token, outcome),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, token: String, outcome: &Outcome) -> Result<(), Refusal> {
+        let line = Line::new(token, outcome);
+        let counter = match line.kind() {
+            Kind::Accepted => &mut self.tally.accepted,
+            Kind::Rejected => &mut self.tally.rejected,
+            Kind::NotSent => &mut self.tally.not_sent,
+            Kind::Uncertain => &mut self.tally.uncertain,
+        };
+        *counter += 1;
+        let Tally { accepted, rejected, .. } = self.tally;
+        self.bar.set_message(format!(
+            "{} accepted, {} rejected",
+            grouped(accepted),
+            grouped(rejected)
+        ));
+        Ok(self.results.write(&line)?)
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Refusal> {
+    fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()).into())
+}
