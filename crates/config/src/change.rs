@@ -354,7 +354,7 @@ fn refusal(trouble: Trouble, pointer: &Pointer, missing: fn(Fault) -> Refusal) -
     match trouble {
         Trouble::Missing => missing(
             Fault::new(pointer.path(), "there is nothing here")
-                .with_fix("create what it is in first"),
+                .with_fix("check the pointer, or create what it is in first"),
         ),
         Trouble::Wrong(sentence) => Refusal::Invalid(Fault::new(pointer.path(), sentence).into()),
     }

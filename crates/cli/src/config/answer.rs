@@ -36,11 +36,16 @@ impl Answer {
 fn problem(status: u16, etag: Option<&str>, value: &Value, text: &str) -> String {
     let member = |name: &str| value[name].as_str();
     let told = member("detail").or(member("title"));
-    let mut out = told.unwrap_or(text.trim_end()).to_owned();
+    let errors = value["errors"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut out = match errors {
+        // The detail says the same in one line.
+        [_] => "the change is refused".to_owned(),
+        _ => told.unwrap_or(text.trim_end()).to_owned(),
+    };
     if out.is_empty() {
         out = format!("the server answers {status}");
     }
-    for error in value["errors"].as_array().into_iter().flatten() {
+    for error in errors {
         let pointer = Pointer::parse(error["pointer"].as_str().unwrap_or_default());
         let path = pointer.map(|pointer| pointer.path().to_string()).unwrap_or_default();
         let separator = if path.is_empty() { "" } else { ": " };
