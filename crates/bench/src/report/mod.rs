@@ -1,5 +1,6 @@
 //! Reports: one JSON object a run, and docs/BENCHMARKS.md with its plots out of many.
 
+mod apns;
 mod config;
 mod http;
 mod page;

@@ -57,6 +57,7 @@ pub(super) fn write(results: &Results, directory: &str) -> String {
     page.million(results);
     page.http(results);
     page.instructions(results);
+    page.apns(results);
     page.text
 }
 
@@ -577,6 +578,21 @@ impl Page<'_> {
             self.line("");
         }
         self.source(&[&million.host]);
+    }
+
+    fn apns(&mut self, results: &Results) {
+        self.head("Pushes to Apple");
+        if results.apns.is_empty() {
+            return self.missing("apns");
+        }
+        self.line(super::apns::INTRODUCTION);
+        self.line("");
+        self.plot("apns.svg", "What one connection reaches of what binds it");
+        for findings in &results.apns {
+            self.line(super::apns::text(findings));
+        }
+        let hosts: Vec<&Host> = results.apns.iter().map(|findings| &findings.host).collect();
+        self.source(&hosts);
     }
 
     fn instructions(&mut self, results: &Results) {

@@ -75,7 +75,48 @@ pub(super) fn draw(results: &Results) -> Result<Vec<(String, String)>, Error> {
             line_chart("CPU µs a message, pings left out", &cpu)?,
         ));
     }
+    let points: Vec<_> = results.apns.iter().flat_map(super::apns::reached).collect();
+    if !points.is_empty() {
+        drawings.push(("apns.svg".to_owned(), reached_chart(&points)?));
+    }
     Ok(drawings)
+}
+
+/// What was reached over what was allowed, both logarithmic: on the line is all of it.
+fn reached_chart(points: &[(f64, f64)]) -> Result<String, Error> {
+    let least = points.iter().map(|point| point.0.min(point.1)).fold(f64::MAX, f64::min).max(1.0);
+    let most = points.iter().map(|point| point.0.max(point.1)).fold(10.0, f64::max) * 1.5;
+    let range = least / 1.5..most;
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        root.fill(&WHITE).map_err(failed)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(
+                "pushes a second on one connection: reached, over what binds",
+                ("sans-serif", 17),
+            )
+            .margin(14)
+            .x_label_area_size(34)
+            .y_label_area_size(64)
+            .build_cartesian_2d(range.clone().log_scale(), range.clone().log_scale())
+            .map_err(failed)?;
+        chart
+            .configure_mesh()
+            .x_desc("allowed by window, streams and round trip")
+            .x_label_formatter(&|value| group(*value))
+            .y_label_formatter(&|value| group(*value))
+            .light_line_style(WHITE)
+            .draw()
+            .map_err(failed)?;
+        let all = [(range.start, range.start), (range.end, range.end)];
+        chart.draw_series(LineSeries::new(all, OTHERS.stroke_width(1))).map_err(failed)?;
+        chart
+            .draw_series(points.iter().map(|point| Circle::new(*point, 4, OURS.filled())))
+            .map_err(failed)?;
+        root.present().map_err(failed)?;
+    }
+    Ok(svg)
 }
 
 fn failed(error: impl std::fmt::Display) -> Error {
@@ -168,5 +209,7 @@ mod tests {
         bar_chart("one", &bars[..1]).unwrap();
         bar_chart("none", &[]).unwrap();
         line_chart("none", &[]).unwrap();
+        let svg = reached_chart(&[(600.0, 590.0), (4_000.0, 3_990.0)]).unwrap();
+        assert!(svg.starts_with("<svg"), "{svg}");
     }
 }

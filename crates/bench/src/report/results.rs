@@ -30,6 +30,8 @@ pub(super) struct Results {
     pub(super) http: super::http::Http,
     pub(super) config: Option<config::Findings>,
     pub(super) instructions: Option<Instructions>,
+    /// Of `dunlin apns bench`, the simulator first.
+    pub(super) apns: Vec<super::apns::Findings>,
 }
 
 /// What `cargo bench -p dunlin-bench --bench instructions` counts.
@@ -77,6 +79,11 @@ impl Results {
             },
             config: read(&directory.join("config.json"))?,
             instructions: read(&directory.join("instructions.json"))?,
+            apns: {
+                let mut all: Vec<super::apns::Findings> = read_all(directory, "apns-")?;
+                all.sort_by_key(|one| (one.server != "simulator", one.server.clone()));
+                all
+            },
         })
     }
 }

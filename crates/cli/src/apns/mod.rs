@@ -1,5 +1,7 @@
 //! `dunlin apns`: what has to do with Apple's push service.
 
+mod bench;
+mod send;
 mod simulate;
 
 use clap::Subcommand;
@@ -8,6 +10,10 @@ use crate::Refusal;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Send one push, and say what happened
+    Send(Box<send::Send>),
+    /// Measure the sender: windows, connections, bad tokens, CPU, a storm
+    Bench(Box<bench::Bench>),
     /// Be Apple's push service, to test senders against: its rules, its reasons, and its moods
     Simulate(Box<simulate::Simulate>),
 }
@@ -15,6 +21,8 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> Result<(), Refusal> {
         match self {
+            Command::Send(send) => send.run(),
+            Command::Bench(bench) => bench.run(),
             Command::Simulate(simulate) => simulate.run(),
         }
     }

@@ -63,6 +63,20 @@ impl ProviderKey {
         Ok(ProviderKey { key, key_id: key_id.to_owned(), team_id: team_id.to_owned() })
     }
 
+    /// A key from its secret number, for tests and benchmarks that need a key and no secret.
+    ///
+    /// # Errors
+    ///
+    /// The number is 0 or too large.
+    pub fn from_scalar(
+        scalar: &[u8; 32],
+        key_id: &str,
+        team_id: &str,
+    ) -> Result<ProviderKey, String> {
+        let key = SigningKey::from_slice(scalar).map_err(|error| format!("key: {error}"))?;
+        Ok(ProviderKey { key, key_id: key_id.to_owned(), team_id: team_id.to_owned() })
+    }
+
     /// A token that was issued then (RFC 7515, RFC 7518 §3.4).
     fn sign(&self, issued_at_s: u64) -> String {
         let header = format!(r#"{{"alg":"ES256","kid":"{}"}}"#, self.key_id);
@@ -134,12 +148,6 @@ impl ProviderToken {
             // It has been renewed meanwhile.
             _ => true,
         }
-    }
-
-    /// The generation in use.
-    pub fn generation(&self) -> u64 {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.as_ref().map_or(0, |token| token.authorization.generation)
     }
 }
 

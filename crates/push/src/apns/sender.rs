@@ -153,6 +153,13 @@ impl Service for ApnsService {
         Ok(self.token.as_ref().map(|token| token.authorization(now)))
     }
 
+    fn handle_spent(&self, generation: u64) {
+        if let Some(token) = &self.token {
+            // One that is young by our clock stays: a new one would be no better, and Apple forbids it.
+            token.handle_spent(generation, SystemTime::now());
+        }
+    }
+
     fn streams_before_settings(&self) -> u32 {
         // With a provider token Apple allows one until it has accepted a push.
         1
@@ -183,15 +190,7 @@ impl Service for ApnsService {
         let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.min(16));
         let after = retry_after.unwrap_or(doubled).min(RETRY_MAX);
         match (response.status, &reason) {
-            (403, Reason::ExpiredProviderToken) => {
-                let Some(token) = &self.token else { return Verdict::Final(otherwise) };
-                if token.handle_spent(token.generation(), SystemTime::now()) {
-                    Verdict::Reauthorize { otherwise }
-                } else {
-                    // It is young by our clock: a new one would be no better.
-                    Verdict::Final(otherwise)
-                }
-            }
+            (403, Reason::ExpiredProviderToken) => Verdict::Reauthorize { otherwise },
             (429, Reason::TooManyRequests) => Verdict::Retry { after, otherwise },
             (503, Reason::Shutdown) => Verdict::Retry { after: after.min(RETRY_MIN), otherwise },
             (500..=599, _) => Verdict::Retry { after, otherwise },

@@ -12,6 +12,8 @@ pub(crate) struct Job {
     pub(crate) request: Request,
     /// Answers that asked for another try.
     pub(crate) attempt: u32,
+    /// Of the authorization it was last sent with.
+    pub(crate) generation: u64,
     /// It was sent whole at some time and got no answer.
     pub(crate) perhaps_twice: bool,
     /// It is on a connection now, perhaps wholly.
@@ -33,6 +35,7 @@ impl Job {
         Box::new(Job {
             request,
             attempt: 0,
+            generation: 0,
             perhaps_twice: false,
             in_flight: false,
             reply: Some(reply),

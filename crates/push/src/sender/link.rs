@@ -222,13 +222,12 @@ impl<S: Service> Link<S> {
                         self.shared.wake();
                     }
                     Verdict::Reauthorize { otherwise } => {
+                        if job.attempt > 2 || !self.renew(job.generation) {
+                            return self.shared.finish(job, otherwise);
+                        }
                         // What is left goes on a connection that has seen the new token only.
                         self.drain();
-                        if job.attempt > 2 {
-                            self.shared.finish(job, otherwise);
-                        } else {
-                            self.shared.queue().push_front(job);
-                        }
+                        self.shared.queue().push_front(job);
                         self.shared.wake();
                     }
                 }
@@ -265,6 +264,16 @@ impl<S: Service> Link<S> {
                 }
             }
             Event::Pong(_) => {}
+        }
+    }
+
+    /// Has the service replace a spent authorization; false if it has no newer one.
+    fn renew(&self, generation: u64) -> bool {
+        self.shared.service.handle_spent(generation);
+        match self.shared.service.authorization(SystemTime::now()) {
+            Ok(Some(authorization)) => authorization.generation != generation,
+            Ok(None) | Err(CredentialError::Invalid(_)) => false,
+            Err(CredentialError::Stale) => true,
         }
     }
 
@@ -406,6 +415,7 @@ impl<S: Service> Link<S> {
             let until = job.request.deadline.min(now + self.shared.config.answer_within);
             self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
             job.in_flight = true;
+            job.generation = authorization.as_ref().map_or(0, |known| known.generation);
             let mark = self.path.handle_sent(self.flights.len() as u32, now);
             self.flights.insert(stream, Flight { job, mark, until });
         }

@@ -188,7 +188,11 @@ impl<S: Service> Sender<S> {
         let shared = &self.shared;
         let stats = &shared.stats;
         let links = shared.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let (answer_p50_s, answer_p99_s) = stats.answer_times_s();
         SenderMetrics {
+            answered: stats.answered.load(Relaxed),
+            answer_p50_s,
+            answer_p99_s,
             queued: shared.queue().len(),
             queued_bytes: shared.config.queue_bytes_max - shared.room.available_permits(),
             submitted: stats.submitted.load(Relaxed),

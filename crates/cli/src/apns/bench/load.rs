@@ -1,0 +1,213 @@
+//! One run: a sender on a thread of its own, so that its CPU is its alone.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use dunlin_push::apns::{Apns, Credential, DeviceToken, ProviderKey, ProviderToken, Push};
+use dunlin_push::{Connections, Origin, Outcome, SenderConfig, SenderMetrics, results};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use crate::Refusal;
+
+/// Where a run sends to.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) host: String,
+    pub(super) address: String,
+    pub(super) roots_pem: std::path::PathBuf,
+}
+
+/// What a run sends.
+#[derive(Clone)]
+pub(super) struct Load {
+    pub(super) target: Target,
+    pub(super) connections: Connections,
+    pub(super) payload_bytes: usize,
+    /// Pushes a second that are handed over; as many as go if `None`.
+    pub(super) rate: Option<f64>,
+    /// In flight at most, as a caller with a window found by hand would have it.
+    pub(super) in_flight_max: Option<usize>,
+    pub(super) duration: Duration,
+    /// At most so many.
+    pub(super) pushes_max: u64,
+    pub(super) queue_bytes_max: usize,
+    /// The device of a push by its number, and whether it is a suspect.
+    pub(super) device: Arc<dyn Fn(u64) -> (String, bool) + Send + Sync>,
+    pub(super) resend_uncertain: bool,
+    /// What every push came to, by its number, is wanted.
+    pub(super) keep_outcomes: bool,
+}
+
+/// What came of it.
+pub(super) struct Measured {
+    /// Seconds from the begin at which each tenth of a second's answers came.
+    pub(super) tenths: Vec<u64>,
+    pub(super) ended: u64,
+    pub(super) accepted: u64,
+    pub(super) seconds: f64,
+    pub(super) cpu_s: f64,
+    pub(super) metrics: SenderMetrics,
+    pub(super) outcomes: Vec<Option<Outcome>>,
+}
+
+impl Measured {
+    /// Answers a second from `from` seconds after the begin to the end, in whole round trips.
+    pub(super) fn rate(&self, from: f64, rtt: Duration) -> f64 {
+        let begin = (from * 10.0) as usize;
+        let span = self.tenths.len().saturating_sub(begin);
+        let rtt_tenths = (rtt.as_secs_f64() * 10.0).max(1.0);
+        let whole = ((span as f64 / rtt_tenths).floor() * rtt_tenths).round() as usize;
+        let counted: u64 = self.tenths[begin.min(self.tenths.len())..].iter().take(whole).sum();
+        counted as f64 / (whole.max(1) as f64 / 10.0)
+    }
+
+    pub(super) fn cpu_s_per_10k(&self) -> f64 {
+        self.cpu_s * 1e4 / self.ended.max(1) as f64
+    }
+}
+
+fn thread_cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Runs a load to its end.
+pub(super) fn run(load: Load) -> Result<Measured, Refusal> {
+    let (sender, receiver) = mpsc::channel();
+    let running = thread::Builder::new().name("apns-bench".to_owned()).spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let measured = match runtime {
+            Ok(runtime) => runtime.block_on(play(load)).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        // Whoever started us waits for it.
+        let _ = sender.send(measured);
+    })?;
+    let measured = receiver.recv().map_err(|_| "the load's thread ended without a result")?;
+    running.join().map_err(|_| "the load's thread panicked")?;
+    measured.map_err(Into::into)
+}
+
+/// The sender that a load asks for.
+pub(super) fn sender(load: &Load) -> Result<Apns, Refusal> {
+    let mut origin = Origin::new(&load.target.host, 443);
+    origin.address = Some(load.target.address.clone());
+    origin.add_roots(&load.target.roots_pem)?;
+    origin.roots_only = true;
+    let key = ProviderKey::from_scalar(&[7; 32], "BENCHKEY01", "BENCHTEAM1")?;
+    let config = SenderConfig {
+        connections: load.connections,
+        queue_bytes_max: load.queue_bytes_max,
+        drain: Duration::from_secs(2),
+        ..SenderConfig::default()
+    };
+    Ok(Apns::start(origin, Credential::Token(ProviderToken::new(key)), config)?)
+}
+
+/// A push of a number.
+pub(super) fn push(load: &Load, number: u64, payload: &str) -> Result<Push, Refusal> {
+    let (device, suspect) = (load.device)(number);
+    let mut push = Push::new(DeviceToken::new(&device)?, "com.example.dunlin", payload.to_owned());
+    push.suspect = suspect;
+    push.resend_uncertain = load.resend_uncertain;
+    push.timeout = Duration::from_secs(600);
+    Ok(push)
+}
+
+/// A payload of exactly so many bytes.
+pub(super) fn payload(bytes: usize) -> String {
+    let frame = r#"{"aps":{"alert":""}}"#;
+    let filler = "x".repeat(bytes.saturating_sub(frame.len()));
+    format!(r#"{{"aps":{{"alert":"{filler}"}}}}"#)
+}
+
+async fn play(load: Load) -> Result<Measured, Refusal> {
+    let apns = sender(&load)?;
+    let load = Arc::new(load);
+    let text = payload(load.payload_bytes);
+    let (results_in, mut results_out) = results();
+    let window = Arc::new(Semaphore::new(load.in_flight_max.unwrap_or(Semaphore::MAX_PERMITS)));
+    let begin = Instant::now();
+    let cpu_begin = thread_cpu_s();
+    let end = begin + load.duration;
+
+    let submitting = {
+        let (apns, load, window) = (apns.clone(), load.clone(), window.clone());
+        tokio::spawn(async move {
+            let mut number = 0;
+            let mut clock = interval(Duration::from_millis(2));
+            clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            while number < load.pushes_max && Instant::now() < end {
+                let due = match load.rate {
+                    None => u64::MAX,
+                    Some(rate) => {
+                        clock.tick().await;
+                        (begin.elapsed().as_secs_f64() * rate) as u64
+                    }
+                };
+                while number < due.min(load.pushes_max) {
+                    if load.in_flight_max.is_some() {
+                        // Given back with the outcome.
+                        let Ok(permit) = window.acquire().await else { return number };
+                        permit.forget();
+                    }
+                    let Ok(push) = push(&load, number, &text) else { return number };
+                    if apns.submit(&push, number, &results_in).await.is_err() {
+                        return number;
+                    }
+                    number += 1;
+                    if number.is_multiple_of(64) && Instant::now() >= end {
+                        break;
+                    }
+                    if number.is_multiple_of(256) {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+            number
+        })
+    };
+
+    let (mut tenths, mut ended, mut accepted) = (Vec::new(), 0, 0);
+    let mut outcomes = Vec::new();
+    let mut done = Box::pin(sleep_until(end));
+    loop {
+        tokio::select! {
+            biased;
+            ended_one = results_out.recv() => {
+                let Some((tag, outcome)) = ended_one else { break };
+                let tenth = (begin.elapsed().as_millis() / 100) as usize;
+                if tenths.len() <= tenth {
+                    tenths.resize(tenth + 1, 0);
+                }
+                tenths[tenth] += 1;
+                ended += 1;
+                accepted += u64::from(matches!(outcome, Outcome::Accepted(_)));
+                if load.keep_outcomes {
+                    let index = tag as usize;
+                    if outcomes.len() <= index {
+                        outcomes.resize(index + 1, None);
+                    }
+                    outcomes[index] = Some(outcome);
+                }
+                if load.in_flight_max.is_some() {
+                    window.add_permits(1);
+                }
+            }
+            () = &mut done => break,
+        }
+        if ended >= load.pushes_max {
+            break;
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let cpu_s = thread_cpu_s() - cpu_begin;
+    let metrics = apns.metrics();
+    apns.close();
+    submitting.abort();
+    Ok(Measured { tenths, ended, accepted, seconds, cpu_s, metrics, outcomes })
+}

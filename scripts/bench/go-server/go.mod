@@ -1,0 +1,3 @@
+module dunlin/bench/go-server
+
+go 1.19
