@@ -171,7 +171,7 @@ impl Generator {
             "wrk" => {
                 let script = scratch.join(format!("pipeline-{depth}.lua"));
                 let lua = format!(
-                    "init = function(args)\n  wrk.init(args)\n  local all = {{}}\n  \
+                    "init = function(args)\n  local all = {{}}\n  \
                      for i = 1, {depth} do all[i] = wrk.format() end\n  joined = table.concat(all)\nend\n\
                      request = function() return joined end\n"
                 );
