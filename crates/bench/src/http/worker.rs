@@ -13,6 +13,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use super::connection::{Connection, Core, End};
+use super::options::Depth;
 use super::plan::{Plan, Reporter, Shared};
 use super::transport::{Broken, Transport};
 use crate::error::{Context, Error};
@@ -43,6 +44,10 @@ pub(super) struct Worker {
     reporter: Reporter,
     thread: usize,
     input: Vec<u8>,
+    /// Connections are all read before any is sent on, see [`Worker::refill`].
+    together: bool,
+    /// Connections that have been read in this turn, and may have room for requests.
+    answered: Vec<usize>,
     phase: Phase,
     /// Connections that are open.
     open: usize,
@@ -96,6 +101,7 @@ impl Worker {
         // 50 µs of the default slack would be the generator's, not the server's.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
             .context("cannot set the timer slack")?;
+        let plan_depth = plan.depth;
         let mine =
             plan.connections / plan.threads + u32::from(thread < plan.connections % plan.threads);
         Ok(Self {
@@ -107,6 +113,8 @@ impl Worker {
             reporter,
             thread: thread as usize,
             input: vec![0; READ_BYTES],
+            together: matches!(plan_depth, Depth::Fixed(2..=64)),
+            answered: Vec::new(),
             phase: Phase::Opening,
             open: 0,
             tried: 0,
@@ -145,6 +153,7 @@ impl Worker {
                     self.handle_event(index, flags);
                 }
             }
+            self.refill();
             let now_ns = clock.now_ns();
             if self.core.schedule.is_open_model()
                 && matches!(
@@ -384,7 +393,11 @@ impl Worker {
                     {
                         return self.end(index, &end, now_ns);
                     }
-                    if !self.core.schedule.is_open_model()
+                    if self.together {
+                        if self.answered.last() != Some(&index) {
+                            self.answered.push(index);
+                        }
+                    } else if !self.core.schedule.is_open_model()
                         && let Err(broken) = connection.fill(&mut self.core, now_ns, u32::MAX)
                     {
                         return self.end(index, &End::Broken(broken), now_ns);
@@ -396,6 +409,22 @@ impl Worker {
                 Err(broken) => return self.end(index, &End::Broken(broken), clock.now_ns()),
             }
         }
+    }
+
+    /// Sends on all connections whose answers this turn has read. One after the other and not each behind its own
+    /// read: the first send wakes the server, and those that follow find it awake, which makes them cheaper. At 16 in
+    /// flight that is a fifth more for each second of CPU; one at a time, and at 100, the data has left the cache by then,
+    /// and it is less.
+    fn refill(&mut self) {
+        let clock = self.core.plan.clock;
+        let mut answered = std::mem::take(&mut self.answered);
+        if !self.core.schedule.is_open_model() {
+            for &index in &answered {
+                self.fill(index, clock.now_ns());
+            }
+        }
+        answered.clear();
+        self.answered = answered;
     }
 
     fn fill(&mut self, index: usize, now_ns: u64) {
