@@ -1,0 +1,144 @@
+//! The sender against the simulator, over sockets and TLS.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::time::Duration;
+
+use dunlin_push::apns::{Apns, Credential, DeviceToken, ProviderKey, ProviderToken, Push};
+use dunlin_push::{Connections, Origin, Outcome, SenderConfig, results};
+use dunlin_simulate::apns::{Behaviour, Config, Order, Simulator};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+
+fn simulator(behaviour: Behaviour) -> Simulator {
+    let listen = ([127, 0, 0, 1], 0).into();
+    Simulator::start(Config { listen, behaviour, ..Config::default() }).unwrap()
+}
+
+fn origin(simulator: &Simulator) -> Origin {
+    let mut origin = Origin::new("localhost", simulator.addr().port());
+    origin.address = Some(simulator.addr().to_string());
+    origin.roots.push(CertificateDer::from_pem_slice(simulator.ca_pem().as_bytes()).unwrap());
+    origin.roots_only = true;
+    origin
+}
+
+fn sender(origin: Origin, connections: Connections) -> Apns {
+    let key = ProviderKey::from_scalar(&[7; 32], "ABC123DEFG", "TEAM123456").unwrap();
+    let answer_within = Duration::from_secs(3);
+    let config = SenderConfig { connections, answer_within, ..SenderConfig::default() };
+    Apns::start(origin, Credential::Token(ProviderToken::new(key)), config).unwrap()
+}
+
+fn push(prefix: &str, number: usize) -> Push {
+    let digits = 64 - prefix.len();
+    let token = DeviceToken::new(&format!("{prefix}{number:0digits$x}")).unwrap();
+    Push::new(token, "com.example.app", &br#"{"aps":{"alert":"hi"}}"#[..])
+}
+
+#[tokio::test]
+async fn verdicts_arrive_as_apple_words_them() {
+    let simulator = simulator(Behaviour::default());
+    let apns = sender(origin(&simulator), Connections::Fixed(1));
+    let outcome = apns.send(&push("aaaa", 1)).await;
+    let Outcome::Accepted(accepted) = &outcome else { panic!("{outcome}") };
+    assert_eq!(accepted.id, simulator.ledger()[0].apns_id);
+    for (prefix, status, reason) in [
+        ("dead", 410, "Unregistered"),
+        ("bad0", 400, "BadDeviceToken"),
+        ("d0f0", 400, "DeviceTokenNotForTopic"),
+    ] {
+        let outcome = apns.send(&push(prefix, 1)).await;
+        let Outcome::Rejected(rejected) = &outcome else { panic!("{outcome}") };
+        assert_eq!((rejected.status, &*rejected.reason), (status, reason));
+        assert_eq!(rejected.timestamp_ms.is_some(), status == 410);
+    }
+}
+
+#[tokio::test]
+async fn whatever_a_server_does_every_push_ends_and_the_next_one_passes() {
+    for order in [
+        Order::Garbage,
+        Order::EndlessHeaders,
+        Order::FloodSettings { n: 100_000 },
+        Order::FloodPing { n: 100_000 },
+        Order::FloodReset { n: 100_000 },
+        Order::Abort,
+        Order::Close,
+        Order::GoAway { last: Some(0), code: 0, close: true },
+    ] {
+        let simulator = simulator(Behaviour { answer_delay_ms: 20, ..Behaviour::default() });
+        let apns = sender(origin(&simulator), Connections::Fixed(1));
+        assert!(matches!(apns.send(&push("aaaa", 0)).await, Outcome::Accepted(_)));
+        let (sender, mut ends) = results();
+        for number in 1..100 {
+            apns.submit(&push("aaaa", number), number as u64, &sender).await.unwrap();
+        }
+        tokio::task::yield_now().await;
+        simulator.order(order);
+        for _ in 1..100 {
+            let (_, outcome) = ends.recv().await.unwrap();
+            assert!(
+                matches!(outcome, Outcome::Accepted(_) | Outcome::Uncertain(_)),
+                "{order:?}: {outcome}"
+            );
+        }
+        let outcome = apns.send(&push("aaaa", 100)).await;
+        assert!(matches!(outcome, Outcome::Accepted(_)), "{order:?}: {outcome}");
+    }
+}
+
+/// Proxies of one connection each: they read what they are asked, answer, and carry.
+#[tokio::test]
+async fn proxies_are_passed() {
+    let simulator = simulator(Behaviour::default());
+    let target = simulator.addr();
+    for scheme in ["http", "socks5"] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let proxy = tokio::spawn(async move {
+            let (mut near, _) = listener.accept().await.unwrap();
+            if scheme == "http" {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(near.read_u8().await.unwrap());
+                }
+                let head = String::from_utf8(head).unwrap();
+                assert!(
+                    head.starts_with(&format!("CONNECT localhost:{} HTTP/1.1\r\n", target.port()))
+                );
+                assert!(head.contains("Proxy-Authorization: Basic dXNlcjpwdw==\r\n"), "{head}");
+                near.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.unwrap();
+            } else {
+                let mut hello = [0; 3];
+                near.read_exact(&mut hello).await.unwrap();
+                assert_eq!(hello, [5, 1, 2]);
+                near.write_all(&[5, 2]).await.unwrap();
+                let mut login = [0; 9];
+                near.read_exact(&mut login).await.unwrap();
+                assert_eq!(&login, b"\x01\x04user\x02pw");
+                near.write_all(&[1, 0]).await.unwrap();
+                let mut request = [0; 16];
+                near.read_exact(&mut request).await.unwrap();
+                assert_eq!(&request[..14], b"\x05\x01\x00\x03\x09localhost");
+                near.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await.unwrap();
+            }
+            let mut far = TcpStream::connect(target).await.unwrap();
+            let _ = copy_bidirectional(&mut near, &mut far).await;
+        });
+        let mut origin = origin(&simulator);
+        origin.proxy = Some(format!("{scheme}://user:pw@{at}").parse().unwrap());
+        let apns = sender(origin, Connections::Fixed(1));
+        let outcome = apns.send(&push("aaaa", 1)).await;
+        assert!(matches!(outcome, Outcome::Accepted(_)), "{scheme}: {outcome}");
+        drop(apns);
+        proxy.await.unwrap();
+    }
+    for wrong in
+        ["localhost:1", "ftp://localhost:1", "http://localhost", "http://:1", "socks5://a:b"]
+    {
+        assert!(wrong.parse::<dunlin_push::Proxy>().is_err(), "{wrong}");
+    }
+}
