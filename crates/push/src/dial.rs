@@ -128,7 +128,10 @@ impl Connect for Dialer {
 fn tls_fault(host: &str, error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
-        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => format!(
+        // A bad signature is what an authority of a trusted one's name leaves.
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        )) => format!(
             "the certificate of {host} is not signed by anybody we trust: if something here opens TLS \
              connections, name its root certificate; otherwise this is not {host}"
         ),

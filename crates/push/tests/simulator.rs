@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use dunlin_push::apns::{Apns, Credential, DeviceToken, ProviderKey, ProviderToken, Push};
-use dunlin_push::{Connections, Origin, Outcome, SenderConfig, results};
-use dunlin_simulate::apns::{Behaviour, Config, Order, Simulator};
+use dunlin_push::{Connections, NotSent, Origin, Outcome, SenderConfig, results};
+use dunlin_simulate::apns::{
+    Behaviour, Config, FlipStreams, GoAway, Order, Simulator, Unavailable,
+};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -26,8 +28,11 @@ fn origin(simulator: &Simulator) -> Origin {
 }
 
 fn sender(origin: Origin, connections: Connections) -> Apns {
+    patient_sender(origin, connections, Duration::from_secs(3))
+}
+
+fn patient_sender(origin: Origin, connections: Connections, answer_within: Duration) -> Apns {
     let key = ProviderKey::from_scalar(&[7; 32], "ABC123DEFG", "TEAM123456").unwrap();
-    let answer_within = Duration::from_secs(3);
     let config = SenderConfig { connections, answer_within, ..SenderConfig::default() };
     Apns::start(origin, Credential::Token(ProviderToken::new(key)), config).unwrap()
 }
@@ -141,4 +146,62 @@ async fn proxies_are_passed() {
     {
         assert!(wrong.parse::<dunlin_push::Proxy>().is_err(), "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn both_ledgers_agree_after_a_storm() {
+    const PUSHES: usize = 5_000;
+    let simulator = simulator(Behaviour {
+        goaway: GoAway { every: 1_000, unprocessed: 10, close: false },
+        reset_every: 501,
+        reset_code: 2,
+        lose_answer_every: 997,
+        unavailable: Unavailable { every: 1_500, burst: 20 },
+        flip_streams: FlipStreams { every: 500, low: 1 },
+        ..Behaviour::default()
+    });
+    // An answer that is lost holds its stream for so long, which may be the only one.
+    let answer_within = Duration::from_millis(300);
+    let apns = patient_sender(origin(&simulator), Connections::Auto { max: 4 }, answer_within);
+    let (sender, mut ends) = results();
+    let submitting = async {
+        for number in 0..PUSHES {
+            let mut push = push("aaaa", number);
+            push.timeout = Duration::from_secs(120);
+            apns.submit(&push, number as u64, &sender).await.unwrap();
+        }
+    };
+    let receiving = async {
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; PUSHES];
+        for _ in 0..PUSHES {
+            let (tag, outcome) = ends.recv().await.unwrap();
+            assert_eq!(outcomes[tag as usize].replace(outcome), None, "a push ends once");
+        }
+        outcomes
+    };
+    let ((), outcomes) = tokio::join!(submitting, receiving);
+    let mut accepted = vec![0; PUSHES];
+    for entry in simulator.ledger().iter().filter(|entry| entry.status == 200) {
+        accepted[usize::from_str_radix(&entry.device_token[4..], 16).unwrap()] += 1;
+    }
+    for (outcome, times) in outcomes.into_iter().flatten().zip(accepted) {
+        match outcome {
+            Outcome::Accepted(_) => assert_eq!(times, 1),
+            Outcome::Uncertain(_) => assert!(times <= 1, "{times}"),
+            Outcome::Rejected(_) | Outcome::NotSent(_) => assert_eq!(times, 0),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_nobody_trusts_is_told_with_the_remedy() {
+    let (ours, other) = (simulator(Behaviour::default()), simulator(Behaviour::default()));
+    let mut origin = origin(&ours);
+    origin.address = Some(other.addr().to_string());
+    let apns = sender(origin, Connections::Fixed(1));
+    let mut push = push("aaaa", 1);
+    push.timeout = Duration::from_secs(5);
+    let outcome = apns.send(&push).await;
+    let Outcome::NotSent(NotSent::Connect(why)) = outcome else { panic!("{outcome}") };
+    assert!(why.contains("not signed by anybody we trust"), "{why}");
 }
