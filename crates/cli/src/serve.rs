@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use dunlin_config::{Config, Faults, LogFormat, LogLevel};
 use dunlin_server::{Ready, Serve as ServeWhat};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
 
 use crate::config::File;
 use crate::style::{BOLD, DIM, LINK, WARN, paint};
@@ -54,7 +56,7 @@ impl Serve {
             (Err((_, refusal)), None) => return Err(refusal),
         };
         let shown = config.as_ref().ok().cloned().unwrap_or_default();
-        log(&shown)?;
+        let on_log_level = log(&shown)?;
         let development = file.is_none();
         let page = shown.client.demo_page;
         let on_ready = Box::new(move |ready: &Ready| {
@@ -65,7 +67,8 @@ impl Serve {
             Some(path) => path.display().to_string(),
             None => "development".to_owned(),
         };
-        Ok(dunlin_server::serve(ServeWhat { config, source, state: self.state }, on_ready)?)
+        let state = self.state;
+        Ok(dunlin_server::serve(ServeWhat { config, source, state, on_log_level }, on_ready)?)
     }
 
     /// What the file says, and the flags in its place: valid, or why not, with the lines of the file.
@@ -131,28 +134,37 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Logs to standard error by the rules of `[log]`.
-fn log(config: &Config) -> Result<(), Refusal> {
-    let level = match config.log.level {
+/// Logs to standard error by the rules of `[log]`. Returns what sets another level, which does nothing where
+/// the environment has set one.
+fn log(config: &Config) -> Result<Box<dyn Fn(LogLevel) + Send>, Refusal> {
+    let variable = std::env::var(LOG_VARIABLE).ok();
+    let wanted = variable.clone().unwrap_or_else(|| directive(config.log.level).to_owned());
+    let filter = EnvFilter::try_new(&wanted)
+        .map_err(|error| format!("{LOG_VARIABLE} is {wanted:?}, which names no level: {error}"))?;
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
+    let lines = match config.log.format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    Ok(Box::new(move |level| {
+        if variable.is_none() {
+            // It can only be that nobody logs any more.
+            let _ = handle.reload(EnvFilter::new(directive(level)));
+        }
+    }))
+}
+
+fn directive(level: LogLevel) -> &'static str {
+    match level {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
         LogLevel::Info => "info",
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
-    };
-    let wanted = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| level.to_owned());
-    let filter = EnvFilter::try_new(&wanted)
-        .map_err(|error| format!("{LOG_VARIABLE} is {wanted:?}, which names no level: {error}"))?;
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(colours);
-    match config.log.format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.json().init(),
     }
-    Ok(())
 }
 
 /// Where to look, and in development mode what that means.

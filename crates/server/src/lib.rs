@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use dunlin_bus::{MeshConfig, mesh};
 use dunlin_config::store::{Directory, Disk, Source, Start, Store};
-use dunlin_config::{Config, Faults};
+use dunlin_config::{Config, Faults, LogLevel};
 
 use crate::admin::Parts;
 use crate::control::{Control, listen};
@@ -56,6 +56,8 @@ pub struct Serve {
     pub source: String,
     /// Where revisions are kept, so that they outlive the process; `None` keeps them in memory.
     pub state: Option<PathBuf>,
+    /// Told `log.level` at the start and whenever it has changed: how to log is the program's business.
+    pub on_log_level: Box<dyn Fn(LogLevel) + Send>,
 }
 
 /// What a started server tells whoever started it.
@@ -79,9 +81,11 @@ pub struct Ready {
 /// What kept the server from starting, or a worker that could not be kept alive.
 pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
     raise_descriptor_limit();
-    let (store, recovery) = recover(what)?;
+    let Serve { config, source, state, on_log_level } = what;
+    let (store, recovery) = recover(config, source, state)?;
     let snapshot = Arc::clone(store.head());
     let config = &snapshot.config;
+    on_log_level(config.log.level);
     let server = config.server.clone();
     let workers = worker_count(server.workers);
     let backlog = i32::try_from(server.backlog).unwrap_or(i32::MAX);
@@ -134,14 +138,18 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         store,
         reservations,
         listener: admin,
+        on_log_level,
     };
     Control { node, endpoint, workers, listeners, admin, client_addr, admin_addr, recovery }
         .run(on_ready)
 }
 
 /// Opens the store: the newest valid of its log, its snapshot and the file.
-fn recover(what: Serve) -> Result<(Store, Vec<String>), ServeError> {
-    let Serve { config, source, state } = what;
+fn recover(
+    config: Result<Config, Faults>,
+    source: String,
+    state: Option<PathBuf>,
+) -> Result<(Store, Vec<String>), ServeError> {
     let disk = match &state {
         Some(path) => {
             let directory = Directory::open(path)

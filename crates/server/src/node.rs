@@ -182,6 +182,11 @@ impl Node {
         self.ready[worker].store(true, Ordering::Release);
     }
 
+    /// A worker has ended, and is about to begin anew.
+    pub(crate) fn worker_gone(&self, worker: usize) {
+        self.ready[worker].store(false, Ordering::Release);
+    }
+
     /// Workers whose clients have not all left yet.
     pub(crate) fn workers_left(&self) -> usize {
         self.drained.iter().filter(|drained| !drained.load(Ordering::Acquire)).count()

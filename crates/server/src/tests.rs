@@ -136,6 +136,11 @@ fn a_worker_that_panics_takes_no_other_workers_clients_along() {
     cluster.tell(0, Parcel::Panic);
     cluster.look_after_until(|node| node.counters[0].get(Metric::Restarts) == 1);
     cluster.look_after_until(|node| node.workers_ready() == 2);
+    // A request under way when the word of the new life comes round is answered with an error.
+    for at in 0..16 {
+        let body = format!("{{\"channel\":\"probe{at}\",\"data\":1}}");
+        while !cluster.post("/api/publish", &body).contains("\"offset\"") {}
+    }
 
     // The clients of the other worker are still there, and whoever's channel had its home on the worker that
     // is gone is told to subscribe anew.
@@ -146,7 +151,8 @@ fn a_worker_that_panics_takes_no_other_workers_clients_along() {
             continue;
         }
         let body = format!("{{\"channel\":\"room{at}\",\"data\":{at}}}");
-        assert!(cluster.post("/api/publish", &body).contains("\"offset\":1"), "room{at}");
+        let published = cluster.post("/api/publish", &body);
+        assert!(published.contains("\"offset\":1"), "room{at}: {published}");
         let push = listener.next().expect("a client of the other worker is served on");
         if push["unsubscribe"]["code"] == 2500 {
             gaps += 1;

@@ -308,6 +308,10 @@ impl Admin {
         }
         let head = self.store.confirm();
         self.reservations.keep_only(&head.config);
+        if head.config.log.level != self.log_level {
+            self.log_level = head.config.log.level;
+            (self.on_log_level)(self.log_level);
+        }
         let trial = under_way.trial;
         for asker in &under_way.askers {
             self.answer(cx, asker, &under_way.changes, switched, trial.as_ref());

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dunlin_bus::Endpoint;
+use dunlin_config::LogLevel;
 use dunlin_config::store::Store;
 use dunlin_net::http::{self, Method};
 use dunlin_net::{
@@ -84,6 +85,9 @@ pub(crate) struct Admin {
     sync: Option<Sync>,
     watchers: Vec<Watcher>,
     asks: Asks,
+    /// What the program was told last.
+    log_level: LogLevel,
+    on_log_level: Box<dyn Fn(LogLevel) + Send>,
     listener: ListenerId,
     body_bytes_max: usize,
     seconds: u64,
@@ -99,6 +103,8 @@ pub(crate) struct Parts {
     pub(crate) store: Store,
     pub(crate) reservations: Reservations,
     pub(crate) listener: TcpListener,
+    /// Told `log.level` when it has changed.
+    pub(crate) on_log_level: Box<dyn Fn(LogLevel) + Send>,
 }
 
 /// The admin thread, from outside. It ends with the process, or when told to.
@@ -143,8 +149,9 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
     };
     let mut event_loop = EventLoop::with_inbox(config, inbox)?;
     let cx = event_loop.context();
-    let Parts { node, endpoint, store, reservations, listener } = parts;
+    let Parts { node, endpoint, store, reservations, listener, on_log_level } = parts;
     let body_bytes_max = store.head().config.config.body_bytes_max;
+    let store_level = store.head().config.log.level;
     let listener = cx.adopt_listener(listener, &listen_config(body_bytes_max))?;
     cx.register_fd(endpoint.doorbell(), DOORBELL)?;
     cx.run_every(1000, SECOND);
@@ -159,6 +166,8 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
         sync,
         watchers: Vec::new(),
         asks: Asks::default(),
+        log_level: store_level,
+        on_log_level,
         listener,
         body_bytes_max,
         seconds: 0,

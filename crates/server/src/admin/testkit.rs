@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
-use dunlin_config::Config;
 use dunlin_config::store::{Disk, Start, Store};
+use dunlin_config::{Config, LogLevel};
 use serde_json::{Value, json};
 
 use crate::admin::{AdminThread, Parts};
@@ -30,6 +30,8 @@ pub(super) struct Live {
     pub(super) clients: SocketAddr,
     pub(super) address: SocketAddr,
     pub(super) token: Option<&'static str>,
+    /// The levels of logging that the program was told.
+    pub(super) levels: Arc<Mutex<Vec<LogLevel>>>,
 }
 
 /// An answer of the admin port.
@@ -82,10 +84,20 @@ impl Live {
         threads.wait_until_ready().unwrap();
         node.set_state(State::Serving);
         let reservations = Reservations::default();
-        let parts = Parts { node: Arc::clone(&node), endpoint, store, reservations, listener };
+        let levels = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&levels);
+        let on_log_level = Box::new(move |level| told.lock().unwrap().push(level));
+        let parts = Parts {
+            node: Arc::clone(&node),
+            endpoint,
+            store,
+            reservations,
+            listener,
+            on_log_level,
+        };
         let admin = Some(AdminThread::start(parts).unwrap());
         let (control, workers) = (Mutex::new(control), Mutex::new(Some(threads)));
-        Live { node, control, workers, admin, clients, address, token: None }
+        Live { node, control, workers, admin, clients, address, token: None, levels }
     }
 
     pub(super) fn connect(&self) -> TcpStream {

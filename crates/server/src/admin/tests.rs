@@ -5,8 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dunlin_config::Secret;
 use dunlin_config::store::{Directory, Disk};
+use dunlin_config::{LogLevel, Secret};
 use serde_json::{Value, json};
 
 use super::testkit::{Answer, Live, Subscriber, Watch, development, receive};
@@ -524,4 +524,14 @@ fn a_durable_change_is_there_after_a_restart() {
     let live = Live::begin(1, development(), disk());
     assert_eq!(live.revision(), 18);
     assert_eq!(live.get("/config/channel/namespaces/d7").status, 200);
+}
+
+#[test]
+fn a_level_of_logging_is_told_once_it_runs_and_only_when_it_changes() {
+    let live = Live::start(1);
+    assert_eq!(live.put("/config/log/level", "\"debug\"").status, 200);
+    assert_eq!(live.put("/config/server/name", "\"else\"").status, 200);
+    assert_eq!(live.put("/config/log/level", "\"loud\"").status, 422);
+    assert_eq!(live.put("/config/log/level", "\"info\"").status, 200);
+    assert_eq!(*live.levels.lock().unwrap(), [LogLevel::Debug, LogLevel::Info]);
 }

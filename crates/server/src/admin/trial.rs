@@ -92,10 +92,13 @@ impl Admin {
         origin: Origin,
     ) {
         let node = Arc::clone(&self.node);
+        // Before the worker can have seen anything of it: what it does from then on is the trial's.
+        let own = Tally::of(&node, std::iter::once(canary.worker));
+        let others = Tally::of(&node, others(&node, canary.worker));
+        let restarts = node.counters[canary.worker].get(Metric::Restarts);
         let settings = node.settings.load().next(Arc::clone(prepared.snapshot()));
         let generation = node.publish_to(canary.worker, Arc::new(settings));
         self.wake_workers();
-        let own = Tally::of(&node, std::iter::once(canary.worker));
         self.trial = Some(Trial {
             conn,
             durable,
@@ -103,10 +106,10 @@ impl Admin {
             canary,
             generation,
             ends_ms: cx.now_ms() + canary.seconds * 1000,
-            restarts: node.counters[canary.worker].get(Metric::Restarts),
+            restarts,
             own,
             own_before: own,
-            others: Tally::of(&node, others(&node, canary.worker)),
+            others,
         });
     }
 

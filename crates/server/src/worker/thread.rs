@@ -108,6 +108,7 @@ impl Workers {
                 Exit::Panicked(message) => {
                     let counters = &self.node.counters[worker];
                     // The thread is gone, so this one may count for it.
+                    self.node.worker_gone(worker);
                     counters.count(Metric::Restarts);
                     tracing::error!(worker, message, "a worker panicked; its clients reconnect");
                     if counters.get(Metric::Restarts) >= u64::from(LIVES_MAX) {
