@@ -425,9 +425,6 @@ impl Handler for Worker<'_> {
 
     fn on_sleep(&mut self, _: &mut Context<Link>) -> Sleep {
         if self.hub.flush_due_ms().is_some_and(|due_ms| due_ms <= self.now_ms) {
-            // Where workers share a core, another one's turn is not to wait for a time slice of this one's
-            // broadcast.
-            std::thread::yield_now();
             return Sleep::Poll;
         }
         if !self.endpoint.prepare_sleep() {
