@@ -28,7 +28,7 @@ mod tests;
 mod worker;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dunlin_bus::{MeshConfig, mesh};
@@ -82,7 +82,7 @@ pub struct Ready {
 pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
     raise_descriptor_limit();
     let Serve { config, source, state, on_log_level } = what;
-    let (store, recovery) = recover(config, source, state)?;
+    let (store, recovery) = recover(config, source, state.as_deref())?;
     let snapshot = Arc::clone(store.head());
     let config = &snapshot.config;
     on_log_level(config.log.level);
@@ -148,12 +148,12 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
 fn recover(
     config: Result<Config, Faults>,
     source: String,
-    state: Option<PathBuf>,
+    state: Option<&Path>,
 ) -> Result<(Store, Vec<String>), ServeError> {
-    let disk = match &state {
+    let disk = match state {
         Some(path) => {
             let directory = Directory::open(path)
-                .map_err(|source| ServeError::State { path: path.clone(), source })?;
+                .map_err(|source| ServeError::State { path: path.to_path_buf(), source })?;
             Some(Box::new(directory) as Box<dyn Disk>)
         }
         None => None,
@@ -165,7 +165,7 @@ fn recover(
     let (store, recovery) = Store::open(disk, start, unix_ms)
         .map_err(|error| ServeError::Recover(error.to_string()))?;
     let mut told = Vec::new();
-    if let Some(path) = &state {
+    if let Some(path) = state {
         let from = match recovery.from {
             Source::Log => "its log",
             Source::Snapshot => "its snapshot",
