@@ -107,7 +107,7 @@ fn no_file_knows_the_machine_it_was_written_on() {
     judge(&complaints);
 }
 
-/// Whether a line has an absolute path below `place`; `https://host/home/` and `target/work/` are none.
+/// Whether a line has an absolute path below `place`; `https://host/home/` is none.
 fn is_path(line: &str, place: &str) -> bool {
     line.match_indices(place).any(|(at, _)| {
         let before = line[..at].chars().next_back();

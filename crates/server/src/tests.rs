@@ -139,7 +139,10 @@ fn a_worker_that_panics_takes_no_other_workers_clients_along() {
     // A request under way when the word of the new life comes round is answered with an error.
     for at in 0..16 {
         let body = format!("{{\"channel\":\"probe{at}\",\"data\":1}}");
-        while !cluster.post("/api/publish", &body).contains("\"offset\"") {}
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while !cluster.post("/api/publish", &body).contains("\"offset\"") {
+            assert!(std::time::Instant::now() < deadline, "probe{at} is never served");
+        }
     }
 
     // The clients of the other worker are still there, and whoever's channel had its home on the worker that
