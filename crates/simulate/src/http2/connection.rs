@@ -316,7 +316,9 @@ impl Connection {
                 for (setting, value) in settings.iter() {
                     self.handle_setting(setting, value)?;
                 }
+                // At once, before anything that the new values allow (RFC 9113 §6.5.3).
                 frame::encode_settings_ack(&mut self.output);
+                self.send_answers();
                 self.count_idle_frame()
             }
             Frame::SettingsAck => {
@@ -489,7 +491,6 @@ impl Connection {
                 for stream in self.streams.values_mut() {
                     stream.send_window.adjust(change).map_err(|_| overflow())?;
                 }
-                self.send_answers();
             }
             _ => {}
         }

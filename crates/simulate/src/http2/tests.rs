@@ -205,6 +205,19 @@ fn an_answer_waits_for_window() {
 }
 
 #[test]
+fn settings_are_acknowledged_before_what_they_allow_is_sent() {
+    let mut pair = Pair::new(LIMITS);
+    frame::encode_settings(&mut pair.bytes, &[(Setting::InitialWindowSize, 0)]);
+    pair.headers(1, true);
+    pair.says().unwrap();
+    pair.connection.respond(1, 400, &[], b"0123456789");
+    assert_eq!(pair.hears()[1..], ["headers 1 false"]);
+    frame::encode_settings(&mut pair.bytes, &[(Setting::InitialWindowSize, 1)]);
+    pair.says().unwrap();
+    assert_eq!(pair.hears(), ["SettingsAck", "data 1 1 false"]);
+}
+
+#[test]
 fn floods_end_the_connection() {
     let mut pings = Pair::new(LIMITS);
     for _ in 0..20_000 {

@@ -178,7 +178,7 @@ fn a_stream_without_window_keeps_nobody_waiting() {
     assert_eq!(said(&mut client), ["SETTINGS ack"]);
     server = server.settings(&[(Setting::InitialWindowSize, 10)]);
     server.to(&mut client);
-    assert_eq!(said(&mut client), ["DATA 1 2", "SETTINGS ack"]);
+    assert_eq!(said(&mut client), ["SETTINGS ack", "DATA 1 2"]);
     server.window(1, 100).to(&mut client);
     assert_eq!(said(&mut client), ["DATA 1 3 end"]);
 }

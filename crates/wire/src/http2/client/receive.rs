@@ -216,6 +216,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             self.settled = true;
             self.streams_max = u32::MAX;
         }
+        let mut grown = Vec::new();
         for (setting, value) in settings.iter() {
             match setting {
                 Setting::HeaderTableSize => self.encoder.set_table_size(value),
@@ -224,7 +225,6 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 Setting::InitialWindowSize => {
                     let change = i64::from(value) - i64::from(self.stream_window_bytes);
                     self.stream_window_bytes = value;
-                    let mut grown = Vec::new();
                     for (&id, stream) in &mut self.streams {
                         let closed = stream.window.available() == 0;
                         if stream.window.adjust(change).is_err() {
@@ -234,10 +234,6 @@ impl<B: AsRef<[u8]>> Connection<B> {
                             grown.push(id);
                         }
                     }
-                    grown.sort_unstable();
-                    for id in grown {
-                        self.send_body(id);
-                    }
                 }
                 Setting::EnablePush if value != 0 => {
                     return Err(Error::protocol("a server must not enable push"));
@@ -246,7 +242,13 @@ impl<B: AsRef<[u8]>> Connection<B> {
             }
         }
         self.check_transmit()?;
+        // At once, before anything that the new values allow (§6.5.3).
         frame::encode_settings_ack(&mut self.out);
+        grown.sort_unstable();
+        grown.dedup();
+        for id in grown {
+            self.send_body(id);
+        }
         self.events.push_back(Event::Settings);
         Ok(())
     }
