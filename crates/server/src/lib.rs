@@ -25,6 +25,7 @@ mod session_token;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod worker;
 
 use std::net::SocketAddr;

@@ -12,6 +12,7 @@ use crate::admission::Admissions;
 use crate::metrics::{Counters, Metric};
 use crate::pulse::Pulse;
 use crate::settings::Settings;
+use crate::turns::Turns;
 
 /// Where the process stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub(crate) struct Node {
     pub(crate) counters: Vec<Counters>,
     /// Connections of the whole process.
     pub(crate) admissions: Admissions,
+    /// Whose turn it is to broadcast.
+    pub(crate) turns: Turns,
     /// Secret of this process: makes session secrets and hash seeds unguessable.
     pub(crate) secret: [u8; 16],
     /// This process start as a random UUID: the `uid` of the server API's `info`.
@@ -81,6 +84,11 @@ struct Refusal {
     reason: String,
 }
 
+/// Cores this process may run on.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 impl Node {
     pub(crate) fn new(settings: Settings, workers: usize, secret: [u8; 16], uid: String) -> Self {
         let started = Instant::now();
@@ -95,6 +103,7 @@ impl Node {
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
             admissions: Admissions::default(),
+            turns: Turns::new(workers, cores()),
             secret,
             uid,
             started,
@@ -195,6 +204,11 @@ impl Node {
     /// Said by a worker when its last client has left after SIGTERM.
     pub(crate) fn worker_drained(&self, worker: usize) {
         self.drained[worker].store(true, Ordering::Release);
+    }
+
+    /// Milliseconds since start, the same for all threads.
+    pub(crate) fn uptime_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
     }
 
     /// Whole seconds since start.

@@ -37,6 +37,8 @@ pub(crate) enum Parcel {
         /// `None`: no such broadcast here. Otherwise how many messages were taken back.
         acted: Option<u64>,
     },
+    /// It is the receiver's turn to broadcast.
+    Turn,
     /// To the next worker, once a second: how far off is it?
     Probe(std::time::Instant),
     /// Stop accepting, ask clients to reconnect, spread over the configured time.

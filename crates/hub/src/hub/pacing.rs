@@ -39,6 +39,11 @@ impl Hub {
         }
     }
 
+    /// Gives broadcasts nothing in this turn after all, unless they fill up memory.
+    pub fn hold_broadcasts(&mut self) {
+        self.broadcasts.budget = 0;
+    }
+
     /// When broadcasts want the next turn, in [`Now::ms`]: now, if only the quantum was used up, or
     /// when their rates let them go on. `None`: nothing waits, or only what is paused.
     pub fn flush_due_ms(&self) -> Option<u64> {

@@ -48,6 +48,7 @@ use self::api::Call;
 use self::connect::Connecting;
 use self::drain::Drain;
 use self::link::{Link, Role};
+use self::pacing::Turn;
 use self::pending::Pending;
 use self::poll::Poll;
 use self::terms::TermsTable;
@@ -56,6 +57,7 @@ use crate::metrics::Metric;
 use crate::node::{Node, State};
 use crate::parcel::Parcel;
 use crate::settings::Settings;
+use crate::turns::ASK_AGAIN_MS;
 
 /// Parcels taken from the bus before sockets get their turn.
 const PARCELS_A_TURN: usize = 1024;
@@ -107,6 +109,8 @@ pub(crate) struct Worker<'w> {
     now_ms: u64,
     /// When the loop is woken for broadcasts that are held back.
     pacing_timer_ms: Option<u64>,
+    /// What [`Turns`](crate::turns::Turns) said last.
+    turn: Turn,
     /// Spreads what should not happen at once.
     jitter: u64,
 }
@@ -152,6 +156,7 @@ impl<'w> Worker<'w> {
             unix_origin_ms: unix_now_ms(),
             now_ms: 0,
             pacing_timer_ms: None,
+            turn: Turn::Unasked,
             jitter: u64::from_ne_bytes(seed) | 1,
             node: Arc::clone(node),
             settings: Arc::clone(&settings),
@@ -191,7 +196,11 @@ impl<'w> Worker<'w> {
         }
         self.drain_events(cx);
         self.hub.begin_flush(now);
+        self.await_turn();
         self.flush_outboxes(cx);
+        if self.turn == Turn::Had && !self.broadcasts_are_due() {
+            self.await_turn();
+        }
         // What was said to clients may have ended sessions, which other workers have to be told of.
         self.drain_events(cx);
         self.transmit();
@@ -202,7 +211,11 @@ impl<'w> Worker<'w> {
     /// ring is to be tried again. What only waits for its next quantum keeps the loop from sleeping.
     fn arm_pacing(&mut self, cx: &mut Context<Link>) {
         let retry = self.hub.poll_timeout().filter(|&at_ms| at_ms <= self.now_ms + RETRY_MS);
-        let due = self.hub.flush_due_ms().into_iter().chain(retry).min();
+        let mut flush = self.hub.flush_due_ms();
+        if self.turn == Turn::Awaited {
+            flush = flush.map(|due_ms| due_ms.max(self.now_ms + ASK_AGAIN_MS));
+        }
+        let due = flush.into_iter().chain(retry).min();
         let Some(due_ms) = due else { return };
         if due_ms > self.now_ms && self.pacing_timer_ms.is_none_or(|armed_ms| due_ms < armed_ms) {
             self.pacing_timer_ms = Some(due_ms);
@@ -224,6 +237,8 @@ impl<'w> Worker<'w> {
             }
             // It has woken this worker, and the switch came with that.
             Parcel::Adopt => self.tell_adopted(),
+            // It has woken this worker, which asks at the end of each turn.
+            Parcel::Turn => {}
             Parcel::Broadcasts { ask, action } => self.broadcast_action(ask, &action),
             // To the admin thread.
             Parcel::Adopted | Parcel::BroadcastsAre { .. } => {}
@@ -424,7 +439,11 @@ impl Handler for Worker<'_> {
     }
 
     fn on_sleep(&mut self, _: &mut Context<Link>) -> Sleep {
-        if self.hub.flush_due_ms().is_some_and(|due_ms| due_ms <= self.now_ms) {
+        if self.turn != Turn::Awaited && self.broadcasts_are_due() {
+            if self.node.turns.are_limited() {
+                // For those whom something has woken meanwhile.
+                std::thread::yield_now();
+            }
             return Sleep::Poll;
         }
         if !self.endpoint.prepare_sleep() {

@@ -8,7 +8,44 @@ use dunlin_hub::Now;
 use super::Worker;
 use crate::parcel::{BroadcastAction, Parcel};
 
+/// Where a worker stands with its [`Turns`](crate::turns::Turns).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It has nothing to broadcast.
+    Unasked,
+    /// It may broadcast.
+    Had,
+    /// Others do; until it is called, what it has to broadcast does not keep it awake.
+    Awaited,
+}
+
 impl Worker<'_> {
+    /// True when a broadcast could go on now.
+    pub(super) fn broadcasts_are_due(&self) -> bool {
+        self.hub.flush_due_ms().is_some_and(|due_ms| due_ms <= self.now_ms)
+    }
+
+    /// Asks whether this worker may broadcast in this turn of its loop, and holds its broadcasts if it may not.
+    pub(super) fn await_turn(&mut self) {
+        let wants = self.broadcasts_are_due();
+        if !wants && self.turn == Turn::Unasked || !self.node.turns.are_limited() {
+            return;
+        }
+        let verdict = self.node.turns.poll(self.index, wants, self.node.uptime_ms());
+        self.turn = match verdict.may {
+            true => Turn::Had,
+            false if wants => Turn::Awaited,
+            false => Turn::Unasked,
+        };
+        if !verdict.may {
+            self.hub.hold_broadcasts();
+        }
+        if let Some(next) = verdict.wake {
+            // Refused by a full ring: it is awake then, or asks again by itself.
+            let _ = self.endpoint.send(next, Parcel::Turn);
+        }
+    }
+
     /// Brings the hub's rates from those of one snapshot to those of another; `None`: from none at all.
     pub(super) fn apply_pacing(&mut self, old: Option<&Config>) {
         let settings = Arc::clone(&self.settings);
