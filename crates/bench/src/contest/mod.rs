@@ -16,7 +16,7 @@ pub(crate) use generators::Findings as Generators;
 pub(crate) use ledgers::Findings as Ledgers;
 pub(crate) use memory::Findings as Memory;
 pub(crate) use omission::Findings as Omission;
-pub(crate) use stalled::Findings as Stalled;
+pub(crate) use stalled::{Findings as Stalled, Row as StalledRow};
 
 use crate::ExitStatus;
 use crate::error::Error;

@@ -1,4 +1,7 @@
 //! One request in sixteen takes the server a while: what those behind it wait, and for what.
+//!
+//! Two ways to take a while: before the head of the answer, and between head and body. Both hold up what is behind them in
+//! the connection; only the first delays the stalled answer's own first byte.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +19,11 @@ use crate::report::emit;
 const ONE_IN: usize = 16;
 const SLOW_MS: u64 = 100;
 const DEPTHS: [u32; 3] = [1, 4, 16];
+/// How far the measured share of waiting requests may be from the computed one: a run does not end with a whole turn of
+/// all requests on every connection.
+const SHARE_DIFFERENCE_MAX: f64 = 0.02;
+/// The server's way of stalling: before the head, or behind it.
+const STALLS: [(&str, &str); 2] = [("head", "delay"), ("body", "body-after")];
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
@@ -24,59 +32,53 @@ pub(crate) struct Findings {
     pub(crate) slow_ms: u64,
     pub(crate) one_in: usize,
     pub(crate) rows: Vec<Row>,
+    /// Whether every share agrees.
+    #[serde(default)]
+    pub(crate) agrees: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
+    /// What is late: the head of an answer, or its body.
+    #[serde(default)]
+    pub(crate) stalled: String,
     pub(crate) depth: u32,
     pub(crate) requests_per_second: f64,
     pub(crate) first_byte_us: Percentiles,
     /// Without the wait behind others.
     pub(crate) service_us: Percentiles,
+    /// Of all requests: those whose first byte must wait for a stalled answer, by the depth alone, and those whose did.
+    #[serde(default)]
+    pub(crate) waiting_computed: f64,
+    #[serde(default)]
+    pub(crate) waiting_measured: f64,
 }
 
 pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
     let _server = serve(options, "")?;
     let file = std::env::temp_dir().join(format!("dunlin-stalled-{}.jsonl", std::process::id()));
-    let mut lines = format!("{{\"path\":\"/delay/{SLOW_MS}ms\"}}\n");
-    lines += &"{\"path\":\"/hello\"}\n".repeat(ONE_IN - 1);
-    std::fs::write(&file, lines).context(format!("cannot write {}", file.display()))?;
-    let mut rows = Vec::new();
-    let mut clean = true;
-    for depth in DEPTHS {
-        let run: Result<crate::http::Findings, Error> = run_own(&[
-            "http",
-            &format!("http://{SERVER}/"),
-            "--from",
-            &file.display().to_string(),
-            "-c",
-            "10",
-            "-p",
-            &depth.to_string(),
-            "-d",
-            &format!("{}s", options.time.as_secs_f64()),
-        ]);
-        let run = run?;
-        clean &= run.is_clean();
-        rows.push(Row {
-            depth,
-            requests_per_second: run.requests_per_second,
-            first_byte_us: run.first_byte_us,
-            service_us: run.service_us,
-        });
-    }
-    std::fs::remove_file(&file).context(format!("cannot remove {}", file.display()))?;
+    let rows = measure(options, &file);
+    // What remains lies in the directory for temporary files.
+    let _ = std::fs::remove_file(&file);
+    let (rows, clean) = rows?;
     for row in &rows {
         say(format!(
-            "depth {:>3}: {:>8.0} /s, first byte p50 {}, p99 {}; as the oldest p50 {}, p99 {}",
+            "{} late, depth {:>3}: {:>8.0} /s, first byte p50 {}, p99 {}; as the oldest p50 {}, p99 {}; waiting {:.1} %, \
+             computed {:.1} %",
+            row.stalled,
             row.depth,
             row.requests_per_second,
             time(row.first_byte_us.p50),
             time(row.first_byte_us.p99),
             time(row.service_us.p50),
-            time(row.service_us.p99)
+            time(row.service_us.p99),
+            row.waiting_measured * 100.0,
+            row.waiting_computed * 100.0,
         ));
     }
+    let agrees = rows
+        .iter()
+        .all(|row| (row.waiting_measured - row.waiting_computed).abs() <= SHARE_DIFFERENCE_MAX);
     emit(
         options.json,
         &Findings {
@@ -85,7 +87,71 @@ pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
             slow_ms: SLOW_MS,
             one_in: ONE_IN,
             rows,
+            agrees,
         },
     )?;
-    Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
+    Ok(if clean && agrees { ExitStatus::Passed } else { ExitStatus::Failed })
+}
+
+fn measure(options: &Contest, file: &std::path::Path) -> Result<(Vec<Row>, bool), Error> {
+    let mut rows = Vec::new();
+    let mut clean = true;
+    for (stalled, segment) in STALLS {
+        let mut lines = format!("{{\"path\":\"/{segment}/{SLOW_MS}ms\"}}\n");
+        lines += &"{\"path\":\"/hello\"}\n".repeat(ONE_IN - 1);
+        std::fs::write(file, lines).context(format!("cannot write {}", file.display()))?;
+        for depth in DEPTHS {
+            // One connection: its requests then stall in the file's order, and the shares can be computed.
+            let run: crate::http::Findings = run_own(&[
+                "http",
+                &format!("http://{SERVER}/"),
+                "--from",
+                &file.display().to_string(),
+                "-c",
+                "1",
+                "-p",
+                &depth.to_string(),
+                "-d",
+                &format!("{}s", options.time.as_secs_f64()),
+            ])?;
+            clean &= run.is_clean();
+            rows.push(Row {
+                stalled: stalled.to_owned(),
+                depth,
+                requests_per_second: run.requests_per_second,
+                first_byte_us: run.first_byte_us,
+                service_us: run.service_us,
+                waiting_computed: waiting(stalled, depth),
+                waiting_measured: slower(&run.first_byte_histogram, SLOW_MS as f64 * 500.0),
+            });
+        }
+    }
+    Ok((rows, clean))
+}
+
+/// While an answer stalls, a full window stands behind it: itself and `depth - 1` others, of each sixteen. The first byte
+/// of the stalled answer itself is late only when its head is.
+fn waiting(stalled: &str, depth: u32) -> f64 {
+    let behind = (depth - 1) + u32::from(stalled == "head" || depth as usize > ONE_IN);
+    f64::from(behind).min(ONE_IN as f64) / ONE_IN as f64
+}
+
+/// Share of a distribution beyond this many microseconds.
+fn slower(steps: &[(f64, u64)], us: f64) -> f64 {
+    let all: u64 = steps.iter().map(|(_, count)| count).sum();
+    let slow: u64 = steps.iter().filter(|(upper, _)| *upper > us).map(|(_, count)| count).sum();
+    slow as f64 / all.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_stands_behind_each_stalled_answer() {
+        assert_eq!([1, 4, 16].map(|depth| waiting("head", depth) * 16.0), [1.0, 4.0, 16.0]);
+        assert_eq!([1, 4, 16].map(|depth| waiting("body", depth) * 16.0), [0.0, 3.0, 15.0]);
+        assert_eq!(slower(&[(10.0, 15), (100_000.0, 1)], 50_000.0), 1.0 / 16.0);
+        assert_eq!(slower(&[], 1.0), 0.0);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::page::{Page, group, percent};
 use super::results::Results;
-use crate::contest::{Distance, Generators, Ledgers, Memory, Omission, Stalled};
+use crate::contest::{Distance, Generators, Ledgers, Memory, Omission, Stalled, StalledRow};
 use crate::http::time;
 
 /// What each depth asks for, beside the best of the others.
@@ -11,8 +11,13 @@ const PIPELINED_MIN: f64 = 30.0;
 const PIPELINED_AT_MS: u64 = 50;
 const LEDGER_REQUESTS: u64 = 1_000_000;
 const MEMORY_SECONDS: f64 = 600.0;
-/// A server without so much idle time may have been the limit.
-const IDLE_SHARE_MIN: f64 = 0.05;
+/// A server with less idle time than this is nearly a second limit: what is measured is what both can do together.
+const IDLE_SHARE_MIN: f64 = 0.10;
+
+/// Points of the memory's curve in its table, less one; the plot has all.
+const CURVE_COLUMNS: usize = 10;
+pub(super) const MEMORY_PLOT: &str = "http-memory.svg";
+const MIB: f64 = (1 << 20) as f64;
 
 /// The results of `dunlin bench contest`.
 #[derive(Debug)]
@@ -39,9 +44,12 @@ pub(super) fn promises(http: &Http) -> Vec<(&'static str, String, String, bool)>
                     _ => "the same, 100 in flight",
                 };
                 let limit = if ours.server_idle_share < IDLE_SHARE_MIN {
-                    ", the server had no idle time"
+                    format!(
+                        ", the server's core {} idle: nearly a limit too",
+                        percent(ours.server_idle_share)
+                    )
                 } else {
-                    ""
+                    String::new()
                 };
                 let measured =
                     format!("{ratio:.2} ×, {} /s{limit}", group(ours.requests_per_second));
@@ -76,11 +84,24 @@ pub(super) fn promises(http: &Http) -> Vec<(&'static str, String, String, bool)>
             "memory of the generator at full rate",
             format!("flat over {:.0} min", MEMORY_SECONDS / 60.0),
             format!(
-                "{:+.1} MiB in {:.0} s",
-                (memory.last_bytes as f64 - memory.first_bytes as f64) / f64::from(1 << 20),
-                memory.seconds
+                "{}: {:.1} to {:.1} MiB in {:.0} s, {:+.2} MiB from the second tenth to the last",
+                if memory.flat { "flat" } else { "not flat" },
+                memory.least_bytes as f64 / MIB,
+                memory.most_bytes as f64 / MIB,
+                memory.seconds,
+                memory.drift_bytes as f64 / MIB,
             ),
             memory.flat && memory.seconds >= MEMORY_SECONDS * 0.99,
+        ));
+    }
+    if let Some(stalled) = &http.stalled {
+        let apart = |row: &StalledRow| (row.waiting_measured - row.waiting_computed).abs();
+        let apart = stalled.rows.iter().map(apart).fold(0.0, f64::max);
+        rows.push((
+            "first bytes that wait behind a stalled answer, beside a calculation",
+            "≤ 2 % of all apart".into(),
+            percent(apart),
+            stalled.agrees,
         ));
     }
     if let Some(omission) = &http.omission {
@@ -126,6 +147,22 @@ impl Page<'_> {
              part of the time is not the limit.",
             of.connections, of.seconds, of.rounds, of.server
         ));
+        let near: Vec<String> = of
+            .contenders
+            .iter()
+            .filter(|one| one.server_idle_share < IDLE_SHARE_MIN)
+            .map(|one| {
+                format!("{} at {} ({} idle)", one.name, one.depth, percent(one.server_idle_share))
+            })
+            .collect();
+        if !near.is_empty() {
+            self.line("");
+            self.line(format!(
+                "**The server was nearly as busy as the generator** with {}: both cores were full, so these figures are what \
+                 the two can do together, and the generator alone may do more.",
+                near.join(", ")
+            ));
+        }
         self.line("");
         self.line("| in flight | generator | requests/s | beside the best other | server idle | generator busy |");
         self.line("|---:|---|---:|---:|---:|---:|");
@@ -254,22 +291,29 @@ impl Page<'_> {
         self.line("### Behind a slow answer");
         self.line("");
         self.line(format!(
-            "One request in {} takes the server {} ms; those behind it in the same connection wait for it. The time to the \
-             first byte has that wait in it, the time as the oldest of the connection has not.",
-            of.one_in, of.slow_ms
+            "One connection; one request in {} takes the server {} ms, before the head of its answer or between head and body, \
+             and those behind it wait for it. The time to the first byte has that wait in it, the time as the oldest of the \
+             connection has not. How many first bytes wait follows from the depth: with N in flight it is N of {}, and one less \
+             when only the body is late.",
+            of.one_in, of.slow_ms, of.one_in
         ));
         self.line("");
-        self.line("| in flight | requests/s | first byte, p50 | p99 | as the oldest, p50 | p99 |");
-        self.line("|---:|---:|---:|---:|---:|---:|");
+        self.line(
+            "| late | in flight | requests/s | first byte, p50 | p99 | as the oldest, p50 | p99 | waiting | computed |",
+        );
+        self.line("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
         for row in &of.rows {
             self.line(format!(
-                "| {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                row.stalled,
                 row.depth,
                 group(row.requests_per_second),
                 time(row.first_byte_us.p50),
                 time(row.first_byte_us.p99),
                 time(row.service_us.p50),
-                time(row.service_us.p99)
+                time(row.service_us.p99),
+                percent(row.waiting_measured),
+                percent(row.waiting_computed)
             ));
         }
         self.line("");
@@ -277,21 +321,44 @@ impl Page<'_> {
     }
 
     fn memory(&mut self, of: &Memory) {
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let mib = |bytes: u64| bytes as f64 / MIB;
         self.line("### The generator's memory");
         self.line("");
         self.line(format!(
-            "{} answers in {:.0} s, 100 in flight on each connection: {:.1} MiB resident when the first were in, {:.1} MiB \
-             at the end, {:.1} MiB at most.",
+            "{} answers in {:.0} s, 100 in flight on each connection. Resident memory, sampled every second: **{}**. {:.2} MiB \
+             when the first answers were in, {:.2} MiB at the least, {:.2} MiB at the most, {:.2} MiB at the end; the last \
+             tenth of the run holds {:+.2} MiB beside the second. Flat is at most 0.5 MiB more, and 4 MiB between the least \
+             and the most.",
             group(of.answered as f64),
             of.seconds,
+            if of.flat { "flat" } else { "not flat" },
             mib(of.first_bytes),
+            mib(of.least_bytes),
+            mib(of.most_bytes),
             mib(of.last_bytes),
-            mib(of.most_bytes)
+            of.drift_bytes as f64 / MIB,
         ));
         self.line("");
+        if of.curve.len() > 1 {
+            let points: Vec<_> = (0..=CURVE_COLUMNS)
+                .map(|column| of.curve[column * (of.curve.len() - 1) / CURVE_COLUMNS])
+                .collect();
+            let row = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
+            let titles = points.iter().map(|(at_s, _)| format!("{at_s:.0} s"));
+            self.line(row(std::iter::once("after".to_owned()).chain(titles).collect()));
+            self.line(format!("|---|{}", "---:|".repeat(points.len())));
+            let cells = points.iter().map(|(_, bytes)| format!("{:.2}", mib(*bytes)));
+            self.line(row(std::iter::once("MiB".to_owned()).chain(cells).collect()));
+            self.line("");
+            self.plot(MEMORY_PLOT, "Resident memory of the generator");
+        }
         self.source(&[&of.host]);
     }
+}
+
+/// The curve of the generator's memory, in MiB.
+pub(super) fn mib(of: &Memory) -> Vec<(f64, f64)> {
+    of.curve.iter().map(|(at_s, bytes)| (*at_s, *bytes as f64 / MIB)).collect()
 }
 
 fn plot_name(depth: u32) -> String {

@@ -54,6 +54,11 @@ pub(super) fn draw(results: &Results) -> Result<Vec<(String, String)>, Error> {
     for super::http::Bars { file, title, bars } in super::http::bars(&results.http) {
         drawings.push((file, bar_chart(&title, &bars)?));
     }
+    if let Some(memory) = results.http.memory.as_ref().filter(|memory| memory.curve.len() > 1) {
+        let drawing =
+            time_chart("MiB resident in the generator, by seconds", &super::http::mib(memory))?;
+        drawings.push((super::http::MEMORY_PLOT.to_owned(), drawing));
+    }
     if !results.scale.is_empty() {
         let memory: Vec<_> = results
             .scale
@@ -158,6 +163,36 @@ fn bar_chart(title: &str, bars: &[(String, f64)]) -> Result<String, Error> {
 }
 
 /// A line over the number of connections, which grows by tens; from zero upwards, so that a slope is not exaggerated.
+/// Values by seconds, from nothing up.
+fn time_chart(title: &str, points: &[(f64, f64)]) -> Result<String, Error> {
+    let most = points.iter().map(|point| point.1).fold(1.0, f64::max) * 1.25;
+    let last = points.last().map_or(1.0, |point| point.0);
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        root.fill(&WHITE).map_err(failed)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(title, ("sans-serif", 17))
+            .margin(14)
+            .x_label_area_size(34)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.0..last, 0.0..most)
+            .map_err(failed)?;
+        chart
+            .configure_mesh()
+            .x_label_formatter(&|value| group(*value))
+            .y_label_formatter(&|value| format!("{value:.0}"))
+            .light_line_style(WHITE)
+            .draw()
+            .map_err(failed)?;
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), OURS.stroke_width(2)))
+            .map_err(failed)?;
+        root.present().map_err(failed)?;
+    }
+    Ok(svg)
+}
+
 fn line_chart(title: &str, points: &[(f64, f64)]) -> Result<String, Error> {
     let most = points.iter().map(|point| point.1).fold(1.0, f64::max) * 1.25;
     let first = points.first().map_or(1.0, |point| point.0) / 2.0;
