@@ -144,7 +144,7 @@ const card = (value, unit, label, kind = "") => el("div", { class: `card ${kind}
 function build() {
   document.title = `${grouped(main.requests_per_second)} requests/s · ${main.url}`;
   const host = main.host;
-  const how = main.rate_asked ? `${grouped(main.rate_asked)} requests a second by a timetable` : `${main.pipeline} in flight on each`;
+  const how = main.rate_asked ? `${grouped(main.rate_asked)} requests a second by a timetable` : `${main.pipeline}${main.depth_most ? ` (${main.depth_most} at most)` : ""} in flight on each`;
   page.append(el("h1", {}, main.url), el("p", { class: "under" }, `${main.protocol} · ${grouped(main.connections)} connection${main.connections > 1 ? "s" : ""} · ${how} · ${main.threads} thread${main.threads > 1 ? "s" : ""} · ${trim(main.seconds)} s · ${host.day}`));
 
   const wrong = bad(main);

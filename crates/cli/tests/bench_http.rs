@@ -1,7 +1,8 @@
 //! `dunlin bench http`, `serve`, `delay` and `ledger` as a person at a shell runs them, against each other.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -211,10 +212,11 @@ fn every_bad_answer_is_an_error_of_its_kind_and_given_to_no_wrong_request() {
         ("not-http", "not HTTP"),
         ("bad-version", "bad answer: "),
         ("bad-status", "status"),
-        ("truncated-head", "given up"),
-        ("cut-body", "given up"),
-        ("cut-chunk", "given up"),
-        ("reset-body", "given up"),
+        ("truncated-head", "closed in the head of the answer, given up after 2 attempts"),
+        ("cut-body", "closed in the body of the answer, given up after 2 attempts"),
+        ("cut-chunk", "closed in the body of the answer, given up after 2 attempts"),
+        ("reset-body", "closed in the body of the answer, given up after 2 attempts"),
+        ("nothing", "closed before the answer, given up after 2 attempts"),
         ("never", "no answer in time"),
     ] {
         let (value, well) = load(&[
@@ -236,7 +238,10 @@ fn every_bad_answer_is_an_error_of_its_kind_and_given_to_no_wrong_request() {
         let errors = value["errors"].to_string();
         assert!(errors.contains(kind), "{fault}: {errors}");
         let sample = value["error_samples"][0].as_str().expect("a sentence");
-        assert!(sample.contains("request ") && sample.contains(". "), "{fault}: {sample}");
+        // Which request, of whom, and a sentence on what to do.
+        assert!(sample.contains("request "), "{fault}: {sample}");
+        assert!(sample.contains(&format!(" to {}: ", server.address)), "{fault}: {sample}");
+        assert!(sample.contains(". ") && sample.ends_with('.'), "{fault}: {sample}");
     }
     // The answer nobody asked for is never an answer: with ids each request gets its own or none.
     let (value, well) =
@@ -244,6 +249,41 @@ fn every_bad_answer_is_an_error_of_its_kind_and_given_to_no_wrong_request() {
     assert!(!well, "{value}");
     assert_each_ended_once(&value, 6);
     assert!(value["errors"].to_string().contains("nobody asked for"), "{value}");
+}
+
+#[test]
+fn an_answer_that_comes_byte_by_byte_is_not_waited_for_longer_than_another() {
+    let server = Running::serve(&[]);
+    // Half a minute of bytes, of which each is a sign of life; those behind it have their own time.
+    let slow = scratch("slow.jsonl");
+    std::fs::write(&slow, "{\"path\":\"/slow/20ms/bytes/1500\"}\n{\"path\":\"/hello\"}\n")
+        .expect("written");
+    let (value, well) = load(&[
+        &server.url("/"),
+        "--from",
+        slow.to_str().expect("UTF-8"),
+        "-c",
+        "1",
+        "-p",
+        "2",
+        "-n",
+        "4",
+        "--timeout",
+        "300ms",
+    ]);
+    assert!(!well, "{value}");
+    assert_eq!((number(&value, "answered"), number(&value, "failed")), (2, 2), "{value}");
+    assert_eq!(value["errors"]["no answer in time"], 2, "{value}");
+}
+
+#[test]
+fn a_connection_that_ends_in_the_answer_to_a_post_fails_it_for_it_was_done() {
+    let server = Running::serve(&[]);
+    let url = server.url("/broken/cut-body");
+    let (value, well) = load(&[&url, "-X", "POST", "-c", "1", "-n", "3"]);
+    assert!(!well && number(&value, "failed") == 3 && number(&value, "resent") == 0, "{value}");
+    let sample = value["error_samples"][0].as_str().expect("a sentence");
+    assert!(sample.contains("closed in the body") && sample.contains("--idempotent"), "{sample}");
 }
 
 #[test]
@@ -304,6 +344,117 @@ fn a_timetable_is_kept_and_a_long_road_shows_in_every_latency() {
 }
 
 #[test]
+fn the_depth_is_found_and_told() {
+    let server = Running::serve(&[]);
+    let address = free_address();
+    let proxy = Running::start(
+        &["bench", "delay", "--listen", &address, "--to", &server.address, "--rtt", "20ms"],
+        &address,
+    );
+    let (value, well) =
+        load(&[&proxy.url("/hello"), "-p", "auto", "-n", "20000", "-c", "4", "--check-id"]);
+    assert!(well, "{value}");
+    assert_eq!((number(&value, "answered"), &value["pipeline"]), (20_000, &"auto".into()));
+    // It begins with one, and a server so far away asks for more.
+    assert!(number(&value, "depth_most") > 1, "{value}");
+    let fixed = load(&[&server.url("/hello"), "-p", "3", "-n", "10", "-c", "1"]).0;
+    assert!(fixed["depth_most"].is_null());
+}
+
+#[test]
+fn what_is_sent_to_warm_up_does_not_count() {
+    let log = scratch("warm-up.log");
+    let _ = std::fs::remove_file(&log);
+    let server = Running::serve(&["--log", log.to_str().expect("UTF-8")]);
+    let (value, well) = load(&[
+        &server.url("/hello"),
+        "-n",
+        "50",
+        "-c",
+        "2",
+        "--rate",
+        "1000",
+        "--warm-up",
+        "300ms",
+        "--check-id",
+    ]);
+    assert!(well && number(&value, "answered") == 50, "{value}");
+    assert_eq!(number(&value["statuses"], "200"), 50, "{value}");
+    drop(server);
+    let asked = std::fs::read_to_string(&log).expect("a log").lines().count();
+    assert!(asked > 50, "{asked} requests with those of the warm-up");
+}
+
+#[test]
+fn ctrl_c_ends_a_run_with_the_result_of_what_it_did() {
+    let server = Running::serve(&[]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dunlin"))
+        .args(["bench", "http", &server.url("/hello"), "-c", "2", "-d", "1h", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let mut hears = |word: &str| {
+        let heard = lines.by_ref().map_while(Result::ok).any(|line| line.contains(word));
+        assert!(heard, "it says {word}");
+    };
+    // The first line of progress comes when there are answers.
+    hears("answered");
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
+    hears("ended by Ctrl-C");
+    let output = child.wait_with_output().expect("it ends");
+    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(value["interrupted"], true, "{value}");
+    assert!(number(&value, "answered") > 0 && number(&value, "failed") == 0, "{value}");
+}
+
+#[test]
+fn a_unix_socket_and_ipv6_are_places_like_others() {
+    let path = scratch("server.sock");
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).expect("a socket");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || answer_each_line_of_its_own(stream));
+        }
+    });
+    let path = path.to_str().expect("UTF-8");
+    let (value, well) =
+        load(&["http://a.example/", "--unix-socket", path, "-c", "3", "-p", "5", "-n", "300"]);
+    assert!(well && number(&value, "answered") == 300, "{value}");
+    let (value, well) =
+        load(&["http://a.example/", "--unix-socket", "/nonexistent.sock", "-n", "1", "-c", "1"]);
+    let sample = value["error_samples"][0].as_str().expect("a sentence");
+    assert!(!well && sample.contains("a.example (/nonexistent.sock)"), "{sample}");
+    assert!(sample.contains("mend the path"), "{sample}");
+
+    let address = TcpListener::bind("[::1]:0").and_then(|socket| socket.local_addr());
+    let address = address.expect("a free port").to_string();
+    let server = Running::start(&["bench", "serve", "--listen", &address], &address);
+    assert!(load(&[&server.url("/hello"), "-n", "100", "-c", "2", "--check-id"]).1);
+}
+
+/// An HTTP server of a few lines, for requests without bodies.
+fn answer_each_line_of_its_own(mut stream: UnixStream) {
+    let mut heard = Vec::new();
+    let mut bytes = [0; 4096];
+    while let Ok(length) = stream.read(&mut bytes)
+        && length > 0
+    {
+        heard.extend_from_slice(&bytes[..length]);
+        while let Some(end) = heard.windows(4).position(|four| four == b"\r\n\r\n") {
+            heard.drain(..end + 4);
+            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
 fn a_comparison_has_three_modes_and_their_ratio() {
     let server = Running::serve(&["--delay", "5ms"]);
     let report = scratch("report.html");
@@ -341,7 +492,8 @@ fn results_are_written_for_other_programs_and_the_next_report() {
     assert!(well);
     let text = |path: &str| std::fs::read_to_string(path).expect("a file");
     assert!(text(&csv).starts_with("at_s,answered,requests_per_second"));
-    assert!(text(&hdr).contains("HIST"), "{}", text(&hdr));
+    // The compressed form, in base64: other readers know no other.
+    assert!(text(&hdr).contains(",HISTFA"), "{}", text(&hdr));
     assert!(text(&report).contains("\"name\":\"first\""));
 }
 
@@ -363,6 +515,13 @@ fn a_certificate_is_verified() {
     let name = wrong(&["--ca", &pem, "--server-name", "other.example"]);
     assert!(name.contains("other.example") || name.contains("not valid for name"), "{name}");
 
+    // Both ends know both versions; HTTP/2 is one thing this server does not know.
+    for version in ["1.2", "1.3"] {
+        assert!(load(&[&url, "--ca", &pem, "--tls-version", version, "-n", "10", "-c", "1"]).1);
+    }
+    let http2 = wrong(&["--ca", &pem, "--http", "2"]);
+    assert!(http2.contains("does not speak HTTP/2") && http2.contains("--http 1.1"), "{http2}");
+
     let old = scratch("old.pem").display().to_string();
     let server = Running::serve(&["--tls", "--tls-expired", "--tls-certificate", &old]);
     let url = server.url("/hello").replace("http:", "https:");
@@ -378,6 +537,10 @@ fn nobody_there_and_no_such_name_are_told_with_what_to_do() {
         value["error_samples"][0].as_str().expect("a sentence").contains("start the server"),
         "{value}"
     );
+    let (value, well) =
+        load(&[&format!("http://{}/", free_address()), "--http", "2", "-n", "5", "-c", "1"]);
+    assert!(!well && number(&value, "unanswered") == 5, "{value}");
+    assert!(value["error_samples"].to_string().contains("start the server"), "{value}");
     let name = http(&["http://no-such-name.invalid/"]);
     assert!(told(&name).contains("no-such-name.invalid does not resolve"), "{}", told(&name));
 }
@@ -399,6 +562,9 @@ fn a_wrong_flag_names_its_fix() {
         (&[url, "--duration", "soon"], "write 500ms"),
         (&["https://127.0.0.1:1/", "--ca", "/nonexistent"], "PEM"),
         (&[url, "--ledger", "x.ledger", "--warm-up", "1s"], "--warm-up"),
+        (&[url, "--insecure"], "write https://"),
+        (&["https://127.0.0.1:1/", "--cert", "a.pem"], "--key"),
+        (&["https://127.0.0.1:1/", "--tls-version", "1.1"], "1.2, 1.3"),
     ] {
         let output = http(arguments);
         assert!(!output.status.success(), "{arguments:?}");

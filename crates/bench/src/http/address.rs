@@ -1,31 +1,44 @@
-//! The server to load, as its URL names it.
+//! The server to load, as its URL names it, and the places where it may be reached.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::error::{Context, Error};
+use super::resolve;
+use crate::error::Error;
 
-/// A URL, resolved.
+/// A URL, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) tls: bool,
     /// Host and port as the `Host` header has them; the port only where it is not the scheme's own.
     pub(crate) authority: String,
-    /// The host alone, for the certificate.
+    /// The host alone, for the certificate and the resolver.
     pub(crate) host: String,
+    pub(crate) port: u16,
     /// Path and query.
     pub(crate) target: String,
-    pub(crate) socket: SocketAddr,
+}
+
+/// Where connections are opened to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At least one; the one that answered first leads.
+    Network(Vec<SocketAddr>),
+    Unix(PathBuf),
 }
 
 impl Address {
+    /// Asks nobody: the host is not resolved.
+    ///
     /// # Errors
-    /// A URL that is none, or a host without an address; the sentence says what to write instead.
+    /// A URL that is none; the sentence says what to write instead.
     pub(crate) fn parse(url: &str) -> Result<Self, Error> {
         let wrong = |why: &str| {
             Error::new(format!("{url}: {why}; give a URL such as http://127.0.0.1:8500/hello"))
         };
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("there is no scheme"))?;
-        let (tls, port) = match scheme {
+        let (tls, default_port) = match scheme {
             "http" => (false, 80),
             "https" => (true, 443),
             other => return Err(wrong(&format!("`{other}` is not http or https"))),
@@ -35,23 +48,60 @@ impl Address {
             Some(at) => rest.split_at(at),
             None => (rest, "/"),
         };
-        if authority.is_empty() || authority.contains('@') {
-            return Err(wrong("there must be a host, and no user name"));
+        if authority.contains('@') {
+            return Err(wrong("there must be no user name; send it with -H 'Authorization: …'"));
         }
-        let has_port = authority.rsplit(']').next().is_some_and(|end| end.contains(':'));
-        let with_port = if has_port { authority.to_owned() } else { format!("{authority}:{port}") };
-        let host = with_port.rsplit_once(':').map_or("", |(host, _)| host);
+        // Colons of an IPv6 address stand in brackets.
+        let after_brackets = authority.rfind(']').map_or(0, |at| at + 1);
+        let (host, port) = match authority[after_brackets..].find(':') {
+            Some(at) => {
+                let (host, port) = authority.split_at(after_brackets + at);
+                let port = port[1..].parse().ok().filter(|port| *port > 0);
+                (host, port.ok_or_else(|| wrong("the port is no number from 1 to 65535"))?)
+            }
+            None => (authority, default_port),
+        };
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let socket = with_port
-            .to_socket_addrs()
-            .context(format!(
-                "{url}: the name {host} does not resolve; check it, or give an address"
-            ))?
-            .min_by_key(SocketAddr::is_ipv6)
-            .ok_or_else(|| wrong("the host has no address"))?;
+        if host.is_empty() {
+            return Err(wrong("there is no host"));
+        }
         let target = if target.starts_with('?') { format!("/{target}") } else { target.to_owned() };
-        Ok(Self { tls, authority: authority.to_owned(), host, target, socket })
+        Ok(Self { tls, authority: authority.to_owned(), host, port, target })
     }
+
+    /// The places of the server: `unix_socket` if there is one, or the addresses of the host's name, of which several
+    /// are raced (RFC 8305), so that one that is dead delays nothing.
+    ///
+    /// # Errors
+    /// A name that does not resolve, or not within `patience`.
+    pub(crate) fn place(
+        &self,
+        unix_socket: Option<&Path>,
+        patience: Duration,
+    ) -> Result<Place, Error> {
+        if let Some(path) = unix_socket {
+            return Ok(Place::Unix(path.to_owned()));
+        }
+        let addresses = resolve::addresses(&self.host, self.port, patience)?;
+        Ok(Place::Network(resolve::race(addresses, patience)))
+    }
+}
+
+impl Place {
+    /// Where attempt number `attempt` in a row goes: a host with several addresses is tried at all of them.
+    pub(super) fn of_attempt(&self, attempt: u32) -> At<'_> {
+        match self {
+            Self::Unix(path) => At::Unix(path),
+            Self::Network(addresses) => At::Network(addresses[attempt as usize % addresses.len()]),
+        }
+    }
+}
+
+/// Where one connection is opened to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum At<'a> {
+    Network(SocketAddr),
+    Unix(&'a Path),
 }
 
 #[cfg(test)]
@@ -59,26 +109,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_becomes_an_address_an_authority_and_a_target() {
+    fn a_url_becomes_a_host_a_port_an_authority_and_a_target() {
         let address = Address::parse("http://127.0.0.1:8500/a?b=1#c").unwrap();
-        assert_eq!(address.socket, SocketAddr::from(([127, 0, 0, 1], 8500)));
+        assert_eq!((address.host.as_str(), address.port), ("127.0.0.1", 8500));
         assert_eq!(
             (address.tls, address.authority.as_str(), address.target.as_str()),
             (false, "127.0.0.1:8500", "/a?b=1")
         );
         let address = Address::parse("https://[::1]").unwrap();
-        assert_eq!((address.host.as_str(), address.socket.port()), ("::1", 443));
+        assert_eq!((address.host.as_str(), address.port), ("::1", 443));
         assert_eq!((address.tls, address.target.as_str()), (true, "/"));
+        let address = Address::parse("http://[::1]:81/").unwrap();
+        assert_eq!((address.host.as_str(), address.port), ("::1", 81));
         assert_eq!(Address::parse("http://127.0.0.1?x").unwrap().target, "/?x");
     }
 
     #[test]
     fn a_url_that_is_none_is_told_how_one_looks() {
-        for url in ["127.0.0.1:8500", "ftp://127.0.0.1/", "http:///x", "http://a@127.0.0.1/"] {
+        for url in [
+            "127.0.0.1:8500",
+            "ftp://127.0.0.1/",
+            "http:///x",
+            "http://a@127.0.0.1/",
+            "http://a:b/",
+            "http://a:99999/",
+        ] {
             let error = Address::parse(url).unwrap_err().to_string();
             assert!(error.contains("http://127.0.0.1:8500/hello"), "{error}");
         }
-        let error = Address::parse("http://no-such-name.invalid/").unwrap_err().to_string();
-        assert!(error.contains("no-such-name.invalid does not resolve"), "{error}");
+    }
+
+    #[test]
+    fn every_address_of_a_host_has_its_turn() {
+        let addresses = ["[::1]:1", "127.0.0.1:1"].map(|address| address.parse().unwrap());
+        let place = Place::Network(addresses.to_vec());
+        let turns = [0, 1, 2].map(|attempt| match place.of_attempt(attempt) {
+            At::Network(address) => address,
+            At::Unix(path) => panic!("{path:?}"),
+        });
+        assert_eq!(turns, [addresses[0], addresses[1], addresses[0]]);
     }
 }

@@ -35,6 +35,9 @@ pub(super) fn run(options: &Http, earlier: Vec<Findings>) -> Result<ExitStatus, 
         // All requests one after the other may take an hour; as many as the time allows tell the rate as well.
         mode.duration = options.duration.or(Some(std::time::Duration::from_secs(10)));
         results.push(super::run::run(&mode)?);
+        if super::interrupt::is_asked() {
+            return Err(Error::new("ended by Ctrl-C before all three modes were measured"));
+        }
     }
     let rate = |index: usize| results[index].requests_per_second;
     let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };

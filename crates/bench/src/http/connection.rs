@@ -1,12 +1,14 @@
 //! One connection of the generator: the pipeline's state beside its socket, and what to send on it next.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::sync::Arc;
 
 use dunlin_pipeline::{
     Budget, Close, Connection as Pipeline, ConnectionLimits, Copies, Fate, InFlight, Kind,
     Progress, Violation, Window, WindowConfig,
 };
+use rustix::io::Errno;
 
 use super::options::Depth;
 use super::plan::{Ledger, Plan};
@@ -45,6 +47,8 @@ pub(super) struct Core {
     budget: Budget,
     seed: Window,
     look_inside: bool,
+    /// The tag of the first request that counts: behind those of the warm-up.
+    counted_from: u64,
     body: Vec<u8>,
     out: Vec<u8>,
 }
@@ -99,6 +103,7 @@ impl Core {
             budget: Budget::default(),
             seed,
             look_inside: plan.checks.look_inside() || plan.ledger.is_some(),
+            counted_from: 0,
             body: Vec::new(),
             out: Vec::new(),
             plan,
@@ -109,14 +114,24 @@ impl Core {
     fn reader<'a>(&'a mut self, reading: &'a mut Reading, now_ns: u64) -> Reader<'a> {
         Reader {
             checks: &self.plan.checks,
+            host: &self.plan.address.authority,
             schedule: &self.schedule,
             tally: &mut self.tally,
             ledger: self.ledger.as_mut(),
             attempts: &mut self.attempts,
             reading,
             look_inside: self.look_inside,
+            counted_from: self.counted_from,
             now_ns,
             read: Read::default(),
+        }
+    }
+
+    /// The warm-up is over.
+    pub(super) fn begin_to_count(&mut self) {
+        self.counted_from = self.schedule.sent();
+        if let Some(count) = self.plan.requests_wanted() {
+            self.schedule.limit(count);
         }
     }
 
@@ -149,7 +164,20 @@ impl Core {
         }
     }
 
+    /// A connection that could not even be begun.
+    pub(super) fn connect_failed(&mut self, error: &io::Error) {
+        self.tally.events.connect_failed += 1;
+        let kind = format!("connecting failed: {error}");
+        self.tally.error(&kind, 1);
+        let advice = connect_advice(error);
+        let server = self.plan.server();
+        self.tally.sample(|| format!("{server}: {kind}. {advice}").trim_end().to_owned());
+    }
+
     fn fail(&mut self, request: &InFlight, attempt: u16, kind: &str, advice: &str) {
+        if request.tag < self.counted_from {
+            return;
+        }
         self.tally.ends.failed += 1;
         self.tally.error(kind, 1);
         let number = self.schedule.number(request.tag);
@@ -167,13 +195,11 @@ impl Core {
         match fate {
             Fate::NotProcessed | Fate::Replay | Fate::Cut { idempotent: true, .. } => {
                 if attempt >= self.plan.attempts_max {
-                    let kind = format!("given up after {attempt} attempts");
-                    return self.fail(
-                        request,
-                        attempt,
-                        &kind,
-                        "The server closes before it answers; --attempts allows more.",
-                    );
+                    let how = closed(fate);
+                    let times = if attempt == 1 { "attempt" } else { "attempts" };
+                    let kind = format!("{how}, given up after {attempt} {times}");
+                    let advice = "Look at the server's log; --attempts allows more.";
+                    return self.fail(request, attempt, &kind, advice);
                 }
                 self.tally.ends.resent += 1;
                 self.again.push_back(Again {
@@ -182,14 +208,22 @@ impl Core {
                     attempt: attempt + 1,
                 });
             }
-            Fate::Uncertain | Fate::Cut { idempotent: false, .. } => {
+            // It was done, and to do it again is not for us to decide.
+            Fate::Cut { idempotent: false, .. } => {
+                let advice = "Look at the server's log; --idempotent sends such requests again.";
+                self.fail(request, attempt, closed(fate), advice);
+            }
+            Fate::Uncertain if request.tag < self.counted_from => {}
+            Fate::Uncertain => {
                 self.tally.ends.uncertain += 1;
                 let kind = "closed without a word; the request may have been done";
                 self.tally.error(kind, 1);
                 let number = self.schedule.number(request.tag);
-                self.tally.sample(|| {
-                    format!("request {number}: {kind}. --idempotent sends such requests again")
-                });
+                let host = &self.plan.address.authority;
+                let sentence = format!(
+                    "request {number} to {host}: {kind}. Look at the server's log; --idempotent sends such requests again."
+                );
+                self.tally.sample(|| sentence);
                 self.note(request.tag, attempt, "uncertain", 0);
             }
             Fate::TimedOut { .. } => {
@@ -239,9 +273,13 @@ impl Connection {
         if let Some(window) = self.window.as_mut().filter(|_| ended > 0) {
             window.handle_answers(ended as u32, last_sent_ns, now_ns, self.pipeline.in_flight());
             self.depth = window.depth();
+            core.tally.depth_most = core.tally.depth_most.max(self.depth);
         }
-        // Bytes of an answer under way are a sign of life as well.
-        self.since_ns = now_ns;
+        if ended > 0 {
+            // The next one is the oldest now, and its clock begins. A byte now and then does not wind it up again: a
+            // server that answers one byte a second would hold everybody behind for ever.
+            self.since_ns = now_ns;
+        }
         match progress {
             Ok(Progress::Open) => Ok(()),
             Ok(Progress::LastAnswer) => Err(End::Notice),
@@ -424,7 +462,7 @@ impl Connection {
         self.pipeline.handle_reset();
         let mut left = 0;
         while let Some((request, _)) = self.pipeline.poll_unanswered() {
-            left += 1;
+            left += u64::from(request.tag >= core.counted_from);
             let attempt = core.attempts.remove(&request.tag).unwrap_or(1);
             core.note(request.tag, attempt, "unanswered", 0);
         }
@@ -444,22 +482,54 @@ impl Connection {
                 format!("TLS: {error}"),
                 "Trust the certificate with --ca FILE, name its host with --server-name, or take any with --insecure.",
             ),
-            End::Broken(Broken::Io(error)) => (
-                format!("connecting failed: {error}"),
-                if error.kind() == std::io::ErrorKind::ConnectionRefused {
-                    "Nothing listens there: start the server, or mend the port."
-                } else {
-                    ""
-                },
-            ),
+            End::Broken(Broken::Io(error)) => {
+                (format!("connecting failed: {error}"), connect_advice(error))
+            }
             _ if core.plan.tls.is_some() => (
                 "the server closed during the TLS handshake".to_owned(),
                 "Does it speak TLS on this port? http:// does without.",
             ),
-            _ => ("the server closed before the first request".to_owned(), ""),
+            _ => (
+                "the server closed before the first request".to_owned(),
+                "Does it take more connections? Look at its log and its limits.",
+            ),
         };
         core.tally.error(&kind, 1);
-        let authority = core.plan.address.authority.clone();
-        core.tally.sample(|| format!("{authority}: {kind}. {advice}").trim_end().to_owned());
+        let server = core.plan.server();
+        core.tally.sample(|| format!("{server}: {kind}. {advice}").trim_end().to_owned());
+    }
+}
+
+/// How a connection left a request that could have been sent again.
+fn closed(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Cut { status: 0, .. } => "closed in the head of the answer",
+        Fate::Cut { .. } => "closed in the body of the answer",
+        _ => "closed before the answer",
+    }
+}
+
+/// What to do about a connect that failed.
+pub(super) fn connect_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "Nothing listens there: start the server, or mend the port."
+        }
+        io::ErrorKind::NotFound => "There is no such socket: start the server, or mend the path.",
+        io::ErrorKind::PermissionDenied => "Run it as a user who may open that socket.",
+        // A unix socket whose queue of connections is full.
+        io::ErrorKind::WouldBlock => {
+            "The server accepts too slowly: open fewer --connections, or give its socket a longer backlog."
+        }
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+            "There is no way there from this machine: look at its routes."
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "This machine has no port left for another connection there: open fewer, or wait a minute."
+        }
+        _ if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
+            "Raise the number of open files (`ulimit -n`), or open fewer --connections."
+        }
+        _ => "",
     }
 }

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use hdrhistogram::serialization::V2Serializer;
+use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 
 use super::findings::{Findings, Moment};
@@ -15,14 +15,14 @@ use crate::error::{Context, Error};
 /// A line for each span of the timeline.
 pub(super) fn write_csv(path: &Path, findings: &Findings) -> Result<(), Error> {
     let mut text = String::from(
-        "at_s,answered,requests_per_second,errors,p50_us,p90_us,p99_us,max_us,opened,closed,resent\n",
+        "at_s,answered,requests_per_second,errors,p50_us,p90_us,p99_us,max_us,opened,closed,resent,resident_bytes\n",
     );
     for moment in &findings.timeline {
         let Moment { at_s, span_s, answered, errors, p50_us, p90_us, p99_us, max_us, .. } = moment;
         let rate = *answered as f64 / span_s;
         text += &format!(
-            "{at_s:.3},{answered},{rate:.1},{errors},{p50_us:.1},{p90_us:.1},{p99_us:.1},{max_us:.1},{},{},{}\n",
-            moment.opened, moment.closed, moment.resent
+            "{at_s:.3},{answered},{rate:.1},{errors},{p50_us:.1},{p90_us:.1},{p99_us:.1},{max_us:.1},{},{},{},{}\n",
+            moment.opened, moment.closed, moment.resent, moment.resident_bytes
         );
     }
     std::fs::write(path, text).context(format!("cannot write {}", path.display()))
@@ -55,7 +55,8 @@ impl HdrLog {
             Error::new(format!("cannot write {path}: {why:?}"))
         };
         // The header comes with the first span only; what the builder writes for the others is cut off.
-        let mut serializer = V2Serializer::new();
+        // Compressed, as the format's name for the field says: other readers know no other form.
+        let mut serializer = V2DeflateSerializer::new();
         let mut line = Vec::new();
         let mut builder = IntervalLogWriterBuilder::new();
         builder.with_start_time(self.start).with_max_value_divisor(1e6);

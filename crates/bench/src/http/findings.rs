@@ -20,7 +20,13 @@ pub(crate) struct Findings {
     pub(crate) connections: u32,
     /// Requests in flight on a connection, or `auto`.
     pub(crate) pipeline: String,
+    /// With `auto`: the most there were in flight on a connection.
+    #[serde(default)]
+    pub(crate) depth_most: Option<u32>,
     pub(crate) threads: u32,
+    /// Ended by Ctrl-C.
+    #[serde(default)]
+    pub(crate) interrupted: bool,
     /// Requests a second of the timetable, in an open model.
     pub(crate) rate_asked: Option<f64>,
     /// From the beginning, or the end of the warm-up, to the end of the last answer.
@@ -51,6 +57,9 @@ pub(crate) struct Findings {
     pub(crate) late_us: Option<Percentiles>,
     /// Upper bound in microseconds and count of each step of the distribution.
     pub(crate) histogram: Vec<(f64, u64)>,
+    /// The same of the time to the first byte.
+    #[serde(default)]
+    pub(crate) first_byte_histogram: Vec<(f64, u64)>,
     /// Latency by quantile, denser towards 1.
     pub(crate) quantiles: Vec<(f64, f64)>,
     pub(crate) timeline: Vec<Moment>,
@@ -90,6 +99,9 @@ pub(crate) struct Moment {
     /// Connections that ended, in whatever way.
     pub(crate) closed: u64,
     pub(crate) resent: u64,
+    /// Resident memory of the generator at its end.
+    #[serde(default)]
+    pub(crate) resident_bytes: u64,
 }
 
 impl Moment {
@@ -114,6 +126,7 @@ impl Moment {
                 + events.timed_out
                 + events.violated,
             resent: tally.ends.resent,
+            resident_bytes: 0,
         }
     }
 }
@@ -123,7 +136,7 @@ impl Findings {
     pub(crate) fn is_clean(&self) -> bool {
         let ends = &self.ends;
         let bad = ends.wrong + ends.failed + ends.uncertain + ends.unanswered;
-        bad + self.connection_events.violated == 0 && ends.answered > 0
+        bad + self.connection_events.violated == 0 && ends.answered > 0 && !self.interrupted
     }
 }
 

@@ -12,8 +12,11 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri, Version};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{JoinSet, LocalSet};
 
+use super::address::At;
+use super::connection::connect_advice;
 use super::options::Depth;
 use super::plan::{Ledger, Plan, Reporter, Shared};
+use super::reader::{NO_ID, OTHER_BODY, OTHER_ID, SEARCHED_BYTES_MAX};
 use super::schedule::Schedule;
 use super::tally::Tally;
 use crate::error::Error;
@@ -36,6 +39,10 @@ struct Core {
     /// Requests to be sent again, and how often they were sent.
     again: Vec<(u64, u64, u16)>,
     in_flight: u64,
+    /// The tag of the first request that counts: behind those of the warm-up.
+    counted_from: u64,
+    /// Connections that are open.
+    open: u64,
     ready: usize,
     started: bool,
     body: Vec<u8>,
@@ -62,6 +69,8 @@ pub(super) fn run(
         ledger: plan.ledger.clone().map(Ledger::new),
         again: Vec::new(),
         in_flight: 0,
+        counted_from: 0,
+        open: 0,
         ready: 0,
         started: false,
         body: Vec::new(),
@@ -127,6 +136,7 @@ async fn watch(cell: &Cell, connections: usize, thread: usize, reporter: &Report
                 if plan.warm_up_ns > 0 {
                     reporter.report(None, &mut core.tally);
                 }
+                core.counted_from = core.schedule.sent();
                 if let Some(count) = plan.requests_wanted() {
                     core.schedule.limit(count);
                 }
@@ -147,7 +157,7 @@ async fn watch(cell: &Cell, connections: usize, thread: usize, reporter: &Report
             let live = &shared.live[thread];
             live.answered.store(ends.answered, Ordering::Relaxed);
             live.bad.store(ends.wrong + ends.failed + ends.uncertain, Ordering::Relaxed);
-            live.open.store(core.tally.events.opened, Ordering::Relaxed);
+            live.open.store(core.open, Ordering::Relaxed);
             let done = core.schedule.is_over() && core.again.is_empty() && core.in_flight == 0;
             if counting && (done || drain.is_some_and(|since| since.elapsed() > DRAIN)) {
                 return;
@@ -166,11 +176,16 @@ async fn connection(cell: Cell) {
     let mut failures = 0;
     let mut was_ready = false;
     while failures < FAILURES_MAX {
-        let connect =
-            tokio::time::timeout(Duration::from_nanos(plan.connect_timeout_ns), open(&plan));
+        let connect = tokio::time::timeout(
+            Duration::from_nanos(plan.connect_timeout_ns),
+            open(&plan, failures),
+        );
         let opened = match connect.await {
             Ok(opened) => opened,
-            Err(_) => Err("connecting took too long".to_owned()),
+            Err(_) => Err(Refusal {
+                kind: "connecting took too long".to_owned(),
+                advice: "Is the host up, and does a firewall drop the packets? --connect-timeout allows more.",
+            }),
         };
         if !std::mem::replace(&mut was_ready, true) {
             cell.borrow_mut().ready += 1;
@@ -179,6 +194,7 @@ async fn connection(cell: Cell) {
             Ok(sender) => {
                 failures = 0;
                 cell.borrow_mut().tally.events.opened += 1;
+                cell.borrow_mut().open += 1;
                 let depth = match plan.depth {
                     Depth::Fixed(depth) => depth,
                     Depth::Auto => 1,
@@ -189,18 +205,19 @@ async fn connection(cell: Cell) {
                 }
                 while streams.join_next().await.is_some() {}
                 let mut core = cell.borrow_mut();
+                core.open -= 1;
                 if core.schedule.is_over() && core.again.is_empty() {
                     return;
                 }
                 core.tally.events.closed_in_flight += 1;
             }
-            Err(sentence) => {
+            Err(Refusal { kind, advice }) => {
                 failures += 1;
                 let mut core = cell.borrow_mut();
                 core.tally.events.connect_failed += 1;
-                core.tally.error(&sentence, 1);
-                let authority = plan.address.authority.clone();
-                core.tally.sample(|| format!("{authority}: {sentence}"));
+                core.tally.error(&kind, 1);
+                let server = plan.server();
+                core.tally.sample(|| format!("{server}: {kind}. {advice}").trim_end().to_owned());
             }
         }
         tokio::time::sleep(RETRY_AFTER * failures).await;
@@ -212,33 +229,72 @@ async fn connection(cell: Cell) {
     }
 }
 
-async fn open(plan: &Plan) -> Result<SendRequest<Bytes>, String> {
-    let socket = tokio::net::TcpStream::connect(plan.address.socket)
-        .await
-        .map_err(|error| format!("connecting failed: {error}"))?;
-    socket.set_nodelay(true).map_err(|error| format!("connecting failed: {error}"))?;
+/// Why a connection could not be opened, and what to do.
+struct Refusal {
+    kind: String,
+    advice: &'static str,
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Self {
+        Self { kind: format!("connecting failed: {error}"), advice: connect_advice(&error) }
+    }
+}
+
+async fn open(plan: &Plan, failures: u32) -> Result<SendRequest<Bytes>, Refusal> {
+    match plan.place.of_attempt(failures) {
+        At::Network(address) => {
+            let socket = tokio::net::TcpStream::connect(address).await?;
+            socket.set_nodelay(true)?;
+            secure(plan, socket).await
+        }
+        At::Unix(path) => secure(plan, tokio::net::UnixStream::connect(path).await?).await,
+    }
+}
+
+async fn secure(
+    plan: &Plan,
+    socket: impl AsyncRead + AsyncWrite + Unpin + 'static,
+) -> Result<SendRequest<Bytes>, Refusal> {
     let Some(tls) = &plan.tls else { return handshake(socket).await };
     let connector = tokio_rustls::TlsConnector::from(Arc::clone(&tls.config));
-    let stream = connector
-        .connect(tls.name.clone(), socket)
-        .await
-        .map_err(|error| format!("TLS: {error}"))?;
+    let no_http2 = || Refusal {
+        kind: "the server does not speak HTTP/2".to_owned(),
+        advice: "--http 1.1 does without.",
+    };
+    let stream = connector.connect(tls.name.clone(), socket).await.map_err(|error| {
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        // What a server says that shares no protocol with us (RFC 7301 §3.2).
+        if let Some(rustls::Error::AlertReceived(
+            rustls::AlertDescription::NoApplicationProtocol,
+        )) = tls
+        {
+            return no_http2();
+        }
+        Refusal {
+            kind: format!("TLS: {error}"),
+            advice: "Trust the certificate with --ca FILE, name its host with --server-name, or take any with --insecure.",
+        }
+    })?;
     if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-        return Err("the server does not speak HTTP/2; --http 1.1 does without".to_owned());
+        return Err(no_http2());
     }
     handshake(stream).await
 }
 
 async fn handshake(
     io: impl AsyncRead + AsyncWrite + Unpin + 'static,
-) -> Result<SendRequest<Bytes>, String> {
+) -> Result<SendRequest<Bytes>, Refusal> {
     let (sender, connection) = h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .enable_push(false)
         .handshake(io)
         .await
-        .map_err(|error| format!("HTTP/2: {error}"))?;
+        .map_err(|error| Refusal {
+            kind: format!("HTTP/2: {error}"),
+            advice: "Does HTTP/2 without TLS listen there? --http 1.1 does without.",
+        })?;
     tokio::task::spawn_local(async move {
         // How it ends shows itself to each stream.
         let _ = connection.await;
@@ -329,7 +385,8 @@ async fn exchange(
         let data = data?;
         bytes += data.len();
         if searched {
-            body.extend_from_slice(&data);
+            let room = SEARCHED_BYTES_MAX.saturating_sub(body.len());
+            body.extend_from_slice(&data[..data.len().min(room)]);
         }
         stream.flow_control().release_capacity(data.len())?;
     }
@@ -361,13 +418,21 @@ impl Core {
                     self.tally.ends.resent += 1;
                     self.again.push((tag, since_ns, attempt + 1));
                 } else {
-                    self.fail(tag, attempt, &format!("HTTP/2: {error}"), refused || idempotent);
+                    let advice = "Look at the server's log; --attempts allows more, --idempotent sends what is no GET again.";
+                    self.fail(
+                        tag,
+                        attempt,
+                        &format!("HTTP/2: {error}"),
+                        advice,
+                        refused || idempotent,
+                    );
                 }
                 if refused { GoesOn::IfReady } else { GoesOn::No }
             }
             Err(_) => {
                 self.tally.events.timed_out += 1;
-                self.fail(tag, attempt, "no answer in time", true);
+                let advice = "Look why the server is silent, or give it more than --timeout.";
+                self.fail(tag, attempt, "no answer in time", advice, true);
                 GoesOn::Yes
             }
         }
@@ -425,6 +490,9 @@ impl Core {
         head: &http::response::Parts,
         body: &[u8],
     ) {
+        if tag < self.counted_from {
+            return;
+        }
         let now_ns = self.plan.clock.now_ns();
         let number = self.schedule.number(tag);
         let status = head.status.as_u16();
@@ -441,20 +509,30 @@ impl Core {
             name.as_ref().and_then(|name| head.headers.get(name.as_str())?.to_str().ok())
         };
         let checks = &self.plan.checks;
+        let id = header(&checks.id);
+        let wrong = if checks.id.is_some() && id.is_none() {
+            Some(&NO_ID)
+        } else if checks.id.is_some() && id != Some(number.to_string().as_str()) {
+            Some(&OTHER_ID)
+        } else if checks.body.as_ref().is_some_and(|finder| finder.find(body).is_none()) {
+            Some(&OTHER_BODY)
+        } else {
+            None
+        };
         let wrong =
-            if checks.id.is_some() && header(&checks.id) != Some(number.to_string().as_str()) {
-                Some("the id of another request, or none".to_owned())
-            } else if checks.body.as_ref().is_some_and(|finder| finder.find(body).is_none()) {
-                Some("the body does not hold the text of --expect-body".to_owned())
-            } else if !checks.is_status_right(status) {
-                Some(format!("status {status}"))
-            } else {
-                None
-            };
-        if let Some(what) = wrong {
+            wrong.map(|wrong| (wrong.kind.to_owned(), wrong.advice.to_owned())).or_else(|| {
+                (!checks.is_status_right(status)).then(|| {
+                    let advice = format!(
+                        "Look at the server's log; --expect-status {status} takes it for right."
+                    );
+                    (format!("status {status}"), advice)
+                })
+            });
+        if let Some((kind, advice)) = wrong {
             tally.ends.wrong += 1;
-            tally.error(&what, 1);
-            tally.sample(|| format!("request {number}: {what}"));
+            tally.error(&kind, 1);
+            let host = &self.plan.address.authority;
+            tally.sample(|| format!("request {number} to {host}: {kind}. {advice}"));
         }
         if let Some(ledger) = &mut self.ledger {
             let served = header(&checks.served).unwrap_or_default();
@@ -462,7 +540,10 @@ impl Core {
         }
     }
 
-    fn fail(&mut self, tag: u64, attempt: u16, kind: &str, certain: bool) {
+    fn fail(&mut self, tag: u64, attempt: u16, kind: &str, advice: &str, certain: bool) {
+        if tag < self.counted_from {
+            return;
+        }
         let number = self.schedule.number(tag);
         let ends = &mut self.tally.ends;
         let outcome = if certain {
@@ -474,7 +555,7 @@ impl Core {
         };
         self.tally.error(kind, 1);
         let authority = self.plan.address.authority.clone();
-        self.tally.sample(|| format!("request {number} to {authority}: {kind}"));
+        self.tally.sample(|| format!("request {number} to {authority}: {kind}. {advice}"));
         if let Some(ledger) = &mut self.ledger {
             ledger.note(number, attempt, outcome, 0, b"");
         }

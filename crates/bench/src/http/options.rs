@@ -39,6 +39,9 @@ pub struct Http {
     /// Cores the generator may run on, e.g. 1 or 0,1
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub(crate) core: Vec<usize>,
+    /// Connect to this unix socket, whatever host the URL names
+    #[arg(long, value_name = "PATH")]
+    pub(crate) unix_socket: Option<PathBuf>,
     /// Protocol: 1.1 or 2
     #[arg(long, value_name = "VERSION", default_value = "1.1", value_parser = ["1.1", "2"])]
     pub(crate) http: String,
@@ -80,10 +83,10 @@ pub struct Http {
     /// The header of --check-id
     #[arg(long, value_name = "NAME", default_value = "X-Request-Id", help_heading = "Checks")]
     pub(crate) id_header: String,
-    /// An answer of which nothing comes for this long fails its request
+    /// A request whose answer is not complete this long after those before it in its connection fails
     #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Checks", value_parser = duration)]
     pub(crate) timeout: Duration,
-    /// A connection that is not open after this long has failed
+    /// A connection that is not open after this long has failed; so has a name that is not resolved
     #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "Checks", value_parser = duration)]
     pub(crate) connect_timeout: Duration,
 
@@ -96,6 +99,15 @@ pub struct Http {
     /// The certificate must be for this name instead of the URL's
     #[arg(long, value_name = "NAME", help_heading = "TLS")]
     pub(crate) server_name: Option<String>,
+    /// Show this certificate of one's own, with those that signed it (PEM)
+    #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// Private key of --cert (PEM)
+    #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+    /// The only version of TLS to speak: 1.2 or 1.3; by default the newer one that both know
+    #[arg(long, value_name = "VERSION", help_heading = "TLS", value_parser = ["1.2", "1.3"])]
+    pub(crate) tls_version: Option<String>,
 
     /// The three ways side by side: one connection, all connections one at a time, all of them pipelined
     #[arg(long, help_heading = "Result", conflicts_with_all = ["rate", "ledger", "csv", "hdr_log"])]

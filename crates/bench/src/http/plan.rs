@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use memchr::memmem::Finder;
 
-use super::address::Address;
+use super::address::{Address, Place};
 use super::options::Depth;
 use super::request::Requests;
 use super::tally::Tally;
@@ -20,6 +20,7 @@ use crate::swarm::Clock;
 pub(super) struct Plan {
     pub(super) url: String,
     pub(super) address: Address,
+    pub(super) place: Place,
     pub(super) tls: Option<Tls>,
     pub(super) requests: Requests,
     pub(super) checks: Checks,
@@ -41,6 +42,14 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// Who is loaded, for errors: the authority, and the unix socket if that is where it is.
+    pub(super) fn server(&self) -> String {
+        match &self.place {
+            Place::Unix(path) => format!("{} ({})", self.address.authority, path.display()),
+            Place::Network(_) => self.address.authority.clone(),
+        }
+    }
+
     /// Requests from the end of the warm-up on: those asked for, or those a timetable has in its time.
     pub(super) fn requests_wanted(&self) -> Option<u64> {
         let timetable = self

@@ -9,7 +9,7 @@ use super::schedule::Schedule;
 use super::tally::Tally;
 
 /// As much of a body as is searched, bytes.
-const SEARCHED_BYTES_MAX: usize = 16 << 20;
+pub(super) const SEARCHED_BYTES_MAX: usize = 16 << 20;
 
 /// The answer a connection is reading, between one piece of it and the next.
 #[derive(Debug, Default)]
@@ -18,10 +18,30 @@ pub(super) struct Reading {
     status_right: bool,
     /// When its head came.
     head_ns: u64,
-    wrong: Option<&'static str>,
+    wrong: Option<&'static Wrong>,
     body: Vec<u8>,
     served: Vec<u8>,
 }
+
+/// What is wrong with an answer that HTTP has nothing against, and what to do about it.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    pub(super) kind: &'static str,
+    pub(super) advice: &'static str,
+}
+
+pub(super) static OTHER_ID: Wrong = Wrong {
+    kind: "the id of another request",
+    advice: "Look for a server or proxy that mixes answers up.",
+};
+pub(super) static NO_ID: Wrong = Wrong {
+    kind: "no id in the answer",
+    advice: "The server must bring the header of the request back; --id-header names another.",
+};
+pub(super) static OTHER_BODY: Wrong = Wrong {
+    kind: "the body does not hold the text of --expect-body",
+    advice: "Look at what the server answers, or mend the text.",
+};
 
 /// Takes the answers of one read.
 ///
@@ -30,6 +50,8 @@ pub(super) struct Reading {
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     pub(super) checks: &'a Checks,
+    /// For errors.
+    pub(super) host: &'a str,
     pub(super) schedule: &'a Schedule,
     pub(super) tally: &'a mut Tally,
     pub(super) ledger: Option<&'a mut Ledger>,
@@ -37,6 +59,8 @@ pub(super) struct Reader<'a> {
     pub(super) attempts: &'a mut HashMap<u64, u16>,
     pub(super) reading: &'a mut Reading,
     pub(super) look_inside: bool,
+    /// Requests of smaller tags left before the end of the warm-up, and do not count.
+    pub(super) counted_from: u64,
     pub(super) now_ns: u64,
     pub(super) read: Read,
 }
@@ -48,6 +72,8 @@ pub(super) struct Read {
     batch: u64,
     /// Answers that ended.
     ended: u64,
+    /// Of those: to requests of the warm-up.
+    uncounted: u64,
     /// When the last of them had left.
     last_sent_ns: u64,
 }
@@ -57,12 +83,13 @@ impl Reader<'_> {
     #[inline]
     pub(super) fn finish(mut self, oldest_since_ns: u64) -> (u64, u64) {
         self.record_batch();
-        if self.read.ended > 0 {
-            self.tally.ends.answered += self.read.ended;
+        let counted = self.read.ended - self.read.uncounted;
+        if counted > 0 {
+            self.tally.ends.answered += counted;
             self.tally.last_answer_ns = self.now_ns;
             self.tally.service.saturating_record(self.now_ns.saturating_sub(oldest_since_ns));
-            if self.read.ended > 1 {
-                self.tally.service.saturating_record_n(0, self.read.ended - 1);
+            if counted > 1 {
+                self.tally.service.saturating_record_n(0, counted - 1);
             }
         }
         (self.read.ended, self.read.last_sent_ns)
@@ -89,8 +116,8 @@ impl Reader<'_> {
                 head.header(name).and_then(|value| str::from_utf8(value).ok()?.parse().ok());
             self.reading.wrong = match told {
                 Some(told) if number == told => None,
-                Some(_) => Some("the id of another request"),
-                None => Some("no id in the answer"),
+                Some(_) => Some(&OTHER_ID),
+                None => Some(&NO_ID),
             };
         }
         if let Some(value) = self.checks.served.as_ref().and_then(|name| head.header(name)) {
@@ -103,18 +130,29 @@ impl Reader<'_> {
         self.tally.ends.wrong += 1;
         let number = self.schedule.number(request.tag);
         let status = self.reading.status;
-        match self.reading.wrong {
-            Some(what) => {
-                self.tally.error(what, 1);
-                self.tally.sample(|| format!("request {number}: {what} (status {status})"));
-            }
-            None => {
-                self.tally.error(&format!("status {status}"), 1);
-                self.tally.sample(|| {
-                    format!("request {number}: status {status}; --expect-status {status} takes it for right")
-                });
-            }
-        }
+        let (kind, advice) = match self.reading.wrong {
+            Some(wrong) => (wrong.kind.to_owned(), wrong.advice.to_owned()),
+            None => (
+                format!("status {status}"),
+                format!("Look at the server's log; --expect-status {status} takes it for right."),
+            ),
+        };
+        self.tally.error(&kind, 1);
+        let host = self.host;
+        let status = if self.reading.wrong.is_some() {
+            format!(" (status {status})")
+        } else {
+            String::new()
+        };
+        self.tally.sample(|| format!("request {number} to {host}: {kind}{status}. {advice}"));
+    }
+
+    /// An answer to a request of the warm-up, whenever it came.
+    #[cold]
+    fn end_of_warm_up(&mut self, request: &InFlight) {
+        self.read.uncounted += 1;
+        self.attempts.remove(&request.tag);
+        self.reading.wrong = None;
     }
 
     /// An answer that is not one of a batch of plain ones.
@@ -124,7 +162,7 @@ impl Reader<'_> {
             && self.reading.wrong.is_none()
             && finder.find(&self.reading.body).is_none()
         {
-            self.reading.wrong = Some("the body does not hold the text of --expect-body");
+            self.reading.wrong = Some(&OTHER_BODY);
         }
         let attempts =
             if request.kind.is_replayed() { self.attempts.remove(&request.tag) } else { None };
@@ -165,6 +203,9 @@ impl Sink for Reader<'_> {
     fn on_end(&mut self, request: &InFlight) {
         self.read.ended += 1;
         self.read.last_sent_ns = request.sent_ns;
+        if request.tag < self.counted_from {
+            return self.end_of_warm_up(request);
+        }
         self.tally.statuses[usize::from(self.reading.status) % 600] += 1;
         if self.look_inside || self.reading.head_ns != self.now_ns || request.kind.is_replayed() {
             self.end_apart(request);

@@ -26,16 +26,21 @@ use crate::process::Process;
 use crate::progress::say;
 use crate::swarm::Clock;
 
-/// The timeline has about this many spans.
+/// The timeline has about this many spans, more in a long run, which has them of a second each, and never more than the
+/// last of these: what is kept of a run does not grow with its length.
 const SPANS: u32 = 100;
 const SPAN_MIN: Duration = Duration::from_millis(50);
 const SPAN_MAX: Duration = Duration::from_secs(1);
+const SPANS_MAX: u32 = 3_600;
+/// Requests a second of which a run is thought to be capable when only their number is given.
+const RATE_GUESSED: f64 = 100_000.0;
 /// Spans that may wait to be added up.
 const SPANS_WAITING_MAX: usize = 256;
 const LOOK_EVERY: Duration = Duration::from_millis(120);
 
 pub(super) fn run(options: &Http) -> Result<Findings, Error> {
     crate::system::descriptors_per_thread();
+    super::interrupt::listen();
     let plan = Arc::new(plan(options)?);
     let process = options.server_pid.map(Process::running);
     let mut watch = Watch::new(&plan, options, process.as_ref())?;
@@ -76,6 +81,9 @@ pub(super) fn run(options: &Http) -> Result<Findings, Error> {
             Err(RecvTimeoutError::Disconnected) => break,
         }
         watch.look(&shared, process.as_ref());
+        if super::interrupt::is_asked() {
+            shared.stop.store(true, Ordering::Relaxed);
+        }
         if threads.iter().any(JoinHandle::is_finished) {
             // One that failed takes the others along.
             let failed = threads.iter().position(JoinHandle::is_finished);
@@ -117,8 +125,11 @@ fn plan(options: &Http) -> Result<Plan, Error> {
         )));
     }
     let tls = super::tls::client(options, &address)?;
+    let place = address.place(options.unix_socket.as_deref(), options.connect_timeout)?;
     let sending = options.sending_time();
-    let span = sending.unwrap_or(Duration::from_secs(5)) / SPANS;
+    let guessed = options.requests.unwrap_or(0) as f64 / options.rate.unwrap_or(RATE_GUESSED);
+    let expected = sending.unwrap_or(Duration::from_secs_f64(guessed.clamp(5.0, 1e6)));
+    let span = (expected / SPANS).clamp(SPAN_MIN, SPAN_MAX.max(expected / SPANS_MAX));
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4);
     let ledger = options
         .ledger
@@ -128,6 +139,7 @@ fn plan(options: &Http) -> Result<Plan, Error> {
     Ok(Plan {
         url: options.url.clone(),
         address,
+        place,
         tls,
         requests,
         checks: Checks {
@@ -146,7 +158,7 @@ fn plan(options: &Http) -> Result<Plan, Error> {
         count: options.requests,
         duration_ns: sending.map(ns),
         warm_up_ns: ns(options.warm_up),
-        span_ns: ns(span.clamp(SPAN_MIN, SPAN_MAX)),
+        span_ns: ns(span),
         cores: options.core.clone(),
         clock: Clock::new(),
         ledger: ledger.map(Arc::new),
@@ -263,7 +275,7 @@ impl Watch {
             let begin = span * self.first as u32;
             self.first += 1;
             let moment = Moment::of(&tally, (begin + span).as_secs_f64(), span.as_secs_f64());
-            self.timeline.push(moment);
+            self.timeline.push(Moment { resident_bytes: resident_bytes(), ..moment });
             if let Some(log) = &mut self.hdr_log {
                 log.span(&tally, begin, span)?;
             }
@@ -330,6 +342,7 @@ impl Watch {
                 == Moment {
                     at_s: last.at_s,
                     span_s: last.span_s,
+                    resident_bytes: last.resident_bytes,
                     ..Moment::of(&Tally::new(), 0.0, 0.0)
                 }
         }) {
@@ -368,6 +381,8 @@ impl Watch {
             ),
             connections: plan.connections,
             pipeline: plan.depth.to_string(),
+            depth_most: Some(total.depth_most).filter(|depth| *depth > 0),
+            interrupted: super::interrupt::is_asked(),
             threads: plan.threads,
             rate_asked: plan.rate,
             seconds,
@@ -390,6 +405,7 @@ impl Watch {
             service_us: Percentiles::of(&total.service),
             late_us: plan.rate.map(|_| Percentiles::of(&total.late)),
             histogram: steps(&total.latency),
+            first_byte_histogram: steps(&total.first_byte),
             quantiles: quantiles(&total.latency),
             timeline: self.timeline,
             memory: self.memory,

@@ -74,6 +74,11 @@ impl Schedule {
         first
     }
 
+    /// Tags that were taken.
+    pub(super) fn sent(&self) -> u64 {
+        self.next
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.end.is_some_and(|end| self.next >= end)
     }

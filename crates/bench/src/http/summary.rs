@@ -15,12 +15,17 @@ pub(super) fn of(findings: &Findings) -> String {
     let ends = &findings.ends;
     let per = |bytes: u64| size(bytes as f64 / findings.seconds.max(1e-9));
     line(format_args!(
-        "{} answers in {:.2} s over {} connections, {} in flight on each, {}",
+        "{} answers in {:.2} s over {} connection{}, {} in flight on each, {}{}",
         count(ends.answered as f64),
         findings.seconds,
-        findings.connections,
-        findings.pipeline,
+        count(f64::from(findings.connections)),
+        if findings.connections == 1 { "" } else { "s" },
+        match findings.depth_most {
+            Some(depth) => format!("{} ({depth} at most)", findings.pipeline),
+            None => findings.pipeline.clone(),
+        },
         findings.protocol,
+        if findings.interrupted { ", ended by Ctrl-C" } else { "" },
     ));
     line(format_args!(""));
     line(format_args!("  requests/s   {}", count(findings.requests_per_second)));

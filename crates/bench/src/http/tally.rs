@@ -69,6 +69,8 @@ pub(crate) struct Tally {
     pub(crate) late: Histogram<u64>,
     /// When the last answer ended, nanoseconds of the run's clock.
     pub(crate) last_answer_ns: u64,
+    /// The most that `--pipeline auto` had in flight on a connection; 0 when the depth is given.
+    pub(crate) depth_most: u32,
 }
 
 impl Tally {
@@ -86,6 +88,7 @@ impl Tally {
             service: new_histogram(),
             late: new_histogram(),
             last_answer_ns: 0,
+            depth_most: 0,
         }
     }
 
@@ -139,6 +142,7 @@ impl Tally {
         self.service.add(&other.service).unwrap_or_default();
         self.late.add(&other.late).unwrap_or_default();
         self.last_answer_ns = self.last_answer_ns.max(other.last_answer_ns);
+        self.depth_most = self.depth_most.max(other.depth_most);
     }
 
     /// Empty again, its memory kept.
@@ -146,6 +150,7 @@ impl Tally {
         self.ends = Ends::default();
         self.events = Events::default();
         (self.read_bytes, self.written_bytes, self.last_answer_ns) = (0, 0, 0);
+        self.depth_most = 0;
         self.statuses.fill(0);
         self.errors.clear();
         self.samples.clear();

@@ -1,15 +1,18 @@
 //! A socket, bare or under TLS, that never blocks.
 
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
+
+use super::address::At;
 
 /// What a connection is made with.
 #[derive(Debug, Clone)]
@@ -45,16 +48,31 @@ impl From<Errno> for Broken {
     }
 }
 
-impl Transport {
-    pub(super) fn connect(address: SocketAddr, tls: Option<&Tls>) -> io::Result<Self> {
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-        sockopt::set_tcp_nodelay(&socket, true)?;
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(error) => return Err(error.into()),
+/// A socket that is connecting; it is writable when it is done, one way or the other.
+pub(super) fn begin(at: At<'_>) -> io::Result<OwnedFd> {
+    let family = match at {
+        At::Network(address) if address.is_ipv4() => AddressFamily::INET,
+        At::Network(_) => AddressFamily::INET6,
+        At::Unix(_) => AddressFamily::UNIX,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    let outcome = match at {
+        At::Network(address) => {
+            sockopt::set_tcp_nodelay(&socket, true)?;
+            rustix::net::connect(&socket, &address)
         }
+        At::Unix(path) => rustix::net::connect(&socket, &SocketAddrUnix::new(path)?),
+    };
+    match outcome {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Transport {
+    pub(super) fn connect(at: At<'_>, tls: Option<&Tls>) -> io::Result<Self> {
+        let socket = begin(at)?;
         let tls = match tls {
             None => None,
             Some(tls) => {

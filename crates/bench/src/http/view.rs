@@ -11,6 +11,8 @@ use super::summary::{count, time};
 use super::tally::Tally;
 use crate::progress::say;
 
+/// Where there is no terminal: the first line soon, to see that it goes on, and then now and then.
+const LINE_FIRST: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(5);
 const DRAW_EVERY: Duration = Duration::from_millis(110);
 /// Spans in the little plot of the rate.
@@ -35,6 +37,7 @@ pub(super) struct View {
     rates: VecDeque<f64>,
     last: (Instant, u64),
     said: Instant,
+    line_every: Duration,
 }
 
 impl View {
@@ -52,7 +55,8 @@ impl View {
             say(title);
         }
         let now = Instant::now();
-        Self { bar, goal, rates: VecDeque::new(), last: (now, 0), said: now }
+        let rates = VecDeque::new();
+        Self { bar, goal, rates, last: (now, 0), said: now, line_every: LINE_FIRST }
     }
 
     /// A few times a second. `tally` holds the spans that are complete.
@@ -95,8 +99,9 @@ impl View {
             }
             text += &format!("  errors    {}", errors(way.bad, tally));
             bar.set_message(text);
-        } else if self.said.elapsed() >= LINE_EVERY {
+        } else if self.said.elapsed() >= self.line_every {
             self.said = Instant::now();
+            self.line_every = LINE_EVERY;
             say(format!(
                 "{:.0} s: {} answered, {} /s, p50 {}, p99 {}, errors {}",
                 way.seconds,

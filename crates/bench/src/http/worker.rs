@@ -249,11 +249,9 @@ impl Worker {
     }
 
     fn begin_to_count(&mut self, at_ns: u64) {
-        let plan = &self.core.plan;
-        if let Some(count) = plan.requests_wanted() {
-            self.core.schedule.limit(count);
-        }
-        self.phase = Phase::Sending { until_ns: plan.duration_ns.map(|ns| at_ns + ns) };
+        self.core.begin_to_count();
+        let duration_ns = self.core.plan.duration_ns;
+        self.phase = Phase::Sending { until_ns: duration_ns.map(|ns| at_ns + ns) };
     }
 
     fn report_span(&mut self, now_ns: u64) {
@@ -296,24 +294,22 @@ impl Worker {
     fn open_place(&mut self, index: usize, now_ns: u64) {
         let plan = &self.core.plan;
         let place = &mut self.places[index];
-        let opened =
-            Transport::connect(plan.address.socket, plan.tls.as_ref()).and_then(|transport| {
-                let interest = epoll::EventFlags::IN
-                    | epoll::EventFlags::OUT
-                    | epoll::EventFlags::RDHUP
-                    | epoll::EventFlags::ET;
-                let data =
-                    epoll::EventData::new_u64(u64::from(place.generation) << 32 | index as u64);
-                epoll::add(&self.epoll, &transport.socket, data, interest)?;
-                Ok(transport)
-            });
+        let at = plan.place.of_attempt(place.failures);
+        let opened = Transport::connect(at, plan.tls.as_ref()).and_then(|transport| {
+            let interest = epoll::EventFlags::IN
+                | epoll::EventFlags::OUT
+                | epoll::EventFlags::RDHUP
+                | epoll::EventFlags::ET;
+            let data = epoll::EventData::new_u64(u64::from(place.generation) << 32 | index as u64);
+            epoll::add(&self.epoll, &transport.socket, data, interest)?;
+            Ok(transport)
+        });
         match opened {
             Ok(transport) => {
                 place.connection = Some(Box::new(Connection::new(transport, &self.core, now_ns)));
             }
             Err(error) => {
-                self.core.tally.events.connect_failed += 1;
-                self.core.tally.error(&format!("connecting failed: {error}"), 1);
+                self.core.connect_failed(&error);
                 self.failed_to_open(index, now_ns);
             }
         }
