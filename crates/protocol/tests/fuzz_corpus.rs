@@ -3,47 +3,22 @@
 #![allow(missing_docs, unreachable_pub)]
 
 mod fuzz_targets;
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use fuzz_targets::{TARGETS, run};
 
-fn corpus() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")
-}
-
-fn seeds(name: &str) -> Vec<Vec<u8>> {
-    let seeds = fs::read_dir(corpus().join(name));
-    let seeds = seeds.unwrap_or_else(|error| panic!("fuzz/corpus/{name}: {error}"));
-    seeds
-        .map(|seed| fs::read(seed.expect("a directory entry").path()).expect("a readable seed"))
-        .collect()
+#[test]
+fn every_seed_passes_and_every_target_has_some() {
+    replay::all(TARGETS, run);
 }
 
 #[test]
-fn every_seed_passes_and_so_does_every_cut_and_flip_of_it() {
-    for (name, _) in fuzz_targets::TARGETS {
-        let seeds = seeds(name);
-        assert!(!seeds.is_empty(), "{name} has no seed");
-        for mut seed in seeds {
-            fuzz_targets::run(name, &seed);
-            seed.truncate(1024);
-            for index in 0..seed.len() {
-                fuzz_targets::run(name, &seed[..index]);
-                for flip in [0x01, 0x20, 0x80, 0xff] {
-                    seed[index] ^= flip;
-                    fuzz_targets::run(name, &seed);
-                    seed[index] ^= flip;
-                }
-            }
-        }
-    }
+fn every_cut_and_every_flipped_byte_of_a_seed_passes() {
+    replay::cut_and_flipped(TARGETS, run, 1024);
 }
 
 #[test]
 fn every_target_is_one_of_cargo_fuzz() {
-    let manifest = fs::read_to_string(corpus().join("../Cargo.toml")).expect("fuzz/Cargo.toml");
-    for (name, _) in fuzz_targets::TARGETS {
-        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} in fuzz/Cargo.toml");
-        assert!(corpus().join(format!("../fuzz_targets/{name}.rs")).exists(), "{name}.rs");
-    }
+    replay::are_known(TARGETS);
 }

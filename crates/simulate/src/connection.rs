@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::{broadcast, watch};
 
+use crate::alarm::Alarm;
 use crate::apns::{Behaviour, Certificate, Effect, Fate, Order, Reply, Service, Shared};
 use crate::certificate::ClientCertificate;
 use crate::http2::{self, Limits};
@@ -59,6 +59,7 @@ pub(crate) struct Connection {
     sent: usize,
     plain: Vec<u8>,
     stalled_until: Option<Instant>,
+    alarm: Alarm,
     endless_bytes_left: usize,
     peer_ended: bool,
     ending: Ending,
@@ -127,6 +128,7 @@ impl Connection {
             sent: 0,
             plain: Vec::new(),
             stalled_until: None,
+            alarm: Alarm::default(),
             endless_bytes_left: 0,
             peer_ended: false,
             ending: Ending::Open,
@@ -168,18 +170,12 @@ impl Connection {
             self.stalled_until,
         ];
         let due = dues.into_iter().flatten().min();
-        let timer = pin!(async {
-            match due {
-                Some(due) => tokio::time::sleep_until(due.into()).await,
-                None => std::future::pending().await,
-            }
-        });
         tokio::select! {
             ready = self.stream.readable(), if reading => {
                 if ready.is_ok() { self.read() } else { self.peer_ended = true }
             }
             _ = self.stream.writable(), if writing => {}
-            () = timer => {}
+            () = self.alarm.wait(due) => {}
             changed = self.behaviours.changed() => {
                 if changed.is_ok() { self.adopt_behaviour() } else { self.ending = Ending::Flushed }
             }
@@ -330,6 +326,9 @@ impl Connection {
         let mut fields: Vec<(&[u8], &[u8])> = vec![(b"apns-id", &reply.apns_id)];
         if let Some(unique_id) = &reply.unique_id {
             fields.push((b"apns-unique-id", unique_id));
+        }
+        if let Some(date) = &reply.date {
+            fields.push((b"date", date.as_bytes()));
         }
         match *fate {
             Fate::Send => {

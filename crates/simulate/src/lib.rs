@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alarm;
 pub mod apns;
 mod certificate;
 mod connection;
@@ -31,3 +32,9 @@ mod transport;
 
 pub use certificate::Authority;
 pub use error::StartError;
+
+/// Runs a fuzz target of this crate, for `cargo fuzz`.
+#[cfg(fuzzing)]
+pub fn fuzz(name: &str, data: &[u8]) {
+    http2::fuzz_targets::run(name, data);
+}

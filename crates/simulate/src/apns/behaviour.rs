@@ -52,6 +52,10 @@ pub struct Behaviour {
     /// Which spelling tells that a key belongs to the other environment: `BadEnvironmentKeyIdInToken` or
     /// `BadEnvironmentKeyInToken`. Apple's tables have had both.
     pub environment_reason: Reason,
+    /// The server's clock against that of this machine, in seconds; below zero it is behind. Provider tokens are judged by it.
+    pub clock_ahead_s: i64,
+    /// Answers carry `date`. Apple's own do not, but what stands between may add it.
+    pub date: bool,
 }
 
 impl Default for Behaviour {
@@ -75,6 +79,8 @@ impl Default for Behaviour {
             slow_down: SlowDown::default(),
             bad_tokens_max: 0,
             environment_reason: Reason::BadEnvironmentKeyIdInToken,
+            clock_ahead_s: 0,
+            date: false,
         }
     }
 }
@@ -212,6 +218,9 @@ impl Behaviour {
         let wrong = |text: &str| Err(BehaviourFault(text.to_owned()));
         if !(0.0..=1.0).contains(&self.loss) {
             return wrong("loss: write a share from 0 to 1, as in 0.01");
+        }
+        if self.clock_ahead_s.unsigned_abs() > 100 * 366 * 86_400 {
+            return wrong("clock_ahead_s: a century is the most");
         }
         if self.rtt_ms > 60_000 || self.answer_delay_ms > 3_600_000 {
             return wrong("rtt_ms, answer_delay_ms: a minute and an hour are the most");

@@ -1,6 +1,7 @@
 //! The provider API on one connection: requests in, answers and what else happens out.
 
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
@@ -48,6 +49,7 @@ pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) apns_id: [u8; 36],
     pub(crate) unique_id: Option<[u8; 36]>,
+    pub(crate) date: Option<String>,
     /// Empty with status 200.
     pub(crate) body: String,
 }
@@ -184,9 +186,15 @@ impl Service {
             status: refused.map_or(200, |refused| refused.reason.status()),
             apns_id: uuid_text(&apns_id),
             unique_id: unique.then(|| uuid_text(&world.new_id())),
+            date: self.behaviour.date.then(|| date(self.clock_s(now))),
             body: refused.map(body_of).unwrap_or_default(),
         };
         Step { fate, reply, effect }
+    }
+
+    /// What time it is here, in seconds since 1970.
+    fn clock_s(&self, now: Now) -> u64 {
+        (now.unix_ms / 1_000).saturating_add_signed(self.behaviour.clock_ahead_s)
     }
 
     /// The topic, and why the push is refused if it is.
@@ -205,7 +213,7 @@ impl Service {
             Reason::BadEnvironmentKeyIdInToken => self.behaviour.environment_reason,
             other => other,
         };
-        let now_s = now.unix_ms / 1_000;
+        let now_s = self.clock_s(now);
         let shown = self.account.judge(fields.authorization, &self.shared.keyring, now_s);
         shown.map_err(|reason| refuse(spelled(reason)))?;
         let unavailable = self.behaviour.unavailable;
@@ -292,13 +300,18 @@ impl Service {
 
 impl Reply {
     fn nothing() -> Reply {
-        Reply { status: 0, apns_id: [b'0'; 36], unique_id: None, body: String::new() }
+        Reply { status: 0, apns_id: [b'0'; 36], unique_id: None, date: None, body: String::new() }
     }
 }
 
 /// Whether the Nth falls on one of every `every`.
 fn falls(number: u64, every: u64) -> bool {
     every > 0 && number.is_multiple_of(every)
+}
+
+/// As `date` has it (RFC 9110 §5.6.7).
+fn date(unix_s: u64) -> String {
+    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(unix_s))
 }
 
 /// The body that says why.

@@ -139,7 +139,11 @@ impl Connection {
     /// # Errors
     /// A violation that ends the connection; GOAWAY is in the output.
     pub(crate) fn handle_bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let outcome = if self.ended { Ok(()) } else { self.take_bytes(bytes) };
+        if self.ended {
+            // GOAWAY was the last word.
+            return Ok(());
+        }
+        let outcome = self.take_bytes(bytes);
         if let Err(error) = &outcome {
             self.ended = true;
             let (last, reason) = (self.last_stream, error.reason.as_bytes());
