@@ -40,6 +40,8 @@ pub struct Rejected {
     pub retry_after: Option<Duration>,
     /// The service's name for the push, where it gives one.
     pub id: String,
+    /// What mends it, where that is known and is not the push.
+    pub advice: Option<String>,
 }
 
 /// Why a push was not sent.
@@ -82,8 +84,11 @@ impl fmt::Display for Outcome {
             Outcome::Accepted(accepted) => write!(f, "accepted as {}", accepted.id),
             Outcome::Rejected(rejected) => {
                 write!(f, "rejected with {} {}", rejected.status, rejected.reason)?;
-                match rejected.timestamp_ms {
-                    Some(timestamp_ms) => write!(f, " since {timestamp_ms} ms"),
+                if let Some(timestamp_ms) = rejected.timestamp_ms {
+                    write!(f, " since {timestamp_ms} ms")?;
+                }
+                match &rejected.advice {
+                    Some(advice) => write!(f, ": {advice}"),
                     None => Ok(()),
                 }
             }

@@ -1,4 +1,4 @@
-//! `Retry-After` (RFC 9110 §10.2.3): seconds, or a date.
+//! `Retry-After` (RFC 9110 §10.2.3): seconds, or a date. And dates (§5.6.7).
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) fn parse(text: &str, now_s: u64) -> Option<Duration> {
 }
 
 /// `Sun, 06 Nov 1994 08:49:37 GMT` in seconds since 1970; the two obsolete forms are not sent by anybody.
-fn date_s(text: &str) -> Option<u64> {
+pub(crate) fn date_s(text: &str) -> Option<u64> {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let (_, text) = text.strip_suffix(" GMT")?.split_once(", ")?;

@@ -25,6 +25,11 @@ pub trait Service: Send + Sync + 'static {
     /// [`CredentialError::Invalid`] ends them.
     fn authorization(&self, now: SystemTime) -> Result<Option<Authorization>, CredentialError>;
 
+    /// How many requests may leave with one authorization: 1 while the credential is on trial.
+    fn batch_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Gets the credential ready where that takes more than computing, as fetching a token does.
     fn prepare(&self) -> Pin<Box<dyn Future<Output = Result<(), CredentialError>> + Send + '_>> {
         Box::pin(ready(Ok(())))

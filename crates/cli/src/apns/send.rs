@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, ValueHint};
 use dunlin_push::apns::{
     Apns, Certificate, Credential, DeviceToken, Environment, ProviderKey, ProviderToken, Push,
-    PushType, Reason, Target,
+    PushType, Target,
 };
 use dunlin_push::{Connections, Origin, Outcome, Proxy, SenderConfig};
 
@@ -116,9 +116,12 @@ impl Send {
                 Ok(())
             }
             Outcome::Rejected(rejected) => {
-                print(&format!("{} {outcome}\n", paint(BAD, "rejected")))?;
-                match Reason::new(&rejected.reason).advice() {
-                    Some(advice) => Err(advice.into()),
+                let (status, reason) = (rejected.status, &rejected.reason);
+                let since = rejected.timestamp_ms.map(|ms| format!(" since {ms} ms"));
+                let since = since.unwrap_or_default();
+                print(&format!("{} with {status} {reason}{since}\n", paint(BAD, "rejected")))?;
+                match &rejected.advice {
+                    Some(advice) => Err(advice.clone().into()),
                     None => Err(format!("Apple answered {}", rejected.status).into()),
                 }
             }

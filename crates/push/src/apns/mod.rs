@@ -6,7 +6,9 @@
 //!
 //! [`Outcome`]: crate::Outcome
 
+mod breaker;
 mod certificate;
+mod clock;
 mod credentials;
 mod device_token;
 mod feed;

@@ -135,6 +135,12 @@ impl ProviderToken {
         authorization
     }
 
+    /// How old the token is by our clock; `None` before there is one, and where the clock was set back.
+    pub fn age(&self, now: SystemTime) -> Option<Duration> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        now.duration_since(current.as_ref()?.issued_at).ok()
+    }
+
     /// Apple called the token of this generation expired. True if a new one can be made: one that is
     /// younger than twenty minutes did not grow old, the clocks differ.
     pub fn handle_spent(&self, generation: u64, now: SystemTime) -> bool {

@@ -126,6 +126,20 @@ impl Reason {
         )
     }
 
+    /// It is the credential that is refused, whatever push comes with it. (An expired token is renewed first.)
+    pub fn is_credential(&self) -> bool {
+        matches!(
+            self,
+            Reason::BadCertificate
+                | Reason::BadCertificateEnvironment
+                | Reason::BadEnvironmentKeyIdInToken
+                | Reason::ExpiredProviderToken
+                | Reason::InvalidProviderToken
+                | Reason::MissingProviderToken
+                | Reason::UnrelatedKeyIdInToken
+        )
+    }
+
     /// What to do about it, where that is not the push but the set-up.
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
@@ -144,6 +158,12 @@ impl Reason {
             }
             Reason::InvalidProviderToken => {
                 "check key id and team id, that the key was not revoked, and the clock of this machine"
+            }
+            Reason::BadCertificate => {
+                "the certificate is expired or revoked: make a new one in the developer account"
+            }
+            Reason::MissingProviderToken => {
+                "no certificate reached Apple: something on the way opens TLS, or it is not sent"
             }
             Reason::UnrelatedKeyIdInToken => "one connection was used with keys of several teams",
             Reason::TooManyProviderTokenUpdates => {

@@ -6,9 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use dunlin_wire::http2::client::Response;
 use serde::Deserialize;
+use tokio::time::Instant;
 
+use super::breaker::Breaker;
 use super::feed::{Dead, Feed};
-use super::{Certificate, DeadToken, ProviderToken, Push, Reason};
+use super::{Certificate, DeadToken, ProviderToken, Push, Reason, clock};
 use crate::dial::{Connect, Dialer};
 use crate::origin::{Origin, OriginError};
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
@@ -66,6 +68,7 @@ pub struct ApnsService {
     authority: String,
     token: Option<ProviderToken>,
     dead: Arc<Dead>,
+    breaker: Breaker,
 }
 
 impl Apns {
@@ -97,7 +100,12 @@ impl Apns {
         dial: impl Connect,
         config: SenderConfig,
     ) -> Apns {
-        let service = ApnsService { authority, token, dead: Arc::new(Dead::new()) };
+        let service = ApnsService {
+            authority,
+            token,
+            dead: Arc::new(Dead::new()),
+            breaker: Breaker::default(),
+        };
         Apns { sender: Sender::start(service, dial, config) }
     }
 
@@ -150,7 +158,12 @@ impl Service for ApnsService {
     }
 
     fn authorization(&self, now: SystemTime) -> Result<Option<Authorization>, CredentialError> {
+        self.breaker.check(Instant::now()).map_err(CredentialError::Invalid)?;
         Ok(self.token.as_ref().map(|token| token.authorization(now)))
+    }
+
+    fn batch_max(&self) -> usize {
+        if self.breaker.is_open() { 1 } else { usize::MAX }
     }
 
     fn handle_spent(&self, generation: u64) {
@@ -169,6 +182,7 @@ impl Service for ApnsService {
         let id = response.fields.get("apns-id").unwrap_or_default().to_owned();
         if response.status == 200 {
             self.dead.handle_alive(request.subject);
+            self.breaker.handle_taken();
             let unique_id = response.fields.get("apns-unique-id").map(str::to_owned);
             return Verdict::Final(Outcome::Accepted(Accepted {
                 id,
@@ -178,6 +192,7 @@ impl Service for ApnsService {
         }
         let answer: Answer = serde_json::from_slice(&response.body).unwrap_or_default();
         let reason = Reason::new(&answer.reason);
+        let advice = self.judge_credential(&reason, response, attempt);
         let retry_after = response.fields.get("retry-after").and_then(|text| text.parse().ok());
         let retry_after = retry_after.map(Duration::from_secs);
         let otherwise = Outcome::Rejected(Rejected {
@@ -186,6 +201,7 @@ impl Service for ApnsService {
             timestamp_ms: answer.timestamp,
             retry_after,
             id,
+            advice,
         });
         let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.min(16));
         let after = retry_after.unwrap_or(doubled).min(RETRY_MAX);
@@ -206,6 +222,38 @@ impl Service for ApnsService {
                 Verdict::Final(otherwise)
             }
         }
+    }
+}
+
+impl ApnsService {
+    /// What a refusal says of the credential, and what mends it.
+    fn judge_credential(
+        &self,
+        reason: &Reason,
+        response: &Response,
+        attempt: u32,
+    ) -> Option<String> {
+        if !reason.is_credential() {
+            // Apple looks at the push only once it has taken the credential; a 5xx may come before that.
+            if (400..500).contains(&response.status) && !matches!(reason, Reason::Unknown(_)) {
+                self.breaker.handle_taken();
+            }
+            return reason.advice().map(str::to_owned);
+        }
+        let now = SystemTime::now();
+        let age = self.token.as_ref().and_then(|token| token.age(now));
+        let off = clock::fault(reason, response.fields.get("date"), age, now);
+        let grew_old = *reason == Reason::ExpiredProviderToken && off.is_none() && attempt == 0;
+        let advice = off.or_else(|| reason.advice().map(str::to_owned));
+        // One that grew old is renewed first.
+        if !grew_old {
+            let why = || {
+                let advice = advice.as_deref().unwrap_or("check the credential");
+                format!("Apple answers {} {reason}: {advice}", response.status)
+            };
+            self.breaker.handle_refused(why, Instant::now());
+        }
+        advice
     }
 }
 

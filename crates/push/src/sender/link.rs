@@ -30,6 +30,8 @@ use crate::service::{CredentialError, Service, Verdict};
 const UNWRITTEN_BYTES_MAX: usize = 64 << 10;
 /// Jobs taken from the queue at once.
 const BATCH: usize = 64;
+/// Streams that a batch may have begun beyond the window.
+const UNSENT_STREAMS_MAX: usize = BATCH;
 const READ_BYTES: usize = 64 << 10;
 /// An idle connection shows a sign of life so often (Apple drops silent ones without a word).
 const PING_IDLE: Duration = Duration::from_secs(60);
@@ -37,6 +39,8 @@ const PING_IDLE: Duration = Duration::from_secs(60);
 const PING_SILENT: Duration = Duration::from_secs(10);
 /// And so long for its answer.
 const PONG_WITHIN: Duration = Duration::from_secs(10);
+/// The peer has answered everything and given nothing of its window back: it is not going to. A round trip at least.
+const DRY_MIN: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 /// Requests that the peer refused to process are sent again so often.
 const REFUSALS_MAX: u32 = 100;
@@ -56,6 +60,8 @@ pub(super) struct Link<S> {
     bound_since: Instant,
     heard_at: Instant,
     pinged_at: Option<Instant>,
+    /// Since when there is no window, and nothing under way whose answer could bring some.
+    dry_since: Option<Instant>,
     second_at: Instant,
     timer: Pin<Box<Sleep>>,
     buffer: Box<[u8]>,
@@ -109,6 +115,7 @@ impl<S: Service> Link<S> {
             bound_since: now,
             heard_at: now,
             pinged_at: None,
+            dry_since: None,
             second_at: now + SECOND,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
@@ -141,6 +148,9 @@ impl<S: Service> Link<S> {
                 return Poll::Ready(End::Lost("the peer does not answer a PING".to_owned()));
             }
             worked |= self.pull(cx, now);
+            if self.is_dry(now) {
+                return Poll::Ready(End::Lost("the peer does not return its window".to_owned()));
+            }
             match self.write(cx) {
                 Ok(wrote) => worked |= wrote,
                 Err(end) => return Poll::Ready(end),
@@ -329,6 +339,7 @@ impl<S: Service> Link<S> {
                 Binding::Socket
             } else {
                 let count = BATCH.min(room.streams as usize).min(carried as usize);
+                let count = count.min(self.shared.service.batch_max());
                 self.take(count, room.window_bytes as usize, now);
                 if self.batch.is_empty() {
                     break Binding::Demand;
@@ -365,6 +376,26 @@ impl<S: Service> Link<S> {
             self.bound_since = now;
         }
         worked
+    }
+
+    /// Whether the connection has come to its end because its window is used up for good. What has begun and not left
+    /// whole goes on another one.
+    fn is_dry(&mut self, now: Instant) -> bool {
+        let dry = self.connection.window_bytes() == 0
+            && self.connection.transmit().is_empty()
+            && (self.connection.unsent_bytes() > 0 || self.binding == Binding::Window)
+            && self.flights.len() <= UNSENT_STREAMS_MAX
+            && self.connection.open_streams().all(|(_, sent)| sent == Sent::Partly);
+        if !dry {
+            self.dry_since = None;
+            return false;
+        }
+        let since = *self.dry_since.get_or_insert(now);
+        now >= since + self.dry_after()
+    }
+
+    fn dry_after(&self) -> Duration {
+        self.path.rtt_min().map_or(PONG_WITHIN, |rtt| DRY_MIN.max(rtt * 2))
     }
 
     fn take(&mut self, count: usize, window_bytes: usize, now: Instant) {
@@ -489,7 +520,8 @@ impl<S: Service> Link<S> {
         let silent = if self.flights.is_empty() { PING_IDLE } else { PING_SILENT };
         let ping = self.pinged_at.map_or(self.heard_at + silent, |at| at + PONG_WITHIN);
         let second = if self.flights.is_empty() { None } else { Some(self.second_at) };
-        let wake_at = [Some(ping), self.earliest, second].into_iter().flatten().min();
+        let dry = self.dry_since.map(|since| since + self.dry_after());
+        let wake_at = [Some(ping), self.earliest, second, dry].into_iter().flatten().min();
         let wake_at = wake_at.unwrap_or(ping).max(now + Duration::from_millis(1));
         // A timer that is a little early is cheaper than one that is set anew for each answer.
         let set = self.timer.deadline();

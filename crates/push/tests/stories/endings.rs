@@ -177,3 +177,52 @@ async fn an_idle_connection_is_kept_and_used_again() {
     apns.send(&push(2, 100)).await;
     assert_eq!(server.ledger.lock().unwrap().connections, 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_credential_that_is_refused_is_used_no_more_but_for_one_push_now_and_then() {
+    let server = Server::new(script(|number| match number {
+        0 => Act::Accept,
+        1..=4 => Act::Refuse(403, "InvalidProviderToken"),
+        // The new key has come round.
+        _ => Act::Accept,
+    }));
+    let arrived = || server.ledger.lock().unwrap().arrived.len();
+    let apns = server.sender(ONE);
+    assert!(matches!(apns.send(&push(0, 100)).await, Outcome::Accepted(_)));
+    for number in 1..=3 {
+        let Outcome::Rejected(rejected) = apns.send(&push(number, 100)).await else { panic!() };
+        assert!(rejected.advice.unwrap().contains("key id and team id"));
+    }
+    // All that waits ends with the reason and the remedy, and nothing is sent.
+    let pushes: Vec<_> = (0..500).map(|number| push(number, 100)).collect();
+    for outcome in send_all(&apns, &pushes).await {
+        let Outcome::NotSent(NotSent::Credential(why)) = outcome else { panic!("{outcome}") };
+        assert!(why.contains("403 InvalidProviderToken: check key id and team id"), "{why}");
+    }
+    assert_eq!(arrived(), 4);
+    // One tries, in vain.
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    let outcomes = send_all(&apns, &pushes).await;
+    let tried = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Rejected(_))).count();
+    assert_eq!((tried, arrived()), (1, 5));
+    // Twice as long later one tries and passes, and with it those behind.
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert!(matches!(apns.send(&push(1, 100)).await, Outcome::Accepted(_)));
+    let outcomes = send_all(&apns, &pushes).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Accepted(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_that_is_never_returned_is_the_end_of_its_connection_and_not_of_a_push() {
+    let script = Script { window_more: 0, window_return: u32::MAX, ..script(|_| Act::Accept) };
+    let server = Server::new(script);
+    let apns = server.sender(ONE);
+    let begin = Instant::now();
+    let pushes: Vec<_> = (0..1_000).map(|number| push(number, 437)).collect();
+    let outcomes = send_all(&apns, &pushes).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Accepted(_))));
+    assert!(pushes.iter().all(|push| server.accepted(push) == 1));
+    // A window holds 149 of them, and a little of the next one.
+    assert_eq!(server.ledger.lock().unwrap().connections, 7);
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+}

@@ -11,8 +11,11 @@ use crate::apns::WindowReturn;
 const STREAMS_MAX: u32 = 8;
 const BODY_BYTES_MAX: usize = 1_000;
 
+/// A target by the name of its corpus.
+type Target = fn(&[u8]);
+
 /// All targets: `fuzz/corpus/NAME` holds the seeds of each.
-pub(crate) const TARGETS: &[(&str, fn(&[u8]))] = &[("simulate_http2", server)];
+pub(crate) const TARGETS: &[(&str, Target)] = &[("simulate_http2", server)];
 
 /// Runs the target of this name.
 pub(crate) fn run(name: &str, data: &[u8]) {

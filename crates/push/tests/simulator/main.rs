@@ -1,6 +1,13 @@
 //! The sender against the simulator, over sockets and TLS.
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on fails"
+)]
+
+mod bad_input;
 
 use std::time::Duration;
 

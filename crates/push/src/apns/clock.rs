@@ -1,0 +1,89 @@
+//! Whether the clock of this machine is to blame when Apple refuses a provider token.
+//!
+//! Apple takes a token for an hour after it was issued, by its own clock. Its answers carry no time of their own; what
+//! stands between may add `date` (RFC 9110 §6.6.1), and says by how much we are off. Without it, that a young token is
+//! called expired still says something.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::Reason;
+use crate::retry_after::date_s;
+
+/// Clocks that differ by less are right: nothing depends on it.
+const OFF_MIN: Duration = Duration::from_secs(120);
+const TOKEN_AGE_MAX: Duration = Duration::from_secs(3_600);
+
+/// What is wrong with our clock, as far as a refusal tells. `age` is that of the token by our clock.
+pub(super) fn fault(
+    reason: &Reason,
+    date: Option<&str>,
+    age: Option<Duration>,
+    now: SystemTime,
+) -> Option<String> {
+    if !matches!(reason, Reason::ExpiredProviderToken | Reason::InvalidProviderToken) {
+        return None;
+    }
+    if let Some(theirs) = date.and_then(date_s).map(|s| UNIX_EPOCH + Duration::from_secs(s)) {
+        let (off, side) = match theirs.duration_since(now) {
+            Ok(behind) => (behind, "behind"),
+            Err(ahead) => (ahead.duration(), "ahead"),
+        };
+        return (off >= OFF_MIN).then(|| {
+            let off = text(off);
+            format!("the clock of this machine is off by {off}: it is {side}; set it, by NTP for example")
+        });
+    }
+    let young = age.filter(|age| *age + OFF_MIN < TOKEN_AGE_MAX)?;
+    (*reason == Reason::ExpiredProviderToken).then(|| {
+        format!(
+            "the clock of this machine is off by {} or more: Apple calls a token expired that is {} old by it; set \
+             it, by NTP for example",
+            text(TOKEN_AGE_MAX - young),
+            text(young)
+        )
+    })
+}
+
+/// To the minute, which is what it is known to.
+fn text(time: Duration) -> String {
+    let minutes = (time.as_secs() + 30) / 60;
+    match (minutes / 60, minutes % 60) {
+        (0, minutes) => format!("{minutes} min"),
+        (hours, minutes) => format!("{hours} h {minutes} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn noon() -> SystemTime {
+        // Sun, 06 Nov 1994 08:49:37 GMT.
+        UNIX_EPOCH + Duration::from_secs(784_111_777)
+    }
+
+    const DATE: Option<&str> = Some("Sun, 06 Nov 1994 08:49:37 GMT");
+
+    #[test]
+    fn a_date_says_by_how_much_and_on_which_side() {
+        let told = |reason, now| fault(&reason, DATE, Some(MINUTE), now).unwrap_or_default();
+        let ahead = told(Reason::InvalidProviderToken, noon() + 120 * MINUTE);
+        assert!(ahead.contains("off by 2 h 0 min: it is ahead"), "{ahead}");
+        let behind = told(Reason::ExpiredProviderToken, noon() - 125 * MINUTE);
+        assert!(behind.contains("off by 2 h 5 min: it is behind"), "{behind}");
+        assert_eq!(told(Reason::InvalidProviderToken, noon() + MINUTE), "", "it is right");
+        assert_eq!(told(Reason::BadCertificate, noon() + 120 * MINUTE), "", "no matter of time");
+    }
+
+    #[test]
+    fn without_a_date_a_young_token_that_is_called_expired_says_how_much_at_least() {
+        let told = |reason, age| fault(&reason, None, Some(age), noon());
+        let least = told(Reason::ExpiredProviderToken, 5 * MINUTE).unwrap_or_default();
+        assert!(least.contains("off by 55 min or more"), "{least}");
+        assert!(least.contains("5 min old by it"), "{least}");
+        assert_eq!(told(Reason::ExpiredProviderToken, 60 * MINUTE), None, "it is old");
+        assert_eq!(told(Reason::InvalidProviderToken, 5 * MINUTE), None, "the key, more likely");
+    }
+}

@@ -1,0 +1,141 @@
+//! What is wrong is told by field or with its fix, and every push in flight ends.
+
+use std::time::Duration;
+
+use dunlin_push::apns::{
+    Apns, Certificate, Credential, DeviceToken, ProviderKey, ProviderToken, PushType,
+};
+use dunlin_push::{
+    Connect, Connections, Dialer, NotSent, Origin, Outcome, Rejected, SenderConfig, results,
+};
+use dunlin_simulate::apns::{Behaviour, Config, Order, Simulator};
+
+use super::{origin, push, sender, simulator};
+
+const ONE: Connections = Connections::Fixed(1);
+
+async fn rejected(apns: &Apns) -> Rejected {
+    let outcome = apns.send(&push("aaaa", 1)).await;
+    let Outcome::Rejected(rejected) = outcome else { panic!("{outcome}") };
+    rejected
+}
+
+#[test]
+fn what_is_wrong_with_a_push_is_named_before_it_is_sent() {
+    for (token, word) in [("ab", "64 to 200"), ("z".repeat(64).as_str(), "'z' at 0")] {
+        let error = DeviceToken::new(token).unwrap_err().to_string();
+        assert!(error.starts_with("device token: ") && error.contains(word), "{error}");
+    }
+    let error = "shout".parse::<PushType>().unwrap_err().to_string();
+    assert!(error.contains("\"shout\" is none of alert, background"), "{error}");
+    for (payload, word) in [("x".repeat(5_000), "5000 bytes"), ("{".to_owned(), "not a JSON")] {
+        let mut push = push("aaaa", 1);
+        push.payload = payload.into();
+        let error = push.request().unwrap_err().to_string();
+        assert!(error.starts_with("payload: ") && error.contains(word), "{error}");
+    }
+    let p384 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+    let error = ProviderKey::new(&p384.serialize_pem(), "ABC123DEFG", "TEAM123456").unwrap_err();
+    assert!(error.contains("P-256"), "{error}");
+}
+
+#[tokio::test]
+async fn a_clock_that_is_off_by_two_hours_is_told_with_the_hours() {
+    for (clock_ahead_s, date, reason, told) in [
+        (7_200, true, "ExpiredProviderToken", "off by 2 h 0 min: it is behind"),
+        (7_200, false, "ExpiredProviderToken", "off by 1 h 0 min or more"),
+        (-7_200, true, "InvalidProviderToken", "off by 2 h 0 min: it is ahead"),
+        // Nothing tells it from a key that is wrong.
+        (-7_200, false, "InvalidProviderToken", "and the clock of this machine"),
+    ] {
+        let simulator = simulator(Behaviour { clock_ahead_s, date, ..Behaviour::default() });
+        let apns = sender(origin(&simulator), ONE);
+        for _ in 0..3 {
+            let rejected = rejected(&apns).await;
+            let advice = rejected.advice.unwrap_or_default();
+            assert_eq!(rejected.reason, reason);
+            assert!(advice.contains(told), "{advice}");
+        }
+        // And nothing more is sent with it.
+        let outcome = apns.send(&push("aaaa", 1)).await;
+        let Outcome::NotSent(NotSent::Credential(why)) = outcome else { panic!("{outcome}") };
+        assert!(why.contains(told) && why.contains("403"), "{why}");
+        assert_eq!(simulator.counts().received, 3);
+    }
+}
+
+#[tokio::test]
+async fn a_topic_that_does_not_match_is_told_with_the_remedy() {
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    let simulator = Simulator::start(Config {
+        keys: vec![dunlin_simulate::apns::ProviderKey {
+            key_id: "ABC123DEFG".to_owned(),
+            team_id: "TEAM123456".to_owned(),
+            pem: key.public_key_pem(),
+            environment: None,
+            topics: vec!["com.example.other".to_owned()],
+        }],
+        ..Config::default()
+    })
+    .unwrap();
+    let key = ProviderKey::new(&key.serialize_pem(), "ABC123DEFG", "TEAM123456").unwrap();
+    let credential = Credential::Token(ProviderToken::new(key));
+    let apns = Apns::start(origin(&simulator), credential, SenderConfig::default()).unwrap();
+    for _ in 0..5 {
+        // However often: it is the push, not the credential.
+        let rejected = rejected(&apns).await;
+        assert_eq!((rejected.status, &*rejected.reason), (400, "TopicDisallowed"));
+        assert!(rejected.advice.unwrap_or_default().contains("bundle identifier"));
+    }
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_told_with_the_remedy() {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["push.test".to_owned()]).unwrap();
+    params.not_before = rcgen::date_time_ymd(2019, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    let pem = params.self_signed(&key).unwrap().pem() + &key.serialize_pem();
+    let simulator = simulator(Behaviour::default());
+    let credential = Credential::Certificate(Certificate::from_pem(pem.as_bytes()).unwrap());
+    let apns = Apns::start(origin(&simulator), credential, SenderConfig::default()).unwrap();
+    let rejected = rejected(&apns).await;
+    assert_eq!((rejected.status, &*rejected.reason), (403, "BadCertificate"));
+    assert!(rejected.advice.unwrap_or_default().contains("expired or revoked"));
+}
+
+#[tokio::test]
+async fn a_name_that_cannot_be_looked_up_is_told() {
+    let simulator = simulator(Behaviour::default());
+    let mut origin: Origin = origin(&simulator);
+    // No name at all, so that no server of names is asked.
+    origin.address = Some("no such host:443".to_owned());
+    let error = Dialer::new(origin).unwrap().connect().await.err().unwrap();
+    assert!(error.contains("cannot be looked up") && error.contains("DNS"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_stops_reading_holds_nobody_beyond_their_deadline() {
+    let simulator = simulator(Behaviour { connection_window: 16 << 20, ..Behaviour::default() });
+    let apns = sender(origin(&simulator), ONE);
+    assert!(matches!(apns.send(&push("aaaa", 0)).await, Outcome::Accepted(_)));
+    simulator.order(Order::Stall { ms: 60_000 });
+    // It has heard of it when this does not end any more.
+    let mut patience = push("aaaa", 1);
+    patience.timeout = Duration::from_millis(300);
+    while matches!(apns.send(&patience).await, Outcome::Accepted(_)) {}
+    let (sender, mut ends) = results();
+    let payload = format!("{{\"aps\":\"{}\"}}", "x".repeat(4_000));
+    for number in 0..2_000 {
+        let mut push = push("aaaa", number);
+        push.payload = payload.clone().into();
+        push.timeout = Duration::from_secs(1);
+        apns.submit(&push, number as u64, &sender).await.unwrap();
+    }
+    for _ in 0..2_000 {
+        let (_, outcome) = ends.recv().await.unwrap();
+        let late = matches!(outcome, Outcome::NotSent(NotSent::Deadline) | Outcome::Uncertain(_));
+        assert!(late, "{outcome}");
+    }
+    assert_eq!(apns.metrics().queued_bytes, 0, "and all room was given back");
+}
