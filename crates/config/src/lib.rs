@@ -57,6 +57,7 @@ mod shutdown;
 mod snapshot;
 pub mod store;
 mod template;
+mod tree;
 mod validate;
 mod webhooks;
 

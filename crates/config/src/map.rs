@@ -5,38 +5,35 @@ use std::fmt;
 use std::ops::Index;
 use std::sync::Arc;
 
-use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::tree::Tree;
+
 /// Named values in the order of their names. A copy costs a reference, a change of a copy the path to
 /// what changed: the same for a thousand values as for a hundred thousand.
-pub struct Map<T>(OrdMap<Arc<str>, Shared<T>>);
-
-/// A value as the tree holds it: equal to itself without a look inside.
-struct Shared<T>(Arc<T>);
-
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Shared<T> {
-        Shared(Arc::clone(&self.0))
-    }
-}
-
-impl<T: PartialEq> PartialEq for Shared<T> {
-    fn eq(&self, other: &Shared<T>) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
-    }
-}
+pub struct Map<T>(Tree<T>);
 
 /// A name and its value in two maps; `None` where it is not.
-pub type Changed<'a, T> = (&'a Arc<str>, Option<&'a Arc<T>>, Option<&'a Arc<T>>);
+pub type Changed<'a, T> = crate::tree::Difference<'a, T>;
 
 impl<T> Map<T> {
     /// A map without values.
     pub fn new() -> Map<T> {
-        Map(OrdMap::new())
+        Map(Tree::EMPTY)
+    }
+
+    /// A map of all these; of two values of one name the later one counts.
+    pub(crate) fn of(values: Vec<(Arc<str>, Arc<T>)>) -> Map<T> {
+        if values.is_sorted_by(|(before, _), (after, _)| before < after) {
+            return Map(Tree::from_sorted(values));
+        }
+        let mut map = Map::new();
+        for (name, value) in values {
+            map.insert_shared(name, value);
+        }
+        map
     }
 
     /// How many values there are.
@@ -46,62 +43,62 @@ impl<T> Map<T> {
 
     /// Whether there is no value.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
     }
 
     /// The value of a name.
     pub fn get(&self, name: &str) -> Option<&T> {
-        self.0.get(name).map(|value| &*value.0)
+        self.get_shared(name).map(|value| &**value)
     }
 
     /// The value of a name, to be kept.
     pub fn get_shared(&self, name: &str) -> Option<&Arc<T>> {
-        self.0.get(name).map(|value| &value.0)
+        self.0.get(name)
     }
 
     /// Whether there is a value of this name.
     pub fn contains_key(&self, name: &str) -> bool {
-        self.0.contains_key(name)
+        self.0.get(name).is_some()
     }
 
     /// Sets the value of a name.
-    pub fn insert(&mut self, name: impl Into<Arc<str>>, value: T) {
+    pub fn insert(&mut self, name: impl AsRef<str> + Into<Arc<str>>, value: T) {
         self.insert_shared(name, Arc::new(value));
     }
 
     /// Sets the value of a name to one that others hold too.
-    pub fn insert_shared(&mut self, name: impl Into<Arc<str>>, value: Arc<T>) {
-        self.0.insert(name.into(), Shared(value));
+    pub fn insert_shared(&mut self, name: impl AsRef<str> + Into<Arc<str>>, value: Arc<T>) {
+        self.0.insert(name, value);
     }
 
     /// Takes a value out.
     pub fn remove(&mut self, name: &str) -> Option<Arc<T>> {
-        self.0.remove(name).map(|value| value.0)
+        self.0.remove(name)
     }
 
     /// All values with their names, in the order of the names.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, &T)> {
-        self.0.iter().map(|(name, value)| (&**name, &*value.0))
+        self.0.iter().map(|(name, value)| (&**name, &**value))
     }
 
     /// As [`Map::iter`], to be kept.
     pub fn iter_shared(&self) -> impl DoubleEndedIterator<Item = (&Arc<str>, &Arc<T>)> {
-        self.0.iter().map(|(name, value)| (name, &value.0))
+        self.0.iter()
     }
 
     /// All names in their order.
     pub fn keys(&self) -> impl DoubleEndedIterator<Item = &str> {
-        self.0.keys().map(|name| &**name)
+        self.0.iter().map(|(name, _)| &**name)
     }
 
     /// All values in the order of their names.
     pub fn values(&self) -> impl DoubleEndedIterator<Item = &T> {
-        self.0.values().map(|value| &*value.0)
+        self.0.iter().map(|(_, value)| &**value)
     }
 
     /// Whether both are the same tree; unlike `==` it never looks inside.
     pub fn is_same(&self, other: &Map<T>) -> bool {
-        self.0.ptr_eq(&other.0)
+        self.0.is_same(&other.0)
     }
 }
 
@@ -109,13 +106,7 @@ impl<T: PartialEq> Map<T> {
     /// What is new, gone or different against an older map. What both share is skipped: the cost is
     /// that of the difference.
     pub fn changes_from<'a>(&'a self, older: &'a Map<T>) -> impl Iterator<Item = Changed<'a, T>> {
-        older.0.diff(&self.0).map(|difference| match difference {
-            DiffItem::Add(name, value) => (name, None, Some(&value.0)),
-            DiffItem::Update { old: (_, before), new: (name, after) } => {
-                (name, Some(&before.0), Some(&after.0))
-            }
-            DiffItem::Remove(name, value) => (name, Some(&value.0), None),
-        })
+        older.0.diff(&self.0)
     }
 }
 
@@ -153,11 +144,7 @@ impl<T> Index<&str> for Map<T> {
 
 impl<K: Into<Arc<str>>, T> FromIterator<(K, T)> for Map<T> {
     fn from_iter<I: IntoIterator<Item = (K, T)>>(values: I) -> Map<T> {
-        let mut map = Map::new();
-        for (name, value) in values {
-            map.insert(name, value);
-        }
-        map
+        Map::of(values.into_iter().map(|(name, value)| (name.into(), Arc::new(value))).collect())
     }
 }
 
@@ -179,11 +166,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Map<T> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Map<T>, A::Error> {
-                let mut map = Map::new();
+                let mut values = Vec::new();
                 while let Some((name, value)) = access.next_entry::<Arc<str>, T>()? {
-                    map.insert(name, value);
+                    values.push((name, Arc::new(value)));
                 }
-                Ok(map)
+                Ok(Map::of(values))
             }
         }
 

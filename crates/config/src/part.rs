@@ -3,6 +3,8 @@
 //! A table knows its keys and the tables below it, a [`Map`] its entries. Each edit touches what lies on
 //! its way and nothing else; what two trees share is skipped when they are compared.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map as Object, Value};
@@ -364,20 +366,20 @@ impl<T: Part> Part for Map<T> {
         if object.len() > ENTRIES_MAX {
             return Err(Trouble::Wrong(format!("it has more than {ENTRIES_MAX} entries")));
         }
-        let mut map = Map::new();
+        let mut entries = Vec::with_capacity(object.len());
         for (name, value) in object {
-            match self.get_shared(&name) {
+            let entry = match self.get_shared(&name) {
                 Some(old) => {
                     let mut entry = (**old).clone();
                     entry.replace(value)?;
                     let same = entry == **old;
-                    let entry = if same { old.clone() } else { std::sync::Arc::new(entry) };
-                    map.insert_shared(name, entry);
+                    if same { Arc::clone(old) } else { Arc::new(entry) }
                 }
-                None => map.insert(name, T::from_value(value)?),
-            }
+                None => Arc::new(T::from_value(value)?),
+            };
+            entries.push((name.into(), entry));
         }
-        *self = map;
+        *self = Map::of(entries);
         Ok(())
     }
 
