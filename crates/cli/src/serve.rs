@@ -4,10 +4,13 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueHint};
-use dunlin_config::{Config, Faults, LogFormat, LogLevel};
+use dunlin_config::{Config, Faults, Log, LogFormat, LogLevel};
 use dunlin_server::{Ready, Serve as ServeWhat};
+use tracing_subscriber::filter::dynamic_filter_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
@@ -56,7 +59,7 @@ impl Serve {
             (Err((_, refusal)), None) => return Err(refusal),
         };
         let shown = config.as_ref().ok().cloned().unwrap_or_default();
-        let on_log_level = log(&shown)?;
+        let on_log = log(&shown.log)?;
         let development = file.is_none();
         let page = shown.client.demo_page;
         let on_ready = Box::new(move |ready: &Ready| {
@@ -68,7 +71,7 @@ impl Serve {
             None => "development".to_owned(),
         };
         let state = self.state;
-        Ok(dunlin_server::serve(ServeWhat { config, source, state, on_log_level }, on_ready)?)
+        Ok(dunlin_server::serve(ServeWhat { config, source, state, on_log }, on_ready)?)
     }
 
     /// What the file says, and the flags in its place: valid, or why not, with the lines of the file.
@@ -134,25 +137,33 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Logs to standard error by the rules of `[log]`. Returns what sets another level, which does nothing where
+/// Logs to standard error by the rules of `[log]`. Returns what sets other rules; another level does nothing where
 /// the environment has set one.
-fn log(config: &Config) -> Result<Box<dyn Fn(LogLevel) + Send>, Refusal> {
+fn log(rules: &Log) -> Result<Box<dyn Fn(&Log) + Send>, Refusal> {
     let variable = std::env::var(LOG_VARIABLE).ok();
-    let wanted = variable.clone().unwrap_or_else(|| directive(config.log.level).to_owned());
+    let wanted = variable.clone().unwrap_or_else(|| directive(rules.level).to_owned());
     let filter = EnvFilter::try_new(&wanted)
         .map_err(|error| format!("{LOG_VARIABLE} is {wanted:?}, which names no level: {error}"))?;
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (filter, handle) = reload::Layer::new(filter);
-    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
-    let lines = match config.log.format {
-        LogFormat::Text => lines.boxed(),
-        LogFormat::Json => lines.json().boxed(),
-    };
-    tracing_subscriber::registry().with(filter).with(lines).init();
-    Ok(Box::new(move |level| {
+    // One of the two is silent.
+    let is_json = Arc::new(AtomicBool::new(rules.format == LogFormat::Json));
+    let [for_text, for_json] = [Arc::clone(&is_json), Arc::clone(&is_json)];
+    let text = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .with_filter(dynamic_filter_fn(move |_, _| !for_text.load(Ordering::Relaxed)));
+    let json = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .json()
+        .with_filter(dynamic_filter_fn(move |_, _| for_json.load(Ordering::Relaxed)));
+    tracing_subscriber::registry().with(filter).with(text).with(json).init();
+    Ok(Box::new(move |rules: &Log| {
+        is_json.store(rules.format == LogFormat::Json, Ordering::Relaxed);
         if variable.is_none() {
             // It can only be that nobody logs any more.
-            let _ = handle.reload(EnvFilter::new(directive(level)));
+            let _ = handle.reload(EnvFilter::new(directive(rules.level)));
         }
     }))
 }

@@ -80,7 +80,7 @@ pub struct Limits {
     pub bus_slots: u32,
     /// Bytes a worker holds back for another whose ring is full; beyond it messages are refused, and
     /// whoever misses one is told.
-    #[schemars(range(min = 65_536), extend("x-applies" = RESTART))]
+    #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
     pub bus_backlog_bytes_max: usize,
     /// Clients of broadcasts written in one turn of a worker's loop, after everything else. A channel with
     /// more subscribers on a worker is broadcast by and by, so that other messages need not wait for it. 0:

@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, RESTART};
+use crate::LIVE;
 
 /// What is logged, and in which form. Logs go to standard error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -12,7 +12,7 @@ pub struct Log {
     #[schemars(extend("x-applies" = LIVE))]
     pub level: LogLevel,
     /// The form of a line.
-    #[schemars(extend("x-applies" = RESTART))]
+    #[schemars(extend("x-applies" = LIVE))]
     pub format: LogFormat,
 }
 

@@ -11,12 +11,12 @@ use crate::{LIVE, RESTART};
 pub struct Server {
     /// Where clients connect and a backend publishes: WebSocket, SSE, HTTP stream, long-poll and the
     /// server API share this address. An address other than loopback is refused unless `api.keys`
-    /// and `client.token.hmac_secret` are set.
-    #[schemars(extend("x-applies" = RESTART, "format" = "socket-address"))]
+    /// and `client.token.hmac_secret` are set. Who is connected when it changes stays.
+    #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
     pub client_addr: SocketAddr,
     /// Where an operator looks: health, metrics, information. An address other than loopback is
-    /// refused unless `admin.token` is set.
-    #[schemars(extend("x-applies" = RESTART, "format" = "socket-address"))]
+    /// refused unless `admin.token` is set. Who is connected when it changes stays.
+    #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
     pub admin_addr: SocketAddr,
     /// Threads that serve connections, each with its own event loop and listener; 0 means one per
     /// core.
@@ -27,9 +27,11 @@ pub struct Server {
     #[schemars(extend("x-applies" = RESTART))]
     pub own_descriptor_tables: bool,
     /// Pins worker i to core i. For machines that run nothing else.
-    #[schemars(extend("x-applies" = RESTART))]
+    #[schemars(extend("x-applies" = LIVE))]
     pub pin_workers: bool,
-    /// This node's number, part of every session id; different on each node of a cluster.
+    /// This node's number, part of every session id; different on each node of a cluster. It takes a
+    /// restart because clients hold ids with it: under another number the sessions that are open
+    /// could not be found any more.
     #[schemars(range(max = 4095), extend("x-applies" = RESTART))]
     pub node: u16,
     /// This node's name in `/info` and in logs; empty means host name and client port.
@@ -37,7 +39,7 @@ pub struct Server {
     pub name: String,
     /// Connections the kernel queues for each listener until the worker accepts them; the kernel
     /// caps it at `net.core.somaxconn`.
-    #[schemars(range(min = 1, max = 1_048_576), extend("x-applies" = RESTART))]
+    #[schemars(range(min = 1, max = 1_048_576), extend("x-applies" = LIVE))]
     pub backlog: u32,
 }
 

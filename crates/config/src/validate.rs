@@ -65,12 +65,15 @@ impl Config {
         let options = || {
             self.channel.namespaces.values().chain(std::iter::once(&self.channel.without_namespace))
         };
-        let clients_publish = options().any(|options| {
-            options.allow_publish_for_client
-                || options.allow_publish_for_subscriber
-                || options.allow_publish_for_anonymous
-        });
-        if self.api.keys.is_empty() && !self.api.without_key && !clients_publish {
+        // Looked at last, for they may be ten thousand and this is asked after each change.
+        let clients_publish = || {
+            options().any(|options| {
+                options.allow_publish_for_client
+                    || options.allow_publish_for_subscriber
+                    || options.allow_publish_for_anonymous
+            })
+        };
+        if self.api.keys.is_empty() && !self.api.without_key && !clients_publish() {
             warn("api.keys", "nobody can publish", "give your backend a key: `backend = \"...\"`");
         }
         if self.client.allowed_origins.iter().any(|origin| origin == "*")

@@ -96,7 +96,7 @@ pub use config::{HubConfig, Now};
 pub use encode::{ENCODINGS_MAX, Encode, Encoding, Push};
 pub use error::Error;
 pub use event::{ChannelSummary, Event, History, Info, PresenceStats, Published, Subscribed};
-pub use hub::Hub;
+pub use hub::{Census, Hub};
 pub use message::Message;
 pub use options::{ChannelOptions, Overflow};
 pub use pacing::{BURST_MS, Pacing};

@@ -146,6 +146,18 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
+    /// Has the kernel queue this many connections until they are accepted (`listen(2)`).
+    ///
+    /// # Errors
+    ///
+    /// Those of `listen`.
+    pub fn set_backlog(&mut self, listener: ListenerId, backlog: i32) -> io::Result<()> {
+        match self.listeners.get_mut(listener.0) {
+            Some(listener) => Ok(rustix::net::listen(&listener.fd, backlog)?),
+            None => Ok(()),
+        }
+    }
+
     /// Closes a listener. Connections accepted from it stay.
     pub fn close_listener(&mut self, listener: ListenerId) {
         let place = self.listeners.places.get_mut(listener.0 as usize);

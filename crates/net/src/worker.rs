@@ -183,14 +183,30 @@ fn settle_in(index: usize, config: &WorkerConfig) -> io::Result<()> {
         close_all_but(keep)?;
     }
     if config.pin {
-        // Of the cores we may run on, which need not be the first ones.
-        let allowed = rustix::thread::sched_getaffinity(None)?;
-        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
-        let mut set = CpuSet::new();
-        set.set(cores[index % cores.len()]);
-        rustix::thread::sched_setaffinity(None, &set)?;
+        pin(Some(index))?;
     }
     Ok(())
+}
+
+/// Pins the calling thread to one of the cores that the process may run on, counted from 0 and again from the
+/// first when there are fewer; `None` lets it run on all of them again.
+///
+/// # Errors
+/// Those of `sched_setaffinity`.
+pub fn pin(index: Option<usize>) -> io::Result<()> {
+    // The main thread's, which is never pinned. The cores we may run on need not be the first ones.
+    let allowed = rustix::thread::sched_getaffinity(Some(rustix::process::getpid()))?;
+    let set = match index {
+        None => allowed,
+        Some(index) => {
+            let is_allowed = |&core: &usize| allowed.is_set(core);
+            let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(is_allowed).collect();
+            let mut set = CpuSet::new();
+            set.set(cores[index % cores.len()]);
+            set
+        }
+    };
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
 /// Lets go of the copies of all descriptors but the standard streams and those listed. Copies would keep

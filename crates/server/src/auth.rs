@@ -39,11 +39,16 @@ struct Key {
 
 impl Key {
     fn new(secret: &dunlin_config::Secret) -> Key {
-        let secret = secret.reveal().as_bytes();
-        let mut hasher = DefaultHasher::new();
-        hasher.write(secret);
-        Key { fingerprint: hasher.finish(), decoding: DecodingKey::from_secret(secret) }
+        let decoding = DecodingKey::from_secret(secret.reveal().as_bytes());
+        Key { fingerprint: fingerprint(secret), decoding }
     }
+}
+
+/// The number of a key, from [`Identity::key`].
+pub(crate) fn fingerprint(secret: &dunlin_config::Secret) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(secret.reveal().as_bytes());
+    hasher.finish()
 }
 
 /// What a token says of the client that carries it.

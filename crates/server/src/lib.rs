@@ -28,18 +28,19 @@ mod tests;
 mod turns;
 mod worker;
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dunlin_bus::{MeshConfig, mesh};
 use dunlin_config::store::{Directory, Disk, Source, Start, Store};
-use dunlin_config::{Config, Faults, LogLevel};
+use dunlin_config::{Config, Faults, Log};
 
 use crate::admin::Parts;
 use crate::control::{Control, listen};
 use crate::node::Node;
-use crate::reservations::Reservations;
+use crate::reservations::{Reservations, Served};
 use crate::settings::Settings;
 use crate::worker::thread::{Placement, Workers};
 
@@ -57,8 +58,8 @@ pub struct Serve {
     pub source: String,
     /// Where revisions are kept, so that they outlive the process; `None` keeps them in memory.
     pub state: Option<PathBuf>,
-    /// Told `log.level` at the start and whenever it has changed: how to log is the program's business.
-    pub on_log_level: Box<dyn Fn(LogLevel) + Send>,
+    /// Told `log` at the start and whenever it has changed: how to log is the program's business.
+    pub on_log: Box<dyn Fn(&Log) + Send>,
 }
 
 /// What a started server tells whoever started it.
@@ -82,11 +83,11 @@ pub struct Ready {
 /// What kept the server from starting, or a worker that could not be kept alive.
 pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
     raise_descriptor_limit();
-    let Serve { config, source, state, on_log_level } = what;
+    let Serve { config, source, state, on_log } = what;
     let (store, recovery) = recover(config, source, state.as_deref())?;
     let snapshot = Arc::clone(store.head());
     let config = &snapshot.config;
-    on_log_level(config.log.level);
+    on_log(&config.log);
     let server = config.server.clone();
     let workers = worker_count(server.workers);
     let backlog = i32::try_from(server.backlog).unwrap_or(i32::MAX);
@@ -104,9 +105,9 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         })?;
     let client_addr = listeners[0].local_addr().map_err(ServeError::Control)?;
     let admin_addr = admin.local_addr().map_err(ServeError::Control)?;
-    let mut reservations = Reservations::default();
+    let mut reservations = Reservations::new(Served::of(config));
     reservations
-        .reserve(&Config::default(), config)
+        .reserve_listeners(&Config::default(), config)
         .map_err(|fault| ServeError::Reserve(Box::new(fault)))?;
 
     let ring = MeshConfig { ring_slots: config.limits.bus_slots as usize, ..MeshConfig::default() };
@@ -129,7 +130,8 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         own_descriptor_tables: server.own_descriptor_tables,
         pinned: server.pin_workers,
     };
-    let handles = listeners.iter().map(std::net::TcpListener::try_clone).collect::<Result<_, _>>();
+    let clones = || listeners.iter().map(std::net::TcpListener::try_clone).collect();
+    let (handles, boot): (io::Result<Vec<_>>, io::Result<Vec<_>>) = (clones(), clones());
     let doorbells = [endpoint.doorbell(), admin_endpoint.doorbell()];
     let handles = handles.map_err(ServeError::Control)?;
     let workers = Workers::start(&node, endpoints, &doorbells, handles, placement)?;
@@ -139,7 +141,8 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         store,
         reservations,
         listener: admin,
-        on_log_level,
+        boot: boot.map_err(ServeError::Control)?,
+        on_log,
     };
     Control { node, endpoint, workers, listeners, admin, client_addr, admin_addr, recovery }
         .run(on_ready)

@@ -1,5 +1,6 @@
 //! What all threads of one process share.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -46,6 +47,10 @@ pub(crate) struct Node {
     canary: ArcSwapOption<Canary>,
     /// Counts publications of the two above.
     generation: AtomicU64,
+    /// `server.client_addr` as it was when the process opened its listeners for it.
+    pub(crate) boot_addr: SocketAddr,
+    /// They listen no more, since that setting has changed.
+    boot_closed: AtomicBool,
     /// Which generation each worker runs, and who sleeps.
     pub(crate) adoption: Adoption,
     /// Why a worker runs another snapshot than the newest.
@@ -93,6 +98,8 @@ impl Node {
     pub(crate) fn new(settings: Settings, workers: usize, secret: [u8; 16], uid: String) -> Self {
         let started = Instant::now();
         Self {
+            boot_addr: settings.config.server.client_addr,
+            boot_closed: AtomicBool::new(false),
             settings: ArcSwap::from_pointee(settings),
             canary: ArcSwapOption::empty(),
             generation: AtomicU64::new(1),
@@ -121,6 +128,16 @@ impl Node {
     /// The admin thread's seat on the bus, behind the workers' and the control thread's.
     pub(crate) fn admin_endpoint(&self) -> usize {
         self.workers() + 1
+    }
+
+    /// Whether an address is served by the listeners that the process began with.
+    pub(crate) fn is_boot(&self, address: SocketAddr) -> bool {
+        address == self.boot_addr && !self.boot_closed.load(Ordering::Acquire)
+    }
+
+    /// Said before the listeners that the process began with are closed for good.
+    pub(crate) fn boot_closes(&self) {
+        self.boot_closed.store(true, Ordering::Release);
     }
 
     /// Makes a snapshot the one every worker runs, and ends a trial. Workers that are awake switch at the

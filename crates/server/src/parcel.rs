@@ -1,5 +1,7 @@
 //! What travels on the bus: between workers, and from the control thread to them.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dunlin_hub::SessionId;
@@ -39,6 +41,22 @@ pub(crate) enum Parcel {
     },
     /// It is the receiver's turn to broadcast.
     Turn,
+    /// From the admin thread: whom would a change concern?
+    Affected {
+        /// Comes back with the answer.
+        ask: u64,
+        /// What would change.
+        touched: Arc<Touched>,
+    },
+    /// To the admin thread.
+    AffectedAre {
+        /// What was asked.
+        ask: u64,
+        /// Who answers.
+        worker: usize,
+        /// Whom it has.
+        found: Box<Affected>,
+    },
     /// To the next worker, once a second: how far off is it?
     Probe(std::time::Instant),
     /// Stop accepting, ask clients to reconnect, spread over the configured time.
@@ -64,4 +82,39 @@ pub(crate) enum BroadcastAction {
     Resume(Arc<str>),
     /// End it, and take back what has not been sent.
     Cancel(Arc<str>),
+}
+
+/// What a change would touch of that of which workers know whom it concerns.
+#[derive(Debug)]
+pub(crate) struct Touched {
+    /// Namespaces; the empty one stands for channels without.
+    pub(crate) namespaces: BTreeSet<Arc<str>>,
+    /// Listeners that close, each with its address.
+    pub(crate) listeners: Vec<(Arc<str>, SocketAddr)>,
+}
+
+/// Whom a change would concern.
+#[derive(Debug, Default)]
+pub(crate) struct Affected {
+    /// Sessions subscribed in a namespace that is touched, each once.
+    pub(crate) sessions: u64,
+    /// Subscriptions, by namespace.
+    pub(crate) subscriptions: BTreeMap<Arc<str>, u64>,
+    /// Connections, by the listener they came through.
+    pub(crate) connections: BTreeMap<Arc<str>, u64>,
+}
+
+impl Affected {
+    /// Adds those of another worker.
+    pub(crate) fn add(&mut self, other: Affected) {
+        self.sessions += other.sessions;
+        for (own, other) in [
+            (&mut self.subscriptions, other.subscriptions),
+            (&mut self.connections, other.connections),
+        ] {
+            for (name, count) in other {
+                *own.entry(name).or_default() += count;
+            }
+        }
+    }
 }

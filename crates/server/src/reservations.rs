@@ -12,17 +12,62 @@ use dunlin_config::{Config, Fault, Path};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// The addresses held.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Reservations {
+    /// By their names in `listeners`; without a name that of `server.client_addr`.
     held: Vec<(Arc<str>, SocketAddr, Socket)>,
+    /// The next one of `server.admin_addr`; it listens already.
+    admin: Option<(SocketAddr, TcpListener)>,
+    /// What is served, and need not be held.
+    served: Served,
+}
+
+/// The addresses of `server` that are served.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served {
+    pub(crate) clients: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
+
+impl Served {
+    pub(crate) fn of(config: &Config) -> Served {
+        Served { clients: config.server.client_addr, admin: config.server.admin_addr }
+    }
 }
 
 impl Reservations {
+    /// Holds nothing; the addresses of `server` are listened on by others.
+    pub(crate) fn new(served: Served) -> Reservations {
+        Reservations { held: Vec::new(), admin: None, served }
+    }
+
     /// Holds what `new` listens on and `old` does not.
     ///
     /// # Errors
     /// The first address that cannot be had, with the key that names it.
     pub(crate) fn reserve(&mut self, old: &Config, new: &Config) -> Result<(), Fault> {
+        let (before, after) = (&old.server, &new.server);
+        if before.client_addr != after.client_addr && after.client_addr != self.served.clients {
+            self.hold(&Arc::from(""), Path::of("server.client_addr"), after.client_addr)?;
+        }
+        if before.admin_addr != after.admin_addr {
+            self.admin = None;
+            if after.admin_addr != self.served.admin {
+                let path = || Path::of("server.admin_addr");
+                has_port(path, after.admin_addr)?;
+                let listener = TcpListener::bind(after.admin_addr)
+                    .map_err(|error| taken(path(), after.admin_addr, &error))?;
+                self.admin = Some((after.admin_addr, listener));
+            }
+        }
+        self.reserve_listeners(old, new)
+    }
+
+    /// The same for `listeners` alone.
+    ///
+    /// # Errors
+    /// As [`Reservations::reserve`].
+    pub(crate) fn reserve_listeners(&mut self, old: &Config, new: &Config) -> Result<(), Fault> {
         for (name, before, after) in new.listeners.changes_from(&old.listeners) {
             let Some(listener) = after else { continue };
             let address = listener.addr;
@@ -32,30 +77,54 @@ impl Reservations {
             {
                 continue;
             }
-            let fault = |sentence: String, fix: &str| Fault {
-                path: Path::of("listeners").join(name).join("addr"),
-                line: None,
-                sentence,
-                fix: Some(fix.into()),
-            };
-            if address.port() == 0 {
-                return Err(fault("workers have to share one port".into(), "name it instead of 0"));
-            }
-            let socket = bind(address).map_err(|error| {
-                let sentence = format!("cannot listen on {address}: {error}");
-                fault(sentence, "name a free address of this machine")
-            })?;
-            self.held.push((Arc::clone(name), address, socket));
+            self.hold(name, Path::of("listeners").join(name).join("addr"), address)?;
         }
+        Ok(())
+    }
+
+    fn hold(&mut self, name: &Arc<str>, path: Path, address: SocketAddr) -> Result<(), Fault> {
+        has_port(|| path.clone(), address)?;
+        let socket = bind(address).map_err(|error| taken(path, address, &error))?;
+        self.held.push((Arc::clone(name), address, socket));
         Ok(())
     }
 
     /// Gives up what this configuration does not listen on.
     pub(crate) fn keep_only(&mut self, config: &Config) {
-        self.held.retain(|(name, address, _)| {
-            config.listeners.get(name).is_some_and(|listener| listener.addr == *address)
+        self.held.retain(|(name, address, _)| match &**name {
+            "" => config.server.client_addr == *address,
+            name => config.listeners.get(name).is_some_and(|listener| listener.addr == *address),
         });
+        if self.admin.as_ref().is_some_and(|(address, _)| *address != config.server.admin_addr) {
+            self.admin = None;
+        }
     }
+
+    /// The configuration is in effect. Gives the listener of `server.admin_addr`, if that has changed.
+    pub(crate) fn serve(&mut self, config: &Config) -> Option<TcpListener> {
+        self.served = Served::of(config);
+        self.keep_only(config);
+        self.admin.take().map(|(_, listener)| listener)
+    }
+}
+
+fn has_port(path: impl Fn() -> Path, address: SocketAddr) -> Result<(), Fault> {
+    if address.port() != 0 {
+        return Ok(());
+    }
+    Err(fault(path(), "nobody would know which port that is".into(), "name it instead of 0"))
+}
+
+fn taken(path: Path, address: SocketAddr, error: &io::Error) -> Fault {
+    fault(
+        path,
+        format!("cannot listen on {address}: {error}"),
+        "name a free address of this machine",
+    )
+}
+
+fn fault(path: Path, sentence: String, fix: &str) -> Fault {
+    Fault { path, line: None, sentence, fix: Some(fix.into()) }
 }
 
 fn bind(address: SocketAddr) -> io::Result<Socket> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_config::{Config, Map, Overflow, Snapshot};
+use dunlin_config::{Config, Map, Overflow, Pacing, Snapshot};
 use dunlin_hub::ChannelOptions;
 
 use crate::auth::Verifier;
@@ -29,6 +29,9 @@ pub(crate) struct Settings {
     node_name: Arc<str>,
     without_namespace: Arc<Namespace>,
     namespaces: Map<Namespace>,
+    /// Rates of the namespaces that have any. Few have, so that workers see what changed among them without a look
+    /// at all namespaces.
+    pub(crate) pacings: Map<Pacing>,
 }
 
 impl Settings {
@@ -41,6 +44,7 @@ impl Settings {
             verifier: Arc::new(Verifier::new(&config.client.token)),
             without_namespace: Arc::new(namespace("", &config.channel.without_namespace, &config)),
             namespaces: all_namespaces(&config),
+            pacings: with_pacings_of(Map::new(), &config, &Map::new()),
             snapshot,
             config,
         }
@@ -75,6 +79,7 @@ impl Settings {
         } else {
             all_namespaces(new)
         };
+        let pacings = with_pacings_of(self.pacings.clone(), new, &old.channel.namespaces);
         let without_namespace = if limits(old) == limits(new)
             && old.channel.without_namespace == new.channel.without_namespace
         {
@@ -90,6 +95,7 @@ impl Settings {
             verifier,
             without_namespace,
             namespaces,
+            pacings,
             snapshot,
             config,
         }
@@ -98,7 +104,10 @@ impl Settings {
     /// Whether a change from this snapshot to a newer one is more than a worker's next waking can wait for: a
     /// listener opens or closes, sessions of a revoked key end.
     pub(crate) fn wants_work(&self, newer: &Settings) -> bool {
+        let (old, new) = (&self.config.server, &newer.config.server);
         self.config.client.token != newer.config.client.token
+            || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
+            || old.pin_workers != new.pin_workers
             || newer.config.listeners.changes_from(&self.config.listeners).next().is_some()
     }
 
@@ -133,11 +142,23 @@ fn node_name(config: &Config) -> Arc<str> {
 }
 
 fn all_namespaces(config: &Config) -> Map<Namespace> {
-    let mut namespaces = Map::default();
-    for (name, rules) in config.channel.namespaces.iter_shared() {
-        namespaces.insert(Arc::clone(name), namespace(name, rules, config));
+    let namespaces = config.channel.namespaces.iter_shared();
+    namespaces.map(|(name, rules)| (Arc::clone(name), namespace(name, rules, config))).collect()
+}
+
+/// Brings the rates from those of older namespaces to those of `config`.
+fn with_pacings_of(
+    mut pacings: Map<Pacing>,
+    config: &Config,
+    older: &Map<dunlin_config::ChannelOptions>,
+) -> Map<Pacing> {
+    for (name, _, after) in config.channel.namespaces.changes_from(older) {
+        match after.map(|rules| rules.pacing).filter(|pacing| *pacing != Pacing::default()) {
+            Some(pacing) => pacings.insert(Arc::clone(name), pacing),
+            None => drop(pacings.remove(name)),
+        }
     }
-    namespaces
+    pacings
 }
 
 fn namespace(name: &str, rules: &dunlin_config::ChannelOptions, config: &Config) -> Namespace {

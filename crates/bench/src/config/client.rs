@@ -15,6 +15,7 @@ pub(super) struct Client {
     address: SocketAddr,
     request: Vec<u8>,
     answer: Vec<u8>,
+    revision: u64,
 }
 
 impl Client {
@@ -23,7 +24,12 @@ impl Client {
         let stream = TcpStream::connect(address).context(sentence())?;
         stream.set_nodelay(true).context(sentence())?;
         stream.set_read_timeout(Some(PATIENCE)).context(sentence())?;
-        Ok(Client { stream, address, request: Vec::new(), answer: vec![0; 64 << 10] })
+        Ok(Client { stream, address, request: Vec::new(), answer: vec![0; 64 << 10], revision: 1 })
+    }
+
+    /// The newest revision it was told of.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// Sends a request and waits for its answer; gives the status and how long it took.
@@ -97,6 +103,7 @@ impl Client {
                 continue;
             };
             let length = content_length(&self.answer[..head]).unwrap_or(0);
+            self.revision = etag(&self.answer[..head]).unwrap_or(self.revision);
             if held >= head + 4 + length {
                 let status = std::str::from_utf8(&self.answer[9..12]).ok();
                 return status
@@ -108,20 +115,30 @@ impl Client {
 }
 
 fn content_length(head: &[u8]) -> Option<usize> {
+    header(head, "content-length")?.parse().ok()
+}
+
+/// The revision an answer is about.
+fn etag(head: &[u8]) -> Option<u64> {
+    header(head, "etag")?.trim_matches('"').parse().ok()
+}
+
+fn header<'h>(head: &'h [u8], wanted: &str) -> Option<&'h str> {
     let head = std::str::from_utf8(head).ok()?;
     head.split("\r\n").find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
+        name.eq_ignore_ascii_case(wanted).then(|| value.trim())
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::content_length;
+    use super::{content_length, etag};
 
     #[test]
     fn the_length_of_a_body_is_in_its_head() {
         assert_eq!(content_length(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 12"), Some(12));
         assert_eq!(content_length(b"HTTP/1.1 200 OK\r\nX: 1"), None);
+        assert_eq!(etag(b"HTTP/1.1 200 OK\r\nETag: \"7\"\r\nX: 1"), Some(7));
     }
 }

@@ -5,6 +5,7 @@
 //! does. So floor and Dunlin take turns under the same placement.
 
 mod client;
+mod count;
 mod floor;
 mod load;
 mod peer;
@@ -19,6 +20,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use self::client::Client;
+pub(crate) use self::count::Counted;
 use self::peer::Nginx;
 use crate::ExitStatus;
 use crate::error::{Context, Error};
@@ -58,12 +60,27 @@ pub struct ConfigBench {
     /// Connections that wait for fsync
     #[arg(long, default_value_t = 64)]
     writers: usize,
+    /// What to measure
+    #[arg(long, value_enum, default_value_t = Table::Cost)]
+    table: Table,
+    /// Where the drawing of changes begins, for `--table count`
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Also measure nginx with this many upstream members and a reload a change; 0 does not
     #[arg(long, default_value_t = 10_000)]
     nginx_members: usize,
     /// One JSON object as the last line of standard output
     #[arg(long)]
     json: bool,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Table {
+    /// What a change costs, and everyone else meanwhile
+    Cost,
+    /// Whether clients lose a message or their connection while changes are drawn by lot
+    Count,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -157,6 +174,13 @@ impl Rate {
 }
 
 pub(crate) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
+    match options.table {
+        Table::Cost => cost(options),
+        Table::Count => count::run(options),
+    }
+}
+
+fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
     let target = &options.target;
     let directory = Scratch::new(&options.state)?;
     // Measured before anything is pinned or started: nothing else writes.
@@ -254,9 +278,20 @@ impl Server {
         members: usize,
         with_state: bool,
     ) -> Result<Server, Error> {
+        let text = configuration(namespaces, members);
+        Server::start_with(options, directory, name, &text, with_state)
+    }
+
+    /// A server with this file.
+    fn start_with(
+        options: &ConfigBench,
+        directory: &Scratch,
+        name: &str,
+        text: &str,
+        with_state: bool,
+    ) -> Result<Server, Error> {
         let url = options.target.address()?;
         let file = directory.path.join(format!("{name}.toml"));
-        let text = configuration(namespaces, members);
         fs::write(&file, text).context(format!("cannot write {}", file.display()))?;
         let mut command = format!(
             "{} serve --config {} --client {} --admin {} --workers {}",

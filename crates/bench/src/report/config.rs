@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::page::group;
-use crate::config::{Findings, Rate};
+use crate::config::{Counted, Findings, Rate};
 
 /// Beyond these a promise is broken.
 const ONE_PER_S_MIN: f64 = 25_000.0;
@@ -80,6 +80,50 @@ pub(super) fn promises(of: &Findings) -> Vec<Promise> {
             of.steady_core < STEADY_CORE_MAX,
         ),
     ]
+}
+
+pub(super) fn counted(of: &Counted) -> Promise {
+    let lost = of.missing();
+    (
+        "clients that count their messages while changes and undos are drawn by lot",
+        "each offset once, no connection ends".into(),
+        match of.holds() {
+            true => format!(
+                "{} clients, {} changes: it is so",
+                group(of.clients as f64),
+                group(of.changes as f64)
+            ),
+            false => format!(
+                "{} of {} clients have all, {} messages missing, {} connections ended",
+                group(of.complete as f64),
+                group(of.clients as f64),
+                group(lost as f64),
+                group(of.closed as f64)
+            ),
+        },
+        of.holds(),
+    )
+}
+
+pub(super) fn count_section(of: &Counted) -> String {
+    format!(
+        "{} clients of one channel counted {} messages while {} valid changes of every kind were made, drawn by lot (seed \
+         {}), among them {} returns to an earlier revision and {} listeners opened, moved or closed: {} messages arrived \
+         in {:.0} s, {} missing, {} twice, {} out of order, {} offsets that jump; {} connections ended.",
+        group(of.clients as f64),
+        group(f64::from(of.publications)),
+        group(of.changes as f64),
+        of.seed,
+        group(of.undos as f64),
+        group(of.listeners as f64),
+        group(of.arrived as f64),
+        of.seconds,
+        group(of.missing() as f64),
+        group(of.faults.duplicated as f64),
+        group(of.faults.reordered as f64),
+        group(of.faults.offset_jumps as f64),
+        group(of.closed as f64),
+    )
 }
 
 pub(super) fn section(of: &Findings) -> String {

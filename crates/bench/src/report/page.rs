@@ -170,6 +170,7 @@ impl Page<'_> {
             }
         }
         rows.extend(results.config.iter().flat_map(config::promises));
+        rows.extend(results.config_count.iter().map(config::counted));
         if let Some(million) = &results.million {
             let lost = million.lost_in_hold + million.silent;
             rows.push((
@@ -390,6 +391,10 @@ impl Page<'_> {
         let Some(config) = &results.config else { return self.missing("config") };
         self.line(config::section(config));
         self.source(&[&config.host]);
+        if let Some(counted) = &results.config_count {
+            self.line(config::count_section(counted));
+            self.source(&[&counted.host]);
+        }
     }
 
     fn bus(&mut self, results: &Results) {

@@ -29,6 +29,8 @@ pub(super) struct Results {
     pub(super) million: Option<connections::Findings>,
     pub(super) http: super::http::Http,
     pub(super) config: Option<config::Findings>,
+    /// Clients that count their messages while the configuration changes.
+    pub(super) config_count: Option<config::Counted>,
     pub(super) instructions: Option<Instructions>,
     /// Of `dunlin apns bench`, the simulator first.
     pub(super) apns: Vec<super::apns::Findings>,
@@ -78,6 +80,7 @@ impl Results {
                 stalled: read(&directory.join("http-stalled.json"))?,
             },
             config: read(&directory.join("config.json"))?,
+            config_count: read(&directory.join("config-count.json"))?,
             instructions: read(&directory.join("instructions.json"))?,
             apns: {
                 let mut all: Vec<super::apns::Findings> = read_all(directory, "apns-")?;

@@ -46,10 +46,7 @@ pub(super) fn outcome(answer: &Value, dry_run: bool) -> String {
     } else if dry_run {
         let count = grouped(count);
         let _ = writeln!(out, "{count} {keys}; nothing is done yet, the revision is {revision}.");
-        if let Some(closed) = answer["sessions"]["closed"].as_u64().filter(|closed| *closed > 0) {
-            let told = format!("It would close {} connections.", grouped(closed));
-            let _ = writeln!(out, "{}", paint(WARN, told));
-        }
+        sessions(&mut out, &answer["sessions"]);
     } else {
         let done = paint(GOOD, format_args!("Revision {revision}"));
         let _ = write!(out, "{done}, {} {keys}; every worker runs it", grouped(count));
@@ -64,6 +61,30 @@ pub(super) fn outcome(answer: &Value, dry_run: bool) -> String {
         let _ = writeln!(out, "{} {path}: {detail}{fix}", paint(WARN, "warning:"));
     }
     out
+}
+
+/// Whom it would concern.
+fn sessions(out: &mut String, sessions: &Value) {
+    let number = |name: &str| sessions[name].as_u64().filter(|count| *count > 0);
+    if let (Some(affected), Some(total)) = (number("affected"), number("total")) {
+        let (affected, total) = (grouped(affected), grouped(total));
+        let _ = writeln!(out, "It concerns {affected} of {total} sessions.");
+    }
+    for place in sessions["by"].as_array().into_iter().flatten() {
+        let path = dotted(place["pointer"].as_str().unwrap_or_default());
+        let counts = ["sessions", "subscriptions", "connections"];
+        let found = counts.into_iter().find_map(|name| Some((name, place[name].as_u64()?)));
+        let Some((name, count)) = found else { continue };
+        let closed = if place["closed"] == true { ", which are closed" } else { "" };
+        let _ = writeln!(out, "  {path}: {} {name}{closed}", grouped(count));
+    }
+    if let Some(closed) = number("closed") {
+        let told = format!("It would close {} connections.", grouped(closed));
+        let _ = writeln!(out, "{}", paint(WARN, told));
+    }
+    if let Some(silent) = sessions["silent_workers"].as_array() {
+        let _ = writeln!(out, "{} workers did not count in time.", silent.len());
+    }
 }
 
 /// What does not take effect at once.
@@ -82,6 +103,10 @@ fn waits(out: &mut String, answer: &Value) {
             restart.join(", "),
             if restart.len() == 1 { "takes effect" } else { "take effect" }
         );
+    }
+    for key in answer["new_connections_only"].as_array().into_iter().flatten() {
+        let key = dotted(key.as_str().unwrap_or_default());
+        let _ = writeln!(out, "{key} holds for connections opened from now on.");
     }
     let new_only = answer["changes"]
         .as_array()
@@ -214,7 +239,10 @@ mod tests {
 
     #[test]
     fn a_dry_run_is_told_as_a_diff_with_what_waits() {
-        let answer = json!({"revision": 7, "sessions": {"total": 9, "closed": 3},
+        let answer = json!({"revision": 7, "sessions": {"total": 9, "closed": 3, "affected": 5, "by": [
+                {"pointer": "/api/keys/old", "sessions": 3, "closed": true},
+                {"pointer": "/channel/namespaces/a.b", "subscriptions": 1200},
+            ]},
             "restart_needed": ["/server/workers"], "changes": [
             {"op": "replace", "pointer": "/client/ping_interval_ms", "before": 25000, "after": 10000,
              "applies": "new connections only"},
@@ -229,6 +257,9 @@ mod tests {
              api.keys.old\n- \"***\"\n\
              server.workers  # restart\n- 0\n+ 2\n\
              4 changes; nothing is done yet, the revision is 7.\n\
+             It concerns 5 of 9 sessions.\n  \
+             api.keys.old: 3 sessions, which are closed\n  \
+             channel.namespaces.\"a.b\": 1,200 subscriptions\n\
              It would close 3 connections.\n\
              server.workers takes effect at the next start: restart the server.\n\
              Connections that are open keep what they had where it says so.\n"
@@ -237,6 +268,14 @@ mod tests {
         assert_eq!(
             plain(&outcome(&done, false)),
             "Revision 8, 1 change; every worker runs it, and it is safe on the disk.\n"
+        );
+        let late = json!({"revision": 8, "changes": 1, "new_connections_only": ["/client/ping_interval_ms"],
+            "warnings": [{"pointer": "/server/admin_addr", "detail": "it moved", "fix": "go there"}]});
+        assert_eq!(
+            plain(&outcome(&late, false)),
+            "Revision 8, 1 change; every worker runs it.\n\
+             client.ping_interval_ms holds for connections opened from now on.\n\
+             warning: server.admin_addr: it moved; go there\n"
         );
         let same = json!({"revision": 8, "previous": 8, "changes": 0});
         assert_eq!(plain(&outcome(&same, false)), "Nothing to change; the revision is 8.\n");

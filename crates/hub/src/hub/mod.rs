@@ -1,6 +1,7 @@
 //! One worker's hub.
 
 mod ask;
+mod census;
 mod fan_out;
 mod flush;
 mod home;
@@ -36,6 +37,8 @@ use crate::session_id::{SESSIONS_MAX, WORKERS_MAX};
 use crate::slots::{NONE, Slots};
 use crate::transmit::Transmit;
 use crate::user::Users;
+
+pub use census::Census;
 
 /// Sessions, subscriptions, the home channels of one worker, and what waits to be sent. Does no
 /// I/O and reads no clock.

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::call::Canary;
 use super::problem::{self, Problem};
-use super::{Admin, COMMIT_TIMEOUT, Caller, unix_ms};
+use super::{Admin, COMMIT_TIMEOUT, Caller, unix_ms, warnings};
 use crate::parcel::Parcel;
 use crate::settings::Settings;
 
@@ -63,6 +63,8 @@ struct UnderWay {
     everyone: bool,
     before: Arc<Settings>,
     changes: Vec<(Prepared, Origin)>,
+    /// Sessions that they end, as of before.
+    closed: u64,
     askers: Vec<Asker>,
     timeout: TimerId,
     phase: Phase,
@@ -88,11 +90,27 @@ struct Asker {
     previous: u64,
 }
 
+/// What came of a commit, for those who wait for it.
+struct Outcome<'a> {
+    switched: Switched,
+    /// Sessions that it ends.
+    closed: u64,
+    /// What a trial has shown, when there was one.
+    trial: Option<&'a Value>,
+}
+
 /// How many workers run the newest snapshot, and how many will when they wake.
 #[derive(Clone, Copy)]
 struct Switched {
     awake: usize,
     asleep: usize,
+}
+
+impl Commits {
+    /// Whether no change is under way or waits.
+    pub(super) fn are_settled(&self) -> bool {
+        self.under_way.is_none() && self.waiting.is_empty()
+    }
 }
 
 impl Admin {
@@ -143,6 +161,9 @@ impl Admin {
     fn begin(&mut self, cx: &mut Context<Caller>) {
         let mut base = Arc::clone(self.store.head());
         let mut changes: Vec<(Prepared, Origin)> = Vec::new();
+        if self.commits.waiting.iter().any(|wish| matches!(wish.change, Change::Restore(_))) {
+            self.be_patient();
+        }
         let mut askers = Vec::new();
         while let Some(wish) = self.commits.waiting.pop_front() {
             if wish.canary.is_some() && !changes.is_empty() {
@@ -206,8 +227,9 @@ impl Admin {
     ) {
         let Some((last, _)) = changes.last() else {
             let switched = self.switched(self.node.generation());
+            let outcome = Outcome { switched, closed: 0, trial: None };
             for asker in askers {
-                self.answer(cx, &asker, &[], switched, None);
+                self.answer(cx, &asker, &[], &outcome);
             }
             return;
         };
@@ -221,6 +243,7 @@ impl Admin {
             return;
         }
         let before = self.node.settings.load_full();
+        let closed = self.sessions_closed(&before.config, &newest.config);
         let (generation, everyone) = self.publish(&before, newest);
         let timeout = self.store.head().config.config.commit_timeout_ms;
         self.commits.under_way = Some(UnderWay {
@@ -228,6 +251,7 @@ impl Admin {
             everyone,
             before,
             changes,
+            closed,
             askers,
             timeout: cx.run_after(timeout, COMMIT_TIMEOUT),
             phase: Phase::Switching,
@@ -236,9 +260,11 @@ impl Admin {
     }
 
     /// Makes a snapshot everyone's. True: sleeping workers have something to do for it, and are woken.
-    fn publish(&mut self, before: &Settings, newest: Arc<Snapshot>) -> (u64, bool) {
+    fn publish(&mut self, before: &Arc<Settings>, newest: Arc<Snapshot>) -> (u64, bool) {
         let settings = Arc::new(before.next(newest));
         let everyone = before.wants_work(&settings);
+        self.bury_retired();
+        self.retired.push(Arc::clone(before));
         let generation = self.node.publish(settings);
         if everyone {
             self.wake_workers();
@@ -262,6 +288,8 @@ impl Admin {
                 return Some(self.switched(under_way.generation));
             }
             match began {
+                // Who gives up a long slice is without the core for as long.
+                None if self.patient => break,
                 None => began = Some(Instant::now()),
                 Some(began) if began.elapsed() >= LOOK => break,
                 // The worker may need this very core to get to the end of its turn.
@@ -307,14 +335,11 @@ impl Admin {
             return self.take_back(cx, under_way, reasons);
         }
         let head = self.store.confirm();
-        self.reservations.keep_only(&head.config);
-        if head.config.log.level != self.log_level {
-            self.log_level = head.config.log.level;
-            (self.on_log_level)(self.log_level);
-        }
+        self.follow(cx, &head.config);
         let trial = under_way.trial;
+        let outcome = Outcome { switched, closed: under_way.closed, trial: trial.as_ref() };
         for asker in &under_way.askers {
-            self.answer(cx, asker, &under_way.changes, switched, trial.as_ref());
+            self.answer(cx, asker, &under_way.changes, &outcome);
         }
         self.committed += under_way.changes.len() as u64;
         self.tell_watchers(cx, under_way.changes[0].0.base().revision);
@@ -412,15 +437,14 @@ impl Admin {
         cx: &mut Context<Caller>,
         asker: &Asker,
         changes: &[(Prepared, Origin)],
-        switched: Switched,
-        trial: Option<&Value>,
+        outcome: &Outcome<'_>,
     ) {
         let prepared = asker.change.and_then(|at| changes.get(at)).map(|(prepared, _)| prepared);
         let revision = prepared.map_or(asker.previous, |prepared| prepared.snapshot().revision);
         let created = prepared.is_some_and(Prepared::created);
         let durable = asker.durable || self.durable >= revision;
         let mut body = std::mem::take(&mut self.commits.body);
-        write_body(&mut body, asker, prepared, revision, durable, switched, trial);
+        write_body(&mut body, asker, prepared, revision, durable, outcome);
         if asker.durable && self.durable < revision {
             let answer = Answer { conn: asker.conn, created, revision, body };
             self.commits.undurable.push_back((revision, answer));
@@ -489,13 +513,12 @@ fn write_body(
     prepared: Option<&Prepared>,
     revision: u64,
     durable: bool,
-    switched: Switched,
-    trial: Option<&Value>,
+    outcome: &Outcome<'_>,
 ) {
     use std::io::Write;
     body.clear();
     let changes = prepared.map_or(&[][..], Prepared::changes);
-    let Switched { awake, asleep } = switched;
+    let Switched { awake, asleep } = outcome.switched;
     // Writing to a Vec cannot fail.
     let _ = write!(
         body,
@@ -505,15 +528,23 @@ fn write_body(
         changes.len(),
         awake + asleep,
     );
-    let restart: Vec<&str> = changes
-        .iter()
-        .filter(|change| change.applies == Applies::Restart)
-        .map(|change| change.pointer.as_str())
-        .collect();
-    if !restart.is_empty() {
-        let _ = write!(body, ",\"restart_needed\":{}", json!(restart));
+    for (name, applies) in
+        [("restart_needed", Applies::Restart), ("new_connections_only", Applies::NewConnections)]
+    {
+        let mut late = changes.iter().filter(|change| change.applies == applies).peekable();
+        if late.peek().is_some() {
+            let pointers: Vec<&str> = late.map(|change| change.pointer.as_str()).collect();
+            let _ = write!(body, ",\"{name}\":{}", json!(pointers));
+        }
     }
-    if let Some(trial) = trial {
+    if outcome.closed > 0 {
+        let _ = write!(body, ",\"sessions\":{{\"closed\":{}}}", outcome.closed);
+    }
+    let warnings = prepared.map(|prepared| warnings::of(prepared, outcome.closed));
+    if let Some(warnings) = warnings.filter(|warnings| !warnings.is_empty()) {
+        let _ = write!(body, ",\"warnings\":{}", json!(warnings));
+    }
+    if let Some(trial) = outcome.trial {
         let _ = write!(body, ",\"canary\":{trial}");
     }
     body.extend_from_slice(b"}\n");

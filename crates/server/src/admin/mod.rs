@@ -5,6 +5,11 @@
 //! settings. [`call`] reads requests, [`read`] answers those that change nothing, [`commit`] carries out changes,
 //! [`trial`] those that one worker tries first, [`sync`] waits for the disk, [`watch`] tells who watches.
 
+#[cfg(test)]
+mod address_tests;
+mod affected;
+#[cfg(test)]
+mod affected_tests;
 mod broadcasts;
 mod call;
 mod commit;
@@ -19,6 +24,7 @@ mod testkit;
 mod tests;
 mod time;
 mod trial;
+mod warnings;
 mod watch;
 
 use std::io;
@@ -27,14 +33,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dunlin_bus::Endpoint;
-use dunlin_config::LogLevel;
 use dunlin_config::store::Store;
+use dunlin_config::{Config, Log};
 use dunlin_net::http::{self, Method};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Inbox, ListenConfig, ListenerId,
     LoopConfig, ProtocolError, Remote, Sleep, TimerId, remote_pair,
 };
 
+use self::affected::Counts;
 use self::broadcasts::Asks;
 use self::commit::Commits;
 use self::problem::Problem;
@@ -45,6 +52,7 @@ use crate::metrics;
 use crate::node::{Node, State};
 use crate::parcel::Parcel;
 use crate::reservations::Reservations;
+use crate::settings::Settings;
 
 /// Connections at once; the next is closed at once.
 const CONNECTIONS_MAX: usize = 4_096;
@@ -56,12 +64,15 @@ const OUTPUT_BYTES_MAX: usize = 256 << 20;
 const REQUEST_TIMEOUT_MS: u64 = 60_000;
 const KEEP_ALIVE_TIMEOUT_MS: u64 = 300_000;
 const HEARTBEAT_SECONDS: u64 = 10;
+/// What is longer takes a millisecond and more, and is done with patience.
+const PATIENT_BYTES: usize = 64 << 10;
 
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
 /// Timers by what they carry.
 const SECOND: u64 = 0;
 const COMMIT_TIMEOUT: u64 = 1;
+const AFFECTED: u64 = 2;
 
 /// What the admin thread keeps of a connection.
 #[derive(Debug, Default)]
@@ -80,15 +91,21 @@ pub(crate) struct Admin {
     durable: u64,
     reservations: Reservations,
     commits: Commits,
+    retired: Vec<Arc<Settings>>,
+    /// Something large is under way, and whoever else wants this core goes first.
+    patient: bool,
     trial: Option<Trial>,
     /// `None` without a state directory.
     sync: Option<Sync>,
     watchers: Vec<Watcher>,
     asks: Asks,
+    counts: Counts,
     /// What the program was told last.
-    log_level: LogLevel,
-    on_log_level: Box<dyn Fn(LogLevel) + Send>,
+    log: Log,
+    on_log: Box<dyn Fn(&Log) + Send>,
     listener: ListenerId,
+    /// The workers' listeners that the process began with, until `server.client_addr` is another.
+    boot: Vec<TcpListener>,
     body_bytes_max: usize,
     seconds: u64,
     /// Changes in effect and changes taken back, since the start.
@@ -103,8 +120,10 @@ pub(crate) struct Parts {
     pub(crate) store: Store,
     pub(crate) reservations: Reservations,
     pub(crate) listener: TcpListener,
-    /// Told `log.level` when it has changed.
-    pub(crate) on_log_level: Box<dyn Fn(LogLevel) + Send>,
+    /// Handles of the workers' listeners.
+    pub(crate) boot: Vec<TcpListener>,
+    /// Told `log` when it has changed.
+    pub(crate) on_log: Box<dyn Fn(&Log) + Send>,
 }
 
 /// The admin thread, from outside. It ends with the process, or when told to.
@@ -149,9 +168,9 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
     };
     let mut event_loop = EventLoop::with_inbox(config, inbox)?;
     let cx = event_loop.context();
-    let Parts { node, endpoint, store, reservations, listener, on_log_level } = parts;
+    let Parts { node, endpoint, store, reservations, listener, boot, on_log } = parts;
     let body_bytes_max = store.head().config.config.body_bytes_max;
-    let store_level = store.head().config.log.level;
+    let log = store.head().config.log.clone();
     let listener = cx.adopt_listener(listener, &listen_config(body_bytes_max))?;
     cx.register_fd(endpoint.doorbell(), DOORBELL)?;
     cx.run_every(1000, SECOND);
@@ -162,13 +181,17 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
         durable: 0,
         reservations,
         commits: Commits::default(),
+        retired: Vec::new(),
+        patient: false,
         trial: None,
         sync,
         watchers: Vec::new(),
         asks: Asks::default(),
-        log_level: store_level,
-        on_log_level,
+        counts: Counts::default(),
+        log,
+        on_log,
         listener,
+        boot,
         body_bytes_max,
         seconds: 0,
         committed: 0,
@@ -305,8 +328,52 @@ impl Admin {
         from
     }
 
+    /// Does what this thread has to do for a configuration that is in effect.
+    fn follow(&mut self, cx: &mut Context<Caller>, config: &Config) {
+        if let Some(listener) = self.reservations.serve(config) {
+            match cx.adopt_listener(listener, &listen_config(self.body_bytes_max)) {
+                // Who is connected through the one before stays.
+                Ok(next) => cx.close_listener(std::mem::replace(&mut self.listener, next)),
+                Err(error) => {
+                    tracing::error!(%error, "the admin port stays where it was until the next start");
+                }
+            }
+        }
+        if config.server.client_addr != self.node.boot_addr && !self.boot.is_empty() {
+            self.node.boot_closes();
+            for listener in self.boot.drain(..) {
+                // Others hold the same socket: closing this handle would leave it listening.
+                let ended = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a listener was not listening any more");
+                }
+            }
+        }
+        if config.log != self.log {
+            self.log = config.log.clone();
+            (self.on_log)(&self.log);
+        }
+    }
+
+    /// To be said before something that takes milliseconds, until the end of the turn or of the commit under way: a
+    /// worker on this core that wakes meanwhile need not wait for a slice to end.
+    fn be_patient(&mut self) {
+        if !self.patient {
+            self.patient = true;
+            // Under a scheduler that has no slices, or takes none, it is as it was.
+            let _ = dunlin_net::set_time_slice(Some(dunlin_net::TIME_SLICE_MAX));
+        }
+    }
+
+    /// Frees settings that nobody else holds any more. Held here meanwhile, so that it is never a worker that frees
+    /// ten thousand namespaces between two messages.
+    fn bury_retired(&mut self) {
+        self.retired.retain(|settings| Arc::strong_count(settings) > 1);
+    }
+
     fn second(&mut self, cx: &mut Context<Caller>) {
         self.seconds += 1;
+        self.bury_retired();
         self.broadcasts_overdue(cx);
         self.judge_trial(cx);
         self.sync_what_is_left();
@@ -335,6 +402,9 @@ impl Handler for Admin {
     }
 
     fn on_request(&mut self, cx: &mut Context<Caller>, conn: ConnId, request: &http::Request<'_>) {
+        if request.body.len() >= PATIENT_BYTES {
+            self.be_patient();
+        }
         self.route(cx, conn, request);
     }
 
@@ -366,19 +436,32 @@ impl Handler for Admin {
     fn on_timer(&mut self, cx: &mut Context<Caller>, _: TimerId, data: u64) {
         match data {
             SECOND => self.second(cx),
+            AFFECTED => self.affected_overdue(cx),
             _ => self.commit_overdue(cx),
         }
     }
 
     fn on_tick(&mut self, cx: &mut Context<Caller>) {
         while let Some((_, parcel)) = self.endpoint.recv() {
-            // Of all else, that something came is all that it says.
-            if let Parcel::BroadcastsAre { ask, worker, found, acted } = parcel {
-                self.broadcasts_answered(cx, ask, worker, found, acted);
+            match parcel {
+                Parcel::BroadcastsAre { ask, worker, found, acted } => {
+                    self.broadcasts_answered(cx, ask, worker, found, acted);
+                }
+                Parcel::AffectedAre { ask, worker, found } => {
+                    self.affected_counted(cx, ask, worker, *found);
+                }
+                // That it came is all that it says.
+                _ => {}
             }
         }
         self.advance(cx);
         self.endpoint.flush();
+        if self.patient && self.commits.are_settled() {
+            self.bury_retired();
+            self.patient = false;
+            // What could be lengthened can be shortened.
+            let _ = dunlin_net::set_time_slice(None);
+        }
     }
 
     fn on_sleep(&mut self, _: &mut Context<Caller>) -> Sleep {

@@ -12,8 +12,10 @@ use super::call::{self, Options, Target};
 use super::commit::{Wish, etag};
 use super::problem::{self, Problem};
 use super::watch::{describe, summary};
-use super::{Admin, Caller, answer, answer_json, unix_ms};
-use crate::auth::Verifier;
+use super::{Admin, Caller, answer, answer_json, unix_ms, warnings};
+
+/// Places no deeper than this may hold ten thousand entries.
+const TABLE_STEPS_MAX: usize = 4;
 
 impl Admin {
     pub(super) fn config(
@@ -136,6 +138,9 @@ impl Admin {
         pointer: &Pointer,
         secrets: Secrets,
     ) -> Result<(), Problem> {
+        if pointer.steps().len() <= TABLE_STEPS_MAX {
+            self.be_patient();
+        }
         let mut body = Vec::new();
         if !snapshot.write_json(pointer, secrets, &mut body) {
             let detail = format!("nothing is at {pointer}");
@@ -190,13 +195,6 @@ impl Admin {
         let head = Arc::clone(self.store.head());
         let prepared =
             head.prepare(change, expected).map_err(|refusal| Problem::of_refusal(&refusal))?;
-        let (old, new) = (&head.config, &prepared.snapshot().config);
-        let closed = if old.client.token == new.client.token {
-            0
-        } else {
-            let verifier = Verifier::new(&new.client.token);
-            self.node.sessions_without(|key| verifier.keeps(key))
-        };
         let changes: Vec<Value> =
             prepared.changes().iter().map(|change| json!(change.hidden())).collect();
         let restart: Vec<&str> = prepared
@@ -205,28 +203,13 @@ impl Admin {
             .filter(|change| change.applies == Applies::Restart)
             .map(|change| change.pointer.as_str())
             .collect();
-        let warnings: Vec<Value> = new
-            .warnings()
-            .iter()
-            .map(|warning| {
-                json!({
-                    "pointer": warning.path.pointer(),
-                    "detail": warning.sentence,
-                    "fix": warning.fix,
-                })
-            })
-            .collect();
+        let closed = self.sessions_closed(&head.config, &prepared.snapshot().config);
         let report = json!({
             "revision": head.revision,
             "changes": changes,
-            "sessions": {
-                "total": self.node.total(crate::metrics::Metric::Sessions),
-                "closed": closed,
-            },
             "restart_needed": restart,
-            "warnings": warnings,
+            "warnings": warnings::of(&prepared, closed),
         });
-        answer_json(cx, conn, 200, &report);
-        Ok(())
+        self.answer_with_affected(cx, conn, &prepared, report)
     }
 }

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_config::store::{Disk, Start, Store};
-use dunlin_config::{Config, LogLevel};
+use dunlin_config::{Config, Log};
 use serde_json::{Value, json};
 
 use crate::admin::{AdminThread, Parts};
 use crate::control::listen;
 use crate::node::{Node, State};
 use crate::parcel::Parcel;
-use crate::reservations::Reservations;
+use crate::reservations::{Reservations, Served};
 use crate::settings::Settings;
 use crate::worker::thread::{Placement, Workers};
 
@@ -30,8 +30,8 @@ pub(super) struct Live {
     pub(super) clients: SocketAddr,
     pub(super) address: SocketAddr,
     pub(super) token: Option<&'static str>,
-    /// The levels of logging that the program was told.
-    pub(super) levels: Arc<Mutex<Vec<LogLevel>>>,
+    /// The rules of logging that the program was told.
+    pub(super) logs: Arc<Mutex<Vec<Log>>>,
 }
 
 /// An answer of the admin port.
@@ -69,6 +69,7 @@ impl Live {
         let (store, _) = Store::open(disk, start, 0).unwrap();
         let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), workers, 1024).unwrap();
         let clients = listeners[0].local_addr().unwrap();
+        let boot = listeners.iter().map(|listener| listener.try_clone().unwrap()).collect();
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let mut endpoints = mesh(workers + 2, &MeshConfig::default()).unwrap();
@@ -83,21 +84,22 @@ impl Live {
             Workers::start(&node, endpoints, &doorbells, listeners, placement).unwrap();
         threads.wait_until_ready().unwrap();
         node.set_state(State::Serving);
-        let reservations = Reservations::default();
-        let levels = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&levels);
-        let on_log_level = Box::new(move |level| told.lock().unwrap().push(level));
+        let reservations = Reservations::new(Served::of(&store.head().config));
+        let logs = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&logs);
+        let on_log = Box::new(move |log: &Log| told.lock().unwrap().push(log.clone()));
         let parts = Parts {
             node: Arc::clone(&node),
             endpoint,
             store,
             reservations,
             listener,
-            on_log_level,
+            boot,
+            on_log,
         };
         let admin = Some(AdminThread::start(parts).unwrap());
         let (control, workers) = (Mutex::new(control), Mutex::new(Some(threads)));
-        Live { node, control, workers, admin, clients, address, token: None, levels }
+        Live { node, control, workers, admin, clients, address, token: None, logs }
     }
 
     pub(super) fn connect(&self) -> TcpStream {
@@ -234,9 +236,15 @@ pub(super) struct Subscriber(BufReader<TcpStream>);
 
 impl Subscriber {
     pub(super) fn at(address: SocketAddr, channel: &str, token: &str) -> Subscriber {
+        Subscriber::to(address, &[channel], token)
+    }
+
+    pub(super) fn to(address: SocketAddr, channels: &[&str], token: &str) -> Subscriber {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let body = json!({ "token": token, "subs": { channel: {} } }).to_string();
+        let subs: serde_json::Map<String, Value> =
+            channels.iter().map(|&channel| (channel.to_owned(), json!({}))).collect();
+        let body = json!({ "token": token, "subs": subs }).to_string();
         write!(
             stream,
             "POST /connection/uni_http_stream HTTP/1.1\r\nHost: d\r\nContent-Length: {}\r\n\r\n{body}",

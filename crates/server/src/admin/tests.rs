@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dunlin_config::store::{Directory, Disk};
-use dunlin_config::{LogLevel, Secret};
+use dunlin_config::{LogFormat, LogLevel, Secret};
 use serde_json::{Value, json};
 
 use super::testkit::{Answer, Live, Subscriber, Watch, development, receive};
@@ -527,11 +527,19 @@ fn a_durable_change_is_there_after_a_restart() {
 }
 
 #[test]
-fn a_level_of_logging_is_told_once_it_runs_and_only_when_it_changes() {
+fn the_rules_of_logging_are_told_once_they_run_and_only_when_they_change() {
     let live = Live::start(1);
     assert_eq!(live.put("/config/log/level", "\"debug\"").status, 200);
     assert_eq!(live.put("/config/server/name", "\"else\"").status, 200);
     assert_eq!(live.put("/config/log/level", "\"loud\"").status, 422);
     assert_eq!(live.put("/config/log/level", "\"info\"").status, 200);
-    assert_eq!(*live.levels.lock().unwrap(), [LogLevel::Debug, LogLevel::Info]);
+    assert_eq!(live.put("/config/log/format", "\"json\"").status, 200);
+    let told: Vec<_> =
+        live.logs.lock().unwrap().iter().map(|log| (log.level, log.format)).collect();
+    let due = [
+        (LogLevel::Debug, LogFormat::Text),
+        (LogLevel::Info, LogFormat::Text),
+        (LogLevel::Info, LogFormat::Json),
+    ];
+    assert_eq!(told, due);
 }

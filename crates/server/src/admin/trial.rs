@@ -96,8 +96,9 @@ impl Admin {
         let own = Tally::of(&node, std::iter::once(canary.worker));
         let others = Tally::of(&node, others(&node, canary.worker));
         let restarts = node.counters[canary.worker].get(Metric::Restarts);
-        let settings = node.settings.load().next(Arc::clone(prepared.snapshot()));
-        let generation = node.publish_to(canary.worker, Arc::new(settings));
+        let settings = Arc::new(node.settings.load().next(Arc::clone(prepared.snapshot())));
+        self.retired.push(Arc::clone(&settings));
+        let generation = node.publish_to(canary.worker, settings);
         self.wake_workers();
         self.trial = Some(Trial {
             conn,

@@ -17,10 +17,21 @@ use super::{Worker, hub_config, listen_config};
 use crate::parcel::Parcel;
 use crate::settings::Settings;
 
-/// A listener of `listeners`, beside that of `server.client_addr`.
-pub(super) struct Extra {
+/// A listener of `listeners`; without a name that of `server.client_addr`.
+pub(super) struct Open {
     name: Arc<str>,
     id: ListenerId,
+}
+
+/// Where a listener is, and how many connections the kernel queues for it.
+type Place = (SocketAddr, u32);
+
+fn main_place(config: &Config) -> Place {
+    (config.server.client_addr, config.server.backlog)
+}
+
+fn place(listener: &dunlin_config::Listener) -> Place {
+    (listener.addr, listener.backlog)
 }
 
 impl Worker<'_> {
@@ -59,10 +70,17 @@ impl Worker<'_> {
             return Err(reason);
         }
         let (old, new) = (&before.config, &newest.config);
+        if old.server.pin_workers != new.server.pin_workers {
+            let core = new.server.pin_workers.then_some(self.index);
+            if let Err(error) = dunlin_net::pin(core) {
+                // It runs as well elsewhere, and what is open by now cannot be taken back any more.
+                tracing::warn!(worker = self.index, %error, "server.pin_workers has no effect");
+            }
+        }
         if old.limits != new.limits {
             self.hub.set_limits(&hub_config(self.index, 0, &self.node, newest, 0));
         }
-        self.apply_pacing(Some(&before.config));
+        self.apply_pacing(Some(&before));
         if old.client.token != new.client.token {
             self.close_revoked(cx);
         }
@@ -73,72 +91,93 @@ impl Worker<'_> {
     fn switch_listeners(&mut self, cx: &mut Context<Link>, old: &Config) -> Result<(), String> {
         let settings = Arc::clone(&self.settings);
         let new = &settings.config;
-        let mut opened = Vec::new();
-        let mut closed = Vec::new();
+        let (mut opened, mut closed) = (Vec::new(), Vec::new());
+        let mut queues = Vec::new();
+        let mut differences = Vec::new();
+        if main_place(old) != main_place(new) {
+            differences.push((Arc::from(""), Some(main_place(old)), Some(main_place(new))));
+        }
         for (name, before, after) in new.listeners.changes_from(&old.listeners) {
-            let address = |listener: &dunlin_config::Listener| listener.addr;
-            if before.map(|of| address(of)) == after.map(|of| address(of)) {
-                // The kernel takes another backlog from the next start of the listener.
+            let [before, after] = [before, after].map(|listener| listener.map(|of| place(of)));
+            differences.push((Arc::clone(name), before, after));
+        }
+        for (name, before, after) in differences {
+            let after = after.filter(|_| self.drain.is_none());
+            if let (Some((from, _)), Some((to, backlog))) = (before, after)
+                && from == to
+            {
+                queues.push((name, backlog));
                 continue;
             }
             if before.is_some() {
-                closed.push(Arc::clone(name));
+                closed.push(Arc::clone(&name));
             }
-            let Some(listener) = after.filter(|_| self.drain.is_none()) else { continue };
-            match self.open_extra(cx, name, listener.addr, listener.backlog) {
-                Ok(extra) => opened.push(extra),
+            let Some(place) = after else { continue };
+            match self.open(cx, &name, place) {
+                Ok(open) => opened.push(open),
                 Err(error) => {
-                    opened.iter().for_each(|extra: &Extra| cx.close_listener(extra.id));
-                    return Err(format!("listeners.{name}: {} {error}", listener.addr));
+                    opened.iter().for_each(|open: &Open| cx.close_listener(open.id));
+                    return Err(format!("{}: {} {error}", key_of(&name), place.0));
                 }
             }
         }
-        self.extras.retain(|extra| {
-            let gone = closed.contains(&extra.name);
+        self.listeners.retain(|open| {
+            let gone = closed.contains(&open.name);
             if gone {
-                cx.close_listener(extra.id);
+                cx.close_listener(open.id);
             }
             !gone
         });
-        self.extras.append(&mut opened);
+        self.listeners.append(&mut opened);
+        for (name, backlog) in queues {
+            for open in self.listeners.iter().filter(|open| open.name == name) {
+                let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+                let set = cx.set_backlog(open.id, backlog);
+                set.map_err(|error| format!("{}: backlog: {error}", key_of(&name)))?;
+            }
+        }
         if old.limits != new.limits {
             let limits = listen_config(&settings).limits;
-            let ids = self.listener.into_iter().chain(self.extras.iter().map(|extra| extra.id));
-            for id in ids {
-                cx.update_listener(id, &limits).map_err(|error| format!("limits: {error}"))?;
+            for open in &self.listeners {
+                cx.update_listener(open.id, &limits).map_err(|error| format!("limits: {error}"))?;
             }
         }
         Ok(())
     }
 
-    /// The listeners this worker begins with. One that cannot be opened is left out and said: in a worker's
-    /// later life that is better than none at all.
-    pub(super) fn open_extras(&mut self, cx: &mut Context<Link>) {
+    /// The listeners this worker begins with. One beside the first that cannot be opened is left out and said: in
+    /// a worker's later life that is better than none at all.
+    pub(super) fn open_listeners(&mut self, cx: &mut Context<Link>) -> io::Result<()> {
         let settings = Arc::clone(&self.settings);
+        let main = self.open(cx, &Arc::from(""), main_place(&settings.config))?;
+        self.listeners.push(main);
         for (name, listener) in settings.config.listeners.iter_shared() {
-            match self.open_extra(cx, name, listener.addr, listener.backlog) {
-                Ok(extra) => self.extras.push(extra),
+            match self.open(cx, name, place(listener)) {
+                Ok(open) => self.listeners.push(open),
                 Err(error) => {
                     tracing::error!(worker = self.index, %name, address = %listener.addr, %error, "a listener is missing");
                 }
             }
         }
+        Ok(())
     }
 
-    fn open_extra(
-        &self,
-        cx: &mut Context<Link>,
-        name: &Arc<str>,
-        address: SocketAddr,
-        backlog: u32,
-    ) -> io::Result<Extra> {
+    fn open(&self, cx: &mut Context<Link>, name: &Arc<str>, place: Place) -> io::Result<Open> {
+        let (address, backlog) = place;
         let mut config = listen_config(&self.settings);
         config.backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-        Ok(Extra { name: Arc::clone(name), id: cx.listen(address, &config)? })
+        let id = if name.is_empty() && self.node.is_boot(address) {
+            let id = cx.adopt_listener(self.boot.try_clone()?, &config)?;
+            cx.set_backlog(id, config.backlog)?;
+            id
+        } else {
+            cx.listen(address, &config)?
+        };
+        Ok(Open { name: Arc::clone(name), id })
     }
 
-    pub(super) fn close_extras(&mut self, cx: &mut Context<Link>) {
-        self.extras.drain(..).for_each(|extra| cx.close_listener(extra.id));
+    pub(super) fn close_listeners(&mut self, cx: &mut Context<Link>) {
+        self.listeners.drain(..).for_each(|open| cx.close_listener(open.id));
     }
 
     /// Ends the sessions that were let in by a key which lets nobody in any more. They may come back with a
@@ -157,5 +196,12 @@ impl Worker<'_> {
                 self.disconnect(cx, conn, &why);
             }
         }
+    }
+}
+
+fn key_of(name: &str) -> String {
+    match name {
+        "" => "server.client_addr".to_owned(),
+        name => format!("listeners.{name}"),
     }
 }

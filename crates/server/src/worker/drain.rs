@@ -23,10 +23,7 @@ impl Worker<'_> {
         if self.drain.is_some() {
             return;
         }
-        if let Some(listener) = self.listener.take() {
-            cx.close_listener(listener);
-        }
-        self.close_extras(cx);
+        self.close_listeners(cx);
         let mut left: Vec<ConnId> = cx.connections().collect();
         // Neighbours in the slab came together; mixed, no group of clients leaves as one.
         for at in (1..left.len()).rev() {

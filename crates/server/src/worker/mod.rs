@@ -10,6 +10,7 @@
 
 mod addresses;
 mod adopt;
+mod affected;
 mod api;
 mod command;
 mod completion;
@@ -43,7 +44,8 @@ use dunlin_protocol::{Encoding, FrameEncoder};
 use hashbrown::HashMap;
 
 use self::addresses::Addresses;
-use self::adopt::Extra;
+use self::adopt::Open;
+use self::affected::Count;
 use self::api::Call;
 use self::connect::Connecting;
 use self::drain::Drain;
@@ -100,8 +102,11 @@ pub(crate) struct Worker<'w> {
     expiries: FastMap<SessionId, u64>,
     addresses: Addresses,
     accepts: TokenBucket,
-    listener: Option<ListenerId>,
-    extras: Vec<Extra>,
+    /// This worker's listener of those that the process began with.
+    boot: &'w TcpListener,
+    listeners: Vec<Open>,
+    /// What the admin thread wants to have counted.
+    counts: Vec<Count>,
     terms: TermsTable,
     drain: Option<Drain>,
     /// Unix time at which the loop's clock was 0, in milliseconds; followed once a second.
@@ -122,7 +127,7 @@ impl<'w> Worker<'w> {
         life: u32,
         node: &Arc<Node>,
         endpoint: &'w mut Endpoint<Parcel>,
-        listener: TcpListener,
+        boot: &'w TcpListener,
     ) -> io::Result<()> {
         node.adoption.woke(index, 0);
         node.pulses[index].wakes();
@@ -148,8 +153,9 @@ impl<'w> Worker<'w> {
             expiries: FastMap::default(),
             addresses: Addresses::default(),
             accepts: TokenBucket::new(0, share(limits.accepts_per_s_max, node.counters.len())),
-            listener: None,
-            extras: Vec::new(),
+            boot,
+            listeners: Vec::new(),
+            counts: Vec::new(),
             terms: TermsTable::default(),
             drain: None,
             generation,
@@ -168,8 +174,7 @@ impl<'w> Worker<'w> {
         if node.state() == State::Draining {
             node.worker_drained(index);
         } else {
-            worker.listener = Some(cx.adopt_listener(listener, &listen_config(&settings))?);
-            worker.open_extras(cx);
+            worker.open_listeners(cx)?;
         }
         worker.apply_pacing(None);
         node.pulses[index].runs(settings.revision);
@@ -241,7 +246,8 @@ impl<'w> Worker<'w> {
             Parcel::Turn => {}
             Parcel::Broadcasts { ask, action } => self.broadcast_action(ask, &action),
             // To the admin thread.
-            Parcel::Adopted | Parcel::BroadcastsAre { .. } => {}
+            Parcel::Adopted | Parcel::BroadcastsAre { .. } | Parcel::AffectedAre { .. } => {}
+            Parcel::Affected { ask, touched } => self.begin_count(cx, ask, touched),
             #[cfg(test)]
             Parcel::Stall(time) => std::thread::sleep(time),
             Parcel::Drain => self.begin_drain(cx),
@@ -424,9 +430,8 @@ impl Handler for Worker<'_> {
             // The turn this belongs to flushes.
             PACING => self.pacing_timer_ms = None,
             _ => {
-                if let Some(listener) = self.listener {
-                    cx.resume_accept(listener);
-                }
+                let listeners: Vec<ListenerId> = cx.listeners().collect();
+                listeners.into_iter().for_each(|listener| cx.resume_accept(listener));
             }
         }
     }
@@ -435,6 +440,7 @@ impl Handler for Worker<'_> {
         // What this turn has done was done under the snapshot it began with.
         self.adopt_newest(cx);
         self.turn(cx);
+        self.go_on_counting(cx);
         self.node.pulses[self.index].turn_ends();
     }
 
@@ -444,6 +450,9 @@ impl Handler for Worker<'_> {
                 // For those whom something has woken meanwhile.
                 std::thread::yield_now();
             }
+            return Sleep::Poll;
+        }
+        if !self.counts.is_empty() {
             return Sleep::Poll;
         }
         if !self.endpoint.prepare_sleep() {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use dunlin_config::{Config, Map};
+use dunlin_config::Map;
 use dunlin_hub::Now;
 
 use super::Worker;
 use crate::parcel::{BroadcastAction, Parcel};
+use crate::settings::Settings;
 
 /// Where a worker stands with its [`Turns`](crate::turns::Turns).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ impl Worker<'_> {
     }
 
     /// Brings the hub's rates from those of one snapshot to those of another; `None`: from none at all.
-    pub(super) fn apply_pacing(&mut self, old: Option<&Config>) {
+    pub(super) fn apply_pacing(&mut self, old: Option<&Settings>) {
         let settings = Arc::clone(&self.settings);
         let new = &settings.config;
         let now = Now { ms: self.now_ms, unix_ms: self.unix_ms() };
@@ -56,10 +57,9 @@ impl Worker<'_> {
         let without: Arc<str> = "".into();
         self.hub.set_pacing(now, &without, pacing(&new.channel.without_namespace.pacing));
         let none = Map::default();
-        let namespaces = old.map_or(&none, |old| &old.channel.namespaces);
-        for (name, _, after) in new.channel.namespaces.changes_from(namespaces) {
-            let rates = after.map(|options| pacing(&options.pacing)).unwrap_or_default();
-            self.hub.set_pacing(now, name, rates);
+        let old = old.map_or(&none, |old| &old.pacings);
+        for (name, _, after) in settings.pacings.changes_from(old) {
+            self.hub.set_pacing(now, name, after.map(|rates| pacing(rates)).unwrap_or_default());
         }
     }
 

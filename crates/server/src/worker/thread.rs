@@ -75,8 +75,7 @@ impl Workers {
             let mut slot = slots[index].lock().unwrap_or_else(PoisonError::into_inner);
             let life = slot.lives;
             slot.lives += 1;
-            let listener = listeners[index].try_clone()?;
-            Worker::run(index, life, &shared, &mut slot.endpoint, listener)
+            Worker::run(index, life, &shared, &mut slot.endpoint, &listeners[index])
         })
         .map_err(|source| ServeError::Worker { worker: 0, source })?;
         Ok(Self { threads, node: Arc::clone(node) })
