@@ -291,3 +291,32 @@ impl Listeners {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::EventLoop;
+    use crate::config::LoopConfig;
+
+    #[test]
+    fn a_longer_queue_takes_who_did_not_fit_the_shorter_one() {
+        let mut event_loop = EventLoop::<()>::new(LoopConfig::default()).unwrap();
+        let cx = event_loop.context();
+        let config = ListenConfig { backlog: 1, ..ListenConfig::http() };
+        let listener = cx.listen("127.0.0.1:0".parse().unwrap(), &config).unwrap();
+        let address = cx.listener_addr(listener).unwrap();
+        // Nobody accepts: the queue takes one more than it is long.
+        let _queued = [TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap()];
+        cx.set_backlog(listener, 64).unwrap();
+        let third = TcpStream::connect_timeout(&address, Duration::from_secs(30));
+        assert!(third.is_ok(), "{third:?}");
+        cx.close_listener(listener);
+        assert!(
+            cx.set_backlog(listener, 64).is_ok(),
+            "nothing is there any more, and nothing is wrong"
+        );
+    }
+}

@@ -16,6 +16,8 @@ mod commit;
 mod openapi;
 mod problem;
 mod read;
+#[cfg(test)]
+mod rules_tests;
 mod status;
 mod sync;
 #[cfg(test)]

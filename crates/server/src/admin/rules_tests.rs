@@ -1,0 +1,140 @@
+//! What a namespace says of who may do what in which channel holds on every worker from the answer on.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+
+use super::testkit::{Live, PATIENCE};
+
+const CHAT: &str = "/config/channel/namespaces/chat";
+
+/// A client of `/connection/websocket` that sends a command and takes its reply.
+struct Client {
+    stream: TcpStream,
+    commands: u64,
+}
+
+impl Client {
+    fn connect(live: &Live) -> Client {
+        let mut stream = TcpStream::connect(live.clients).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+            .write_all(
+                b"GET /connection/websocket HTTP/1.1\r\nHost: d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                  Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+            )
+            .unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101"));
+        let mut client = Client { stream, commands: 0 };
+        let reply = client.command("connect", &json!({}));
+        assert!(reply["connect"]["client"].is_string(), "{reply}");
+        client
+    }
+
+    /// The reply; pushes before it are passed over.
+    fn command(&mut self, name: &str, of: &Value) -> Value {
+        self.commands += 1;
+        let text = json!({"id": self.commands, name: of}).to_string();
+        assert!(text.len() < 126);
+        // One text frame, masked with zeros.
+        let mut frame = vec![0x81, 0x80 | text.len() as u8, 0, 0, 0, 0];
+        frame.extend_from_slice(text.as_bytes());
+        self.stream.write_all(&frame).unwrap();
+        loop {
+            let mut head = [0; 2];
+            self.stream.read_exact(&mut head).unwrap();
+            let mut length = usize::from(head[1]);
+            if length == 126 {
+                let mut extended = [0; 2];
+                self.stream.read_exact(&mut extended).unwrap();
+                length = usize::from(u16::from_be_bytes(extended));
+            }
+            let mut payload = vec![0; length];
+            self.stream.read_exact(&mut payload).unwrap();
+            for line in payload.split(|byte| *byte == b'\n') {
+                let reply: Value = serde_json::from_slice(line).unwrap();
+                if reply["id"] == self.commands {
+                    return reply;
+                }
+            }
+        }
+    }
+
+    /// The code of the error a command is answered with; 0 without one.
+    fn code(&mut self, name: &str, of: &Value) -> u64 {
+        self.command(name, of)["error"]["code"].as_u64().unwrap_or(0)
+    }
+}
+
+#[test]
+fn a_name_that_the_pattern_does_not_admit_is_no_channel_to_anyone() {
+    let live = Live::start(3);
+    let open = json!({
+        "name_pattern": "room-*", "presence": true, "history_size": 5, "history_ttl_ms": 60_000,
+        "allow_subscribe_for_anonymous": true, "allow_publish_for_anonymous": true,
+        "allow_history_for_anonymous": true, "allow_presence_for_anonymous": true,
+    });
+    assert_eq!(live.put(CHAT, &open.to_string()).status, 201);
+    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(&live)).collect();
+    for client in &mut clients {
+        for command in ["subscribe", "publish", "history", "presence"] {
+            let of = |channel: &str| json!({"channel": channel, "data": 1, "limit": 1});
+            assert_eq!(client.code(command, &of("chat:lobby")), 102, "{command}");
+            assert_eq!(client.code(command, &of("chat:room-1")), 0, "{command}");
+        }
+    }
+    assert!(live.publish("chat:lobby", 1).contains("102"));
+    assert!(live.publish("chat:room-1", 1).contains("offset"));
+    // Another pattern, and what was a name is none from the answer on, for whoever is served by whichever worker.
+    assert_eq!(live.put(&format!("{CHAT}/name_pattern"), "\"[0-9]*\"").status, 200);
+    for client in &mut clients {
+        assert_eq!(client.code("publish", &json!({"channel": "chat:room-1", "data": 1})), 102);
+        assert_eq!(client.code("publish", &json!({"channel": "chat:7", "data": 1})), 0);
+    }
+    assert_eq!(live.put("/config/channel/without_namespace/name_pattern", "\"news*\"").status, 200);
+    for client in &mut clients {
+        assert_eq!(client.code("subscribe", &json!({"channel": "weather"})), 102);
+        assert_eq!(client.code("subscribe", &json!({"channel": "news-7"})), 0);
+    }
+    assert_eq!(
+        live.put(&format!("{CHAT}/name_pattern"), "\"*a*b*\"").status,
+        422,
+        "that would backtrack"
+    );
+}
+
+#[test]
+fn what_a_namespace_allows_is_allowed_and_nothing_else() {
+    let live = Live::start(3);
+    live.put(CHAT, r#"{"presence":true,"history_size":5,"history_ttl_ms":60000}"#);
+    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(&live)).collect();
+    let of = json!({"channel": "chat:1", "data": 1, "limit": 1});
+    for (command, key) in [
+        ("publish", "allow_publish_for_anonymous"),
+        ("history", "allow_history_for_anonymous"),
+        ("presence", "allow_presence_for_anonymous"),
+        ("subscribe", "allow_subscribe_for_anonymous"),
+    ] {
+        assert!(clients.iter_mut().all(|client| client.code(command, &of) == 103), "{command}");
+        assert_eq!(live.put(&format!("{CHAT}/{key}"), "true").status, 200);
+        assert!(clients.iter_mut().all(|client| client.code(command, &of) == 0), "{command}");
+        if command != "subscribe" {
+            assert_eq!(live.put(&format!("{CHAT}/{key}"), "false").status, 200);
+            assert!(clients.iter_mut().all(|client| client.code(command, &of) == 103), "{command}");
+        }
+    }
+    // Who is subscribed may do what subscribers may.
+    assert_eq!(live.put(&format!("{CHAT}/allow_publish_for_subscriber"), "true").status, 200);
+    assert!(clients.iter_mut().all(|client| client.code("publish", &of) == 0));
+    assert_eq!(Client::connect(&live).code("publish", &of), 103);
+    // And a namespace that is gone is unknown.
+    assert_eq!(live.call("DELETE", CHAT, &[], "").status, 200);
+    assert!(clients.iter_mut().all(|client| client.code("publish", &of) == 102));
+}
