@@ -137,9 +137,12 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// Sets the rules of logging.
+type SetLog = Box<dyn Fn(&Log) + Send>;
+
 /// Logs to standard error by the rules of `[log]`. Returns what sets other rules; another level does nothing where
 /// the environment has set one.
-fn log(rules: &Log) -> Result<Box<dyn Fn(&Log) + Send>, Refusal> {
+fn log(rules: &Log) -> Result<SetLog, Refusal> {
     let variable = std::env::var(LOG_VARIABLE).ok();
     let wanted = variable.clone().unwrap_or_else(|| directive(rules.level).to_owned());
     let filter = EnvFilter::try_new(&wanted)

@@ -76,7 +76,7 @@ impl Queue {
             let seat = &mut self.seated[at];
             seat.seen_ms = now_ms;
             let has_had_its_share = now_ms.saturating_sub(seat.since_ms) >= SHARE_MS;
-            if wants && !(has_had_its_share && !self.waiting.is_empty()) {
+            if wants && (!has_had_its_share || self.waiting.is_empty()) {
                 return Verdict { may: true, wake: None };
             }
             self.seated.swap_remove(at);
