@@ -1,72 +1,13 @@
 // `dunlin bench http` against other people's servers, and other people's clients against `dunlin bench serve`.
 
-import { spawn } from "node:child_process";
 import { once } from "node:events";
 import fs from "node:fs";
 import http from "node:http";
 import http2 from "node:http2";
-import net from "node:net";
-import os from "node:os";
 import path from "node:path";
 
-import { assert, scenario } from "./dunlin.mjs";
-
-const DUNLIN = process.env.DUNLIN_BIN;
-/// Debian puts servers where an ordinary PATH does not look.
-const NGINX = ["/usr/sbin/nginx", "nginx"].find((file) => fs.existsSync(file)) ?? "nginx";
-
-/// Runs a program to its end: its status and what it printed.
-async function run(program, args) {
-  const child = spawn(program, args, { stdio: ["ignore", "pipe", "pipe"] });
-  let stdout = "", stderr = "";
-  child.stdout.on("data", (data) => (stdout += data));
-  child.stderr.on("data", (data) => (stderr += data));
-  const [status] = await once(child, "close");
-  return { status, stdout, stderr };
-}
-
-/// `dunlin bench http … --json`: the object, after all went well.
-async function load(...args) {
-  const { status, stdout, stderr } = await run(DUNLIN, ["bench", "http", ...args, "--json"]);
-  const result = JSON.parse(stdout.trim().split("\n").at(-1) || "null");
-  assert.equal(status, 0, `${stderr}\n${JSON.stringify(result?.errors)}`);
-  return result;
-}
-
-async function listening(t, server) {
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  t.after(() => {
-    server.close();
-    server.closeAllConnections?.();
-  });
-  return `http://127.0.0.1:${server.address().port}`;
-}
-
-async function freePort() {
-  const server = net.createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address();
-  server.close();
-  await once(server, "close");
-  return port;
-}
-
-/// Starts a server that a story ends, and waits until it listens.
-async function start(t, port, program, args) {
-  const child = spawn(program, args, { stdio: "ignore" });
-  t.after(() => child.kill("SIGTERM"));
-  const connects = () =>
-    new Promise((resolve) => {
-      const socket = net.connect(port, "127.0.0.1", () => resolve(true)).on("error", () => resolve(false));
-      socket.on("connect", () => socket.destroy());
-    });
-  for (let left = 200; !(await connects()); left--) {
-    assert(left > 0 && child.exitCode === null, `${program} does not listen`);
-    await new Promise((resolve) => setTimeout(resolve, 50));
-  }
-  return child;
-}
+import { assert, installed, scenario } from "./dunlin.mjs";
+import { DUNLIN, attempt, certificate, directory, freePort, listening, load, nginx, run, start } from "./generator.mjs";
 
 await scenario("Node's server closes every seventh request: each id is answered once, in order", async (t) => {
   const seen = new Map();
@@ -115,30 +56,82 @@ await scenario("Node's HTTP/2 server: streams side by side, each with its own an
 });
 
 await scenario("nginx closes at keepalive_requests: its log and our ledger agree line by line", async (t) => {
-  const directory = fs.mkdtempSync(path.join(os.tmpdir(), "dunlin-nginx-"));
-  t.after(() => fs.rmSync(directory, { recursive: true, force: true }));
+  const folder = directory(t);
   const port = await freePort();
-  const config = path.join(directory, "nginx.conf");
-  const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map((name) => `${name}_temp_path ${directory};`).join(" ");
-  fs.writeFileSync(config, `
-    worker_processes 1; daemon off; pid ${directory}/pid; error_log ${directory}/error.log;
-    events { worker_connections 256; }
-    http {
-      log_format ledger '$connection-$connection_requests $http_x_request_id $status';
-      access_log ${directory}/access.log ledger; keepalive_requests 100; ${temporary}
-      server { listen 127.0.0.1:${port}; location / {
-        add_header X-Request-Id $http_x_request_id; add_header X-Served $connection-$connection_requests; return 200 'hello'; } }
-    }`);
-  const nginx = await start(t, port, NGINX, ["-c", config]);
-  const ledger = path.join(directory, "ledger");
+  const server = await nginx(t, port, folder, `
+    access_log ${folder}/access.log ledger; keepalive_requests 100; listen 127.0.0.1:${port};
+    location / { add_header X-Request-Id $http_x_request_id; add_header X-Served $connection-$connection_requests; return 200 'hello'; }`,
+    "log_format ledger '$connection-$connection_requests $http_x_request_id $status';");
+  const ledger = path.join(folder, "ledger");
   const result = await load(`http://127.0.0.1:${port}/`, "-c", "10", "-p", "50", "-n", "5000", "--check-id", "--ledger", ledger);
   assert.equal(result.answered, 5000);
-  nginx.kill("SIGTERM");
-  await once(nginx, "close");
-  const check = await run(DUNLIN, ["bench", "ledger", "--client", ledger, "--server", `${directory}/access.log`, "--requests", "5000", "--json"]);
+  server.kill("SIGTERM");
+  await once(server, "close");
+  const check = await run(DUNLIN, ["bench", "ledger", "--client", ledger, "--server", `${folder}/access.log`, "--requests", "5000", "--json"]);
   const agreement = JSON.parse(check.stdout);
   assert.equal(check.status, 0, check.stderr);
   assert.deepEqual([agreement.agreed, agreement.done_twice, agreement.server_lines], [5000, 0, 5000]);
+});
+
+await scenario("nginx over TLS and a unix socket: ALPN, versions, a certificate of the client's own, HTTP/1.1 and HTTP/2", async (t) => {
+  const folder = directory(t);
+  const [own, client] = [await certificate(folder, "server"), await certificate(folder, "client")];
+  const [port, strict] = [await freePort(), await freePort()];
+  const answer = "location / { add_header X-Request-Id $http_x_request_id; return 200 '$server_protocol $ssl_client_verify'; }";
+  const tls = `ssl_certificate ${own.cert}; ssl_certificate_key ${own.key}; ssl_protocols TLSv1.3; ssl_client_certificate ${client.cert};`;
+  await nginx(t, port, folder, `listen 127.0.0.1:${port} ssl http2; listen unix:${folder}/plain.sock; ${tls} ${answer}`,
+    `server { listen 127.0.0.1:${strict} ssl http2; ${tls} ssl_verify_client on; ${answer} }`);
+  const many = ["-c", "3", "-p", "20", "-n", "2000", "--check-id"];
+  const url = `https://localhost:${port}/`;
+  for (const [version, protocol] of [["1.1", "HTTP/1.1"], ["2", "HTTP/2.0"]]) {
+    const result = await load(url, ...many, "--http", version, "--ca", own.cert, "--expect-body", protocol);
+    assert.equal(result.answered, 2000);
+    // Whoever the server wants to know shows a certificate of its own.
+    const mutual = `https://localhost:${strict}/`;
+    const shown = await load(mutual, ...many, "--http", version, "--ca", own.cert, "--cert", client.cert, "--key", client.key, "--expect-body", "SUCCESS");
+    assert.equal(shown.answered, 2000);
+    const hidden = await attempt(mutual, "-n", "3", "-c", "1", "--http", version, "--ca", own.cert);
+    assert.deepEqual([hidden.status, hidden.result.errors["status 400"]], [1, 3]);
+  }
+  const older = await attempt(url, "-n", "1", "-c", "1", "--ca", own.cert, "--tls-version", "1.2");
+  assert.match(older.result.error_samples[0], /^localhost:\d+: TLS: /);
+  const stranger = await attempt(url, "-n", "1", "-c", "1", "--http", "2", "--ca", client.cert);
+  assert.match(stranger.result.error_samples[0], /TLS: .*certificate.*--ca FILE/);
+  const local = await load("http://any.example/", ...many, "--unix-socket", `${folder}/plain.sock`, "--expect-body", "HTTP/1.1");
+  assert.equal(local.answered, 2000);
+});
+
+await scenario("nghttpd: HTTP/2 over TLS by ALPN, and without", async (t) => {
+  const folder = directory(t);
+  const { cert, key } = await certificate(folder, "server");
+  fs.writeFileSync(path.join(folder, "page.txt"), "served by nghttpd\n");
+  for (const [scheme, options, files] of [["https", [], [key, cert]], ["http", ["--no-tls"], []]]) {
+    const port = await freePort();
+    await start(t, port, "nghttpd", ["--address=127.0.0.1", `--htdocs=${folder}`, ...options, String(port), ...files]);
+    const trusted = scheme === "https" ? ["--ca", cert] : [];
+    const result = await load(`${scheme}://127.0.0.1:${port}/page.txt`, "--http", "2", "-c", "2", "-p", "50", "-n", "3000", "--expect-body", "served by nghttpd", ...trusted);
+    assert.equal(result.answered, 3000);
+    assert.equal(result.connection_events.opened, 2);
+  }
+});
+
+await scenario("HdrHistogram's reader for JavaScript reads the log, and finds the percentiles of the summary", async (t) => {
+  const { HistogramLogReader } = installed("hdr-histogram-js");
+  const log = path.join(directory(t), "run.hlog");
+  const origin = await listening(t, http.createServer((_, response) => response.end("hello")));
+  const result = await load(origin, "-c", "4", "-n", "3000", "--hdr-log", log);
+  const reader = new HistogramLogReader(fs.readFileSync(log, "utf8"));
+  let sum = null, intervals = 0;
+  for (let next = reader.nextIntervalHistogram(); next; next = reader.nextIntervalHistogram(), intervals++) {
+    if (sum) sum.add(next);
+    else sum = next;
+  }
+  assert(intervals > 0);
+  assert.equal(sum.totalCount, 3000);
+  for (const [percentile, us] of [[50, result.latency_us.p50], [99, result.latency_us.p99], [100, result.latency_us.max]]) {
+    const read = sum.getValueAtPercentile(percentile) / 1000;
+    assert(Math.abs(read - us) <= us * 0.002, `${percentile} %: ${read} µs in the log, ${us} in the summary`);
+  }
 });
 
 await scenario("curl reads what bench serve sends, and refuses what it should not", async (t) => {

@@ -1,28 +1,9 @@
 // Real Chromium: the development page, the browser's own EventSource, and centrifuge-js as a page loads it.
 
-import fs from "node:fs";
-import os from "node:os";
 import path from "node:path";
+
+import { browser } from "./chromium.mjs";
 import { CACHE, assert, installed, range, scenario, until } from "./dunlin.mjs";
-
-const { chromium } = installed("playwright-core");
-const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
-
-/// A browser for one story, on an empty profile.
-async function browser(t) {
-  const profile = fs.mkdtempSync(path.join(os.tmpdir(), "dunlin-chromium-"));
-  const context = await chromium.launchPersistentContext(profile, {
-    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-    headless: true,
-    args: FLAGS,
-    viewport: { width: 1440, height: 1000 },
-  });
-  t.after(async () => {
-    await context.close();
-    fs.rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
-  });
-  return context;
-}
 
 /// Opens a page; what it logs as an error or asks of another host fails the story.
 async function open(t, context, url) {
