@@ -93,12 +93,15 @@ function plot({ title, note, series, width = W, xFormat, yFormat, yLog = false, 
     const x = xAt(nearest(series[0])[0]);
     cursor.setAttribute("x1", x); cursor.setAttribute("x2", x); cursor.style.visibility = "visible";
     tip.replaceChildren(el("div", {}, xFormat(nearest(series[0])[0])), ...series.map((one) => el("div", {}, `${one.name}: ${yFormat(nearest(one)[1])}`)));
-    tip.style.visibility = "visible";
+    tip.style.display = "block";
     const left = box.left - card.getBoundingClientRect().left + (x / width) * box.width;
     tip.style.left = `${left > box.width * 0.6 ? left - tip.offsetWidth - 10 : left + 12}px`;
     tip.style.top = "52px";
   });
-  svg.addEventListener("pointerleave", () => { cursor.style.visibility = tip.style.visibility = "hidden"; });
+  const leave = () => { cursor.style.visibility = "hidden"; tip.style.display = "none"; };
+  svg.addEventListener("pointerleave", leave);
+  /* It stands where it stood, which in a smaller window may be outside. */
+  window.addEventListener("resize", leave);
   if (series.length > 1) card.append(legend(series));
   return card;
 }

@@ -29,7 +29,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|source| source as _)
+        // The reason itself stands in the sentence.
+        self.source.as_ref()?.source()
     }
 }
 

@@ -242,6 +242,7 @@ fn every_bad_answer_is_an_error_of_its_kind_and_given_to_no_wrong_request() {
         assert!(sample.contains("request "), "{fault}: {sample}");
         assert!(sample.contains(&format!(" to {}: ", server.address)), "{fault}: {sample}");
         assert!(sample.contains(". ") && sample.ends_with('.'), "{fault}: {sample}");
+        assert!(!sample.contains(".."), "{fault}: {sample}");
     }
     // The answer nobody asked for is never an answer: with ids each request gets its own or none.
     let (value, well) =

@@ -148,10 +148,19 @@ impl Core {
     /// What a request is told that cannot be sent any more.
     pub(super) fn give_up_rest(&mut self) {
         let left = self.schedule.left() + self.again.len() as u64;
+        let first = self.again.front().map_or(self.schedule.sent(), |again| again.tag);
         self.schedule.stop(0);
         self.tally.ends.unanswered += left;
         if left > 0 {
-            self.tally.error("never answered: the run ended first", left);
+            let kind = "never answered: the run ended first";
+            self.tally.error(kind, left);
+            let (number, host) = (self.schedule.number(first), &self.plan.address.authority);
+            let sentence = format!(
+                "request {number} to {host}, and {} more: {kind}. Mend what kept its connections from being open, or give \
+                 the run more time.",
+                left - 1
+            );
+            self.tally.sample(kind, || sentence);
         }
         while let Some(again) = self.again.pop_front() {
             self.note(again.tag, again.attempt - 1, "unanswered", 0);
@@ -171,7 +180,7 @@ impl Core {
         self.tally.error(&kind, 1);
         let advice = connect_advice(error);
         let server = self.plan.server();
-        self.tally.sample(|| format!("{server}: {kind}. {advice}").trim_end().to_owned());
+        self.tally.sample(&kind, || format!("{server}: {kind}. {advice}").trim_end().to_owned());
     }
 
     fn fail(&mut self, request: &InFlight, attempt: u16, kind: &str, advice: &str) {
@@ -183,7 +192,7 @@ impl Core {
         let number = self.schedule.number(request.tag);
         let authority = &self.plan.address.authority;
         let sentence = format!("request {number} to {authority}: {kind}. {advice}");
-        self.tally.sample(|| sentence.trim_end().to_owned());
+        self.tally.sample(kind, || sentence.trim_end().to_owned());
         self.note(request.tag, attempt, "failed", 0);
     }
 
@@ -223,7 +232,7 @@ impl Core {
                 let sentence = format!(
                     "request {number} to {host}: {kind}. Look at the server's log; --idempotent sends such requests again."
                 );
-                self.tally.sample(|| sentence);
+                self.tally.sample(kind, || sentence);
                 self.note(request.tag, attempt, "uncertain", 0);
             }
             Fate::TimedOut { .. } => {
@@ -232,7 +241,9 @@ impl Core {
             }
             Fate::Violated(violation) => {
                 let kind = match violation {
-                    Violation::Malformed(error) => format!("bad answer: {error}"),
+                    Violation::Malformed(error) => {
+                        format!("bad answer: {}", error.to_string().trim_end_matches('.'))
+                    }
                     Violation::Unsolicited => "an answer nobody asked for".to_owned(),
                     Violation::NotHttp => "the answer is not HTTP".to_owned(),
                     _ => "bad answer".to_owned(),
@@ -427,7 +438,7 @@ impl Connection {
                     core.tally.error(kind, 1);
                     let sentence =
                         format!("{}: {}", core.plan.address.authority, violation.message());
-                    core.tally.sample(|| sentence);
+                    core.tally.sample(kind, || sentence);
                 }
                 Close { notice: false, at_budget: false, cut: true, idle: false }
             }
@@ -496,7 +507,7 @@ impl Connection {
         };
         core.tally.error(&kind, 1);
         let server = core.plan.server();
-        core.tally.sample(|| format!("{server}: {kind}. {advice}").trim_end().to_owned());
+        core.tally.sample(&kind, || format!("{server}: {kind}. {advice}").trim_end().to_owned());
     }
 }
 

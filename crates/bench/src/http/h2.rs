@@ -217,7 +217,8 @@ async fn connection(cell: Cell) {
                 core.tally.events.connect_failed += 1;
                 core.tally.error(&kind, 1);
                 let server = plan.server();
-                core.tally.sample(|| format!("{server}: {kind}. {advice}").trim_end().to_owned());
+                core.tally
+                    .sample(&kind, || format!("{server}: {kind}. {advice}").trim_end().to_owned());
             }
         }
         tokio::time::sleep(RETRY_AFTER * failures).await;
@@ -532,7 +533,7 @@ impl Core {
             tally.ends.wrong += 1;
             tally.error(&kind, 1);
             let host = &self.plan.address.authority;
-            tally.sample(|| format!("request {number} to {host}: {kind}. {advice}"));
+            tally.sample(&kind, || format!("request {number} to {host}: {kind}. {advice}"));
         }
         if let Some(ledger) = &mut self.ledger {
             let served = header(&checks.served).unwrap_or_default();
@@ -555,7 +556,7 @@ impl Core {
         };
         self.tally.error(kind, 1);
         let authority = self.plan.address.authority.clone();
-        self.tally.sample(|| format!("request {number} to {authority}: {kind}. {advice}"));
+        self.tally.sample(kind, || format!("request {number} to {authority}: {kind}. {advice}"));
         if let Some(ledger) = &mut self.ledger {
             ledger.note(number, attempt, outcome, 0, b"");
         }

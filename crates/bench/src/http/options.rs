@@ -12,7 +12,7 @@ const DEPTH_MAX: u32 = 10_000;
 /// Options of `dunlin bench http`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Http {
-    /// What to load, e.g. http://127.0.0.1:8500/hello or https://…; `{n}`, `{random:1-9}`, `{uuid}` … are filled in
+    /// What to load, e.g. http://127.0.0.1:8500/hello or https://…; `{n%9}`, `{random:1-9}`, `{uuid}` … are filled in
     #[arg(value_name = "URL")]
     pub(crate) url: String,
     /// Connections, all threads together
@@ -61,7 +61,7 @@ pub struct Http {
     /// Take requests by turns from a file: HAR, or one JSON object a line
     #[arg(long, value_name = "FILE", help_heading = "Requests", conflicts_with_all = ["body", "body_file", "method"])]
     pub(crate) from: Option<PathBuf>,
-    /// Fill in nothing: `{n}` means itself
+    /// Fill in nothing: braces mean themselves
     #[arg(long, help_heading = "Requests")]
     pub(crate) no_templates: bool,
     /// The server may safely do a request twice, whatever its method: pipeline it, and send it again after a close

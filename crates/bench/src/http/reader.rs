@@ -144,7 +144,8 @@ impl Reader<'_> {
         } else {
             String::new()
         };
-        self.tally.sample(|| format!("request {number} to {host}: {kind}{status}. {advice}"));
+        self.tally
+            .sample(&kind, || format!("request {number} to {host}: {kind}{status}. {advice}"));
     }
 
     /// An answer to a request of the warm-up, whenever it came.

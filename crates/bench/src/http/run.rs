@@ -398,7 +398,7 @@ impl Watch {
                 .map(|status| (status, total.statuses[usize::from(status)]))
                 .collect(),
             errors: total.errors.clone(),
-            error_samples: total.samples.clone(),
+            error_samples: total.samples.iter().map(|(_, sentence)| sentence.clone()).collect(),
             connection_events: total.events,
             latency_us: Percentiles::of(&total.latency),
             first_byte_us: Percentiles::of(&total.first_byte),

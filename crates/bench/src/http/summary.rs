@@ -14,10 +14,12 @@ pub(super) fn of(findings: &Findings) -> String {
     };
     let ends = &findings.ends;
     let per = |bytes: u64| size(bytes as f64 / findings.seconds.max(1e-9));
+    let answers = match ends.answered {
+        0 => "No answers".to_owned(),
+        answered => format!("{} answers in {:.2} s", count(answered as f64), findings.seconds),
+    };
     line(format_args!(
-        "{} answers in {:.2} s over {} connection{}, {} in flight on each, {}{}",
-        count(ends.answered as f64),
-        findings.seconds,
+        "{answers} over {} connection{}, {} in flight on each, {}{}",
         count(f64::from(findings.connections)),
         if findings.connections == 1 { "" } else { "s" },
         match findings.depth_most {
@@ -27,53 +29,58 @@ pub(super) fn of(findings: &Findings) -> String {
         findings.protocol,
         if findings.interrupted { ", ended by Ctrl-C" } else { "" },
     ));
-    line(format_args!(""));
-    line(format_args!("  requests/s   {}", count(findings.requests_per_second)));
-    line(format_args!(
-        "  per CPU s    {}   ({:.2} s of CPU in the generator)",
-        count(findings.requests_per_cpu_second),
-        findings.generator_cpu_seconds
-    ));
-    if let Some(server) = findings.server {
-        line(format_args!("  server       {:.0} % of one core idle", server.idle_share * 100.0));
-    }
-    line(format_args!(
-        "  read/s       {}   written/s {}",
-        per(findings.read_bytes),
-        per(findings.written_bytes)
-    ));
-    line(format_args!(""));
-    line(format_args!(
-        "  {:<12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "", "p50", "p90", "p99", "p99.9", "max", "mean"
-    ));
-    let mut row = |name: &str, of: &Percentiles| {
+    if ends.answered > 0 {
+        line(format_args!(""));
+        line(format_args!("  requests/s   {}", count(findings.requests_per_second)));
         line(format_args!(
-            "  {name:<12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-            time(of.p50),
-            time(of.p90),
-            time(of.p99),
-            time(of.p999),
-            time(of.max),
-            time(of.mean)
+            "  per CPU s    {}   ({:.2} s of CPU in the generator)",
+            count(findings.requests_per_cpu_second),
+            findings.generator_cpu_seconds
         ));
-    };
-    row("latency", &findings.latency_us);
-    row("first byte", &findings.first_byte_us);
-    row("as oldest", &findings.service_us);
-    if let Some(late) = &findings.late_us {
-        row("left late", late);
+        if let Some(server) = findings.server {
+            line(format_args!(
+                "  server       {:.0} % of one core idle",
+                server.idle_share * 100.0
+            ));
+        }
+        line(format_args!(
+            "  read/s       {}   written/s {}",
+            per(findings.read_bytes),
+            per(findings.written_bytes)
+        ));
+        line(format_args!(""));
+        line(format_args!(
+            "  {:<12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "", "p50", "p90", "p99", "p99.9", "max", "mean"
+        ));
+        let mut row = |name: &str, of: &Percentiles| {
+            line(format_args!(
+                "  {name:<12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+                time(of.p50),
+                time(of.p90),
+                time(of.p99),
+                time(of.p999),
+                time(of.max),
+                time(of.mean)
+            ));
+        };
+        row("latency", &findings.latency_us);
+        row("first byte", &findings.first_byte_us);
+        row("as oldest", &findings.service_us);
+        if let Some(late) = &findings.late_us {
+            row("left late", late);
+        }
+        line(format_args!(""));
+        for bar in bars(&findings.histogram) {
+            line(format_args!("  {bar}"));
+        }
+        let statuses: Vec<_> = findings
+            .statuses
+            .iter()
+            .map(|(status, n)| format!("{status}: {}", count(*n as f64)))
+            .collect();
+        line(format_args!("  status       {}", statuses.join(", ")));
     }
-    line(format_args!(""));
-    for bar in bars(&findings.histogram) {
-        line(format_args!("  {bar}"));
-    }
-    let statuses: Vec<_> = findings
-        .statuses
-        .iter()
-        .map(|(status, n)| format!("{status}: {}", count(*n as f64)))
-        .collect();
-    line(format_args!("  status       {}", statuses.join(", ")));
     let events = &findings.connection_events;
     let closes: Vec<_> = [
         ("opened", events.opened),
@@ -97,13 +104,22 @@ pub(super) fn of(findings: &Findings) -> String {
     if findings.errors.is_empty() {
         line(format_args!("  errors       none"));
     } else {
-        line(format_args!(
-            "  errors       wrong {}, failed {}, uncertain {}, never answered {}",
-            count(ends.wrong as f64),
-            count(ends.failed as f64),
-            count(ends.uncertain as f64),
-            count(ends.unanswered as f64)
-        ));
+        let sums: Vec<_> = [
+            ("wrong", ends.wrong),
+            ("failed", ends.failed),
+            ("uncertain", ends.uncertain),
+            ("never answered", ends.unanswered),
+        ]
+        .into_iter()
+        .filter(|(_, number)| *number > 0)
+        .map(|(what, number)| format!("{what} {}", count(number as f64)))
+        .collect();
+        let sums = match (sums.is_empty(), ends.answered) {
+            (false, _) => sums.join(", "),
+            (true, 0) => "no request could be sent".to_owned(),
+            (true, _) => "of connections alone".to_owned(),
+        };
+        line(format_args!("  errors       {sums}"));
         for (kind, number) in &findings.errors {
             line(format_args!("    {:>9} × {kind}", count(*number as f64)));
         }

@@ -9,8 +9,9 @@ use crate::swarm::new_histogram;
 
 /// Kinds of errors told apart; more are counted together.
 const KINDS_MAX: usize = 64;
-/// Errors told in full.
-const SAMPLES_MAX: usize = 8;
+/// Errors told in full, and of one kind.
+const SAMPLES_MAX: usize = 12;
+const SAMPLES_OF_KIND_MAX: usize = 2;
 
 /// How requests ended, and what it took. Every request that was begun ends exactly once: answered, failed, uncertain or
 /// never sent.
@@ -58,7 +59,8 @@ pub(crate) struct Tally {
     /// By status code.
     pub(crate) statuses: Box<[u64; 600]>,
     pub(crate) errors: BTreeMap<String, u64>,
-    pub(crate) samples: Vec<String>,
+    /// Some errors in full, behind their kinds.
+    pub(crate) samples: Vec<(String, String)>,
     /// Nanoseconds from when a request first left, or should have, to the end of its answer.
     pub(crate) latency: Histogram<u64>,
     /// To the first byte of its answer.
@@ -101,9 +103,14 @@ impl Tally {
         }
     }
 
-    pub(crate) fn sample(&mut self, sentence: impl FnOnce() -> String) {
-        if self.samples.len() < SAMPLES_MAX {
-            self.samples.push(sentence());
+    /// Keeps a sentence about an error of this kind, unless there are enough or it was said before.
+    pub(crate) fn sample(&mut self, kind: &str, sentence: impl FnOnce() -> String) {
+        let of_kind = || self.samples.iter().filter(|(there, _)| there == kind);
+        if self.samples.len() < SAMPLES_MAX && of_kind().count() < SAMPLES_OF_KIND_MAX {
+            let sentence = sentence();
+            if of_kind().all(|(_, there)| *there != sentence) {
+                self.samples.push((kind.to_owned(), sentence));
+            }
         }
     }
 
@@ -133,8 +140,8 @@ impl Tally {
         for (kind, count) in &other.errors {
             self.error(kind, *count);
         }
-        for sample in &other.samples {
-            self.sample(|| sample.clone());
+        for (kind, sentence) in &other.samples {
+            self.sample(kind, || sentence.clone());
         }
         // The bounds are the same constants, so the sums cannot fail.
         self.latency.add(&other.latency).unwrap_or_default();
@@ -171,11 +178,16 @@ mod tests {
         let mut tally = Tally::new();
         for number in 0..1000 {
             tally.error(&format!("kind {number}"), 1);
-            tally.sample(|| number.to_string());
+            tally.sample(&format!("kind {number}"), || number.to_string());
         }
         assert_eq!(tally.errors.len(), KINDS_MAX + 1);
         assert_eq!(tally.errors.values().sum::<u64>(), 1000);
         assert_eq!(tally.samples.len(), SAMPLES_MAX);
+        let mut same = Tally::new();
+        (0..3).for_each(|_| same.sample("connecting", || "refused".to_owned()));
+        (0..9).for_each(|number| same.sample("status 503", || format!("request {number}")));
+        let told: Vec<&str> = same.samples.iter().map(|(_, sentence)| &**sentence).collect();
+        assert_eq!(told, ["refused", "request 0", "request 1"]);
         let mut sum = Tally::new();
         sum.add(&tally);
         sum.add(&tally);

@@ -102,13 +102,16 @@ impl View {
         } else if self.said.elapsed() >= self.line_every {
             self.said = Instant::now();
             self.line_every = LINE_EVERY;
+            let latency = match tally.latency.is_empty() {
+                true => String::new(),
+                false => format!(", p50 {}, p99 {}", at(0.5), at(0.99)),
+            };
             say(format!(
-                "{:.0} s: {} answered, {} /s, p50 {}, p99 {}, errors {}",
+                "{:.0} s: {} answered, {} /s{latency}, {} connections open, {} errors",
                 way.seconds,
                 count(way.answered as f64),
                 count(rate),
-                at(0.5),
-                at(0.99),
+                way.open,
                 count(way.bad as f64),
             ));
         }
