@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -25,6 +27,8 @@ use crate::timer::Timer;
 
 /// Read at once.
 const READ_BYTES: usize = 256 << 10;
+/// Under way in one direction of one connection.
+const HELD_BYTES_MAX: usize = 64 << 20;
 const LISTENER: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 
@@ -41,7 +45,7 @@ pub struct Delay {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     rtt: Duration,
     /// Bytes under way in one direction of one connection; beyond, the sender is held back
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = HELD_BYTES_MAX)]
     held_bytes_max: usize,
     /// Cores it may run on, e.g. 0 or 0,1
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
@@ -52,32 +56,37 @@ pub(crate) fn run(options: &Delay) -> Result<ExitStatus, Error> {
     crate::system::descriptors_per_thread();
     crate::system::pin(&options.core)
         .map_err(|error| Error::io(format!("cannot run on cores {:?}", options.core), error))?;
-    let listener = listen(options.listen)?;
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
-    let data = epoll::EventData::new_u64(LISTENER);
-    epoll::add(&epoll, &listener, data, epoll::EventFlags::IN)
-        .context("cannot watch the listener")?;
-    // 50 µs of the default slack would be added to every delay.
-    rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
-        .context("cannot set the timer slack")?;
+    let mut proxy = Proxy::open(options.listen, options.to, options.rtt, options.held_bytes_max)?;
     say(format!("{} leads to {}, {:?} there and back", options.listen, options.to, options.rtt));
-    let timer = Timer::new(&epoll, TIMER)?;
-    let mut proxy = Proxy {
-        epoll,
-        timer,
-        listener,
-        to: options.to,
-        delay_ns: options.rtt.as_nanos() as u64 / 2,
-        held_bytes_max: options.held_bytes_max,
-        clock: Clock::new(),
-        lines: Vec::new(),
-        free: Vec::new(),
-        closed: Vec::new(),
-        parcels: VecDeque::new(),
-        buffer: vec![0; READ_BYTES],
-        spare: Vec::new(),
-    };
     proxy.run()
+}
+
+/// A long road to `to` on a thread of its own, for as long as the process lives; answers where it begins.
+///
+/// # Errors
+/// When there is no port, thread or descriptor left for it.
+pub fn delay_line(to: SocketAddr, rtt: Duration) -> Result<SocketAddr, Error> {
+    let (sender, receiver) = mpsc::channel();
+    let running = move || {
+        let opened = Proxy::open(([127, 0, 0, 1], 0).into(), to, rtt, HELD_BYTES_MAX);
+        let opened = opened.and_then(|proxy| {
+            let name = rustix::net::getsockname(&proxy.listener).context("cannot tell the port")?;
+            let at = SocketAddr::try_from(name).context("cannot tell the port")?;
+            Ok((proxy, at))
+        });
+        match opened {
+            Ok((mut proxy, at)) => {
+                let _ = sender.send(Ok(at));
+                if let Err(error) = proxy.run() {
+                    say(format!("the road to {to} ended: {error}"));
+                }
+            }
+            Err(error) => drop(sender.send(Err(error))),
+        }
+    };
+    let thread = thread::Builder::new().name("delay-line".to_owned());
+    thread.spawn(running).context("cannot start a thread")?;
+    receiver.recv().map_err(|_| Error::new("the thread of a delay line ended"))?
 }
 
 fn listen(address: SocketAddr) -> Result<OwnedFd, Error> {
@@ -149,6 +158,38 @@ enum Load {
 }
 
 impl Proxy {
+    fn open(
+        address: SocketAddr,
+        to: SocketAddr,
+        rtt: Duration,
+        held_bytes_max: usize,
+    ) -> Result<Self, Error> {
+        let listener = listen(address)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
+        let data = epoll::EventData::new_u64(LISTENER);
+        epoll::add(&epoll, &listener, data, epoll::EventFlags::IN)
+            .context("cannot watch the listener")?;
+        // 50 µs of the default slack would be added to every delay.
+        rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
+            .context("cannot set the timer slack")?;
+        let timer = Timer::new(&epoll, TIMER)?;
+        Ok(Self {
+            epoll,
+            timer,
+            listener,
+            to,
+            delay_ns: rtt.as_nanos() as u64 / 2,
+            held_bytes_max,
+            clock: Clock::new(),
+            lines: Vec::new(),
+            free: Vec::new(),
+            closed: Vec::new(),
+            parcels: VecDeque::new(),
+            buffer: vec![0; READ_BYTES],
+            spare: Vec::new(),
+        })
+    }
+
     fn run(&mut self) -> Result<ExitStatus, Error> {
         let mut events = Vec::with_capacity(512);
         loop {

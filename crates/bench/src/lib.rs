@@ -40,7 +40,7 @@ pub use bus::BusBench;
 pub use config::ConfigBench;
 pub use connections::Connections;
 pub use contest::{Contest, Experiment};
-pub use delay::Delay;
+pub use delay::{Delay, delay_line};
 pub use dialect::DialectName;
 pub use error::Error;
 pub use fanout::{Fanout, Mode};

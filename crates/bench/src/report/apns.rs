@@ -9,11 +9,55 @@ use crate::host::Host;
 
 pub(super) const INTRODUCTION: &str = "\
 What the sender gets out of connections to Apple's push service, played by `dunlin apns simulate` in the same process \
-(on threads of its own; CPU is that of the sender's thread alone) and by other people's HTTP/2 servers behind a delay \
-line. *Allowed* is what the limit that binds permits: window ÷ (payload × round trip), or streams ÷ round trip. A row \
-that misses its promise says so. Why short connections won for others who pushed from far away: a new connection brings \
-a new window of 65,535 bytes. Where a server gives windows back late, or never, a long connection waits for its window \
-while short ones always have a fresh one; a sender that sees the window opens connections when it binds, and keeps them.";
+(on threads of its own; CPU is that of the sender's thread alone, with what makes the pushes, after the first two \
+seconds) and by other people's HTTP/2 servers behind a delay line. *Allowed* is what the limit that binds permits: \
+window ÷ (payload × round trip), or streams ÷ round trip. *After* is how long it took from the start, before the first \
+connection, to 95 % of it. *Shortest* is the quickest answer: what the path really took. A row that misses its promise \
+says so. Beside it a2 (Rust) and apns2 (Go), unchanged, on one connection, with 1,000 callers; their CPU is that of \
+their process. They find the rate too, for they fill every window there is; what they push beyond it waits, and the \
+answers take as much longer.";
+
+/// What is to be said of a table beside its figures.
+fn remark(table: &str) -> Option<&'static str> {
+    Some(match table {
+        "windows" => {
+            "A server that returns its window *by halves* keeps up to half of it back at any moment; allowed is what the \
+             other half permits, so that more than all of it can be reached."
+        }
+        "connections" => {
+            "*Auto* is asked for 10,000 a second and opens connections while each pays for itself; the note says how many the \
+             limit needs at least. The rate is that of the last five seconds."
+        }
+        "bad" => {
+            "After each 4xx the server allows 100 streams until it has accepted 500 pushes. Pushes to tokens that nobody has \
+             seen working go on a connection of their own, *apart*; allowed is the clean rate."
+        }
+        "reference" => {
+            "Why did batches on short connections beat one long connection, for those who pushed to Apple from 200 to 300 ms \
+             away? Because a new connection brings a new window of 65,535 bytes, and nothing else: a hundred and fifty pushes \
+             of 437 bytes are exactly one window. As long as the server returns what it read, one long connection with 150 \
+             in flight is as fast as the window allows, and faster than short ones, which spend three round trips on \
+             connecting. Where the server returns it late, or not at all (*never* below), the long connection has sent its \
+             window and stands still, while each short one has a fresh one: they win although they waste most of their time \
+             on connecting. The number 150 found by hand is the window divided by the payload, and moves with both. A sender \
+             that sees the window needs neither: it fills the window, opens a connection where the window binds, and keeps \
+             those that pay."
+        }
+        "cpu" => {
+            "At a round trip of nothing the CPU is the limit. h2load knows nothing of pushes: it sends one prepared request \
+             again and again, and is what HTTP/2 and TLS cost. For servers other than the simulator *pushes/s* is the \
+             server's limit."
+        }
+        "queue" => "Memory is that of the whole process, at its peak.",
+        "storm" => {
+            "GOAWAY every 10,000 pushes with the last 20 not processed, resets of accepted streams, lost answers, bursts of \
+             503, a stream limit that changes between 1 and 1,000. A push *disagrees* if the sender says accepted and the \
+             server has it not once (or, if marked as perhaps sent twice, not at all), or says anything else and the server \
+             has it all the same, uncertain ones apart."
+        }
+        _ => return None,
+    })
+}
 
 /// What one run of `dunlin apns bench` found.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,8 +76,12 @@ pub(super) struct Table {
 #[derive(Debug, Serialize, Deserialize)]
 struct Row {
     what: String,
+    #[serde(default = "ours")]
+    who: String,
     rate: f64,
     allowed: Option<f64>,
+    reached_s: Option<f64>,
+    answer_min_s: Option<f64>,
     answer_p50_s: Option<f64>,
     rtt_s: f64,
     binding: String,
@@ -43,10 +91,25 @@ struct Row {
     holds: bool,
 }
 
+fn ours() -> String {
+    "dunlin".to_owned()
+}
+
+const ORDER: [&str; 7] = ["windows", "connections", "bad", "reference", "cpu", "queue", "storm"];
+
+impl Findings {
+    /// Where it stands on the page: the simulator first, tables in their order.
+    pub(super) fn place(&self) -> (bool, String, usize) {
+        let first = self.tables.first().map_or("", |table| &table.table);
+        let rank = ORDER.iter().position(|name| *name == first).unwrap_or(ORDER.len());
+        (self.server != "simulator", self.server.clone(), rank)
+    }
+}
+
 /// Allowed and reached, for the rows of one connection whose limit is known.
 pub(super) fn reached(findings: &Findings) -> Vec<(f64, f64)> {
     let windows = findings.tables.iter().filter(|table| table.table == "windows");
-    let rows = windows.flat_map(|table| &table.rows);
+    let rows = windows.flat_map(|table| &table.rows).filter(|row| row.who == "dunlin");
     rows.filter_map(|row| Some((row.allowed?, row.rate))).collect()
 }
 
@@ -66,9 +129,13 @@ pub(super) fn text(findings: &Findings) -> String {
         };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "### {title} ({})\n", findings.server);
+        if let Some(remark) = remark(&table.table) {
+            let _ = writeln!(text, "{remark}\n");
+        }
         text.push_str(
-            "| what | pushes/s | allowed | reached | median answer | in RTT | binding | connections | CPU s / 10,000 | |\n\
-             |---|---:|---:|---:|---:|---:|---|---:|---:|---|\n",
+            "| what | sender | pushes/s | allowed | reached | after | median answer | in RTT | shortest | binding | \
+             connections | CPU s / 10,000 | |\n\
+             |---|---|---:|---:|---:|---:|---:|---:|---:|---|---:|---:|---|\n",
         );
         for row in &table.rows {
             let dash = || "–".to_owned();
@@ -76,7 +143,10 @@ pub(super) fn text(findings: &Findings) -> String {
             let share = row
                 .allowed
                 .map_or_else(dash, |allowed| format!("{:.1} %", 100.0 * row.rate / allowed));
-            let answer = row.answer_p50_s.map_or_else(dash, |p50| format!("{:.1} ms", p50 * 1e3));
+            let after = row.reached_s.map_or_else(dash, |after| format!("{after:.1} s"));
+            let ms = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
+            let shortest = row.answer_min_s.map_or_else(dash, ms);
+            let answer = row.answer_p50_s.map_or_else(dash, ms);
             let in_rtt = match row.answer_p50_s {
                 Some(p50) if row.rtt_s > 0.0 => format!("{:.2}", p50 / row.rtt_s),
                 _ => dash(),
@@ -87,8 +157,9 @@ pub(super) fn text(findings: &Findings) -> String {
             }
             let _ = writeln!(
                 text,
-                "| {} | {} | {allowed} | {share} | {answer} | {in_rtt} | {} | {} | {:.3} | {} |",
+                "| {} | {} | {} | {allowed} | {share} | {after} | {answer} | {in_rtt} | {shortest} | {} | {} | {:.3} | {} |",
                 row.what,
+                row.who,
                 group(row.rate),
                 row.binding,
                 row.connections,
@@ -110,8 +181,11 @@ mod tests {
         let rows = |holds: bool| {
             let row = Row {
                 what: "64 KiB".to_owned(),
+                who: ours(),
                 rate: 590.0,
                 allowed: Some(600.0),
+                reached_s: Some(1.4),
+                answer_min_s: Some(0.2502),
                 answer_p50_s: Some(0.251),
                 rtt_s: 0.25,
                 binding: "window".to_owned(),
@@ -126,7 +200,10 @@ mod tests {
             assert_eq!(reached(&findings), [(600.0, 590.0)]);
             text(&findings)
         };
-        assert!(rows(true).contains("| 590 | 600 | 98.3 % | 251.0 ms | 1.00 | window |"));
+        assert!(
+            rows(true)
+                .contains("| 590 | 600 | 98.3 % | 1.4 s | 251.0 ms | 1.00 | 250.2 ms | window |")
+        );
         assert!(rows(false).contains("misses its promise"));
     }
 }

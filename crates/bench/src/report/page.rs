@@ -42,7 +42,7 @@ pub(super) fn write(results: &Results, directory: &str) -> String {
     page.line("");
     page.line(
         "`make bench` measures it all and writes this page. `scripts/bench/run idle fanout` measures only that; the \
-         parts are `idle`, `fanout`, `burst`, `latency`, `pacing`, `bus`, `config`, `scale`, `million`, `http` and `instructions`.",
+         parts are `idle`, `fanout`, `burst`, `latency`, `pacing`, `bus`, `config`, `scale`, `million`, `http`, `instructions` and `apns`.",
     );
     page.line("");
     page.promises(results);

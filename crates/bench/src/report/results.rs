@@ -84,7 +84,7 @@ impl Results {
             instructions: read(&directory.join("instructions.json"))?,
             apns: {
                 let mut all: Vec<super::apns::Findings> = read_all(directory, "apns-")?;
-                all.sort_by_key(|one| (one.server != "simulator", one.server.clone()));
+                all.sort_by_key(super::apns::Findings::place);
                 all
             },
         })

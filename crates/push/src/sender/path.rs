@@ -3,6 +3,11 @@
 //! A model in the manner of BBR, but of requests: an answer is a delivery. More in flight than rate × round
 //! trip only waits, in the kernel or at the peer, and every answer waits with it. The windows and the stream
 //! limit of the peer often bind long before; then the model has nothing to say, and keeps out of the way.
+//!
+//! The kernel's own account (`TCP_INFO`) is left alone. Its round trip is to whoever acknowledges bytes, a proxy perhaps,
+//! and without the time that the service itself takes, which is what requests have to cover too. Its count of unsent
+//! bytes would guard against a queue in the kernel, which `TCP_NOTSENT_LOWAT` bounds already where the connection is
+//! made (`dial`): beyond that the socket takes no more, and that binds as [`Binding::Socket`](super::Binding::Socket).
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -11,6 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use super::timeline::Timeline;
 use crate::Refusal;
 
 /// Where a run sends to.
@@ -32,6 +33,8 @@ pub(super) struct Load {
     /// In flight at most, as a caller with a window found by hand would have it.
     pub(super) in_flight_max: Option<usize>,
     pub(super) duration: Duration,
+    /// CPU is counted from here on: connecting, and filling the queue, are no part of a push.
+    pub(super) warm_up: Duration,
     /// At most so many.
     pub(super) pushes_max: u64,
     pub(super) queue_bytes_max: usize,
@@ -44,29 +47,27 @@ pub(super) struct Load {
 
 /// What came of it.
 pub(super) struct Measured {
-    /// Seconds from the begin at which each tenth of a second's answers came.
-    pub(super) tenths: Vec<u64>,
+    pub(super) timeline: Timeline,
     pub(super) ended: u64,
     pub(super) accepted: u64,
     pub(super) seconds: f64,
     pub(super) cpu_s: f64,
+    /// CPU and ends after the warm-up.
+    pub(super) warm: (f64, u64),
     pub(super) metrics: SenderMetrics,
     pub(super) outcomes: Vec<Option<Outcome>>,
 }
 
 impl Measured {
-    /// Answers a second from `from` seconds after the begin to the end, in whole round trips.
-    pub(super) fn rate(&self, from: f64, rtt: Duration) -> f64 {
-        let begin = (from * 10.0) as usize;
-        let span = self.tenths.len().saturating_sub(begin);
-        let rtt_tenths = (rtt.as_secs_f64() * 10.0).max(1.0);
-        let whole = ((span as f64 / rtt_tenths).floor() * rtt_tenths).round() as usize;
-        let counted: u64 = self.tenths[begin.min(self.tenths.len())..].iter().take(whole).sum();
-        counted as f64 / (whole.max(1) as f64 / 10.0)
+    /// Answers a second from `from` to the end.
+    pub(super) fn rate(&self, from: Duration, rtt: Duration) -> f64 {
+        self.timeline.rate(from, Duration::from_secs_f64(self.seconds), rtt)
     }
 
+    /// Once under way; the whole where it was over before.
     pub(super) fn cpu_s_per_10k(&self) -> f64 {
-        self.cpu_s * 1e4 / self.ended.max(1) as f64
+        let (cpu_s, ended) = if self.warm.1 > 0 { self.warm } else { (self.cpu_s, self.ended) };
+        cpu_s * 1e4 / ended.max(1) as f64
     }
 }
 
@@ -172,7 +173,8 @@ async fn play(load: Load) -> Result<Measured, Refusal> {
         })
     };
 
-    let (mut tenths, mut ended, mut accepted) = (Vec::new(), 0, 0);
+    let (mut timeline, mut ended, mut accepted) = (Timeline::default(), 0, 0);
+    let mut warm_begin = None;
     let mut outcomes = Vec::new();
     let mut done = Box::pin(sleep_until(end));
     loop {
@@ -180,11 +182,11 @@ async fn play(load: Load) -> Result<Measured, Refusal> {
             biased;
             ended_one = results_out.recv() => {
                 let Some((tag, outcome)) = ended_one else { break };
-                let tenth = (begin.elapsed().as_millis() / 100) as usize;
-                if tenths.len() <= tenth {
-                    tenths.resize(tenth + 1, 0);
+                let at = begin.elapsed();
+                timeline.record(at, 1);
+                if warm_begin.is_none() && at >= load.warm_up && !load.warm_up.is_zero() {
+                    warm_begin = Some((thread_cpu_s(), ended));
                 }
-                tenths[tenth] += 1;
                 ended += 1;
                 accepted += u64::from(matches!(outcome, Outcome::Accepted(_)));
                 if load.keep_outcomes {
@@ -205,9 +207,11 @@ async fn play(load: Load) -> Result<Measured, Refusal> {
         }
     }
     let seconds = begin.elapsed().as_secs_f64();
-    let cpu_s = thread_cpu_s() - cpu_begin;
+    let cpu_end = thread_cpu_s();
+    let cpu_s = cpu_end - cpu_begin;
+    let warm = warm_begin.map_or((0.0, 0), |(cpu, before)| (cpu_end - cpu, ended - before));
     let metrics = apns.metrics();
     apns.close();
     submitting.abort();
-    Ok(Measured { tenths, ended, accepted, seconds, cpu_s, metrics, outcomes })
+    Ok(Measured { timeline, ended, accepted, seconds, cpu_s, warm, metrics, outcomes })
 }

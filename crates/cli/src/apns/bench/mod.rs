@@ -1,8 +1,9 @@
 //! `dunlin apns bench`: what the sender gets out of a connection, against the simulator and other servers.
 
 mod load;
-mod proxy;
+mod peers;
 mod tables;
+mod timeline;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, ValueHint};
 use serde::Serialize;
 
+use self::peers::Peer;
 use crate::Refusal;
 use crate::style::{BOLD, DIM, paint, print};
 
@@ -34,8 +36,14 @@ pub(crate) struct Bench {
     /// What to call that server
     #[arg(long, value_name = "NAME", default_value = "server")]
     name: String,
+    /// Another sender to measure beside ours, by its name on the page; scripts/bench/apns says what it is asked
+    #[arg(long = "peer", value_name = "NAME=PROGRAM")]
+    peers: Vec<Peer>,
+    /// The h2load to measure CPU beside
+    #[arg(long, value_name = "PROGRAM")]
+    h2load: Option<String>,
     /// Seconds of each measurement of a window
-    #[arg(long, value_name = "SECONDS", default_value_t = 8)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 6)]
     seconds: u64,
     /// Pushes of the storm
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
@@ -71,12 +79,18 @@ pub(super) enum Table {
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Row {
     pub(super) what: String,
+    /// Whose sender.
+    pub(super) who: String,
     /// Pushes a second, once under way.
     pub(super) rate: f64,
     /// What the binding limit allows, where that is known.
     pub(super) allowed: Option<f64>,
+    /// Seconds from the start to 95 % of it.
+    pub(super) reached_s: Option<f64>,
     pub(super) answer_p50_s: Option<f64>,
     pub(super) answer_p99_s: Option<f64>,
+    /// The shortest time from push to answer: what the path of `rtt_s` really took.
+    pub(super) answer_min_s: Option<f64>,
     pub(super) rtt_s: f64,
     /// The limit that bound for most of the time.
     pub(super) binding: String,
@@ -159,9 +173,11 @@ impl Row {
             (Some(p50), _) => format!(", answers {:.2} ms", p50 * 1e3),
             (None, _) => String::new(),
         };
+        let reached = self.reached_s.map_or(String::new(), |at| format!(", after {at:.1} s"));
         format!(
-            "  {:<44} {:>8.0}/s{allowed}{answers}, {} bound, {} connections, {:.3} s CPU/10k{}{}\n",
+            "  {:<36} {:<7} {:>8.0}/s{allowed}{reached}{answers}, {} bound, {} connections, {:.3} s CPU/10k{}{}\n",
             self.what,
+            self.who,
             self.rate,
             self.binding,
             self.connections,

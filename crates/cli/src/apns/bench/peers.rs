@@ -1,0 +1,190 @@
+//! Other people's senders and load generators: programs of their own, asked the same as ours.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use dunlin_push::apns::{ProviderKey, ProviderToken};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use serde::Deserialize;
+
+use super::Row;
+use super::load::{Target, payload};
+use super::timeline::Timeline;
+use crate::Refusal;
+
+/// What a caller without a window of its own keeps in flight: as many as Apple allows streams.
+const IN_FLIGHT: usize = 1_000;
+/// Of the kernel's account of a process.
+const TICKS_PER_S: f64 = 100.0;
+
+/// A sender, by the name it has on the page.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    name: String,
+    program: PathBuf,
+}
+
+impl FromStr for Peer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Peer, String> {
+        let (name, program) = text.split_once('=').ok_or("write NAME=PROGRAM")?;
+        Ok(Peer { name: name.to_owned(), program: program.into() })
+    }
+}
+
+/// What is asked of a peer.
+pub(super) struct Ask<'a> {
+    pub(super) target: &'a Target,
+    pub(super) payload_bytes: usize,
+    pub(super) duration: Duration,
+    pub(super) warm_up: Duration,
+    pub(super) pushes_max: u64,
+    pub(super) rtt: Duration,
+}
+
+/// The line of JSON that a peer ends with.
+#[derive(Debug, Deserialize)]
+struct Said {
+    /// Milliseconds since the begin, and answers in them.
+    answers: Vec<(u64, u32)>,
+    /// Pushes that ended in an error, and the first of them.
+    failed: u64,
+    error: Option<String>,
+    seconds: f64,
+    p50_s: Option<f64>,
+    p99_s: Option<f64>,
+    /// After the warm-up: CPU of the process, and answers.
+    cpu_s: f64,
+    cpu_ended: u64,
+}
+
+impl Peer {
+    /// Has it send, and makes a row of what it said. A peer that cannot is a row that says so.
+    pub(super) fn measure(&self, what: &str, ask: &Ask<'_>) -> Row {
+        let mut row = Row {
+            what: what.to_owned(),
+            who: self.name.clone(),
+            rtt_s: ask.rtt.as_secs_f64(),
+            binding: "–".to_owned(),
+            connections: 1,
+            holds: true,
+            ..Row::default()
+        };
+        match self.ask(ask) {
+            Ok(said) => {
+                let mut timeline = Timeline::default();
+                for &(ms, count) in &said.answers {
+                    timeline.record(Duration::from_millis(ms), count);
+                }
+                let end = Duration::from_secs_f64(said.seconds);
+                row.rate = timeline.rate(ask.warm_up, end, ask.rtt);
+                row.answer_p50_s = said.p50_s;
+                row.answer_p99_s = said.p99_s;
+                row.cpu_s_per_10k = said.cpu_s * 1e4 / said.cpu_ended.max(1) as f64;
+                if said.failed > 0 {
+                    let error = said.error.unwrap_or_default();
+                    row.note = Some(format!("{} failed: {error}", said.failed));
+                }
+            }
+            Err(error) => row.note = Some(format!("not measured: {error}")),
+        }
+        row
+    }
+
+    fn ask(&self, ask: &Ask<'_>) -> Result<Said, Refusal> {
+        let (_, port) = ask.target.address.rsplit_once(':').ok_or("an address without a port")?;
+        let output = Command::new(&self.program)
+            // For a sender that knows Apple's address and roots only.
+            .env("APNS_PORT", port)
+            .env("APNS_ROOTS", &ask.target.roots_pem)
+            .args(["--address", &ask.target.address])
+            .arg("--roots")
+            .arg(&ask.target.roots_pem)
+            .args(["--in-flight", &IN_FLIGHT.to_string()])
+            .args(["--payload", &ask.payload_bytes.to_string()])
+            .args(["--seconds", &ask.duration.as_secs_f64().to_string()])
+            .args(["--warm-up", &ask.warm_up.as_secs_f64().to_string()])
+            .args(["--pushes", &ask.pushes_max.to_string()])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("{}: {error}", self.program.display()))?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            return Err(text.lines().last().unwrap_or("it failed").to_owned().into());
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+}
+
+/// A load generator: it knows nothing of pushes, and so is what HTTP/2 itself costs.
+pub(super) fn h2load(program: &str, what: &str, ask: &Ask<'_>) -> Row {
+    let mut row = Row {
+        what: what.to_owned(),
+        who: "h2load".to_owned(),
+        binding: "–".to_owned(),
+        connections: 1,
+        holds: true,
+        ..Row::default()
+    };
+    match ask_h2load(program, ask) {
+        Ok((rate, cpu_s)) => {
+            row.rate = rate;
+            row.cpu_s_per_10k = cpu_s * 1e4 / ask.pushes_max as f64;
+            row.note =
+                Some(format!("{:.0}/s for a core of its own", ask.pushes_max as f64 / cpu_s));
+        }
+        Err(error) => row.note = Some(format!("not measured: {error}")),
+    }
+    row
+}
+
+/// Its rate and its CPU seconds.
+fn ask_h2load(program: &str, ask: &Ask<'_>) -> Result<(f64, f64), Refusal> {
+    let body = tempfile::NamedTempFile::new()?;
+    fs::write(body.path(), payload(ask.payload_bytes))?;
+    let key = ProviderKey::from_scalar(&[7; 32], "BENCHKEY01", "BENCHTEAM1")?;
+    let token = ProviderToken::new(key).authorization(SystemTime::now()).value;
+    let mut child = Command::new(program)
+        .args(["-c", "1", "-t", "1", "-m", &IN_FLIGHT.to_string()])
+        .args(["-n", &ask.pushes_max.to_string()])
+        .arg("-d")
+        .arg(body.path())
+        .args(["-H", &format!("authorization: {token}"), "-H", "apns-topic: com.example.dunlin"])
+        .args(["-H", "apns-push-type: alert", "-H", "apns-priority: 10"])
+        .arg(format!("https://{}/3/device/{}", ask.target.address, "a".repeat(64)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let pid = Pid::from_child(&child);
+    // It says little: the pipe holds it all. Dead and not yet buried, it still has its account.
+    waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
+    let mut said = String::new();
+    if let Some(mut out) = child.stdout.take() {
+        std::io::Read::read_to_string(&mut out, &mut said)?;
+    }
+    child.wait()?;
+    let whole = format!("{} succeeded", ask.pushes_max);
+    if !said.contains(&whole) || !said.contains(&format!("{} 2xx", ask.pushes_max)) {
+        let told = said.lines().find(|line| line.starts_with("requests:")).unwrap_or("it failed");
+        return Err(told.to_owned().into());
+    }
+    let rate = said.lines().find_map(|line| {
+        let line = line.strip_prefix("finished in ")?;
+        line.split(", ").nth(1)?.strip_suffix(" req/s")?.parse::<f64>().ok()
+    });
+    // The name, in parentheses, may hold blanks.
+    let numbers = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: f64 = numbers
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|text| text.parse::<f64>().ok())
+        .sum();
+    Ok((rate.ok_or("it tells no rate")?, ticks / TICKS_PER_S))
+}

@@ -1,0 +1,159 @@
+//! The tables, each a question.
+
+mod connections;
+mod cpu;
+mod reference;
+mod storm;
+mod windows;
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dunlin_push::{Connections, SenderMetrics};
+use dunlin_simulate::apns::{Behaviour, Config, Simulator, SlowDown};
+
+use super::load::{Load, Measured, Target, run};
+use super::{Bench, Row, Table};
+use crate::Refusal;
+
+type Show<'a> = &'a dyn Fn(&Row) -> Result<(), Refusal>;
+
+const WINDOW: f64 = 65_535.0;
+/// A window large enough that it never binds here.
+const WINDOW_LARGE: u32 = 16 << 20;
+const STREAMS: f64 = 1_000.0;
+const QUEUE_BYTES: usize = 8 << 20;
+
+pub(super) fn measure(bench: &Bench, table: Table, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
+    match table {
+        Table::Windows if bench.server.is_some() => windows::other_windows(bench, show),
+        Table::Windows => windows::windows(bench, show),
+        Table::Connections => connections::connections(show),
+        Table::Bad => bad(bench, show),
+        Table::Reference => reference::reference(bench, show),
+        Table::Cpu => cpu::cpu(bench, show),
+        Table::Queue => cpu::queue(bench, show),
+        Table::Storm => storm::storm(bench, show),
+    }
+}
+
+/// The simulator, and where it is.
+struct World {
+    simulator: Simulator,
+    target: Target,
+    roots: tempfile::NamedTempFile,
+}
+
+impl World {
+    fn new(behaviour: Behaviour, ledger_max: usize) -> Result<World, Refusal> {
+        let simulator = Simulator::start(Config {
+            listen: ([127, 0, 0, 1], 0).into(),
+            ledger_max,
+            behaviour,
+            ..Config::default()
+        })?;
+        let roots = tempfile::NamedTempFile::new()?;
+        fs::write(roots.path(), simulator.ca_pem())?;
+        let target = Target {
+            host: "localhost".to_owned(),
+            address: simulator.addr().to_string(),
+            roots_pem: roots.path().to_owned(),
+        };
+        Ok(World { simulator, target, roots })
+    }
+}
+
+fn load(target: &Target, payload_bytes: usize, duration: Duration) -> Load {
+    Load {
+        target: target.clone(),
+        connections: Connections::Fixed(1),
+        payload_bytes,
+        rate: None,
+        in_flight_max: None,
+        duration,
+        warm_up: Duration::from_secs(2),
+        pushes_max: u64::MAX,
+        queue_bytes_max: QUEUE_BYTES,
+        device: Arc::new(|number| (format!("{:064x}", (1u128 << 100) + u128::from(number)), false)),
+        resend_uncertain: false,
+        keep_outcomes: false,
+    }
+}
+
+/// The limit that bound for most of the time, over all connections.
+fn binding(metrics: &SenderMetrics) -> String {
+    let mut seconds: HashMap<String, f64> = HashMap::new();
+    for connection in &metrics.connections {
+        for (binding, bound_s) in &connection.bound_s {
+            *seconds.entry(format!("{binding:?}").to_lowercase()).or_default() += bound_s;
+        }
+    }
+    let longest = seconds.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    longest.map_or_else(|| "nothing".to_owned(), |(binding, _)| binding)
+}
+
+/// The server that was named on the command line.
+fn other(bench: &Bench) -> Result<Target, Refusal> {
+    let (Some(address), Some(roots)) = (&bench.server, &bench.roots) else {
+        return Err("name the server with --server and its certificate with --roots".into());
+    };
+    Ok(Target { host: bench.host.clone(), address: address.clone(), roots_pem: roots.clone() })
+}
+
+/// Rate from `from` on.
+fn row(what: String, measured: &Measured, rtt: Duration, from: Duration) -> Row {
+    let metrics = &measured.metrics;
+    Row {
+        what,
+        who: "dunlin".to_owned(),
+        rate: measured.rate(from, rtt),
+        answer_p50_s: metrics.answer_p50_s,
+        answer_p99_s: metrics.answer_p99_s,
+        answer_min_s: metrics.connections.iter().filter_map(|link| link.rtt_min_s).reduce(f64::min),
+        rtt_s: rtt.as_secs_f64(),
+        binding: binding(metrics),
+        connections: metrics.connections.len(),
+        cpu_s_per_10k: measured.cpu_s_per_10k(),
+        holds: true,
+        ..Row::default()
+    }
+}
+
+fn bad(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
+    let rtt = Duration::from_millis(250);
+    let behaviour = Behaviour {
+        rtt_ms: 250,
+        connection_window: WINDOW_LARGE,
+        slow_down: SlowDown { streams: 100, answers: 500 },
+        ..Behaviour::default()
+    };
+    let world = World::new(behaviour, 0)?;
+    let mut rows: Vec<Row> = Vec::new();
+    let mut clean = 0.0;
+    for (percent, apart) in [(0, true), (1, true), (1, false), (5, true), (5, false)] {
+        // Of those that nobody has seen working, half are bad.
+        let device = move |number: u64| {
+            let place = number % 200;
+            let is_bad = place < 2 * percent && place.is_multiple_of(2);
+            let is_new = place < 4 * percent;
+            let prefix = if is_bad { "bad0" } else { "aaaa" };
+            (format!("{prefix}{number:060x}"), apart && is_new)
+        };
+        let measured =
+            run(Load { device: Arc::new(device), ..load(&world.target, 437, bench.duration()) })?;
+        let kind = if apart { "new ones apart" } else { "not told apart" };
+        let mut row =
+            row(format!("{percent} % bad, {kind}"), &measured, rtt, Duration::from_secs(2));
+        if percent == 0 {
+            clean = row.rate;
+        } else {
+            row.allowed = Some(clean);
+            row.holds = !apart || row.rate >= 0.8 * clean;
+        }
+        show(&row)?;
+        rows.push(row);
+    }
+    Ok(rows)
+}
