@@ -542,6 +542,10 @@ fn nobody_there_and_no_such_name_are_told_with_what_to_do() {
         load(&[&format!("http://{}/", free_address()), "--http", "2", "-n", "5", "-c", "1"]);
     assert!(!well && number(&value, "unanswered") == 5, "{value}");
     assert!(value["error_samples"].to_string().contains("start the server"), "{value}");
+    let server = Running::serve(&[]);
+    let (value, well) = load(&[&server.url("/hello"), "--http", "2", "-n", "5", "-c", "1"]);
+    assert!(!well && value["errors"]["the answer is not HTTP/2"] == 5, "{value}");
+    assert!(value["error_samples"][0].as_str().expect("a sentence").contains("--http 1.1"));
     let name = http(&["http://no-such-name.invalid/"]);
     assert!(told(&name).contains("no-such-name.invalid does not resolve"), "{}", told(&name));
 }

@@ -39,6 +39,8 @@ struct Core {
     /// Requests to be sent again, and how often they were sent.
     again: Vec<(u64, u64, u16)>,
     in_flight: u64,
+    /// Somebody has answered in HTTP/2.
+    spoken: bool,
     /// The tag of the first request that counts: behind those of the warm-up.
     counted_from: u64,
     /// Connections that are open.
@@ -69,6 +71,7 @@ pub(super) fn run(
         ledger: plan.ledger.clone().map(Ledger::new),
         again: Vec::new(),
         in_flight: 0,
+        spoken: false,
         counted_from: 0,
         open: 0,
         ready: 0,
@@ -409,6 +412,12 @@ impl Core {
         self.in_flight -= 1;
         match outcome {
             Ok(Ok(())) => GoesOn::Yes,
+            // The first thing it said was no frame: to ask again is to hear it again.
+            Ok(Err(error)) if error.is_library() && !self.spoken => {
+                let advice = "Does HTTP/2 without TLS listen there? --http 1.1 does without.";
+                self.fail(tag, attempt, "the answer is not HTTP/2", advice, true);
+                GoesOn::No
+            }
             Ok(Err(error)) => {
                 let idempotent =
                     self.plan.requests.get(self.schedule.number(tag)).kind.is_idempotent();
@@ -491,6 +500,7 @@ impl Core {
         head: &http::response::Parts,
         body: &[u8],
     ) {
+        self.spoken = true;
         if tag < self.counted_from {
             return;
         }

@@ -221,9 +221,10 @@ impl Watch {
             (None, None) => String::new(),
         };
         let title = format!(
-            "{}  {} connections, {} in flight on each{}",
+            "{}  {} connection{}, {} in flight on each{}",
             plan.url,
             plan.connections,
+            if plan.connections == 1 { "" } else { "s" },
             plan.depth,
             plan.rate.map_or(String::new(), |rate| format!(
                 ", {} requests a second by the timetable",

@@ -97,7 +97,11 @@ pub(super) fn of(findings: &Findings) -> String {
     .filter(|(_, number)| *number > 0)
     .map(|(what, number)| format!("{} {what}", count(number as f64)))
     .collect();
-    line(format_args!("  connections  {}", closes.join(", ")));
+    let closes = match closes.is_empty() {
+        true => "none opened, none closed".to_owned(),
+        false => closes.join(", "),
+    };
+    line(format_args!("  connections  {closes}"));
     if ends.resent > 0 {
         line(format_args!("  sent again   {}", count(ends.resent as f64)));
     }
