@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -100,12 +100,36 @@ impl Origin {
         Ok(())
     }
 
+    /// Adds the certificates of a PEM text to those that are trusted.
+    ///
+    /// # Errors
+    ///
+    /// It is no PEM, or holds none.
+    pub fn add_roots_pem(&mut self, pem: &[u8]) -> Result<(), OriginError> {
+        let certificates = CertificateDer::pem_slice_iter(pem)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| OriginError(format!("this is no PEM: {error}")))?;
+        if certificates.is_empty() {
+            return Err(OriginError("it holds no -----BEGIN CERTIFICATE-----".to_owned()));
+        }
+        let mut judged = rustls::RootCertStore::empty();
+        for root in &certificates {
+            judged.add(root.clone()).map_err(|error| {
+                OriginError(format!("a root certificate is not valid: {error}"))
+            })?;
+        }
+        self.roots.extend(certificates);
+        Ok(())
+    }
+
     /// What TLS needs: roots, our certificate, HTTP/2 by ALPN.
     pub(crate) fn tls(&self) -> Result<rustls::ClientConfig, OriginError> {
         let mut roots = rustls::RootCertStore::empty();
         if !self.roots_only {
-            let native = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(native.certs);
+            // Read once: a process may have thousands of credentials, and each reading is a hundred files.
+            static NATIVE: OnceLock<Vec<CertificateDer<'static>>> = OnceLock::new();
+            let native = NATIVE.get_or_init(|| rustls_native_certs::load_native_certs().certs);
+            roots.add_parsable_certificates(native.iter().cloned());
         }
         for root in &self.roots {
             roots.add(root.clone()).map_err(|error| {

@@ -16,13 +16,15 @@ use rustls::{DigitallySignedStruct, ServerConfig, SignatureScheme};
 use crate::StartError;
 
 /// Names the server's certificate is for: this machine, and Apple's own, for clients that are led here by a hosts file.
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 8] = [
     "localhost",
     "127.0.0.1",
     "::1",
     "api.push.apple.com",
     "api.sandbox.push.apple.com",
     "api.development.push.apple.com",
+    "api-manage-broadcast.push.apple.com",
+    "api-manage-broadcast.sandbox.push.apple.com",
 ];
 
 /// A certificate authority of the simulator's own. Clients trust its certificate; its key signs the server's.

@@ -323,7 +323,10 @@ impl Connection {
 
     fn answer(&mut self, delayed: &Delayed) {
         let Delayed { stream, fate, reply, effect } = delayed;
-        let mut fields: Vec<(&[u8], &[u8])> = vec![(b"apns-id", &reply.apns_id)];
+        let mut fields: Vec<(&[u8], &[u8])> = vec![(reply.id_name.as_bytes(), &reply.apns_id)];
+        if let Some(channel) = &reply.channel {
+            fields.push((b"apns-channel-id", channel.as_bytes()));
+        }
         if let Some(unique_id) = &reply.unique_id {
             fields.push((b"apns-unique-id", unique_id));
         }

@@ -1,16 +1,45 @@
 //! Certificates: the older way to say who is sending ("Establishing a certificate-based connection").
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use p12_keystore::{KeyStore, Pkcs12ImportPolicy};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use crate::origin::ClientIdentity;
+use super::Environment;
+use crate::origin::{ClientIdentity, OriginError};
 
 /// A provider certificate with its key.
 #[derive(Debug)]
 pub struct Certificate(pub(super) ClientIdentity);
 
 impl Certificate {
+    /// Whether TLS can show it: whether its key is its own.
+    ///
+    /// # Errors
+    ///
+    /// What TLS says.
+    pub fn check(&self) -> Result<(), OriginError> {
+        let mut origin = Environment::Production.origin();
+        origin.identity = Some(self.identity());
+        origin.tls().map(drop)
+    }
+
+    pub(super) fn identity(&self) -> ClientIdentity {
+        ClientIdentity { chain: self.0.chain.clone(), key: self.0.key.clone_key() }
+    }
+
+    /// From when to when it is valid; `None` where its text cannot be read.
+    pub fn validity(&self) -> Option<(SystemTime, SystemTime)> {
+        let der = self.0.chain.first()?;
+        let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+        let at = |time: x509_parser::time::ASN1Time| {
+            UNIX_EPOCH + Duration::from_secs(u64::try_from(time.timestamp()).unwrap_or(0))
+        };
+        let validity = certificate.validity();
+        Some((at(validity.not_before), at(validity.not_after)))
+    }
+
     /// Reads a PEM file with certificate and key, in any order.
     ///
     /// # Errors

@@ -8,6 +8,7 @@
 
 mod breaker;
 mod certificate;
+mod channels;
 mod clock;
 mod credentials;
 mod device_token;
@@ -18,6 +19,7 @@ mod reason;
 mod sender;
 
 pub use certificate::Certificate;
+pub use channels::{ChannelError, Channels, Storage};
 pub use credentials::Credentials;
 pub use device_token::{DeviceToken, DeviceTokenError};
 pub use feed::{DeadToken, Feed};

@@ -287,7 +287,7 @@ impl<'de> serde::Deserialize<'de> for Object {
     }
 }
 
-fn check_topic(topic: &str) -> Result<(), PushError> {
+pub(super) fn check_topic(topic: &str) -> Result<(), PushError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     if topic.is_empty() || topic.len() > 255 || !topic.chars().all(legal) {
         return Err(PushError(format!(

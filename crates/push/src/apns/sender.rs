@@ -56,6 +56,16 @@ pub enum Credential {
     Certificate(Certificate),
 }
 
+impl Credential {
+    /// The header of a request sent now; `None` where the connection says who is sending.
+    pub(super) fn authorization(&self, now: SystemTime) -> Option<Authorization> {
+        match self {
+            Credential::Token(token) => Some(token.authorization(now)),
+            Credential::Certificate(_) => None,
+        }
+    }
+}
+
 /// Sends pushes with one credential. Clones are the same sender.
 #[derive(Clone, Debug)]
 pub struct Apns {

@@ -2,6 +2,7 @@
 
 mod account;
 mod behaviour;
+mod channels;
 mod config;
 mod ledger;
 mod provider_token;

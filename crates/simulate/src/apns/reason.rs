@@ -63,6 +63,10 @@ reasons! {
     MissingChannelId = 400,
     /// There is no such broadcast channel.
     ChannelNotRegistered = 400,
+    /// The channel's message storage policy is neither 0 nor 1.
+    InvalidMessageStoragePolicy = 400,
+    /// The app has as many channels as it may have.
+    CannotCreateChannelConfig = 400,
     /// The client certificate is not valid for push.
     BadCertificate = 403,
     /// The client certificate belongs to the other environment.

@@ -24,7 +24,7 @@ pub(crate) struct Fields<'r> {
     expiration: Option<&'r [u8]>,
     priority: Option<&'r [u8]>,
     collapse_id: Option<&'r [u8]>,
-    channel: Option<&'r [u8]>,
+    pub(crate) channel: Option<&'r [u8]>,
     duplicate: bool,
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use sha2::{Digest, Sha256};
 
 use super::account::{Account, Certificate};
-use super::ledger::{Answer, Line, uuid_text};
+use super::channels::{Managed, Managing};
+use super::ledger::{Answer, Line, parse_uuid, uuid_text};
 use super::request::{Fields, Target, has_unique_id};
 use super::verdict::Refused;
 use super::world::Now;
@@ -48,6 +49,10 @@ pub(crate) struct Step {
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) apns_id: [u8; 36],
+    /// The header it stands in: a request that manages channels has another.
+    pub(crate) id_name: &'static str,
+    /// `apns-channel-id` of a channel just made.
+    pub(crate) channel: Option<String>,
     pub(crate) unique_id: Option<[u8; 36]>,
     pub(crate) date: Option<String>,
     /// Empty with status 200.
@@ -116,6 +121,9 @@ impl Service {
 
     /// Judges one request and writes it down.
     pub(crate) fn handle(&mut self, request: &Request, world: &mut World, now: Now) -> Step {
+        if let Some(asked) = Managing::read(request) {
+            return self.manage(asked, request, world, now);
+        }
         world.counts.received += 1;
         world.counts.body_bytes += request.body.len() as u64;
         self.received += 1;
@@ -185,6 +193,8 @@ impl Service {
         let reply = Reply {
             status: refused.map_or(200, |refused| refused.reason.status()),
             apns_id: uuid_text(&apns_id),
+            id_name: "apns-id",
+            channel: None,
             unique_id: unique.then(|| uuid_text(&world.new_id())),
             date: self.behaviour.date.then(|| date(self.clock_s(now))),
             body: refused.map(body_of).unwrap_or_default(),
@@ -195,6 +205,32 @@ impl Service {
     /// What time it is here, in seconds since 1970.
     fn clock_s(&self, now: Now) -> u64 {
         (now.unix_ms / 1_000).saturating_add_signed(self.behaviour.clock_ahead_s)
+    }
+
+    /// Makes, shows and deletes broadcast channels. That is no push, and moods leave it alone.
+    fn manage(
+        &mut self,
+        asked: Managing<'_>,
+        request: &Request,
+        world: &mut World,
+        now: Now,
+    ) -> Step {
+        let (random, clock_s) = (world.random_u64(), self.clock_s(now));
+        let id = asked.id.and_then(parse_uuid).unwrap_or_else(|| world.new_id());
+        let managed = self
+            .account
+            .judge(asked.authorization, &self.shared.keyring, clock_s)
+            .and_then(|()| world.channels.handle(asked, &request.body, random));
+        let managed = managed.unwrap_or_else(|reason| Managed {
+            status: reason.status(),
+            channel: None,
+            body: body_of(Refused { reason, timestamp_ms: None }),
+        });
+        let Managed { status, channel, body } = managed;
+        let apns_id = uuid_text(&id);
+        let id_name = "apns-request-id";
+        let reply = Reply { status, apns_id, id_name, channel, body, ..Reply::nothing() };
+        Step { fate: Fate::Send, reply, effect: None }
     }
 
     /// The topic, and why the push is refused if it is.
@@ -231,6 +267,9 @@ impl Service {
                 push.topic,
                 Refused { reason: Reason::TopicDisallowed, timestamp_ms: None },
             ));
+        }
+        if fields.channel.is_some_and(|channel| !world.channels.takes(channel)) {
+            return Err(refuse(Reason::ChannelNotRegistered));
         }
         let verdict = world.rules.judge(push.target.name(), push.topic);
         verdict.map_err(|refused| (push.topic, refused))?;
@@ -300,7 +339,15 @@ impl Service {
 
 impl Reply {
     fn nothing() -> Reply {
-        Reply { status: 0, apns_id: [b'0'; 36], unique_id: None, date: None, body: String::new() }
+        Reply {
+            status: 0,
+            apns_id: [b'0'; 36],
+            id_name: "apns-id",
+            channel: None,
+            unique_id: None,
+            date: None,
+            body: String::new(),
+        }
     }
 }
 

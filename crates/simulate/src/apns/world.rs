@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
 
+use super::channels::Channels;
 use super::ledger::Ledger;
 use super::provider_token::Keyring;
 use super::verdict::Rules;
@@ -46,6 +47,7 @@ pub(crate) struct World {
     pub(crate) ledger: Ledger,
     pub(crate) counts: Counts,
     pub(crate) rules: Rules,
+    pub(crate) channels: Channels,
     /// The state of the generator of ids (xorshift64*); ids have to differ, not to be secret.
     random: u64,
 }
@@ -99,6 +101,7 @@ impl Shared {
             ledger: Ledger::new(ledger_max),
             counts: Counts::default(),
             rules: Rules::new(rules, started_unix_ms.saturating_sub(3_600_000)),
+            channels: Channels::default(),
             random: seed | 1,
         };
         Shared {
