@@ -57,7 +57,8 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub(crate) fn push(&mut self, fault: Fault) {
+    /// Adds one more.
+    pub fn push(&mut self, fault: Fault) {
         if self.list.len() < FAULTS_MAX {
             self.list.push(fault);
         } else {

@@ -79,7 +79,7 @@ pub use pacing::Pacing;
 pub use path::Path;
 pub use pattern::Pattern;
 pub use pointer::Pointer;
-pub use push::{Apns, ApnsEnvironment, Fcm, Push, Vapid};
+pub use push::{Apns, ApnsEnvironment, Fcm, Push, Route, Vapid};
 pub use schema::Applies;
 pub use secret::Secret;
 pub use server::Server;

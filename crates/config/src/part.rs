@@ -12,8 +12,8 @@ use serde_json::{Map as Object, Value};
 use crate::pointer::Pointer;
 use crate::{
     Admin, Api, Apns, Changes, Channel, ChannelOptions, Client, Config, Fcm, Hook, Limits,
-    Listener, Log, LongPoll, Map, Member, Pacing, Push, Secret, Server, Shutdown, Token, Upstream,
-    Vapid, Webhooks, fields,
+    Listener, Log, LongPoll, Map, Member, Pacing, Push, Route, Secret, Server, Shutdown, Token,
+    Upstream, Vapid, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -303,9 +303,10 @@ table! {
     Member {}
     Hook {}
     Push { apns, fcm, vapid }
-    Apns {}
-    Fcm {}
-    Vapid {}
+    Apns { route }
+    Fcm { route }
+    Vapid { route }
+    Route {}
     Limits { broadcast_pacing }
     Changes {}
     Shutdown {}

@@ -287,9 +287,10 @@ mod tests {
 
     #[test]
     fn every_number_has_its_unit_last_in_its_name_or_counts_something() {
-        const COUNTS: [&str; 7] = [
+        const COUNTS: [&str; 8] = [
             "workers",
             "node",
+            "port",
             "backlog",
             "history_size",
             "weight",

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::apns::PushType;
 use crate::web_push;
 
 /// How soon a notification is to be delivered.
@@ -49,10 +50,24 @@ pub struct Notification {
     pub urgency: Urgency,
     /// Merged into the payload that Apple is sent.
     pub apns: Value,
+    /// What Apple is told beside the payload.
+    pub apns_options: ApnsOptions,
     /// Merged into FCM's `Message`.
     pub fcm: Value,
     /// Merged into what the page's service worker is given.
     pub web: Value,
+}
+
+/// What Apple is told beside the payload, where what follows from the notification does not do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApnsOptions {
+    /// `apns-push-type`; else `alert`, or `background` for one that is silent.
+    pub push_type: Option<String>,
+    /// The app's bundle identifier or the whole topic; else that of the credential.
+    pub topic: Option<String>,
+    /// `apns-priority`: 10, 5 or 1; else from `urgency`.
+    pub priority: Option<u8>,
 }
 
 /// Why a notification is none; the text names the field.
@@ -72,8 +87,10 @@ impl std::error::Error for NotificationError {}
 pub struct ApnsMessage {
     /// The payload.
     pub payload: Vec<u8>,
-    /// `apns-push-type`: `alert` or `background`.
+    /// `apns-push-type`.
     pub push_type: &'static str,
+    /// The topic, where it is not the credential's.
+    pub topic: Option<String>,
     /// `apns-priority`.
     pub priority: u8,
     /// `apns-expiration`, seconds since 1970; 0 is now or never.
@@ -107,6 +124,17 @@ impl Notification {
             if !part.is_null() && !part.is_object() {
                 return wrong(text);
             }
+        }
+        if let Some(name) = &self.apns_options.push_type
+            && name.parse::<PushType>().is_err()
+        {
+            return wrong(
+                "apns_options.push_type: write alert, background, location, voip, complication, fileprovider, \
+                 mdm, liveactivity, pushtotalk, widgets or controls",
+            );
+        }
+        if !matches!(self.apns_options.priority, None | Some(10 | 5 | 1)) {
+            return wrong("apns_options.priority: write 10, 5 or 1");
         }
         if self.data.contains_key("aps") {
             return wrong("data: `aps` is Apple's own; what belongs there goes into `apns`");
@@ -153,12 +181,17 @@ impl Notification {
         merge(&mut payload, &self.apns);
         ApnsMessage {
             payload: payload.to_string().into_bytes(),
-            push_type: if silent { "background" } else { "alert" },
-            priority: match (silent, self.urgency) {
+            push_type: match self.apns_options.push_type.as_deref().map(str::parse::<PushType>) {
+                Some(Ok(push_type)) => push_type.as_str(),
+                _ if silent => "background",
+                _ => "alert",
+            },
+            topic: self.apns_options.topic.clone(),
+            priority: self.apns_options.priority.unwrap_or(match (silent, self.urgency) {
                 (_, Urgency::Low) => 1,
                 (false, Urgency::High) => 10,
                 (true, Urgency::High) | (_, Urgency::Normal) => 5,
-            },
+            }),
             expiration_s: self.ttl_s.map(|ttl_s| match ttl_s {
                 0 => 0,
                 ttl_s => now_s + u64::from(ttl_s),

@@ -41,9 +41,10 @@ pub enum Platform {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// Whose token it is.
+    /// Whose token it is: `provider` in JSON.
+    #[serde(rename = "provider")]
     pub platform: Platform,
-    /// The app: a topic, a project, an origin.
+    /// The app, by the name of its credential.
     pub app: String,
     /// Device token, registration token, or subscription in JSON.
     pub token: String,
@@ -116,7 +117,19 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn open(file: &Path) -> Result<Registry, RegistryError> {
-        let database = Database::create(file)?;
+        Registry::with(Database::create(file)?)
+    }
+
+    /// A registry that ends with the process.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn in_memory() -> Result<Registry, RegistryError> {
+        let memory = redb::backends::InMemoryBackend::new();
+        Registry::with(Database::builder().create_with_backend(memory)?)
+    }
+
+    fn with(database: Database) -> Result<Registry, RegistryError> {
         let write = database.begin_write()?;
         write.open_table(DEVICES)?;
         write.open_multimap_table(USERS)?;
@@ -199,6 +212,44 @@ impl Registry {
         };
         write.commit()?;
         Ok(removed)
+    }
+
+    /// Takes all devices of a user away, as after the account is gone. Returns how many there were.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn remove_user(&self, user: &str) -> Result<usize, RegistryError> {
+        let write = self.database.begin_write()?;
+        let mut count = 0;
+        {
+            let mut records = write.open_table(DEVICES)?;
+            let mut users = write.open_multimap_table(USERS)?;
+            for key in users.remove_all(user)? {
+                records.remove(key?.value())?;
+                count += 1;
+            }
+        }
+        write.commit()?;
+        Ok(count)
+    }
+
+    /// The devices of a user with the time each was registered, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn registrations(&self, user: &str) -> Result<Vec<(Device, u64)>, RegistryError> {
+        let read = self.database.begin_read()?;
+        let users = read.open_multimap_table(USERS)?;
+        let records = read.open_table(DEVICES)?;
+        let mut devices = Vec::new();
+        for key in users.get(user)? {
+            let key = key?;
+            let record = records.get(key.value())?;
+            let record = record.and_then(|record| decode::<Record>(record.value()));
+            let registered_ms = record.map_or(0, |record| record.registered_ms);
+            devices.extend(Device::from_key(key.value()).map(|device| (device, registered_ms)));
+        }
+        Ok(devices)
     }
 
     /// The devices of a user.

@@ -14,6 +14,7 @@ use crate::admin::{AdminThread, Parts};
 use crate::error::ServeError;
 use crate::node::{Node, State};
 use crate::parcel::Parcel;
+use crate::push::PushThread;
 use crate::worker::thread::Workers;
 
 /// How often the control thread looks whether the last client has left.
@@ -31,6 +32,7 @@ pub(crate) struct Control {
     /// The control thread's own handles of the workers' listeners.
     pub(crate) listeners: Vec<TcpListener>,
     pub(crate) admin: Parts,
+    pub(crate) pushes: PushThread,
     pub(crate) client_addr: SocketAddr,
     pub(crate) admin_addr: SocketAddr,
     pub(crate) recovery: Vec<String>,
@@ -43,7 +45,7 @@ impl Control {
             .enable_all()
             .build()
             .map_err(ServeError::Control)?;
-        let Control { node, endpoint, workers, listeners, admin, .. } = self;
+        let Control { node, endpoint, workers, listeners, admin, pushes, .. } = self;
         let mut running = Running { node, endpoint, workers, listeners };
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Control)?;
@@ -63,10 +65,12 @@ impl Control {
                 error = running.workers.failed() => return Err(error),
                 () = ended(&admin) => return Err(ServeError::AdminLost),
             }
+            pushes.drain();
             running.drain(&mut terminate, &mut interrupt).await;
             admin.stop(STOP_TIMEOUT);
             Ok(())
         })?;
+        pushes.stop(STOP_TIMEOUT);
         running.tell(|| Parcel::Stop);
         running.workers.join(STOP_TIMEOUT);
         Ok(())

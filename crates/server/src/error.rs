@@ -28,6 +28,8 @@ pub enum ServeError {
     },
     /// No configuration could be recovered.
     Recover(String),
+    /// The push thread could not start; what is wrong, the device registry in the state directory perhaps.
+    Push(String),
     /// The admin thread panicked.
     AdminLost,
     /// The mesh between the workers could not be made.
@@ -77,6 +79,7 @@ impl fmt::Display for ServeError {
                 path.display()
             ),
             ServeError::Recover(why) => write!(f, "{why}"),
+            ServeError::Push(why) => write!(f, "cannot set up the push thread: {why}"),
             ServeError::AdminLost => {
                 f.write_str("the admin thread panicked; the log has the reason, please report it")
             }
@@ -112,6 +115,7 @@ impl std::error::Error for ServeError {
             ServeError::WorkerLost { .. }
             | ServeError::Reserve(_)
             | ServeError::Recover(_)
+            | ServeError::Push(_)
             | ServeError::AdminLost => None,
         }
     }

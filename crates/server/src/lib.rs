@@ -4,7 +4,8 @@
 //! worker's hub sends it over the bus to the channel's home worker, which numbers it and sends one `Arc` to
 //! each worker with subscribers; their hubs put it into outboxes, and `worker` writes these to the sockets
 //! at the end of the turn. The way up is the same in reverse. `control` is the thread beside them: signals,
-//! shutdown, workers that begin anew. `admin` is another: the admin port, and the settings all run by.
+//! shutdown, workers that begin anew. `admin` is another: the admin port, and the settings all run by; `push` a
+//! third: notifications for who is not connected.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ mod origin;
 mod page;
 mod parcel;
 mod pulse;
+mod push;
 mod reservations;
 mod session_token;
 mod settings;
@@ -35,19 +37,22 @@ use std::sync::Arc;
 
 use dunlin_bus::{MeshConfig, mesh};
 use dunlin_config::store::{Directory, Disk, Source, Start, Store};
-use dunlin_config::{Config, Faults, Log};
+use dunlin_config::{Config, Faults, Log, Push};
 
 use crate::admin::Parts;
 use crate::control::{Control, listen};
 use crate::node::Node;
+use crate::push::PushThread;
 use crate::reservations::{Reservations, Served};
 use crate::settings::Settings;
 use crate::worker::thread::{Placement, Workers};
 
 pub use crate::error::ServeError;
+pub use crate::push::judge as judge_credentials;
 
-/// Most workers of one process: a bus endpoint is left for the control thread, one for the admin thread.
-pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - 2;
+/// Most workers of one process: a bus endpoint is left for the control thread, one for the admin thread and one for the
+/// push thread.
+pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - 3;
 
 /// What to serve.
 pub struct Serve {
@@ -84,7 +89,7 @@ pub struct Ready {
 pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
     raise_descriptor_limit();
     let Serve { config, source, state, on_log } = what;
-    let (store, recovery) = recover(config, source, state.as_deref())?;
+    let (store, mut recovery) = recover(config, source, state.as_deref())?;
     let snapshot = Arc::clone(store.head());
     let config = &snapshot.config;
     on_log(&config.log);
@@ -111,9 +116,10 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         .map_err(|fault| ServeError::Reserve(Box::new(fault)))?;
 
     let ring = MeshConfig { ring_slots: config.limits.bus_slots as usize, ..MeshConfig::default() };
-    let mut endpoints = mesh(workers + 2, &ring).map_err(ServeError::Bus)?;
-    let admin_endpoint = endpoints.pop().expect("a mesh of at least three endpoints");
-    let endpoint = endpoints.pop().expect("a mesh of at least three endpoints");
+    let mut endpoints = mesh(workers + 3, &ring).map_err(ServeError::Bus)?;
+    let push_endpoint = endpoints.pop().expect("a mesh of at least four endpoints");
+    let admin_endpoint = endpoints.pop().expect("a mesh of at least four endpoints");
+    let endpoint = endpoints.pop().expect("a mesh of at least four endpoints");
 
     let mut secret = [0; 32];
     getrandom::fill(&mut secret).map_err(ServeError::Random)?;
@@ -132,9 +138,17 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
     };
     let clones = || listeners.iter().map(std::net::TcpListener::try_clone).collect();
     let (handles, boot): (io::Result<Vec<_>>, io::Result<Vec<_>>) = (clones(), clones());
-    let doorbells = [endpoint.doorbell(), admin_endpoint.doorbell()];
+    let doorbells = [endpoint.doorbell(), admin_endpoint.doorbell(), push_endpoint.doorbell()];
     let handles = handles.map_err(ServeError::Control)?;
     let workers = Workers::start(&node, endpoints, &doorbells, handles, placement)?;
+    let pushes = PushThread::start(&node, push_endpoint, state.as_deref())?;
+    for fault in pushes.pushes().apply(&Push::default(), &node.settings.load().config.push).iter() {
+        // Good when it was set; what else there is to push with goes on.
+        tracing::error!("{fault}");
+        recovery.push(format!("not used: {fault}"));
+    }
+    // Nobody else sets this.
+    let _ = node.pushes.set(pushes.pushes());
     let admin = Parts {
         node: Arc::clone(&node),
         endpoint: admin_endpoint,
@@ -144,7 +158,7 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         boot: boot.map_err(ServeError::Control)?,
         on_log,
     };
-    Control { node, endpoint, workers, listeners, admin, client_addr, admin_addr, recovery }
+    Control { node, endpoint, workers, listeners, admin, pushes, client_addr, admin_addr, recovery }
         .run(on_ready)
 }
 

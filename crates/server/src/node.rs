@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::admission::Admissions;
 use crate::metrics::{Counters, Metric};
 use crate::pulse::Pulse;
+use crate::push::Pushes;
 use crate::settings::Settings;
 use crate::turns::Turns;
 
@@ -59,6 +60,8 @@ pub(crate) struct Node {
     pub(crate) pulses: Vec<Pulse>,
     /// Sessions by the key that let them in, of each worker.
     keys: Vec<Mutex<Vec<(u64, u64)>>>,
+    /// The push thread, once there is one.
+    pub(crate) pushes: OnceLock<Pushes>,
     /// The counters of the bus, once there is one.
     pub(crate) monitor: OnceLock<Monitor>,
     /// One set a worker.
@@ -107,6 +110,7 @@ impl Node {
             refusals: (0..workers).map(|_| Mutex::new(None)).collect(),
             pulses: (0..workers).map(|_| Pulse::new(started)).collect(),
             keys: (0..workers).map(|_| Mutex::new(Vec::new())).collect(),
+            pushes: OnceLock::new(),
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
             admissions: Admissions::default(),
@@ -138,6 +142,11 @@ impl Node {
     /// Said before the listeners that the process began with are closed for good.
     pub(crate) fn boot_closes(&self) {
         self.boot_closed.store(true, Ordering::Release);
+    }
+
+    /// The push thread's, behind that.
+    pub(crate) fn push_endpoint(&self) -> usize {
+        self.workers() + 2
     }
 
     /// Makes a snapshot the one every worker runs, and ends a trial. Workers that are awake switch at the

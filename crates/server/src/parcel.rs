@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use dunlin_hub::SessionId;
 
+use crate::push::{Ask, Said};
+
 /// One message on the bus.
 pub(crate) enum Parcel {
     /// Between the hubs of two workers.
@@ -56,6 +58,36 @@ pub(crate) enum Parcel {
         worker: usize,
         /// Whom it has.
         found: Box<Affected>,
+    },
+    /// To the push thread: a request below `/api/push`.
+    Push(Box<Ask>),
+    /// From the push thread: a piece of the answer.
+    Pushed(Box<Said>),
+    /// To the push thread: the client's socket has taken so many bytes of its answer.
+    PushRead {
+        /// Whose answer.
+        call: u64,
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// To the push thread: the client of this call has gone.
+    PushGone {
+        /// Which call.
+        call: u64,
+    },
+    /// From the push thread: which of these users have a session?
+    WhoIsOnline {
+        /// Comes back with the answer.
+        ask: u64,
+        /// Whom it is about.
+        users: Arc<[String]>,
+    },
+    /// To the push thread.
+    TheseAreOnline {
+        /// What was asked.
+        ask: u64,
+        /// Their places in the question.
+        online: Vec<u32>,
     },
     /// To the next worker, once a second: how far off is it?
     Probe(std::time::Instant),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-use dunlin_config::{Config, Faults};
+use dunlin_config::{Config, Faults, Push};
 
 use crate::{Refusal, style};
 
@@ -47,6 +47,11 @@ impl File {
     /// may differ from the file by flags.
     pub(crate) fn judge(&self, config: &Config) -> Result<(), Refusal> {
         if let Err(mut faults) = config.validate() {
+            faults.locate(&self.text);
+            return Err(self.refusal(faults));
+        }
+        // What the server would find out when it opens them.
+        if let Err(mut faults) = dunlin_server::judge_credentials(&Push::default(), &config.push) {
             faults.locate(&self.text);
             return Err(self.refusal(faults));
         }

@@ -94,6 +94,14 @@ pub fn results() -> (Results, ResultStream) {
     (Results(sender), ResultStream(receiver))
 }
 
+impl Results {
+    /// Tells an outcome that needed no sender, so that all of a batch arrive in one place.
+    pub fn tell(&self, tag: u64, outcome: Outcome) {
+        // Nobody may want to know any more.
+        let _ = self.0.send((tag, outcome));
+    }
+}
+
 impl ResultStream {
     /// The next outcome; `None` once every [`Results`] and every request has gone.
     pub async fn recv(&mut self) -> Option<(u64, Outcome)> {

@@ -14,7 +14,7 @@ use crate::dial::{Connect, Dialer};
 use crate::origin::Origin;
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
 use crate::request::{Class, Header, Lane, Request};
-use crate::sender::{Sender, SenderConfig, SenderMetrics};
+use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
 use crate::service::{Authorization, CredentialError, Service, Verdict};
 
 /// Waiting after a 5xx or 429 that does not say how long, doubled each time.
@@ -115,40 +115,64 @@ impl WebPush {
         options: &Options,
         deadline: Instant,
     ) -> Outcome {
-        let sender = match self.sender(subscription.origin()) {
-            Ok(sender) => sender,
-            Err(why) => return Outcome::NotSent(NotSent::Invalid(why)),
-        };
+        match self.request(subscription, message, options, deadline) {
+            Ok((sender, request)) => sender.send(request).await,
+            Err(why) => Outcome::NotSent(why),
+        }
+    }
+
+    /// Encrypts a message and hands it over: waits for room only. Its outcome arrives with `tag`.
+    ///
+    /// # Errors
+    /// The message or the subscription is not valid; no outcome arrives then.
+    pub async fn submit(
+        &self,
+        subscription: &Subscription,
+        message: &[u8],
+        options: &Options,
+        deadline: Instant,
+        tag: u64,
+        results: &Results,
+    ) -> Result<(), NotSent> {
+        let (sender, request) = self.request(subscription, message, options, deadline)?;
+        sender.submit(request, tag, results).await;
+        Ok(())
+    }
+
+    fn request(
+        &self,
+        subscription: &Subscription,
+        message: &[u8],
+        options: &Options,
+        deadline: Instant,
+    ) -> Result<(Sender<WebPushService>, Request), NotSent> {
+        let sender = self.sender(subscription.origin()).map_err(NotSent::Invalid)?;
         let request = {
             let now_s = seconds(SystemTime::now());
             WebPushRequest::new(subscription, message, options, &mut lock(&self.inner.vapid), now_s)
         };
-        let request = match request {
-            Ok(request) => request,
-            Err(error) => return Outcome::NotSent(NotSent::Invalid(error.to_string())),
-        };
+        let request = request.map_err(|error| NotSent::Invalid(error.to_string()))?;
         let header = |(name, value): (&'static str, Arc<str>)| {
             // The sender authenticates when it sends.
             let indexing = if name == "topic" { Indexing::None } else { Indexing::Table };
             (name != "authorization").then(|| Header { name: name.into(), value, indexing })
         };
-        sender
-            .send(Request {
-                subject: crate::subject(&request.path),
-                path: request.path,
-                headers: request.headers.into_iter().filter_map(header).collect(),
-                body: request.body.into(),
-                class: match options.urgency() {
-                    Urgency::High => Class::High,
-                    Urgency::Normal => Class::Normal,
-                    Urgency::Low | Urgency::VeryLow => Class::Low,
-                },
-                lane: Lane::Main,
-                deadline,
-                expires: None,
-                resend_uncertain: options.topic().is_some(),
-            })
-            .await
+        let request = Request {
+            subject: crate::subject(&request.path),
+            path: request.path,
+            headers: request.headers.into_iter().filter_map(header).collect(),
+            body: request.body.into(),
+            class: match options.urgency() {
+                Urgency::High => Class::High,
+                Urgency::Normal => Class::Normal,
+                Urgency::Low | Urgency::VeryLow => Class::Low,
+            },
+            lane: Lane::Main,
+            deadline,
+            expires: None,
+            resend_uncertain: options.topic().is_some(),
+        };
+        Ok((sender, request))
     }
 
     /// The numbers of now, by the origin of the push service.

@@ -185,6 +185,10 @@ impl Admin {
                 continue;
             }
             let next = &prepared.snapshot().config;
+            if let Err(faults) = crate::push::judge(&base.config.push, &next.push) {
+                Problem::faults(&problem::INVALID, &faults).answer(cx, conn);
+                continue;
+            }
             if let Err(fault) = self.reservations.reserve(&base.config, next) {
                 Problem::faults(&problem::INVALID, &fault.into()).answer(cx, conn);
                 continue;
@@ -336,6 +340,12 @@ impl Admin {
         }
         let head = self.store.confirm();
         self.follow(cx, &head.config);
+        if let Some(pushes) = self.node.pushes.get() {
+            // They were judged; what cannot be used all the same is told by the log and the metrics.
+            for fault in pushes.apply(&under_way.before.config.push, &head.config.push).iter() {
+                tracing::error!("{fault}");
+            }
+        }
         let trial = under_way.trial;
         let outcome = Outcome { switched, closed: under_way.closed, trial: trial.as_ref() };
         for asker in &under_way.askers {

@@ -53,8 +53,11 @@ use self::watch::Watcher;
 use crate::metrics;
 use crate::node::{Node, State};
 use crate::parcel::Parcel;
+use crate::push::Pushes;
 use crate::reservations::Reservations;
 use crate::settings::Settings;
+
+pub(crate) use self::time::rfc3339;
 
 /// Connections at once; the next is closed at once.
 const CONNECTIONS_MAX: usize = 4_096;
@@ -243,7 +246,9 @@ impl Admin {
         }
         match path {
             "/metrics" => {
-                let text = metrics::exposition(&self.node.counters) + &self.own_metrics();
+                let text = metrics::exposition(&self.node.counters)
+                    + &self.own_metrics()
+                    + &self.node.pushes.get().map_or_else(String::new, Pushes::exposition);
                 let exposition = "text/plain; version=0.0.4; charset=utf-8";
                 answer(cx, conn, 200, exposition, text.as_bytes());
             }

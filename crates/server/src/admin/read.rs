@@ -195,6 +195,8 @@ impl Admin {
         let head = Arc::clone(self.store.head());
         let prepared =
             head.prepare(change, expected).map_err(|refusal| Problem::of_refusal(&refusal))?;
+        crate::push::judge(&head.config.push, &prepared.snapshot().config.push)
+            .map_err(|faults| Problem::faults(&problem::INVALID, &faults))?;
         let changes: Vec<Value> =
             prepared.changes().iter().map(|change| json!(change.hidden())).collect();
         let restart: Vec<&str> = prepared

@@ -67,7 +67,8 @@ fn edges(node: &Node) -> Vec<Value> {
     let name = |endpoint: usize| match endpoint.checked_sub(node.workers()) {
         None => json!(endpoint),
         Some(0) => json!("control"),
-        Some(_) => json!("admin"),
+        Some(1) => json!("admin"),
+        Some(_) => json!("push"),
     };
     let edges = node.monitor.get().into_iter().flat_map(|monitor| monitor.edges());
     edges

@@ -68,7 +68,7 @@ pub struct ApiError {
 
 impl ApiError {
     /// The error of a body that is not the request it should be.
-    pub(super) fn malformed(why: impl fmt::Display) -> ApiError {
+    pub(crate) fn malformed(why: impl fmt::Display) -> ApiError {
         ApiError { malformed: true, ..ApiErrorCode::BadRequest.because(why) }
     }
 

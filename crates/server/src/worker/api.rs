@@ -78,6 +78,9 @@ impl Worker<'_> {
         if let Err(why) = self.authorised(request) {
             return self.answer(cx, conn, &reply::Answer::error(401, why));
         }
+        if method == "push" || method.starts_with("push/") {
+            return self.push_api(cx, conn, method, request);
+        }
         let mode = request.headers.get_str("X-Centrifugo-Error-Mode");
         let mut call = Call {
             conn,

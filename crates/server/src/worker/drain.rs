@@ -52,9 +52,9 @@ impl Worker<'_> {
                     }
                     cx.close(conn);
                 }
-                // A call that waits for another worker is answered first.
-                Role::Http if cx.is_awaiting_response(conn) => answering.push(conn),
-                Role::Http => cx.close(conn),
+                // A call that waits for another worker, or for pushes, is answered first.
+                Role::Http | Role::Push if cx.is_awaiting_response(conn) => answering.push(conn),
+                Role::Http | Role::Push => cx.close(conn),
             }
         }
         let Some(drain) = &mut self.drain else { return };

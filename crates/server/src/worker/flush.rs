@@ -63,6 +63,9 @@ impl Worker<'_> {
     /// The socket has room again.
     pub(super) fn writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some(link) = cx.data(conn) else { return };
+        if link.role == Role::Push {
+            return self.push_writable(cx, conn);
+        }
         if let (Role::Client(_), Some(session)) = (link.role, link.session()) {
             self.hub.set_blocked(session, false);
         }

@@ -80,7 +80,7 @@ impl Worker<'_> {
             return cx.abort(conn);
         }
         match link.role {
-            Role::Http => cx.close(conn),
+            Role::Http | Role::Push => cx.close(conn),
             Role::Poll => {
                 if let Some(session) = link.session() {
                     self.answer_poll(cx, session);

@@ -27,6 +27,8 @@ pub(crate) enum Role {
     Http,
     /// A long-poll waits for its answer.
     Poll,
+    /// The push thread has the request.
+    Push,
     /// A client's session, or about to become one.
     Client(Encoding),
 }

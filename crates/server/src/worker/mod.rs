@@ -5,7 +5,7 @@
 //! for them, and writes the outboxes. The modules are in the order a client meets them:
 //! [`routes`] and [`stream`] open transports, [`connect`] says whose they are, [`command`] carries out what
 //! clients say as far as [`permission`] allows it, [`poll`] and [`api`] the
-//! requests that are answered once, [`completion`] takes in what the hub answers, [`flush`] writes,
+//! requests that are answered once, [`push`] those that the push thread answers, [`completion`] takes in what the hub answers, [`flush`] writes,
 //! [`heartbeat`] notices who is gone, [`adopt`] switches to changed settings, [`drain`] says goodbye.
 
 mod addresses;
@@ -23,12 +23,14 @@ mod pacing;
 mod pending;
 mod permission;
 mod poll;
+mod push;
 mod reply;
 mod routes;
 mod stream;
 mod terms;
 pub(crate) mod thread;
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -53,6 +55,7 @@ use self::link::{Link, Role};
 use self::pacing::Turn;
 use self::pending::Pending;
 use self::poll::Poll;
+use self::push::PushCall;
 use self::terms::TermsTable;
 use crate::admission::{Admission, TokenBucket};
 use crate::metrics::Metric;
@@ -98,6 +101,10 @@ pub(crate) struct Worker<'w> {
     /// Server API calls under way.
     calls: FastMap<u64, Call>,
     calls_begun: u64,
+    /// Calls that the push thread has, by their connections.
+    push_calls: FastMap<ConnId, PushCall>,
+    /// For the push thread, once its ring has room.
+    push_backlog: VecDeque<Parcel>,
     /// When sessions whose token has an `exp` expire, Unix time in seconds.
     expiries: FastMap<SessionId, u64>,
     addresses: Addresses,
@@ -150,6 +157,8 @@ impl<'w> Worker<'w> {
             polls: FastMap::default(),
             calls: FastMap::default(),
             calls_begun: 0,
+            push_calls: FastMap::default(),
+            push_backlog: VecDeque::new(),
             expiries: FastMap::default(),
             addresses: Addresses::default(),
             accepts: TokenBucket::new(0, share(limits.accepts_per_s_max, node.counters.len())),
@@ -245,9 +254,17 @@ impl<'w> Worker<'w> {
             // It has woken this worker, which asks at the end of each turn.
             Parcel::Turn => {}
             Parcel::Broadcasts { ask, action } => self.broadcast_action(ask, &action),
-            // To the admin thread.
-            Parcel::Adopted | Parcel::BroadcastsAre { .. } | Parcel::AffectedAre { .. } => {}
             Parcel::Affected { ask, touched } => self.begin_count(cx, ask, touched),
+            Parcel::Pushed(said) => self.push_said(cx, *said),
+            Parcel::WhoIsOnline { ask, users } => self.who_is_online(ask, &users),
+            // To the admin thread, and to the push thread.
+            Parcel::Adopted
+            | Parcel::BroadcastsAre { .. }
+            | Parcel::AffectedAre { .. }
+            | Parcel::Push(_)
+            | Parcel::PushRead { .. }
+            | Parcel::PushGone { .. }
+            | Parcel::TheseAreOnline { .. } => {}
             #[cfg(test)]
             Parcel::Stall(time) => std::thread::sleep(time),
             Parcel::Drain => self.begin_drain(cx),
@@ -291,6 +308,7 @@ impl<'w> Worker<'w> {
             self.refuse(cx, &pending, dunlin_hub::Error::Timeout);
         }
         self.publish_gauges(cx);
+        self.tell_pushes_what_waits();
         if (cx.now_ms() / 1000).is_multiple_of(TRIM_S) {
             // A burst makes rings grow; what stayed quiet since gives the memory back.
             self.endpoint.trim();
@@ -405,8 +423,11 @@ impl Handler for Worker<'_> {
         self.writable(cx, conn);
     }
 
-    fn on_close(&mut self, cx: &mut Context<Link>, _: ConnId, link: Link, reason: CloseReason) {
+    fn on_close(&mut self, cx: &mut Context<Link>, conn: ConnId, link: Link, reason: CloseReason) {
         self.count(Metric::Closed);
+        if link.role == Role::Push {
+            self.push_gone(conn);
+        }
         if reason == CloseReason::TimedOut {
             self.count(Metric::DeadlinesMissed);
         }
@@ -591,6 +612,6 @@ fn unix_now_ms() -> u64 {
 fn encoding_of(link: &Link) -> Option<Encoding> {
     match link.role {
         Role::Client(encoding) => Some(encoding),
-        Role::Http | Role::Poll => None,
+        Role::Http | Role::Poll | Role::Push => None,
     }
 }

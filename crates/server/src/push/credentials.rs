@@ -1,0 +1,321 @@
+//! From a credential of the configuration to a sender, and what is wrong with those that cannot be one.
+//!
+//! `dunlin-config` judges what can be seen without knowing what a key is; here they are opened.
+
+use std::time::SystemTime;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use dunlin_config::{ApnsEnvironment, Fault, Faults, Path, Push, Route, Secret};
+use dunlin_push::apns::{Apns, Certificate, Credential, Environment, ProviderKey, ProviderToken};
+use dunlin_push::fcm::{AUTHORITY, Fcm, ServiceAccount};
+use dunlin_push::web_push::{Vapid, WebPush, WebPushConfig};
+use dunlin_push::{Connect, Connections, Dialer, Origin, SenderConfig};
+
+/// Judges the credentials that differ: whether each key, certificate and account can be opened, and is valid now.
+///
+/// # Errors
+/// Every one that cannot be used, with the key at fault.
+pub fn judge(before: &Push, after: &Push) -> Result<(), Faults> {
+    let mut faults = Faults::default();
+    for (name, _, credential) in after.apns.changes_from(&before.apns) {
+        let Some(credential) = credential else { continue };
+        if let Err(fault) = apns(&Path::of("push.apns").join(name), credential) {
+            faults.push(fault);
+        }
+    }
+    for (name, _, credential) in after.fcm.changes_from(&before.fcm) {
+        let Some(credential) = credential else { continue };
+        if let Err(fault) = fcm(&Path::of("push.fcm").join(name), credential) {
+            faults.push(fault);
+        }
+    }
+    for (name, _, credential) in after.vapid.changes_from(&before.vapid) {
+        let Some(credential) = credential else { continue };
+        if let Err(fault) = vapid(&Path::of("push.vapid").join(name), credential) {
+            faults.push(fault);
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+/// Starts a sender for an app at Apple's, in the current runtime.
+pub(super) fn start_apns(path: &Path, config: &dunlin_config::Apns) -> Result<Apns, Fault> {
+    let (origin, credential) = apns(path, config)?;
+    let bounds = bounds(config.connections_max, config.queue_bytes_max);
+    Apns::start(origin, credential, bounds).map_err(|error| fault(path, error.0, ""))
+}
+
+/// The same for a project at Google's.
+pub(super) fn start_fcm(path: &Path, config: &dunlin_config::Fcm) -> Result<Fcm, Fault> {
+    let (account, origin, token_origin) = fcm(path, config)?;
+    let dialer = |origin| Dialer::new(origin).map_err(|error| fault(path, error.0, ""));
+    let bounds = bounds(config.connections_max, config.queue_bytes_max);
+    Ok(Fcm::start_with(account, dialer(origin)?, dialer(token_origin)?, bounds))
+}
+
+/// The same for an identity towards browsers' services.
+pub(super) fn start_vapid(path: &Path, config: &dunlin_config::Vapid) -> Result<WebPush, Fault> {
+    let vapid = vapid(path, config)?;
+    let mut how = WebPushConfig {
+        sender: bounds(config.connections_max, config.queue_bytes_max),
+        ..WebPushConfig::default()
+    };
+    if !config.hosts.is_empty() {
+        how.hosts = config.hosts.to_vec();
+    }
+    let (path, taken) = (path.join("route"), config.route.clone());
+    Ok(WebPush::with_dial(vapid, how, move |origin| {
+        let authority = origin.strip_prefix("https://").unwrap_or(origin);
+        let (host, port) = host_and_port(authority, 443)?;
+        let mut origin = Origin::new(host, port);
+        route(&path, &taken, &mut origin).map_err(|fault| fault.to_string())?;
+        let dialer = Dialer::new(origin).map_err(|error| error.to_string())?;
+        Ok(Box::new(dialer) as Box<dyn Connect>)
+    }))
+}
+
+fn apns(path: &Path, config: &dunlin_config::Apns) -> Result<(Origin, Credential), Fault> {
+    let environment = match config.environment {
+        ApnsEnvironment::Production => Environment::Production,
+        ApnsEnvironment::Sandbox => Environment::Sandbox,
+    };
+    let mut origin = environment.origin();
+    origin.port = config.port;
+    route(&path.join("route"), &config.route, &mut origin)?;
+    let text = |secret: &Option<Secret>| secret.as_ref().map(|s| s.reveal().to_owned());
+    let Some(certificate) = text(&config.certificate) else {
+        let id = |id: &Option<std::sync::Arc<str>>| id.as_deref().unwrap_or_default().to_owned();
+        let pem = text(&config.key).unwrap_or_default();
+        let key = ProviderKey::new(&pem, &id(&config.key_id), &id(&config.team_id));
+        let key = key.map_err(|why| {
+            let (at, why) = match why.split_once(": ") {
+                Some(("key", why)) => ("key", why.to_owned()),
+                _ if why.starts_with("team id") => ("team_id", why),
+                _ => ("key_id", why),
+            };
+            fault(&path.join(at), why, "copy it from the developer account")
+        })?;
+        return Ok((origin, Credential::Token(ProviderToken::new(key))));
+    };
+    let at = path.join("certificate");
+    let opened = if certificate.contains("-----BEGIN") {
+        Certificate::from_pem(certificate.as_bytes()).map_err(|why| (at.clone(), why))
+    } else {
+        let letters: String = certificate.split_ascii_whitespace().collect();
+        let p12 = BASE64_STANDARD.decode(letters).map_err(|_| {
+            let fix = "write `base64 -w0 FILE.p12`, or the text of a PEM file";
+            fault(&at, "this is neither Base64 nor PEM".to_owned(), fix)
+        })?;
+        let password = text(&config.certificate_password).unwrap_or_default();
+        // A file of another kind is no sequence in DER; one that is may have another password.
+        let of_password = p12.first() == Some(&0x30);
+        Certificate::from_p12(&p12, &password).map_err(|why| {
+            let at = if of_password && why.contains("password") {
+                path.join("certificate_password")
+            } else {
+                at.clone()
+            };
+            (at, why)
+        })
+    };
+    let certificate = opened.map_err(|(at, why)| {
+        let why = why.strip_prefix("certificate: ").unwrap_or(&why).to_owned();
+        fault(&at, why, "export certificate and key together, and give their password")
+    })?;
+    certificate.check().map_err(|error| fault(&at, error.0, "export it with its own key"))?;
+    if let Some((from, until)) = certificate.validity() {
+        let now = SystemTime::now();
+        let day = |time: SystemTime| {
+            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            crate::admin::rfc3339(since.as_millis() as u64)[..10].to_owned()
+        };
+        if now > until {
+            let sentence = format!("it expired on {}", day(until));
+            return Err(fault(&at, sentence, "renew it in the developer account"));
+        }
+        if now < from {
+            let sentence = format!("it is valid from {} on", day(from));
+            return Err(fault(&at, sentence, "is the clock of this machine right?"));
+        }
+    }
+    Ok((origin, Credential::Certificate(certificate)))
+}
+
+fn fcm(
+    path: &Path,
+    config: &dunlin_config::Fcm,
+) -> Result<(ServiceAccount, Origin, Origin), Fault> {
+    let text = config.service_account.as_ref().map_or("", Secret::reveal);
+    let account = ServiceAccount::from_json(text).map_err(|error| {
+        let fix = "set it to the text of the JSON file that the console gives";
+        fault(&path.join("service_account"), error.to_string(), fix)
+    })?;
+    let at = path.join("route");
+    let mut origin = Origin::new(AUTHORITY, 443);
+    route(&at, &config.route, &mut origin)?;
+    let token_uri = account.token_uri();
+    let authority = token_uri.strip_prefix("https://").unwrap_or(token_uri);
+    let authority = authority.split('/').next().unwrap_or_default();
+    let (host, port) = host_and_port(authority, 443)
+        .map_err(|why| fault(&path.join("service_account"), format!("token_uri: {why}"), ""))?;
+    let mut token_origin = Origin::new(host, port);
+    let token_route = Route { address: config.token_address.clone(), ..config.route.clone() };
+    route(&at, &token_route, &mut token_origin).map_err(|fault| {
+        match fault.path == at.join("address") {
+            true => Fault { path: path.join("token_address"), ..fault },
+            false => fault,
+        }
+    })?;
+    Ok((account, origin, token_origin))
+}
+
+fn vapid(path: &Path, config: &dunlin_config::Vapid) -> Result<Vapid, Fault> {
+    let key = config.private_key.as_ref().map_or("", Secret::reveal);
+    let vapid = Vapid::new(key, &config.subject).map_err(|error| {
+        let why = error.to_string();
+        let at = if why.contains("contact") { "subject" } else { "private_key" };
+        fault(&path.join(at), why, "make a key with `openssl ecparam -genkey -name prime256v1`")
+    })?;
+    route(&path.join("route"), &config.route, &mut Origin::new("localhost", 443))?;
+    Ok(vapid)
+}
+
+/// Puts a route into an origin.
+fn route(path: &Path, route: &Route, origin: &mut Origin) -> Result<(), Fault> {
+    if let Some(address) = &route.address {
+        host_and_port(address, 0).ok().filter(|(_, port)| *port != 0).ok_or_else(|| {
+            let sentence = format!("{address:?} has no host or no port");
+            fault(&path.join("address"), sentence, "write it as in \"127.0.0.1:2197\"")
+        })?;
+        origin.address = Some(address.to_string());
+    }
+    if let Some(ca) = &route.ca {
+        origin.add_roots_pem(ca.as_bytes()).map_err(|error| {
+            fault(&path.join("ca"), error.0, "set it to the text of a PEM file")
+        })?;
+    }
+    if let Some(proxy) = &route.proxy {
+        // The text may hold a password, and is not told again.
+        origin.proxy = Some(proxy.reveal().parse().map_err(|_| {
+            let fix = "write http://USER:PASSWORD@HOST:PORT or socks5://HOST:PORT";
+            fault(&path.join("proxy"), "this is no proxy".to_owned(), fix)
+        })?);
+    }
+    Ok(())
+}
+
+fn host_and_port(authority: &str, default: u16) -> Result<(&str, u16), String> {
+    match authority.rsplit_once(':') {
+        Some(("", _)) => Err("there is no host".to_owned()),
+        Some((host, port)) => Ok((host, port.parse().map_err(|_| format!("{port:?} is no port"))?)),
+        None => Ok((authority, default)),
+    }
+}
+
+fn bounds(connections_max: u32, queue_bytes_max: u64) -> SenderConfig {
+    SenderConfig {
+        connections: Connections::Auto { max: connections_max as usize },
+        queue_bytes_max: usize::try_from(queue_bytes_max).unwrap_or(usize::MAX),
+        ..SenderConfig::default()
+    }
+}
+
+fn fault(path: &Path, sentence: String, fix: &str) -> Fault {
+    let fix = (!fix.is_empty()).then(|| fix.to_owned());
+    Fault { path: path.clone(), line: None, sentence, fix }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_config::{Apns, Fcm, Map, Vapid};
+
+    use super::*;
+
+    /// Keys made for these tests; they open nothing.
+    const KEY: &str = include_str!("../../tests/data/apns-key.p8");
+    const P12: &[u8] = include_bytes!("../../../push/tests/certificates/new.p12");
+
+    fn pointer_of(push: &Push) -> String {
+        let faults = judge(&Push::default(), push).expect_err("refused");
+        let fault = faults.iter().next().expect("a fault");
+        format!("{} {}", fault.path.pointer(), fault.sentence)
+    }
+
+    fn with_apns(apns: Apns) -> Push {
+        let mut map = Map::new();
+        map.insert("app", apns);
+        Push { apns: map, ..Push::default() }
+    }
+
+    fn keyed(key: &str) -> Apns {
+        Apns {
+            key: Some(Secret::new(key)),
+            key_id: Some("KEY1234567".into()),
+            team_id: Some("TEAM123456".into()),
+            topic: "com.example.app".into(),
+            ..Apns::default()
+        }
+    }
+
+    #[test]
+    fn a_credential_that_cannot_be_used_is_told_with_the_key_at_fault() {
+        assert!(judge(&Push::default(), &with_apns(keyed(KEY))).is_ok());
+        // RSA, where Apple signs with P-256.
+        let rsa = include_str!("../../../push/tests/data/service-account.json");
+        let rsa: serde_json::Value = serde_json::from_str(rsa).unwrap();
+        let told = pointer_of(&with_apns(keyed(rsa["private_key"].as_str().unwrap())));
+        assert!(told.starts_with("/push/apns/app/key ") && told.contains("P-256"), "{told}");
+
+        let p12 = |password: &str, bytes: &[u8]| {
+            with_apns(Apns {
+                certificate: Some(Secret::new(BASE64_STANDARD.encode(bytes))),
+                certificate_password: Some(Secret::new(password)),
+                topic: "com.example.app".into(),
+                ..Apns::default()
+            })
+        };
+        let told = pointer_of(&p12("wrong", P12));
+        assert!(told.starts_with("/push/apns/app/certificate_password "), "{told}");
+        let told = pointer_of(&p12("", b"hello"));
+        assert!(told.starts_with("/push/apns/app/certificate "), "{told}");
+
+        let route = |route: Route| with_apns(Apns { route, ..keyed(KEY) });
+        let told =
+            pointer_of(&route(Route { address: Some("simulator".into()), ..Route::default() }));
+        assert!(told.starts_with("/push/apns/app/route/address "), "{told}");
+        let told = pointer_of(&route(Route { ca: Some("hello".into()), ..Route::default() }));
+        assert!(told.starts_with("/push/apns/app/route/ca "), "{told}");
+        let secret = Secret::new("ftp://ada:secret@proxy:1");
+        let told = pointer_of(&route(Route { proxy: Some(secret), ..Route::default() }));
+        assert!(told.starts_with("/push/apns/app/route/proxy ") && !told.contains("secret"));
+    }
+
+    #[test]
+    fn accounts_and_application_keys_are_opened_too() {
+        let account = include_str!("../../../push/tests/data/service-account.json");
+        let with = |account: &str| {
+            let mut fcm = Map::new();
+            let service_account = Some(Secret::new(account));
+            fcm.insert("app", Fcm { service_account, ..Fcm::default() });
+            Push { fcm, ..Push::default() }
+        };
+        assert!(judge(&Push::default(), &with(account)).is_ok());
+        let told = pointer_of(&with(&account.replace("BEGIN PRIVATE KEY", "BEGIN KEY")));
+        assert!(told.starts_with("/push/fcm/app/service_account private_key"), "{told}");
+
+        let mut vapid = Map::new();
+        let private_key = Some(Secret::new("abc"));
+        let subject = "mailto:ops@example.com".into();
+        vapid.insert("site", Vapid { private_key, subject, ..Vapid::default() });
+        let told = pointer_of(&Push { vapid, ..Push::default() });
+        assert!(told.starts_with("/push/vapid/site/private_key "), "{told}");
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_judged_again() {
+        let push = with_apns(keyed("-----BEGIN PRIVATE KEY-----\nexpired since\n"));
+        assert!(judge(&Push::default(), &push).is_err());
+        assert!(judge(&push.clone(), &push).is_ok());
+    }
+}

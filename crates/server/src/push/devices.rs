@@ -1,0 +1,172 @@
+//! `/api/push/devices/…`: who has which devices, and which of them turned out dead.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dunlin_push::apns::DeviceToken;
+use dunlin_push::registry::{Device, Platform, Registry, RegistryError};
+use dunlin_push::web_push::Subscription;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::order::{Recipients, read};
+use super::thread::Shared;
+use crate::api::{ApiError, ApiErrorCode};
+
+/// Devices that one call registers or removes.
+const DEVICES_MAX: usize = 1_000;
+/// Verdicts that one call gives.
+const VERDICTS_MAX: usize = 1_000;
+/// How long a call may wait for the next verdict.
+const WAIT_MS_MAX: u64 = 60_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Register {
+    user: String,
+    devices: Vec<Recipients>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Remove {
+    user: Option<String>,
+    #[serde(default)]
+    devices: Vec<Recipients>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    user: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Follow {
+    #[serde(default)]
+    after: u64,
+    limit: Option<usize>,
+    #[serde(default)]
+    wait_ms: u64,
+}
+
+/// Gives a user devices.
+pub(super) async fn register(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
+    let Register { user, devices } = read(body)?;
+    let devices = expand(devices)?;
+    for (at, device) in devices.iter().enumerate() {
+        judge(device).map_err(|why| ApiError::malformed(format!("devices[{at}].token: {why}")))?;
+    }
+    let registered = devices.len();
+    on_disk(shared, move |registry| registry.register(&user, &devices, now_ms())).await?;
+    Ok(json!({ "registered": registered }))
+}
+
+/// Takes devices away, or all that a user has.
+pub(super) async fn remove(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
+    let Remove { user, devices } = read(body)?;
+    if user.is_none() && devices.is_empty() {
+        return Err(ApiError::malformed("devices: there are neither devices nor a user"));
+    }
+    let devices = expand(devices)?;
+    let removed = on_disk(shared, move |registry| {
+        let mut removed = match user {
+            Some(user) => registry.remove_user(&user)?,
+            None => 0,
+        };
+        for device in &devices {
+            removed += usize::from(registry.remove(device)?);
+        }
+        Ok(removed)
+    });
+    Ok(json!({ "removed": removed.await? }))
+}
+
+/// The devices of a user.
+pub(super) async fn list(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
+    let List { user } = read(body)?;
+    let found = on_disk(shared, move |registry| registry.registrations(&user)).await?;
+    let devices: Vec<Value> = found
+        .into_iter()
+        .map(|(device, registered_ms)| {
+            let mut shown = json!(device);
+            shown["registered_ms"] = registered_ms.into();
+            shown
+        })
+        .collect();
+    Ok(json!({ "devices": devices }))
+}
+
+/// The verdicts behind a cursor; waits for the next one if there is none and the caller wants to wait.
+pub(super) async fn feed(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
+    let Follow { after, limit, wait_ms } = read(body)?;
+    let limit = limit.unwrap_or(VERDICTS_MAX).clamp(1, VERDICTS_MAX);
+    let deadline = Instant::now() + Duration::from_millis(wait_ms.min(WAIT_MS_MAX));
+    loop {
+        // Asked for before the look, so that what comes in between is not slept through.
+        let next = shared.verdicts.next();
+        let found = on_disk(shared, move |registry| registry.feed(after, limit)).await?;
+        let may_wait = found.is_empty() && !shared.is_draining();
+        if may_wait && timeout_at(deadline, next).await.is_ok() {
+            continue;
+        }
+        let cursor = found.last().map_or(after, |verdict| verdict.n);
+        return Ok(json!({ "verdicts": found, "cursor": cursor }));
+    }
+}
+
+/// The devices of users, in their order.
+pub(super) async fn of_users(
+    shared: &Shared,
+    users: Arc<[String]>,
+) -> Result<Vec<Vec<Device>>, ApiError> {
+    on_disk(shared, move |registry| users.iter().map(|user| registry.devices(user)).collect()).await
+}
+
+fn expand(groups: Vec<Recipients>) -> Result<Vec<Device>, ApiError> {
+    let devices: Vec<Device> =
+        groups.into_iter().flat_map(Recipients::into_devices).take(DEVICES_MAX + 1).collect();
+    if devices.len() > DEVICES_MAX {
+        let why = format!("a call has at most {DEVICES_MAX} devices");
+        return Err(ApiErrorCode::LimitExceeded.because(why));
+    }
+    Ok(devices)
+}
+
+/// Whether a token is one of its provider's: a mistake is told to the app that made it, not months later to nobody.
+fn judge(device: &Device) -> Result<(), String> {
+    let token = &*device.token;
+    match device.platform {
+        Platform::Apns => {
+            let judged = DeviceToken::new(token).map_err(|error| error.to_string());
+            judged.map(drop)
+        }
+        Platform::Fcm => Ok(()),
+        Platform::Web => {
+            Subscription::from_json(token).map(drop).map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// Calls the registry where waiting for the disk keeps nobody else waiting.
+async fn on_disk<T: Send + 'static>(
+    shared: &Shared,
+    call: impl FnOnce(&Registry) -> Result<T, RegistryError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let registry = Arc::clone(&shared.registry);
+    match tokio::task::spawn_blocking(move || call(&registry)).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(RegistryError::Invalid(why))) => Err(ApiError::malformed(why)),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the device registry");
+            Err(ApiErrorCode::Internal.because(error))
+        }
+        Err(error) => Err(ApiErrorCode::Internal.because(error)),
+    }
+}
+
+pub(super) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

@@ -1,0 +1,137 @@
+//! `dunlin_push_*`: what each credential's sender does, for `/metrics`.
+
+use std::fmt::Write;
+
+use dunlin_push::registry::Platform;
+use dunlin_push::{Binding, SenderMetrics};
+
+use super::senders::Credential;
+use super::thread::Shared;
+
+const BINDINGS: [(Binding, &str); 5] = [
+    (Binding::Demand, "demand"),
+    (Binding::Streams, "streams"),
+    (Binding::Window, "window"),
+    (Binding::Path, "path"),
+    (Binding::Socket, "socket"),
+];
+
+/// A metric of a sender: name, kind, help, value.
+type Gauge = (&'static str, &'static str, &'static str, fn(&SenderMetrics) -> Option<f64>);
+
+const OF_SENDERS: [Gauge; 14] = [
+    ("queued", "gauge", "Pushes that wait, those to be tried again included.", |m| {
+        Some(m.queued as f64)
+    }),
+    ("queued_bytes", "gauge", "Bytes of pushes that wait or are under way.", |m| {
+        Some(m.queued_bytes as f64)
+    }),
+    ("in_flight", "gauge", "Pushes sent and not answered.", |m| {
+        Some(m.connections.iter().map(|c| f64::from(c.in_flight)).sum())
+    }),
+    ("in_flight_max", "gauge", "Pushes that the paths are thought to carry at once.", |m| {
+        Some(m.connections.iter().map(|c| f64::from(c.in_flight_max)).sum())
+    }),
+    ("window_bytes", "gauge", "Bytes left of the connections' flow-control windows.", |m| {
+        Some(m.connections.iter().map(|c| f64::from(c.window_bytes)).sum())
+    }),
+    ("connections", "gauge", "Connections open.", |m| Some(m.connections.len() as f64)),
+    ("connections_opened_total", "counter", "Connections opened.", |m| Some(m.opened as f64)),
+    ("connects_failed_total", "counter", "Connections that could not be opened.", |m| {
+        Some(m.failed as f64)
+    }),
+    ("submitted_total", "counter", "Pushes handed over.", |m| Some(m.submitted as f64)),
+    ("retried_total", "counter", "Answers that asked for another try later.", |m| {
+        Some(m.retried as f64)
+    }),
+    ("refused_total", "counter", "Pushes the service did not process, sent again at once.", |m| {
+        Some(m.refused as f64)
+    }),
+    ("resent_total", "counter", "Pushes sent again though they may have been accepted.", |m| {
+        Some(m.resent as f64)
+    }),
+    ("answer_seconds_p50", "gauge", "Half of the answers took no longer.", |m| m.answer_p50_s),
+    ("answer_seconds_p99", "gauge", "One answer in a hundred took longer.", |m| m.answer_p99_s),
+];
+
+/// Renders what there is, in the Prometheus text format.
+pub(super) fn exposition(shared: &Shared) -> String {
+    let credentials = shared.senders.all();
+    let senders: Vec<(String, SenderMetrics)> = credentials
+        .iter()
+        .flat_map(|credential| {
+            let labels = labels(credential);
+            credential.metrics().into_iter().map(move |(origin, metrics)| {
+                let origin = match &*origin {
+                    "" => String::new(),
+                    origin => format!(",origin=\"{}\"", escaped(origin)),
+                };
+                (format!("{labels}{origin}"), metrics)
+            })
+        })
+        .collect();
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let head = |text: &mut String, name: &str, kind: &str, help: &str| {
+        let _ =
+            writeln!(text, "# HELP dunlin_push_{name} {help}\n# TYPE dunlin_push_{name} {kind}");
+    };
+    for (name, kind, help, value) in OF_SENDERS {
+        head(&mut text, name, kind, help);
+        for (labels, metrics) in &senders {
+            if let Some(value) = value(metrics) {
+                let _ = writeln!(text, "dunlin_push_{name}{{{labels}}} {value}");
+            }
+        }
+    }
+    head(
+        &mut text,
+        "bound",
+        "gauge",
+        "Connections that could carry more but for this limit; demand: none.",
+    );
+    for (labels, metrics) in &senders {
+        for (binding, limit) in BINDINGS {
+            let count = metrics.connections.iter().filter(|c| c.binding == binding).count();
+            let _ = writeln!(text, "dunlin_push_bound{{{labels},limit=\"{limit}\"}} {count}");
+        }
+    }
+    head(&mut text, "outcomes_total", "counter", "How pushes ended, by the word for it.");
+    for credential in &credentials {
+        let labels = labels(credential);
+        for (kind, reason, count) in credential.tally.ends() {
+            let (kind, reason) = (kind.as_str(), escaped(&reason));
+            let _ = writeln!(
+                text,
+                "dunlin_push_outcomes_total{{{labels},outcome=\"{kind}\",reason=\"{reason}\"}} {count}"
+            );
+        }
+    }
+    head(
+        &mut text,
+        "usable",
+        "gauge",
+        "Whether a credential can be used; 0: its log line says why.",
+    );
+    for credential in &credentials {
+        let usable = u8::from(credential.is_usable());
+        let _ = writeln!(text, "dunlin_push_usable{{{}}} {usable}", labels(credential));
+    }
+    head(&mut text, "calls", "gauge", "Calls below /api/push under way.");
+    let _ = writeln!(text, "dunlin_push_calls {}", shared.calls());
+    text
+}
+
+fn labels(credential: &Credential) -> String {
+    let provider = match credential.platform {
+        Platform::Apns => "apns",
+        Platform::Fcm => "fcm",
+        Platform::Web => "web",
+    };
+    format!("provider=\"{provider}\",app=\"{}\"", escaped(&credential.app))
+}
+
+/// A label's value as the format wants it.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

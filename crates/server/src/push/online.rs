@@ -1,0 +1,70 @@
+//! Who is connected: every worker is asked, for sessions are where their connections are.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::thread::Shared;
+use crate::parcel::Parcel;
+
+/// A worker that has not said so long later who is there is not waited for: better a push too many than one too few.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Questions under way.
+#[derive(Debug, Default)]
+pub(super) struct Asks {
+    begun: AtomicU64,
+    open: Mutex<HashMap<u64, Open>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// By the places of the users in the question.
+    online: Vec<bool>,
+    waiting: usize,
+    answer: Option<oneshot::Sender<()>>,
+}
+
+impl Shared {
+    /// Which of these users have a session, by their places.
+    pub(super) async fn online(&self, users: &Arc<[String]>) -> Vec<bool> {
+        let asks = &self.asks;
+        let ask = asks.begun.fetch_add(1, Relaxed);
+        let (answer, answered) = oneshot::channel();
+        let open =
+            Open { online: vec![false; users.len()], waiting: self.workers, answer: Some(answer) };
+        asks.open.lock().unwrap_or_else(PoisonError::into_inner).insert(ask, open);
+        for worker in 0..self.workers {
+            self.send(worker, Parcel::WhoIsOnline { ask, users: Arc::clone(users) });
+        }
+        if timeout(PATIENCE, answered).await.is_err() {
+            tracing::warn!("a worker does not say who is connected; they count as offline");
+        }
+        let open = asks.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&ask);
+        open.map_or_else(|| vec![false; users.len()], |open| open.online)
+    }
+}
+
+impl Asks {
+    /// A worker has answered.
+    pub(super) fn handle(&self, ask: u64, online: &[u32]) {
+        let mut asks = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = asks.get_mut(&ask) else { return };
+        for &at in online {
+            if let Some(user) = open.online.get_mut(at as usize) {
+                *user = true;
+            }
+        }
+        open.waiting = open.waiting.saturating_sub(1);
+        if open.waiting == 0
+            && let Some(answer) = open.answer.take()
+        {
+            // Whoever asked may have lost patience.
+            let _ = answer.send(());
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The bodies of `/api/push` and `/api/push/batch`: notifications and whom they are for.
+
+use std::time::Duration;
+
+use dunlin_push::notification::Notification;
+use dunlin_push::registry::{Device, Platform};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::api::{ApiError, ApiErrorCode};
+
+/// Recipients that `/api/push` answers at once.
+const DEVICES_MAX: usize = 1_000;
+const USERS_MAX: usize = 100;
+/// How long a push may take, in queues and under way.
+const TIMEOUT_MS: u64 = 30_000;
+const TIMEOUT_MS_MAX: u64 = 3_600_000;
+
+/// A notification and whom it is for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Order {
+    pub(super) notification: Notification,
+    /// Devices by their tokens.
+    #[serde(default)]
+    devices: Vec<Recipients>,
+    /// Users by their ids: all the devices they have registered.
+    #[serde(default)]
+    pub(super) users: Vec<String>,
+    /// Users with a session here get nothing.
+    #[serde(default)]
+    pub(super) only_offline: bool,
+    timeout_ms: Option<u64>,
+    /// Send again what was sent without an answer, though it may arrive twice.
+    #[serde(default)]
+    pub(super) resend_uncertain: bool,
+}
+
+/// Devices of one app.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Recipients {
+    provider: Platform,
+    app: String,
+    token: Option<Token>,
+    #[serde(default)]
+    tokens: Vec<Token>,
+}
+
+/// A token; a browser's subscription may be given as the object that it is.
+#[derive(Debug, Deserialize)]
+#[serde(from = "Value")]
+struct Token(String);
+
+impl From<Value> for Token {
+    fn from(value: Value) -> Token {
+        match value {
+            Value::String(text) => Token(text),
+            other => Token(other.to_string()),
+        }
+    }
+}
+
+impl Recipients {
+    /// Each device.
+    pub(super) fn into_devices(self) -> impl Iterator<Item = Device> {
+        let Recipients { provider: platform, app, token, tokens } = self;
+        let tokens = token.into_iter().chain(tokens);
+        tokens.map(move |Token(token)| Device { platform, app: app.clone(), token })
+    }
+
+    fn len(&self) -> usize {
+        self.tokens.len() + usize::from(self.token.is_some())
+    }
+}
+
+impl Order {
+    /// Reads the body of `/api/push`.
+    ///
+    /// # Errors
+    /// Names the field that is wrong.
+    pub(super) fn one(body: &[u8]) -> Result<Order, ApiError> {
+        let order: Order = read(body)?;
+        order.judge().map_err(ApiError::malformed)?;
+        let devices: usize = order.devices.iter().map(Recipients::len).sum();
+        if devices > DEVICES_MAX || order.users.len() > USERS_MAX {
+            let why = format!(
+                "/api/push takes {DEVICES_MAX} devices and {USERS_MAX} users; /api/push/batch takes more, and \
+                 answers as it goes"
+            );
+            return Err(ApiErrorCode::LimitExceeded.because(why));
+        }
+        Ok(order)
+    }
+
+    /// Reads the body of `/api/push/batch`.
+    ///
+    /// # Errors
+    /// Names the notification and its field that is wrong; nothing has been sent then.
+    pub(super) fn batch(body: &[u8]) -> Result<Vec<Order>, ApiError> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Batch {
+            pushes: Vec<Order>,
+        }
+        let Batch { pushes } = read(body)?;
+        for (at, order) in pushes.iter().enumerate() {
+            order.judge().map_err(|why| ApiError::malformed(format!("pushes[{at}].{why}")))?;
+        }
+        Ok(pushes)
+    }
+
+    fn judge(&self) -> Result<(), String> {
+        self.notification.validate().map_err(|error| format!("notification.{error}"))?;
+        if self.devices.is_empty() && self.users.is_empty() {
+            return Err("devices: there are neither devices nor users to send to".to_owned());
+        }
+        if let Some(at) = self.devices.iter().position(|group| group.len() == 0) {
+            return Err(format!("devices[{at}].token: there is neither `token` nor `tokens`"));
+        }
+        match self.timeout_ms {
+            Some(ms) if !(1..=TIMEOUT_MS_MAX).contains(&ms) => {
+                Err(format!("timeout_ms: {ms} is not from 1 to {TIMEOUT_MS_MAX}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How long each push may take.
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms.unwrap_or(TIMEOUT_MS))
+    }
+
+    /// The devices it names, which it then names no more.
+    pub(super) fn take_devices(&mut self) -> impl Iterator<Item = Device> + use<> {
+        std::mem::take(&mut self.devices).into_iter().flat_map(Recipients::into_devices)
+    }
+}
+
+/// Reads a body, and says where it is not what it should be.
+pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let (path, why) = (error.path().to_string(), error.inner().to_string());
+        match path.as_str() {
+            "." => ApiError::malformed(why),
+            path => ApiError::malformed(format!("{path}: {why}")),
+        }
+    })?;
+    reader.end().map_err(|error| ApiError::malformed(error.to_string()))?;
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &str) -> String {
+        Order::one(body.as_bytes()).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn a_token_is_a_text_and_a_subscription_may_be_an_object() {
+        let body = r#"{"notification":{"title":"Hi"},"devices":[
+            {"provider":"apns","app":"a","tokens":["1","2"]},
+            {"provider":"web","app":"w","token":{"endpoint":"https://p.example/1"}}]}"#;
+        let mut order = Order::one(body.as_bytes()).unwrap();
+        assert_eq!(order.timeout(), Duration::from_secs(30));
+        let devices: Vec<Device> = order.take_devices().collect();
+        assert_eq!(devices.len(), 3);
+        assert_eq!(devices[2].token, r#"{"endpoint":"https://p.example/1"}"#);
+        assert_eq!(order.take_devices().count(), 0);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert!(refused("{").contains("107: bad request: "));
+        assert!(refused(r#"{"notification":{"titel":1}}"#).contains("notification.titel"));
+        let none = r#"{"notification":{"title":"Hi"}}"#;
+        assert!(refused(none).contains("neither devices nor users"));
+        let empty = r#"{"notification":{"title":"Hi"},"devices":[{"provider":"apns","app":"a"}]}"#;
+        assert!(refused(empty).contains("devices[0].token"));
+        let silent = r#"{"notification":{},"users":["ada"]}"#;
+        assert!(refused(silent).contains("notification.title"));
+        let eternal = r#"{"notification":{"title":"Hi"},"users":["ada"],"timeout_ms":0}"#;
+        assert!(refused(eternal).contains("timeout_ms"));
+        let batch = r#"{"pushes":[{"notification":{"title":"Hi"},"users":["ada"]},
+            {"notification":{"title":"Hi","collapse_id":"a b"},"users":["ada"]}]}"#;
+        let error = Order::batch(batch.as_bytes()).expect_err("refused").to_string();
+        assert!(error.contains("pushes[1].notification.collapse_id"), "{error}");
+        let tokens = vec!["\"1\""; DEVICES_MAX + 1].join(",");
+        let many = format!(
+            r#"{{"notification":{{"title":"Hi"}},"devices":[{{"provider":"apns","app":"a","tokens":[{tokens}]}}]}}"#
+        );
+        assert!(refused(&many).starts_with("106: ") && refused(&many).contains("/api/push/batch"));
+    }
+}

@@ -1,0 +1,243 @@
+//! The senders, by provider and the name of their credential, and a notification spelled for each.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dunlin_config::{Fault, Faults, Map, Path};
+use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Target};
+use dunlin_push::fcm::{Fcm, Recipient};
+use dunlin_push::notification::Notification;
+use dunlin_push::registry::Platform;
+use dunlin_push::web_push::{Options, Subscription, WebPush};
+use dunlin_push::{NotSent, Results, SenderMetrics};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::credentials::{start_apns, start_fcm, start_vapid};
+use super::order::Order;
+use super::tally::Tally;
+
+type ByName = HashMap<Arc<str>, Arc<Credential>>;
+
+/// The credentials in use.
+#[derive(Debug, Default)]
+pub(super) struct Senders {
+    by_name: RwLock<HashMap<Platform, ByName>>,
+    generations: AtomicU64,
+}
+
+/// A credential and its sender.
+#[derive(Debug)]
+pub(super) struct Credential {
+    pub(super) platform: Platform,
+    /// Its name in the configuration.
+    pub(super) app: Arc<str>,
+    /// Differs from that of the one it took the place of.
+    pub(super) generation: u64,
+    /// Or why it cannot be used: one that was good when it was set may have expired.
+    sender: Result<Sender, String>,
+    pub(super) tally: Arc<Tally>,
+}
+
+#[derive(Debug)]
+enum Sender {
+    Apns(Apns, Arc<str>),
+    Fcm(Fcm),
+    Web(WebPush),
+}
+
+impl Senders {
+    /// The credential of a name.
+    pub(super) fn get(&self, platform: Platform, app: &str) -> Option<Arc<Credential>> {
+        let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
+        by_name.get(&platform)?.get(app).cloned()
+    }
+
+    /// All of them, in no particular order.
+    pub(super) fn all(&self) -> Vec<Arc<Credential>> {
+        let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
+        by_name.values().flat_map(HashMap::values).cloned().collect()
+    }
+
+    /// Starts, replaces and ends senders by what differs. In a runtime.
+    pub(super) fn apply(
+        &self,
+        before: &dunlin_config::Push,
+        after: &dunlin_config::Push,
+    ) -> Faults {
+        let mut faults = Faults::default();
+        self.follow(Platform::Apns, &before.apns, &after.apns, &mut faults, |name, config| {
+            let sender = start_apns(&Path::of("push.apns").join(name), config)?;
+            Ok(Sender::Apns(sender, Arc::clone(&config.topic)))
+        });
+        self.follow(Platform::Fcm, &before.fcm, &after.fcm, &mut faults, |name, config| {
+            start_fcm(&Path::of("push.fcm").join(name), config).map(Sender::Fcm)
+        });
+        self.follow(Platform::Web, &before.vapid, &after.vapid, &mut faults, |name, config| {
+            start_vapid(&Path::of("push.vapid").join(name), config).map(Sender::Web)
+        });
+        faults
+    }
+
+    fn follow<T: PartialEq>(
+        &self,
+        platform: Platform,
+        before: &Map<T>,
+        after: &Map<T>,
+        faults: &mut Faults,
+        start: impl Fn(&str, &T) -> Result<Sender, Fault>,
+    ) {
+        for (name, _, config) in after.changes_from(before) {
+            let Some(config) = config else {
+                let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
+                let old = by_name.entry(platform).or_default().remove(name);
+                drop(by_name);
+                if let Some(old) = old {
+                    old.close();
+                }
+                continue;
+            };
+            let sender = start(name, config).map_err(|fault| {
+                let why = fault.to_string();
+                faults.push(fault);
+                why
+            });
+            let tally = self.get(platform, name).map(|old| Arc::clone(&old.tally));
+            let credential = Arc::new(Credential {
+                platform,
+                app: Arc::clone(name),
+                generation: self.generations.fetch_add(1, Relaxed),
+                sender,
+                tally: tally.unwrap_or_default(),
+            });
+            let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
+            let old = by_name.entry(platform).or_default().insert(Arc::clone(name), credential);
+            drop(by_name);
+            // Who is told `closed` now finds the new one in its place.
+            if let Some(old) = old {
+                old.close();
+            }
+        }
+    }
+
+    /// Ends all of them.
+    pub(super) fn close(&self) {
+        self.all().iter().for_each(|credential| credential.close());
+    }
+}
+
+impl Credential {
+    /// Hands a push over: waits for room only. Its outcome arrives with `tag`.
+    ///
+    /// # Errors
+    /// It cannot be sent; no outcome arrives then.
+    pub(super) async fn submit(
+        &self,
+        spelled: &Spelled,
+        token: &str,
+        tag: u64,
+        results: &Results,
+    ) -> Result<(), NotSent> {
+        let sender = self.sender.as_ref().map_err(|why| NotSent::Credential(why.clone()))?;
+        let invalid = |error: &dyn std::fmt::Display| NotSent::Invalid(error.to_string());
+        let deadline = Instant::now() + spelled.timeout;
+        match sender {
+            Sender::Apns(apns, topic) => {
+                let token = DeviceToken::new(token).map_err(|error| invalid(&error))?;
+                apns.submit(&spelled.apns(token, topic), tag, results).await
+            }
+            Sender::Fcm(fcm) => {
+                let to = Recipient::Token(token);
+                fcm.submit(to, spelled.fcm(), deadline, tag, results).await
+            }
+            Sender::Web(web) => {
+                let subscription =
+                    Subscription::from_json(token).map_err(|error| invalid(&error))?;
+                let (message, options) = spelled.web();
+                web.submit(&subscription, message, options, deadline, tag, results).await
+            }
+        }
+    }
+
+    /// The numbers of its senders, each with the origin where there are several.
+    pub(super) fn metrics(&self) -> Vec<(String, SenderMetrics)> {
+        match &self.sender {
+            Ok(Sender::Apns(apns, _)) => vec![(String::new(), apns.metrics())],
+            Ok(Sender::Fcm(fcm)) => vec![(String::new(), fcm.metrics())],
+            Ok(Sender::Web(web)) => web.metrics(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Whether it can be used at all.
+    pub(super) fn is_usable(&self) -> bool {
+        self.sender.is_ok()
+    }
+
+    fn close(&self) {
+        match &self.sender {
+            Ok(Sender::Apns(apns, _)) => apns.close(),
+            Ok(Sender::Fcm(fcm)) => fcm.close(),
+            Ok(Sender::Web(web)) => web.close(),
+            Err(_) => {}
+        }
+    }
+}
+
+/// A notification as its pushes carry it: spelled once for each provider, however many get it.
+#[derive(Debug)]
+pub(super) struct Spelled {
+    notification: Notification,
+    timeout: Duration,
+    resend_uncertain: bool,
+    apns: OnceLock<Push>,
+    fcm: OnceLock<serde_json::Map<String, Value>>,
+    web: OnceLock<(Vec<u8>, Options)>,
+}
+
+impl Spelled {
+    pub(super) fn new(order: &Order) -> Spelled {
+        Spelled {
+            notification: order.notification.clone(),
+            timeout: order.timeout(),
+            resend_uncertain: order.resend_uncertain,
+            apns: OnceLock::new(),
+            fcm: OnceLock::new(),
+            web: OnceLock::new(),
+        }
+    }
+
+    fn apns(&self, token: DeviceToken, topic: &Arc<str>) -> Push {
+        let push = self.apns.get_or_init(|| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let message = self.notification.apns(now.as_secs());
+            Push {
+                push_type: message.push_type.parse().unwrap_or(PushType::Alert),
+                topic: message.topic.map(Into::into),
+                expiration: message.expiration_s.map(|s| UNIX_EPOCH + Duration::from_secs(s)),
+                priority: message.priority,
+                collapse_id: message.collapse_id,
+                timeout: self.timeout,
+                resend_uncertain: self.resend_uncertain,
+                ..Push::new(token.clone(), "", message.payload)
+            }
+        });
+        let own = push.topic.clone();
+        Push {
+            target: Target::Device(token),
+            topic: Some(own.unwrap_or_else(|| Arc::clone(topic))),
+            ..push.clone()
+        }
+    }
+
+    fn fcm(&self) -> &serde_json::Map<String, Value> {
+        self.fcm.get_or_init(|| self.notification.fcm())
+    }
+
+    fn web(&self) -> (&[u8], &Options) {
+        let (message, options) = self.web.get_or_init(|| self.notification.web());
+        (message, options)
+    }
+}

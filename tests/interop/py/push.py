@@ -1,0 +1,83 @@
+"""A backend's pushes with curl and Python, against `dunlin apns simulate` in a process of its own."""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import tempfile
+import urllib.request
+
+from dunlin import HERE, free_port, main, scenario, until
+
+TOPIC = "com.example.app"
+# Made for tests; it opens nothing.
+KEY = (HERE.parents[2] / "crates/server/tests/data/apns-key.p8").read_text()
+
+
+@contextlib.contextmanager
+def simulator():
+    """A simulator, as (address, text of its root certificate)."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as directory:
+        ca = pathlib.Path(directory) / "ca.pem"
+        process = subprocess.Popen(
+            [os.environ["DUNLIN_BIN"], "apns", "simulate", "--listen", f"127.0.0.1:{port}", "--control", f"127.0.0.1:{free_port()}", "--ca", ca],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=directory,
+        )
+        try:
+            until(lambda: ca.exists() and answers(port), "the simulator to listen")
+            yield f"127.0.0.1:{port}", ca.read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def answers(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+
+
+def configure(server, pointer, value):
+    request = urllib.request.Request(f"http://127.0.0.1:{server.admin_port}/config/{pointer}", json.dumps(value).encode(), method="PUT")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return answer.status
+
+
+def curl(server, path, body):
+    """The lines that curl prints for a POST whose body it reads from its standard input."""
+    answer = subprocess.run(
+        ["curl", "--silent", "--show-error", "--fail", "--no-buffer", "--max-time", "30", "--data-binary", "@-", server.origin + path],
+        input=json.dumps(body), check=True, capture_output=True, text=True,
+    )
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+@scenario("push: a credential is set while it runs, a batch is streamed to curl, dead devices leave the registry")
+def pushes(server):
+    with simulator() as (address, ca):
+        credential = {"key": KEY, "key_id": "KEY1234567", "team_id": "TEAM123456", "topic": TOPIC, "route": {"address": address, "ca": ca}}
+        assert configure(server, "push/apns/shop", credential) == 201
+
+        mine, dead = f"{1:064x}", f"bad0{2:060x}"
+        devices = [{"provider": "apns", "app": "shop", "tokens": [mine, dead]}]
+        assert server.post("/api/push/devices/register", {"user": "ada", "devices": devices})[1]["result"]["registered"] == 2
+
+        tokens = [f"{n:064x}" for n in range(100, 2100)]
+        others = {"notification": {"title": "Sale"}, "devices": [{"provider": "apns", "app": "shop", "tokens": tokens}]}
+        lines = curl(server, "/api/push/batch", {"pushes": [others, {"notification": {"title": "Hi"}, "users": ["ada"]}]})
+        end = lines.pop()
+        assert end == {"end": True, "accepted": 2001, "rejected": 1, "not_sent": 0, "uncertain": 0}, end
+        assert sorted(line["token"] for line in lines if line["push"] == 0) == tokens
+        refused = [line for line in lines if line["outcome"] == "rejected"]
+        assert [(line["user"], line["token"], line["reason"]) for line in refused] == [("ada", dead, "BadDeviceToken")]
+
+        feed = curl(server, "/api/push/devices/feed", {"after": 0, "wait_ms": 10_000})[0]["result"]
+        assert [(v["user"], v["device"]["token"], v["dropped"]) for v in feed["verdicts"]] == [("ada", dead, True)]
+        left = server.post("/api/push/devices/list", {"user": "ada"})[1]["result"]["devices"]
+        assert [device["token"] for device in left] == [mine]
+        assert curl(server, "/api/push/devices/feed", {"after": feed["cursor"]})[0]["result"]["verdicts"] == []
+
+
+main()
