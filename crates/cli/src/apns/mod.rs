@@ -1,17 +1,23 @@
 //! `dunlin apns`: what has to do with Apple's push service.
 
 mod bench;
+mod channels;
+mod credential;
 mod send;
 mod simulate;
 
 use clap::Subcommand;
 
+pub(crate) use self::credential::{Account, Way, read, text_or_file};
+pub(crate) use self::send::tell;
 use crate::Refusal;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Send one push, and say what happened
     Send(Box<send::Send>),
+    /// The broadcast channels of an app: create, list, show, delete
+    Channels(Box<channels::Channels>),
     /// Measure the sender: windows, connections, bad tokens, CPU, a storm
     Bench(Box<bench::Bench>),
     /// Be Apple's push service, to test senders against: its rules, its reasons, and its moods
@@ -22,6 +28,7 @@ impl Command {
     pub(crate) fn run(self) -> Result<(), Refusal> {
         match self {
             Command::Send(send) => send.run(),
+            Command::Channels(channels) => channels.run(),
             Command::Bench(bench) => bench.run(),
             Command::Simulate(simulate) => simulate.run(),
         }

@@ -1,16 +1,12 @@
 //! `dunlin apns send`: one push, and what happened.
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, ValueHint};
-use dunlin_push::apns::{
-    Apns, Certificate, Credential, DeviceToken, Environment, ProviderKey, ProviderToken, Push,
-    PushType, Target,
-};
-use dunlin_push::{Connections, Origin, Outcome, Proxy, SenderConfig};
+use clap::Args;
+use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Target};
+use dunlin_push::{Connections, Outcome, SenderConfig};
 
+use super::credential::{Account, text_or_file};
 use crate::Refusal;
 use crate::style::{BAD, DIM, GOOD, WARN, paint, print};
 
@@ -20,21 +16,8 @@ use crate::style::{BAD, DIM, GOOD, WARN, paint, print};
                         --team-id TEAM123456 --topic com.example.app --token 80ab… --alert Hello"
 )]
 pub(crate) struct Send {
-    /// The signing key, a .p8 file
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires_all = ["key_id", "team_id"])]
-    key: Option<PathBuf>,
-    /// The key's id, ten characters
-    #[arg(long, value_name = "ID")]
-    key_id: Option<String>,
-    /// The team's id, ten characters
-    #[arg(long, value_name = "ID")]
-    team_id: Option<String>,
-    /// A certificate with its key, .p12 or PEM, instead of a signing key
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "key")]
-    certificate: Option<PathBuf>,
-    /// The password of the .p12 file
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    password: String,
+    #[command(flatten)]
+    account: Account,
     /// The app's bundle identifier; the suffix of the type is added
     #[arg(long, value_name = "TOPIC")]
     topic: Option<String>,
@@ -65,21 +48,6 @@ pub(crate) struct Send {
     /// The push's UUID; Apple makes one otherwise
     #[arg(long, value_name = "UUID")]
     id: Option<String>,
-    /// To builds from Xcode
-    #[arg(long)]
-    sandbox: bool,
-    /// 443, or 2197 for firewalls
-    #[arg(long, value_name = "PORT", default_value_t = 443)]
-    port: u16,
-    /// Connect here instead, as to `dunlin apns simulate`
-    #[arg(long, value_name = "HOST:PORT")]
-    address: Option<String>,
-    /// Trust the certificates of this PEM file too
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    roots: Option<PathBuf>,
-    /// http://USER:PASSWORD@HOST:PORT or socks5://HOST:PORT
-    #[arg(long, value_name = "URL")]
-    proxy: Option<Proxy>,
     /// Seconds until it is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     timeout: u64,
@@ -90,15 +58,7 @@ impl Send {
         let push = self.push()?;
         // Judged before anything is opened.
         push.request()?;
-        let environment = if self.sandbox { Environment::Sandbox } else { Environment::Production };
-        let credential = self.credential()?;
-        let mut origin: Origin = environment.origin();
-        origin.port = self.port;
-        origin.address.clone_from(&self.address);
-        origin.proxy.clone_from(&self.proxy);
-        if let Some(roots) = &self.roots {
-            origin.add_roots(roots)?;
-        }
+        let (origin, credential) = (self.account.origin()?, self.account.credential()?);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let outcome = runtime.block_on(async {
             let config =
@@ -106,52 +66,7 @@ impl Send {
             let apns = Apns::start(origin, credential, config)?;
             Ok::<Outcome, Refusal>(apns.send(&push).await)
         })?;
-        match &outcome {
-            Outcome::Accepted(accepted) => {
-                print(&format!("{} {}\n", paint(GOOD, "accepted"), accepted.id))?;
-                if let Some(unique_id) = &accepted.unique_id {
-                    let hint = paint(DIM, "look for it in the Push Notifications console");
-                    print(&format!("  unique id {unique_id}  {hint}\n"))?;
-                }
-                Ok(())
-            }
-            Outcome::Rejected(rejected) => {
-                let (status, reason) = (rejected.status, &rejected.reason);
-                let since = rejected.timestamp_ms.map(|ms| format!(" since {ms} ms"));
-                let since = since.unwrap_or_default();
-                print(&format!("{} with {status} {reason}{since}\n", paint(BAD, "rejected")))?;
-                match &rejected.advice {
-                    Some(advice) => Err(advice.clone().into()),
-                    None => Err(format!("Apple answered {}", rejected.status).into()),
-                }
-            }
-            Outcome::NotSent(why) => Err(why.to_string().into()),
-            Outcome::Uncertain(why) => {
-                print(&format!("{} {why}\n", paint(WARN, "uncertain")))?;
-                Err("it was sent, and may or may not have been accepted".into())
-            }
-        }
-    }
-
-    fn credential(&self) -> Result<Credential, Refusal> {
-        if let Some(file) = &self.certificate {
-            let bytes = read(file)?;
-            let certificate =
-                if bytes.starts_with(b"-----") || bytes.windows(10).any(|w| w == b"-----BEGIN") {
-                    Certificate::from_pem(&bytes)?
-                } else {
-                    Certificate::from_p12(&bytes, &self.password)?
-                };
-            return Ok(Credential::Certificate(certificate));
-        }
-        let (Some(file), Some(key_id), Some(team_id)) = (&self.key, &self.key_id, &self.team_id)
-        else {
-            return Err(
-                "name a credential: --key with --key-id and --team-id, or --certificate".into()
-            );
-        };
-        let pem = String::from_utf8_lossy(&read(file)?).into_owned();
-        Ok(Credential::Token(ProviderToken::new(ProviderKey::new(&pem, key_id, team_id)?)))
+        tell(&outcome)
     }
 
     fn push(&self) -> Result<Push, Refusal> {
@@ -161,10 +76,7 @@ impl Send {
             (None, None) => return Err("name a device with --token, or a channel".into()),
         };
         let payload = match (&self.payload, &self.alert) {
-            (Some(payload), _) => match payload.strip_prefix('@') {
-                Some(file) => read(&PathBuf::from(file))?,
-                None => payload.clone().into_bytes(),
-            },
+            (Some(payload), _) => text_or_file(payload)?,
             (None, alert) => {
                 serde_json::json!({ "aps": { "alert": alert } }).to_string().into_bytes()
             }
@@ -190,6 +102,31 @@ impl Send {
     }
 }
 
-fn read(file: &PathBuf) -> Result<Vec<u8>, Refusal> {
-    fs::read(file).map_err(|error| format!("{}: {error}", file.display()).into())
+/// Says how a push ended.
+pub(crate) fn tell(outcome: &Outcome) -> Result<(), Refusal> {
+    match outcome {
+        Outcome::Accepted(accepted) => {
+            print(&format!("{} {}\n", paint(GOOD, "accepted"), accepted.id))?;
+            if let Some(unique_id) = &accepted.unique_id {
+                let hint = paint(DIM, "look for it in the Push Notifications console");
+                print(&format!("  unique id {unique_id}  {hint}\n"))?;
+            }
+            Ok(())
+        }
+        Outcome::Rejected(rejected) => {
+            let (status, reason) = (rejected.status, &rejected.reason);
+            let since = rejected.timestamp_ms.map(|ms| format!(" since {ms} ms"));
+            let since = since.unwrap_or_default();
+            print(&format!("{} with {status} {reason}{since}\n", paint(BAD, "rejected")))?;
+            match &rejected.advice {
+                Some(advice) => Err(advice.clone().into()),
+                None => Err(format!("the service answered {status}").into()),
+            }
+        }
+        Outcome::NotSent(why) => Err(why.to_string().into()),
+        Outcome::Uncertain(why) => {
+            print(&format!("{} {why}\n", paint(WARN, "uncertain")))?;
+            Err("it was sent, and may or may not have been accepted".into())
+        }
+    }
 }

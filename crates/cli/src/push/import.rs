@@ -1,21 +1,19 @@
 //! `dunlin push import`.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use dunlin_push::apns::{
-    Apns, Certificate, Credential, DeviceToken, Environment, ProviderKey, ProviderToken, Push,
-    PushType, Target,
-};
+use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Target};
 use dunlin_push::{NotSent, Outcome, ResultStream, SenderConfig, results};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::results::{Kind, Line, Results};
 use crate::Refusal;
+use crate::apns::{Account, text_or_file};
 use crate::style::{BAD, DIM, GOOD, WARN, grouped, paint, print};
 
 #[derive(Debug, Args)]
@@ -30,21 +28,8 @@ pub(crate) struct Import {
     /// Where the results go, JSON lines; by default FILE.results
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     results: Option<PathBuf>,
-    /// The signing key, a .p8 file
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires_all = ["key_id", "team_id"])]
-    key: Option<PathBuf>,
-    /// The key's id, ten characters
-    #[arg(long, value_name = "ID")]
-    key_id: Option<String>,
-    /// The team's id, ten characters
-    #[arg(long, value_name = "ID")]
-    team_id: Option<String>,
-    /// A certificate with its key, .p12 or PEM, instead of a signing key
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "key")]
-    certificate: Option<PathBuf>,
-    /// The password of the .p12 file
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    password: String,
+    #[command(flatten)]
+    account: Account,
     /// The app's bundle identifier
     #[arg(long, value_name = "TOPIC")]
     topic: String,
@@ -60,15 +45,6 @@ pub(crate) struct Import {
     /// A later push of this id takes the place of this one, so that it may be sent twice without harm
     #[arg(long, value_name = "ID")]
     collapse_id: Option<String>,
-    /// To builds from Xcode
-    #[arg(long)]
-    sandbox: bool,
-    /// Connect here instead, as to `dunlin apns simulate`
-    #[arg(long, value_name = "HOST:PORT")]
-    address: Option<String>,
-    /// Trust the certificates of this PEM file too
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    roots: Option<PathBuf>,
     /// Seconds until a push is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
@@ -105,17 +81,8 @@ impl Import {
         let results =
             Results::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let before = results.answered();
-        let environment = if self.sandbox { Environment::Sandbox } else { Environment::Production };
-        let mut origin = environment.origin();
-        origin.address.clone_from(&self.address);
-        if let Some(roots) = &self.roots {
-            origin.add_roots(roots)?;
-        }
-        let credential = self.credential()?;
-        let payload = match self.payload.strip_prefix('@') {
-            Some(file) => read(Path::new(file))?,
-            None => self.payload.clone().into_bytes(),
-        };
+        let (origin, credential) = (self.account.origin()?, self.account.credential()?);
+        let payload = text_or_file(&self.payload)?;
         let push = self.push(payload)?;
         let bar = ProgressBar::new(bytes).with_style(ProgressStyle::with_template(
             "{bar:30} {percent}%  {msg}  {elapsed} of {duration}",
@@ -170,27 +137,6 @@ impl Import {
         // Judged before anything is opened.
         push.request()?;
         Ok(push)
-    }
-
-    fn credential(&self) -> Result<Credential, Refusal> {
-        if let Some(file) = &self.certificate {
-            let bytes = read(file)?;
-            let pem = bytes.windows(10).any(|window| window == b"-----BEGIN");
-            let certificate = if pem {
-                Certificate::from_pem(&bytes)?
-            } else {
-                Certificate::from_p12(&bytes, &self.password)?
-            };
-            return Ok(Credential::Certificate(certificate));
-        }
-        let (Some(file), Some(key_id), Some(team_id)) = (&self.key, &self.key_id, &self.team_id)
-        else {
-            return Err(
-                "name a credential: --key with --key-id and --team-id, or --certificate".into()
-            );
-        };
-        let pem = String::from_utf8_lossy(&read(file)?).into_owned();
-        Ok(Credential::Token(ProviderToken::new(ProviderKey::new(&pem, key_id, team_id)?)))
     }
 }
 
@@ -297,8 +243,4 @@ impl Run {
         ));
         Ok(self.results.write(&line)?)
     }
-}
-
-fn read(file: &Path) -> Result<Vec<u8>, Refusal> {
-    fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()).into())
 }

@@ -1,7 +1,8 @@
-//! `dunlin push`: notifications to many devices at once.
+//! `dunlin push`: notifications to one device or to many.
 
 mod import;
 mod results;
+mod send;
 
 use clap::Subcommand;
 
@@ -9,6 +10,8 @@ use crate::Refusal;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Send one notification to one device: Apple's, FCM's, or a browser
+    Send(Box<send::Send>),
     /// Send one notification to all device tokens of a file; run it again to go on where it ended
     Import(Box<import::Import>),
 }
@@ -16,6 +19,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> Result<(), Refusal> {
         match self {
+            Command::Send(send) => send.run(),
             Command::Import(import) => import.run(),
         }
     }

@@ -117,6 +117,7 @@ pub(super) fn write(out: &mut Vec<u8>, whom: Whom<'_>, outcome: &Outcome) {
             line.id = &rejected.id;
             line.status = Some(rejected.status);
             line.timestamp_ms = rejected.timestamp_ms;
+            line.detail = rejected.advice.as_deref();
             line.retry_after_s = rejected.retry_after.map(|after| after.as_secs());
         }
         Outcome::NotSent(why) => {

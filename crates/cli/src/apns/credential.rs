@@ -1,0 +1,117 @@
+//! Who is sending to Apple, and by which way: the options that commands share.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueHint};
+use dunlin_push::apns::{Certificate, Credential, Environment, ProviderKey, ProviderToken};
+use dunlin_push::{Origin, Proxy};
+
+use crate::Refusal;
+
+#[derive(Debug, Args)]
+pub(crate) struct Account {
+    /// The signing key, a .p8 file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires_all = ["key_id", "team_id"])]
+    key: Option<PathBuf>,
+    /// The key's id, ten characters
+    #[arg(long, value_name = "ID")]
+    key_id: Option<String>,
+    /// The team's id, ten characters
+    #[arg(long, value_name = "ID")]
+    team_id: Option<String>,
+    /// A certificate with its key, .p12 or PEM, instead of a signing key
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "key")]
+    certificate: Option<PathBuf>,
+    /// The password of the .p12 file
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    password: String,
+    /// To builds from Xcode
+    #[arg(long)]
+    sandbox: bool,
+    /// Another port than Apple's usual one, as 2197 for firewalls
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    #[command(flatten)]
+    way: Way,
+}
+
+/// How a service is reached, where the plain way does not do.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Way {
+    /// Connect here instead, as to `dunlin apns simulate`
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+    /// Trust the certificates of this PEM file too
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    roots: Option<PathBuf>,
+    /// http://USER:PASSWORD@HOST:PORT or socks5://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    proxy: Option<Proxy>,
+}
+
+impl Way {
+    /// Leads to an origin this way.
+    pub(crate) fn lead(&self, mut origin: Origin) -> Result<Origin, Refusal> {
+        origin.address.clone_from(&self.address);
+        origin.proxy.clone_from(&self.proxy);
+        if let Some(roots) = &self.roots {
+            origin.add_roots(roots)?;
+        }
+        Ok(origin)
+    }
+}
+
+impl Account {
+    /// Where pushes go.
+    pub(crate) fn origin(&self) -> Result<Origin, Refusal> {
+        self.way(self.environment().origin())
+    }
+
+    /// Where broadcast channels are managed.
+    pub(crate) fn channels_origin(&self) -> Result<Origin, Refusal> {
+        self.way(self.environment().channels_origin())
+    }
+
+    fn environment(&self) -> Environment {
+        if self.sandbox { Environment::Sandbox } else { Environment::Production }
+    }
+
+    fn way(&self, mut origin: Origin) -> Result<Origin, Refusal> {
+        origin.port = self.port.unwrap_or(origin.port);
+        self.way.lead(origin)
+    }
+
+    /// Who is sending.
+    pub(crate) fn credential(&self) -> Result<Credential, Refusal> {
+        if let Some(file) = &self.certificate {
+            let bytes = read(file)?;
+            let certificate = if bytes.windows(10).any(|window| window == b"-----BEGIN") {
+                Certificate::from_pem(&bytes)?
+            } else {
+                Certificate::from_p12(&bytes, &self.password)?
+            };
+            return Ok(Credential::Certificate(certificate));
+        }
+        let (Some(file), Some(key_id), Some(team_id)) = (&self.key, &self.key_id, &self.team_id)
+        else {
+            return Err(
+                "name a credential: --key with --key-id and --team-id, or --certificate".into()
+            );
+        };
+        let pem = String::from_utf8_lossy(&read(file)?).into_owned();
+        Ok(Credential::Token(ProviderToken::new(ProviderKey::new(&pem, key_id, team_id)?)))
+    }
+}
+
+/// What an option says: its own text, or that of the file behind an @.
+pub(crate) fn text_or_file(option: &str) -> Result<Vec<u8>, Refusal> {
+    match option.strip_prefix('@') {
+        Some(file) => read(Path::new(file)),
+        None => Ok(option.as_bytes().to_vec()),
+    }
+}
+
+pub(crate) fn read(file: &Path) -> Result<Vec<u8>, Refusal> {
+    fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()).into())
+}

@@ -1,0 +1,205 @@
+//! `dunlin push send`: one notification to one device, whoever its push service is.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{Args, Subcommand, ValueHint};
+use dunlin_push::apns::{Apns, DeviceToken, Push};
+use dunlin_push::fcm::{AUTHORITY, Fcm, Recipient, ServiceAccount};
+use dunlin_push::notification::Notification;
+use dunlin_push::web_push::{Subscription, Vapid, WebPush, WebPushConfig};
+use dunlin_push::{Connect, Connections, Dialer, Origin, Outcome, SenderConfig};
+use tokio::time::Instant;
+
+use crate::Refusal;
+use crate::apns::{Account, Way, tell, text_or_file};
+
+#[derive(Debug, Args)]
+pub(crate) struct Send {
+    #[command(subcommand)]
+    to: To,
+}
+
+#[derive(Debug, Subcommand)]
+enum To {
+    /// To a device of Apple's
+    Apns {
+        /// The device token, hexadecimal
+        #[arg(long, value_name = "TOKEN")]
+        token: String,
+        /// The app's bundle identifier
+        #[arg(long, value_name = "TOPIC")]
+        topic: String,
+        #[command(flatten)]
+        account: Account,
+        #[command(flatten)]
+        what: What,
+    },
+    /// Through Firebase Cloud Messaging
+    Fcm {
+        /// The registration token
+        #[arg(long, value_name = "TOKEN")]
+        token: String,
+        /// The service account's JSON file
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        account: PathBuf,
+        /// Fetch access tokens here instead
+        #[arg(long, value_name = "HOST:PORT")]
+        token_address: Option<String>,
+        #[command(flatten)]
+        way: Way,
+        #[command(flatten)]
+        what: What,
+    },
+    /// To a browser
+    Web {
+        /// What `JSON.stringify(subscription)` gave, or @FILE
+        #[arg(long, value_name = "JSON")]
+        subscription: String,
+        /// The VAPID private key: 32 bytes in base64url or PEM, or @FILE
+        #[arg(long, value_name = "KEY")]
+        key: String,
+        /// Whom the push service may write to: mailto: or https:
+        #[arg(long, value_name = "URL")]
+        contact: String,
+        #[command(flatten)]
+        way: Way,
+        #[command(flatten)]
+        what: What,
+    },
+}
+
+#[derive(Debug, Args)]
+struct What {
+    /// The first line
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["body", "notification"])]
+    title: Option<String>,
+    /// The text
+    #[arg(long, value_name = "TEXT")]
+    body: Option<String>,
+    /// The whole notification as `/api/push` takes it: JSON, or @FILE
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["title", "body"])]
+    notification: Option<String>,
+    /// Seconds until it is given up
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    timeout: u64,
+}
+
+impl What {
+    fn notification(&self) -> Result<Notification, Refusal> {
+        let notification = match &self.notification {
+            Some(json) => serde_json::from_slice(&text_or_file(json)?)
+                .map_err(|error| format!("notification: {error}"))?,
+            None => Notification {
+                title: self.title.clone(),
+                body: self.body.clone(),
+                ..Notification::default()
+            },
+        };
+        notification.validate().map_err(|error| format!("notification.{error}"))?;
+        Ok(notification)
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+impl Send {
+    pub(crate) fn run(self) -> Result<(), Refusal> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let outcome = runtime.block_on(async {
+            match self.to {
+                To::Apns { token, topic, account, what } => {
+                    apns(&token, &topic, &account, &what).await
+                }
+                To::Fcm { token, account, token_address, way, what } => {
+                    let account = String::from_utf8(crate::apns::read(&account)?)?;
+                    fcm(&token, &account, token_address, &way, &what).await
+                }
+                To::Web { subscription, key, contact, way, what } => {
+                    web(&subscription, &key, &contact, way, &what).await
+                }
+            }
+        })?;
+        tell(&outcome)
+    }
+}
+
+fn config() -> SenderConfig {
+    SenderConfig { connections: Connections::Fixed(1), ..SenderConfig::default() }
+}
+
+async fn apns(
+    token: &str,
+    topic: &str,
+    account: &Account,
+    what: &What,
+) -> Result<Outcome, Refusal> {
+    let message = what.notification()?.apns(unix_s());
+    let topic = message.topic.as_deref().unwrap_or(topic);
+    let push = Push {
+        push_type: message.push_type.parse()?,
+        priority: message.priority,
+        expiration: message.expiration_s.map(|at_s| UNIX_EPOCH + Duration::from_secs(at_s)),
+        collapse_id: message.collapse_id.clone(),
+        timeout: what.timeout(),
+        ..Push::new(DeviceToken::new(token)?, topic, message.payload)
+    };
+    let apns = Apns::start(account.origin()?, account.credential()?, config())?;
+    Ok(apns.send(&push).await)
+}
+
+async fn fcm(
+    token: &str,
+    account: &str,
+    token_address: Option<String>,
+    way: &Way,
+    what: &What,
+) -> Result<Outcome, Refusal> {
+    let message = what.notification()?.fcm();
+    let account = ServiceAccount::from_json(account)?;
+    let (host, port) = authority(account.token_uri())?;
+    let mut token_origin = way.lead(Origin::new(host, port))?;
+    token_origin.address = token_address;
+    let dial = Dialer::new(way.lead(Origin::new(AUTHORITY, 443))?)?;
+    let fcm = Fcm::start_with(account, dial, Dialer::new(token_origin)?, config());
+    let deadline = Instant::now() + what.timeout();
+    Ok(fcm.send(Recipient::Token(token), &message, deadline).await)
+}
+
+async fn web(
+    subscription: &str,
+    key: &str,
+    contact: &str,
+    way: Way,
+    what: &What,
+) -> Result<Outcome, Refusal> {
+    let (message, options) = what.notification()?.web();
+    let subscription = String::from_utf8(text_or_file(subscription)?)?;
+    let subscription = Subscription::from_json(&subscription)?;
+    let vapid = Vapid::new(String::from_utf8(text_or_file(key)?)?.trim(), contact)?;
+    // Whoever runs this has chosen the subscription, and with it the host.
+    let how = WebPushConfig { hosts: Vec::new(), sender: config(), ..WebPushConfig::default() };
+    let web = WebPush::with_dial(vapid, how, move |origin| {
+        let (host, port) = authority(origin)?;
+        let origin = way.lead(Origin::new(host, port)).map_err(|error| error.to_string())?;
+        let dialer = Dialer::new(origin).map_err(|error| error.to_string())?;
+        Ok(Box::new(dialer) as Box<dyn Connect>)
+    });
+    Ok(web.send(&subscription, &message, &options, Instant::now() + what.timeout()).await)
+}
+
+/// Host and port of an `https://` address.
+fn authority(url: &str) -> Result<(&str, u16), String> {
+    let rest = url.strip_prefix("https://").unwrap_or(url);
+    let authority = rest.split('/').next().unwrap_or_default();
+    match authority.rsplit_once(':') {
+        Some((host, port)) => Ok((host, port.parse().map_err(|_| format!("{port:?} is no port"))?)),
+        None => Ok((authority, 443)),
+    }
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
