@@ -11,6 +11,7 @@ use crate::change::{Change, known};
 use crate::fault::{Fault, Faults};
 use crate::index::Index;
 use crate::part::{Difference, Part};
+use crate::path::Path;
 use crate::pointer::Pointer;
 use crate::schema::{self, Applies};
 use crate::{Config, Secret};
@@ -98,6 +99,18 @@ impl Snapshot {
     pub fn write_json(&self, pointer: &Pointer, secrets: Secrets, out: &mut Vec<u8>) -> bool {
         let Some(value) = self.get(pointer, secrets) else { return false };
         serde_json::to_writer(out, &value).is_ok()
+    }
+
+    /// Why there is nothing at a place: the key that was probably meant, or the entry that is not there.
+    pub fn missing(&self, pointer: &Pointer) -> Fault {
+        if let Err(fault) = known(pointer) {
+            return fault;
+        }
+        let steps = pointer.steps();
+        let there = (0..steps.len()).take_while(|&depth| self.config.has(&steps[..depth])).count();
+        let path = Path::from_steps(steps[..there].to_vec());
+        Fault::new(path, "there is nothing here")
+            .with_fix("see what there is one step up, or set it")
     }
 
     /// The name of the API key that a caller shows. The time it takes tells nothing about the keys:

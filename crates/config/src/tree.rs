@@ -398,7 +398,8 @@ mod tests {
         let Some(node) = link else { return 0 };
         let (left, right) = (check(&node.left), check(&node.right));
         assert_eq!(node.size, left + right + 1);
-        assert!(left + 1 <= DELTA * (right + 1) && right + 1 <= DELTA * (left + 1));
+        let (left_weight, right_weight) = (left + 1, right + 1);
+        assert!(left_weight <= DELTA * right_weight && right_weight <= DELTA * left_weight);
         assert!(node.left.as_ref().is_none_or(|left| left.name < node.name));
         assert!(node.right.as_ref().is_none_or(|right| right.name > node.name));
         node.size

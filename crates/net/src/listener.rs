@@ -301,9 +301,16 @@ mod tests {
     use crate::EventLoop;
     use crate::config::LoopConfig;
 
+    /// Handles nothing: the loop does not run.
+    struct Nobody;
+
+    impl Handler for Nobody {
+        type Data = ();
+    }
+
     #[test]
     fn a_longer_queue_takes_who_did_not_fit_the_shorter_one() {
-        let mut event_loop = EventLoop::<()>::new(LoopConfig::default()).unwrap();
+        let mut event_loop = EventLoop::<Nobody>::new(LoopConfig::default()).unwrap();
         let cx = event_loop.context();
         let config = ListenConfig { backlog: 1, ..ListenConfig::http() };
         let listener = cx.listen("127.0.0.1:0".parse().unwrap(), &config).unwrap();

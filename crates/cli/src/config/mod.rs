@@ -3,6 +3,7 @@
 mod answer;
 mod client;
 mod file;
+mod key;
 mod show;
 mod watch;
 
@@ -18,12 +19,14 @@ use answer::Answer;
 use client::{Client, Method};
 
 pub(crate) use file::File;
+use key::KeyParser;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Print what is set in a running server
     Get {
         /// What to print, as in client.ping_interval_ms or /client/ping_interval_ms; all, without it
+        #[arg(value_parser = KeyParser, hide_possible_values = true)]
         key: Option<String>,
         /// Print this revision
         #[arg(long, value_name = "N")]
@@ -37,6 +40,7 @@ pub(crate) enum Command {
     /// Set one key of a running server
     Set {
         /// What to set, as in client.ping_interval_ms
+        #[arg(value_parser = KeyParser, hide_possible_values = true)]
         key: String,
         /// The value: JSON, or else a text; `-` reads standard input
         #[arg(allow_hyphen_values = true)]
@@ -47,6 +51,7 @@ pub(crate) enum Command {
     /// Take an entry out, or set a key back to its default
     Unset {
         /// What to take out, as in channel.namespaces.chat
+        #[arg(value_parser = KeyParser, hide_possible_values = true)]
         key: String,
         #[command(flatten)]
         change: Change,

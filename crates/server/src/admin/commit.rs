@@ -106,13 +106,6 @@ struct Switched {
     asleep: usize,
 }
 
-impl Commits {
-    /// Whether no change is under way or waits.
-    pub(super) fn are_settled(&self) -> bool {
-        self.under_way.is_none() && self.waiting.is_empty()
-    }
-}
-
 impl Admin {
     /// Takes a change in; it is carried out at the end of the turn, or with the next commit.
     pub(super) fn wish(&mut self, cx: &mut Context<Caller>, wish: Wish) {
@@ -161,9 +154,6 @@ impl Admin {
     fn begin(&mut self, cx: &mut Context<Caller>) {
         let mut base = Arc::clone(self.store.head());
         let mut changes: Vec<(Prepared, Origin)> = Vec::new();
-        if self.commits.waiting.iter().any(|wish| matches!(wish.change, Change::Restore(_))) {
-            self.be_patient();
-        }
         let mut askers = Vec::new();
         while let Some(wish) = self.commits.waiting.pop_front() {
             if wish.canary.is_some() && !changes.is_empty() {
@@ -292,8 +282,6 @@ impl Admin {
                 return Some(self.switched(under_way.generation));
             }
             match began {
-                // Who gives up a long slice is without the core for as long.
-                None if self.patient => break,
                 None => began = Some(Instant::now()),
                 Some(began) if began.elapsed() >= LOOK => break,
                 // The worker may need this very core to get to the end of its turn.

@@ -14,9 +14,6 @@ use super::problem::{self, Problem};
 use super::watch::{describe, summary};
 use super::{Admin, Caller, answer, answer_json, unix_ms, warnings};
 
-/// Places no deeper than this may hold ten thousand entries.
-const TABLE_STEPS_MAX: usize = 4;
-
 impl Admin {
     pub(super) fn config(
         &mut self,
@@ -138,13 +135,10 @@ impl Admin {
         pointer: &Pointer,
         secrets: Secrets,
     ) -> Result<(), Problem> {
-        if pointer.steps().len() <= TABLE_STEPS_MAX {
-            self.be_patient();
-        }
         let mut body = Vec::new();
         if !snapshot.write_json(pointer, secrets, &mut body) {
-            let detail = format!("nothing is at {pointer}");
-            return Err(Problem::new(&problem::NOT_FOUND, detail));
+            let fault = snapshot.missing(pointer);
+            return Err(Problem::faults(&problem::NOT_FOUND, &fault.into()));
         }
         body.push(b'\n');
         let mut tag = [0; 24];

@@ -38,6 +38,11 @@ fn a_value_is_set_read_guarded_and_taken_away() {
     assert_eq!(live.call("DELETE", CHAT, &[], "").status, 200);
     assert_eq!(live.get(CHAT).status, 404);
     assert_eq!(live.call("DELETE", CHAT, &[], "").status, 404);
+    let misspelt = live.get("/config/client/ping_intervall_ms");
+    assert_eq!(
+        (misspelt.status, &misspelt.json()["errors"][0]["fix"]),
+        (404, &json!("did you mean `ping_interval_ms`?"))
+    );
 }
 
 #[test]

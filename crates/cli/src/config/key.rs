@@ -1,0 +1,63 @@
+//! A key as an argument: any text, but shells are told the keys there are.
+
+use std::ffi::OsStr;
+use std::sync::OnceLock;
+
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, Command};
+use dunlin_config::schema::{self, Kind, Node};
+
+/// Takes any text: the server judges keys, and says which one was meant. Completion scripts list those of the schema.
+#[derive(Clone)]
+pub(super) struct KeyParser;
+
+impl TypedValueParser for KeyParser {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        static KEYS: OnceLock<Vec<String>> = OnceLock::new();
+        let keys = KEYS.get_or_init(|| {
+            let mut keys = Vec::new();
+            collect(schema::root(), "", &mut keys);
+            keys
+        });
+        Some(Box::new(keys.iter().map(|key| PossibleValue::new(key.as_str()))))
+    }
+}
+
+/// Every table and key, dotted. What is in a table of the operator's own names is not known here.
+fn collect(node: &'static Node, path: &str, keys: &mut Vec<String>) {
+    for (key, below) in node.keys() {
+        let dotted = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        if matches!(below.kind, Kind::Table(_)) {
+            collect(below, &dotted, keys);
+        }
+        keys.push(dotted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shells_are_told_every_key_and_any_text_is_taken() {
+        let told: Vec<String> =
+            KeyParser.possible_values().unwrap().map(|key| key.get_name().to_owned()).collect();
+        for key in ["client", "client.ping_interval_ms", "channel.namespaces", "log.level"] {
+            assert!(told.iter().any(|told| told == key), "{key}");
+        }
+        let command = Command::new("get").arg(Arg::new("key").value_parser(KeyParser));
+        let matches = command.try_get_matches_from(["get", "channel.namespaces.chat"]).unwrap();
+        assert_eq!(matches.get_one::<String>("key").unwrap(), "channel.namespaces.chat");
+    }
+}
