@@ -22,7 +22,6 @@ mod origin;
 mod outcome;
 pub mod registry;
 mod request;
-mod retry_after;
 mod sender;
 mod service;
 pub mod web_push;

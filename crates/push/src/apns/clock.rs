@@ -6,8 +6,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use dunlin_wire::http1::retry_after::date_s;
+
 use super::Reason;
-use crate::retry_after::date_s;
 
 /// Clocks that differ by less are right: nothing depends on it.
 const OFF_MIN: Duration = Duration::from_secs(120);

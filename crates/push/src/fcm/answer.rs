@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use dunlin_wire::http1::retry_after;
 use serde::Deserialize;
-
-use crate::retry_after;
 
 /// What became of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]

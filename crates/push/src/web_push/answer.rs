@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::retry_after;
+use dunlin_wire::http1::retry_after;
 
 /// What became of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -31,6 +31,7 @@ mod method;
 pub mod query;
 mod request;
 mod response;
+pub mod retry_after;
 mod status;
 mod writer;
 

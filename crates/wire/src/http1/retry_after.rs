@@ -6,7 +6,7 @@ use std::time::Duration;
 const AFTER_S_MAX: u64 = 86_400;
 
 /// How long to wait from `now_s` (seconds since 1970) on; at most a day.
-pub(crate) fn parse(text: &str, now_s: u64) -> Option<Duration> {
+pub fn parse(text: &str, now_s: u64) -> Option<Duration> {
     let text = text.trim();
     let seconds = match text.parse::<u64>() {
         Ok(seconds) => seconds,
@@ -16,7 +16,7 @@ pub(crate) fn parse(text: &str, now_s: u64) -> Option<Duration> {
 }
 
 /// `Sun, 06 Nov 1994 08:49:37 GMT` in seconds since 1970; the two obsolete forms are not sent by anybody.
-pub(crate) fn date_s(text: &str) -> Option<u64> {
+pub fn date_s(text: &str) -> Option<u64> {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let (_, text) = text.strip_suffix(" GMT")?.split_once(", ")?;
