@@ -9,7 +9,7 @@
 //! - [`Window`] finds the depth by itself; [`Budget`] learns how many requests a server takes on a connection.
 //! - [`Client`] asks many hosts on one event loop of `net`: names, several addresses, TLS, unix sockets, queues,
 //!   time-outs, and each request's [`Outcome`], once.
-//! - [`Courier`] is a client in a thread of its own, for webhooks and for programs without a loop.
+//! - [`Courier`] is a client in a thread of its own, for programs without a loop.
 //! - [`Copies`] are one request many times over, to be written at once.
 
 #![forbid(unsafe_code)]

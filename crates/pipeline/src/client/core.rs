@@ -29,6 +29,8 @@ pub(crate) const FD_RESOLVER: u64 = u64::MAX;
 pub(crate) struct Core {
     pub(crate) config: ClientConfig,
     pub(crate) hosts: Vec<Host>,
+    /// Places of hosts that were removed, to be used again.
+    pub(crate) vacant: Vec<u32>,
     pub(crate) records: Records,
     /// By the index of the connection.
     pub(crate) entries: Vec<Entry>,
@@ -71,6 +73,7 @@ impl Core {
         Core {
             config,
             hosts: Vec::new(),
+            vacant: Vec::new(),
             records: Records::default(),
             entries: Vec::new(),
             dials: Vec::new(),
@@ -106,6 +109,9 @@ impl Core {
             return Err(Refused::Closing);
         }
         let host = &mut self.hosts[host_id.0 as usize];
+        if host.removed {
+            return Err(Refused::Closing);
+        }
         let bytes = prepared.bytes.len();
         let full = host.queue.len() >= host.config.queue_max
             || (!host.queue.is_empty() && host.queue_bytes + bytes > host.config.queue_bytes_max);
@@ -141,6 +147,9 @@ impl Core {
                 host.queue_bytes += record.prepared.bytes.len();
                 host.queue.push_front(place);
             }
+        }
+        if host.removed {
+            self.end_queue(host_id, &ErrorKind::Removed);
         }
         self.mark(host_id);
     }
@@ -301,9 +310,25 @@ impl Requests<'_> {
     /// [`BadUrl`], which says what is wrong with it.
     pub fn host(&mut self, url: &str, config: HostConfig) -> Result<HostId, BadUrl> {
         let origin = Origin::parse(url)?;
+        let host = Host::new(origin, config);
+        if let Some(place) = self.core.vacant.pop() {
+            self.core.hosts[place as usize] = host;
+            return Ok(HostId(place));
+        }
         let id = HostId(self.core.hosts.len() as u32);
-        self.core.hosts.push(Host::new(origin, config));
+        self.core.hosts.push(host);
         Ok(id)
+    }
+
+    /// Lets a host go: what waits to leave ends as [`ErrorKind::Removed`], what is in flight as it would have, and
+    /// its connections close when they have nothing more to answer. The id means nothing any more; another host may
+    /// be given it.
+    pub fn remove(&mut self, host: HostId) {
+        let removed = &mut self.core.hosts[host.0 as usize].removed;
+        if !std::mem::replace(removed, true) {
+            self.core.end_queue(host, &ErrorKind::Removed);
+            self.core.mark(host);
+        }
     }
 
     /// Renders a request for a host, to be sent as often as wanted.

@@ -1,4 +1,4 @@
-//! A client in a thread of its own, for those who live elsewhere: the control thread's webhooks, a blocking program.
+//! A client in a thread of its own, for those who live elsewhere: a blocking program, a thread with another loop.
 
 use std::io;
 use std::sync::Arc;

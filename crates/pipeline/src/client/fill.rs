@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use dunlin_net::Context;
+use dunlin_net::{ConnId, Context};
 
 use super::core::{Core, End, Entry};
 use super::dial::put;
@@ -22,6 +22,9 @@ const SPENT_MS: u64 = 500;
 impl Core {
     /// Sends what waits for a host, on the connections that have room, and opens more if that is not enough.
     pub(crate) fn fill_host(&mut self, cx: &mut Context<()>, host_id: HostId) {
+        if self.hosts[host_id.0 as usize].removed {
+            return self.clear_out(cx, host_id);
+        }
         let links = std::mem::take(&mut self.hosts[host_id.0 as usize].links);
         for &conn in &links {
             if self.hosts[host_id.0 as usize].queue.is_empty() {
@@ -38,6 +41,24 @@ impl Core {
         self.hosts[host_id.0 as usize].links = links;
         if !self.hosts[host_id.0 as usize].queue.is_empty() {
             self.open_more(cx, host_id);
+        }
+    }
+
+    /// Closes the connections of a removed host that have nothing more to answer, and gives its place up with the
+    /// last of them.
+    fn clear_out(&mut self, cx: &mut Context<()>, host_id: HostId) {
+        let links = std::mem::take(&mut self.hosts[host_id.0 as usize].links);
+        let (busy, idle): (Vec<ConnId>, Vec<ConnId>) = links
+            .into_iter()
+            .partition(|&conn| self.link(conn).is_some_and(|link| link.connection.in_flight() > 0));
+        for conn in idle {
+            self.take_link(conn);
+            cx.close(conn);
+        }
+        let host = &mut self.hosts[host_id.0 as usize];
+        host.links = busy;
+        if host.links.is_empty() && host.dials == 0 && !self.vacant.contains(&host_id.0) {
+            self.vacant.push(host_id.0);
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct Host {
     pub(crate) failures: u32,
     /// No dial before this time, in milliseconds of the loop's clock.
     pub(crate) dial_after_ms: u64,
+    /// It takes no more requests, and its place is used again when it has no more connections.
+    pub(crate) removed: bool,
     /// In the list of hosts to be looked at at the end of the turn.
     pub(crate) dirty: bool,
 }
@@ -75,6 +77,7 @@ impl Host {
             window,
             failures: 0,
             dial_after_ms: 0,
+            removed: false,
             dirty: false,
             config,
         }

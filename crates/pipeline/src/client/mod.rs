@@ -173,6 +173,9 @@ impl<C: Caller> Client<C> {
                 window.handle_answers(count, last_sent_ns, now_ns, link.connection.in_flight());
             }
             link.exclusive &= link.connection.in_flight() > 0;
+            if self.core.hosts[link.host.0 as usize].removed {
+                self.core.mark(link.host);
+            }
         }
         match progress {
             Ok(Progress::Open) => {
@@ -309,6 +312,9 @@ impl<C: Caller> Handler for Client<C> {
         self.core.fill(cx, &mut link);
         self.core.watch(cx, &mut link);
         put(&mut self.core.entries, conn, Entry::Open(link));
+        if self.core.hosts[host_id.0 as usize].removed {
+            self.core.mark(host_id);
+        }
     }
 
     fn on_connect_failed(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), error: &io::Error) {

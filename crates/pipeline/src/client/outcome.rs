@@ -79,6 +79,8 @@ pub enum ErrorKind {
     BodyTooLong,
     /// The client was shut down.
     Shutdown,
+    /// The host was [removed](crate::Requests::remove) while it waited to leave.
+    Removed,
 }
 
 impl fmt::Display for ErrorKind {
@@ -120,6 +122,7 @@ impl fmt::Display for ErrorKind {
                 f.write_str("the body is longer than body_bytes_max; raise it, or stream the answer")
             }
             ErrorKind::Shutdown => f.write_str("the client was shut down; send it to another"),
+            ErrorKind::Removed => f.write_str("the host was removed; send it to another"),
         }
     }
 }

@@ -128,7 +128,7 @@ pub enum Refused {
     /// The host's queue holds `queue_max` requests or `queue_bytes_max` bytes.
     /// [`Caller::on_room`](crate::Caller::on_room) follows.
     Full,
-    /// The client is shutting down.
+    /// The client is shutting down, or the host was [removed](crate::Requests::remove).
     Closing,
 }
 
@@ -136,7 +136,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Refused::Full => "the host's queue is full; wait for on_room, or raise queue_max",
-            Refused::Closing => "the client is shutting down",
+            Refused::Closing => "the client is shutting down, or the host was removed",
         })
     }
 }
