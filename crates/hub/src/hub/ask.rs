@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::event::{Event, Info};
 use crate::glob;
 use crate::message::{Body, Content, Question, RequestId};
+use crate::notice::Departure;
 use crate::options::ChannelOptions;
 use crate::request::{Gather, Sum, Waiter};
 use crate::session_id::SessionId;
@@ -221,7 +222,7 @@ impl Hub {
             .collect();
         for &at in &ended {
             let name = Arc::clone(&self.channels[self.subscriptions[at].channel].name);
-            self.detach(at);
+            self.detach(at, Departure::Server);
             self.tell_unsubscribed(slot, &name, code);
             self.enqueue(slot, &Push::Unsubscribe { channel: &name, code, reason });
             if !self.sessions[slot].is_live() {

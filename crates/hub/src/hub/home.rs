@@ -14,6 +14,7 @@ use crate::idempotency::DEFAULT_TTL_MS;
 use crate::message::{
     Answer, Body, Content, HistoryAtHome, PublishAtHome, RequestId, SubscribeAtHome,
 };
+use crate::notice::Notice;
 use crate::options::ChannelOptions;
 use crate::position::StreamPosition;
 use crate::publication::Publication;
@@ -135,6 +136,10 @@ impl Hub {
             key: publish.key,
             time_ms: self.now.unix_ms,
         });
+        if self.watch.publications {
+            let (publication, epoch) = (Arc::clone(&publication), position.epoch);
+            self.notices.push_back(Notice::Published { channel, epoch, publication });
+        }
         if let Some(at) = at {
             if kept {
                 self.keep(at, &publication, &options);

@@ -30,6 +30,7 @@ use crate::home_channel::HomeChannel;
 use crate::idempotency::Idempotency;
 use crate::message::{Body, Message, RequestId};
 use crate::named::NamedSlots;
+use crate::notice::{Notice, Watch};
 use crate::position::{Epoch, StreamPosition};
 use crate::request::{Requests, Waiter};
 use crate::session::Session;
@@ -107,6 +108,8 @@ pub struct Hub {
     /// Lives of the other workers, as far as known.
     peers: Box<[Option<u32>]>,
     events: VecDeque<Event>,
+    watch: Watch,
+    notices: VecDeque<Notice>,
     /// Messages waiting for the events before them to be taken, own ones included.
     inbound: VecDeque<(u8, Body)>,
     running: bool,
@@ -165,6 +168,8 @@ impl Hub {
             transmit,
             peers: vec![known; usize::from(config.workers)].into(),
             events: VecDeque::new(),
+            watch: Watch::default(),
+            notices: VecDeque::new(),
             inbound: VecDeque::new(),
             running: false,
             stats: Stats::default(),
@@ -195,6 +200,17 @@ impl Hub {
             self.run();
         }
         self.events.pop_front()
+    }
+
+    /// Which [notices](Notice) to write from now on.
+    pub fn watch(&mut self, watch: Watch) {
+        self.watch = watch;
+    }
+
+    /// The next notice. Call until `None` after each [`Hub::poll_event`], before its event is acted on: what led
+    /// to an event was noticed before it.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
     }
 
     /// Takes a message of another worker's hub.

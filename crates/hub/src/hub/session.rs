@@ -8,6 +8,7 @@ use crate::config::Now;
 use crate::encode::{ENCODINGS_MAX, Encoding, Push};
 use crate::error::Error;
 use crate::event::Event;
+use crate::notice::Departure;
 use crate::publication::ClientInfo;
 use crate::session::{BLOCKED, CLOSING, HELD, OPEN, POLL, Session};
 use crate::session_id::SessionId;
@@ -197,7 +198,7 @@ impl Hub {
 
     pub(super) fn detach_all(&mut self, slot: u32) {
         while self.sessions[slot].subscription != NONE {
-            self.detach(self.sessions[slot].subscription);
+            self.detach(self.sessions[slot].subscription, Departure::Disconnect);
         }
     }
 }

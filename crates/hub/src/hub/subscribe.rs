@@ -11,9 +11,11 @@ use crate::encode::Push;
 use crate::error::Error;
 use crate::event::{Event, Subscribed};
 use crate::message::{Body, SubscribeAtHome};
+use crate::notice::{Departure, Notice};
 use crate::options::ChannelOptions;
 use crate::position::StreamPosition;
 use crate::request::{Manner, NO_KEY, PendingSubscribe, Waiter};
+use crate::session::POLL;
 use crate::session_id::SessionId;
 use crate::slots::NONE;
 
@@ -61,7 +63,8 @@ impl Hub {
             Some((slot, self.subscription_to(slot, channel)?))
         });
         let Some((slot, subscription)) = subscription else { return false };
-        self.detach(subscription);
+        let departure = if notify.is_some() { Departure::Server } else { Departure::Client };
+        self.detach(subscription, departure);
         if let Some((code, reason)) = notify {
             self.enqueue(slot, &Push::Unsubscribe { channel, code, reason });
         }
@@ -203,7 +206,7 @@ impl Hub {
         let name = Arc::clone(&self.channels[channel].name);
         // The request itself is over; what is left is taken apart like any subscription.
         self.subscriptions[at].place = PENDING | NO_KEY;
-        self.detach(at);
+        self.detach(at, Departure::Server);
         if let Some(token) = pending.token {
             self.events.push_back(Event::Subscribed {
                 token,
@@ -216,11 +219,17 @@ impl Hub {
 
     /// Takes a subscription apart, established or under way, and tells the home worker what it has
     /// to know. A channel that nobody here is subscribed to any more is forgotten.
-    pub(super) fn detach(&mut self, at: u32) {
+    pub(super) fn detach(&mut self, at: u32, departure: Departure) {
         let subscription = self.subscriptions[at];
         let slot = subscription.session;
         let session_id = self.id_of(slot);
         self.unlink_subscription(slot, at);
+        if self.watch.subscriptions && !subscription.is_pending() && !self.sessions[slot].is(POLL) {
+            let user = self.users.name(self.sessions[slot].user).into();
+            let channel = Arc::clone(&self.channels[subscription.channel].name);
+            let session = session_id;
+            self.notices.push_back(Notice::Unsubscribed { session, user, channel, departure });
+        }
 
         let channel = &mut self.channels[subscription.channel];
         if subscription.is_pending() {
@@ -277,7 +286,7 @@ impl Hub {
         let subscribers = alive.map_or_else(Vec::new, |channel| channel.subscribers.clone());
         for subscriber in subscribers {
             self.stats.gaps += 1;
-            self.detach(subscriber.subscription());
+            self.detach(subscriber.subscription(), Departure::InsufficientState);
             self.tell_unsubscribed(subscriber.slot(), &name, CODE);
         }
     }
@@ -341,6 +350,11 @@ impl Hub {
         self.subscriptions[subscription].place = channel.subscribers.len() as u32;
         channel.subscribers.push(Subscriber::new(subscription, flags, encoding, slot));
         let name = Arc::clone(&channel.name);
+        if self.watch.subscriptions && !self.sessions[slot].is(POLL) {
+            let user = self.users.name(self.sessions[slot].user).into();
+            let channel = Arc::clone(&name);
+            self.notices.push_back(Notice::Subscribed { session, user, channel });
+        }
 
         if manner.announce {
             self.enqueue(
