@@ -40,7 +40,8 @@ def answers(port):
 
 
 def configure(server, pointer, value):
-    request = urllib.request.Request(f"http://127.0.0.1:{server.admin_port}/config/{pointer}", json.dumps(value).encode(), method="PUT")
+    url = f"http://127.0.0.1:{server.admin_port}/config/{pointer}"
+    request = urllib.request.Request(url, json.dumps(value).encode(), {"Content-Type": "application/json"}, method="PUT")
     with urllib.request.urlopen(request, timeout=10) as answer:
         return answer.status
 
