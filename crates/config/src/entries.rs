@@ -29,6 +29,7 @@ pub(crate) fn judge(config: &Config, valid: &Config, faults: &mut Faults) {
         let Some(after) = after else { continue };
         let path = Path::of("webhooks.upstreams").join(name);
         named(&path, name, faults);
+        authority(&path, after, faults);
         let none = Upstream::default();
         let before = before.map_or(&none, |before| before);
         for (name, _, member) in after.members.changes_from(&before.members) {
@@ -163,6 +164,17 @@ fn listeners(config: &Config, faults: &mut Faults) {
             );
         }
         taken.push((format!("`{path}`"), addr));
+    }
+}
+
+fn authority(path: &Path, upstream: &Upstream, faults: &mut Faults) {
+    let Some(ca) = &upstream.ca else { return };
+    let mut push = |sentence, fix| faults.push(Fault::new(path.join("ca"), sentence).with_fix(fix));
+    if !upstream.tls {
+        push("its members are not spoken to by TLS", "set `tls = true`, or remove it");
+    }
+    if !ca.contains("-----BEGIN CERTIFICATE-----") || !ca.contains("-----END CERTIFICATE-----") {
+        push("there is no certificate in PEM in it", "set it to the text of the .pem file");
     }
 }
 

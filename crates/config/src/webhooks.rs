@@ -21,9 +21,12 @@ pub struct Webhooks {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Upstream {
-    /// Speaks TLS to its members.
+    /// Speaks TLS to its members, whose certificates are verified and bear the host of their address.
     #[schemars(extend("x-applies" = LIVE))]
     pub tls: bool,
+    /// Certificates in PEM, trusted in place of the system's: those of a private authority.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub ca: Option<Arc<str>>,
     /// How long a connection to a member may take to open.
     #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
     pub connect_timeout_ms: u64,
@@ -42,6 +45,7 @@ impl Default for Upstream {
     fn default() -> Upstream {
         Upstream {
             tls: false,
+            ca: None,
             connect_timeout_ms: 1_000,
             timeout_ms: 3_000,
             connections_per_member_max: 8,
@@ -84,13 +88,27 @@ pub struct Hook {
     /// What is told.
     #[schemars(extend("x-applies" = LIVE))]
     pub events: Arc<[HookEvent]>,
-    /// Of which channels; not set: of all.
+    /// Of which channels, by their whole name as in `chat:*`; not set: of all. `connect` and `disconnect` belong to
+    /// no channel and are told whatever it says.
     #[schemars(extend("x-applies" = LIVE))]
     pub channels: Option<Pattern>,
     /// Signs each request (HMAC-SHA256 of the body), so that your backend knows who asks; at least
     /// 16 bytes.
     #[schemars(extend("x-applies" = LIVE))]
     pub secret: Option<Secret>,
+    /// Events of one request. Those that happen while others are on their way leave together.
+    #[schemars(range(min = 1, max = 10_000), extend("x-applies" = LIVE))]
+    pub batch_events_max: u32,
+    /// Bytes of one request's body; a larger event has a request to itself.
+    #[schemars(range(min = 1_024, max = 16_777_216), extend("x-applies" = LIVE))]
+    pub batch_bytes_max: usize,
+    /// Bytes of events that may wait. Beyond it events are dropped, counted, and your backend is told how many.
+    #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
+    pub queue_bytes_max: usize,
+    /// Times a request is sent that is answered with 408, 425, 429 or 5xx, or has no valid answer, until its events are
+    /// dropped. While no member can be reached, events wait and nothing counts.
+    #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
+    pub attempts_max: u32,
 }
 
 impl Default for Hook {
@@ -101,6 +119,10 @@ impl Default for Hook {
             events: Arc::default(),
             channels: None,
             secret: None,
+            batch_events_max: 100,
+            batch_bytes_max: 65_536,
+            queue_bytes_max: 16 << 20,
+            attempts_max: 20,
         }
     }
 }

@@ -215,6 +215,28 @@ fn a_reference_to_what_is_not_there_is_refused_on_either_side() {
 }
 
 #[test]
+fn an_upstreams_authority_is_a_certificate_and_has_something_to_certify() {
+    let base = snapshot(Config::default());
+    let pem = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n";
+    for (tls, ca, fault) in [
+        (true, pem, None),
+        (false, pem, Some("its members are not spoken to by TLS; set `tls = true`, or remove it")),
+        (true, "MA==", Some("there is no certificate in PEM in it")),
+    ] {
+        let change = put("/webhooks/upstreams/backend", json!({"tls": tls, "ca": ca}));
+        match (base.prepare(&change, None), fault) {
+            (Ok(_), None) => {}
+            (Err(told), Some(fault)) => {
+                let told = told.to_string();
+                assert!(told.contains("webhooks.upstreams.backend.ca: "), "{told}");
+                assert!(told.contains(fault), "{told}");
+            }
+            (told, _) => panic!("{:?}", told.map(drop)),
+        }
+    }
+}
+
+#[test]
 fn a_pattern_that_would_backtrack_is_refused_with_its_pointer() {
     let base = snapshot(Config::default());
     let change = put("/channel/namespaces/chat", json!({"name_pattern": "(a+)+$"}));

@@ -1,4 +1,4 @@
-//! The control thread: starts the workers and the admin thread, and takes the process down in order.
+//! The control thread: starts the workers, the admin thread and the webhooks thread, and takes the process down in order.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,6 +15,7 @@ use crate::error::ServeError;
 use crate::node::{Node, State};
 use crate::parcel::Parcel;
 use crate::push::PushThread;
+use crate::webhooks::{FINISH, WebhooksThread};
 use crate::worker::thread::Workers;
 
 /// How often the control thread looks whether the last client has left.
@@ -33,6 +34,8 @@ pub(crate) struct Control {
     pub(crate) listeners: Vec<TcpListener>,
     pub(crate) admin: Parts,
     pub(crate) pushes: PushThread,
+    /// The webhooks thread's seat on the bus.
+    pub(crate) webhooks: dunlin_bus::Endpoint<Parcel>,
     pub(crate) client_addr: SocketAddr,
     pub(crate) admin_addr: SocketAddr,
     pub(crate) recovery: Vec<String>,
@@ -45,7 +48,9 @@ impl Control {
             .enable_all()
             .build()
             .map_err(ServeError::Control)?;
-        let Control { node, endpoint, workers, listeners, admin, pushes, .. } = self;
+        let Control { node, endpoint, workers, listeners, admin, pushes, webhooks, .. } = self;
+        let webhooks =
+            WebhooksThread::start(Arc::clone(&node), webhooks).map_err(ServeError::Control)?;
         let mut running = Running { node, endpoint, workers, listeners };
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Control)?;
@@ -73,6 +78,12 @@ impl Control {
         pushes.stop(STOP_TIMEOUT);
         running.tell(|| Parcel::Stop);
         running.workers.join(STOP_TIMEOUT);
+        // Nothing happens any more that it could be told.
+        let to = running.node.webhooks_endpoint();
+        if running.endpoint.send(to, Parcel::Stop).is_ok() {
+            running.endpoint.flush();
+            webhooks.join(FINISH + STOP_TIMEOUT);
+        }
         Ok(())
     }
 }
@@ -134,7 +145,7 @@ impl Running {
     /// Sends to every worker and rings their doorbells.
     fn tell(&mut self, parcel: impl Fn() -> Parcel) {
         for worker in 0..self.node.counters.len() {
-            // The control thread sends two messages in its life; a ring holds at least sixteen.
+            // The control thread sends each two messages in its life; a ring holds at least sixteen.
             let refused = self.endpoint.send(worker, parcel()).is_err();
             debug_assert!(!refused);
         }

@@ -5,7 +5,7 @@
 //! each worker with subscribers; their hubs put it into outboxes, and `worker` writes these to the sockets
 //! at the end of the turn. The way up is the same in reverse. `control` is the thread beside them: signals,
 //! shutdown, workers that begin anew. `admin` is another: the admin port, and the settings all run by; `push` a
-//! third: notifications for who is not connected.
+//! third: notifications for who is not connected; `webhooks` the last: what backends are told.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +28,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod webhooks;
 mod worker;
 
 use std::io;
@@ -50,9 +51,9 @@ use crate::worker::thread::{Placement, Workers};
 pub use crate::error::ServeError;
 pub use crate::push::judge as judge_credentials;
 
-/// Most workers of one process: a bus endpoint is left for the control thread, one for the admin thread and one for the
-/// push thread.
-pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - 3;
+/// Most workers of one process: bus endpoints are left for the control thread, the admin thread, the push thread and the
+/// webhooks thread.
+pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - 4;
 
 /// What to serve.
 pub struct Serve {
@@ -116,10 +117,11 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         .map_err(|fault| ServeError::Reserve(Box::new(fault)))?;
 
     let ring = MeshConfig { ring_slots: config.limits.bus_slots as usize, ..MeshConfig::default() };
-    let mut endpoints = mesh(workers + 3, &ring).map_err(ServeError::Bus)?;
-    let push_endpoint = endpoints.pop().expect("a mesh of at least four endpoints");
-    let admin_endpoint = endpoints.pop().expect("a mesh of at least four endpoints");
-    let endpoint = endpoints.pop().expect("a mesh of at least four endpoints");
+    let mut endpoints = mesh(workers + 4, &ring).map_err(ServeError::Bus)?;
+    let webhooks = endpoints.pop().expect("a mesh of at least five endpoints");
+    let push_endpoint = endpoints.pop().expect("a mesh of at least five endpoints");
+    let admin_endpoint = endpoints.pop().expect("a mesh of at least five endpoints");
+    let endpoint = endpoints.pop().expect("a mesh of at least five endpoints");
 
     let mut secret = [0; 32];
     getrandom::fill(&mut secret).map_err(ServeError::Random)?;
@@ -138,7 +140,12 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
     };
     let clones = || listeners.iter().map(std::net::TcpListener::try_clone).collect();
     let (handles, boot): (io::Result<Vec<_>>, io::Result<Vec<_>>) = (clones(), clones());
-    let doorbells = [endpoint.doorbell(), admin_endpoint.doorbell(), push_endpoint.doorbell()];
+    let doorbells = [
+        endpoint.doorbell(),
+        admin_endpoint.doorbell(),
+        push_endpoint.doorbell(),
+        webhooks.doorbell(),
+    ];
     let handles = handles.map_err(ServeError::Control)?;
     let workers = Workers::start(&node, endpoints, &doorbells, handles, placement)?;
     let pushes = PushThread::start(&node, push_endpoint, state.as_deref())?;
@@ -158,8 +165,19 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         boot: boot.map_err(ServeError::Control)?,
         on_log,
     };
-    Control { node, endpoint, workers, listeners, admin, pushes, client_addr, admin_addr, recovery }
-        .run(on_ready)
+    let control = Control {
+        node,
+        endpoint,
+        workers,
+        listeners,
+        admin,
+        pushes,
+        webhooks,
+        client_addr,
+        admin_addr,
+        recovery,
+    };
+    control.run(on_ready)
 }
 
 /// Opens the store: the newest valid of its log, its snapshot and the file.

@@ -15,6 +15,7 @@ use crate::pulse::Pulse;
 use crate::push::Pushes;
 use crate::settings::Settings;
 use crate::turns::Turns;
+use crate::webhooks::Board;
 
 /// Where the process stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub(crate) struct Node {
     pub(crate) monitor: OnceLock<Monitor>,
     /// One set a worker.
     pub(crate) counters: Vec<Counters>,
+    /// What is known of the webhooks.
+    pub(crate) webhooks: Arc<Board>,
     /// Connections of the whole process.
     pub(crate) admissions: Admissions,
     /// Whose turn it is to broadcast.
@@ -113,6 +116,7 @@ impl Node {
             pushes: OnceLock::new(),
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
+            webhooks: Arc::new(Board::new(workers)),
             admissions: Admissions::default(),
             turns: Turns::new(workers, cores()),
             secret,
@@ -147,6 +151,11 @@ impl Node {
     /// The push thread's, behind that.
     pub(crate) fn push_endpoint(&self) -> usize {
         self.workers() + 2
+    }
+
+    /// The webhooks thread's seat on the bus.
+    pub(crate) fn webhooks_endpoint(&self) -> usize {
+        self.workers() + 3
     }
 
     /// Makes a snapshot the one every worker runs, and ends a trial. Workers that are awake switch at the

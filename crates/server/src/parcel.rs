@@ -23,6 +23,8 @@ pub(crate) enum Parcel {
     Adopt,
     /// To the admin thread: the generation it waits for has been taken up, or refused.
     Adopted,
+    /// To the webhooks thread: an event that some hook wants.
+    Happened(Box<crate::webhooks::Happening>),
     /// From the admin thread: what is being broadcast, or what to do about it.
     Broadcasts {
         /// Comes back with the answer.
@@ -93,7 +95,7 @@ pub(crate) enum Parcel {
     Probe(std::time::Instant),
     /// Stop accepting, ask clients to reconnect, spread over the configured time.
     Drain,
-    /// Leave the event loop.
+    /// Leave the event loop; the webhooks thread sends what it has first.
     Stop,
     /// Stay in this turn for so long, to see who waits.
     #[cfg(test)]

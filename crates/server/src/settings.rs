@@ -6,6 +6,7 @@ use dunlin_config::{Config, Map, Overflow, Pacing, Snapshot};
 use dunlin_hub::ChannelOptions;
 
 use crate::auth::Verifier;
+use crate::webhooks::Wishes;
 
 /// A namespace as the data plane needs it.
 #[derive(Clone, PartialEq)]
@@ -25,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) config: Config,
     /// Judges connection tokens.
     pub(crate) verifier: Arc<Verifier>,
+    /// Which events hooks want.
+    pub(crate) wishes: Arc<Wishes>,
     snapshot: Arc<Snapshot>,
     node_name: Arc<str>,
     without_namespace: Arc<Namespace>,
@@ -45,6 +48,7 @@ impl Settings {
             without_namespace: Arc::new(namespace("", &config.channel.without_namespace, &config)),
             namespaces: all_namespaces(&config),
             pacings: with_pacings_of(Map::new(), &config, &Map::new()),
+            wishes: Arc::new(Wishes::of(&config.webhooks.hooks)),
             snapshot,
             config,
         }
@@ -89,10 +93,16 @@ impl Settings {
         };
         let node_name =
             if old.server == new.server { Arc::clone(&self.node_name) } else { node_name(new) };
+        let wishes = if old.webhooks.hooks == new.webhooks.hooks {
+            Arc::clone(&self.wishes)
+        } else {
+            Arc::new(Wishes::of(&new.webhooks.hooks))
+        };
         Self {
             revision: snapshot.revision,
             node_name,
             verifier,
+            wishes,
             without_namespace,
             namespaces,
             pacings,

@@ -259,9 +259,15 @@ impl Admin {
         let everyone = before.wants_work(&settings);
         self.bury_retired();
         self.retired.push(Arc::clone(before));
+        let hooks = before.config.webhooks != settings.config.webhooks;
         let generation = self.node.publish(settings);
         if everyone {
             self.wake_workers();
+        }
+        if hooks {
+            // A full ring has woken it, or is about to.
+            let _ = self.endpoint.send(self.node.webhooks_endpoint(), Parcel::Adopt);
+            self.endpoint.flush();
         }
         (generation, everyone)
     }

@@ -243,11 +243,13 @@ impl Admin {
             "/metrics" => {
                 let text = metrics::exposition(&self.node.counters)
                     + &self.own_metrics()
+                    + &self.node.webhooks.exposition()
                     + &self.node.pushes.get().map_or_else(String::new, Pushes::exposition);
                 let exposition = "text/plain; version=0.0.4; charset=utf-8";
                 answer(cx, conn, 200, exposition, text.as_bytes());
             }
             "/info" => answer_json(cx, conn, 200, &self.node.info()),
+            "/status/webhooks" => answer_json(cx, conn, 200, &self.node.webhooks.status()),
             "/status/workers" => answer_json(cx, conn, 200, &self.workers_status()),
             "/openapi.json" => {
                 answer(cx, conn, 200, "application/json", openapi::document().as_bytes());

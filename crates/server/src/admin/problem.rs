@@ -121,7 +121,7 @@ impl Problem {
             &NOT_FOUND,
             format!(
                 "{path} is not here; the paths are /health, /metrics, /info, /status/workers, \
-                 /broadcasts, /config, /openapi.json"
+                 /status/webhooks, /broadcasts, /config, /openapi.json"
             ),
         )
     }

@@ -68,7 +68,8 @@ fn edges(node: &Node) -> Vec<Value> {
         None => json!(endpoint),
         Some(0) => json!("control"),
         Some(1) => json!("admin"),
-        Some(_) => json!("push"),
+        Some(2) => json!("push"),
+        Some(_) => json!("webhooks"),
     };
     let edges = node.monitor.get().into_iter().flat_map(|monitor| monitor.edges());
     edges

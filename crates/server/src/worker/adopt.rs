@@ -81,6 +81,7 @@ impl Worker<'_> {
             self.hub.set_limits(&hub_config(self.index, 0, &self.node, newest, 0));
         }
         self.apply_pacing(Some(&before));
+        self.apply_hooks();
         if old.client.token != new.client.token {
             self.close_revoked(cx);
         }

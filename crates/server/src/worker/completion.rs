@@ -15,9 +15,18 @@ impl Worker<'_> {
     /// Lets the hub work, and takes in what it says. Called after every group of operations, so that a reply
     /// is in its session's outbox before anything that was published later.
     pub(super) fn drain_events(&mut self, cx: &mut Context<Link>) {
-        while let Some(event) = self.hub.poll_event() {
+        loop {
+            let event = self.hub.poll_event();
+            // What led to an event is told before it.
+            self.tell_notices();
+            let Some(event) = event else { return };
             match event {
-                Event::Disconnect { session, tag, .. } => self.session_ended(cx, session, tag),
+                Event::Disconnect { session, tag, code, reason } => {
+                    if let Some(user) = self.last_word_of(session) {
+                        self.tell_disconnect(session, user, code, &reason);
+                    }
+                    self.session_ended(cx, session, tag);
+                }
                 // The client has been told by a push, and nothing is kept of its subscriptions here.
                 Event::Unsubscribed { .. } => {}
                 event => self.complete(cx, event),

@@ -97,6 +97,8 @@ impl Worker<'_> {
         if let Some(expire_at_s) = identity.expire_at_s {
             self.expiries.insert(session, expire_at_s);
         }
+        // Before what it subscribes to.
+        self.tell_connect(session, &identity.user, encoding);
         let mut connecting =
             Connecting { id, encoding, waiting: 0, done: Vec::new(), data: Vec::new() };
         let wishes = self.server_side(&identity, request, encoding);

@@ -5,8 +5,9 @@
 //! for them, and writes the outboxes. The modules are in the order a client meets them:
 //! [`routes`] and [`stream`] open transports, [`connect`] says whose they are, [`command`] carries out what
 //! clients say as far as [`permission`] allows it, [`poll`] and [`api`] the
-//! requests that are answered once, [`push`] those that the push thread answers, [`completion`] takes in what the hub answers, [`flush`] writes,
-//! [`heartbeat`] notices who is gone, [`adopt`] switches to changed settings, [`drain`] says goodbye.
+//! requests that are answered once, [`push`] those that the push thread answers, [`completion`] takes in what the hub
+//! answers, [`flush`] writes, [`heartbeat`] notices who is gone, [`adopt`] switches to changed settings, [`telling`]
+//! says what hooks want to hear, [`drain`] says goodbye.
 
 mod addresses;
 mod adopt;
@@ -27,6 +28,7 @@ mod push;
 mod reply;
 mod routes;
 mod stream;
+mod telling;
 mod terms;
 pub(crate) mod thread;
 
@@ -42,6 +44,7 @@ use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, ListenConfig, ListenerId, LoopConfig,
     ProtocolError, Sleep, TimerId, http, websocket,
 };
+use dunlin_protocol::centrifuge::DisconnectCode;
 use dunlin_protocol::{Encoding, FrameEncoder};
 use hashbrown::HashMap;
 
@@ -56,6 +59,7 @@ use self::pacing::Turn;
 use self::pending::Pending;
 use self::poll::Poll;
 use self::push::PushCall;
+use self::telling::Telling;
 use self::terms::TermsTable;
 use crate::admission::{Admission, TokenBucket};
 use crate::metrics::Metric;
@@ -115,6 +119,7 @@ pub(crate) struct Worker<'w> {
     /// What the admin thread wants to have counted.
     counts: Vec<Count>,
     terms: TermsTable,
+    telling: Telling,
     drain: Option<Drain>,
     /// Unix time at which the loop's clock was 0, in milliseconds; followed once a second.
     unix_origin_ms: u64,
@@ -166,6 +171,7 @@ impl<'w> Worker<'w> {
             listeners: Vec::new(),
             counts: Vec::new(),
             terms: TermsTable::default(),
+            telling: Telling::default(),
             drain: None,
             generation,
             unix_origin_ms: unix_now_ms(),
@@ -186,6 +192,7 @@ impl<'w> Worker<'w> {
             worker.open_listeners(cx)?;
         }
         worker.apply_pacing(None);
+        worker.apply_hooks();
         node.pulses[index].runs(settings.revision);
         if node.adoption.adopted(index, generation) {
             // The admin thread has asked the life before this one.
@@ -257,14 +264,15 @@ impl<'w> Worker<'w> {
             Parcel::Affected { ask, touched } => self.begin_count(cx, ask, touched),
             Parcel::Pushed(said) => self.push_said(cx, *said),
             Parcel::WhoIsOnline { ask, users } => self.who_is_online(ask, &users),
-            // To the admin thread, and to the push thread.
+            // To other threads.
             Parcel::Adopted
             | Parcel::BroadcastsAre { .. }
             | Parcel::AffectedAre { .. }
             | Parcel::Push(_)
             | Parcel::PushRead { .. }
             | Parcel::PushGone { .. }
-            | Parcel::TheseAreOnline { .. } => {}
+            | Parcel::TheseAreOnline { .. }
+            | Parcel::Happened(_) => {}
             #[cfg(test)]
             Parcel::Stall(time) => std::thread::sleep(time),
             Parcel::Drain => self.begin_drain(cx),
@@ -530,8 +538,13 @@ impl Worker<'_> {
         self.expiries.remove(&session);
         self.poll_gone(session);
         let now = self.now(cx);
+        let farewell = self.farewell(session);
         self.hub.close_session(now, session);
         self.drain_events(cx);
+        if let Some(user) = farewell {
+            let code = DisconnectCode::ConnectionClosed;
+            self.tell_disconnect(session, user, u32::from(code.code()), code.text());
+        }
     }
 
     /// Tells whoever waits behind this that nobody will answer, and why.

@@ -1,0 +1,141 @@
+//! What backends are told of what happens here, as far as a hook wants to hear of it.
+
+use dunlin_config::HookEvent;
+use dunlin_hub::{Notice, SessionId, Watch};
+use dunlin_protocol::Encoding;
+
+use super::Worker;
+use crate::metrics::Metric;
+use crate::parcel::Parcel;
+use crate::webhooks::{Happening, Interest, What};
+
+/// Milliseconds between two lines of the log about events that could not be handed over.
+const LOG_INTERVAL_MS: u64 = 10_000;
+
+/// Which events are told, and what could not be.
+#[derive(Debug, Default)]
+pub(super) struct Telling {
+    interest: Interest,
+    /// Events there was no room for, until that is told.
+    missed: u64,
+    /// The same, until it is logged.
+    unlogged: u64,
+    logged_ms: Option<u64>,
+}
+
+impl Worker<'_> {
+    /// Takes up what hooks of the present settings want.
+    pub(super) fn apply_hooks(&mut self) {
+        let interest = &mut self.telling.interest;
+        interest.follow(&self.settings.wishes);
+        self.hub.watch(Watch {
+            subscriptions: interest.wants(HookEvent::Subscribe)
+                || interest.wants(HookEvent::Unsubscribe),
+            publications: interest.wants(HookEvent::Publish),
+        });
+    }
+
+    /// Tells what the hub has noticed.
+    pub(super) fn tell_notices(&mut self) {
+        while let Some(notice) = self.hub.poll_notice() {
+            let interest = &mut self.telling.interest;
+            let what = match notice {
+                Notice::Subscribed { session, user, channel } => interest
+                    .wants_from(HookEvent::Subscribe, &channel)
+                    .then_some(What::Subscribe { session, user, channel }),
+                Notice::Unsubscribed { session, user, channel, departure } => interest
+                    .wants_from(HookEvent::Unsubscribe, &channel)
+                    .then_some(What::Unsubscribe { session, user, channel, departure }),
+                Notice::Published { channel, epoch, publication } => interest
+                    .wants_from(HookEvent::Publish, &channel)
+                    .then_some(What::Publish { channel, epoch, publication }),
+                _ => None,
+            };
+            if let Some(what) = what {
+                self.tell(what);
+            }
+        }
+    }
+
+    pub(super) fn tell_connect(&mut self, session: SessionId, user: &str, encoding: Encoding) {
+        if self.telling.interest.wants(HookEvent::Connect) {
+            self.tell(What::Connect { session, user: user.into(), transport: transport(encoding) });
+        }
+    }
+
+    pub(super) fn tell_disconnect(
+        &mut self,
+        session: SessionId,
+        user: Box<str>,
+        code: u32,
+        reason: &str,
+    ) {
+        self.tell(What::Disconnect { session, user, code, reason: reason.into() });
+    }
+
+    /// Whose session this is that is about to be closed, if its end is to be told and was not.
+    pub(super) fn farewell(&self, session: SessionId) -> Option<Box<str>> {
+        let view = self.hub.session(session).filter(|view| !view.closing)?;
+        self.tells_end_of(view.poll).then(|| view.user.into())
+    }
+
+    /// Whose session this is that the hub has ended, if that is to be told.
+    pub(super) fn last_word_of(&self, session: SessionId) -> Option<Box<str>> {
+        let view = self.hub.session(session)?;
+        self.tells_end_of(view.poll).then(|| view.user.into())
+    }
+
+    /// A long-poll is a request: that it has begun was not told either.
+    fn tells_end_of(&self, poll: bool) -> bool {
+        !poll && self.telling.interest.wants(HookEvent::Disconnect)
+    }
+
+    fn tell(&mut self, what: What) {
+        if self.telling.missed > 0 && self.hand_over(What::Missed(self.telling.missed)) {
+            self.telling.missed = 0;
+        }
+        if self.hand_over(what) {
+            return self.count(Metric::WebhookEvents);
+        }
+        self.count(Metric::WebhookOverflow);
+        self.telling.missed += 1;
+        self.telling.unlogged += 1;
+        let now_ms = self.now_ms;
+        if self.telling.logged_ms.is_none_or(|at_ms| now_ms >= at_ms + LOG_INTERVAL_MS) {
+            self.telling.logged_ms = Some(now_ms);
+            let events = std::mem::take(&mut self.telling.unlogged);
+            tracing::warn!(
+                worker = self.index,
+                events,
+                "events happen faster than the webhooks thread takes them; they are not told"
+            );
+        }
+    }
+
+    /// Puts an event on the bus. False: there is no room.
+    fn hand_over(&mut self, what: What) -> bool {
+        let Some(transit) = self.node.webhooks.transit(self.index) else { return false };
+        let cost = what.cost();
+        if !transit.admit(cost) {
+            return false;
+        }
+        let parcel = Parcel::Happened(Box::new(Happening { unix_ms: self.unix_ms(), what }));
+        let sent = self.endpoint.send(self.node.webhooks_endpoint(), parcel).is_ok();
+        if !sent {
+            transit.take_back(cost);
+        }
+        sent
+    }
+}
+
+fn transport(encoding: Encoding) -> &'static str {
+    match encoding {
+        Encoding::WsJson | Encoding::WsJsonDeflate => "websocket",
+        Encoding::UniWs | Encoding::UniWsDeflate => "uni_websocket",
+        Encoding::Sse | Encoding::SseBare => "sse",
+        Encoding::HttpStream | Encoding::HttpStreamBare => "http_stream",
+        Encoding::UniSse | Encoding::UniSseBare => "uni_sse",
+        Encoding::UniHttpStream | Encoding::UniHttpStreamBare => "uni_http_stream",
+        Encoding::Poll => "long_poll",
+    }
+}
