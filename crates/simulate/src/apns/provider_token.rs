@@ -65,6 +65,13 @@ impl Claims {
     }
 }
 
+/// Base64 in the alphabet of JSON Web Signature (RFC 7515 §2), and in the ordinary one with padding, in which senders send
+/// it that Apple is known to take; they sign in DER, too.
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end_matches('=').replace('+', "-").replace('/', "_");
+    URL_SAFE_NO_PAD.decode(text).ok()
+}
+
 impl Keyring {
     pub(crate) fn new(
         keys: Vec<ProviderKey>,
@@ -117,10 +124,13 @@ impl Keyring {
         }
         let (signed, signature) = token.rsplit_once('.').ok_or(invalid)?;
         let (header, body) = signed.split_once('.').ok_or(invalid)?;
-        let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid);
+        let decode = |text: &str| decode(text).ok_or(invalid);
         let header: Header = serde_json::from_slice(&decode(header)?).map_err(|_| invalid)?;
         let body: Body = serde_json::from_slice(&decode(body)?).map_err(|_| invalid)?;
-        let signature = Signature::from_slice(&decode(signature)?).map_err(|_| invalid)?;
+        let signature = decode(signature)?;
+        let signature =
+            Signature::from_slice(&signature).or_else(|_| Signature::from_der(&signature));
+        let signature = signature.map_err(|_| invalid)?;
         let is_id =
             |id: &str| id.len() == 10 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if header.alg != "ES256" || !is_id(&header.kid) || !is_id(&body.iss) {
@@ -139,5 +149,46 @@ impl Keyring {
             topics.clone_from(&key.topics);
         }
         Ok(Claims { key_id: header.kid, team_id: body.iss, issued_at_s: body.iat, topics })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::engine::general_purpose::STANDARD;
+    use p256::ecdsa::SigningKey;
+    use p256::ecdsa::signature::Signer;
+    use p256::pkcs8::EncodePublicKey;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_in_either_base64_with_either_signature() {
+        let key = SigningKey::from_slice(&[7; 32]).unwrap();
+        let pem = key.verifying_key().to_public_key_pem(p256::pkcs8::LineEnding::LF).unwrap();
+        let known = ProviderKey {
+            key_id: "ABC123DEFG".to_owned(),
+            team_id: "DEF123GHIJ".to_owned(),
+            pem,
+            environment: None,
+            topics: Vec::new(),
+        };
+        let keyring = Keyring::new(vec![known], Environment::Sandbox).unwrap();
+        // Lengths that need padding, and a letter that the alphabets spell differently.
+        let header = r#"{"alg":"ES256","kid":"ABC123DEFG","a":"~~~?"}"#;
+        let body = r#"{"iss":"DEF123GHIJ","iat":1000}"#;
+        for (standard, der) in [(false, false), (true, false), (true, true)] {
+            let encode = |bytes: &[u8]| {
+                if standard { STANDARD.encode(bytes) } else { URL_SAFE_NO_PAD.encode(bytes) }
+            };
+            let signed = format!("{}.{}", encode(header.as_bytes()), encode(body.as_bytes()));
+            let signature: Signature = key.sign(signed.as_bytes());
+            let signature =
+                if der { signature.to_der().as_bytes().to_vec() } else { signature.to_vec() };
+            let token = format!("{signed}.{}", encode(&signature));
+            let claims = keyring.verify(token.as_bytes(), 1_000).unwrap();
+            assert_eq!(claims.issued_at_s, 1_000);
+            let forged = token.replacen("eyJ", "eyI", 1);
+            assert!(keyring.verify(forged.as_bytes(), 1_000).is_err());
+        }
     }
 }
