@@ -12,6 +12,9 @@ use crate::api::{ApiError, ApiErrorCode};
 /// Recipients that `/api/push` answers at once.
 const DEVICES_MAX: usize = 1_000;
 const USERS_MAX: usize = 100;
+/// What the registry takes; both come back in the line of an outcome.
+const USER_BYTES_MAX: usize = 1_024;
+const TOKEN_BYTES_MAX: usize = 4_096;
 /// How long a push may take, in queues and under way.
 const TIMEOUT_MS: u64 = 30_000;
 const TIMEOUT_MS_MAX: u64 = 3_600_000;
@@ -69,8 +72,12 @@ impl Recipients {
         tokens.map(move |Token(token)| Device { platform, app: app.clone(), token })
     }
 
+    fn tokens(&self) -> impl Iterator<Item = &Token> {
+        self.token.iter().chain(&self.tokens)
+    }
+
     fn len(&self) -> usize {
-        self.tokens.len() + usize::from(self.token.is_some())
+        self.tokens().count()
     }
 }
 
@@ -117,6 +124,14 @@ impl Order {
         }
         if let Some(at) = self.devices.iter().position(|group| group.len() == 0) {
             return Err(format!("devices[{at}].token: there is neither `token` nor `tokens`"));
+        }
+        let is_token = |Token(token): &Token| (1..=TOKEN_BYTES_MAX).contains(&token.len());
+        if let Some(at) = self.devices.iter().position(|group| !group.tokens().all(is_token)) {
+            return Err(format!("devices[{at}].tokens: a token has 1 to {TOKEN_BYTES_MAX} bytes"));
+        }
+        let is_user = |user: &String| (1..=USER_BYTES_MAX).contains(&user.len());
+        if let Some(at) = self.users.iter().position(|user| !is_user(user)) {
+            return Err(format!("users[{at}]: a user's id has 1 to {USER_BYTES_MAX} bytes"));
         }
         match self.timeout_ms {
             Some(ms) if !(1..=TIMEOUT_MS_MAX).contains(&ms) => {
@@ -182,6 +197,11 @@ mod tests {
         assert!(refused(empty).contains("devices[0].token"));
         let silent = r#"{"notification":{},"users":["ada"]}"#;
         assert!(refused(silent).contains("notification.title"));
+        let long = "a".repeat(USER_BYTES_MAX + 1);
+        let nobody = format!(r#"{{"notification":{{"title":"Hi"}},"users":["ada","{long}"]}}"#);
+        assert!(refused(&nobody).contains("users[1]"));
+        let void = r#"{"notification":{"title":"Hi"},"devices":[{"provider":"fcm","app":"a","token":""}]}"#;
+        assert!(refused(void).contains("devices[0].tokens"));
         let eternal = r#"{"notification":{"title":"Hi"},"users":["ada"],"timeout_ms":0}"#;
         assert!(refused(eternal).contains("timeout_ms"));
         let batch = r#"{"pushes":[{"notification":{"title":"Hi"},"users":["ada"]},
