@@ -105,9 +105,8 @@ fn a_worker_that_does_not_count_in_time_is_named() {
     live.tell(1, Parcel::Stall(Duration::from_secs(4)));
     live.wait_until(|live| live.node.pulses[1].lag_ms() > 20);
     let dry = live.put(&format!("{CHAT}/presence?dry_run=1"), "true");
-    assert_eq!(
-        (dry.status, &dry.json()["sessions"]["silent_workers"]),
-        (200, &json!([1])),
-        "{dry:?}"
-    );
+    assert_eq!(dry.status, 200, "{dry:?}");
+    // On a busy machine the other worker may be too late as well.
+    let silent = dry.json()["sessions"]["silent_workers"].clone();
+    assert!(silent.as_array().is_some_and(|silent| silent.contains(&json!(1))), "{dry:?}");
 }
