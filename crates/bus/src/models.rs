@@ -367,9 +367,11 @@ fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
         let adoption = Arc::new(Adoption::new(1));
         let value = Arc::new(AtomicU64::new(0));
         let told = Arc::new(AtomicU64::new(0));
+        // What the follower did while it ran the old value.
+        let done = Arc::new(AtomicU64::new(0));
         let follower = {
-            let (adoption, value, told) =
-                (Arc::clone(&adoption), Arc::clone(&value), Arc::clone(&told));
+            let (adoption, value, told, done) =
+                (Arc::clone(&adoption), Arc::clone(&value), Arc::clone(&told), Arc::clone(&done));
             thread::spawn(move || {
                 let mut mine = 0;
                 let take = |mine: &mut u64| {
@@ -383,6 +385,9 @@ fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
                     adoption.woke(0, mine);
                     take(&mut mine);
                     assert!(told.load(Ordering::Relaxed) <= mine);
+                    if mine == 0 {
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
                     if adoption.sleeps(0, mine).is_err() {
                         take(&mut mine);
                         assert!(told.load(Ordering::Relaxed) <= mine);
@@ -394,10 +399,53 @@ fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
         };
         value.store(1, Ordering::Release);
         adoption.published();
-        if adoption.want(0, 1).is_at(1) {
+        // It looks once more, as one who waits does.
+        let is_at = adoption.want(0, 1).is_at(1) || adoption.standing(0).is_at(1);
+        let seen = is_at.then(|| {
             told.store(1, Ordering::Relaxed);
-        }
+            done.load(Ordering::Relaxed)
+        });
         follower.join().unwrap();
+        // Who was told has seen all of it.
+        assert!(seen.is_none_or(|seen| seen == done.load(Ordering::Relaxed)));
         assert!(adoption.standing(0).is_at(1));
+    });
+}
+
+/// A publisher that asked to be told is told: the follower does not fall asleep over it, and a mark left for a life
+/// that ended awake is answered by the next one.
+#[test]
+fn who_asked_to_be_told_is_told() {
+    explore(|| {
+        let adoption = Arc::new(Adoption::new(1));
+        let value = Arc::new(AtomicU64::new(0));
+        let heard = Arc::new(AtomicU64::new(0));
+        let follower = {
+            let (adoption, value, heard) =
+                (Arc::clone(&adoption), Arc::clone(&value), Arc::clone(&heard));
+            thread::spawn(move || {
+                let take = || {
+                    let newest = value.load(Ordering::Acquire);
+                    if adoption.adopted(0, newest) {
+                        // Perhaps of a generation before: the publisher looks, and asks again.
+                        heard.store(1, Ordering::Relaxed);
+                    }
+                    newest
+                };
+                // A life that ends without a word, and the next one.
+                adoption.woke(0, 0);
+                adoption.woke(0, 0);
+                let mine = take();
+                if adoption.sleeps(0, mine).is_err() {
+                    let mine = take();
+                    assert!(adoption.sleeps(0, mine).is_ok());
+                }
+            })
+        };
+        value.store(1, Ordering::Release);
+        adoption.published();
+        let waits = !adoption.want(0, 1).is_at(1);
+        follower.join().unwrap();
+        assert!(!waits || heard.load(Ordering::Relaxed) == 1, "nobody told");
     });
 }
