@@ -103,7 +103,8 @@ fn a_worker_that_does_not_count_in_time_is_named() {
     live.put(CHAT, r#"{"allow_subscribe_for_anonymous":true}"#);
     let _subscriber = live.subscribe("chat:1");
     live.tell(1, Parcel::Stall(Duration::from_secs(4)));
-    live.wait_until(|live| live.node.pulses[1].lag_ms() > 20);
+    // More than a busy machine makes a turn last.
+    live.wait_until(|live| live.node.pulses[1].lag_ms() > 500);
     let dry = live.put(&format!("{CHAT}/presence?dry_run=1"), "true");
     assert_eq!(dry.status, 200, "{dry:?}");
     // On a busy machine the other worker may be too late as well.
