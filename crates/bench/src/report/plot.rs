@@ -162,7 +162,6 @@ fn bar_chart(title: &str, bars: &[(String, f64)]) -> Result<String, Error> {
     Ok(svg)
 }
 
-/// A line over the number of connections, which grows by tens; from zero upwards, so that a slope is not exaggerated.
 /// Values by seconds, from nothing up.
 fn time_chart(title: &str, points: &[(f64, f64)]) -> Result<String, Error> {
     let most = points.iter().map(|point| point.1).fold(1.0, f64::max) * 1.25;
@@ -193,6 +192,7 @@ fn time_chart(title: &str, points: &[(f64, f64)]) -> Result<String, Error> {
     Ok(svg)
 }
 
+/// A line over the number of connections, which grows by tens; from zero upwards, so that a slope is not exaggerated.
 fn line_chart(title: &str, points: &[(f64, f64)]) -> Result<String, Error> {
     let most = points.iter().map(|point| point.1).fold(1.0, f64::max) * 1.25;
     let first = points.first().map_or(1.0, |point| point.0) / 2.0;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dunlin_config::{Applies, Config, Pointer, Prepared};
 use dunlin_net::{ConnId, Context};
@@ -26,7 +26,8 @@ const PLACES_MAX: usize = 100;
 pub(super) struct Ask {
     id: u64,
     conn: ConnId,
-    deadline: Instant,
+    /// In the loop's milliseconds, like the timer that goes off for it.
+    deadline_ms: u64,
     silent: Vec<usize>,
     found: Affected,
     report: Value,
@@ -83,11 +84,12 @@ impl Admin {
             let _ = self.endpoint.send(worker, parcel);
         }
         self.endpoint.flush();
-        cx.run_after(PATIENCE.as_millis() as u64, AFFECTED);
+        let patience_ms = PATIENCE.as_millis() as u64;
+        cx.run_after(patience_ms, AFFECTED);
         self.counts.waiting.push(Ask {
             id,
             conn,
-            deadline: Instant::now() + PATIENCE,
+            deadline_ms: cx.now_ms() + patience_ms,
             silent: (0..self.node.workers()).collect(),
             found: Affected::default(),
             report,
@@ -155,8 +157,8 @@ impl Admin {
 
     /// Answers with what there is where a worker keeps silent.
     pub(super) fn affected_overdue(&mut self, cx: &mut Context<Caller>) {
-        let now = Instant::now();
-        for ask in self.counts.waiting.extract_if(.., |ask| ask.deadline <= now) {
+        let now_ms = cx.now_ms();
+        for ask in self.counts.waiting.extract_if(.., |ask| ask.deadline_ms <= now_ms) {
             ask.answer(cx);
         }
     }

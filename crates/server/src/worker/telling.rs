@@ -59,7 +59,11 @@ impl Worker<'_> {
 
     pub(super) fn tell_connect(&mut self, session: SessionId, user: &str, encoding: Encoding) {
         if self.telling.interest.wants(HookEvent::Connect) {
-            self.tell(What::Connect { session, user: user.into(), transport: transport(encoding) });
+            self.tell(What::Connect {
+                session,
+                user: user.into(),
+                transport: encoding.transport(),
+            });
         }
     }
 
@@ -125,17 +129,5 @@ impl Worker<'_> {
             transit.take_back(cost);
         }
         sent
-    }
-}
-
-fn transport(encoding: Encoding) -> &'static str {
-    match encoding {
-        Encoding::WsJson | Encoding::WsJsonDeflate => "websocket",
-        Encoding::UniWs | Encoding::UniWsDeflate => "uni_websocket",
-        Encoding::Sse | Encoding::SseBare => "sse",
-        Encoding::HttpStream | Encoding::HttpStreamBare => "http_stream",
-        Encoding::UniSse | Encoding::UniSseBare => "uni_sse",
-        Encoding::UniHttpStream | Encoding::UniHttpStreamBare => "uni_http_stream",
-        Encoding::Poll => "long_poll",
     }
 }
