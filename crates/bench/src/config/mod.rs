@@ -139,9 +139,12 @@ pub(crate) struct Replace {
     pub(crate) replaces: u32,
     pub(crate) p50_ms: f64,
     pub(crate) max_ms: f64,
-    /// Delivery of messages to subscribers, without and with replaces meanwhile.
+    /// Delivery of messages to subscribers, without and with replaces meanwhile, and the difference: medians of so
+    /// many rounds.
+    pub(crate) rounds: usize,
     pub(crate) quiet_p99_us: f64,
     pub(crate) meanwhile_p99_us: f64,
+    pub(crate) more_p99_us: f64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -154,6 +157,9 @@ pub(crate) struct Reload {
 
 /// What is configured in number.
 const NAMESPACES: usize = 10_000;
+/// Of the upstream of which one member is changed.
+const MEMBERS: [usize; 3] = [1_000, 10_000, 100_000];
+const MEMBER_ROUNDS: u32 = 20;
 const STEADY_PER_S: u32 = 50;
 const STEADY: Duration = Duration::from_secs(5);
 const DISK: Duration = Duration::from_secs(1);
@@ -204,14 +210,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
     say(format!("the disk by itself: {disk_syncs_per_s:.0} fsync/s"));
     let durable = Durable { writers: options.writers, rate, disk_syncs_per_s };
 
-    let mut members = Vec::new();
-    for count in [1_000, 10_000, 100_000] {
-        let name = format!("members-{count}");
-        let _server = Server::start(options, &directory, &name, 16, count, false)?;
-        let rate = one_member(options, count)?;
-        say_rate(&format!("one member among {count}"), &rate);
-        members.push(Members { members: count, rate });
-    }
+    let members = one_member(options, &directory)?;
 
     let server = Server::start(options, &directory, "large", NAMESPACES, 0, false)?;
     let steady_core = steady(options, &server)?;
@@ -221,12 +220,13 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
     ));
     let replace = load::replace(options)?;
     say(format!(
-        "replace of {} namespaces: p50 {:.0} ms, max {:.0} ms; delivery p99 {:.0} us without, {:.0} us meanwhile",
+        "replace of {} namespaces: p50 {:.0} ms, max {:.0} ms; delivery p99 {:.0} us without, {:.0} us meanwhile, {:.0} us more",
         replace.namespaces,
         replace.p50_ms,
         replace.max_ms,
         replace.quiet_p99_us,
-        replace.meanwhile_p99_us
+        replace.meanwhile_p99_us,
+        replace.more_p99_us
     ));
     drop(server);
 
@@ -267,6 +267,7 @@ fn say_rate(what: &str, rate: &Rate) {
 /// A server with so many objects.
 struct Server {
     process: Process,
+    admin: SocketAddr,
 }
 
 impl Server {
@@ -290,15 +291,29 @@ impl Server {
         text: &str,
         with_state: bool,
     ) -> Result<Server, Error> {
-        let url = options.target.address()?;
+        Server::start_beside(0, options, directory, name, text, with_state)
+    }
+
+    /// One of several servers, with ports that much higher.
+    fn start_beside(
+        offset: u16,
+        options: &ConfigBench,
+        directory: &Scratch,
+        name: &str,
+        text: &str,
+        with_state: bool,
+    ) -> Result<Server, Error> {
+        let (mut client, mut admin) = (options.target.address()?.address, options.admin);
+        client.set_port(client.port().saturating_add(offset));
+        admin.set_port(admin.port().saturating_add(offset));
         let file = directory.path.join(format!("{name}.toml"));
         fs::write(&file, text).context(format!("cannot write {}", file.display()))?;
         let mut command = format!(
             "{} serve --config {} --client {} --admin {} --workers {}",
             options.program,
             file.display(),
-            url.address,
-            options.admin,
+            client,
+            admin,
             options.workers
         );
         if with_state {
@@ -307,8 +322,8 @@ impl Server {
         }
         let target = &options.target;
         let log = target.server_log.as_deref();
-        let process = Process::start(&command, &target.server_core, options.admin, log)?;
-        Ok(Server { process })
+        let process = Process::start(&command, &target.server_core, admin, log)?;
+        Ok(Server { process, admin })
     }
 }
 
@@ -435,26 +450,49 @@ fn durable(options: &ConfigBench) -> Result<Rate, Error> {
     Ok(Rate::of(&took, began.elapsed().as_secs_f64()))
 }
 
-fn one_member(options: &ConfigBench, members: usize) -> Result<Rate, Error> {
-    let mut client = Client::connect(options.admin)?;
-    let mut took = new_histogram();
-    let mut began = Instant::now();
-    let count = options.changes / 4;
-    let warm_up = count / 10;
-    for change in 0..count + warm_up {
-        if change == warm_up {
-            took = new_histogram();
-            began = Instant::now();
-        }
-        // Another member each time, all over the table.
-        let member = change as usize * 7_919 % members;
-        let target = format!("/config/webhooks/upstreams/pool/members/m{member}/weight");
-        let weight = 2 + change % 90;
-        took.saturating_record(
-            client.change(&target, weight.to_string().as_bytes())?.as_nanos() as u64
-        );
+/// One member among few, many and very many, in turns: three servers side by side, so that a noisy neighbour costs all
+/// of them the same.
+fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Members>, Error> {
+    struct Side {
+        members: usize,
+        _server: Server,
+        client: Client,
+        took: Histogram<u64>,
+        seconds: f64,
     }
-    Ok(Rate::of(&took, began.elapsed().as_secs_f64()))
+    let mut sides = Vec::new();
+    for (place, members) in (0_u16..).zip(MEMBERS) {
+        let text = configuration(16, members);
+        let name = format!("members-{members}");
+        let server = Server::start_beside(2 * place, options, directory, &name, &text, false)?;
+        let client = Client::connect(server.admin)?;
+        sides.push(Side { members, _server: server, client, took: new_histogram(), seconds: 0.0 });
+    }
+    let each = (options.changes / 4 / MEMBER_ROUNDS).max(1);
+    for round in 0..=MEMBER_ROUNDS {
+        for side in &mut sides {
+            if round == 1 {
+                // What came before was warming up.
+                (side.took, side.seconds) = (new_histogram(), 0.0);
+            }
+            let began = Instant::now();
+            for change in round * each..(round + 1) * each {
+                // Another member each time, all over the table.
+                let member = change as usize * 7_919 % side.members;
+                let target = format!("/config/webhooks/upstreams/pool/members/m{member}/weight");
+                let weight = 2 + change % 90;
+                let took = side.client.change(&target, weight.to_string().as_bytes())?;
+                side.took.saturating_record(took.as_nanos() as u64);
+            }
+            side.seconds += began.elapsed().as_secs_f64();
+        }
+    }
+    let rows = sides.iter().map(|side| {
+        let rate = Rate::of(&side.took, side.seconds);
+        say_rate(&format!("one member among {}", side.members), &rate);
+        Members { members: side.members, rate }
+    });
+    Ok(rows.collect())
 }
 
 /// A change every twentieth of a second; the share of a core that the server takes for it.

@@ -19,13 +19,15 @@ use serde_json::{Value, json};
 
 use super::call::Canary;
 use super::problem::{self, Problem};
-use super::{Admin, COMMIT_TIMEOUT, Caller, unix_ms, warnings};
+use super::{Admin, COMMIT_TIMEOUT, Caller, WEBHOOKS_DUE, unix_ms, warnings};
 use crate::parcel::Parcel;
 use crate::settings::Settings;
 
 /// How long to look before asking to be told: a turn of a worker that is not at the end of a large fan-out
 /// takes less, and being told may cost a wake.
 const LOOK: Duration = Duration::from_micros(20);
+/// How long changes that concern the webhooks thread wait for more of them.
+const WEBHOOKS_PAUSE_MS: u64 = 5;
 /// Changes that wait for the commit under way.
 const WAITING_MAX: usize = 4_096;
 
@@ -46,6 +48,8 @@ pub(super) struct Commits {
     under_way: Option<UnderWay>,
     /// Answered as soon as their revision is on disk: revision, and the answer.
     undurable: VecDeque<(u64, Answer)>,
+    /// The webhooks thread is to be told of changes when a timer has run out.
+    webhooks_due: bool,
     body: Vec<u8>,
 }
 
@@ -106,6 +110,13 @@ struct Switched {
     asleep: usize,
 }
 
+impl Commits {
+    /// Whether no change is under way or waits.
+    pub(super) fn are_settled(&self) -> bool {
+        self.under_way.is_none() && self.waiting.is_empty()
+    }
+}
+
 impl Admin {
     /// Takes a change in; it is carried out at the end of the turn, or with the next commit.
     pub(super) fn wish(&mut self, cx: &mut Context<Caller>, wish: Wish) {
@@ -154,6 +165,9 @@ impl Admin {
     fn begin(&mut self, cx: &mut Context<Caller>) {
         let mut base = Arc::clone(self.store.head());
         let mut changes: Vec<(Prepared, Origin)> = Vec::new();
+        if self.commits.waiting.iter().any(|wish| matches!(wish.change, Change::Restore(_))) {
+            self.be_patient();
+        }
         let mut askers = Vec::new();
         while let Some(wish) = self.commits.waiting.pop_front() {
             if wish.canary.is_some() && !changes.is_empty() {
@@ -238,7 +252,7 @@ impl Admin {
         }
         let before = self.node.settings.load_full();
         let closed = self.sessions_closed(&before.config, &newest.config);
-        let (generation, everyone) = self.publish(&before, newest);
+        let (generation, everyone) = self.publish(cx, &before, newest);
         let timeout = self.store.head().config.config.commit_timeout_ms;
         self.commits.under_way = Some(UnderWay {
             generation,
@@ -254,7 +268,12 @@ impl Admin {
     }
 
     /// Makes a snapshot everyone's. True: sleeping workers have something to do for it, and are woken.
-    fn publish(&mut self, before: &Arc<Settings>, newest: Arc<Snapshot>) -> (u64, bool) {
+    fn publish(
+        &mut self,
+        cx: &mut Context<Caller>,
+        before: &Arc<Settings>,
+        newest: Arc<Snapshot>,
+    ) -> (u64, bool) {
         let settings = Arc::new(before.next(newest));
         let everyone = before.wants_work(&settings);
         self.bury_retired();
@@ -264,12 +283,20 @@ impl Admin {
         if everyone {
             self.wake_workers();
         }
-        if hooks {
-            // A full ring has woken it, or is about to.
-            let _ = self.endpoint.send(self.node.webhooks_endpoint(), Parcel::Adopt);
-            self.endpoint.flush();
+        if hooks && !self.commits.webhooks_due {
+            self.commits.webhooks_due = true;
+            cx.run_after(WEBHOOKS_PAUSE_MS, WEBHOOKS_DUE);
         }
         (generation, everyone)
+    }
+
+    /// The webhooks thread takes up the newest settings whenever it wakes, before all else. Woken it is for changes that
+    /// have come since the last time, not for each: to be woken costs more than a member's change.
+    pub(super) fn tell_webhooks(&mut self) {
+        self.commits.webhooks_due = false;
+        // A full ring has woken it, or is about to.
+        let _ = self.endpoint.send(self.node.webhooks_endpoint(), Parcel::Adopt);
+        self.endpoint.flush();
     }
 
     pub(super) fn wake_workers(&mut self) {
@@ -288,6 +315,8 @@ impl Admin {
                 return Some(self.switched(under_way.generation));
             }
             match began {
+                // Who gives up a long slice is without the core for as long.
+                None if self.patient => break,
                 None => began = Some(Instant::now()),
                 Some(began) if began.elapsed() >= LOOK => break,
                 // The worker may need this very core to get to the end of its turn.
@@ -399,7 +428,7 @@ impl Admin {
         let good = self.store.roll_back(why, unix_ms());
         let revision = good.revision;
         let present = self.node.settings.load_full();
-        let (generation, _) = self.publish(&present, good);
+        let (generation, _) = self.publish(cx, &present, good);
         let timeout = self.store.head().config.config.commit_timeout_ms;
         self.commits.under_way = Some(UnderWay {
             generation,

@@ -69,6 +69,8 @@ const OUTPUT_BYTES_MAX: usize = 256 << 20;
 const REQUEST_TIMEOUT_MS: u64 = 60_000;
 const KEEP_ALIVE_TIMEOUT_MS: u64 = 300_000;
 const HEARTBEAT_SECONDS: u64 = 10;
+/// What is longer takes a millisecond and more, and is done with patience.
+const PATIENT_BYTES: usize = 64 << 10;
 
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
@@ -76,6 +78,7 @@ const DOORBELL: u64 = 0;
 const SECOND: u64 = 0;
 const COMMIT_TIMEOUT: u64 = 1;
 const AFFECTED: u64 = 2;
+const WEBHOOKS_DUE: u64 = 3;
 
 /// What the admin thread keeps of a connection.
 #[derive(Debug, Default)]
@@ -95,6 +98,8 @@ pub(crate) struct Admin {
     reservations: Reservations,
     commits: Commits,
     retired: Vec<Arc<Settings>>,
+    /// Something large is under way, and whoever else wants this core goes first.
+    patient: bool,
     trial: Option<Trial>,
     /// `None` without a state directory.
     sync: Option<Sync>,
@@ -183,6 +188,7 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
         reservations,
         commits: Commits::default(),
         retired: Vec::new(),
+        patient: false,
         trial: None,
         sync,
         watchers: Vec::new(),
@@ -359,6 +365,16 @@ impl Admin {
         }
     }
 
+    /// To be said before something that takes milliseconds, until the end of the turn or of the commit under way: a
+    /// worker on this core that wakes meanwhile need not wait for a slice to end.
+    fn be_patient(&mut self) {
+        if !self.patient {
+            self.patient = true;
+            // Under a scheduler that has no slices, or takes none, it is as it was.
+            let _ = dunlin_net::set_time_slice(Some(dunlin_net::TIME_SLICE_MAX));
+        }
+    }
+
     /// Frees settings that nobody else holds any more. Held here meanwhile, so that it is never a worker that frees
     /// ten thousand namespaces between two messages.
     fn bury_retired(&mut self) {
@@ -396,6 +412,9 @@ impl Handler for Admin {
     }
 
     fn on_request(&mut self, cx: &mut Context<Caller>, conn: ConnId, request: &http::Request<'_>) {
+        if request.body.len() >= PATIENT_BYTES {
+            self.be_patient();
+        }
         self.route(cx, conn, request);
     }
 
@@ -428,6 +447,7 @@ impl Handler for Admin {
         match data {
             SECOND => self.second(cx),
             AFFECTED => self.affected_overdue(cx),
+            WEBHOOKS_DUE => self.tell_webhooks(),
             _ => self.commit_overdue(cx),
         }
     }
@@ -447,6 +467,12 @@ impl Handler for Admin {
         }
         self.advance(cx);
         self.endpoint.flush();
+        if self.patient && self.commits.are_settled() {
+            self.bury_retired();
+            self.patient = false;
+            // What could be lengthened can be shortened.
+            let _ = dunlin_net::set_time_slice(None);
+        }
     }
 
     fn on_sleep(&mut self, _: &mut Context<Caller>) -> Sleep {
