@@ -276,6 +276,53 @@ fn a_paused_broadcast_can_be_cancelled_too() {
     assert_eq!(world.hub(0).cancel_broadcast("all"), Some(20));
 }
 
+/// Thirty clients of two channels that are both broadcast, `all` first; none has been written to.
+fn two_broadcasts(world: &mut World) {
+    for session in subscribers(world, 30, "all", &plain()) {
+        world.subscribe(session, "talk", &plain(), Subscribe::default());
+    }
+    world.publish(0, "all", &plain(), "1");
+    world.publish(0, "talk", &plain(), "2");
+}
+
+#[test]
+fn a_pause_holds_up_no_other_broadcast_to_the_same_clients() {
+    let mut world = world();
+    two_broadcasts(&mut world);
+    assert!(world.hub(0).pause_broadcast("all"));
+    let written = drain(&mut world);
+    let both = written.iter().filter(|(_, text)| text == "pub all 0 1\npub talk 0 2\n").count();
+    assert_eq!(both, 30, "of 30 clients; `talk` takes along what waits before it");
+    assert!(world.hub(0).resume_broadcast("all"));
+    assert_eq!(drain(&mut world), []);
+    assert_eq!(world.hub(0).stats().pending_bytes, 0);
+}
+
+#[test]
+fn a_paused_broadcast_keeps_who_waits_for_nothing_else() {
+    let mut world = world();
+    two_broadcasts(&mut world);
+    let alone = subscribers(&mut world, 5, "all", &plain());
+    world.publish(0, "all", &plain(), "3");
+    assert!(world.hub(0).pause_broadcast("all"));
+    assert_eq!(drain(&mut world).len(), 30);
+    assert!(world.hub(0).resume_broadcast("all"));
+    let late: Vec<SessionId> = drain(&mut world).into_iter().map(|(session, _)| session).collect();
+    assert_eq!(late, alone);
+}
+
+#[test]
+fn a_cancelled_broadcast_is_taken_back_from_those_too_who_wait_for_another() {
+    let mut world = world();
+    two_broadcasts(&mut world);
+    assert_eq!(world.hub(0).cancel_broadcast("talk"), Some(30));
+    assert_eq!(turn(&mut world).len(), QUANTUM, "the other one goes on as it was");
+    let rest = drain(&mut world);
+    assert!(rest.iter().all(|(_, text)| text == "pub all 0 1\nmissed talk 1\n"), "{rest:?}");
+    assert_eq!(rest.len(), 20);
+    assert_eq!(world.hub(0).stats().pending_bytes, 0);
+}
+
 #[test]
 fn outboxes_that_fill_up_are_flushed_without_regard_to_the_quantum() {
     let mut world = world();

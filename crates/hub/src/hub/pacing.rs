@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::Hub;
-use crate::broadcast::BroadcastStatus;
+use crate::broadcast::{Broadcast, BroadcastStatus};
 use crate::command::Flush;
 use crate::config::Now;
 use crate::encode::{Encoding, Push};
@@ -96,11 +96,40 @@ impl Hub {
             broadcast.status.waiting = broadcast.queue.len() as u64;
             // Without the flag, so that other broadcasts need not wait for this one. The queue is made
             // anew from the subscribers who have something waiting.
-            for slot in std::mem::take(&mut broadcast.queue) {
-                self.sessions[slot].flags &= !broadcast.flag;
+            let (flag, queue) = (broadcast.flag, std::mem::take(&mut broadcast.queue));
+            for &slot in &queue {
+                self.sessions[slot].flags &= !flag;
+            }
+            for slot in queue {
+                self.hand_on(slot, channel, flag);
             }
         }
         true
+    }
+
+    /// Puts a session that waits in the queue of `channel`'s broadcast no longer into that of another one
+    /// which it waits for as well: a session is in one queue of a kind only.
+    fn hand_on(&mut self, slot: u32, channel: &str, flag: u16) {
+        let session = &self.sessions[slot];
+        if session.outbox.is_empty()
+            || session.flags & (OPEN | DIRTY | BLOCKED | HELD | flag) != OPEN
+        {
+            return;
+        }
+        let running = &self.broadcasts.running;
+        let parts = session.outbox.ranges().flat_map(|range| self.log.parts(range));
+        let waits_for = parts.filter_map(|part| part.label.channel);
+        let others = waits_for.filter(|name| ***name != *channel);
+        let other = { others }.find_map(|name| {
+            running.iter().position(|broadcast| {
+                let Broadcast { status, flag: of, .. } = broadcast;
+                *of == flag && !status.paused && status.channel == *name
+            })
+        });
+        if let Some(other) = other {
+            self.sessions[slot].flags |= flag;
+            self.broadcasts.running[other].queue.push_back(slot);
+        }
     }
 
     /// Lets a paused broadcast go on. False: none is under way.
@@ -126,16 +155,28 @@ impl Hub {
     /// publications that were. Returns how many publications were taken back from clients together;
     /// `None`: no broadcast is under way.
     pub fn cancel_broadcast(&mut self, channel: &str) -> Option<u64> {
-        // Its queue holds all whom it concerns only while it is not paused.
+        // Its queue is empty while it is paused.
         self.resume_broadcast(channel).then_some(())?;
         let at = self.broadcasts.position(channel)?;
-        let mut broadcast = self.broadcasts.running.swap_remove(at);
+        let Broadcast { status, queue, flag, .. } = self.broadcasts.running.swap_remove(at);
         let mut taken = 0;
-        for slot in std::mem::take(&mut broadcast.queue) {
+        for slot in queue {
             let session = &mut self.sessions[slot];
-            if session.is(broadcast.flag) && session.is(OPEN) {
-                session.flags &= !broadcast.flag;
-                taken += self.take_back(slot, &broadcast.status.channel);
+            if session.is(flag) && session.is(OPEN) {
+                session.flags &= !flag;
+                taken += self.take_back(slot, &status.channel);
+                if !self.sessions[slot].outbox.is_empty() {
+                    self.mark_dirty(slot);
+                }
+            }
+        }
+        // Who waited for another broadcast before is in that one's queue, and stays there.
+        if let Some(place) = self.channels.find(&self.names, channel) {
+            for at in 0..self.channels[place].subscribers.len() {
+                let slot = self.channels[place].subscribers[at].slot();
+                if self.sessions[slot].is(flag) {
+                    taken += self.take_back(slot, &status.channel);
+                }
             }
         }
         self.stats.dropped += taken;
@@ -227,9 +268,6 @@ impl Hub {
         }
         self.pending_bytes += u64::from(self.sessions[slot].outbox.bytes());
         self.pending_bytes -= before;
-        if !self.sessions[slot].outbox.is_empty() {
-            self.mark_dirty(slot);
-        }
         u64::from(count)
     }
 }

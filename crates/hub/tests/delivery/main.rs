@@ -10,25 +10,16 @@
 #![allow(unreachable_pub)]
 
 mod client;
+mod deeds;
 mod judge;
 #[path = "../kit/mod.rs"]
 mod kit;
 mod play;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 
-use play::Play;
+use play::{Play, Weather};
 use proptest::prelude::*;
-
-/// What a run may do to the world.
-#[derive(Clone, Copy, Debug)]
-struct Weather {
-    restarts: bool,
-    ring_slots: usize,
-    transmit_bytes_max: usize,
-    outbox_bytes_max: u32,
-    pending_bytes_max: usize,
-    blocking: bool,
-    history_size: u32,
-}
 
 fn run(seed: u64, steps: usize, weather: Weather) -> (u64, u64, u64) {
     let mut play = Play::new(seed, weather);
@@ -102,6 +93,21 @@ fn a_worker_that_dies_takes_only_its_own_along() {
         gaps += seen.2;
     }
     assert!(gaps > 100 && received > 10_000, "{gaps} {received}");
+}
+
+#[test]
+fn every_seed_of_the_fuzzer_holds() {
+    replay::all(deeds::TARGETS, deeds::run);
+}
+
+#[test]
+fn every_cut_and_flip_of_a_seeds_beginning_holds() {
+    replay::cut_and_flipped(deeds::TARGETS, deeds::run, 24);
+}
+
+#[test]
+fn the_fuzzer_knows_the_target() {
+    replay::are_known(deeds::TARGETS);
 }
 
 proptest! {

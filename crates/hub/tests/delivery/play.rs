@@ -1,6 +1,6 @@
 //! Workers, publishers and clients, and what happens to them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use dunlin_hub::{
     ChannelOptions, Encoding, Epoch, Error, Event, HubConfig, NewSession, Overflow, Subscribe,
 };
 
-use crate::Weather;
 use crate::client::{Client, State};
+use crate::deeds::Notices;
 use crate::kit::{World, publish};
 
 pub const WORKERS: u8 = 3;
@@ -17,11 +17,39 @@ pub const CLIENTS: usize = 8;
 /// A channel without history, into which worker 0 alone publishes.
 pub const LIVE: &str = "live";
 
-/// SplitMix64: a run is its seed.
-pub struct Dice(u64);
+/// What a run may do to the world.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    pub restarts: bool,
+    pub ring_slots: usize,
+    pub transmit_bytes_max: usize,
+    pub outbox_bytes_max: u32,
+    pub pending_bytes_max: usize,
+    pub blocking: bool,
+    pub history_size: u32,
+}
+
+/// What happens next: a run is its seed, or its bytes.
+pub enum Dice {
+    /// SplitMix64.
+    Seeded(Seeded),
+    /// Somebody's choice, and 0 when it is used up.
+    Given(VecDeque<u8>),
+}
 
 impl Dice {
     pub fn roll(&mut self, sides: usize) -> usize {
+        match self {
+            Dice::Seeded(seeded) => seeded.roll(sides),
+            Dice::Given(bytes) => usize::from(bytes.pop_front().unwrap_or(0)) % sides,
+        }
+    }
+}
+
+pub struct Seeded(pub u64);
+
+impl Seeded {
+    fn roll(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;
         value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -47,17 +75,23 @@ pub struct Play {
     pub tokens: u64,
     /// All is being brought to rest.
     pub resting: bool,
+    /// What hooks would have been told.
+    pub notices: Notices,
     pub log: Vec<String>,
 }
 
 impl Play {
     pub fn new(seed: u64, weather: Weather) -> Self {
+        // No quantum, or so small a one that channels are broadcast by and by.
+        Self::begin(Dice::Seeded(Seeded(seed)), (seed % 3) as u32, weather)
+    }
+
+    pub fn begin(dice: Dice, broadcast_quantum: u32, weather: Weather) -> Self {
         let config = HubConfig {
             workers: WORKERS,
             transmit_bytes_max: weather.transmit_bytes_max,
             pending_bytes_max: weather.pending_bytes_max,
-            // None, or so few that channels are broadcast by and by.
-            broadcast_quantum: (seed % 3) as u32,
+            broadcast_quantum,
             ..HubConfig::default()
         };
         let mut world = World::with_config(config);
@@ -81,7 +115,7 @@ impl Play {
         channels.push((LIVE.to_owned(), Arc::new(live)));
         Self {
             world,
-            dice: Dice(seed),
+            dice,
             weather,
             clients: (0..CLIENTS).map(|_| Client::default()).collect(),
             channels,
@@ -91,6 +125,7 @@ impl Play {
             live: BTreeSet::new(),
             tokens: 1000,
             resting: false,
+            notices: Notices::default(),
             log: Vec::new(),
         }
     }
@@ -326,9 +361,24 @@ impl Play {
         }
     }
 
+    /// A subscription was given up before it was made: by the client, who has forgotten it, or by the server.
+    fn cancelled(&mut self, token: u64) {
+        let states = self.clients.iter_mut().flat_map(|client| client.channels.values_mut());
+        for state in states {
+            if let State::Asked(resume, asked) = state
+                && *asked == token
+            {
+                *state = State::Off(*resume);
+            }
+        }
+    }
+
     /// Takes a worker's events and messages; answers subscriptions on the wire.
     pub fn collect(&mut self, worker: u8) {
-        while let Some(event) = self.world.hub(worker).poll_event() {
+        loop {
+            let event = self.world.hub(worker).poll_event();
+            self.take_notices(worker);
+            let Some(event) = event else { break };
             match event {
                 Event::Subscribed { session, channel, result, token } => {
                     if matches!(result, Err(Error::AlreadySubscribed)) {
@@ -355,8 +405,10 @@ impl Play {
                                 position.offset, position.epoch
                             )
                         }
-                        // It was the client that gave it up.
-                        Err(Error::Cancelled) => continue,
+                        Err(Error::Cancelled) => {
+                            self.cancelled(token);
+                            continue;
+                        }
                         Err(_) => format!("refused {token} {channel}\n"),
                     };
                     let hub = self.world.hub(worker);
@@ -382,6 +434,8 @@ impl Play {
                     self.clients[tag as usize].pause();
                 }
                 Event::Unsubscribed { code, .. } => assert_eq!(code, 2500),
+                Event::Affected { .. } | Event::Presence { .. } => {}
+                Event::History { result, .. } => self.history_read(result),
                 other => panic!("{other:?}"),
             }
         }

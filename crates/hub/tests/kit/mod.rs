@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_hub::{
     ChannelOptions, Encode, Encoding, Event, Flush, Hub, HubConfig, Message, NewSession, Now,
     Publish, Push, SessionId, Subscribe, Subscribed,
@@ -47,6 +48,9 @@ pub struct World {
     pub rings: BTreeMap<(u8, u8), VecDeque<Message>>,
     /// Messages a ring takes.
     pub ring_slots: usize,
+    /// Real rings in place of those, if there are any, and who sleeps.
+    pub bus: Vec<Endpoint<Message>>,
+    pub asleep: Vec<bool>,
     pub config: HubConfig,
     pub events: Vec<(u8, Event)>,
     /// Sent and not yet read.
@@ -66,6 +70,8 @@ impl World {
             lives: vec![0; usize::from(workers)],
             rings: BTreeMap::new(),
             ring_slots: usize::MAX,
+            bus: Vec::new(),
+            asleep: Vec::new(),
             config,
             events: Vec::new(),
             sent: BTreeMap::new(),
@@ -111,6 +117,9 @@ impl World {
     }
 
     pub fn transmit(&mut self, worker: u8) {
+        if !self.bus.is_empty() {
+            return self.transmit_by_bus(worker);
+        }
         let hub = &mut self.hubs[usize::from(worker)];
         while let Some((to, message)) = hub.poll_transmit() {
             assert_ne!(to, worker, "nobody sends to itself through a ring");
@@ -123,8 +132,57 @@ impl World {
         }
     }
 
-    /// Delivers one message of a ring; false when it is empty. Leaves the events to be taken.
+    /// Has the workers talk over the bus they have in a process, with rings of so many slots.
+    pub fn take_the_bus(&mut self, ring_slots: usize) {
+        let config = MeshConfig { ring_slots, ring_slots_initial: 1, burst: 2 };
+        self.bus = mesh(self.hubs.len(), &config).expect("descriptors for a few doorbells");
+        self.asleep = vec![false; self.hubs.len()];
+    }
+
+    fn transmit_by_bus(&mut self, worker: u8) {
+        let endpoint = &mut self.bus[usize::from(worker)];
+        let hub = &mut self.hubs[usize::from(worker)];
+        if std::mem::take(&mut self.asleep[usize::from(worker)]) {
+            endpoint.wake();
+        }
+        while let Some((to, message)) = hub.poll_transmit() {
+            if let Err(refused) = endpoint.send(usize::from(to), message) {
+                hub.transmit_refused(to, refused.into_value());
+            }
+        }
+        endpoint.flush();
+    }
+
+    fn deliver_by_bus(&mut self, to: u8) -> bool {
+        let endpoint = &mut self.bus[usize::from(to)];
+        // Everybody who sends flushes before anybody else has his turn.
+        let rung = !self.asleep[usize::from(to)] || format!("{endpoint:?}").contains("Notified");
+        if std::mem::take(&mut self.asleep[usize::from(to)]) {
+            endpoint.wake();
+        }
+        let Some((from, message)) = endpoint.recv() else { return false };
+        assert!(rung, "a message came for worker {to}, who slept and was not woken");
+        // It may have made room that others wait for.
+        endpoint.flush();
+        self.hubs[usize::from(to)].handle_message(self.now, from as u8, message);
+        true
+    }
+
+    /// A worker would sleep, if nothing is there for it.
+    pub fn doze(&mut self, worker: u8) {
+        if let Some(endpoint) = self.bus.get_mut(usize::from(worker))
+            && !self.asleep[usize::from(worker)]
+        {
+            self.asleep[usize::from(worker)] = endpoint.prepare_sleep();
+        }
+    }
+
+    /// Delivers one message of a ring, of the bus whoever's turn it is; false when it is empty. Leaves the events to
+    /// be taken.
     pub fn deliver(&mut self, from: u8, to: u8) -> bool {
+        if !self.bus.is_empty() {
+            return self.deliver_by_bus(to);
+        }
         let Some(message) = self.rings.get_mut(&(from, to)).and_then(VecDeque::pop_front) else {
             return false;
         };
@@ -138,7 +196,10 @@ impl World {
             for worker in 0..self.hubs.len() as u8 {
                 self.collect(worker);
             }
-            let edges: Vec<(u8, u8)> = self.rings.keys().copied().collect();
+            let mut edges: Vec<(u8, u8)> = self.rings.keys().copied().collect();
+            if !self.bus.is_empty() {
+                edges = (0..self.hubs.len() as u8).map(|to| (to, to)).collect();
+            }
             let mut moved = false;
             for (from, to) in edges {
                 while self.deliver(from, to) {

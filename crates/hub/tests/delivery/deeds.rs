@@ -1,0 +1,256 @@
+//! What a fuzzer may do beyond what happens by itself: broadcasts held and cancelled, rates and limits that change,
+//! users that the server disconnects, workers that sleep; and what must hold whatever it does.
+//!
+//! Shared by `fuzz/`, which explores, and by this folder's tests, which replay the seeds. The workers talk over the real
+//! bus.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use dunlin_hub::{
+    Census, DisconnectUser, Epoch, Error, History, HistoryFilter, HubConfig, Notice, Pacing,
+    SessionId, UnsubscribeUser, Watch,
+};
+
+use crate::play::{CLIENTS, Dice, LIVE, Play, WORKERS, Weather};
+
+/// A target by the name of its corpus.
+pub type Target = fn(&[u8]);
+
+/// `fuzz/corpus/NAME` holds the seeds.
+pub const TARGETS: &[(&str, Target)] = &[("hub", hub)];
+
+/// Runs the target of this name.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|(target, _)| *target == name);
+    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
+    target(data);
+}
+
+/// Bytes that say what the weather is; those behind say what happens.
+const HEAD: usize = 4;
+/// More is a longer run, and not another one.
+const BYTES_MAX: usize = 4096;
+
+/// Several hubs and the bus between them.
+pub fn hub(data: &[u8]) {
+    let data = &data[..data.len().min(BYTES_MAX)];
+    let Some((&[flags, bounds, outbox, history], deeds)) = data.split_first_chunk::<HEAD>() else {
+        return;
+    };
+    let weather = Weather {
+        restarts: flags & 1 != 0,
+        blocking: flags & 2 != 0,
+        ring_slots: 1 + usize::from(bounds & 3),
+        transmit_bytes_max: if flags & 4 != 0 {
+            usize::MAX
+        } else {
+            300 + 20 * usize::from(bounds)
+        },
+        outbox_bytes_max: if flags & 8 != 0 { 1 << 20 } else { 100 + 20 * u32::from(outbox) },
+        pending_bytes_max: if flags & 16 != 0 { usize::MAX } else { 100_000 },
+        history_size: 1 + u32::from(history),
+    };
+    let dice = Dice::Given(deeds.iter().copied().collect());
+    let mut play = Play::begin(dice, u32::from(flags >> 5 & 3), weather);
+    play.world.take_the_bus(weather.ring_slots);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        play.watch();
+        while !play.is_over() {
+            play.act();
+            play.judge_memory();
+        }
+        play.calm();
+        play.rest();
+        play.judge();
+        play.judge_census();
+    }));
+    if let Err(panic) = outcome {
+        eprintln!("{weather:?}; the last lines:\n{}", play.log.join("\n"));
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// What hooks would have been told: each publication once and in order, each subscription's begin before its end.
+#[derive(Default)]
+pub struct Notices {
+    published: HashMap<(Arc<str>, Epoch), u64>,
+    subscribed: HashSet<(SessionId, Arc<str>)>,
+}
+
+impl Play {
+    fn is_over(&self) -> bool {
+        matches!(&self.dice, Dice::Given(bytes) if bytes.is_empty())
+    }
+
+    fn watch(&mut self) {
+        for hub in &mut self.world.hubs {
+            hub.watch(Watch { subscriptions: true, publications: true });
+        }
+    }
+
+    fn act(&mut self) {
+        let worker = self.dice.roll(usize::from(WORKERS)) as u8;
+        match self.dice.roll(32) {
+            0..20 => {
+                self.step();
+                // A worker that has begun anew watches nothing.
+                self.watch();
+            }
+            20 | 21 => self.world.doze(worker),
+            22..25 => self.hold(worker),
+            25 | 26 => self.pace(worker),
+            27 => self.limit(worker),
+            28 | 29 => self.send_away(worker),
+            30 => self.read_history(worker),
+            _ => self.pass(7),
+        }
+    }
+
+    fn a_channel(&mut self) -> String {
+        let at = self.dice.roll(self.channels.len());
+        self.channels[at].0.clone()
+    }
+
+    /// A hand on a broadcast, if there is one.
+    fn hold(&mut self, worker: u8) {
+        let channel = self.a_channel();
+        let deed = self.dice.roll(3);
+        let hub = self.world.hub(worker);
+        let found = match deed {
+            0 => hub.pause_broadcast(&channel),
+            1 => hub.resume_broadcast(&channel),
+            _ => hub.cancel_broadcast(&channel).is_some(),
+        };
+        self.note(format!("worker {worker}, {channel}: deed {deed}, {found}"));
+        self.collect(worker);
+    }
+
+    fn pace(&mut self, worker: u8) {
+        let rates = [0, 0, 1, 1_000];
+        let pacing = Pacing {
+            messages_per_s: rates[self.dice.roll(4)],
+            bytes_per_s: rates[self.dice.roll(4)] * 100,
+            burst_ms: 1,
+            sessions_per_turn: self.dice.roll(3) as u32,
+        };
+        let now = self.world.now;
+        match self.dice.roll(2) {
+            0 => self.world.hub(worker).set_worker_pacing(now, pacing),
+            _ => self.world.hub(worker).set_pacing(now, &"".into(), pacing),
+        }
+    }
+
+    fn limit(&mut self, worker: u8) {
+        let limits = HubConfig {
+            subscriptions_per_session_max: 1 + self.dice.roll(8) as u16,
+            transmit_bytes_max: 200 + 100 * self.dice.roll(8),
+            pending_bytes_max: [1, 70_000, usize::MAX][self.dice.roll(3)],
+            history_bytes_max: [1, 2_000, usize::MAX][self.dice.roll(3)],
+            ..self.world.config.clone()
+        };
+        self.world.hub(worker).set_limits(&limits);
+    }
+
+    /// The server has enough of a user, or of his listening to a channel.
+    fn send_away(&mut self, worker: u8) {
+        let user = ["ann", "bob"][self.dice.roll(2)];
+        self.tokens += 1;
+        let (now, token) = (self.world.now, self.tokens);
+        self.note(format!("worker {worker} sends {user} away, by {token}"));
+        if self.dice.roll(2) == 0 {
+            let how = DisconnectUser { code: 3008, reason: "away".into(), ..Default::default() };
+            self.world.hub(worker).handle_disconnect_user(now, token, user, how);
+        } else {
+            let channel = self.a_channel();
+            let how = UnsubscribeUser { code: 2500, reason: "away".into(), ..Default::default() };
+            self.world.hub(worker).handle_unsubscribe_user(now, token, user, &channel, how);
+        }
+        self.collect(worker);
+    }
+
+    fn read_history(&mut self, worker: u8) {
+        let at = self.dice.roll(self.channels.len() - 1);
+        let (name, options) = self.channels[at].clone();
+        let now = self.world.now;
+        let filter = HistoryFilter { reverse: self.dice.roll(2) == 0, ..HistoryFilter::default() };
+        self.world.hub(worker).handle_history(now, 3, &name, &options, filter);
+        self.world.hub(worker).handle_presence(now, 4, &name, &options);
+        self.collect(worker);
+    }
+
+    /// Offsets without a hole, ending or beginning with the newest.
+    pub fn history_read(&mut self, result: Result<History, Error>) {
+        let Ok(History { publications, position, .. }) = result else { return };
+        let mut offsets: Vec<u64> = publications.iter().map(|one| one.offset).collect();
+        if offsets.first() > offsets.last() {
+            offsets.reverse();
+        }
+        assert!(offsets.windows(2).all(|two| two[0] + 1 == two[1]), "{offsets:?}");
+        assert!(offsets.last().is_none_or(|&last| last == position.offset), "{offsets:?}");
+    }
+
+    pub fn take_notices(&mut self, worker: u8) {
+        while let Some(notice) = self.world.hub(worker).poll_notice() {
+            let Notices { published, subscribed } = &mut self.notices;
+            match notice {
+                Notice::Published { channel, publication, .. } if &*channel == LIVE => {
+                    assert_eq!(publication.offset, 0);
+                }
+                Notice::Published { channel, epoch, publication } => {
+                    let before = published.insert((channel, epoch), publication.offset);
+                    assert_eq!(publication.offset, before.unwrap_or(0) + 1);
+                }
+                Notice::Subscribed { session, channel, .. } => {
+                    assert!(subscribed.insert((session, channel)), "subscribed twice");
+                }
+                Notice::Unsubscribed { session, channel, .. } => {
+                    assert!(subscribed.remove(&(session, channel)), "ended before it began");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Takes back what would keep the world from coming to rest.
+    fn calm(&mut self) {
+        let (now, config) = (self.world.now, self.world.config.clone());
+        let broadcasts: Vec<String> = self.channels.iter().map(|(name, _)| name.clone()).collect();
+        for hub in &mut self.world.hubs {
+            hub.set_limits(&config);
+            hub.set_worker_pacing(now, Pacing::default());
+            hub.set_pacing(now, &"".into(), Pacing::default());
+            for channel in &broadcasts {
+                hub.resume_broadcast(channel);
+            }
+        }
+    }
+
+    /// Nothing is kept for ever, whatever happens.
+    fn judge_memory(&self) {
+        // What four times the bound of an outbox, one frame beyond it, and a reply with all of a history take.
+        let outbox = 4 * u64::from(self.weather.outbox_bytes_max) + (64 << 10);
+        for (worker, hub) in self.world.hubs.iter().enumerate() {
+            let stats = hub.stats();
+            assert!(stats.pending_bytes <= CLIENTS as u64 * outbox, "worker {worker}: {stats:?}");
+            let small = 256 << 10;
+            let most = self.weather.transmit_bytes_max.saturating_mul(3).saturating_add(small);
+            assert!(stats.transmit_bytes <= most as u64, "worker {worker}: {stats:?}");
+            let waiting: u64 = hub.broadcasts().map(|one| one.waiting).sum();
+            assert!(waiting <= 4096, "worker {worker}: {waiting} wait for broadcasts");
+        }
+    }
+
+    /// Counted a little at a time, everyone is counted once.
+    fn judge_census(&mut self) {
+        for (worker, hub) in self.world.hubs.iter().enumerate() {
+            let mut census = Census::default();
+            while !hub.count_subscribers(&mut census, 1, |_, _| true) {}
+            let here = |session: &SessionId| usize::from(session.worker()) == worker;
+            let subscribed = |session: &SessionId| hub.subscriptions(*session).next().is_some();
+            let sessions = self.clients.iter().filter_map(|client| client.session);
+            let expected = sessions.filter(|session| here(session) && subscribed(session)).count();
+            assert_eq!(census.sessions(), expected as u64, "worker {worker}");
+        }
+    }
+}
