@@ -150,6 +150,8 @@ flags! {
     TLS = 24;
     /// Connected, and the TLS handshake is under way.
     TLS_HANDSHAKE = 25;
+    /// In the list of those refused for what the loop buffers for others.
+    PARCHED = 26;
 }
 
 impl Flags {

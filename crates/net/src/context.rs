@@ -62,6 +62,9 @@ pub struct Context<D> {
     pub(crate) unread: Vec<ConnId>,
     /// Connections whose buffered input may now be looked at.
     pub(crate) resumed: Vec<ConnId>,
+    /// Connections that were refused because of what the loop buffers for others, and how much that was.
+    pub(crate) parched: Vec<ConnId>,
+    pub(crate) parched_bytes: usize,
     /// Connections whose `on_close` or `on_connect_failed` is due.
     pub(crate) ended: VecDeque<(ConnId, Ending)>,
     pub(crate) date: Date,
@@ -122,6 +125,8 @@ impl<D: Default> Context<D> {
             corked: Vec::new(),
             unread: Vec::new(),
             resumed: Vec::new(),
+            parched: Vec::new(),
+            parched_bytes: 0,
             ended: VecDeque::new(),
             date: Date::default(),
             masks: Masks::default(),

@@ -169,6 +169,7 @@ impl<D: Default> Context<D> {
             && self.corked.is_empty()
             && self.ended.is_empty()
             && self.listeners.ready.is_empty())
+            || self.has_room_again()
             || self.is_stopping()
     }
 
@@ -240,6 +241,7 @@ impl<D: Default> Context<D> {
         for conn in std::mem::take(&mut self.resumed) {
             self.resume(handler, conn);
         }
+        self.tell_of_room(handler);
     }
 
     fn timers_due<H: Handler<Data = D>>(&mut self, handler: &mut H) {

@@ -107,17 +107,25 @@ impl<D: Default> Context<D> {
         conn: ConnId,
         slices: &[IoSlice<'_>],
     ) -> Result<usize, WriteError> {
-        let mut taken = 0;
+        let (mut taken, mut whole) = (0, true);
         for slice in slices {
-            self.append_within(conn, slice.len(), usize::MAX, |out| out.extend_from_slice(slice))?;
-            taken += slice.len();
+            let append = |out: &mut Vec<u8>| out.extend_from_slice(slice);
+            match self.append_within(conn, slice.len(), usize::MAX, append) {
+                Ok(()) => taken += slice.len(),
+                // The loop's buffers are full. What they took of this leaves, and must not be offered again.
+                Err(WriteError::Full) => {
+                    whole = false;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
         }
         self.flush(conn);
         let record = self.slab.at_mut(conn.index());
         if record.phase != Phase::Open {
             return Err(WriteError::Stale);
         }
-        if record.flags.has(Flags::SOCKET_FULL) {
+        if record.flags.has(Flags::SOCKET_FULL) || !whole {
             record.flags.set(Flags::WANT_WRITE);
         }
         Ok(taken)
@@ -166,7 +174,14 @@ impl<D: Default> Context<D> {
                 || !fits(self.stats.buffered_bytes, self.config.buffered_bytes_max)
             {
                 self.stats.refused_writes += 1;
-                self.slab.at_mut(conn.index()).flags.set(Flags::WANT_WRITE);
+                let flags = &mut self.slab.at_mut(conn.index()).flags;
+                flags.set(Flags::WANT_WRITE);
+                // Its socket has room, so no event of it will come: others stand in its way.
+                if !flags.has(Flags::SOCKET_FULL) && !flags.has(Flags::PARCHED) {
+                    flags.set(Flags::PARCHED);
+                    self.parched.push(conn);
+                    self.parched_bytes = self.stats.buffered_bytes;
+                }
                 return Err(WriteError::Full);
             }
         }
@@ -300,6 +315,30 @@ impl<D: Default> Context<D> {
         }
         if wanted {
             handler.on_writable(self, conn);
+        }
+    }
+
+    /// Whether those who were refused because of what the loop buffers for others may try again: it is half of what it
+    /// may be, and less than when they last tried.
+    pub(crate) fn has_room_again(&self) -> bool {
+        let buffered = self.stats.buffered_bytes;
+        !self.parched.is_empty()
+            && buffered <= self.config.buffered_bytes_max / 2
+            && buffered < self.parched_bytes
+    }
+
+    /// Tells them.
+    pub(crate) fn tell_of_room<H: Handler<Data = D>>(&mut self, handler: &mut H) {
+        if !self.has_room_again() {
+            return;
+        }
+        for conn in std::mem::take(&mut self.parched) {
+            let Some(record) = self.slab.get_mut(conn) else { continue };
+            record.flags.clear(Flags::PARCHED);
+            let free = record.phase == Phase::Open && !record.flags.has(Flags::SOCKET_FULL);
+            if free && record.flags.take(Flags::WANT_WRITE) {
+                handler.on_writable(self, conn);
+            }
         }
     }
 

@@ -51,6 +51,10 @@ impl Handler for Notes {
         }
     }
 
+    fn on_writable(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.client.handle_writable(cx, conn);
+    }
+
     fn on_close(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), _: CloseReason) {
         self.closes += 1;
         self.client.handle_close(cx, conn);
@@ -188,6 +192,40 @@ fn a_server_that_comes_back_finds_its_subscribers_and_what_waited() {
     stage.until(|notes| notes.replies.len() as u64 == 1 + taken);
     stage.until(|notes| notes.messages.len() as u64 == taken);
     assert_eq!(stage.notes.replies[1], (100, "Integer(1)".to_owned()));
+}
+
+/// More subscriptions than the connection buffers, told to a server that has stopped reading.
+#[test]
+fn however_many_subscriptions_there_are_a_new_connection_tells_them_all() {
+    const CHANNELS: usize = 100_000;
+    let server = RedisServer::start();
+    let mut config = ClientConfig::new(server.addr);
+    config.connect.limits.output_bytes_max = 1000;
+    let mut stage = stage(config);
+    let name = |n: usize| format!("a channel with a name of some length, number {n}");
+    let Stage { event_loop, notes } = &mut stage;
+    for n in 0..CHANNELS {
+        notes.client.subscribe(event_loop.context(), name(n).as_bytes());
+    }
+    notes.client.subscribe(event_loop.context(), b"given up before it was told");
+    notes.client.unsubscribe(event_loop.context(), b"given up before it was told");
+    stage.until(|notes| notes.client.is_ready());
+    // Behind the subscriptions, whatever the socket takes of them at first.
+    stage.command(1, &["PUBLISH", &name(CHANNELS - 1), "x"]).unwrap();
+    stage.command(2, &["PUBSUB", "NUMPAT"]).unwrap();
+    stage.command(3, &["PUBSUB", "NUMSUB", "given up before it was told"]).unwrap();
+    stage.until(|notes| notes.replies.len() == 3 && notes.messages.len() == 1);
+    assert_eq!(stage.notes.replies[0].1, "Integer(1)");
+    assert!(stage.notes.replies[2].1.contains("Integer(0)"), "{:?}", stage.notes.replies[2]);
+    assert_eq!(stage.notes.closes, 0);
+}
+
+#[test]
+fn a_password_is_not_among_what_is_logged() {
+    let mut config = ClientConfig::new("127.0.0.1:6379".parse().unwrap());
+    config.auth = Some(("ada".to_owned(), "secret".to_owned()));
+    let told = format!("{:?}", Client::new(config));
+    assert!(told.contains("ada") && !told.contains("secret"), "{told}");
 }
 
 #[test]

@@ -307,6 +307,58 @@ impl Handler for Flood {
     }
 }
 
+/// Peers on a loop that may buffer little. One takes all of it.
+#[derive(Default)]
+struct Crowd {
+    refused: Option<ConnId>,
+    told: usize,
+}
+
+impl Handler for Crowd {
+    type Data = ();
+
+    fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
+        if bytes == b"fill" {
+            while cx.write(conn, &BLOCK).is_ok() {}
+            return;
+        }
+        assert_eq!(cx.write(conn, &BLOCK), Err(WriteError::Full));
+        assert_eq!(cx.output_bytes(conn), 0, "it is others who stand in the way");
+        self.refused = Some(conn);
+    }
+
+    fn on_writable(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        if self.refused == Some(conn) {
+            self.told += 1;
+            cx.write(conn, &BLOCK).unwrap();
+            self.refused = None;
+        }
+    }
+}
+
+#[test]
+fn who_is_refused_for_what_others_wait_for_is_told_when_there_is_room() {
+    let config = LoopConfig { buffered_bytes_max: 100_000, ..LoopConfig::default() };
+    let mut listen = ListenConfig::tcp();
+    listen.limits.output_bytes_max = usize::MAX;
+    let server = run_with(Crowd::default(), config, listen);
+    let mut greedy = server.connect();
+    greedy.says("fill");
+    server.until(|_, cx| cx.stats().refused_writes > 0);
+    let mut modest = server.connect();
+    modest.says("me too");
+    server.until(|crowd, _| crowd.refused.is_some());
+    // The greedy one reads at last; it ends with the server.
+    let reader = std::thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 16];
+        while matches!(greedy.stream.read(&mut buffer), Ok(1..)) {}
+    });
+    modest.hears(BLOCK);
+    assert_eq!(server.ask(|crowd, _| crowd.told), 1);
+    drop(server);
+    reader.join().unwrap();
+}
+
 #[test]
 fn a_slow_reader_is_waited_for_and_misses_nothing() {
     for direct in [false, true] {

@@ -4,7 +4,7 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use dunlin_net::http::{Answer, NewRequest};
@@ -76,17 +76,27 @@ fn in_pieces(to: SocketAddr) -> SocketAddr {
 struct Sender {
     block: Vec<u8>,
     sent: usize,
+    /// Told when the connection takes no more for the first time.
+    stalled: Option<mpsc::Sender<()>>,
     heard: Vec<u8>,
     answers: Vec<(u16, String)>,
     end: Option<String>,
 }
 
+const SLICE_BYTES: usize = 25_000;
+
 impl Sender {
     fn send(&mut self, cx: &mut Context<()>, conn: ConnId) {
         while self.sent < self.block.len() {
-            let piece = &self.block[self.sent..self.block.len().min(self.sent + 100_000)];
-            match cx.try_write_slices(conn, &[IoSlice::new(piece)]) {
-                Ok(0) | Err(_) => return,
+            let pieces = self.block[self.sent..].chunks(SLICE_BYTES).take(16);
+            let slices: Vec<IoSlice<'_>> = pieces.map(IoSlice::new).collect();
+            match cx.try_write_slices(conn, &slices) {
+                Ok(0) | Err(_) => {
+                    if let Some(stalled) = self.stalled.take() {
+                        stalled.send(()).unwrap();
+                    }
+                    return;
+                }
                 Ok(taken) => self.sent += taken,
             }
         }
@@ -133,7 +143,17 @@ fn play(
     config: &ConnectConfig,
     begin: impl FnOnce(&mut Context<()>, ConnId),
 ) -> Sender {
-    let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
+    play_on(LoopConfig::default(), sender, addr, config, begin)
+}
+
+fn play_on(
+    on: LoopConfig,
+    sender: Sender,
+    addr: SocketAddr,
+    config: &ConnectConfig,
+    begin: impl FnOnce(&mut Context<()>, ConnId),
+) -> Sender {
+    let mut event_loop = EventLoop::new(on).unwrap();
     let conn = event_loop.context().connect(addr, config).unwrap();
     begin(event_loop.context(), conn);
     let mut sender = sender;
@@ -157,7 +177,7 @@ fn named(tls: &Tls, config: ConnectConfig) -> ConnectConfig {
 fn megabytes_go_there_and_back() {
     for cut in [false, true] {
         let length = if cut { 100_000 } else { 8 << 20 };
-        let (ended, goodbye) = std::sync::mpsc::channel();
+        let (ended, goodbye) = mpsc::channel();
         let (addr, tls) = serve(move |mut session| {
             let mut bytes = vec![0; 5 + length];
             session.read_exact(&mut bytes).unwrap();
@@ -177,6 +197,31 @@ fn megabytes_go_there_and_back() {
         assert_eq!(sender.end.unwrap(), "closed here");
         assert_eq!(goodbye.recv_timeout(PATIENCE), Ok(0));
     }
+}
+
+/// The bound of the loop is met in the middle of what is offered: what was taken before it is not offered again.
+#[test]
+fn a_loop_that_may_buffer_little_sends_nothing_twice() {
+    const LENGTH: usize = 8 << 20;
+    let (stalled, is_full) = mpsc::channel();
+    let (addr, tls) = serve(move |mut session| {
+        // Reads when nothing more fits.
+        session.read_exact(&mut [0; 5]).unwrap();
+        is_full.recv_timeout(PATIENCE).unwrap();
+        let mut bytes = vec![0; LENGTH];
+        session.read_exact(&mut bytes).unwrap();
+        session.write_all(b"first").unwrap();
+        session.write_all(&bytes).unwrap();
+        session.flush().unwrap();
+        let _ = session.read(&mut [0]);
+    });
+    let block: Vec<u8> = (0..LENGTH).map(|at| (at / 1000) as u8).collect();
+    let sender = Sender { block: block.clone(), stalled: Some(stalled), ..Sender::default() };
+    let little = LoopConfig { buffered_bytes_max: 3 * SLICE_BYTES, ..LoopConfig::default() };
+    let sender = play_on(little, sender, addr, &named(&tls, ConnectConfig::tcp()), |cx, conn| {
+        cx.write(conn, b"first").unwrap();
+    });
+    assert!(sender.heard == [b"first", &block[..]].concat());
 }
 
 #[test]

@@ -8,11 +8,10 @@ use dunlin_wire::resp::Value;
 use crate::config::{ConnectConfig, Role};
 use crate::conn::ConnId;
 use crate::context::{Context, TimerId};
-use crate::error::WriteError;
 use std::net::SocketAddr;
 
 /// How to reach a Redis server, and what may wait for it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ClientConfig {
     /// The server.
     pub addr: SocketAddr,
@@ -46,6 +45,21 @@ impl ClientConfig {
     }
 }
 
+impl fmt::Debug for ClientConfig {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientConfig")
+            .field("addr", &self.addr)
+            .field("user", &self.auth.as_ref().map(|(name, _)| name))
+            .field("connect", &self.connect)
+            .field("outstanding_max", &self.outstanding_max)
+            .field("queue_bytes_max", &self.queue_bytes_max)
+            .field("retry_ms_min", &self.retry_ms_min)
+            .field("retry_ms_max", &self.retry_ms_max)
+            .finish()
+    }
+}
+
 /// The commands that wait fill the queue. Try again when replies have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
@@ -71,7 +85,8 @@ pub struct Message<'a> {
 
 /// A Redis client that keeps itself connected: commands in their order, pipelined; subscriptions that survive a
 /// lost connection. Part of a [`Handler`](crate::Handler), which passes on to it what concerns its connection:
-/// `on_open`, `on_reply`, `on_push`, `on_close`, `on_connect_failed` and `on_timer` to the `handle_*` of that name.
+/// `on_open`, `on_reply`, `on_push`, `on_writable`, `on_close`, `on_connect_failed` and `on_timer` to the `handle_*` of
+/// that name.
 ///
 /// Each command taken ends once: its reply comes from [`handle_reply`](Client::handle_reply) with its token, or the
 /// token comes from [`poll_lost`](Client::poll_lost), for it was on a connection that broke and nobody knows whether it
@@ -88,12 +103,21 @@ pub struct Client {
     waiting_bytes: usize,
     outstanding: VecDeque<u64>,
     lost: VecDeque<u64>,
-    channels: BTreeSet<Vec<u8>>,
-    patterns: BTreeSet<Vec<u8>>,
+    /// What is subscribed to.
+    wanted: BTreeSet<Topic>,
+    /// Of what the connection has yet to say whether it is wanted.
+    unsaid: BTreeSet<Topic>,
     attempts: u32,
     timer: Option<TimerId>,
     /// What the server said to the greeting that failed last.
     refusal: Option<String>,
+}
+
+/// What can be subscribed to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Topic {
+    Channel(Vec<u8>),
+    Pattern(Vec<u8>),
 }
 
 impl Client {
@@ -109,8 +133,8 @@ impl Client {
             waiting_bytes: 0,
             outstanding: VecDeque::new(),
             lost: VecDeque::new(),
-            channels: BTreeSet::new(),
-            patterns: BTreeSet::new(),
+            wanted: BTreeSet::new(),
+            unsaid: BTreeSet::new(),
             attempts: 0,
             timer: None,
             refusal: None,
@@ -141,7 +165,8 @@ impl Client {
         arguments: &[&[u8]],
     ) -> Result<(), Full> {
         let room = self.outstanding.len() < self.config.outstanding_max;
-        if let Some(conn) = self.conn.filter(|_| self.ready && room && self.waiting.is_empty())
+        let first = self.unsaid.is_empty() && self.waiting.is_empty();
+        if let Some(conn) = self.conn.filter(|_| self.ready && room && first)
             && cx.command(conn, arguments).is_ok()
         {
             self.outstanding.push_back(token);
@@ -159,32 +184,33 @@ impl Client {
 
     /// Subscribes to a channel, now and after every reconnect. Messages come from [`Client::handle_push`].
     pub fn subscribe<D: Default>(&mut self, cx: &mut Context<D>, channel: &[u8]) {
-        if self.channels.insert(channel.to_vec()) {
-            self.say(cx, &[b"SUBSCRIBE", channel]);
-        }
+        self.want(cx, Topic::Channel(channel.to_vec()), true);
     }
 
     /// Subscribes to all channels that a pattern of Redis fits, now and after every reconnect.
     pub fn subscribe_pattern<D: Default>(&mut self, cx: &mut Context<D>, pattern: &[u8]) {
-        if self.patterns.insert(pattern.to_vec()) {
-            self.say(cx, &[b"PSUBSCRIBE", pattern]);
-        }
+        self.want(cx, Topic::Pattern(pattern.to_vec()), true);
     }
 
     /// Ends a subscription to a channel.
     pub fn unsubscribe<D: Default>(&mut self, cx: &mut Context<D>, channel: &[u8]) {
-        if self.channels.remove(channel) {
-            self.say(cx, &[b"UNSUBSCRIBE", channel]);
-        }
+        self.want(cx, Topic::Channel(channel.to_vec()), false);
     }
 
-    /// What concerns subscriptions is said at once or, by the greeting, after the next connect. A connection that does
-    /// not take it is as good as lost.
-    fn say<D: Default>(&mut self, cx: &mut Context<D>, arguments: &[&[u8]]) {
-        if let Some(conn) = self.conn.filter(|_| self.ready)
-            && cx.command(conn, arguments) == Err(WriteError::Full)
-        {
-            cx.abort(conn);
+    /// Ends a subscription to a pattern.
+    pub fn unsubscribe_pattern<D: Default>(&mut self, cx: &mut Context<D>, pattern: &[u8]) {
+        self.want(cx, Topic::Pattern(pattern.to_vec()), false);
+    }
+
+    fn want<D: Default>(&mut self, cx: &mut Context<D>, topic: Topic, wanted: bool) {
+        let changed = match wanted {
+            true => self.wanted.insert(topic.clone()),
+            false => self.wanted.remove(&topic),
+        };
+        // Without a connection it is said by the greeting of the next one.
+        if changed && self.ready {
+            self.unsaid.insert(topic);
+            self.drain(cx);
         }
     }
 
@@ -220,6 +246,10 @@ impl Client {
             None => cx.command(conn, &[b"HELLO", b"3"]),
         };
         self.greetings = usize::from(sent.is_ok());
+        if sent.is_err() {
+            // Without a greeting it would never be ready.
+            cx.abort(conn);
+        }
     }
 
     /// A reply. Returns the token of its command; `None` when it was to the client's own greeting.
@@ -234,7 +264,7 @@ impl Client {
         }
         if self.greetings == 0 {
             let token = self.outstanding.pop_front();
-            self.drain(cx, conn);
+            self.drain(cx);
             return token;
         }
         self.greetings -= 1;
@@ -244,18 +274,34 @@ impl Client {
             return None;
         }
         (self.ready, self.attempts, self.refusal) = (true, 0, None);
-        for channel in &self.channels {
-            let _ = cx.command(conn, &[b"SUBSCRIBE", channel]);
-        }
-        for pattern in &self.patterns {
-            let _ = cx.command(conn, &[b"PSUBSCRIBE", pattern]);
-        }
-        self.drain(cx, conn);
+        self.unsaid = self.wanted.clone();
+        self.drain(cx);
         None
     }
 
-    /// Sends what waits, as far as the connection takes it.
-    fn drain<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
+    /// The connection takes more: what waits is sent.
+    pub fn handle_writable<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
+        if self.owns(conn) {
+            self.drain(cx);
+        }
+    }
+
+    /// Sends what waits, subscriptions first, as far as the connection takes it; `on_writable` follows when it takes
+    /// more.
+    fn drain<D: Default>(&mut self, cx: &mut Context<D>) {
+        let Some(conn) = self.conn.filter(|_| self.ready) else { return };
+        while let Some(topic) = self.unsaid.pop_first() {
+            let (verb, name): (&[u8], _) = match (&topic, self.wanted.contains(&topic)) {
+                (Topic::Channel(name), true) => (b"SUBSCRIBE", name),
+                (Topic::Channel(name), false) => (b"UNSUBSCRIBE", name),
+                (Topic::Pattern(name), true) => (b"PSUBSCRIBE", name),
+                (Topic::Pattern(name), false) => (b"PUNSUBSCRIBE", name),
+            };
+            if cx.command(conn, &[verb, name]).is_err() {
+                self.unsaid.insert(topic);
+                return;
+            }
+        }
         while self.outstanding.len() < self.config.outstanding_max
             && let Some((token, arguments)) = self.waiting.front()
         {
@@ -294,6 +340,7 @@ impl Client {
         if self.owns(conn) {
             self.conn = None;
             (self.ready, self.greetings) = (false, 0);
+            self.unsaid.clear();
             self.lost.append(&mut self.outstanding);
             self.retry(cx);
         }
