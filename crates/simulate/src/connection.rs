@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dunlin_wire::http2::{ErrorCode, frame};
+use dunlin_wire::http2::ErrorCode;
 use rustls::ServerConfig;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -16,6 +16,7 @@ use tokio::sync::{broadcast, watch};
 use crate::alarm::Alarm;
 use crate::apns::{Behaviour, Certificate, Effect, Fate, Order, Reply, Service, Shared};
 use crate::certificate::ClientCertificate;
+use crate::flood::Flood;
 use crate::http2::{self, Limits};
 use crate::line::Line;
 use crate::transport::Transport;
@@ -30,9 +31,8 @@ const DELAYED_MAX: usize = 1_000_000;
 const READS_MAX: usize = 4;
 /// How long a peer has to take our last bytes and close.
 const LINGER: Duration = Duration::from_millis(500);
-/// Bytes of an endless header block.
-const ENDLESS_BYTES_MAX: usize = 64 << 20;
-const FLOOD_MAX: u32 = 1_000_000;
+/// Bytes of a flood that wait for the peer to take them.
+const FLOOD_BYTES_AHEAD: usize = 1 << 20;
 /// Bytes of header list that Apple announces.
 const HEADER_LIST_BYTES_MAX: u32 = 8_000;
 /// More than any payload may have, so that a larger one is known as such.
@@ -60,7 +60,7 @@ pub(crate) struct Connection {
     plain: Vec<u8>,
     stalled_until: Option<Instant>,
     alarm: Alarm,
-    endless_bytes_left: usize,
+    flood: Option<Flood>,
     peer_ended: bool,
     ending: Ending,
 }
@@ -129,7 +129,7 @@ impl Connection {
             plain: Vec::new(),
             stalled_until: None,
             alarm: Alarm::default(),
-            endless_bytes_left: 0,
+            flood: None,
             peer_ended: false,
             ending: Ending::Open,
             shared,
@@ -168,6 +168,7 @@ impl Connection {
             self.down.next_due(),
             self.delayed.front().map(|(due, _)| *due),
             self.stalled_until,
+            (self.floods() && !writing).then(Instant::now),
         ];
         let due = dues.into_iter().flatten().min();
         tokio::select! {
@@ -227,7 +228,7 @@ impl Connection {
                 self.answer(&delayed);
             }
         }
-        self.extend_endless_headers();
+        self.extend_flood(now);
         self.transmit(now);
         while let Some(bytes) = self.down.pop(now) {
             self.out.extend_from_slice(&bytes);
@@ -281,9 +282,10 @@ impl Connection {
         let shared = Arc::clone(&self.shared);
         let now = shared.now();
         if self.service.is_none() {
+            let now_s = (now.unix_ms / 1_000).saturating_add_signed(self.behaviour.clock_ahead_s);
             let certificate = self.transport.client_certificate().map(ClientCertificate::read);
             let certificate = certificate.map(|certificate| Certificate {
-                expired: certificate.expires_s.is_some_and(|end| end * 1_000 < now.unix_ms),
+                expired: certificate.expires_s.is_some_and(|end| end < now_s),
                 topic: certificate.user_id,
             });
             let behaviour = Arc::clone(&self.behaviour);
@@ -386,47 +388,37 @@ impl Connection {
                 self.stalled_until = Some(Instant::now() + Duration::from_millis(ms));
             }
             Order::Garbage => self.http.output().extend_from_slice(&[0xff; 4_096]),
-            Order::EndlessHeaders => {
-                // HEADERS of the stream opened last, without END_HEADERS; what follows is CONTINUATION.
-                raw_frame(self.http.output(), 1, 0, last_stream.max(1), &[0x88]);
-                self.endless_bytes_left = ENDLESS_BYTES_MAX;
-            }
-            Order::FloodSettings { n } => {
-                for _ in 0..n.min(FLOOD_MAX) {
-                    self.http.send_settings();
-                }
-            }
-            Order::FloodPing { n } => {
-                for ping in 0..n.min(FLOOD_MAX) {
-                    frame::encode_ping(self.http.output(), u64::from(ping).to_be_bytes(), false);
-                }
-            }
-            Order::FloodReset { n } => {
-                for _ in 0..n.min(FLOOD_MAX) {
-                    frame::encode_reset(self.http.output(), last_stream.max(1), ErrorCode::CANCEL);
-                }
-            }
+            Order::EndlessHeaders
+            | Order::FloodSettings { .. }
+            | Order::FloodPing { .. }
+            | Order::FloodReset { .. }
+            | Order::FloodWindowUpdate { .. }
+            | Order::FloodData { .. }
+            | Order::FloodContinuation { .. }
+            | Order::FloodGoAway { .. }
+            | Order::FloodUnknown { .. } => self.flood = Flood::ordered(order),
         }
     }
 
-    /// Goes on with an endless header block as far as the peer takes it.
-    fn extend_endless_headers(&mut self) {
-        // A literal field that is not indexed, with a name of one byte and a value of a hundred.
-        const FIELD: [u8; 104] = {
-            let mut field = [b'x'; 104];
-            field[0] = 0;
-            field[1] = 1;
-            field[3] = 100;
-            field
-        };
-        while self.endless_bytes_left > 0 && self.out.len() - self.sent < OUTPUT_BYTES_MAX / 8 {
-            let block = FIELD.repeat(100);
-            let stream = self.http.last_stream().max(1);
-            self.endless_bytes_left = self.endless_bytes_left.saturating_sub(block.len());
-            let mut bytes = std::mem::take(self.http.output());
-            raw_frame(&mut bytes, 9, 0, stream, &block);
-            self.transport.send(&mut bytes, &mut self.out);
+    /// Goes on with a flood as far as the peer takes it.
+    fn extend_flood(&mut self, now: Instant) {
+        if self.peer_ended {
+            self.flood = None;
         }
+        while self.floods()
+            && let Some(flood) = &mut self.flood
+        {
+            if !flood.extend(&mut self.http) {
+                self.flood = None;
+            }
+            self.transmit(now);
+        }
+    }
+
+    /// There is a flood, and room for more of it.
+    fn floods(&self) -> bool {
+        let ahead = (self.out.len() - self.sent).max(self.down.bytes());
+        self.flood.is_some() && ahead < FLOOD_BYTES_AHEAD
     }
 
     fn write(&mut self) -> io::Result<()> {
@@ -476,12 +468,4 @@ impl Connection {
         };
         let _ = tokio::time::timeout(LINGER, goodbye).await;
     }
-}
-
-/// A frame as RFC 9113 §4.1 draws it, whatever its rules.
-fn raw_frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-    out.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
-    out.extend_from_slice(&[kind, flags]);
-    out.extend_from_slice(&stream.to_be_bytes());
-    out.extend_from_slice(payload);
 }

@@ -25,6 +25,7 @@ mod certificate;
 mod connection;
 mod control;
 mod error;
+mod flood;
 mod http2;
 mod line;
 mod serve;

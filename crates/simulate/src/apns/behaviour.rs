@@ -52,7 +52,8 @@ pub struct Behaviour {
     /// Which spelling tells that a key belongs to the other environment: `BadEnvironmentKeyIdInToken` or
     /// `BadEnvironmentKeyInToken`. Apple's tables have had both.
     pub environment_reason: Reason,
-    /// The server's clock against that of this machine, in seconds; below zero it is behind. Provider tokens are judged by it.
+    /// The server's clock against that of this machine, in seconds; below zero it is behind. Provider tokens and client
+    /// certificates are judged by it.
     pub clock_ahead_s: i64,
     /// Answers carry `date`. Apple's own do not, but what stands between may add it.
     pub date: bool,
@@ -182,17 +183,42 @@ pub enum Order {
     EndlessHeaders,
     /// Send SETTINGS, all to be acknowledged.
     FloodSettings {
-        /// How many, at most 1,000,000.
+        /// How many, at most 10,000,000.
         n: u32,
     },
     /// Send PING, all to be answered.
     FloodPing {
-        /// How many, at most 1,000,000.
+        /// How many, likewise.
         n: u32,
     },
-    /// Send RST_STREAM for streams that never were or are over.
+    /// Send RST_STREAM for the stream opened last, again and again.
     FloodReset {
-        /// How many, at most 1,000,000.
+        /// How many, likewise.
+        n: u32,
+    },
+    /// Send WINDOW_UPDATE of one byte each.
+    FloodWindowUpdate {
+        /// How many, likewise.
+        n: u32,
+    },
+    /// Send empty DATA on the stream opened last.
+    FloodData {
+        /// How many, likewise.
+        n: u32,
+    },
+    /// Send empty CONTINUATION of a header block that does not end.
+    FloodContinuation {
+        /// How many, likewise.
+        n: u32,
+    },
+    /// Send GOAWAY that names the last stream, again and again.
+    FloodGoAway {
+        /// How many, likewise.
+        n: u32,
+    },
+    /// Send frames of a type that nobody knows, which a peer has to ignore (RFC 9113 §4.1).
+    FloodUnknown {
+        /// How many, likewise.
         n: u32,
     },
 }

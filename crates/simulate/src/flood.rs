@@ -1,0 +1,114 @@
+//! The known abuses of HTTP/2: frames without end, made as the peer takes them, so that they cost no memory here.
+
+use dunlin_wire::http2::{ErrorCode, frame};
+
+use crate::apns::Order;
+use crate::http2;
+
+/// Frames of any flood, at most.
+const FRAMES_MAX: u32 = 10_000_000;
+/// Frames of an endless header block: 64 MiB.
+const ENDLESS_FRAMES: u32 = 6_452;
+/// Bytes made at once.
+const STEP_BYTES: usize = 256 << 10;
+
+/// A flood under way.
+#[derive(Debug)]
+pub(crate) struct Flood {
+    what: What,
+    left: u32,
+    begun: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Settings,
+    Ping,
+    Reset,
+    WindowUpdate,
+    /// Empty DATA on a stream that has its head.
+    Data,
+    /// A header block in pieces of nothing.
+    Continuation,
+    /// A header block of ever more fields.
+    EndlessHeaders,
+    GoAway,
+    /// Frames of a type that nobody knows.
+    Unknown,
+}
+
+impl Flood {
+    /// The flood that was ordered, if one was.
+    pub(crate) fn ordered(order: Order) -> Option<Flood> {
+        let (what, frames) = match order {
+            Order::FloodSettings { n } => (What::Settings, n),
+            Order::FloodPing { n } => (What::Ping, n),
+            Order::FloodReset { n } => (What::Reset, n),
+            Order::FloodWindowUpdate { n } => (What::WindowUpdate, n),
+            Order::FloodData { n } => (What::Data, n),
+            Order::FloodContinuation { n } => (What::Continuation, n),
+            Order::FloodGoAway { n } => (What::GoAway, n),
+            Order::FloodUnknown { n } => (What::Unknown, n),
+            Order::EndlessHeaders => (What::EndlessHeaders, ENDLESS_FRAMES),
+            _ => return None,
+        };
+        Some(Flood { what, left: frames.min(FRAMES_MAX), begun: false })
+    }
+
+    /// Puts the next frames into the output. False: those were the last.
+    pub(crate) fn extend(&mut self, http: &mut http2::Connection) -> bool {
+        let stream = http.last_stream().max(1);
+        if !std::mem::replace(&mut self.begun, true) {
+            // `:status: 200`, with END_HEADERS where the block ends with it.
+            match self.what {
+                What::Data => raw_frame(http.output(), 1, 4, stream, &[0x88]),
+                What::Continuation | What::EndlessHeaders => {
+                    raw_frame(http.output(), 1, 0, stream, &[0x88]);
+                }
+                _ => {}
+            }
+        }
+        let end = http.output().len() + STEP_BYTES;
+        while self.left > 0 && http.output().len() < end {
+            self.left -= 1;
+            match self.what {
+                What::Settings => http.send_settings(),
+                What::Ping => {
+                    let payload = u64::from(self.left).to_be_bytes();
+                    frame::encode_ping(http.output(), payload, false);
+                }
+                What::Reset => frame::encode_reset(http.output(), stream, ErrorCode::CANCEL),
+                What::WindowUpdate => frame::encode_window_update(http.output(), 0, 1),
+                What::Data => frame::encode_data(http.output(), stream, b"", false),
+                What::Continuation => raw_frame(http.output(), 9, 0, stream, b""),
+                What::EndlessHeaders => raw_frame(http.output(), 9, 0, stream, &FIELDS),
+                What::GoAway => {
+                    frame::encode_go_away(http.output(), stream, ErrorCode::NO_ERROR, b"");
+                }
+                What::Unknown => raw_frame(http.output(), 0xee, 0, 0, b"what?"),
+            }
+        }
+        self.left > 0
+    }
+}
+
+/// A hundred literal fields that are not indexed, each with a name of one byte and a value of a hundred.
+const FIELDS: [u8; 10_400] = {
+    let mut fields = [b'x'; 10_400];
+    let mut at = 0;
+    while at < fields.len() {
+        fields[at] = 0;
+        fields[at + 1] = 1;
+        fields[at + 3] = 100;
+        at += 104;
+    }
+    fields
+};
+
+/// A frame as RFC 9113 §4.1 draws it, whatever its rules.
+fn raw_frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    out.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
+    out.extend_from_slice(&[kind, flags]);
+    out.extend_from_slice(&stream.to_be_bytes());
+    out.extend_from_slice(payload);
+}
