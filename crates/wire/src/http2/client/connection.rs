@@ -60,7 +60,8 @@ pub enum Event {
         response: Response,
     },
     /// The peer did not process a stream at all: REFUSED_STREAM, or above the last stream of its GOAWAY.
-    /// It is safe to send the request again (§8.7).
+    /// It is safe to send the request again (§8.7). Of a GOAWAY the last stream comes first: what is put back in front
+    /// of a queue one by one keeps its order.
     Refused {
         /// Which.
         stream: u32,

@@ -284,7 +284,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.closing = true;
         let mut refused: Vec<u32> =
             self.streams.keys().copied().filter(|&id| id > last_stream).collect();
-        refused.sort_unstable();
+        refused.sort_unstable_by_key(|&id| std::cmp::Reverse(id));
         for stream in refused {
             self.remove(stream);
             self.events.push_back(Event::Refused { stream });
