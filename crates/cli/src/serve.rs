@@ -126,7 +126,7 @@ fn only_this_machine(faults: &Faults) -> String {
 }
 
 /// An address as `server.client_addr` has it; the slips are answered with what to write.
-fn address(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
         match (host, port.parse::<u16>()) {

@@ -137,3 +137,29 @@ fn what_is_piped_has_no_colours() {
         assert!(!output.stdout.contains(&0x1b) && !output.stderr.contains(&0x1b), "{arguments:?}");
     }
 }
+
+#[test]
+fn a_credential_that_cannot_be_used_is_refused_with_its_file_and_what_mends_it() {
+    let of = concat!(env!("CARGO_MANIFEST_DIR"), "/../push/tests/certificates");
+    let token = "0".repeat(64);
+    let send = |options: &[&str]| {
+        let common = ["apns", "send", "--token", &token, "--topic", "a.b", "--alert", "Hi"];
+        let output = dunlin(&[&common, options].concat(), "");
+        assert_eq!(output.status.code(), Some(1), "{options:?}");
+        stderr(&output)
+    };
+    for (file, password, told) in [
+        ("ended.p12", "dunlin", "ended.p12: the certificate ended on 2020-01-31; renew it in the"),
+        ("ended-old.p12", "dunlin", "ended-old.p12: the certificate ended on 2020-01-31; renew it"),
+        ("ended.pem", "", "ended.pem: the certificate ended on 2020-01-31; renew it in the"),
+        ("early.pem", "", "early.pem: the certificate is valid from 2100-03-01 on; set the clock"),
+        ("valid.p12", "wrong", "; is the password right?"),
+        ("stranger.pem", "", "; export it with its own key"),
+        ("make.sh", "", "make.sh: it is neither PEM nor a .p12 file; export certificate and key"),
+        ("no-such-file", "", "no-such-file: No such file"),
+    ] {
+        let file = format!("{of}/{file}");
+        let error = send(&["--certificate", &file, "--password", password]);
+        assert!(error.contains(told), "{file}: {error}");
+    }
+}

@@ -15,8 +15,10 @@
 #![forbid(unsafe_code)]
 
 pub mod apns;
+mod connect;
 mod dial;
 pub mod fcm;
+mod names;
 pub mod notification;
 mod origin;
 mod outcome;
@@ -24,9 +26,11 @@ pub mod registry;
 mod request;
 mod sender;
 mod service;
+mod tunnel;
 pub mod web_push;
 
-pub use dial::{Connect, Dialer, Io};
+pub use connect::{Connect, ConnectError, ConnectFault, Connecting, Io, Stage, Stream};
+pub use dial::Dialer;
 pub use origin::{ClientIdentity, Origin, OriginError, Proxy};
 pub use outcome::{Accepted, NotSent, Outcome, Rejected, Uncertain};
 pub use request::{Class, Header, Lane, Request};

@@ -142,6 +142,18 @@ impl Origin {
                     .to_owned(),
             ));
         }
+        self.with_roots(roots)
+    }
+
+    /// Whether TLS can show our certificate, whomever we trust.
+    pub(crate) fn check_identity(&self) -> Result<(), OriginError> {
+        self.with_roots(rustls::RootCertStore::empty()).map(drop)
+    }
+
+    fn with_roots(
+        &self,
+        roots: rustls::RootCertStore,
+    ) -> Result<rustls::ClientConfig, OriginError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

@@ -78,6 +78,28 @@ pub enum Uncertain {
     Closed,
 }
 
+impl Outcome {
+    /// The word for it: `accepted`, `rejected`, `not_sent` or `uncertain`.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Outcome::Accepted(_) => "accepted",
+            Outcome::Rejected(_) => "rejected",
+            Outcome::NotSent(_) => "not_sent",
+            Outcome::Uncertain(_) => "uncertain",
+        }
+    }
+
+    /// Why it is not accepted: the service's own word, or what was in the way. Empty if it is.
+    pub fn reason(&self) -> String {
+        match self {
+            Outcome::Accepted(_) => String::new(),
+            Outcome::Rejected(rejected) => rejected.reason.clone(),
+            Outcome::NotSent(why) => why.to_string(),
+            Outcome::Uncertain(why) => why.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -16,6 +16,17 @@ pub trait Service: Send + Sync + 'static {
     /// `:authority`, as in `api.push.apple.com`.
     fn authority(&self) -> &str;
 
+    /// What traces call it: `apns`, `fcm`, `web_push`.
+    fn platform(&self) -> &'static str {
+        "other"
+    }
+
+    /// Whom a request is for, where that may be shown in part: a device token.
+    fn recipient<'r>(&self, request: &'r Request) -> &'r str {
+        let _ = request;
+        ""
+    }
+
     /// The header that authenticates a request sent now; `None` when the connection does. Called for each
     /// handful of requests, so it is to be quick: a token is kept until it has to be renewed.
     ///

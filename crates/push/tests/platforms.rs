@@ -1,14 +1,13 @@
 //! Google's and the browsers' services, played by the `h2` crate's server, and our senders against them.
 #![allow(clippy::unwrap_used, reason = "a peer that does not play its part fails the test")]
 
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use dunlin_push::fcm::{Fcm, Recipient, ServiceAccount};
 use dunlin_push::web_push::{Options, Subscription, Urgency, Vapid, WebPush, WebPushConfig};
-use dunlin_push::{Connect, Connections, Io, NotSent, Outcome, SenderConfig};
+use dunlin_push::{Connect, Connecting, Connections, Io, NotSent, Outcome, SenderConfig, Stage};
 use serde_json::{Map, json};
 use tokio::time::Instant;
 
@@ -69,7 +68,7 @@ impl Play {
 }
 
 impl Connect for Play {
-    fn connect(&self) -> Pin<Box<dyn Future<Output = Result<Io, String>> + Send + '_>> {
+    fn connect(&self, _: Stage) -> Connecting<'_> {
         Box::pin(async {
             let (ours, theirs) = tokio::io::duplex(64 << 10);
             tokio::spawn(self.clone().serve(theirs));

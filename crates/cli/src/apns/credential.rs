@@ -87,10 +87,12 @@ impl Account {
         if let Some(file) = &self.certificate {
             let bytes = read(file)?;
             let certificate = if bytes.windows(10).any(|window| window == b"-----BEGIN") {
-                Certificate::from_pem(&bytes)?
+                Certificate::from_pem(&bytes)
             } else {
-                Certificate::from_p12(&bytes, &self.password)?
+                Certificate::from_p12(&bytes, &self.password)
             };
+            let certificate =
+                certificate.map_err(|error| format!("{}: {error}", file.display()))?;
             return Ok(Credential::Certificate(certificate));
         }
         let (Some(file), Some(key_id), Some(team_id)) = (&self.key, &self.key_id, &self.team_id)
@@ -100,7 +102,13 @@ impl Account {
             );
         };
         let pem = String::from_utf8_lossy(&read(file)?).into_owned();
-        Ok(Credential::Token(ProviderToken::new(ProviderKey::new(&pem, key_id, team_id)?)))
+        let key = ProviderKey::new(&pem, key_id, team_id).map_err(|why| {
+            match why.strip_prefix("key: ") {
+                Some(why) => format!("{}: {why}", file.display()),
+                None => why,
+            }
+        })?;
+        Ok(Credential::Token(ProviderToken::new(key)))
     }
 }
 

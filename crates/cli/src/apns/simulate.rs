@@ -11,6 +11,7 @@ use dunlin_simulate::apns::{
     Behaviour, Config, Environment, ProviderKey, Rule, Simulator, WindowReturn,
 };
 
+use crate::serve::address;
 use crate::style::{BOLD, DIM, LINK, WARN, paint};
 use crate::{Refusal, style};
 
@@ -20,10 +21,10 @@ use crate::{Refusal, style};
 )]
 pub(crate) struct Simulate {
     /// Where pushes are taken
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2197")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2197", value_parser = address)]
     listen: SocketAddr,
     /// Where ledger, counts and moods are served over HTTP/1.1
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2198")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2198", value_parser = address)]
     control: SocketAddr,
     /// The certificate for clients to trust; it and its key beside it are made if they are not there
     #[arg(long, value_name = "FILE", default_value = "apns-simulator-ca.pem", value_hint = ValueHint::FilePath)]

@@ -1,67 +1,91 @@
 //! Certificates: the older way to say who is sending ("Establishing a certificate-based connection").
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use p12_keystore::{KeyStore, Pkcs12ImportPolicy};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use x509_parser::time::ASN1Time;
 
 use super::Environment;
-use crate::origin::{ClientIdentity, OriginError};
+use crate::origin::ClientIdentity;
 
-/// A provider certificate with its key.
+/// A provider certificate with its key, valid when it was read.
 #[derive(Debug)]
-pub struct Certificate(pub(super) ClientIdentity);
+pub struct Certificate {
+    identity: ClientIdentity,
+    validity: Option<Validity>,
+}
+
+/// Why a certificate cannot be used. Its text is a sentence that follows the name of the file or the key, and ends with
+/// what mends it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateError {
+    /// What kind of fault it is.
+    pub fault: CertificateFault,
+    /// What is wrong.
+    pub what: String,
+    /// What mends it.
+    pub fix: String,
+}
+
+/// What is wrong with a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CertificateFault {
+    /// The file is something else, or lacks the certificate or the key.
+    Unreadable,
+    /// The password does not open it.
+    Password,
+    /// The key is not that of the certificate, or of a kind that TLS does not know.
+    Key,
+    /// Its time is over.
+    Expired,
+    /// Its time has not begun.
+    NotYetValid,
+}
+
+impl CertificateError {
+    fn new(fault: CertificateFault, what: impl Into<String>, fix: &str) -> CertificateError {
+        CertificateError { fault, what: what.into(), fix: fix.to_owned() }
+    }
+}
+
+impl fmt::Display for CertificateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.what, self.fix)
+    }
+}
+
+impl std::error::Error for CertificateError {}
 
 impl Certificate {
-    /// Whether TLS can show it: whether its key is its own.
-    ///
-    /// # Errors
-    ///
-    /// What TLS says.
-    pub fn check(&self) -> Result<(), OriginError> {
-        let mut origin = Environment::Production.origin();
-        origin.identity = Some(self.identity());
-        origin.tls().map(drop)
-    }
-
-    pub(super) fn identity(&self) -> ClientIdentity {
-        ClientIdentity { chain: self.0.chain.clone(), key: self.0.key.clone_key() }
-    }
-
-    /// From when to when it is valid; `None` where its text cannot be read.
-    pub fn validity(&self) -> Option<(SystemTime, SystemTime)> {
-        let der = self.0.chain.first()?;
-        let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
-        let at = |time: x509_parser::time::ASN1Time| {
-            UNIX_EPOCH + Duration::from_secs(u64::try_from(time.timestamp()).unwrap_or(0))
-        };
-        let validity = certificate.validity();
-        Some((at(validity.not_before), at(validity.not_after)))
-    }
-
     /// Reads a PEM file with certificate and key, in any order.
     ///
     /// # Errors
     ///
-    /// What is missing.
-    pub fn from_pem(pem: &[u8]) -> Result<Certificate, String> {
-        let chain = CertificateDer::pem_slice_iter(pem)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| format!("certificate: not PEM ({error:?})"))?;
-        if chain.is_empty() {
-            return Err("certificate: the file holds no -----BEGIN CERTIFICATE-----".to_owned());
+    /// What is missing, or that it is not valid now.
+    pub fn from_pem(pem: &[u8]) -> Result<Certificate, CertificateError> {
+        let unreadable =
+            |what: String, fix| Err(CertificateError::new(CertificateFault::Unreadable, what, fix));
+        if String::from_utf8_lossy(pem).contains("ENCRYPTED") {
+            let fix = "export it as .p12 with its password, or decrypt it with `openssl pkey`";
+            return unreadable("its key is encrypted".to_owned(), fix);
         }
-        let text = String::from_utf8_lossy(pem);
-        if text.contains("ENCRYPTED") {
-            return Err("certificate: its key is encrypted; export it as .p12 with its password, or decrypt \
-                        it with `openssl pkey`"
-                .to_owned());
-        }
-        let key = PrivateKeyDer::from_pem_slice(pem).map_err(|_| {
-            "certificate: the file holds no private key beside the certificate".to_owned()
-        })?;
-        Ok(Certificate(ClientIdentity { chain, key }))
+        let chain = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+        let chain = match chain {
+            Ok(chain) if chain.is_empty() => {
+                let what = "it holds no -----BEGIN CERTIFICATE-----";
+                return unreadable(what.to_owned(), EXPORT);
+            }
+            Ok(chain) => chain,
+            Err(_) => return unreadable("it is no PEM, or cut".to_owned(), EXPORT),
+        };
+        let Ok(key) = PrivateKeyDer::from_pem_slice(pem) else {
+            return unreadable("it holds no private key beside the certificate".to_owned(), EXPORT);
+        };
+        Certificate::judged(ClientIdentity { chain, key }, SystemTime::now())
     }
 
     /// Reads a `.p12` file as Keychain Access exports it, in the old encryption (RC2 and triple DES) or the
@@ -69,24 +93,101 @@ impl Certificate {
     ///
     /// # Errors
     ///
-    /// A wrong password, or a file without certificate and key.
-    pub fn from_p12(p12: &[u8], password: &str) -> Result<Certificate, String> {
+    /// A wrong password, a file without certificate and key, or that it is not valid now.
+    pub fn from_p12(p12: &[u8], password: &str) -> Result<Certificate, CertificateError> {
+        // A sequence in DER; one that is may still have another password.
+        if p12.first() != Some(&0x30) {
+            let what = "it is neither PEM nor a .p12 file";
+            return Err(CertificateError::new(CertificateFault::Unreadable, what, EXPORT));
+        }
         let store =
             KeyStore::from_pkcs12(p12, password, Pkcs12ImportPolicy::Relaxed).map_err(|error| {
-                format!(
-                    "certificate: the .p12 file cannot be opened ({error}); is the password right?"
-                )
+                let what = format!("the .p12 file cannot be opened ({error})");
+                CertificateError::new(CertificateFault::Password, what, "is the password right?")
             })?;
         let Some((_, chain)) = store.private_key_chain() else {
-            return Err(
-                "certificate: the .p12 file holds no private key with a certificate; export both \
-                        together"
-                    .to_owned(),
-            );
+            let what = "the .p12 file holds no private key with a certificate";
+            return Err(CertificateError::new(CertificateFault::Unreadable, what, EXPORT));
         };
         let key = PrivatePkcs8KeyDer::from(chain.key().as_der().to_vec());
         let chain =
             chain.certs().iter().map(|cert| CertificateDer::from(cert.as_der().to_vec())).collect();
-        Ok(Certificate(ClientIdentity { chain, key: PrivateKeyDer::Pkcs8(key) }))
+        let identity = ClientIdentity { chain, key: PrivateKeyDer::Pkcs8(key) };
+        Certificate::judged(identity, SystemTime::now())
     }
+
+    /// Until when it is valid; `None` where its text cannot be read.
+    pub fn valid_until(&self) -> Option<SystemTime> {
+        self.validity.map(|validity| time(validity.until))
+    }
+
+    pub(super) fn identity(&self) -> ClientIdentity {
+        ClientIdentity { chain: self.identity.chain.clone(), key: self.identity.key.clone_key() }
+    }
+
+    /// Whether TLS can show it, and it is valid.
+    fn judged(identity: ClientIdentity, now: SystemTime) -> Result<Certificate, CertificateError> {
+        let validity = identity.chain.first().and_then(|der| Validity::read(der));
+        if let Some(error) = validity.and_then(|validity| validity.fault(now)) {
+            return Err(error);
+        }
+        let certificate = Certificate { identity, validity };
+        let mut origin = Environment::Production.origin();
+        origin.identity = Some(certificate.identity());
+        origin.check_identity().map_err(|error| {
+            CertificateError::new(CertificateFault::Key, error.0, "export it with its own key")
+        })?;
+        Ok(certificate)
+    }
+}
+
+const EXPORT: &str = "export certificate and key together from Keychain Access";
+const RENEW: &str = "renew it in the developer account";
+
+/// From when to when a certificate is valid.
+#[derive(Clone, Copy, Debug)]
+struct Validity {
+    from: ASN1Time,
+    until: ASN1Time,
+}
+
+impl Validity {
+    fn read(der: &[u8]) -> Option<Validity> {
+        let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+        let validity = certificate.validity();
+        Some(Validity { from: validity.not_before, until: validity.not_after })
+    }
+
+    fn fault(self, now: SystemTime) -> Option<CertificateError> {
+        let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
+        let today = ASN1Time::from_timestamp(now_s).map_or_else(|_| now_s.to_string(), day);
+        if now_s > self.until.timestamp() {
+            let what = format!("the certificate ended on {}", day(self.until));
+            let fix = format!("{RENEW}, or set the clock of this machine if today is not {today}");
+            return Some(CertificateError::new(CertificateFault::Expired, what, &fix));
+        }
+        if now_s < self.from.timestamp() {
+            let what = format!("the certificate is valid from {} on", day(self.from));
+            let fix = format!("set the clock of this machine if today is not {today}, or wait");
+            return Some(CertificateError::new(CertificateFault::NotYetValid, what, &fix));
+        }
+        None
+    }
+}
+
+/// What mends a certificate that Apple refuses: by its time, where that is over by now.
+pub(super) fn ended(until: Option<SystemTime>, now: SystemTime) -> Option<String> {
+    let until = until.filter(|until| now > *until)?;
+    let seconds = until.duration_since(UNIX_EPOCH).ok()?.as_secs() as i64;
+    let on = day(ASN1Time::from_timestamp(seconds).ok()?);
+    Some(format!("the certificate ended on {on}: {RENEW}"))
+}
+
+/// As in 2026-11-21, UTC.
+fn day(time: ASN1Time) -> String {
+    time.to_datetime().date().to_string()
+}
+
+fn time(time: ASN1Time) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(u64::try_from(time.timestamp()).unwrap_or(0))
 }

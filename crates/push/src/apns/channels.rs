@@ -12,7 +12,8 @@ use tokio::time::timeout;
 
 use super::push::check_topic;
 use super::{Credential, Environment, Reason};
-use crate::dial::{Connect, Dialer};
+use crate::connect::{Connect, Stage};
+use crate::dial::Dialer;
 use crate::origin::{Origin, OriginError};
 use crate::service::Authorization;
 
@@ -191,7 +192,7 @@ impl Channels {
         channel: Option<&str>,
         body: String,
     ) -> Result<Response, String> {
-        let mut io = self.dial.connect().await?;
+        let mut io = self.dial.connect(Stage::default()).await.map_err(|error| error.why)?;
         let config = Config {
             body_bytes_max: BODY_BYTES_MAX,
             window_bytes: BODY_BYTES_MAX,
@@ -234,7 +235,8 @@ impl Channels {
             if read == 0 {
                 return Err(format!("{} ended the connection", self.authority));
             }
-            http.handle_bytes(&buffer[..read]).map_err(|error| format!("{error:?}"))?;
+            http.handle_bytes(&buffer[..read])
+                .map_err(|error| format!("{} broke HTTP/2: {error}", self.authority))?;
         }
     }
 }

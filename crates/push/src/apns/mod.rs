@@ -18,7 +18,7 @@ mod push;
 mod reason;
 mod sender;
 
-pub use certificate::Certificate;
+pub use certificate::{Certificate, CertificateError, CertificateFault};
 pub use channels::{ChannelError, Channels, Storage};
 pub use credentials::Credentials;
 pub use device_token::{DeviceToken, DeviceTokenError};

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 
 use super::breaker::Breaker;
 use super::feed::{Dead, Feed};
-use super::{Certificate, DeadToken, ProviderToken, Push, Reason, clock};
-use crate::dial::{Connect, Dialer};
+use super::{Certificate, DeadToken, ProviderToken, Push, Reason, certificate, clock};
+use crate::connect::Connect;
+use crate::dial::Dialer;
 use crate::origin::{Origin, OriginError};
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
 use crate::request::{Lane, Request};
@@ -21,6 +22,7 @@ use crate::service::{Authorization, CredentialError, Service, Verdict};
 /// Waiting after a 5xx or 429, doubled each time, up to what Apple asks for at most.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(15 * 60);
+const DEVICE_PATH: &str = "/3/device/";
 
 /// Which of Apple's services a device's app was built for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -77,6 +79,8 @@ pub struct Apns {
 pub struct ApnsService {
     authority: String,
     token: Option<ProviderToken>,
+    /// The end of the certificate.
+    valid_until: Option<SystemTime>,
     dead: Arc<Dead>,
     breaker: Breaker,
 }
@@ -92,15 +96,17 @@ impl Apns {
         credential: Credential,
         config: SenderConfig,
     ) -> Result<Apns, OriginError> {
+        let mut valid_until = None;
         let token = match credential {
             Credential::Token(token) => Some(token),
-            Credential::Certificate(Certificate(identity)) => {
-                origin.identity = Some(identity);
+            Credential::Certificate(certificate) => {
+                origin.identity = Some(certificate.identity());
+                valid_until = certificate.valid_until();
                 None
             }
         };
         let authority = origin.host.clone();
-        Ok(Apns::start_with(authority, token, Dialer::new(origin)?, config))
+        Ok(Apns::begin(authority, token, valid_until, Dialer::new(origin)?, config))
     }
 
     /// Starts a sender whose connections are made by `dial`.
@@ -110,9 +116,20 @@ impl Apns {
         dial: impl Connect,
         config: SenderConfig,
     ) -> Apns {
+        Apns::begin(authority, token, None, dial, config)
+    }
+
+    fn begin(
+        authority: String,
+        token: Option<ProviderToken>,
+        valid_until: Option<SystemTime>,
+        dial: impl Connect,
+        config: SenderConfig,
+    ) -> Apns {
         let service = ApnsService {
             authority,
             token,
+            valid_until,
             dead: Arc::new(Dead::new()),
             breaker: Breaker::default(),
         };
@@ -151,6 +168,11 @@ impl Apns {
         self.sender.service().dead.follow()
     }
 
+    /// Until when its certificate is valid; `None` for a signing key, which has no end.
+    pub fn valid_until(&self) -> Option<SystemTime> {
+        self.sender.service().valid_until
+    }
+
     /// The numbers of now.
     pub fn metrics(&self) -> SenderMetrics {
         self.sender.metrics()
@@ -165,6 +187,14 @@ impl Apns {
 impl Service for ApnsService {
     fn authority(&self) -> &str {
         &self.authority
+    }
+
+    fn platform(&self) -> &'static str {
+        "apns"
+    }
+
+    fn recipient<'r>(&self, request: &'r Request) -> &'r str {
+        request.path.strip_prefix(DEVICE_PATH).unwrap_or_default()
     }
 
     fn authorization(&self, now: SystemTime) -> Result<Option<Authorization>, CredentialError> {
@@ -222,7 +252,7 @@ impl Service for ApnsService {
             (500..=599, _) => Verdict::Retry { after, otherwise },
             _ => {
                 if reason.is_dead_token()
-                    && let Some(token) = request.path.strip_prefix("/3/device/")
+                    && let Some(token) = request.path.strip_prefix(DEVICE_PATH)
                 {
                     let token = token.to_owned();
                     let timestamp_ms = answer.timestamp;
@@ -254,7 +284,10 @@ impl ApnsService {
         let age = self.token.as_ref().and_then(|token| token.age(now));
         let off = clock::fault(reason, response.fields.get("date"), age, now);
         let grew_old = *reason == Reason::ExpiredProviderToken && off.is_none() && attempt == 0;
-        let advice = off.or_else(|| reason.advice().map(str::to_owned));
+        let over = (*reason == Reason::BadCertificate)
+            .then(|| certificate::ended(self.valid_until, now))
+            .flatten();
+        let advice = off.or(over).or_else(|| reason.advice().map(str::to_owned));
         // One that grew old is renewed first.
         if !grew_old {
             let why = || {

@@ -13,7 +13,8 @@ use super::{
     AUTHORITY, AccessTokens, FcmAnswer, FcmRequest, Recipient, ServiceAccount, TokenError,
     TokenRequest,
 };
-use crate::dial::{Connect, Dialer};
+use crate::connect::Connect;
+use crate::dial::Dialer;
 use crate::origin::{Origin, OriginError};
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
 use crate::request::{Class, Header, Lane, Request};
@@ -84,7 +85,11 @@ impl Fcm {
         let project_id = account.project_id().to_owned();
         let tokens = Arc::new(Mutex::new(AccessTokens::new(account)));
         let exchange = Exchange { authority, tokens: Arc::clone(&tokens), error: Mutex::default() };
-        let exchange = Sender::start(exchange, token_dial, SenderConfig::default());
+        let exchange = Sender::start(
+            exchange,
+            token_dial,
+            SenderConfig { name: config.name.clone(), ..SenderConfig::default() },
+        );
         let access = Arc::new(Access { tokens, exchange });
         Fcm { sender: Sender::start(FcmService { project_id, access }, dial, config) }
     }
@@ -161,6 +166,10 @@ impl Fcm {
 }
 
 impl Service for FcmService {
+    fn platform(&self) -> &'static str {
+        "fcm"
+    }
+
     fn authority(&self) -> &str {
         AUTHORITY
     }

@@ -2,6 +2,7 @@
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
+use super::trace::Trace;
 use crate::outcome::{NotSent, Outcome, Uncertain};
 use crate::request::Request;
 
@@ -19,6 +20,8 @@ pub(crate) struct Job {
     /// It is on a connection now, perhaps wholly.
     pub(crate) in_flight: bool,
     reply: Option<Reply>,
+    /// If somebody looks at it.
+    pub(crate) trace: Option<Box<Trace>>,
     /// Room in the queue, given back at the end.
     _room: OwnedSemaphorePermit,
 }
@@ -39,6 +42,7 @@ impl Job {
             perhaps_twice: false,
             in_flight: false,
             reply: Some(reply),
+            trace: None,
             _room: room,
         })
     }
@@ -47,20 +51,29 @@ impl Job {
         self.tell(outcome);
     }
 
-    /// The end of a job that was not on a connection when it ended: uncertain all the same if it had been
-    /// sent whole before.
-    pub(crate) fn finish_not_sent(self: Box<Self>, why: NotSent) {
-        let outcome = match (self.perhaps_twice, &why) {
+    /// The end of a job that is not on a connection when it ends: uncertain all the same if it had been sent whole
+    /// before.
+    pub(crate) fn not_sent(&self, why: NotSent) -> Outcome {
+        match (self.perhaps_twice, &why) {
             (false, _) => Outcome::NotSent(why),
             (true, NotSent::Closed) => Outcome::Uncertain(Uncertain::Closed),
             (true, _) => Outcome::Uncertain(Uncertain::Deadline),
-        };
-        self.finish(outcome);
+        }
+    }
+
+    /// It goes back to the queue.
+    pub(crate) fn note_return(&self, why: &'static str) {
+        if let Some(trace) = &self.trace {
+            trace.returned(why);
+        }
     }
 
     fn tell(&mut self, mut outcome: Outcome) {
         if let Outcome::Accepted(accepted) = &mut outcome {
             accepted.perhaps_twice = self.perhaps_twice;
+        }
+        if let Some(trace) = self.trace.take() {
+            trace.end(&outcome);
         }
         if let Some(reply) = self.reply.take() {
             reply.tell(outcome);
@@ -80,6 +93,9 @@ impl Reply {
 
 impl Drop for Job {
     fn drop(&mut self) {
+        if self.reply.is_none() {
+            return;
+        }
         let outcome = if self.in_flight || self.perhaps_twice {
             Outcome::Uncertain(Uncertain::Closed)
         } else {

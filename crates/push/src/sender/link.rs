@@ -20,7 +20,7 @@ use super::metrics::{Binding, LinkState, LinkStats};
 use super::path::{Mark, Path};
 use super::pool::Shared;
 use super::queue::Hunger;
-use crate::dial::Io;
+use crate::connect::{ConnectError, Io};
 use crate::outcome::{NotSent, Outcome, Uncertain};
 use crate::request::Lane;
 use crate::service::{CredentialError, Service, Verdict};
@@ -35,10 +35,6 @@ const UNSENT_STREAMS_MAX: usize = BATCH;
 const READ_BYTES: usize = 64 << 10;
 /// An idle connection shows a sign of life so often (Apple drops silent ones without a word).
 const PING_IDLE: Duration = Duration::from_secs(60);
-/// Answers under way and not a byte for so long: ask whether the peer is there at all.
-const PING_SILENT: Duration = Duration::from_secs(10);
-/// And so long for its answer.
-const PONG_WITHIN: Duration = Duration::from_secs(10);
 /// The peer has answered everything and given nothing of its window back: it is not going to. A round trip at least.
 const DRY_MIN: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
@@ -60,6 +56,8 @@ pub(super) struct Link<S> {
     bound_since: Instant,
     heard_at: Instant,
     pinged_at: Option<Instant>,
+    /// Since when the socket has taken nothing of what is to be written.
+    stuck_since: Option<Instant>,
     /// Since when there is no window, and nothing under way whose answer could bring some.
     dry_since: Option<Instant>,
     second_at: Instant,
@@ -87,7 +85,7 @@ pub(super) enum End {
     /// Something went wrong.
     Lost(String),
     /// It was never opened.
-    Unopened(String),
+    Unopened(ConnectError),
 }
 
 impl<S: Service> Link<S> {
@@ -115,6 +113,7 @@ impl<S: Service> Link<S> {
             bound_since: now,
             heard_at: now,
             pinged_at: None,
+            stuck_since: None,
             dry_since: None,
             second_at: now + SECOND,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -144,14 +143,17 @@ impl<S: Service> Link<S> {
             };
             let now = Instant::now();
             self.handle_time(now);
-            if self.pinged_at.is_some_and(|at| now >= at + PONG_WITHIN) {
+            if self.pinged_at.is_some_and(|at| now >= at + self.silence()) {
                 return Poll::Ready(End::Lost("the peer does not answer a PING".to_owned()));
+            }
+            if self.stuck_since.is_some_and(|since| now >= since + self.silence() * 2) {
+                return Poll::Ready(End::Lost("the peer does not read".to_owned()));
             }
             worked |= self.pull(cx, now);
             if self.is_dry(now) {
                 return Poll::Ready(End::Lost("the peer does not return its window".to_owned()));
             }
-            match self.write(cx) {
+            match self.write(cx, now) {
                 Ok(wrote) => worked |= wrote,
                 Err(end) => return Poll::Ready(end),
             }
@@ -195,7 +197,7 @@ impl<S: Service> Link<S> {
             }
             if let Err(error) = result {
                 // The GOAWAY is a courtesy: as much of it as the socket takes.
-                let _ = self.write(cx);
+                let _ = self.write(cx, now);
                 return Err(End::Lost(format!("the peer broke HTTP/2: {error}")));
             }
             if read < READ_BYTES / 4 {
@@ -213,6 +215,9 @@ impl<S: Service> Link<S> {
                 self.stats.answered.fetch_add(1, Relaxed);
                 self.shared.stats.record_answer(now - flight.mark.sent_at());
                 let mut job = flight.job;
+                if let Some(trace) = &job.trace {
+                    trace.answered(response.status, now);
+                }
                 let verdict = self.shared.service.judge(&job.request, &response, job.attempt);
                 job.in_flight = false;
                 job.attempt += 1;
@@ -220,11 +225,13 @@ impl<S: Service> Link<S> {
                     Verdict::Final(outcome) => self.shared.finish(job, outcome),
                     Verdict::Retry { after, otherwise } => {
                         self.shared.stats.retried.fetch_add(1, Relaxed);
+                        job.note_return("retry");
                         self.shared.queue().delay(job, now + after, otherwise);
                         self.shared.wake();
                     }
                     Verdict::Pause { after, otherwise } => {
                         self.shared.stats.retried.fetch_add(1, Relaxed);
+                        job.note_return("quota");
                         let mut queue = self.shared.queue();
                         queue.pause(now + after);
                         queue.delay(job, now + after, otherwise);
@@ -237,6 +244,7 @@ impl<S: Service> Link<S> {
                         }
                         // What is left goes on a connection that has seen the new token only.
                         self.drain();
+                        job.note_return("reauthorize");
                         self.shared.queue().push_front(job);
                         self.shared.wake();
                     }
@@ -252,6 +260,7 @@ impl<S: Service> Link<S> {
                         NotSent::Connect("the peer refuses every stream".to_owned()),
                     );
                 } else {
+                    flight.job.note_return("refused");
                     self.shared.queue().push_front(flight.job);
                 }
             }
@@ -292,12 +301,14 @@ impl<S: Service> Link<S> {
         if sent == Sent::Partly {
             // No server can have taken it: its end never left.
             self.shared.stats.refused.fetch_add(1, Relaxed);
+            job.note_return("sent in part");
             self.shared.queue().push_front(job);
             return;
         }
         if job.request.resend_uncertain && why != Uncertain::Deadline {
             job.perhaps_twice = true;
             self.shared.stats.resent.fetch_add(1, Relaxed);
+            job.note_return("uncertain");
             self.shared.queue().push_front(job);
             return;
         }
@@ -395,7 +406,7 @@ impl<S: Service> Link<S> {
     }
 
     fn dry_after(&self) -> Duration {
-        self.path.rtt_min().map_or(PONG_WITHIN, |rtt| DRY_MIN.max(rtt * 2))
+        self.path.rtt_min().map_or(self.silence(), |rtt| DRY_MIN.max(rtt * 2))
     }
 
     fn take(&mut self, count: usize, window_bytes: usize, now: Instant) {
@@ -447,25 +458,33 @@ impl<S: Service> Link<S> {
             self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
             job.in_flight = true;
             job.generation = authorization.as_ref().map_or(0, |known| known.generation);
+            if let Some(trace) = &mut job.trace {
+                trace.sent(self.stats.id, stream, now);
+            }
             let mark = self.path.handle_sent(self.flights.len() as u32, now);
             self.flights.insert(stream, Flight { job, mark, until });
         }
         true
     }
 
-    fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+    fn write(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<bool, End> {
         let mut worked = false;
         loop {
             let bytes = self.connection.transmit();
             if bytes.is_empty() {
+                self.stuck_since = None;
                 break;
             }
             match Pin::new(&mut self.io).poll_write(cx, bytes) {
-                Poll::Pending => return Ok(worked),
+                Poll::Pending => {
+                    self.stuck_since.get_or_insert(now);
+                    return Ok(worked);
+                }
                 Poll::Ready(Ok(0)) => return Err(End::Lost("the socket takes no more".to_owned())),
                 Poll::Ready(Ok(written)) => {
                     self.connection.handle_transmitted(written);
                     self.unflushed = true;
+                    self.stuck_since = None;
                     worked = true;
                 }
                 Poll::Ready(Err(error)) => return Err(End::Lost(error.to_string())),
@@ -508,20 +527,28 @@ impl<S: Service> Link<S> {
             }
             self.earliest = self.flights.values().map(|flight| flight.until).min();
         }
-        let silent = if self.flights.is_empty() { PING_IDLE } else { PING_SILENT };
-        if self.pinged_at.is_none() && now >= self.heard_at + silent {
+        if self.pinged_at.is_none() && now >= self.ping_at() {
             self.pinged_at = Some(now);
             self.connection.ping(*b"dunlin\0\0");
         }
     }
 
+    fn silence(&self) -> Duration {
+        self.shared.config.silence
+    }
+
+    /// When a peer that says nothing is asked whether it is there at all.
+    fn ping_at(&self) -> Instant {
+        self.heard_at + if self.flights.is_empty() { PING_IDLE } else { self.silence() }
+    }
+
     /// Sleeps until there is something to do.
     fn sleep(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<End> {
-        let silent = if self.flights.is_empty() { PING_IDLE } else { PING_SILENT };
-        let ping = self.pinged_at.map_or(self.heard_at + silent, |at| at + PONG_WITHIN);
+        let ping = self.pinged_at.map_or(self.ping_at(), |at| at + self.silence());
+        let stuck = self.stuck_since.map(|since| since + self.silence() * 2);
         let second = if self.flights.is_empty() { None } else { Some(self.second_at) };
         let dry = self.dry_since.map(|since| since + self.dry_after());
-        let wake_at = [Some(ping), self.earliest, second, dry].into_iter().flatten().min();
+        let wake_at = [Some(ping), self.earliest, second, dry, stuck].into_iter().flatten().min();
         let wake_at = wake_at.unwrap_or(ping).max(now + Duration::from_millis(1));
         // A timer that is a little early is cheaper than one that is set anew for each answer.
         let set = self.timer.deadline();

@@ -11,6 +11,7 @@ use dunlin_wire::http2::client::Connection;
 use serde::Serialize;
 
 use super::path::Path;
+use crate::connect::{ConnectError, Stage};
 
 /// What keeps a connection from carrying more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
@@ -48,6 +49,8 @@ pub(super) enum LinkState {
 #[derive(Debug)]
 pub(super) struct LinkStats {
     pub(super) id: u64,
+    /// What it waits for until it is open.
+    pub(super) stage: Stage,
     state: AtomicU8,
     retired: AtomicBool,
     pub(super) answered: AtomicU64,
@@ -67,6 +70,7 @@ impl LinkStats {
     pub(super) fn new(id: u64) -> LinkStats {
         LinkStats {
             id,
+            stage: Stage::default(),
             state: AtomicU8::new(LinkState::Connecting as u8),
             retired: AtomicBool::new(false),
             answered: AtomicU64::new(0),
@@ -136,6 +140,11 @@ impl LinkStats {
         *self.go_away.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 
+    /// What the peer said with its GOAWAY.
+    pub(super) fn go_away(&self) -> Option<String> {
+        self.go_away.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(super) fn show(
         &self,
         connection: &Connection<Bytes>,
@@ -169,7 +178,7 @@ impl LinkStats {
             rate: self.rate_milli.load(Relaxed) as f64 / 1e3,
             binding: self.binding(),
             bound_s: BINDINGS.map(|binding| (binding, bound(binding))).to_vec(),
-            go_away: self.go_away.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            go_away: self.go_away(),
         }
     }
 }
@@ -236,8 +245,13 @@ pub struct SenderMetrics {
     pub opened: u64,
     /// Attempts to open one that failed.
     pub failed: u64,
-    /// Why the last one failed, until one succeeds.
-    pub connect_error: Option<String>,
+    /// Connections that had answered something and ended otherwise than in order.
+    pub lost: u64,
+    /// Why the last of them did.
+    pub lost_error: Option<String>,
+    /// Why there is no connection: why the last attempt failed, until one succeeds, or what it has been waiting for
+    /// longer than a second.
+    pub connect_error: Option<ConnectError>,
     /// Those that there are.
     pub connections: Vec<ConnectionMetrics>,
 }
@@ -255,6 +269,7 @@ pub(super) struct SenderStats {
     pub(super) resent: AtomicU64,
     pub(super) opened: AtomicU64,
     pub(super) failed: AtomicU64,
+    pub(super) lost: AtomicU64,
     pub(super) answered: AtomicU64,
     answer_times: AnswerTimes,
 }

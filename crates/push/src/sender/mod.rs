@@ -13,6 +13,7 @@ pub(crate) mod path;
 mod pool;
 mod queue;
 mod scale;
+mod trace;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,14 +27,20 @@ use tokio::time::timeout_at;
 use self::job::{Job, Reply};
 pub use self::metrics::{Binding, ConnectionMetrics, SenderMetrics};
 use self::pool::{Pool, Shared};
-use crate::dial::Connect;
+use self::trace::Trace;
+use crate::connect::Connect;
 use crate::outcome::{NotSent, Outcome};
 use crate::request::Request;
 use crate::service::Service;
 
+/// An attempt to connect is shown as an obstacle once it has waited for so long.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
+
 /// How a sender works.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SenderConfig {
+    /// What log lines and traces call the credential; empty: by the service's authority.
+    pub name: Arc<str>,
     /// How many main connections; one more for suspects is opened when there are any.
     pub connections: Connections,
     /// Bytes of requests that are waiting or in flight. Who submits more waits, or is told.
@@ -41,6 +48,10 @@ pub struct SenderConfig {
     /// How long an answer may take. After that a request is given up as uncertain though its deadline has not
     /// passed: it holds one of the connection's streams, of which there may be one only.
     pub answer_within: Duration,
+    /// A connection with answers due that says nothing for so long is asked by PING; if it does not answer within as
+    /// long, it is given up. So is one that takes nothing of what is written for twice as long: its peer does not read.
+    /// What had left whole is uncertain then, all else goes on another connection.
+    pub silence: Duration,
     /// How long requests under way may take to end once the sender is closed.
     pub drain: Duration,
 }
@@ -60,9 +71,11 @@ pub enum Connections {
 impl Default for SenderConfig {
     fn default() -> SenderConfig {
         SenderConfig {
+            name: Arc::default(),
             connections: Connections::Auto { max: 64 },
             queue_bytes_max: 64 << 20,
             answer_within: Duration::from_secs(30),
+            silence: Duration::from_secs(10),
             drain: Duration::from_secs(10),
         }
     }
@@ -179,13 +192,14 @@ impl<S: Service> Sender<S> {
             Err(_) => match timeout_at(request.deadline, room.acquire_many_owned(permits)).await {
                 Ok(Ok(permit)) => permit,
                 Ok(Err(_)) => return reply.tell(Outcome::NotSent(NotSent::Closed)),
-                Err(_) => return reply.tell(Outcome::NotSent(NotSent::Deadline)),
+                Err(_) => return reply.tell(Outcome::NotSent(shared.lateness())),
             },
         };
         self.queue(Job::new(request, reply, permit));
     }
 
-    fn queue(&self, job: Box<Job>) {
+    fn queue(&self, mut job: Box<Job>) {
+        job.trace = Trace::begin(&self.shared.service, &self.shared.config.name, &job.request);
         self.shared.stats.submitted.fetch_add(1, Relaxed);
         self.shared.queue().push(job);
         self.shared.wake_idle();
@@ -195,29 +209,32 @@ impl<S: Service> Sender<S> {
     pub fn metrics(&self) -> SenderMetrics {
         let shared = &self.shared;
         let stats = &shared.stats;
+        let connect_error = shared.obstacle(SHOWN_AFTER);
+        let (queued, ended) = {
+            let queue = shared.queue();
+            (queue.len(), queue.ended())
+        };
         let links = shared.links.lock().unwrap_or_else(PoisonError::into_inner);
         let (answer_p50_s, answer_p99_s) = stats.answer_times_s();
         SenderMetrics {
             answered: stats.answered.load(Relaxed),
             answer_p50_s,
             answer_p99_s,
-            queued: shared.queue().len(),
+            queued,
             queued_bytes: shared.config.queue_bytes_max - shared.room.available_permits(),
             submitted: stats.submitted.load(Relaxed),
             accepted: stats.accepted.load(Relaxed),
-            rejected: stats.rejected.load(Relaxed),
-            not_sent: stats.not_sent.load(Relaxed),
-            uncertain: stats.uncertain.load(Relaxed),
+            rejected: stats.rejected.load(Relaxed) + ended.rejected,
+            not_sent: stats.not_sent.load(Relaxed) + ended.not_sent,
+            uncertain: stats.uncertain.load(Relaxed) + ended.uncertain,
             retried: stats.retried.load(Relaxed),
             refused: stats.refused.load(Relaxed),
             resent: stats.resent.load(Relaxed),
             opened: stats.opened.load(Relaxed),
             failed: stats.failed.load(Relaxed),
-            connect_error: shared
-                .connect_error
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            lost: stats.lost.load(Relaxed),
+            lost_error: shared.lost_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            connect_error,
             connections: links.iter().map(|link| link.metrics()).collect(),
         }
     }

@@ -16,7 +16,7 @@ use super::metrics::{LinkState, LinkStats, SenderStats};
 use super::queue::Queue;
 use super::scale::{Scale, View};
 use super::{Connections, SenderConfig};
-use crate::dial::Connect;
+use crate::connect::{Connect, ConnectError, ConnectFault};
 use crate::outcome::{NotSent, Outcome};
 use crate::request::Lane;
 use crate::service::{CredentialError, Service};
@@ -43,7 +43,9 @@ pub(super) struct Shared<S> {
     pub(super) room: Arc<Semaphore>,
     pub(super) stats: SenderStats,
     pub(super) links: Mutex<Vec<Arc<LinkStats>>>,
-    pub(super) connect_error: Mutex<Option<String>>,
+    connect_error: Mutex<Option<ConnectError>>,
+    /// Why the last connection was lost that had answered something.
+    pub(super) lost_error: Mutex<Option<String>>,
     /// The pool sleeps until something is queued.
     idle: AtomicBool,
     pub(super) notify: Notify,
@@ -62,6 +64,7 @@ impl<S: Service> Shared<S> {
             stats: SenderStats::default(),
             links: Mutex::default(),
             connect_error: Mutex::default(),
+            lost_error: Mutex::default(),
             idle: AtomicBool::new(false),
             notify: Notify::new(),
             closing: AtomicBool::new(false),
@@ -105,15 +108,39 @@ impl<S: Service> Shared<S> {
     }
 
     pub(super) fn finish_not_sent(&self, job: Box<Job>, why: NotSent) {
-        let counter = if job.perhaps_twice { &self.stats.uncertain } else { &self.stats.not_sent };
-        counter.fetch_add(1, Relaxed);
-        job.finish_not_sent(why);
+        let outcome = job.not_sent(why);
+        self.finish(job, outcome);
     }
 
     /// Why jobs in the queue miss their deadlines.
-    fn lateness(&self) -> NotSent {
-        let error = self.connect_error.lock().unwrap_or_else(PoisonError::into_inner);
-        error.clone().map_or(NotSent::Deadline, NotSent::Connect)
+    pub(super) fn lateness(&self) -> NotSent {
+        let obstacle = self.obstacle(Duration::ZERO);
+        obstacle.map_or(NotSent::Deadline, |error| NotSent::Connect(error.why))
+    }
+
+    /// Why there is no connection: why the last attempt failed, or what the first one has been waiting for, if for so
+    /// long.
+    pub(super) fn obstacle(&self, patience: Duration) -> Option<ConnectError> {
+        let error = self.connect_error().clone();
+        error.or_else(|| {
+            let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+            if links.iter().any(|link| link.state() != LinkState::Connecting) {
+                return None;
+            }
+            links.iter().find_map(|link| link.stage.error(patience))
+        })
+    }
+
+    fn connect_error(&self) -> MutexGuard<'_, Option<ConnectError>> {
+        self.connect_error.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What log lines call the sender.
+    pub(super) fn name(&self) -> &str {
+        match &*self.config.name {
+            "" => self.service.authority(),
+            name => name,
+        }
     }
 }
 
@@ -136,6 +163,7 @@ pub(super) struct Pool<S> {
 struct Held {
     stats: Arc<LinkStats>,
     lane: Lane,
+    begun_at: Instant,
 }
 
 impl<S: Service> Pool<S> {
@@ -207,11 +235,7 @@ impl<S: Service> Pool<S> {
 
     fn handle_time(&mut self, now: Instant) {
         let why = self.shared.lateness();
-        let late = {
-            let mut queue = self.shared.queue();
-            queue.handle_time(now, &why)
-        };
-        self.shared.stats.not_sent.fetch_add(late, Relaxed);
+        self.shared.queue().handle_time(now, &why);
         self.prepare();
 
         let (suspects, mains) = {
@@ -233,7 +257,7 @@ impl<S: Service> Pool<S> {
             };
             let wanted = self.scale.handle_tick(&view, now);
             if wanted != self.wanted {
-                debug!(from = self.wanted, to = wanted, "connections");
+                debug!(sender = self.shared.name(), from = self.wanted, to = wanted, "connections");
             }
             let open = self.open_or_opening(Lane::Main);
             for _ in wanted..open {
@@ -288,18 +312,24 @@ impl<S: Service> Pool<S> {
         let id = self.next_id;
         self.next_id += 1;
         let stats = Arc::new(LinkStats::new(id));
-        self.links.push(Held { stats: stats.clone(), lane });
-        let (shared, dial) = (self.shared.clone(), self.dial.clone());
+        self.links.push(Held { stats: stats.clone(), lane, begun_at: now });
+        let (shared, dial, stage) = (self.shared.clone(), self.dial.clone(), stats.stage.clone());
         self.tasks.spawn(async move {
-            let io = match timeout(CONNECT_WITHIN, dial.connect()).await {
+            let io = match timeout(CONNECT_WITHIN, dial.connect(stage.clone())).await {
                 Ok(Ok(io)) => io,
                 Ok(Err(error)) => return (id, End::Unopened(error)),
                 Err(_) => {
                     let why = format!("no connection within {} s", CONNECT_WITHIN.as_secs());
-                    return (id, End::Unopened(why));
+                    let error = stage.error(Duration::ZERO);
+                    return (id, End::Unopened(error.unwrap_or_else(|| why.into())));
                 }
             };
             shared.stats.opened.fetch_add(1, Relaxed);
+            let silent = format!(
+                "{} takes connections and sends no HTTP/2 settings; is it a push service?",
+                shared.service.authority()
+            );
+            stage.wait(ConnectFault::Http2, silent);
             (id, Link::new(shared, stats, lane, io).run().await)
         });
         self.sort_out();
@@ -311,24 +341,35 @@ impl<S: Service> Pool<S> {
         let Some(index) = self.links.iter().position(|held| held.stats.id == id) else { return };
         let held = self.links.swap_remove(index);
         let useless = held.stats.answered.load(Relaxed) == 0;
-        let why = match end {
-            End::Done => {
+        let name = self.shared.name();
+        let error = match (end, held.stats.go_away()) {
+            (End::Unopened(error), _) => error,
+            (End::Lost(why), _) if useless => ConnectError::new(ConnectFault::Http2, why),
+            // Else a peer that takes nobody would be asked twenty times a second.
+            (End::Done, Some(said)) if useless && held.begun_at.elapsed() < BACKOFF_MAX => {
+                let why =
+                    format!("the peer ends connections before it has answered anything: {said}");
+                ConnectError::new(ConnectFault::Http2, why)
+            }
+            (End::Done, _) => {
                 self.failures = 0;
                 return;
             }
-            End::Unopened(why) => why,
-            End::Lost(why) if useless => why,
-            End::Lost(why) => {
+            (End::Lost(why), _) => {
                 self.failures = 0;
-                debug!(%why, "a connection was lost");
+                debug!(sender = name, %why, "a connection was lost");
+                self.shared.stats.lost.fetch_add(1, Relaxed);
+                let mut last =
+                    self.shared.lost_error.lock().unwrap_or_else(PoisonError::into_inner);
+                *last = Some(why);
                 return;
             }
         };
         let wait = (BACKOFF_MIN * 2u32.saturating_pow(self.failures)).min(BACKOFF_MAX);
         self.failures = (self.failures + 1).min(16);
         self.shared.stats.failed.fetch_add(1, Relaxed);
-        warn!(%why, retry_in = ?wait, "no connection");
-        *self.shared.connect_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        warn!(sender = name, fault = error.fault.as_str(), why = %error, retry_in = ?wait, "no connection");
+        *self.shared.connect_error() = Some(error);
         self.next_open_at = Instant::now() + wait;
     }
 
@@ -339,7 +380,10 @@ impl<S: Service> Pool<S> {
         links.extend(self.links.iter().map(|held| held.stats.clone()));
         drop(links);
         if self.links.iter().any(|held| held.stats.state() == LinkState::Open) {
-            *self.shared.connect_error.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *self.shared.connect_error() = None;
+        }
+        // One that opens and answers nothing proves little.
+        if self.links.iter().any(|held| held.stats.answered.load(Relaxed) > 0) {
             self.failures = 0;
         }
     }
@@ -356,11 +400,11 @@ impl<S: Service> Pool<S> {
             preparing.store(false, Relaxed);
             match result {
                 Ok(()) => shared.queue().handle_time(Instant::now(), &NotSent::Deadline),
-                Err(CredentialError::Stale) => 0,
+                Err(CredentialError::Stale) => {}
                 Err(CredentialError::Invalid(why)) => {
-                    shared.queue().fail(&NotSent::Credential(why))
+                    shared.queue().fail(&NotSent::Credential(why));
                 }
-            };
+            }
             shared.wake();
         });
     }

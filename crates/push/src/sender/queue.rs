@@ -36,6 +36,32 @@ pub(crate) struct Queue {
     earliest: Option<Instant>,
     sweep_after: Option<Instant>,
     pub(crate) closed: bool,
+    ended: Ended,
+}
+
+/// How many jobs ended in the queue, by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) rejected: u64,
+    pub(crate) not_sent: u64,
+    pub(crate) uncertain: u64,
+}
+
+impl Ended {
+    fn end(&mut self, job: Box<Job>, outcome: Outcome) {
+        match &outcome {
+            Outcome::Uncertain(_) => self.uncertain += 1,
+            Outcome::NotSent(_) => self.not_sent += 1,
+            // A queue accepts nothing.
+            Outcome::Rejected(_) | Outcome::Accepted(_) => self.rejected += 1,
+        }
+        job.finish(outcome);
+    }
+
+    fn end_not_sent(&mut self, job: Box<Job>, why: NotSent) {
+        let outcome = job.not_sent(why);
+        self.end(job, outcome);
+    }
 }
 
 /// One lane.
@@ -75,7 +101,7 @@ impl Queue {
     fn put(&mut self, mut job: Box<Job>, front: bool) {
         job.in_flight = false;
         if self.closed {
-            return job.finish_not_sent(NotSent::Closed);
+            return self.ended.end_not_sent(job, NotSent::Closed);
         }
         let deadline = job.request.deadline;
         self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
@@ -92,7 +118,7 @@ impl Queue {
     /// Adds a job for later. `otherwise` is its outcome at once, if later is behind its deadline.
     pub(crate) fn delay(&mut self, job: Box<Job>, until: Instant, otherwise: Outcome) {
         if self.closed || until >= job.request.deadline {
-            return job.finish(otherwise);
+            return self.ended.end(job, otherwise);
         }
         self.delays += 1;
         self.delayed.push(Reverse(Delayed { until, order: self.delays, job, otherwise }));
@@ -121,13 +147,13 @@ impl Queue {
         while taken < count && bytes > 0 {
             let Some((deadline, job)) = lane.pop() else { return };
             if deadline <= now {
-                job.finish_not_sent(NotSent::Deadline);
+                self.ended.end_not_sent(job, NotSent::Deadline);
                 continue;
             }
             if let Some(expires) = job.request.expires
                 && *clock.get_or_insert_with(SystemTime::now) >= expires
             {
-                job.finish_not_sent(NotSent::Expired);
+                self.ended.end_not_sent(job, NotSent::Expired);
                 continue;
             }
             bytes = bytes.saturating_sub(job.request.body.len());
@@ -158,9 +184,7 @@ impl Queue {
     }
 
     /// Moves what is due, and ends what is late with `why`.
-    /// Answers how many were late.
-    pub(crate) fn handle_time(&mut self, now: Instant, why: &NotSent) -> u64 {
-        let mut late = 0;
+    pub(crate) fn handle_time(&mut self, now: Instant, why: &NotSent) {
         while self.delayed.peek().is_some_and(|Reverse(delayed)| delayed.until <= now) {
             if let Some(Reverse(delayed)) = self.delayed.pop() {
                 self.push_front(delayed.job);
@@ -169,17 +193,16 @@ impl Queue {
         if self.earliest.is_some_and(|earliest| earliest <= now)
             && self.sweep_after.is_none_or(|after| after <= now)
         {
-            late = self.sweep(now, why);
+            self.sweep(now, why);
         }
         for lane in &mut self.lanes {
             if !lane.is_empty() {
                 while lane.wake_one() {}
             }
         }
-        late
     }
 
-    fn sweep(&mut self, now: Instant, why: &NotSent) -> u64 {
+    fn sweep(&mut self, now: Instant, why: &NotSent) {
         let mut earliest = None;
         let mut late = Vec::new();
         for lane in &mut self.lanes {
@@ -197,11 +220,9 @@ impl Queue {
         self.earliest = earliest;
         let interval = SWEEP_MIN.max(SWEEP_PER_JOB * self.len() as u32);
         self.sweep_after = Some(now + interval);
-        let count = late.len() as u64;
         for (_, job) in late {
-            job.finish_not_sent(why.clone());
+            self.ended.end_not_sent(job, why.clone());
         }
-        count
     }
 
     /// When [`handle_time`](Queue::handle_time) has something to do.
@@ -218,18 +239,21 @@ impl Queue {
         self.fail(why);
     }
 
-    /// Ends everything that waits, and says how many did.
-    pub(crate) fn fail(&mut self, why: &NotSent) -> u64 {
-        let count = self.len() as u64;
+    /// Ends everything that waits.
+    pub(crate) fn fail(&mut self, why: &NotSent) {
         for lane in &mut self.lanes {
             while let Some((_, job)) = lane.pop() {
-                job.finish_not_sent(why.clone());
+                self.ended.end_not_sent(job, why.clone());
             }
         }
         for Reverse(delayed) in self.delayed.drain() {
-            delayed.job.finish(delayed.otherwise);
+            self.ended.end(delayed.job, delayed.otherwise);
         }
-        count
+    }
+
+    /// What ended here so far.
+    pub(crate) fn ended(&self) -> Ended {
+        self.ended
     }
 
     /// How many wait in a lane.
@@ -401,7 +425,8 @@ mod tests {
         queue.push(kit.job(2, Class::High, 0, 50));
         assert_eq!(queue.next_time(), Some(kit.now + Duration::from_secs(5)));
         let why = NotSent::Connect("no route".to_owned());
-        assert_eq!(queue.handle_time(kit.now + Duration::from_secs(6), &why), 1);
+        queue.handle_time(kit.now + Duration::from_secs(6), &why);
+        assert_eq!(queue.ended().not_sent, 1);
         assert_eq!(kit.ends.try_recv().ok(), Some((1, Outcome::NotSent(why))));
         assert!(kit.ends.try_recv().is_err());
         assert_eq!(queue.len(), 1);

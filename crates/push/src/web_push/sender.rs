@@ -10,7 +10,8 @@ use dunlin_wire::http2::hpack::Indexing;
 use tokio::time::Instant;
 
 use super::{Options, Subscription, Urgency, Vapid, WebPushAnswer, WebPushRequest};
-use crate::dial::{Connect, Dialer};
+use crate::connect::{Connect, Connecting, Stage};
+use crate::dial::Dialer;
 use crate::origin::Origin;
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
 use crate::request::{Class, Header, Lane, Request};
@@ -207,7 +208,7 @@ impl WebPush {
         }
         let dial = (inner.dial)(origin).map_err(|why| format!("endpoint: {why}"))?;
         let service = WebPushService { origin: origin.to_owned(), vapid: Arc::clone(&inner.vapid) };
-        let sender = Sender::start(service, Boxed(dial), inner.config.sender);
+        let sender = Sender::start(service, Boxed(dial), inner.config.sender.clone());
         senders.insert(origin.to_owned(), sender.clone());
         Ok(sender)
     }
@@ -230,14 +231,16 @@ impl WebPushConfig {
 struct Boxed(Box<dyn Connect>);
 
 impl Connect for Boxed {
-    fn connect(
-        &self,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Result<crate::Io, String>> + Send + '_>> {
-        self.0.connect()
+    fn connect(&self, stage: Stage) -> Connecting<'_> {
+        self.0.connect(stage)
     }
 }
 
 impl Service for WebPushService {
+    fn platform(&self) -> &'static str {
+        "web_push"
+    }
+
     fn authority(&self) -> &str {
         self.origin.strip_prefix("https://").unwrap_or(&self.origin)
     }

@@ -8,14 +8,15 @@
 )]
 
 mod bad_input;
+mod go_away;
+mod no_connection;
+mod stalled;
 
 use std::time::Duration;
 
 use dunlin_push::apns::{Apns, Credential, DeviceToken, ProviderKey, ProviderToken, Push};
-use dunlin_push::{Connections, NotSent, Origin, Outcome, SenderConfig, results};
-use dunlin_simulate::apns::{
-    Behaviour, Config, FlipStreams, GoAway, Order, Simulator, Unavailable,
-};
+use dunlin_push::{Connections, Origin, Outcome, SenderConfig, results};
+use dunlin_simulate::apns::{Behaviour, Config, FlipStreams, GoAway, Simulator, Unavailable};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -39,9 +40,22 @@ fn sender(origin: Origin, connections: Connections) -> Apns {
 }
 
 fn patient_sender(origin: Origin, connections: Connections, answer_within: Duration) -> Apns {
+    sender_with(origin, SenderConfig { connections, answer_within, ..SenderConfig::default() })
+}
+
+fn sender_with(origin: Origin, config: SenderConfig) -> Apns {
     let key = ProviderKey::from_scalar(&[7; 32], "ABC123DEFG", "TEAM123456").unwrap();
-    let config = SenderConfig { connections, answer_within, ..SenderConfig::default() };
     Apns::start(origin, Credential::Token(ProviderToken::new(key)), config).unwrap()
+}
+
+/// Waits until something is so.
+async fn until(is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it never came to be");
 }
 
 fn push(prefix: &str, number: usize) -> Push {
@@ -66,39 +80,6 @@ async fn verdicts_arrive_as_apple_words_them() {
         let Outcome::Rejected(rejected) = &outcome else { panic!("{outcome}") };
         assert_eq!((rejected.status, &*rejected.reason), (status, reason));
         assert_eq!(rejected.timestamp_ms.is_some(), status == 410);
-    }
-}
-
-#[tokio::test]
-async fn whatever_a_server_does_every_push_ends_and_the_next_one_passes() {
-    for order in [
-        Order::Garbage,
-        Order::EndlessHeaders,
-        Order::FloodSettings { n: 100_000 },
-        Order::FloodPing { n: 100_000 },
-        Order::FloodReset { n: 100_000 },
-        Order::Abort,
-        Order::Close,
-        Order::GoAway { last: Some(0), code: 0, close: true },
-    ] {
-        let simulator = simulator(Behaviour { answer_delay_ms: 20, ..Behaviour::default() });
-        let apns = sender(origin(&simulator), Connections::Fixed(1));
-        assert!(matches!(apns.send(&push("aaaa", 0)).await, Outcome::Accepted(_)));
-        let (sender, mut ends) = results();
-        for number in 1..100 {
-            apns.submit(&push("aaaa", number), number as u64, &sender).await.unwrap();
-        }
-        tokio::task::yield_now().await;
-        simulator.order(order);
-        for _ in 1..100 {
-            let (_, outcome) = ends.recv().await.unwrap();
-            assert!(
-                matches!(outcome, Outcome::Accepted(_) | Outcome::Uncertain(_)),
-                "{order:?}: {outcome}"
-            );
-        }
-        let outcome = apns.send(&push("aaaa", 100)).await;
-        assert!(matches!(outcome, Outcome::Accepted(_)), "{order:?}: {outcome}");
     }
 }
 
@@ -198,17 +179,4 @@ async fn both_ledgers_agree_after_a_storm() {
             Outcome::Rejected(_) | Outcome::NotSent(_) => assert_eq!(times, 0),
         }
     }
-}
-
-#[tokio::test]
-async fn a_certificate_nobody_trusts_is_told_with_the_remedy() {
-    let (ours, other) = (simulator(Behaviour::default()), simulator(Behaviour::default()));
-    let mut origin = origin(&ours);
-    origin.address = Some(other.addr().to_string());
-    let apns = sender(origin, Connections::Fixed(1));
-    let mut push = push("aaaa", 1);
-    push.timeout = Duration::from_secs(5);
-    let outcome = apns.send(&push).await;
-    let Outcome::NotSent(NotSent::Connect(why)) = outcome else { panic!("{outcome}") };
-    assert!(why.contains("not signed by anybody we trust"), "{why}");
 }

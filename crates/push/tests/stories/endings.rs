@@ -120,11 +120,8 @@ async fn a_busy_server_is_asked_again_until_the_deadline() {
 async fn a_name_that_leads_nowhere_is_told_at_the_deadline() {
     struct Nowhere;
     impl dunlin_push::Connect for Nowhere {
-        fn connect(
-            &self,
-        ) -> std::pin::Pin<Box<dyn Future<Output = Result<dunlin_push::Io, String>> + Send + '_>>
-        {
-            Box::pin(async { Err("push.test cannot be looked up".to_owned()) })
+        fn connect(&self, _: dunlin_push::Stage) -> dunlin_push::Connecting<'_> {
+            Box::pin(async { Err("push.test cannot be looked up".to_owned().into()) })
         }
     }
     let config = dunlin_push::SenderConfig::default();

@@ -1,13 +1,11 @@
 //! A server on `wire`'s codec behind a delay line, with a ledger of what it accepted.
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dunlin_push::apns::{Apns, DeviceToken, Push};
-use dunlin_push::{Connect, Connections, Io, Outcome, SenderConfig, results};
+use dunlin_push::{Connect, Connecting, Connections, Io, Outcome, SenderConfig, Stage, results};
 use dunlin_wire::http2::frame::{self, Frame};
 use dunlin_wire::http2::hpack::{Decoder, Encoder, Indexing};
 use dunlin_wire::http2::{ErrorCode, HeaderAssembly, PREFACE, Setting};
@@ -94,7 +92,7 @@ impl Server {
 }
 
 impl Connect for Server {
-    fn connect(&self) -> Pin<Box<dyn Future<Output = Result<Io, String>> + Send + '_>> {
+    fn connect(&self, _: Stage) -> Connecting<'_> {
         Box::pin(async {
             let (near, line) = duplex(1 << 20);
             let (far, server) = duplex(1 << 20);

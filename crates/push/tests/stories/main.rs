@@ -10,4 +10,5 @@
 mod endings;
 mod kit;
 mod storm;
+mod trace;
 mod windows;

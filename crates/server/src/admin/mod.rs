@@ -57,8 +57,6 @@ use crate::push::Pushes;
 use crate::reservations::Reservations;
 use crate::settings::Settings;
 
-pub(crate) use self::time::rfc3339;
-
 /// Connections at once; the next is closed at once.
 const CONNECTIONS_MAX: usize = 4_096;
 /// Bodies and answers of all of them together.

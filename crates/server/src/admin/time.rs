@@ -2,7 +2,7 @@
 
 /// A Unix time in milliseconds as RFC 3339 writes it, in UTC. The civil date is Howard Hinnant's ("chrono-compatible
 /// low-level date algorithms").
-pub(crate) fn rfc3339(unix_ms: u64) -> String {
+pub(super) fn rfc3339(unix_ms: u64) -> String {
     let (seconds, ms) = (unix_ms / 1000, unix_ms % 1000);
     let (days, second_of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -11,13 +11,14 @@ use dunlin_push::registry::Device;
 use dunlin_push::{NotSent, Outcome, ResultStream, Results, results};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
+use tracing::Instrument;
 
 use super::flow::{Flow, Unread};
 use super::order::Order;
 use super::outcome::{self, Kind, Whom};
 use super::senders::{Credential, Spelled};
 use super::thread::Shared;
-use super::{Ask, PushMethod, Saying, devices};
+use super::{Ask, PushMethod, Saying, TraceParent, devices};
 use crate::api::{ApiError, ApiErrorCode};
 
 /// Pushes of one call that are handed over and not told about.
@@ -29,9 +30,14 @@ const LINES_BYTES: usize = 16 << 10;
 /// A body larger than this is read where it keeps nobody waiting.
 const BODY_BYTES_LARGE: usize = 64 << 10;
 
-/// Carries a call out.
+/// Carries a call out, in a span of its own that those of its pushes are children of.
 pub(super) async fn run(shared: Arc<Shared>, worker: usize, ask: Ask, flow: Arc<Flow>) {
-    let Ask { call, conn, method, body, errors_as_status, admitted } = ask;
+    let span = TraceParent::span(ask.trace, ask.call);
+    carry_out(shared, worker, ask, flow).instrument(span).await;
+}
+
+async fn carry_out(shared: Arc<Shared>, worker: usize, ask: Ask, flow: Arc<Flow>) {
+    let Ask { call, conn, method, body, errors_as_status, admitted, .. } = ask;
     let caller = Caller { shared: Arc::clone(&shared), worker, call, conn };
     let answered = match method {
         PushMethod::Push => match read(body, Order::one).await {

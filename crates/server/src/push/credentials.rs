@@ -2,12 +2,12 @@
 //!
 //! `dunlin-config` judges what can be seen without knowing what a key is; here they are opened.
 
-use std::time::SystemTime;
-
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use dunlin_config::{ApnsEnvironment, Fault, Faults, Path, Push, Route, Secret};
-use dunlin_push::apns::{Apns, Certificate, Credential, Environment, ProviderKey, ProviderToken};
+use dunlin_push::apns::{
+    Apns, Certificate, CertificateFault, Credential, Environment, ProviderKey, ProviderToken,
+};
 use dunlin_push::fcm::{AUTHORITY, Fcm, ServiceAccount};
 use dunlin_push::web_push::{Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connections, Dialer, Origin, SenderConfig};
@@ -42,7 +42,7 @@ pub fn judge(before: &Push, after: &Push) -> Result<(), Faults> {
 /// Starts a sender for an app at Apple's, in the current runtime.
 pub(super) fn start_apns(path: &Path, config: &dunlin_config::Apns) -> Result<Apns, Fault> {
     let (origin, credential) = apns(path, config)?;
-    let bounds = bounds(config.connections_max, config.queue_bytes_max);
+    let bounds = bounds(path, config.connections_max, config.queue_bytes_max);
     Apns::start(origin, credential, bounds).map_err(|error| fault(path, error.0, ""))
 }
 
@@ -50,7 +50,7 @@ pub(super) fn start_apns(path: &Path, config: &dunlin_config::Apns) -> Result<Ap
 pub(super) fn start_fcm(path: &Path, config: &dunlin_config::Fcm) -> Result<Fcm, Fault> {
     let (account, origin, token_origin) = fcm(path, config)?;
     let dialer = |origin| Dialer::new(origin).map_err(|error| fault(path, error.0, ""));
-    let bounds = bounds(config.connections_max, config.queue_bytes_max);
+    let bounds = bounds(path, config.connections_max, config.queue_bytes_max);
     Ok(Fcm::start_with(account, dialer(origin)?, dialer(token_origin)?, bounds))
 }
 
@@ -58,7 +58,7 @@ pub(super) fn start_fcm(path: &Path, config: &dunlin_config::Fcm) -> Result<Fcm,
 pub(super) fn start_vapid(path: &Path, config: &dunlin_config::Vapid) -> Result<WebPush, Fault> {
     let vapid = vapid(path, config)?;
     let mut how = WebPushConfig {
-        sender: bounds(config.connections_max, config.queue_bytes_max),
+        sender: bounds(path, config.connections_max, config.queue_bytes_max),
         ..WebPushConfig::default()
     };
     if !config.hosts.is_empty() {
@@ -100,45 +100,22 @@ fn apns(path: &Path, config: &dunlin_config::Apns) -> Result<(Origin, Credential
     };
     let at = path.join("certificate");
     let opened = if certificate.contains("-----BEGIN") {
-        Certificate::from_pem(certificate.as_bytes()).map_err(|why| (at.clone(), why))
+        Certificate::from_pem(certificate.as_bytes())
     } else {
         let letters: String = certificate.split_ascii_whitespace().collect();
         let p12 = BASE64_STANDARD.decode(letters).map_err(|_| {
             let fix = "write `base64 -w0 FILE.p12`, or the text of a PEM file";
             fault(&at, "this is neither Base64 nor PEM".to_owned(), fix)
         })?;
-        let password = text(&config.certificate_password).unwrap_or_default();
-        // A file of another kind is no sequence in DER; one that is may have another password.
-        let of_password = p12.first() == Some(&0x30);
-        Certificate::from_p12(&p12, &password).map_err(|why| {
-            let at = if of_password && why.contains("password") {
-                path.join("certificate_password")
-            } else {
-                at.clone()
-            };
-            (at, why)
-        })
+        Certificate::from_p12(&p12, &text(&config.certificate_password).unwrap_or_default())
     };
-    let certificate = opened.map_err(|(at, why)| {
-        let why = why.strip_prefix("certificate: ").unwrap_or(&why).to_owned();
-        fault(&at, why, "export certificate and key together, and give their password")
-    })?;
-    certificate.check().map_err(|error| fault(&at, error.0, "export it with its own key"))?;
-    if let Some((from, until)) = certificate.validity() {
-        let now = SystemTime::now();
-        let day = |time: SystemTime| {
-            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            crate::admin::rfc3339(since.as_millis() as u64)[..10].to_owned()
+    let certificate = opened.map_err(|error| {
+        let at = match error.fault {
+            CertificateFault::Password => path.join("certificate_password"),
+            _ => at,
         };
-        if now > until {
-            let sentence = format!("it expired on {}", day(until));
-            return Err(fault(&at, sentence, "renew it in the developer account"));
-        }
-        if now < from {
-            let sentence = format!("it is valid from {} on", day(from));
-            return Err(fault(&at, sentence, "is the clock of this machine right?"));
-        }
-    }
+        fault(&at, error.what, &error.fix)
+    })?;
     Ok((origin, Credential::Certificate(certificate)))
 }
 
@@ -213,8 +190,9 @@ fn host_and_port(authority: &str, default: u16) -> Result<(&str, u16), String> {
     }
 }
 
-fn bounds(connections_max: u32, queue_bytes_max: u64) -> SenderConfig {
+fn bounds(path: &Path, connections_max: u32, queue_bytes_max: u64) -> SenderConfig {
     SenderConfig {
+        name: path.to_string().into(),
         connections: Connections::Auto { max: connections_max as usize },
         queue_bytes_max: usize::try_from(queue_bytes_max).unwrap_or(usize::MAX),
         ..SenderConfig::default()
@@ -234,7 +212,7 @@ mod tests {
 
     /// Keys made for these tests; they open nothing.
     const KEY: &str = include_str!("../../tests/data/apns-key.p8");
-    const P12: &[u8] = include_bytes!("../../../push/tests/certificates/new.p12");
+    const P12: &[u8] = include_bytes!("../../../push/tests/certificates/valid.p12");
 
     fn pointer_of(push: &Push) -> String {
         let faults = judge(&Push::default(), push).expect_err("refused");
@@ -279,6 +257,17 @@ mod tests {
         assert!(told.starts_with("/push/apns/app/certificate_password "), "{told}");
         let told = pointer_of(&p12("", b"hello"));
         assert!(told.starts_with("/push/apns/app/certificate "), "{told}");
+
+        let ended = include_bytes!("../../../push/tests/certificates/ended.p12");
+        let told = pointer_of(&p12("dunlin", ended));
+        assert_eq!(told, "/push/apns/app/certificate the certificate ended on 2020-01-31");
+        let early = include_str!("../../../push/tests/certificates/early.pem");
+        let told = pointer_of(&with_apns(Apns {
+            certificate: Some(Secret::new(early)),
+            topic: "com.example.app".into(),
+            ..Apns::default()
+        }));
+        assert_eq!(told, "/push/apns/app/certificate the certificate is valid from 2100-03-01 on");
 
         let route = |route: Route| with_apns(Apns { route, ..keyed(KEY) });
         let told =

@@ -1,9 +1,10 @@
 //! `dunlin_push_*`: what each credential's sender does, for `/metrics`.
 
 use std::fmt::Write;
+use std::time::UNIX_EPOCH;
 
 use dunlin_push::registry::Platform;
-use dunlin_push::{Binding, SenderMetrics};
+use dunlin_push::{Binding, ConnectFault, SenderMetrics};
 
 use super::senders::Credential;
 use super::thread::Shared;
@@ -19,7 +20,7 @@ const BINDINGS: [(Binding, &str); 5] = [
 /// A metric of a sender: name, kind, help, value.
 type Gauge = (&'static str, &'static str, &'static str, fn(&SenderMetrics) -> Option<f64>);
 
-const OF_SENDERS: [Gauge; 14] = [
+const OF_SENDERS: [Gauge; 15] = [
     ("queued", "gauge", "Pushes that wait, those to be tried again included.", |m| {
         Some(m.queued as f64)
     }),
@@ -39,6 +40,9 @@ const OF_SENDERS: [Gauge; 14] = [
     ("connections_opened_total", "counter", "Connections opened.", |m| Some(m.opened as f64)),
     ("connects_failed_total", "counter", "Connections that could not be opened.", |m| {
         Some(m.failed as f64)
+    }),
+    ("connections_lost_total", "counter", "Connections that had answered and broke.", |m| {
+        Some(m.lost as f64)
     }),
     ("submitted_total", "counter", "Pushes handed over.", |m| Some(m.submitted as f64)),
     ("retried_total", "counter", "Answers that asked for another try later.", |m| {
@@ -94,6 +98,34 @@ pub(super) fn exposition(shared: &Shared) -> String {
         for (binding, limit) in BINDINGS {
             let count = metrics.connections.iter().filter(|c| c.binding == binding).count();
             let _ = writeln!(text, "dunlin_push_bound{{{labels},limit=\"{limit}\"}} {count}");
+        }
+    }
+    head(
+        &mut text,
+        "no_connection",
+        "gauge",
+        "1 for what keeps a credential from having any connection; its log line has the sentence.",
+    );
+    for (labels, metrics) in &senders {
+        let error = metrics.connect_error.as_ref();
+        for fault in ConnectFault::ALL {
+            let value = u8::from(error.is_some_and(|error| error.fault == fault));
+            let fault = fault.as_str();
+            let _ =
+                writeln!(text, "dunlin_push_no_connection{{{labels},fault=\"{fault}\"}} {value}");
+        }
+    }
+    head(
+        &mut text,
+        "certificate_end_seconds",
+        "gauge",
+        "When a client certificate ends, in seconds since 1970.",
+    );
+    for credential in &credentials {
+        let end = credential.valid_until().and_then(|end| end.duration_since(UNIX_EPOCH).ok());
+        if let Some(end) = end {
+            let (labels, end_s) = (labels(credential), end.as_secs());
+            let _ = writeln!(text, "dunlin_push_certificate_end_seconds{{{labels}}} {end_s}");
         }
     }
     head(&mut text, "outcomes_total", "counter", "How pushes ended, by the word for it.");

@@ -20,6 +20,7 @@ mod outcome;
 mod senders;
 mod tally;
 mod thread;
+mod trace_parent;
 mod verdicts;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use dunlin_net::ConnId;
 pub(crate) use self::call::refusal;
 pub use self::credentials::judge;
 pub(crate) use self::thread::PushThread;
+pub(crate) use self::trace_parent::TraceParent;
 
 /// Calls under way at once; the next is told to come again.
 const CALLS_MAX: usize = 512;
@@ -48,6 +50,8 @@ pub(crate) struct Ask {
     pub(crate) body: Box<[u8]>,
     /// The caller wants errors as HTTP statuses.
     pub(crate) errors_as_status: bool,
+    /// The trace it belongs to.
+    pub(crate) trace: Option<TraceParent>,
     /// Held for as long as the call lasts.
     pub(crate) admitted: Admitted,
 }

@@ -171,6 +171,14 @@ impl Credential {
         }
     }
 
+    /// Until when its certificate is valid, if it has one.
+    pub(super) fn valid_until(&self) -> Option<SystemTime> {
+        match &self.sender {
+            Ok(Sender::Apns(apns, _)) => apns.valid_until(),
+            _ => None,
+        }
+    }
+
     /// Whether it can be used at all.
     pub(super) fn is_usable(&self) -> bool {
         self.sender.is_ok()

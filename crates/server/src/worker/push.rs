@@ -9,7 +9,7 @@ use super::reply::Answer;
 use crate::api::ApiErrorCode;
 use crate::metrics::Metric;
 use crate::parcel::Parcel;
-use crate::push::{Ask, PushMethod, Said, Saying, refusal};
+use crate::push::{Ask, PushMethod, Said, Saying, TraceParent, refusal};
 
 /// JSON lines, as they come.
 const LINES: [(&str, &str); 2] =
@@ -50,7 +50,8 @@ impl Worker<'_> {
             return self.push_overloaded(cx, conn);
         };
         let body = request.body.into();
-        let ask = Ask { call, conn, method, body, errors_as_status, admitted };
+        let trace = request.headers.get_str("traceparent").and_then(TraceParent::read);
+        let ask = Ask { call, conn, method, body, errors_as_status, trace, admitted };
         let to = self.node.push_endpoint();
         if self.endpoint.send(to, Parcel::Push(Box::new(ask))).is_err() {
             self.count(Metric::BusRefused);
