@@ -22,13 +22,30 @@ pub(crate) fn shape(document: &Value) -> Faults {
 /// The same of one value, to stand at `path`, where the schema has `schema`.
 pub(crate) fn value(path: &Path, schema: &Node, value: &Value, faults: &mut Faults) {
     let rules = Rules { null_removes: false };
-    rules.node(path, schema, value, faults);
+    rules.node(&Place::Start(path), schema, value, faults);
 }
 
 /// The same of a merge patch (RFC 7396), in which null takes a key away.
 pub(crate) fn patch(path: &Path, schema: &Node, value: &Value, faults: &mut Faults) {
     let rules = Rules { null_removes: true };
-    rules.node(path, schema, value, faults);
+    rules.node(&Place::Start(path), schema, value, faults);
+}
+
+/// Where the walk is. It is written out only for a fault: most documents have none.
+enum Place<'a> {
+    Start(&'a Path),
+    Key(&'a Place<'a>, &'a str),
+    Element(&'a Place<'a>, usize),
+}
+
+impl Place<'_> {
+    fn path(&self) -> Path {
+        match self {
+            Place::Start(path) => (*path).clone(),
+            Place::Key(above, key) => above.path().join(key),
+            Place::Element(above, index) => above.path().join(index),
+        }
+    }
 }
 
 struct Rules {
@@ -36,12 +53,14 @@ struct Rules {
 }
 
 impl Rules {
-    fn node(&self, path: &Path, schema: &Node, value: &Value, faults: &mut Faults) {
+    fn node(&self, place: &Place<'_>, schema: &Node, value: &Value, faults: &mut Faults) {
         let wrong = |value| {
             let sentence =
                 format!("expected {}, found {}", schema.kind, found(&schema.kind, value));
-            let fault = Fault::new(path.clone(), sentence);
-            match likely_meant(path, &schema.kind, value) {
+            let path = place.path();
+            let meant = likely_meant(&path, &schema.kind, value);
+            let fault = Fault::new(path, sentence);
+            match meant {
                 Some(fix) => fault.with_fix(fix),
                 None => fault,
             }
@@ -52,20 +71,23 @@ impl Rules {
             (Kind::Table(keys), Value::Object(object)) => {
                 for (key, value) in object {
                     match keys.iter().find(|(name, _)| name == key) {
-                        Some((_, schema)) => self.node(&path.join(key), schema, value, faults),
-                        None => faults.push(unknown(path, key, keys)),
+                        Some((_, schema)) => {
+                            self.node(&Place::Key(place, key), schema, value, faults);
+                        }
+                        None => faults.push(unknown(&place.path(), key, keys)),
                     }
                 }
             }
             (Kind::Map(schema), Value::Object(object)) => {
                 for (key, value) in object {
-                    self.node(&path.join(key), schema, value, faults);
+                    self.node(&Place::Key(place, key), schema, value, faults);
                 }
             }
             (Kind::List(schema), Value::Array(array)) => {
                 for (index, value) in array.iter().enumerate() {
                     // Null is no element, whatever it means for a key.
-                    Rules { null_removes: false }.node(&path.join(index), schema, value, faults);
+                    let place = Place::Element(place, index);
+                    Rules { null_removes: false }.node(&place, schema, value, faults);
                 }
             }
             (Kind::Text | Kind::Secret, Value::String(_)) | (Kind::Boolean, Value::Bool(_)) => {}
@@ -77,7 +99,7 @@ impl Rules {
                 if number.as_i64().is_some_and(|number| (*min..=*max).contains(&number)) => {}
             (Kind::Pattern, Value::String(text)) => {
                 if let Err((what, fix)) = Pattern::parse(text) {
-                    faults.push(Fault::new(path.clone(), what).with_fix(fix));
+                    faults.push(Fault::new(place.path(), what).with_fix(fix));
                 }
             }
             (_, value) => faults.push(wrong(value)),

@@ -25,15 +25,19 @@ impl<T> Map<T> {
     }
 
     /// A map of all these; of two values of one name the later one counts.
-    pub(crate) fn of(values: Vec<(Arc<str>, Arc<T>)>) -> Map<T> {
-        if values.is_sorted_by(|(before, _), (after, _)| before < after) {
-            return Map(Tree::from_sorted(values));
+    pub fn of(mut values: Vec<(Arc<str>, Arc<T>)>) -> Map<T> {
+        if !values.is_sorted_by(|(before, _), (after, _)| before < after) {
+            // Of one name, in the order they came.
+            values.sort_by(|(before, _), (after, _)| before.cmp(after));
+            values.dedup_by(|later, earlier| {
+                let is_same = later.0 == earlier.0;
+                if is_same {
+                    std::mem::swap(later, earlier);
+                }
+                is_same
+            });
         }
-        let mut map = Map::new();
-        for (name, value) in values {
-            map.insert_shared(name, value);
-        }
-        map
+        Map(Tree::from_sorted(values))
     }
 
     /// How many values there are.
@@ -53,6 +57,11 @@ impl<T> Map<T> {
 
     /// The value of a name, to be kept.
     pub fn get_shared(&self, name: &str) -> Option<&Arc<T>> {
+        self.0.get(name).map(|(_, value)| value)
+    }
+
+    /// A name and its value, to be kept: two maps with the same piece of memory for a name are compared faster.
+    pub(crate) fn get_entry(&self, name: &str) -> Option<(&Arc<str>, &Arc<T>)> {
         self.0.get(name)
     }
 
@@ -195,6 +204,14 @@ impl<T: JsonSchema> JsonSchema for Map<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_values_in_any_order_the_later_one_of_a_name_counts() {
+        let of = |values: &[(&str, u32)]| -> Map<u32> { values.iter().copied().collect() };
+        let map = of(&[("b", 1), ("a", 2), ("b", 3), ("c", 4), ("a", 5), ("b", 6)]);
+        assert_eq!(map.iter().collect::<Vec<_>>(), [("a", &5), ("b", &6), ("c", &4)]);
+        assert_eq!(of(&[]).len(), 0);
+    }
 
     #[test]
     fn a_copy_keeps_what_it_had_and_says_what_the_other_changed() {

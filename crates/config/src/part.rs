@@ -369,16 +369,16 @@ impl<T: Part> Part for Map<T> {
         }
         let mut entries = Vec::with_capacity(object.len());
         for (name, value) in object {
-            let entry = match self.get_shared(&name) {
-                Some(old) => {
+            entries.push(match self.get_entry(&name) {
+                Some((name, old)) => {
                     let mut entry = (**old).clone();
                     entry.replace(value)?;
                     let same = entry == **old;
-                    if same { Arc::clone(old) } else { Arc::new(entry) }
+                    let entry = if same { Arc::clone(old) } else { Arc::new(entry) };
+                    (Arc::clone(name), entry)
                 }
-                None => Arc::new(T::from_value(value)?),
-            };
-            entries.push((name.into(), entry));
+                None => (name.into(), Arc::new(T::from_value(value)?)),
+            });
         }
         *self = Map::of(entries);
         Ok(())

@@ -54,13 +54,13 @@ impl<T> Tree<T> {
         }
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&Arc<T>> {
+    pub(crate) fn get(&self, name: &str) -> Option<(&Arc<str>, &Arc<T>)> {
         let mut at = &self.0;
         while let Some(node) = at {
             at = match name.cmp(&node.name) {
                 Ordering::Less => &node.left,
                 Ordering::Greater => &node.right,
-                Ordering::Equal => return Some(&node.value),
+                Ordering::Equal => return Some((&node.name, &node.value)),
             };
         }
         None
@@ -439,7 +439,7 @@ mod tests {
             let backwards: Vec<_> = tree.iter().rev().map(|(name, _)| name.to_string()).collect();
             prop_assert_eq!(backwards, model.keys().rev().cloned().collect::<Vec<_>>());
             for name in model.keys().chain(copy.1.keys()) {
-                prop_assert_eq!(tree.get(name).map(|v| **v), model.get(name).copied());
+                prop_assert_eq!(tree.get(name).map(|(_, v)| **v), model.get(name).copied());
             }
             let names: std::collections::BTreeSet<_> = model.keys().chain(copy.1.keys()).collect();
             let due: Vec<_> = names

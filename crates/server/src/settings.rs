@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
-use dunlin_config::{Config, Map, Overflow, Pacing, Snapshot};
+use dunlin_config::{Changed, Config, Map, Overflow, Pacing, Snapshot};
 use dunlin_hub::ChannelOptions;
 
 use crate::auth::Verifier;
 use crate::webhooks::Wishes;
 
+/// What a namespace is in the configuration.
+type Rules = dunlin_config::ChannelOptions;
+
 /// A namespace as the data plane needs it.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Namespace {
     /// Who may do what.
-    pub(crate) rules: dunlin_config::ChannelOptions,
+    pub(crate) rules: Rules,
     /// What the hub needs to know; shared by every operation on its channels.
     pub(crate) options: Arc<ChannelOptions>,
 }
@@ -47,7 +50,7 @@ impl Settings {
             verifier: Arc::new(Verifier::new(&config.client.token)),
             without_namespace: Arc::new(namespace("", &config.channel.without_namespace, &config)),
             namespaces: all_namespaces(&config),
-            pacings: with_pacings_of(Map::new(), &config, &Map::new()),
+            pacings: pacings(&config),
             wishes: Arc::new(Wishes::of(&config.webhooks.hooks)),
             snapshot,
             config,
@@ -67,23 +70,14 @@ impl Settings {
         let limits = |config: &Config| {
             (config.limits.publication_bytes_max, config.limits.recovery_messages_max)
         };
+        let changed: Vec<_> =
+            new.channel.namespaces.changes_from(&old.channel.namespaces).collect();
         let namespaces = if limits(old) == limits(new) {
-            let mut namespaces = self.namespaces.clone();
-            for (name, _, after) in new.channel.namespaces.changes_from(&old.channel.namespaces) {
-                match after {
-                    Some(rules) => {
-                        namespaces.insert(Arc::clone(name), namespace(name, rules, new));
-                    }
-                    None => {
-                        namespaces.remove(name);
-                    }
-                }
-            }
-            namespaces
+            with_namespaces(&self.namespaces, new, &changed)
         } else {
             all_namespaces(new)
         };
-        let pacings = with_pacings_of(self.pacings.clone(), new, &old.channel.namespaces);
+        let pacings = with_pacings(self.pacings.clone(), &changed);
         let without_namespace = if limits(old) == limits(new)
             && old.channel.without_namespace == new.channel.without_namespace
         {
@@ -156,30 +150,56 @@ fn all_namespaces(config: &Config) -> Map<Namespace> {
     namespaces.map(|(name, rules)| (Arc::clone(name), namespace(name, rules, config))).collect()
 }
 
-/// Brings the rates from those of older namespaces to those of `config`.
-fn with_pacings_of(
-    mut pacings: Map<Pacing>,
+/// Brings namespaces to those of `config`, which differ in what has `changed`.
+fn with_namespaces(
+    older: &Map<Namespace>,
     config: &Config,
-    older: &Map<dunlin_config::ChannelOptions>,
-) -> Map<Pacing> {
-    for (name, _, after) in config.channel.namespaces.changes_from(older) {
+    changed: &[Changed<'_, Rules>],
+) -> Map<Namespace> {
+    if changed.len() < config.channel.namespaces.len() / 8 {
+        let mut namespaces = older.clone();
+        for (name, _, after) in changed {
+            match after {
+                Some(rules) => {
+                    namespaces.insert(Arc::clone(name), namespace(name, rules, config));
+                }
+                None => drop(namespaces.remove(name)),
+            }
+        }
+        return namespaces;
+    }
+    // Both are in the order of the names. To build the whole is cheaper here than to look for each place.
+    let mut changed = changed.iter().filter(|(_, _, after)| after.is_some()).peekable();
+    let all = config.channel.namespaces.iter_shared().map(|(name, rules)| {
+        let is_changed = changed.next_if(|(changed, ..)| *changed == name).is_some();
+        let same = if is_changed { None } else { older.get_shared(name).cloned() };
+        let namespace = same.unwrap_or_else(|| Arc::new(namespace(name, rules, config)));
+        (Arc::clone(name), namespace)
+    });
+    Map::of(all.collect())
+}
+
+fn pacings(config: &Config) -> Map<Pacing> {
+    let none = Map::new();
+    with_pacings(Map::new(), &config.channel.namespaces.changes_from(&none).collect::<Vec<_>>())
+}
+
+/// Brings the rates to those of the namespaces that have `changed`.
+fn with_pacings(mut pacings: Map<Pacing>, changed: &[Changed<'_, Rules>]) -> Map<Pacing> {
+    for (name, _, after) in changed {
         match after.map(|rules| rules.pacing).filter(|pacing| *pacing != Pacing::default()) {
-            Some(pacing) => pacings.insert(Arc::clone(name), pacing),
+            Some(pacing) => pacings.insert(Arc::clone(*name), pacing),
             None => drop(pacings.remove(name)),
         }
     }
     pacings
 }
 
-fn namespace(name: &str, rules: &dunlin_config::ChannelOptions, config: &Config) -> Namespace {
+fn namespace(name: &str, rules: &Rules, config: &Config) -> Namespace {
     Namespace { rules: rules.clone(), options: Arc::new(channel_options(name, rules, config)) }
 }
 
-fn channel_options(
-    name: &str,
-    rules: &dunlin_config::ChannelOptions,
-    config: &Config,
-) -> ChannelOptions {
+fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions {
     ChannelOptions {
         namespace: name.into(),
         history_size: rules.history_size,

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"math"
 	"os"
 	"sort"
 	"strings"
@@ -39,6 +40,7 @@ func main() {
 	duration := flag.Float64("seconds", 5, "")
 	warmUp := flag.Float64("warm-up", 2, "")
 	pushes := flag.Uint64("pushes", 0, "")
+	devices := flag.Uint64("devices", math.MaxUint64, "")
 	flag.Parse()
 
 	key, err := token.AuthKeyFromFile(*keyFile)
@@ -86,7 +88,7 @@ func main() {
 				}
 				sentAt := time.Now()
 				response, err := client.Push(&apns2.Notification{
-					DeviceToken: fmt.Sprintf("aaaa%060x", number),
+					DeviceToken: fmt.Sprintf("%039d%025x", 1, number%*devices),
 					Topic:       "com.example.dunlin",
 					Payload:     []byte(body),
 				})

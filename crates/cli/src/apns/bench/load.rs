@@ -1,5 +1,6 @@
 //! One run: a sender on a thread of its own, so that its CPU is its alone.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
@@ -20,6 +21,15 @@ pub(super) struct Target {
     pub(super) host: String,
     pub(super) address: String,
     pub(super) roots_pem: std::path::PathBuf,
+    /// Pushes go to so many devices in turn.
+    pub(super) devices: NonZeroU64,
+}
+
+impl Target {
+    /// The device token of a push by its number. Other people's senders name devices the same way.
+    pub(super) fn device(&self, number: u64) -> String {
+        format!("{:064x}", (1u128 << 100) + u128::from(number % self.devices))
+    }
 }
 
 /// What a run sends.

@@ -5,6 +5,7 @@ mod peers;
 mod tables;
 mod timeline;
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,6 +34,13 @@ pub(crate) struct Bench {
     /// The certificate to trust that server by, PEM
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     roots: Option<PathBuf>,
+    /// How many devices that server knows; pushes go to them in turn. Without it each push has a device of its own
+    #[arg(long, value_name = "N", requires = "server")]
+    devices: Option<NonZeroU64>,
+    /// Bytes that its connection window lets pass in a round trip for certain: all of it if it is returned at once,
+    /// half if it is returned by halves. With it the rate is judged
+    #[arg(long, value_name = "BYTES", requires = "server")]
+    window: Option<u32>,
     /// What to call that server
     #[arg(long, value_name = "NAME", default_value = "server")]
     name: String,

@@ -109,6 +109,7 @@ impl Peer {
             .args(["--seconds", &ask.duration.as_secs_f64().to_string()])
             .args(["--warm-up", &ask.warm_up.as_secs_f64().to_string()])
             .args(["--pushes", &ask.pushes_max.to_string()])
+            .args(["--devices", &ask.target.devices.to_string()])
             .stdin(Stdio::null())
             .output()
             .map_err(|error| format!("{}: {error}", self.program.display()))?;
@@ -155,7 +156,7 @@ fn ask_h2load(program: &str, ask: &Ask<'_>) -> Result<(f64, f64), Refusal> {
         .arg(body.path())
         .args(["-H", &format!("authorization: {token}"), "-H", "apns-topic: com.example.dunlin"])
         .args(["-H", "apns-push-type: alert", "-H", "apns-priority: 10"])
-        .arg(format!("https://{}/3/device/{}", ask.target.address, "a".repeat(64)))
+        .arg(format!("https://{}/3/device/{}", ask.target.address, ask.target.device(0)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

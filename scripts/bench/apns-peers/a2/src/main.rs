@@ -22,6 +22,7 @@ struct Options {
     duration: Duration,
     warm_up: Duration,
     pushes: u64,
+    devices: u64,
 }
 
 /// What came of it so far.
@@ -48,6 +49,7 @@ fn main() -> Result<(), Failure> {
         duration: Duration::from_secs_f64(get("--seconds")?.parse()?),
         warm_up: Duration::from_secs_f64(get("--warm-up")?.parse()?),
         pushes: get("--pushes")?.parse()?,
+        devices: get("--devices")?.parse()?,
     };
     let key = std::fs::File::open(get("--key")?)?;
     let client =
@@ -104,7 +106,7 @@ async fn call(options: &Options, client: &Client, account: &Account, begin: Inst
     while begin.elapsed() < options.duration && account.sent.get() < options.pushes {
         let number = account.sent.get();
         account.sent.set(number + 1);
-        let device = format!("aaaa{number:060x}");
+        let device = format!("{:039}{:025x}", 1, number % options.devices);
         let sent_at = Instant::now();
         match client.send(build(&body, &device)).await {
             Ok(_) => {

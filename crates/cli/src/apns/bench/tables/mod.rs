@@ -8,6 +8,7 @@ mod windows;
 
 use std::collections::HashMap;
 use std::fs;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,7 @@ impl World {
             host: "localhost".to_owned(),
             address: simulator.addr().to_string(),
             roots_pem: roots.path().to_owned(),
+            devices: NonZeroU64::MAX,
         };
         Ok(World { simulator, target, roots })
     }
@@ -76,7 +78,10 @@ fn load(target: &Target, payload_bytes: usize, duration: Duration) -> Load {
         warm_up: Duration::from_secs(2),
         pushes_max: u64::MAX,
         queue_bytes_max: QUEUE_BYTES,
-        device: Arc::new(|number| (format!("{:064x}", (1u128 << 100) + u128::from(number)), false)),
+        device: Arc::new({
+            let target = target.clone();
+            move |number| (target.device(number), false)
+        }),
         resend_uncertain: false,
         keep_outcomes: false,
     }
@@ -99,7 +104,12 @@ fn other(bench: &Bench) -> Result<Target, Refusal> {
     let (Some(address), Some(roots)) = (&bench.server, &bench.roots) else {
         return Err("name the server with --server and its certificate with --roots".into());
     };
-    Ok(Target { host: bench.host.clone(), address: address.clone(), roots_pem: roots.clone() })
+    Ok(Target {
+        host: bench.host.clone(),
+        address: address.clone(),
+        roots_pem: roots.clone(),
+        devices: bench.devices.unwrap_or(NonZeroU64::MAX),
+    })
 }
 
 /// Rate from `from` on.

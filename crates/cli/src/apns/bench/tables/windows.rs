@@ -58,7 +58,7 @@ pub(super) fn windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal
     Ok(rows)
 }
 
-/// What another server allows is its own affair: the rate is shown with the limit that the sender says binds.
+/// What another server's window allows has to be said with `--window`; how many streams, it says itself.
 pub(super) fn other_windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
     let target = other(bench)?;
     let address = target.address.parse().map_err(|_| "--server: write ADDRESS:PORT, in numbers")?;
@@ -71,8 +71,15 @@ pub(super) fn other_windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, R
             let what = format!("{rtt_ms} ms, {payload} B");
             let measured = run(load(&target, payload, bench.duration()))?;
             let mut row = row(what.clone(), &measured, rtt, WITHIN);
-            row.reached_s = reached(&measured, row.rate, rtt);
-            row.holds = row.answer_p50_s.is_some_and(|p50| p50 <= 1.2 * row.rtt_s);
+            let streams = measured.metrics.connections.first().map(|link| link.streams_max);
+            row.allowed = bench.window.zip(streams).map(|(window, streams)| {
+                (f64::from(window) / payload as f64).min(f64::from(streams)) / row.rtt_s
+            });
+            let wanted = row.allowed.unwrap_or(row.rate);
+            row.reached_s = reached(&measured, wanted, rtt);
+            row.holds = row.rate >= 0.95 * wanted
+                && row.reached_s.is_some_and(|at| at <= WITHIN.as_secs_f64())
+                && row.answer_p50_s.is_some_and(|p50| p50 <= 1.2 * row.rtt_s);
             show(&row)?;
             rows.push(row);
             // For the others, the payload of those who asked first.
