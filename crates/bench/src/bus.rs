@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::ExitStatus;
 use crate::error::{Context, Error};
-use crate::host::Host;
+use crate::figures::median;
+use crate::output::Output;
 use crate::progress::{Progress, say};
-use crate::report::{emit, median};
 
 /// Options of `dunlin bench bus`.
 #[derive(Debug, clap::Args)]
@@ -36,15 +36,12 @@ pub struct BusBench {
     /// Cores of the two threads
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1])]
     core: Vec<usize>,
-    /// One JSON object as the last line of standard output
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    pub(crate) benchmark: String,
-    pub(crate) host: Host,
     pub(crate) endpoints: u32,
     pub(crate) batches: u32,
     /// The floor: a word written by two threads by turns, one way.
@@ -109,8 +106,6 @@ pub(crate) fn run(options: &BusBench) -> Result<ExitStatus, Error> {
     let over: Vec<f64> = asleep.iter().zip(bare).map(|(asleep, bare)| asleep - bare).collect();
     let stream_message_ns = Figure::of(stream);
     let findings = Findings {
-        benchmark: "bus".into(),
-        host: Host::now(),
         endpoints: options.endpoints,
         batches: options.batches,
         cache_line_ns: Figure::of(cache_line),
@@ -133,7 +128,7 @@ pub(crate) fn run(options: &BusBench) -> Result<ExitStatus, Error> {
     ] {
         say(format!("{name:<46}{:>10.1}{:>10.1}", figure.median, figure.best));
     }
-    emit(options.json, &findings)?;
+    options.output.findings("bus", &findings)?;
     Ok(ExitStatus::Passed)
 }
 

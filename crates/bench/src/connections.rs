@@ -6,10 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::ExitStatus;
 use crate::error::Error;
-use crate::host::Host;
+use crate::output::Output;
 use crate::process::{KernelMemory, Process, Sample, own_pss_bytes};
 use crate::progress::{Progress, say};
-use crate::report::emit;
 use crate::swarm::{Clock, Counts, Faults, Ping, Swarm};
 use crate::target::{Target, duration};
 
@@ -37,15 +36,12 @@ pub struct Connections {
     /// How long to wait for the messages
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     delivery: Duration,
-    /// One JSON object as the last line of standard output
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    pub(crate) benchmark: String,
-    pub(crate) host: Host,
     pub(crate) connections: usize,
     pub(crate) threads: usize,
     pub(crate) connected: u64,
@@ -100,8 +96,7 @@ pub(crate) struct Broadcast {
 
 pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     let target = &options.target;
-    crate::system::pin(&target.core)
-        .map_err(|error| Error::io(format!("cannot run on cores {:?}", target.core), error))?;
+    target.settle()?;
     let clock = Clock::new();
     let url = target.address()?;
     let process = target.process(url.address)?;
@@ -167,8 +162,6 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     let pings = hold_counts.pings - connected.pings;
     let pings_sent = hold_counts.pings_sent - connected.pings_sent;
     let findings = Findings {
-        benchmark: "connections".into(),
-        host: Host::now(),
         connections: options.connections,
         threads,
         connected: connected.ready,
@@ -204,7 +197,7 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     };
     findings.print();
     let status = findings.status(options);
-    emit(options.json, &findings)?;
+    options.output.findings("connections", &findings)?;
     Ok(status)
 }
 

@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 use crate::ExitStatus;
 use crate::dialect::{Dialect, DialectName};
 use crate::error::Error;
-use crate::host::Host;
-use crate::peer::{Peer, PeerName, Scratch};
+use crate::figures::median;
+use crate::output::Output;
+use crate::peer::{Peer, PeerName};
 use crate::process::{KernelMemory, Process};
 use crate::progress::{Progress, say};
 use crate::publisher::{Publishing, Template};
-use crate::report::{emit, median};
+use crate::scratch::Scratch;
 use crate::swarm::{Clock, Counts, Faults, Ping, Plan, Swarm, Tally};
 use crate::target::Target;
 
@@ -66,16 +67,13 @@ pub struct Fanout {
     /// Name of the server at --url in the report
     #[arg(long, default_value = "dunlin")]
     name: String,
-    /// One JSON object as the last line of standard output
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// The result, as `--json` prints it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    pub(crate) benchmark: String,
-    pub(crate) host: Host,
     pub(crate) mode: Mode,
     pub(crate) subscribers: usize,
     pub(crate) publishes_per_round: u32,
@@ -87,6 +85,9 @@ pub(crate) struct Findings {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Summary {
     pub(crate) name: String,
+    /// Of a peer, as it says itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) version: Option<String>,
     pub(crate) messages_per_s: f64,
     pub(crate) cpu_us_per_message: Option<f64>,
     pub(crate) rate_to_floor: Option<f64>,
@@ -112,18 +113,18 @@ pub(crate) struct Round {
 }
 
 pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
-    crate::system::pin(&options.target.core).map_err(|error| {
-        Error::io(format!("cannot run on cores {:?}", options.target.core), error)
-    })?;
+    options.target.settle()?;
     let clock = Clock::new();
-    let scratch = Scratch::new()?;
+    let scratch = Scratch::temporary("bench")?;
     let mut entrants = Vec::new();
     if options.floor {
         entrants.push(Entrant::new(Source::Floor, "floor".to_owned()));
     }
     for &name in &options.peer {
-        let server = crate::peer::peer(name, &scratch)?.name.to_owned();
-        entrants.push(Entrant::new(Source::Peer(name), server));
+        let peer = crate::peer::peer(name, &scratch)?;
+        let mut entrant = Entrant::new(Source::Peer(name), peer.name.to_owned());
+        entrant.version = peer.version;
+        entrants.push(entrant);
     }
     if !options.without_target {
         entrants.push(Entrant::new(Source::Target, options.name.clone()));
@@ -156,11 +157,9 @@ pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
         && summaries.iter().all(|summary| summary.faults.is_none() && summary.closed == 0);
     print(options, &summaries);
     let batch = (options.mode == Mode::Batch).then_some(options.batch);
-    emit(
-        options.json,
+    options.output.findings(
+        "fanout",
         &Findings {
-            benchmark: "fanout".into(),
-            host: Host::now(),
             mode: options.mode,
             subscribers: options.subscribers,
             publishes_per_round: options.publishes,
@@ -227,6 +226,7 @@ enum Source {
 struct Entrant {
     source: Source,
     name: String,
+    version: Option<String>,
     rounds: Vec<Round>,
     user_bytes_per_connection: Vec<f64>,
     kernel_bytes_per_pair: Vec<f64>,
@@ -243,6 +243,7 @@ impl Entrant {
         Self {
             source,
             name,
+            version: None,
             rounds: Vec::new(),
             user_bytes_per_connection: Vec::new(),
             kernel_bytes_per_pair: Vec::new(),
@@ -316,6 +317,7 @@ impl Entrant {
             closed: self.closed,
             rounds: self.rounds,
             name: self.name,
+            version: self.version,
         }
     }
 }

@@ -13,28 +13,37 @@
 #![deny(unsafe_code)]
 
 mod bus;
+mod client;
 mod config;
 mod connections;
 mod contest;
 mod crowd;
 mod delay;
 mod dialect;
+mod dunlin;
 mod error;
 mod fanout;
+mod figures;
 mod floor;
 mod host;
 mod http;
+mod installed;
 mod latency;
+mod output;
 mod peer;
 mod process;
 mod progress;
 mod publisher;
+mod pushes;
 mod report;
+mod scratch;
 mod serve;
 mod swarm;
 mod system;
 mod target;
 mod timer;
+mod timetable;
+mod webhooks;
 
 pub use bus::BusBench;
 pub use config::ConfigBench;
@@ -42,15 +51,20 @@ pub use connections::Connections;
 pub use contest::{Contest, Experiment};
 pub use delay::{Delay, delay_line};
 pub use dialect::DialectName;
+pub use dunlin::Dunlin;
 pub use error::Error;
 pub use fanout::{Fanout, Mode};
+pub use figures::group;
 pub use floor::Floor;
 pub use http::{Http, LedgerCheck};
 pub use latency::Latency;
+pub use output::Output;
 pub use peer::PeerName;
+pub use pushes::{PushFindings, PushRow, PushRows, PushTable};
 pub use report::Report;
 pub use serve::{Behaviour, Fault, Serve, ServeTls};
 pub use target::Target;
+pub use webhooks::Webhooks;
 
 /// What `dunlin bench` can measure.
 #[derive(Debug, clap::Subcommand)]
@@ -65,6 +79,8 @@ pub enum Command {
     Bus(BusBench),
     /// A change of the configuration until every worker runs it, beside a ping-pong and a reload of nginx
     Config(ConfigBench),
+    /// Events told to a backend by webhooks, beside a plain HTTP client, and what other clients notice of it
+    Webhooks(Webhooks),
     /// The floor of fan-out: a server that does nothing but send() one prebuilt frame to every connection
     Floor(Floor),
     /// Load an HTTP server: pipelined, by a timetable, with checks, and a report
@@ -100,7 +116,7 @@ impl From<ExitStatus> for std::process::ExitCode {
     }
 }
 
-/// The machine and the moment a result belongs to, as every result carries it.
+/// The machine and the moment a result belongs to, for a result that another program writes.
 pub fn host() -> impl serde::Serialize {
     host::Host::now()
 }
@@ -119,6 +135,7 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::Latency(options) => latency::run(&options),
         Command::Bus(options) => bus::run(&options),
         Command::Config(options) => config::run(&options),
+        Command::Webhooks(options) => webhooks::run(&options),
         Command::Floor(options) => floor::run(&options),
         Command::Http(options) => http::run(&options),
         Command::Ledger(options) => Ok(http::check_ledger(&options)?.0),

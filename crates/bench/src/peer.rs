@@ -1,12 +1,13 @@
 //! The servers Dunlin is compared with: the floor program and peers from Debian's packages.
 
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::dialect::{Dialect, DialectName};
 use crate::error::{Context, Error};
+use crate::installed::{installed, version};
 use crate::publisher::{Publishing, Template};
+use crate::scratch::Scratch;
 
 /// A server the generator knows how to start and to talk to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -26,36 +27,11 @@ pub enum PeerName {
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     pub(crate) command: String,
+    /// What it says of itself.
+    pub(crate) version: Option<String>,
     pub(crate) address: SocketAddr,
     pub(crate) dialect: Dialect,
     pub(crate) publishing: Publishing,
-}
-
-/// A directory for the peers' configuration, removed at the end.
-#[derive(Debug)]
-pub(crate) struct Scratch {
-    path: PathBuf,
-}
-
-impl Scratch {
-    pub(crate) fn new() -> Result<Self, Error> {
-        let path = std::env::temp_dir().join(format!("dunlin-bench-{}", std::process::id()));
-        fs::create_dir_all(&path).context(format!("cannot create {}", path.display()))?;
-        Ok(Self { path })
-    }
-
-    fn file(&self, name: &str, text: &str) -> Result<PathBuf, Error> {
-        let path = self.path.join(name);
-        fs::write(&path, text).context(format!("cannot write {}", path.display()))?;
-        Ok(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What remains lies in the directory for temporary files.
-        let _ = fs::remove_dir_all(&self.path);
-    }
 }
 
 const CHANNEL: &str = "c";
@@ -73,6 +49,7 @@ pub(crate) fn floor(message_bytes: usize) -> Result<Peer, Error> {
             "'{}'{word} floor --listen {address} --message-bytes {message_bytes}",
             program.display()
         ),
+        version: None,
         address,
         dialect: dialect(DialectName::Websocket, address, "/", None),
         publishing: Publishing {
@@ -88,14 +65,14 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
     Ok(match name {
         PeerName::Nchan => {
             const MODULE: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
-            let nginx = program("nginx", "libnginx-mod-nchan")?;
+            let nginx = installed("nginx", "libnginx-mod-nchan")?;
             if !Path::new(MODULE).exists() {
                 return Err(Error::new(format!(
                     "{MODULE} is missing: apt-get install libnginx-mod-nchan"
                 )));
             }
             let address = local(8391);
-            let dir = scratch.path.display();
+            let dir = scratch.path().display();
             let config = scratch.file(
                 "nchan.conf",
                 &format!(
@@ -119,41 +96,45 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
             };
             Peer {
                 name: "nchan",
-                command: format!("{nginx} -c {}", config.display()),
+                command: format!("{} -c {}", nginx.display(), config.display()),
+                version: version(&nginx, "-v"),
                 address,
                 dialect: dialect(DialectName::Websocket, address, "/sub", None),
                 publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
             }
         }
         PeerName::Redis => {
-            let redis = program("redis-server", "redis-server")?;
+            let redis = installed("redis-server", "redis-server")?;
             let address = local(6399);
             let template = Template::Redis { channel: CHANNEL.into() };
             Peer {
                 name: "redis",
                 command: format!(
                     // For Redis, 127.1.0.0/16 is not the loopback network.
-                    "{redis} --port 6399 --bind 127.0.0.1 --protected-mode no --save '' --maxclients 15000"
+                    "{} --port 6399 --bind 127.0.0.1 --protected-mode no --save '' --maxclients 15000",
+                    redis.display()
                 ),
+                version: version(&redis, "--version"),
                 address,
                 dialect: dialect(DialectName::Redis, address, "/", Some(CHANNEL)),
                 publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
             }
         }
         PeerName::Nats => {
-            let nats = program("nats-server", "nats-server")?;
+            let nats = installed("nats-server", "nats-server")?;
             let address = local(4333);
             let template = Template::Nats { channel: CHANNEL.into() };
             Peer {
                 name: "nats",
-                command: format!("{nats} -a 127.0.0.1 -p 4333"),
+                command: format!("{} -a 127.0.0.1 -p 4333", nats.display()),
+                version: version(&nats, "--version"),
                 address,
                 dialect: dialect(DialectName::Nats, address, "/", Some(CHANNEL)),
                 publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
             }
         }
         PeerName::Mosquitto => {
-            let mosquitto = program("mosquitto", "mosquitto")?;
+            let mosquitto = installed("mosquitto", "mosquitto")?;
             let address = local(1884);
             let config = scratch.file(
                 "mosquitto.conf",
@@ -163,7 +144,8 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
             let template = Template::Mqtt { channel: CHANNEL.into() };
             Peer {
                 name: "mosquitto",
-                command: format!("{mosquitto} -c {}", config.display()),
+                command: format!("{} -c {}", mosquitto.display(), config.display()),
+                version: version(&mosquitto, "-h"),
                 address,
                 dialect: dialect(DialectName::Mqtt, address, "/", Some(CHANNEL)),
                 publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
@@ -185,15 +167,4 @@ fn dialect(name: DialectName, address: SocketAddr, path: &str, channel: Option<&
         hello: None,
         token: None,
     }
-}
-
-/// Path of a program; Debian puts servers where an ordinary user's PATH does not look.
-fn program(name: &str, package: &str) -> Result<String, Error> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    places
-        .map(|place| place.join(name))
-        .find(|file| file.is_file())
-        .map(|file| file.display().to_string())
-        .ok_or_else(|| Error::new(format!("{name} is not installed: apt-get install {package}")))
 }

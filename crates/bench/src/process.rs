@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -83,6 +83,21 @@ impl Process {
     /// CPU time alone: `smaps_rollup` of a big process takes long to read, and stops the process meanwhile.
     pub(crate) fn cpu_ns(&self) -> u64 {
         tree(self.pid).into_iter().map(cpu_ns).sum()
+    }
+
+    /// The same of its threads with this name.
+    pub(crate) fn thread_cpu_ns(&self, name: &str) -> u64 {
+        let named = |task: &Path| {
+            let text = fs::read_to_string(task.join("comm"));
+            // The kernel keeps fifteen bytes of it.
+            text.is_ok_and(|comm| comm.trim_end() == &name[..name.len().min(15)])
+        };
+        tree(self.pid)
+            .into_iter()
+            .flat_map(tasks)
+            .filter(|task| named(task))
+            .map(|task| task_cpu_ns(&task))
+            .sum()
     }
 }
 
@@ -187,13 +202,18 @@ fn pss_bytes(pid: u32) -> Option<u64> {
 
 /// Time on a core, summed over the living threads: nanoseconds where /proc/PID/stat has ticks of 10 ms.
 fn cpu_ns(pid: u32) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks
-        .filter_map(|task| {
-            let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-            text.split_whitespace().next()?.parse::<u64>().ok()
-        })
-        .sum()
+    tasks(pid).map(|task| task_cpu_ns(&task)).sum()
+}
+
+/// The living threads, as directories of /proc.
+fn tasks(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    tasks.into_iter().flatten().flatten().map(|task| task.path())
+}
+
+fn task_cpu_ns(task: &Path) -> u64 {
+    let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+    text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
 /// Memory the kernel uses, for everyone on the machine.

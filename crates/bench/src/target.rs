@@ -74,6 +74,12 @@ impl Target {
         Url::parse(&self.url)
     }
 
+    /// Keeps this thread, and those it starts, on the generator's cores.
+    pub(crate) fn settle(&self) -> Result<(), Error> {
+        crate::system::pin(&self.core)
+            .map_err(|error| Error::io(format!("cannot run on cores {:?}", self.core), error))
+    }
+
     /// Starts or finds the server's process, if it was named.
     pub(crate) fn process(&self, address: SocketAddr) -> Result<Option<Process>, Error> {
         match (&self.cmd, self.server_pid) {

@@ -9,7 +9,7 @@
 //! ([`State`]: run, sleep, notified), looks once more, and is rung through an eventfd, its
 //! *doorbell*, once for each sleep.
 //!
-//! `examples/hops`, 64 endpoints, on 2 virtual cores of a busy machine, median ns, with the cores
+//! `dunlin bench bus`, 64 endpoints, on 2 virtual cores of a busy machine, median ns, with the cores
 //! near each other and far apart: a cache line there (the floor) 31 and 110; a hop to an awake
 //! worker 77 and 248; a request and its reply 150 and 510; a message in a stream 30 and 76; a
 //! hop to a sleeping worker 500 more than a bare eventfd and `epoll_wait` (12,000 to 17,000).

@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::client::Client;
-use super::{ConfigBench, Scratch, Server};
+use super::ConfigBench;
 use crate::ExitStatus;
+use crate::client::Client;
 use crate::error::{Context, Error};
-use crate::host::Host;
 use crate::progress::{Progress, say};
-use crate::report::emit;
+use crate::scratch::Scratch;
 use crate::swarm::{Clock, Faults, Swarm};
 
 /// The channel that is counted in; its history gives each message an offset.
@@ -34,8 +33,6 @@ const FIRST: u64 = 1;
 /// What clients counted.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Counted {
-    pub(crate) benchmark: String,
-    pub(crate) host: Host,
     pub(crate) clients: usize,
     pub(crate) seed: u64,
     /// Changes that were made, those below included.
@@ -72,8 +69,9 @@ impl Counted {
 }
 
 pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
-    let directory = Scratch::new(&options.state)?;
-    let server = Server::start_with(options, &directory, "count", &configuration(), true)?;
+    let directory = Scratch::below(&options.state, "bench-config")?;
+    let server =
+        options.dunlin.start(&options.target, &directory, "count", &configuration(), true)?;
     let target = &options.target;
     let url = target.address()?;
     let mut plan = target.plan(&url, Some(CHANNEL), options.clients, Clock::new())?;
@@ -113,8 +111,6 @@ pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
     let tally = swarm.finish(publications)?;
     drop(server);
     let counted = Counted {
-        benchmark: "config-count".into(),
-        host: Host::now(),
         clients: options.clients,
         seed: options.seed,
         changes: changes.made,
@@ -140,7 +136,7 @@ pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
     for (reason, count) in &tally.reasons {
         say(format!("  {count} × {reason}"));
     }
-    emit(options.json, &counted)?;
+    options.output.findings("config-count", &counted)?;
     Ok(if counted.holds() { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
@@ -180,7 +176,7 @@ struct Changes {
 
 /// Makes as many changes as asked for, a thousand a second at most.
 fn change(options: &ConfigBench, made: &AtomicU64) -> Result<Changes, Error> {
-    let mut client = Client::connect(options.admin)?;
+    let mut client = Client::connect(options.dunlin.admin)?;
     let ports = free_ports()?;
     let mut lot = Lot(options.seed | 1);
     let mut changes = Changes::default();
@@ -347,8 +343,6 @@ mod tests {
     #[test]
     fn one_message_less_or_one_connection_less_and_it_does_not_hold() {
         let whole = || Counted {
-            benchmark: String::new(),
-            host: Host::now(),
             clients: 2,
             seed: 1,
             changes: 10,

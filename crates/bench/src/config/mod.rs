@@ -4,30 +4,30 @@
 //! server run decides more than what they do: waking a thread on another core costs several times what a change
 //! does. So floor and Dunlin take turns under the same placement.
 
-mod client;
 mod count;
 mod floor;
 mod load;
 mod peer;
 
 use std::fmt::Write as _;
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use self::client::Client;
 pub(crate) use self::count::Counted;
 use self::peer::Nginx;
 use crate::ExitStatus;
-use crate::error::{Context, Error};
-use crate::host::Host;
+use crate::client::Client;
+use crate::dunlin::{Dunlin, OPEN};
+use crate::error::Error;
+use crate::figures::median;
+use crate::output::Output;
 use crate::process::Process;
 use crate::progress::say;
-use crate::report::{emit, median};
+use crate::scratch::Scratch;
 use crate::swarm::{Clock, Swarm, new_histogram};
 use crate::target::Target;
 
@@ -36,15 +36,8 @@ use crate::target::Target;
 pub struct ConfigBench {
     #[command(flatten)]
     target: Target,
-    /// The program that serves
-    #[arg(long, value_name = "PROGRAM", default_value = "dunlin")]
-    program: String,
-    /// Its admin port
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8381")]
-    admin: SocketAddr,
-    /// Its workers
-    #[arg(long, default_value_t = 2)]
-    workers: u8,
+    #[command(flatten)]
+    dunlin: Dunlin,
     /// Where it keeps its state: the disk that is measured. Emptied before and after
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
@@ -69,9 +62,8 @@ pub struct ConfigBench {
     /// Also measure nginx with this many upstream members and a reload a change; 0 does not
     #[arg(long, default_value_t = 10_000)]
     nginx_members: usize,
-    /// One JSON object as the last line of standard output
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// What is measured.
@@ -85,8 +77,6 @@ enum Table {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    pub(crate) benchmark: String,
-    pub(crate) host: Host,
     pub(crate) workers: u8,
     /// The ping-pong that does nothing.
     pub(crate) floor: Rate,
@@ -141,10 +131,24 @@ pub(crate) struct Replace {
     pub(crate) max_ms: f64,
     /// Delivery of messages to subscribers, without and with replaces meanwhile, and the difference: medians of so
     /// many rounds.
+    #[serde(default = "once")]
     pub(crate) rounds: usize,
     pub(crate) quiet_p99_us: f64,
     pub(crate) meanwhile_p99_us: f64,
-    pub(crate) more_p99_us: f64,
+    #[serde(default)]
+    more_p99_us: Option<f64>,
+}
+
+/// Rounds of a result from before there were several.
+fn once() -> usize {
+    1
+}
+
+impl Replace {
+    /// What replaces add to the 99th percentile; of several rounds the median of what they add in each.
+    pub(crate) fn more_p99_us(&self) -> f64 {
+        self.more_p99_us.unwrap_or(self.meanwhile_p99_us - self.quiet_p99_us)
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -188,13 +192,12 @@ pub(crate) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
 
 fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
     let target = &options.target;
-    let directory = Scratch::new(&options.state)?;
+    let directory = Scratch::below(&options.state, "bench-config")?;
     // Measured before anything is pinned or started: nothing else writes.
-    let disk_syncs_per_s = floor::syncs_per_s(&directory.path, DISK)?;
-    let pinned = crate::system::pin(&target.core);
-    pinned.map_err(|error| Error::io(format!("cannot run on cores {:?}", target.core), error))?;
+    let disk_syncs_per_s = floor::syncs_per_s(directory.path(), DISK)?;
+    target.settle()?;
 
-    let server = Server::start(options, &directory, "small", 16, 0, false)?;
+    let server = serve(options, &directory, "small", 16, 0, false)?;
     let (floor, one, one_to_floor) = one_by_one(options)?;
     drop(server);
     say_rate("floor, ping-pong", &floor);
@@ -203,7 +206,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
     let with_clients = with_clients(options, &directory)?;
     say_rate(&format!("with {} clients", options.clients), &with_clients);
 
-    let server = Server::start(options, &directory, "durable", 16, 0, true)?;
+    let server = serve(options, &directory, "durable", 16, 0, true)?;
     let rate = durable(options)?;
     drop(server);
     say_rate(&format!("fsync, {} connections", options.writers), &rate);
@@ -212,7 +215,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
 
     let members = one_member(options, &directory)?;
 
-    let server = Server::start(options, &directory, "large", NAMESPACES, 0, false)?;
+    let server = serve(options, &directory, "large", NAMESPACES, 0, false)?;
     let steady_core = steady(options, &server)?;
     say(format!(
         "{STEADY_PER_S} changes/s among {NAMESPACES} namespaces: {:.2} % of a core",
@@ -226,7 +229,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
         replace.max_ms,
         replace.quiet_p99_us,
         replace.meanwhile_p99_us,
-        replace.more_p99_us
+        replace.more_p99_us()
     ));
     drop(server);
 
@@ -239,9 +242,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
         }
     };
     let findings = Findings {
-        benchmark: "config".into(),
-        host: Host::now(),
-        workers: options.workers,
+        workers: options.dunlin.workers,
         floor,
         one,
         one_to_floor,
@@ -253,7 +254,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
         steady_core,
         nginx,
     };
-    emit(options.json, &findings)?;
+    options.output.findings("config", &findings)?;
     Ok(ExitStatus::Passed)
 }
 
@@ -265,74 +266,21 @@ fn say_rate(what: &str, rate: &Rate) {
 }
 
 /// A server with so many objects.
-struct Server {
-    process: Process,
-    admin: SocketAddr,
-}
-
-impl Server {
-    fn start(
-        options: &ConfigBench,
-        directory: &Scratch,
-        name: &str,
-        namespaces: usize,
-        members: usize,
-        with_state: bool,
-    ) -> Result<Server, Error> {
-        let text = configuration(namespaces, members);
-        Server::start_with(options, directory, name, &text, with_state)
-    }
-
-    /// A server with this file.
-    fn start_with(
-        options: &ConfigBench,
-        directory: &Scratch,
-        name: &str,
-        text: &str,
-        with_state: bool,
-    ) -> Result<Server, Error> {
-        Server::start_beside(0, options, directory, name, text, with_state)
-    }
-
-    /// One of several servers, with ports that much higher.
-    fn start_beside(
-        offset: u16,
-        options: &ConfigBench,
-        directory: &Scratch,
-        name: &str,
-        text: &str,
-        with_state: bool,
-    ) -> Result<Server, Error> {
-        let (mut client, mut admin) = (options.target.address()?.address, options.admin);
-        client.set_port(client.port().saturating_add(offset));
-        admin.set_port(admin.port().saturating_add(offset));
-        let file = directory.path.join(format!("{name}.toml"));
-        fs::write(&file, text).context(format!("cannot write {}", file.display()))?;
-        let mut command = format!(
-            "{} serve --config {} --client {} --admin {} --workers {}",
-            options.program,
-            file.display(),
-            client,
-            admin,
-            options.workers
-        );
-        if with_state {
-            // Writing to a String cannot fail.
-            let _ = write!(command, " --state {}", directory.path.join(name).display());
-        }
-        let target = &options.target;
-        let log = target.server_log.as_deref();
-        let process = Process::start(&command, &target.server_core, admin, log)?;
-        Ok(Server { process, admin })
-    }
+fn serve(
+    options: &ConfigBench,
+    scratch: &Scratch,
+    name: &str,
+    namespaces: usize,
+    members: usize,
+    with_state: bool,
+) -> Result<Process, Error> {
+    let text = configuration(namespaces, members);
+    options.dunlin.start(&options.target, scratch, name, &text, with_state)
 }
 
 /// A file with so many namespaces, and an upstream with so many members.
 fn configuration(namespaces: usize, members: usize) -> String {
-    let mut text = String::from(
-        "[client]\nanonymous = true\n[api]\nwithout_key = true\n[channel.without_namespace]\n\
-         allow_subscribe_for_anonymous = true\nallow_subscribe_for_client = true\n",
-    );
+    let mut text = String::from(OPEN);
     for namespace in 0..namespaces {
         // Writing to a String cannot fail.
         let _ = writeln!(
@@ -364,7 +312,7 @@ fn one_by_one(options: &ConfigBench) -> Result<(Rate, Rate, f64), Error> {
         cores => cores,
     };
     let mut floor = Client::connect(floor::ping_pong(cores)?)?;
-    let mut ours = Client::connect(options.admin)?;
+    let mut ours = Client::connect(options.dunlin.admin)?;
     let each = (options.changes / options.rounds).max(1);
     let (mut floor_all, mut ours_all) = (new_histogram(), new_histogram());
     let (mut floor_s, mut ours_s) = (0.0, 0.0);
@@ -393,7 +341,7 @@ fn changes(client: &mut Client, count: u32, took: &mut Histogram<u64>) -> Result
 }
 
 fn with_clients(options: &ConfigBench, directory: &Scratch) -> Result<Rate, Error> {
-    let _server = Server::start(options, directory, "clients", 16, 0, false)?;
+    let _server = serve(options, directory, "clients", 16, 0, false)?;
     let target = &options.target;
     let url = target.address()?;
     let mut plan = target.plan(&url, Some("idle"), options.clients, Clock::new())?;
@@ -404,7 +352,7 @@ fn with_clients(options: &ConfigBench, directory: &Scratch) -> Result<Rate, Erro
     if counts.failed > 0 {
         return Err(Error::new(format!("{} clients did not get ready", counts.failed)));
     }
-    let mut ours = Client::connect(options.admin)?;
+    let mut ours = Client::connect(options.dunlin.admin)?;
     let mut all = new_histogram();
     changes(&mut ours, options.changes / 10, &mut new_histogram())?;
     let seconds = changes(&mut ours, options.changes, &mut all)?;
@@ -421,7 +369,7 @@ fn durable(options: &ConfigBench) -> Result<Rate, Error> {
         format!("/config/channel/namespaces/ns{}/history_size?durable=1", writer % 16)
     };
     let mut clients = (0..options.writers)
-        .map(|_| Client::connect(options.admin))
+        .map(|_| Client::connect(options.dunlin.admin))
         .collect::<Result<Vec<_>, Error>>()?;
     let mut sent = Vec::with_capacity(clients.len());
     let mut value = 100_u32;
@@ -455,7 +403,7 @@ fn durable(options: &ConfigBench) -> Result<Rate, Error> {
 fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Members>, Error> {
     struct Side {
         members: usize,
-        _server: Server,
+        _server: Process,
         client: Client,
         took: Histogram<u64>,
         seconds: f64,
@@ -464,8 +412,9 @@ fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Members>
     for (place, members) in (0_u16..).zip(MEMBERS) {
         let text = configuration(16, members);
         let name = format!("members-{members}");
-        let server = Server::start_beside(2 * place, options, directory, &name, &text, false)?;
-        let client = Client::connect(server.admin)?;
+        let (dunlin, target) = options.dunlin.beside(&options.target, 2 * place)?;
+        let server = dunlin.start(&target, directory, &name, &text, false)?;
+        let client = Client::connect(dunlin.admin)?;
         sides.push(Side { members, _server: server, client, took: new_histogram(), seconds: 0.0 });
     }
     let each = (options.changes / 4 / MEMBER_ROUNDS).max(1);
@@ -496,8 +445,8 @@ fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Members>
 }
 
 /// A change every twentieth of a second; the share of a core that the server takes for it.
-fn steady(options: &ConfigBench, server: &Server) -> Result<f64, Error> {
-    let mut client = Client::connect(options.admin)?;
+fn steady(options: &ConfigBench, server: &Process) -> Result<f64, Error> {
+    let mut client = Client::connect(options.dunlin.admin)?;
     let idle = cores_over(server, STEADY, |_| Ok(()))?;
     let interval = Duration::from_secs(1) / STEADY_PER_S;
     let mut change = 0_usize;
@@ -513,49 +462,29 @@ fn steady(options: &ConfigBench, server: &Server) -> Result<f64, Error> {
 }
 
 fn cores_over(
-    server: &Server,
+    server: &Process,
     time: Duration,
     mut step: impl FnMut(Duration) -> Result<(), Error>,
 ) -> Result<f64, Error> {
-    let (before, began) = (server.process.cpu_ns(), Instant::now());
+    let (before, began) = (server.cpu_ns(), Instant::now());
     while began.elapsed() < time {
         step(time.saturating_sub(began.elapsed()))?;
         std::thread::sleep(Duration::from_millis(1));
     }
-    let spent = server.process.cpu_ns().saturating_sub(before);
+    let spent = server.cpu_ns().saturating_sub(before);
     Ok(spent as f64 / began.elapsed().as_nanos() as f64)
 }
 
 fn reload(options: &ConfigBench, directory: &Scratch, members: usize) -> Result<Reload, Error> {
     let address = SocketAddr::from(([127, 0, 0, 1], NGINX_PORT));
     let cores = &options.target.server_core;
-    let nginx = Nginx::start(&directory.path, address, members, cores)?;
+    let nginx = Nginx::start(directory.path(), address, members, cores)?;
     let mut ms = Vec::new();
     for value in 1..=RELOADS {
         ms.push(nginx.change(value)?.as_secs_f64() * 1e3);
     }
     let max_ms = ms.iter().copied().fold(0.0, f64::max);
     Ok(Reload { members, changes: RELOADS, p50_ms: median(&ms).unwrap_or(0.0), max_ms })
-}
-
-/// A directory for files and state, removed at the end.
-struct Scratch {
-    path: PathBuf,
-}
-
-impl Scratch {
-    fn new(parent: &Path) -> Result<Scratch, Error> {
-        let path = parent.join(format!("dunlin-bench-config-{}", std::process::id()));
-        fs::create_dir_all(&path).context(format!("cannot create {}", path.display()))?;
-        Ok(Scratch { path })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What remains lies in the directory the user has named.
-        let _ = fs::remove_dir_all(&self.path);
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::error::{Context, Error};
+use crate::installed::installed;
 use crate::process::Process;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,7 +32,9 @@ impl Nginx {
     ) -> Result<Nginx, Error> {
         let (file, pid_file) = (directory.join("nginx.conf"), directory.join("nginx.pid"));
         write(&file, &pid_file, address, members, 0)?;
-        let command = format!("nginx -p {} -c {}", directory.display(), file.display());
+        let nginx = installed("nginx", "nginx")?;
+        let (nginx, directory) = (nginx.display(), directory.display());
+        let command = format!("{nginx} -p {directory} -c {}", file.display());
         let process = Process::start(&command, cores, address, None)?;
         Ok(Nginx { file, pid_file, address, members, _process: process })
     }

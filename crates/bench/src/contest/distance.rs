@@ -9,10 +9,9 @@ use super::Contest;
 use super::program::{SERVER, own_words, run_own, serve};
 use crate::ExitStatus;
 use crate::error::Error;
-use crate::host::Host;
+use crate::figures::group;
 use crate::process::Process;
 use crate::progress::say;
-use crate::report::{emit, group};
 
 const ROUND_TRIPS_MS: [u64; 3] = [10, 50, 250];
 const IN_FLIGHT: u32 = 100;
@@ -23,8 +22,6 @@ const MODE_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    pub(crate) benchmark: String,
-    pub(crate) host: Host,
     pub(crate) requests: u64,
     pub(crate) connections: u32,
     pub(crate) in_flight: u32,
@@ -111,16 +108,9 @@ pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
         ));
     }
     let clean = distances.iter().flat_map(|distance| &distance.modes).all(|mode| mode.clean);
-    emit(
-        options.json,
-        &Findings {
-            benchmark: "http-distance".into(),
-            host: Host::now(),
-            requests,
-            connections: options.connections,
-            in_flight: IN_FLIGHT,
-            distances,
-        },
+    options.output.findings(
+        "http-distance",
+        &Findings { requests, connections: options.connections, in_flight: IN_FLIGHT, distances },
     )?;
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }

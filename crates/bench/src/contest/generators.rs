@@ -5,21 +5,20 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::Contest;
-use super::program::{SERVER, find, own_words, run as start, serve};
+use super::program::{SERVER, own_words, run as start, serve};
 use crate::ExitStatus;
-use crate::error::{Context, Error};
-use crate::host::Host;
+use crate::error::Error;
+use crate::figures::{group, median};
+use crate::installed::{find, version};
 use crate::process::Process;
 use crate::progress::{Progress, say};
-use crate::report::{emit, group, median};
+use crate::scratch::Scratch;
 
 const DEPTHS: [u32; 3] = [1, 16, 100];
 const OURS: &str = "dunlin";
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    pub(crate) benchmark: String,
-    pub(crate) host: Host,
     pub(crate) server: String,
     pub(crate) connections: u32,
     pub(crate) rounds: u32,
@@ -33,6 +32,9 @@ pub(crate) struct Findings {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Contender {
     pub(crate) name: String,
+    /// Of another generator, as it says itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) version: Option<String>,
     pub(crate) depth: u32,
     pub(crate) requests_per_second: f64,
     /// Beside the best of the others at this depth, within each round.
@@ -46,6 +48,7 @@ pub(crate) struct Contender {
 
 struct Generator {
     name: &'static str,
+    version: Option<String>,
     program: PathBuf,
     /// Before the arguments of a run.
     words: Vec<String>,
@@ -53,18 +56,13 @@ struct Generator {
 }
 
 pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
-    let scratch = std::env::temp_dir().join(format!("dunlin-contest-{}", std::process::id()));
-    std::fs::create_dir_all(&scratch).context(format!("cannot create {}", scratch.display()))?;
-    let outcome = measure(options, &scratch);
-    // What remains lies in the directory for temporary files.
-    let _ = std::fs::remove_dir_all(&scratch);
-    let findings = outcome?;
+    let findings = measure(options, &Scratch::temporary("contest")?)?;
     print(&findings);
-    emit(options.json, &findings)?;
+    options.output.findings("http-generators", &findings)?;
     Ok(ExitStatus::Passed)
 }
 
-fn measure(options: &Contest, scratch: &std::path::Path) -> Result<Findings, Error> {
+fn measure(options: &Contest, scratch: &Scratch) -> Result<Findings, Error> {
     let (generators, missing) = generators(options)?;
     let (process, url) = match (&options.cmd, &options.url) {
         (Some(command), Some(url)) => {
@@ -96,7 +94,8 @@ fn measure(options: &Contest, scratch: &std::path::Path) -> Result<Findings, Err
             progress.set(turn);
         }
         let names: Vec<_> = generators.iter().filter(takes_part).map(|one| one.name).collect();
-        for (index, name) in names.iter().enumerate() {
+        for (index, one) in generators.iter().filter(takes_part).enumerate() {
+            let name = &one.name;
             let of = |pick: fn(&(f64, f64, f64)) -> f64| -> Vec<f64> {
                 rates[index].iter().map(pick).collect()
             };
@@ -113,6 +112,7 @@ fn measure(options: &Contest, scratch: &std::path::Path) -> Result<Findings, Err
             let rounds = of(|rate| rate.0);
             contenders.push(Contender {
                 name: (*name).to_owned(),
+                version: one.version.clone(),
                 depth,
                 requests_per_second: median(&rounds).unwrap_or(0.0),
                 to_best_other: median(&ratios),
@@ -124,8 +124,6 @@ fn measure(options: &Contest, scratch: &std::path::Path) -> Result<Findings, Err
     }
     drop(progress);
     Ok(Findings {
-        benchmark: "http-generators".into(),
-        host: Host::now(),
         server: options.cmd.clone().unwrap_or_else(|| "dunlin bench serve".into()),
         connections: options.connections,
         rounds: options.rounds,
@@ -141,13 +139,20 @@ fn generators(options: &Contest) -> Result<(Vec<Generator>, Vec<String>), Error>
     for (name, pipelines) in [("wrk", true), ("h2load", true), ("autocannon", true), ("oha", false)]
     {
         match find(name, &options.programs) {
-            Some(program) => found.push(Generator { name, program, words: Vec::new(), pipelines }),
+            Some(program) => found.push(Generator {
+                name,
+                version: version(&program, if name == "wrk" { "-v" } else { "--version" }),
+                program,
+                words: Vec::new(),
+                pipelines,
+            }),
             None => missing.push(name.to_owned()),
         }
     }
     let words = own_words()?;
     found.push(Generator {
         name: OURS,
+        version: None,
         program: PathBuf::from(&words[0]),
         words: words[1..].to_vec(),
         pipelines: true,
@@ -164,19 +169,17 @@ impl Generator {
         options: &Contest,
         depth: u32,
         url: &str,
-        scratch: &std::path::Path,
+        scratch: &Scratch,
     ) -> Result<Vec<String>, Error> {
         let (connections, seconds) = (options.connections, options.time.as_secs().max(1));
         let line = match self.name {
             "wrk" => {
-                let script = scratch.join(format!("pipeline-{depth}.lua"));
                 let lua = format!(
                     "init = function(args)\n  local all = {{}}\n  \
                      for i = 1, {depth} do all[i] = wrk.format() end\n  joined = table.concat(all)\nend\n\
                      request = function() return joined end\n"
                 );
-                std::fs::write(&script, lua)
-                    .context(format!("cannot write {}", script.display()))?;
+                let script = scratch.file(&format!("pipeline-{depth}.lua"), &lua)?;
                 let with =
                     if depth > 1 { format!(" -s {}", script.display()) } else { String::new() };
                 format!("-t 1 -c {connections} -d {seconds}s{with} {url}")
@@ -244,8 +247,13 @@ mod tests {
     use super::*;
 
     fn rate(name: &'static str, output: &str) -> Result<f64, Error> {
-        let generator =
-            Generator { name, program: PathBuf::new(), words: Vec::new(), pipelines: true };
+        let generator = Generator {
+            name,
+            version: None,
+            program: PathBuf::new(),
+            words: Vec::new(),
+            pipelines: true,
+        };
         generator.rate(output)
     }
 

@@ -2,19 +2,19 @@
 //! server's log say the same as the client's ledger?
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::Contest;
-use super::program::{SERVER, find, run_own, serve};
+use super::program::{SERVER, run_own, serve};
 use crate::ExitStatus;
 use crate::error::{Context, Error};
-use crate::host::Host;
 use crate::http::{Agreement, LedgerCheck, check_ledger};
+use crate::installed::find;
+use crate::output::Output;
 use crate::process::Process;
 use crate::progress::say;
-use crate::report::emit;
+use crate::scratch::Scratch;
 
 const DEPTH: u32 = 100;
 /// nginx closes a connection behind so many requests.
@@ -24,8 +24,6 @@ const RESET_ONE_IN: u32 = 1_000;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    pub(crate) benchmark: String,
-    pub(crate) host: Host,
     pub(crate) requests: u64,
     pub(crate) connections: u32,
     pub(crate) depth: u32,
@@ -46,26 +44,19 @@ pub(crate) struct Trial {
 }
 
 pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
-    let scratch = std::env::temp_dir().join(format!("dunlin-ledgers-{}", std::process::id()));
-    std::fs::create_dir_all(&scratch).context(format!("cannot create {}", scratch.display()))?;
-    let outcome = measure(options, &scratch);
-    // What remains lies in the directory for temporary files.
-    let _ = std::fs::remove_dir_all(&scratch);
-    let findings = outcome?;
+    let findings = measure(options, &Scratch::temporary("ledgers")?)?;
     let holds = findings.trials.iter().all(|trial| trial.holds);
-    emit(options.json, &findings)?;
+    options.output.findings("http-ledgers", &findings)?;
     Ok(if holds { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-fn measure(options: &Contest, scratch: &Path) -> Result<Findings, Error> {
+fn measure(options: &Contest, scratch: &Scratch) -> Result<Findings, Error> {
     let requests = options.requests.unwrap_or(1_000_000);
     let mut trials = Vec::new();
     let mut missing = Vec::new();
     match find("nginx", &options.programs) {
         Some(nginx) => {
-            let config = scratch.join("nginx.conf");
-            std::fs::write(&config, nginx_config(scratch))
-                .context(format!("cannot write {}", config.display()))?;
+            let config = scratch.file("nginx.conf", &nginx_config(scratch))?;
             let command = format!("{} -c {}", nginx.display(), config.display());
             let server = Process::start(&command, &[options.server_core], SERVER, None)?;
             let name = format!("nginx, keepalive_requests {KEEPALIVE_REQUESTS}");
@@ -76,7 +67,7 @@ fn measure(options: &Contest, scratch: &Path) -> Result<Findings, Error> {
             missing.push("nginx".to_owned());
         }
     }
-    let log = scratch.join("server.log");
+    let log = scratch.path().join("server.log");
     // A log of its own: nginx has written this file.
     if log.exists() {
         std::fs::remove_file(&log).context(format!("cannot remove {}", log.display()))?;
@@ -84,19 +75,11 @@ fn measure(options: &Contest, scratch: &Path) -> Result<Findings, Error> {
     let server = serve(options, &format!("--reset-one-in {RESET_ONE_IN} --log {}", log.display()))?;
     let name = format!("resets instead of one answer in {RESET_ONE_IN}");
     trials.push(trial(options, &name, requests, server, scratch)?);
-    Ok(Findings {
-        benchmark: "http-ledgers".into(),
-        host: Host::now(),
-        requests,
-        connections: options.connections,
-        depth: DEPTH,
-        trials,
-        missing,
-    })
+    Ok(Findings { requests, connections: options.connections, depth: DEPTH, trials, missing })
 }
 
-fn nginx_config(scratch: &Path) -> String {
-    let dir = scratch.display();
+fn nginx_config(scratch: &Scratch) -> String {
+    let dir = scratch.path().display();
     let mut config = String::new();
     // Writing to a String cannot fail.
     let _ = write!(
@@ -118,10 +101,10 @@ fn trial(
     name: &str,
     requests: u64,
     server: Process,
-    scratch: &Path,
+    scratch: &Scratch,
 ) -> Result<Trial, Error> {
     say(format!("{name}: {requests} requests"));
-    let ledger = scratch.join("client.ledger");
+    let ledger = scratch.path().join("client.ledger");
     let run: crate::http::Findings = run_own(&[
         "http",
         &format!("http://{SERVER}/"),
@@ -139,9 +122,9 @@ fn trial(
     drop(server);
     let check = LedgerCheck {
         client: ledger,
-        server: scratch.join("server.log"),
+        server: scratch.path().join("server.log"),
         requests: Some(requests),
-        json: false,
+        output: Output::default(),
     };
     let (status, agreement) = check_ledger(&check)?;
     Ok(Trial {

@@ -6,9 +6,8 @@ use super::Contest;
 use super::program::{SERVER, run_own, serve};
 use crate::ExitStatus;
 use crate::error::Error;
-use crate::host::Host;
+use crate::figures::group;
 use crate::progress::say;
-use crate::report::{emit, group};
 
 /// Between the least and the most: buffers that a burst of closes needs, pages of histograms touched for the first time.
 const SPREAD_BYTES_MAX: u64 = 4 << 20;
@@ -19,8 +18,6 @@ const POINTS: usize = 120;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    pub(crate) benchmark: String,
-    pub(crate) host: Host,
     pub(crate) seconds: f64,
     pub(crate) answered: u64,
     /// When the first answers were in.
@@ -77,11 +74,9 @@ pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
         group(memory.last_bytes as f64),
         if flat { "flat" } else { "not flat" },
     ));
-    emit(
-        options.json,
+    options.output.findings(
+        "http-memory",
         &Findings {
-            benchmark: "http-memory".into(),
-            host: Host::now(),
             seconds: run.seconds,
             answered: run.ends.answered,
             first_bytes: memory.first_bytes,

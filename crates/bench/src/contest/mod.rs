@@ -20,6 +20,7 @@ pub(crate) use stalled::{Findings as Stalled, Row as StalledRow};
 
 use crate::ExitStatus;
 use crate::error::Error;
+use crate::output::Output;
 use crate::target::duration;
 
 /// What is measured.
@@ -71,9 +72,8 @@ pub struct Contest {
     /// Directories to look for generators in, besides PATH
     #[arg(long, value_name = "DIR")]
     programs: Vec<PathBuf>,
-    /// One JSON object as the last line of standard output
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(crate) fn run(options: &Contest) -> Result<ExitStatus, Error> {

@@ -15,10 +15,8 @@ use super::Contest;
 use super::program::{SERVER, run_own, serve};
 use crate::ExitStatus;
 use crate::error::{Context, Error};
-use crate::host::Host;
-use crate::latency::Percentiles;
 use crate::progress::say;
-use crate::report::emit;
+use crate::timetable::Percentiles;
 
 const RATE: f64 = 2_000.0;
 const RUN: Duration = Duration::from_secs(5);
@@ -28,8 +26,6 @@ const DIFFERENCE_MAX: f64 = 0.03;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    pub(crate) benchmark: String,
-    pub(crate) host: Host,
     pub(crate) rate: f64,
     pub(crate) seconds: f64,
     pub(crate) stall_seconds: f64,
@@ -100,11 +96,9 @@ pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
             closed / 1e3
         ));
     }
-    emit(
-        options.json,
+    options.output.findings(
+        "http-omission",
         &Findings {
-            benchmark: "http-omission".into(),
-            host: Host::now(),
             rate: RATE,
             seconds: RUN.as_secs_f64(),
             stall_seconds: stall.as_secs_f64(),

@@ -1,7 +1,7 @@
 //! Programs of a contest: this one as server and generator, and those of others.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -28,13 +28,6 @@ pub(super) fn serve(options: &Contest, more: &str) -> Result<Process, Error> {
     let words = own_words()?.join(" ");
     let command = format!("{words} serve --listen {SERVER} {more}");
     Process::start(&command, &[options.server_core], SERVER, None)
-}
-
-/// Path of a generator, `None` when it is not installed.
-pub(super) fn find(name: &str, directories: &[PathBuf]) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = directories.iter().cloned().chain(std::env::split_paths(&path));
-    places.chain(["/usr/sbin".into()]).map(|place| place.join(name)).find(|file| file.is_file())
 }
 
 /// What a program printed, and what it took.

@@ -8,12 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::Contest;
 use super::program::{SERVER, run_own, serve};
 use crate::ExitStatus;
-use crate::error::{Context, Error};
-use crate::host::Host;
+use crate::error::Error;
 use crate::http::time;
-use crate::latency::Percentiles;
 use crate::progress::say;
-use crate::report::emit;
+use crate::scratch::Scratch;
+use crate::timetable::Percentiles;
 
 /// One in so many is slow.
 const ONE_IN: usize = 16;
@@ -27,8 +26,6 @@ const STALLS: [(&str, &str); 2] = [("head", "delay"), ("body", "body-after")];
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    pub(crate) benchmark: String,
-    pub(crate) host: Host,
     pub(crate) slow_ms: u64,
     pub(crate) one_in: usize,
     pub(crate) rows: Vec<Row>,
@@ -56,11 +53,7 @@ pub(crate) struct Row {
 
 pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
     let _server = serve(options, "")?;
-    let file = std::env::temp_dir().join(format!("dunlin-stalled-{}.jsonl", std::process::id()));
-    let rows = measure(options, &file);
-    // What remains lies in the directory for temporary files.
-    let _ = std::fs::remove_file(&file);
-    let (rows, clean) = rows?;
+    let (rows, clean) = measure(options, &Scratch::temporary("stalled")?)?;
     for row in &rows {
         say(format!(
             "{} late, depth {:>3}: {:>8.0} /s, first byte p50 {}, p99 {}; as the oldest p50 {}, p99 {}; waiting {:.1} %, \
@@ -79,27 +72,19 @@ pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
     let agrees = rows
         .iter()
         .all(|row| (row.waiting_measured - row.waiting_computed).abs() <= SHARE_DIFFERENCE_MAX);
-    emit(
-        options.json,
-        &Findings {
-            benchmark: "http-stalled".into(),
-            host: Host::now(),
-            slow_ms: SLOW_MS,
-            one_in: ONE_IN,
-            rows,
-            agrees,
-        },
-    )?;
+    options
+        .output
+        .findings("http-stalled", &Findings { slow_ms: SLOW_MS, one_in: ONE_IN, rows, agrees })?;
     Ok(if clean && agrees { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-fn measure(options: &Contest, file: &std::path::Path) -> Result<(Vec<Row>, bool), Error> {
+fn measure(options: &Contest, scratch: &Scratch) -> Result<(Vec<Row>, bool), Error> {
     let mut rows = Vec::new();
     let mut clean = true;
     for (stalled, segment) in STALLS {
         let mut lines = format!("{{\"path\":\"/{segment}/{SLOW_MS}ms\"}}\n");
         lines += &"{\"path\":\"/hello\"}\n".repeat(ONE_IN - 1);
-        std::fs::write(file, lines).context(format!("cannot write {}", file.display()))?;
+        let file = scratch.file("requests.jsonl", &lines)?;
         for depth in DEPTHS {
             // One connection: its requests then stall in the file's order, and the shares can be computed.
             let run: crate::http::Findings = run_own(&[

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::resolve;
+use super::transport::At;
 use crate::error::Error;
 
 /// A URL, taken apart.
@@ -95,13 +96,6 @@ impl Place {
             Self::Network(addresses) => At::Network(addresses[attempt as usize % addresses.len()]),
         }
     }
-}
-
-/// Where one connection is opened to.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum At<'a> {
-    Network(SocketAddr),
-    Unix(&'a Path),
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use super::summary::{count, time};
 use crate::ExitStatus;
 use crate::error::Error;
 use crate::progress::say;
-use crate::report::emit;
 
 /// The three modes and their ratios, as `--json` prints them.
 #[derive(Debug, Serialize)]
@@ -79,6 +78,6 @@ pub(super) fn run(options: &Http, earlier: Vec<Findings>) -> Result<ExitStatus, 
         page::write(path, &runs)?;
         say(format!("report: {}", path.display()));
     }
-    emit(options.json, &comparison)?;
+    options.output.line(&comparison)?;
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tally::{Ends, Events, Tally};
 use crate::host::Host;
-use crate::latency::Percentiles;
+use crate::timetable::Percentiles;
 
 /// One run.
 #[derive(Debug, Clone, Serialize, Deserialize)]

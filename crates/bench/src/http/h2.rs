@@ -12,13 +12,13 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri, Version};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{JoinSet, LocalSet};
 
-use super::address::At;
 use super::connection::connect_advice;
 use super::options::Depth;
 use super::plan::{Ledger, Plan, Reporter, Shared};
 use super::reader::{NO_ID, OTHER_BODY, OTHER_ID, SEARCHED_BYTES_MAX};
 use super::schedule::Schedule;
 use super::tally::Tally;
+use super::transport::At;
 use crate::error::Error;
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;

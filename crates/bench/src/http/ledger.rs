@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ExitStatus;
 use crate::error::{Context, Error};
+use crate::output::Output;
 use crate::progress::say;
-use crate::report::emit;
 
 /// Options of `dunlin bench ledger`.
 #[derive(Debug, clap::Args)]
@@ -24,9 +24,8 @@ pub struct LedgerCheck {
     /// Requests there must be
     #[arg(long, value_name = "N")]
     pub(crate) requests: Option<u64>,
-    /// One JSON object as the last line of standard output
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 /// How two ledgers agree.
@@ -90,7 +89,7 @@ pub(crate) fn run(options: &LedgerCheck) -> Result<(ExitStatus, Agreement), Erro
             agreement.from_nowhere
         ));
     }
-    emit(options.json, &agreement)?;
+    options.output.line(&agreement)?;
     let status =
         if agreement.holds() && complete { ExitStatus::Passed } else { ExitStatus::Failed };
     Ok((status, agreement))

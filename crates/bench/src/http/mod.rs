@@ -39,7 +39,6 @@ pub(crate) use summary::time;
 use crate::ExitStatus;
 use crate::error::Error;
 use crate::progress::say;
-use crate::report::emit;
 
 pub(crate) fn run(options: &Http) -> Result<ExitStatus, Error> {
     options.check()?;
@@ -60,6 +59,6 @@ pub(crate) fn run(options: &Http) -> Result<ExitStatus, Error> {
         page::write(path, &runs)?;
         say(format!("  report       {}", path.display()));
     }
-    emit(options.json, &findings)?;
+    options.output.line(&findings)?;
     Ok(if findings.is_clean() { ExitStatus::Passed } else { ExitStatus::Failed })
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::output::Output;
 use crate::target::duration;
 
 /// The deepest pipeline; `auto` stays below it by itself.
@@ -121,9 +122,8 @@ pub struct Http {
     /// Show an earlier run in the report too: a file that holds what --json printed; may be repeated
     #[arg(long, value_name = "FILE", help_heading = "Result", requires = "report")]
     pub(crate) with: Vec<PathBuf>,
-    /// One JSON object as the last line of standard output
-    #[arg(long, help_heading = "Result")]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
     /// Write a line for each span of time
     #[arg(long, value_name = "FILE", help_heading = "Result")]
     pub(crate) csv: Option<PathBuf>,

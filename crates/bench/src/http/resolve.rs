@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
-use super::address::At;
-use super::transport::begin;
+use super::transport::{At, begin};
 use crate::error::Error;
 
 /// From one attempt to the next, as long as none has failed or succeeded (RFC 8305 §5).

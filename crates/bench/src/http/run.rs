@@ -21,10 +21,10 @@ use super::view::{View, Way};
 use super::worker::Worker;
 use crate::error::{Context, Error};
 use crate::host::Host;
-use crate::latency::Percentiles;
 use crate::process::Process;
 use crate::progress::say;
 use crate::swarm::Clock;
+use crate::timetable::Percentiles;
 
 /// The timeline has about this many spans, more in a long run, which has them of a second each, and never more than the
 /// last of these: what is kept of a run does not grow with its length.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::findings::Findings;
-use crate::latency::Percentiles;
+use crate::timetable::Percentiles;
 
 /// The summary and the distribution.
 pub(super) fn of(findings: &Findings) -> String {
@@ -193,7 +193,7 @@ fn size(bytes: f64) -> String {
     }
 }
 
-pub(crate) use crate::report::group as count;
+pub(crate) use crate::figures::group as count;
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,9 @@
 //! A socket, bare or under TLS, that never blocks.
 
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +13,6 @@ use rustix::net::{
 };
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
-
-use super::address::At;
 
 /// What a connection is made with.
 #[derive(Debug, Clone)]
@@ -46,6 +46,13 @@ impl From<Errno> for Broken {
             errno => Self::Io(errno.into()),
         }
     }
+}
+
+/// Where one connection is opened to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum At<'a> {
+    Network(SocketAddr),
+    Unix(&'a Path),
 }
 
 /// A socket that is connecting; it is writable when it is done, one way or the other.

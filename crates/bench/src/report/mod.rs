@@ -1,22 +1,27 @@
-//! Reports: one JSON object a run, and docs/BENCHMARKS.md with its plots out of many.
+//! docs/BENCHMARKS.md with its plots, out of the results of many runs.
 
 mod apns;
+mod bus;
 mod config;
+mod fanout;
+mod grid;
+mod growth;
 mod http;
+mod instructions;
+mod latency;
 mod page;
 mod plot;
+mod promise;
 mod results;
+mod sections;
+mod webhooks;
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
-
-use serde::Serialize;
 
 use crate::ExitStatus;
 use crate::error::{Context, Error};
 use crate::progress::say;
-pub(crate) use page::group;
 use results::Results;
 
 /// Options of `dunlin bench report`.
@@ -32,51 +37,20 @@ pub struct Report {
 
 pub(crate) fn run(options: &Report) -> Result<ExitStatus, Error> {
     let results = Results::read(&options.results)?;
-    for (name, drawing) in plot::draw(&results)? {
-        let path = options.results.join(name);
-        fs::write(&path, drawing).context(format!("cannot write {}", path.display()))?;
+    for plot in sections::plots(&results) {
+        let path = options.results.join(&plot.file);
+        fs::write(&path, plot.draw()?).context(format!("cannot write {}", path.display()))?;
     }
     let directory = options.results.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let page = page::write(&results, &directory);
+    let page = sections::write(&results, &directory);
     fs::write(&options.out, page).context(format!("cannot write {}", options.out.display()))?;
     say(format!("wrote {}", options.out.display()));
     Ok(ExitStatus::Passed)
 }
 
-/// Prints the findings of a run as the last line of standard output, if asked to.
-pub(crate) fn emit(json: bool, findings: &impl Serialize) -> Result<(), Error> {
-    if json {
-        let line = serde_json::to_string(findings)
-            .map_err(|error| Error::new(format!("cannot write JSON: {error}")))?;
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "{line}").context("cannot write to standard output")?;
-        out.flush().context("cannot write to standard output")?;
-    }
-    Ok(())
-}
-
-/// The middle of `values`, or the mean of the two in the middle.
-pub(crate) fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        length if length % 2 == 1 => Some(sorted[middle]),
-        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(&[]), None);
-        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
-    }
 
     #[test]
     fn a_page_is_written_from_whatever_results_there_are() {
@@ -97,12 +71,24 @@ mod tests {
         fs::write(options.results.join("bus.json"), bus).unwrap();
         run(&options).unwrap();
         let page = fs::read_to_string(&options.out).unwrap();
-        assert!(page.contains("| hop to an awake worker | 120 |"), "{page}");
-        assert!(page.contains("dunlin bench bus --json"), "{page}");
+        assert!(page.contains("| hop to an awake worker | 120.0 |"), "{page}");
+        assert!(page.contains("commit abc.\n\n```sh\ndunlin bench bus --json\n"), "{page}");
 
         fs::write(options.results.join("bus.json"), "{}").unwrap();
         let error = run(&options).unwrap_err().to_string();
         assert!(error.contains("bus.json"), "{error}");
         fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn the_page_of_this_repository_can_be_written_from_its_results() {
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks");
+        let results = Results::read(&root).unwrap();
+        let page = sections::write(&results, "benchmarks");
+        assert!(page.contains("## Pushes to Apple"), "{page}");
+        for plot in sections::plots(&results) {
+            assert!(page.contains(&plot.file), "{} is drawn and shown nowhere", plot.file);
+            assert!(plot.draw().unwrap().starts_with("<svg"), "{}", plot.file);
+        }
     }
 }

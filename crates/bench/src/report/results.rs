@@ -6,40 +6,56 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::contest::{Distance, Generators, Ledgers, Memory, Omission, Stalled};
 use crate::error::{Context, Error};
-use crate::host::Host;
-use crate::{bus, config, connections, fanout, latency};
+use crate::output::Measured;
+use crate::pushes::{PushFindings, PushTable};
+use crate::{bus, config, connections, fanout, latency, webhooks};
+
+/// How `dunlin apns bench` calls the server that it brings itself.
+pub(super) const SIMULATOR: &str = "simulator";
 
 /// Every result the page has a place for; what has not been run is missing.
 #[derive(Debug)]
 pub(super) struct Results {
-    pub(super) idle: Option<connections::Findings>,
-    pub(super) one: Option<fanout::Findings>,
+    pub(super) idle: Option<Measured<connections::Findings>>,
+    pub(super) one: Option<Measured<fanout::Findings>>,
     /// With every message in a write of its own.
-    pub(super) apart: Option<fanout::Findings>,
-    pub(super) burst: Option<fanout::Findings>,
+    pub(super) apart: Option<Measured<fanout::Findings>>,
+    pub(super) burst: Option<Measured<fanout::Findings>>,
     /// Peers too slow to take part in every round of the burst.
-    pub(super) burst_slow: Option<fanout::Findings>,
-    pub(super) latencies: Vec<latency::Findings>,
+    pub(super) burst_slow: Option<Measured<fanout::Findings>>,
+    pub(super) latencies: Vec<Measured<latency::Findings>>,
     /// Beside broadcasts to a crowd, by the crowd's size.
-    pub(super) pacing: Vec<latency::Findings>,
-    pub(super) bus: Option<bus::Findings>,
+    pub(super) pacing: Vec<Measured<latency::Findings>>,
+    pub(super) bus: Option<Measured<bus::Findings>>,
     /// By rising number of connections.
-    pub(super) scale: Vec<connections::Findings>,
-    pub(super) million: Option<connections::Findings>,
-    pub(super) http: super::http::Http,
-    pub(super) config: Option<config::Findings>,
+    pub(super) scale: Vec<Measured<connections::Findings>>,
+    pub(super) million: Option<Measured<connections::Findings>>,
+    pub(super) http: Http,
+    pub(super) config: Option<Measured<config::Findings>>,
     /// Clients that count their messages while the configuration changes.
-    pub(super) config_count: Option<config::Counted>,
-    pub(super) instructions: Option<Instructions>,
+    pub(super) config_count: Option<Measured<config::Counted>>,
+    pub(super) webhooks: Option<Measured<webhooks::Findings>>,
+    pub(super) instructions: Option<Measured<Instructions>>,
     /// Of `dunlin apns bench`, the simulator first.
-    pub(super) apns: Vec<super::apns::Findings>,
+    pub(super) apns: Vec<Measured<PushFindings>>,
+}
+
+/// The results of `dunlin bench contest`.
+#[derive(Debug)]
+pub(super) struct Http {
+    pub(super) generators: Option<Measured<Generators>>,
+    pub(super) distance: Option<Measured<Distance>>,
+    pub(super) ledgers: Option<Measured<Ledgers>>,
+    pub(super) omission: Option<Measured<Omission>>,
+    pub(super) memory: Option<Measured<Memory>>,
+    pub(super) stalled: Option<Measured<Stalled>>,
 }
 
 /// What `cargo bench -p dunlin-bench --bench instructions` counts.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Instructions {
-    pub(super) host: Host,
     pub(super) kernels: Vec<Kernel>,
 }
 
@@ -51,14 +67,15 @@ pub(super) struct Kernel {
 
 impl Results {
     pub(super) fn read(directory: &Path) -> Result<Self, Error> {
-        let mut scale: Vec<connections::Findings> = read_all(directory, "scale-")?;
+        let mut scale: Vec<Measured<connections::Findings>> = read_all(directory, "scale-")?;
         scale.sort_by_key(|findings| findings.connections);
         // The million is the last step of the same growth, only held for longer.
         scale.extend(read(&directory.join("million.json"))?);
-        let mut latencies: Vec<latency::Findings> = read_all(directory, "latency-")?;
+        let mut latencies: Vec<Measured<latency::Findings>> = read_all(directory, "latency-")?;
         latencies.sort_by_key(|findings| (findings.subscribers, findings.rate));
-        let mut pacing: Vec<latency::Findings> = read_all(directory, "pacing-")?;
-        let size = |of: &latency::Findings| of.crowd.as_ref().map_or(0, |crowd| crowd.clients);
+        let mut pacing: Vec<Measured<latency::Findings>> = read_all(directory, "pacing-")?;
+        let size =
+            |of: &Measured<latency::Findings>| of.crowd.as_ref().map_or(0, |crowd| crowd.clients);
         pacing.sort_by_key(|findings| (size(findings), findings.label.clone()));
         Ok(Self {
             idle: read(&directory.join("idle.json"))?,
@@ -71,7 +88,7 @@ impl Results {
             bus: read(&directory.join("bus.json"))?,
             scale,
             million: read(&directory.join("million.json"))?,
-            http: super::http::Http {
+            http: Http {
                 generators: read(&directory.join("http-generators.json"))?,
                 distance: read(&directory.join("http-distance.json"))?,
                 ledgers: read(&directory.join("http-ledgers.json"))?,
@@ -81,14 +98,21 @@ impl Results {
             },
             config: read(&directory.join("config.json"))?,
             config_count: read(&directory.join("config-count.json"))?,
+            webhooks: read(&directory.join("webhooks.json"))?,
             instructions: read(&directory.join("instructions.json"))?,
             apns: {
-                let mut all: Vec<super::apns::Findings> = read_all(directory, "apns-")?;
-                all.sort_by_key(super::apns::Findings::place);
+                let mut all: Vec<Measured<PushFindings>> = read_all(directory, "apns-")?;
+                all.sort_by_key(|of| place(of));
                 all
             },
         })
     }
+}
+
+/// Where pushes stand on the page: the simulator first, tables in their order.
+fn place(findings: &PushFindings) -> (bool, String, Option<PushTable>) {
+    let first = findings.tables.first().map(|table| table.table);
+    (findings.server != SIMULATOR, findings.server.clone(), first)
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dunlin_wire::http1::{Method, reason_phrase};
 
-use super::behaviour::{Behaviour, Fault, HELLO};
+use super::behaviour::{Behaviour, End, Fault, HELLO};
 
 /// What happens to the connection once a step has been sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,17 +28,6 @@ pub(super) struct Step {
     /// One byte in each span of this length, nanoseconds; 0: all at once.
     pub(super) pace_ns: u64,
     pub(super) then: Then,
-}
-
-/// How a connection ends behind its last answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    /// The answer says `Connection: close`.
-    Said,
-    /// FIN without a word.
-    Dropped,
-    /// RST.
-    Reset,
 }
 
 /// What of a request its answer depends on.

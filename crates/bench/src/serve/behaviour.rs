@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::answer::End;
 use crate::target::duration;
 
 /// The longest body the server makes, bytes.
@@ -86,6 +85,17 @@ impl Default for Behaviour {
             interim: false,
         }
     }
+}
+
+/// How a connection ends behind its last answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The answer says `Connection: close`.
+    Said,
+    /// FIN without a word.
+    Dropped,
+    /// RST.
+    Reset,
 }
 
 /// Answers that no server may give; a client must notice each, and give no answer to the wrong request.

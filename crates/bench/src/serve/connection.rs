@@ -6,8 +6,8 @@ use dunlin_wire::http1::{
     self, Body, BodyDecoder, Decoded, HeaderSlots, Limits, Method, RequestHead,
 };
 
-use super::answer::{Asked, End, Step, Then, steps};
-use super::behaviour::{Behaviour, listing};
+use super::answer::{Asked, Step, Then, steps};
+use super::behaviour::{Behaviour, End, listing};
 
 /// What the connections of one thread share.
 #[derive(Debug)]
@@ -131,14 +131,7 @@ impl Connection {
                     }
                 }
                 Err(error) => {
-                    let behaviour = Behaviour { status: error.status(), ..Behaviour::default() };
-                    let text = format!("{error}\n");
-                    let asked = Asked {
-                        end: Some(End::Said),
-                        body: Some(text.as_bytes()),
-                        ..Asked::new(Method::Get)
-                    };
-                    self.answer(&behaviour, asked, now_ns, out);
+                    self.refuse(error, now_ns, out);
                 }
             }
         }
@@ -264,14 +257,7 @@ impl Connection {
                     }
                 }
                 Err(error) => {
-                    let behaviour = Behaviour { status: error.status(), ..Behaviour::default() };
-                    let text = format!("{error}\n");
-                    let asked = Asked {
-                        end: Some(End::Said),
-                        body: Some(text.as_bytes()),
-                        ..Asked::new(Method::Get)
-                    };
-                    self.answer(&behaviour, asked, now_ns, out);
+                    self.refuse(error, now_ns, out);
                     return bytes.len();
                 }
             }
@@ -306,6 +292,14 @@ impl Connection {
         };
         let asked = Asked { head: pending.head, id: pending.id.as_deref(), served, end, body };
         self.answer(behaviour, asked, now_ns, out);
+    }
+
+    /// The last answer of a connection on which something came that is no HTTP.
+    fn refuse(&mut self, error: http1::Error, now_ns: u64, out: &mut Vec<u8>) {
+        let behaviour = Behaviour { status: error.status(), ..Behaviour::default() };
+        let text = format!("{error}\n");
+        let (end, body) = (Some(End::Said), Some(text.as_bytes()));
+        self.answer(&behaviour, Asked { end, body, ..Asked::new(Method::Get) }, now_ns, out);
     }
 
     fn answer(&mut self, behaviour: &Behaviour, asked: Asked<'_>, now_ns: u64, out: &mut Vec<u8>) {

@@ -9,8 +9,8 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum, ValueHint};
-use serde::Serialize;
+use clap::{Args, ValueHint};
+use dunlin_bench::{Output, PushFindings, PushRow as Row, PushRows, PushTable as Table};
 
 use self::peers::Peer;
 use crate::Refusal;
@@ -59,70 +59,8 @@ pub(crate) struct Bench {
     /// Pushes of the full queue and of the CPU measurement
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pushes: u64,
-    /// One line of JSON in the end
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Table {
-    /// One connection, each window behaviour, payload and round trip
-    Windows,
-    /// As many connections as pay: 10,000 a second asked for at 250 ms; and 1 to 32 fixed ones
-    Connections,
-    /// 1 % and 5 % bad tokens, with and without a connection for suspects
-    Bad,
-    /// Serial, 150 in flight, batches on short connections, adaptive
-    Reference,
-    /// CPU for each 10,000 pushes next door, and pushes a second on one core
-    Cpu,
-    /// A million pushes handed to a bounded queue: memory
-    Queue,
-    /// Everything that can go wrong; both ledgers compared push by push
-    Storm,
-}
-
-/// A row of a table: what was measured, and what it is held against.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Row {
-    pub(super) what: String,
-    /// Whose sender.
-    pub(super) who: String,
-    /// Pushes a second, once under way.
-    pub(super) rate: f64,
-    /// What the binding limit allows, where that is known.
-    pub(super) allowed: Option<f64>,
-    /// Seconds from the start to 95 % of it.
-    pub(super) reached_s: Option<f64>,
-    pub(super) answer_p50_s: Option<f64>,
-    pub(super) answer_p99_s: Option<f64>,
-    /// The shortest time from push to answer: what the path of `rtt_s` really took.
-    pub(super) answer_min_s: Option<f64>,
-    pub(super) rtt_s: f64,
-    /// The limit that bound for most of the time.
-    pub(super) binding: String,
-    pub(super) connections: usize,
-    pub(super) cpu_s_per_10k: f64,
-    /// Whatever else the table is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) note: Option<String>,
-    /// False if what the row promises did not hold.
-    pub(super) holds: bool,
-}
-
-/// What `scripts/bench/run` keeps.
-#[derive(Debug, Serialize)]
-struct Report<'a, H> {
-    host: H,
-    server: &'a str,
-    tables: Vec<Measured>,
-}
-
-#[derive(Debug, Serialize)]
-struct Measured {
-    table: Table,
-    rows: Vec<Row>,
+    #[command(flatten)]
+    output: Output,
 }
 
 impl Bench {
@@ -145,23 +83,30 @@ impl Bench {
         let server = if self.server.is_some() { self.name.as_str() } else { "simulator" };
         let mut tables = Vec::new();
         for &table in wanted {
-            if !self.json {
+            if !self.output.is_json() {
                 let name = paint(BOLD, format!("{table:?}"));
                 print(&format!("{name}  {}\n", paint(DIM, server)))?;
             }
-            let show = |row: &Row| if self.json { Ok(()) } else { print(&row.text()) };
-            tables.push(Measured { table, rows: tables::measure(&self, table, &show)? });
+            let show = |row: &Row| self.show(row);
+            tables.push(PushRows { table, rows: tables::measure(&self, table, &show)? });
         }
         let failed =
             tables.iter().flat_map(|measured| &measured.rows).filter(|row| !row.holds).count();
-        if self.json {
-            let report = Report { host: dunlin_bench::host(), server, tables };
-            print(&format!("{}\n", serde_json::to_string(&report)?))?;
-        }
+        let findings = PushFindings { server: server.to_owned(), tables };
+        self.output.findings("apns", &findings)?;
         match failed {
             0 => Ok(()),
             _ => Err(format!("{failed} rows did not hold").into()),
         }
+    }
+
+    /// On standard output what a person reads; where that belongs to the result, on standard error as progress.
+    fn show(&self, row: &Row) -> Result<(), Refusal> {
+        if self.output.is_json() {
+            eprint!("{}", text(row));
+            return Ok(());
+        }
+        print(&text(row))
     }
 
     fn duration(&self) -> Duration {
@@ -169,29 +114,28 @@ impl Bench {
     }
 }
 
-impl Row {
-    fn text(&self) -> String {
-        let allowed = self.allowed.map_or(String::new(), |allowed| {
-            format!(" of {allowed:.0} ({:.1} %)", 100.0 * self.rate / allowed)
-        });
-        let answers = match (self.answer_p50_s, self.rtt_s) {
-            (Some(p50), rtt) if rtt > 0.0 => {
-                format!(", answers {:.0} ms ({:.2} RTT)", p50 * 1e3, p50 / rtt)
-            }
-            (Some(p50), _) => format!(", answers {:.2} ms", p50 * 1e3),
-            (None, _) => String::new(),
-        };
-        let reached = self.reached_s.map_or(String::new(), |at| format!(", after {at:.1} s"));
-        format!(
-            "  {:<36} {:<7} {:>8.0}/s{allowed}{reached}{answers}, {} bound, {} connections, {:.3} s CPU/10k{}{}\n",
-            self.what,
-            self.who,
-            self.rate,
-            self.binding,
-            self.connections,
-            self.cpu_s_per_10k,
-            self.note.as_ref().map_or(String::new(), |note| format!("; {note}")),
-            if self.holds { "" } else { "  <- does not hold" }
-        )
-    }
+/// A row as it is shown while the others are measured.
+fn text(row: &Row) -> String {
+    let allowed = row.allowed.map_or(String::new(), |allowed| {
+        format!(" of {allowed:.0} ({:.1} %)", 100.0 * row.rate / allowed)
+    });
+    let answers = match (row.answer_p50_s, row.rtt_s) {
+        (Some(p50), rtt) if rtt > 0.0 => {
+            format!(", answers {:.0} ms ({:.2} RTT)", p50 * 1e3, p50 / rtt)
+        }
+        (Some(p50), _) => format!(", answers {:.2} ms", p50 * 1e3),
+        (None, _) => String::new(),
+    };
+    let reached = row.reached_s.map_or(String::new(), |at| format!(", after {at:.1} s"));
+    let cpu = row.cpu_s_per_10k.map_or(String::new(), |cpu| format!(", {cpu:.3} s CPU/10k"));
+    format!(
+        "  {:<36} {:<7} {:>8.0}/s{allowed}{reached}{answers}, {} bound, {} connections{cpu}{}{}\n",
+        row.what,
+        row.who,
+        row.rate,
+        row.binding,
+        row.connections,
+        row.note.as_ref().map_or(String::new(), |note| format!("; {note}")),
+        if row.holds { "" } else { "  <- does not hold" }
+    )
 }

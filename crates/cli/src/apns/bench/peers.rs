@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
+use dunlin_bench::group;
 use dunlin_push::apns::{ProviderKey, ProviderToken};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::Deserialize;
@@ -84,7 +85,7 @@ impl Peer {
                 row.rate = timeline.rate(ask.warm_up, end, ask.rtt);
                 row.answer_p50_s = said.p50_s;
                 row.answer_p99_s = said.p99_s;
-                row.cpu_s_per_10k = said.cpu_s * 1e4 / said.cpu_ended.max(1) as f64;
+                row.cpu_s_per_10k = Some(said.cpu_s * 1e4 / said.cpu_ended.max(1) as f64);
                 if said.failed > 0 {
                     let error = said.error.unwrap_or_default();
                     row.note = Some(format!("{} failed: {error}", said.failed));
@@ -134,9 +135,9 @@ pub(super) fn h2load(program: &str, what: &str, ask: &Ask<'_>) -> Row {
     match ask_h2load(program, ask) {
         Ok((rate, cpu_s)) => {
             row.rate = rate;
-            row.cpu_s_per_10k = cpu_s * 1e4 / ask.pushes_max as f64;
+            row.cpu_s_per_10k = Some(cpu_s * 1e4 / ask.pushes_max as f64);
             row.note =
-                Some(format!("{:.0}/s for a core of its own", ask.pushes_max as f64 / cpu_s));
+                Some(format!("{}/s for a core of its own", group(ask.pushes_max as f64 / cpu_s)));
         }
         Err(error) => row.note = Some(format!("not measured: {error}")),
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::time::Duration;
 
+use dunlin_bench::group;
 use dunlin_simulate::apns::Behaviour;
 
 use super::{Bench, Load, Row, Show, WINDOW_LARGE, World, load, other, row, run};
@@ -32,8 +33,10 @@ pub(super) fn cpu(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
         let mut row = row(what.clone(), &measured, Duration::ZERO, Duration::ZERO);
         row.rate = measured.ended as f64 / measured.seconds;
         let per_core = measured.ended as f64 / measured.cpu_s;
-        row.note = Some(format!("{per_core:.0}/s for a core of the sender's own"));
-        row.holds = row.cpu_s_per_10k <= 0.10 && measured.ended >= pushes_max && per_core >= 1e5;
+        row.note = Some(format!("{}/s for a core of the sender's own", group(per_core)));
+        // How many another server takes within the time is its own affair.
+        let whole = bench.server.is_some() || measured.ended >= pushes_max;
+        row.holds = whole && measured.cpu_s_per_10k() <= 0.10 && per_core >= 1e5;
         show(&row)?;
         rows.push(row);
         if payload == 437 {
@@ -88,10 +91,19 @@ pub(super) fn queue(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> 
         ..load(&world.target, 437, Duration::from_secs(10))
     })?;
     let grown = peak_bytes().saturating_sub(before);
-    let mut held = row(format!("{} waiting at once", bench.pushes), &measured, rtt, Duration::ZERO);
+    let mut held = row(
+        format!("{} waiting at once", group(bench.pushes as f64)),
+        &measured,
+        rtt,
+        Duration::ZERO,
+    );
     let queued = measured.metrics.queued as u64;
-    held.note = Some(format!("{queued} waited, {} B each", grown / queued.max(1)));
-    held.cpu_s_per_10k = measured.cpu_s * 1e4 / queued.max(1) as f64;
+    held.note = Some(format!(
+        "{} waited, {} B each",
+        group(queued as f64),
+        group((grown / queued.max(1)) as f64)
+    ));
+    held.cpu_s_per_10k = Some(measured.cpu_s * 1e4 / queued.max(1) as f64);
     held.holds = queued == bench.pushes;
     show(&held)?;
     rows.push(held);
@@ -104,7 +116,7 @@ pub(super) fn queue(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> 
         ..load(&world.target, 437, Duration::from_secs(120))
     })?;
     let grown = peak_bytes().saturating_sub(before);
-    let what = format!("{} handed over, queue of 64 MiB", bench.pushes);
+    let what = format!("{} handed over, queue of 64 MiB", group(bench.pushes as f64));
     let mut bounded = row(what, &measured, rtt, Duration::ZERO);
     bounded.rate = measured.ended as f64 / measured.seconds;
     bounded.note = Some(format!("{} MiB more at most, simulator included", grown >> 20));

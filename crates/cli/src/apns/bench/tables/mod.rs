@@ -125,7 +125,7 @@ fn row(what: String, measured: &Measured, rtt: Duration, from: Duration) -> Row 
         rtt_s: rtt.as_secs_f64(),
         binding: binding(metrics),
         connections: metrics.connections.len(),
-        cpu_s_per_10k: measured.cpu_s_per_10k(),
+        cpu_s_per_10k: Some(measured.cpu_s_per_10k()),
         holds: true,
         ..Row::default()
     }

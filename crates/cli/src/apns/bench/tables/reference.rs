@@ -9,6 +9,12 @@ use super::{Bench, Load, Row, Show, World, load, row, run};
 use crate::Refusal;
 use crate::apns::bench::load::{payload, push, sender};
 
+/// What those who asked kept in flight.
+const BY_HAND: usize = 150;
+/// As much as `BY_HAND` pushes may have to fit into a window together, up to the last byte: 437 bytes each are 15 bytes too
+/// many, and the last one of a batch would wait for a window that never comes back.
+const PAYLOAD: usize = 436;
+
 pub(super) fn reference(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
     let rtt = Duration::from_millis(250);
     let mut rows = Vec::new();
@@ -18,14 +24,14 @@ pub(super) fn reference(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refus
         let world = World::new(behaviour, 0)?;
         let short = Duration::from_secs(bench.seconds);
         for (kind, in_flight_max) in
-            [("serial", Some(1)), ("150 in flight", Some(150)), ("adaptive", None)]
+            [("serial", Some(1)), ("150 in flight", Some(BY_HAND)), ("adaptive", None)]
         {
             let connections = match in_flight_max {
                 Some(_) => Connections::Fixed(1),
                 None => Connections::Auto { max: 16 },
             };
             let measured =
-                run(Load { in_flight_max, connections, ..load(&world.target, 437, short) })?;
+                run(Load { in_flight_max, connections, ..load(&world.target, PAYLOAD, short) })?;
             let mut row =
                 row(format!("{kind}, window returned {name}"), &measured, rtt, Duration::ZERO);
             row.rate = measured.ended as f64 / measured.seconds;
@@ -39,10 +45,10 @@ pub(super) fn reference(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refus
     Ok(rows)
 }
 
-/// Batches of 150, each on a connection of its own.
+/// Batches of `BY_HAND`, each on a connection of its own.
 fn batches(world: &World, duration: Duration, name: &str) -> Result<Row, Refusal> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let load = load(&world.target, 437, duration);
+    let load = load(&world.target, PAYLOAD, duration);
     let text = payload(load.payload_bytes);
     let begin = Instant::now();
     let (ended, connections) = runtime.block_on(async {
@@ -51,12 +57,12 @@ fn batches(world: &World, duration: Duration, name: &str) -> Result<Row, Refusal
             let apns = sender(&load)?;
             connections += 1;
             let (sender, mut ends) = results();
-            for number in 0..150 {
+            for number in 0..BY_HAND as u64 {
                 apns.submit(&push(&load, number, &text)?, number, &sender)
                     .await
                     .map_err(|why| why.to_string())?;
             }
-            for _ in 0..150 {
+            for _ in 0..BY_HAND {
                 ends.recv().await;
                 ended += 1;
             }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use dunlin_bench::group;
 use dunlin_push::{Connections, Outcome};
 use dunlin_simulate::apns::{Behaviour, FlipStreams, GoAway, Unavailable};
 
@@ -65,9 +66,14 @@ pub(super) fn storm(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> 
         );
         row.rate = measured.ended as f64 / measured.seconds;
         row.note = Some(format!(
-            "{} of {} ended, {wrong} disagree, {uncertain} uncertain, {twice} twice and marked, {} refused and \
-             sent again, {} retried",
-            measured.ended, bench.storm, measured.metrics.refused, measured.metrics.retried
+            "{} of {} ended, {} disagree, {} uncertain, {} twice and marked, {} refused and sent again, {} retried",
+            group(measured.ended as f64),
+            group(bench.storm as f64),
+            group(wrong as f64),
+            group(uncertain as f64),
+            group(twice as f64),
+            group(measured.metrics.refused as f64),
+            group(measured.metrics.retried as f64)
         ));
         row.holds = wrong == 0 && measured.ended == bench.storm;
         show(&row)?;

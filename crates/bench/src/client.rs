@@ -1,7 +1,8 @@
-//! A client of the admin port that costs as little as a client can: one blocking socket, prebuilt requests.
+//! An HTTP client that costs as little as a client can: one blocking socket, one request at a time.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::error::{Context, Error};
@@ -10,30 +11,38 @@ use crate::error::{Context, Error};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     stream: TcpStream,
     address: SocketAddr,
     request: Vec<u8>,
     answer: Vec<u8>,
+    /// Where in it the last body stands.
+    body: Range<usize>,
     revision: u64,
 }
 
 impl Client {
-    pub(super) fn connect(address: SocketAddr) -> Result<Client, Error> {
+    pub(crate) fn connect(address: SocketAddr) -> Result<Client, Error> {
         let sentence = || format!("cannot connect to {address}");
         let stream = TcpStream::connect(address).context(sentence())?;
         stream.set_nodelay(true).context(sentence())?;
         stream.set_read_timeout(Some(PATIENCE)).context(sentence())?;
-        Ok(Client { stream, address, request: Vec::new(), answer: vec![0; 64 << 10], revision: 1 })
+        let answer = vec![0; 64 << 10];
+        Ok(Client { stream, address, request: Vec::new(), answer, body: 0..0, revision: 1 })
     }
 
     /// The newest revision it was told of.
-    pub(super) fn revision(&self) -> u64 {
+    pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
+    /// The body of the last answer.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.answer[self.body.clone()]
+    }
+
     /// Sends a request and waits for its answer; gives the status and how long it took.
-    pub(super) fn call(
+    pub(crate) fn call(
         &mut self,
         method: &str,
         target: &str,
@@ -47,13 +56,13 @@ impl Client {
     }
 
     /// The same, for a change that has to succeed.
-    pub(super) fn change(&mut self, target: &str, body: &[u8]) -> Result<Duration, Error> {
+    pub(crate) fn change(&mut self, target: &str, body: &[u8]) -> Result<Duration, Error> {
         let (status, took) = self.call("PUT", target, "application/json", body)?;
         self.expect_success("PUT", target, status)?;
         Ok(took)
     }
 
-    pub(super) fn expect_success(
+    pub(crate) fn expect_success(
         &self,
         method: &str,
         target: &str,
@@ -62,13 +71,11 @@ impl Client {
         if (200..300).contains(&status) {
             return Ok(());
         }
-        let answer = String::from_utf8_lossy(&self.answer);
-        let body = answer.split("\r\n\r\n").nth(1).unwrap_or_default();
-        let body: String = body.trim_end_matches('\0').chars().take(400).collect();
+        let body: String = String::from_utf8_lossy(self.body()).chars().take(400).collect();
         Err(Error::new(format!("{method} {target} is answered with {status}: {body}")))
     }
 
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
         method: &str,
         target: &str,
@@ -87,8 +94,8 @@ impl Client {
         self.stream.write_all(&self.request).context("cannot send a request")
     }
 
-    /// The status of the next answer, whose body is dropped.
-    pub(super) fn receive(&mut self) -> Result<u16, Error> {
+    /// The status of the next answer.
+    pub(crate) fn receive(&mut self) -> Result<u16, Error> {
         let mut held = 0;
         loop {
             if held == self.answer.len() {
@@ -105,6 +112,7 @@ impl Client {
             let length = content_length(&self.answer[..head]).unwrap_or(0);
             self.revision = etag(&self.answer[..head]).unwrap_or(self.revision);
             if held >= head + 4 + length {
+                self.body = head + 4..head + 4 + length;
                 let status = std::str::from_utf8(&self.answer[9..12]).ok();
                 return status
                     .and_then(|status| status.parse().ok())

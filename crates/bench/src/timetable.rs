@@ -1,0 +1,226 @@
+//! Publishes at a fixed rate to subscribers of one channel, and when each message arrived at each of them.
+//!
+//! An open model: the publisher keeps its timetable whatever the server does, and a publish that left late, because
+//! the one before was slow to take, counts from its time in the timetable. So a server that stands still for a second
+//! is seen by every message of that second, not by one (Tene, "How not to measure latency").
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Context, Error};
+use crate::progress::Progress;
+use crate::publisher::{Answers, Publishing};
+use crate::swarm::{Clock, Departures, Faults, Plan, Swarm, new_histogram};
+
+/// After the last publish, without an arrival for so long: what has not arrived is missing.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// From being ready to the first publish.
+const START_NS: u64 = 10_000_000;
+
+/// How many publishes, and when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timetable {
+    /// Publishes a second.
+    pub(crate) rate: u32,
+    /// Publishes before the measured ones.
+    pub(crate) warm_up: u32,
+    /// All of them.
+    pub(crate) publishes: u32,
+}
+
+impl Timetable {
+    pub(crate) fn new(rate: u32, warm_up: Duration, duration: Duration) -> Self {
+        let publishes_of = |time: Duration| (time.as_secs_f64() * f64::from(rate)).ceil() as u32;
+        let warm_up = publishes_of(warm_up);
+        Self { rate, warm_up, publishes: warm_up + publishes_of(duration).max(1) }
+    }
+}
+
+/// What arrived, and when.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Arrivals {
+    pub(crate) delivered: u64,
+    pub(crate) expected: u64,
+    /// From the time in the timetable to the arrival at a subscriber, microseconds.
+    pub(crate) latency_us: Percentiles,
+    /// From the time in the timetable to when the publish left: the generator's own share.
+    pub(crate) late_us: Percentiles,
+    /// Subscribers that had every message once.
+    pub(crate) complete: u64,
+    pub(crate) closed: u64,
+    pub(crate) faults: Faults,
+}
+
+impl Arrivals {
+    pub(crate) fn is_clean(&self) -> bool {
+        self.delivered == self.expected && self.faults.is_none() && self.closed == 0
+    }
+}
+
+/// Percentiles of a histogram, microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Percentiles {
+    pub(crate) min: f64,
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) max: f64,
+    pub(crate) mean: f64,
+}
+
+impl Percentiles {
+    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let at = |quantile| us(histogram.value_at_quantile(quantile));
+        Self {
+            min: us(histogram.min()),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: us(histogram.max()),
+            mean: histogram.mean() / 1e3,
+        }
+    }
+}
+
+/// Subscribers who wait for what is published by a timetable.
+pub(crate) struct Audience {
+    timetable: Timetable,
+    swarm: Swarm,
+    publishing: Publishing,
+    departures: Arc<Departures>,
+    clock: Clock,
+}
+
+impl Audience {
+    /// Connects the subscribers that `plan` says.
+    pub(crate) fn gather(
+        mut plan: Plan,
+        publishing: Publishing,
+        timetable: Timetable,
+    ) -> Result<Self, Error> {
+        let departures = Arc::new(Departures::new(timetable.publishes as usize));
+        plan.departures = Some(Arc::clone(&departures));
+        let clock = plan.clock;
+        let swarm = Swarm::start(&plan)?;
+        swarm.wait_ready(Duration::from_secs(60), |_| {})?;
+        Ok(Self { timetable, swarm, publishing, departures, clock })
+    }
+
+    /// Publishes all there is to publish, and waits for the arrivals.
+    pub(crate) fn publish(self) -> Result<Published, Error> {
+        let (mut writer, mut answers) = self.publishing.connect()?.split();
+        let before = self.swarm.counts().publications;
+        // 50 µs of the default slack would be the generator's, not the server's.
+        rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
+            .context("cannot set the timer slack")?;
+        let late = self.keep(&mut writer, &mut answers)?;
+        let publishes = self.timetable.publishes;
+        let expected = u64::from(publishes) * self.swarm.connections() as u64;
+        let counts = self.swarm.wait_publications(before + expected, PATIENCE, |_| {});
+        let delivered = counts.publications - before;
+        Ok(Published { swarm: self.swarm, publishes, late, delivered, expected })
+    }
+
+    /// Gives how late each publish left.
+    fn keep(&self, writer: &mut TcpStream, answers: &mut Answers) -> Result<Histogram<u64>, Error> {
+        let Timetable { rate, warm_up, publishes } = self.timetable;
+        let interval_ns = 1_000_000_000 / u64::from(rate);
+        let start_ns = self.clock.now_ns() + START_NS;
+        let mut late = new_histogram();
+        let mut progress = Progress::new("publishes", u64::from(publishes));
+        let (answered, sent) = std::thread::scope(|scope| {
+            let reader = scope.spawn(move || answers.wait(publishes));
+            let mut send_all = || -> Result<(), Error> {
+                let mut request = Vec::new();
+                for sequence in 1..=publishes {
+                    let due_ns = start_ns + u64::from(sequence - 1) * interval_ns;
+                    request.clear();
+                    self.publishing.request(sequence, 1, &mut request);
+                    let measured = sequence > warm_up;
+                    if measured {
+                        self.departures.set(sequence, due_ns);
+                    }
+                    let now_ns = self.clock.now_ns();
+                    if due_ns > now_ns {
+                        std::thread::sleep(Duration::from_nanos(due_ns - now_ns));
+                    }
+                    if measured {
+                        late.saturating_record(self.clock.now_ns().saturating_sub(due_ns));
+                    }
+                    writer.write_all(&request).context("cannot publish")?;
+                    progress.set(u64::from(sequence));
+                }
+                Ok(())
+            };
+            let sent = send_all();
+            if sent.is_err() {
+                // The answers that are missing will not come: let the reader see the end.
+                let _ = writer.shutdown(std::net::Shutdown::Both);
+            }
+            (reader.join(), sent)
+        });
+        sent?;
+        answered.map_err(|_| Error::new("the reader of the answers panicked"))??;
+        Ok(late)
+    }
+}
+
+/// An audience that has heard what it will hear.
+pub(crate) struct Published {
+    swarm: Swarm,
+    publishes: u32,
+    late: Histogram<u64>,
+    pub(crate) delivered: u64,
+    expected: u64,
+}
+
+impl Published {
+    /// Sends the subscribers home, and sums up.
+    pub(crate) fn finish(self) -> Result<Arrivals, Error> {
+        let tally = self.swarm.finish(self.publishes)?;
+        let latencies = tally.latencies.unwrap_or_else(new_histogram);
+        Ok(Arrivals {
+            delivered: self.delivered,
+            expected: self.expected,
+            latency_us: Percentiles::of(&latencies),
+            late_us: Percentiles::of(&self.late),
+            complete: tally.complete,
+            closed: tally.counts.closed,
+            faults: tally.faults,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_in_microseconds() {
+        let mut histogram = new_histogram();
+        for us in 1..=1000 {
+            histogram.record(us * 1_000).unwrap();
+        }
+        let percentiles = Percentiles::of(&histogram);
+        assert!((499.0..502.0).contains(&percentiles.p50), "{percentiles:?}");
+        assert!((989.0..992.0).contains(&percentiles.p99), "{percentiles:?}");
+    }
+
+    #[test]
+    fn a_timetable_has_at_least_one_measured_publish() {
+        let second = Duration::from_secs(1);
+        let timetable = Timetable::new(200, second, 2 * second);
+        assert_eq!((timetable.warm_up, timetable.publishes), (200, 600));
+        let shortest = Timetable::new(1, Duration::ZERO, Duration::ZERO);
+        assert_eq!((shortest.warm_up, shortest.publishes), (0, 1));
+    }
+}

@@ -1,0 +1,55 @@
+//! `dunlin bench webhooks` against a real Dunlin and the backend that it is measured with, which Go's compiler makes.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").to_string()
+}
+
+#[test]
+fn every_event_reaches_the_backend_once_and_other_clients_get_their_messages() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let directory = tempfile::tempdir().expect("a directory");
+    let receiver = directory.path().join("receiver");
+    let built = Command::new("go")
+        .args(["build", "-o"])
+        .arg(&receiver)
+        .arg(".")
+        .current_dir(root.join("scripts/bench/go-receiver"))
+        .status();
+    assert!(built.is_ok_and(|status| status.success()), "go builds the receiver: scripts/packages");
+
+    let dunlin = env!("CARGO_BIN_EXE_dunlin");
+    let output = Command::new(dunlin)
+        .args(["bench", "webhooks", "--program", dunlin, "--receiver"])
+        .arg(&receiver)
+        .args(["--receiver-addr", &free_address(), "--admin", &free_address()])
+        .args(["--url", &format!("ws://{}/connection/websocket", free_address())])
+        .args(["--rate", "500", "--time", "1s", "--rounds", "1", "--subscribers", "5", "--json"])
+        .output()
+        .expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("a line of JSON");
+
+    let rows = found["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4, "two floors, a timetable, as many as go: {said}");
+    for row in rows {
+        assert_eq!(row["published"], row["delivered"], "{row}");
+        assert_eq!((&row["twice"], &row["missed"]), (&0.into(), &0.into()), "{row}");
+        assert!(row["latency_us"]["p50"].as_f64().is_some_and(|us| us > 0.0), "{row}");
+    }
+    // The second before the one that is measured is part of the timetable.
+    assert_eq!(rows[2]["published"], 1_000);
+    assert!(rows[2]["post_cpu_s_per_10k"].as_f64().is_some_and(|s| s > 0.0), "{}", rows[2]);
+    for beside in found["beside"].as_array().expect("both") {
+        for round in beside["rounds"].as_array().expect("rounds") {
+            assert_eq!((&round["delivered"], &round["closed"]), (&round["expected"], &0.into()));
+        }
+    }
+}

@@ -1,0 +1,3 @@
+module dunlin/bench/go-receiver
+
+go 1.19
