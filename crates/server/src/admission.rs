@@ -87,31 +87,47 @@ impl Admissions {
 /// A bucket that refills at `rate_per_s` and holds one second's worth.
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
-    /// Thousandths of a token, so that a millisecond's refill of a slow bucket is not rounded away.
-    milli_tokens: u64,
+    /// Thousandths of a token, so that a millisecond's refill of a slow bucket is not rounded away. Below 0: taken on
+    /// credit.
+    milli_tokens: i64,
     refilled_ms: u64,
 }
+
+const TOKEN: i64 = 1000;
 
 impl TokenBucket {
     /// A full bucket.
     pub(crate) fn new(now_ms: u64, rate_per_s: u64) -> Self {
-        Self { milli_tokens: rate_per_s * 1000, refilled_ms: now_ms }
+        Self { milli_tokens: capacity(rate_per_s), refilled_ms: now_ms }
     }
 
-    /// Takes one token if there is one. A rate of 0 means no limit.
-    pub(crate) fn take(&mut self, now_ms: u64, rate_per_s: u64) -> bool {
-        if rate_per_s == 0 {
-            return true;
+    /// Takes one token, on credit if there is none. `Some`: there is no other for so many milliseconds. A rate of 0
+    /// means no limit.
+    pub(crate) fn take(&mut self, now_ms: u64, rate_per_s: u64) -> Option<u64> {
+        self.refill(now_ms, rate_per_s);
+        if rate_per_s > 0 {
+            self.milli_tokens = self.milli_tokens.saturating_sub(TOKEN);
         }
-        let earned = now_ms.saturating_sub(self.refilled_ms).saturating_mul(rate_per_s);
-        self.milli_tokens = self.milli_tokens.saturating_add(earned).min(rate_per_s * 1000);
-        self.refilled_ms = now_ms;
-        let granted = self.milli_tokens >= 1000;
-        if granted {
-            self.milli_tokens -= 1000;
-        }
-        granted
+        self.wait_ms(now_ms, rate_per_s)
     }
+
+    /// How long there is no token; `None` when there is one, or no limit.
+    pub(crate) fn wait_ms(&mut self, now_ms: u64, rate_per_s: u64) -> Option<u64> {
+        self.refill(now_ms, rate_per_s);
+        let missing = TOKEN.saturating_sub(self.milli_tokens);
+        (rate_per_s > 0 && missing > 0).then(|| missing.unsigned_abs().div_ceil(rate_per_s))
+    }
+
+    fn refill(&mut self, now_ms: u64, rate_per_s: u64) {
+        let earned = now_ms.saturating_sub(self.refilled_ms).saturating_mul(rate_per_s);
+        let earned = i64::try_from(earned).unwrap_or(i64::MAX);
+        self.milli_tokens = self.milli_tokens.saturating_add(earned).min(capacity(rate_per_s));
+        self.refilled_ms = now_ms;
+    }
+}
+
+fn capacity(rate_per_s: u64) -> i64 {
+    i64::try_from(rate_per_s).unwrap_or(i64::MAX).saturating_mul(TOKEN)
 }
 
 #[cfg(test)]
@@ -143,13 +159,38 @@ mod tests {
         assert_eq!(admissions.admit(B, 1, 0), Admission::Granted);
     }
 
+    /// Takes tokens as a worker does, who rests for as long as he is told, but no less than `rest_ms`.
+    fn taken(rate_per_s: u64, until_ms: u64, rest_ms: u64) -> u64 {
+        let mut bucket = TokenBucket::new(0, rate_per_s);
+        let (mut now_ms, mut taken) = (0, 0);
+        while now_ms < until_ms {
+            taken += 1;
+            if let Some(wait_ms) = bucket.take(now_ms, rate_per_s) {
+                now_ms += wait_ms.max(rest_ms);
+            }
+        }
+        taken
+    }
+
     #[test]
     fn a_bucket_gives_its_rate_and_no_more() {
-        let mut bucket = TokenBucket::new(0, 10);
-        let granted = (0..100).filter(|_| bucket.take(0, 10)).count();
-        assert_eq!(granted, 10);
-        let granted = (0..1000).filter(|ms| bucket.take(*ms, 10)).count();
-        assert_eq!(granted, 9, "999 ms refill nine whole tokens");
-        assert!(TokenBucket::new(0, 0).take(0, 0), "no limit");
+        for rate_per_s in [1, 10, 1000, 33_333] {
+            let taken = taken(rate_per_s, 10_000, 10);
+            assert!(
+                (10 * rate_per_s..=11 * rate_per_s + 1).contains(&taken),
+                "{rate_per_s}: {taken}"
+            );
+        }
+        assert_eq!(TokenBucket::new(0, 0).take(0, 0), None, "no limit");
+    }
+
+    #[test]
+    fn what_is_taken_on_credit_is_paid_back_first() {
+        let mut bucket = TokenBucket::new(0, 1);
+        let waits: Vec<Option<u64>> = (0..3).map(|_| bucket.take(0, 1)).collect();
+        assert_eq!(waits, [Some(1000), Some(2000), Some(3000)]);
+        assert_eq!(bucket.wait_ms(2999, 1), Some(1));
+        assert_eq!(bucket.wait_ms(3000, 1), None);
+        assert_eq!(bucket.wait_ms(3000, 0), None, "the limit was lifted");
     }
 }

@@ -93,7 +93,7 @@ metrics! {
     Accepted, Counter, "connections_accepted_total", "Connections accepted.";
     RefusedTotal, Counter, "connections_refused_total", "Connections refused: limits.connections_max reached.";
     RefusedAddress, Counter, "connections_refused_address_limit_total", "Connections refused: limits.connections_per_address_max reached.";
-    RefusedRate, Counter, "connections_refused_rate_total", "Connections refused: limits.accepts_per_s_max exceeded.";
+    RefusedRate, Counter, "connections_refused_rate_total", "Times that accepting paused: limits.accepts_per_s_max was reached.";
     RefusedDescriptors, Counter, "accept_descriptor_exhausted_total", "Times accepting paused because no file descriptor was left.";
     Closed, Counter, "connections_closed_total", "Connections closed, for whatever reason.";
     DeadlinesMissed, Counter, "connections_timed_out_total", "Connections closed because a request, a handshake, a connect command or a pong came too late.";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
-use dunlin_config::Config;
+use dunlin_config::{Config, Secret};
 use dunlin_hub::SessionId;
 
 use crate::control::listen;
@@ -29,8 +29,13 @@ struct Cluster {
 
 impl Cluster {
     fn start(workers: usize) -> Self {
+        Self::start_with(workers, |_| {})
+    }
+
+    fn start_with(workers: usize, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::development();
         config.shutdown.reconnect_spread_ms = 0;
+        change(&mut config);
         let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), workers, 128).unwrap();
         let address = listeners[0].local_addr().unwrap();
         let mut endpoints = mesh(workers + 1, &MeshConfig::default()).unwrap();
@@ -92,9 +97,12 @@ struct Listener {
 
 impl Listener {
     fn connect(address: SocketAddr, channel: &str) -> Self {
+        Self::connect_with(address, &format!("{{\"subs\":{{\"{channel}\":{{}}}}}}"))
+    }
+
+    fn connect_with(address: SocketAddr, body: &str) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let body = format!("{{\"subs\":{{\"{channel}\":{{}}}}}}");
         let length = body.len();
         write!(
             stream,
@@ -208,4 +216,56 @@ fn draining_says_goodbye_with_a_code_to_come_back_on() {
     }
     drop(listeners);
     cluster.look_after_until(|node| node.workers_left() == 0);
+}
+
+#[test]
+fn a_worker_that_panics_gives_the_places_of_its_connections_back() {
+    let mut cluster = Cluster::start(1);
+    let clients = [(); 3].map(|()| Listener::connect(cluster.address, "news"));
+    assert_eq!(cluster.node.admissions.total(), 3);
+    cluster.tell(0, Parcel::Panic);
+    cluster.look_after_until(|node| node.counters[0].get(Metric::Restarts) == 1);
+    assert_eq!(cluster.node.admissions.total(), 0, "of connections that are no more");
+    drop(clients);
+}
+
+#[test]
+fn a_token_that_ends_never_lets_its_client_stay() {
+    const KEY: &str = "the backend's own key, long enough";
+    let cluster = Cluster::start_with(1, |config| {
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+    });
+    for exp in [i64::MAX as f64, 1e300] {
+        let claims = serde_json::json!({"sub": "ada", "exp": exp});
+        let key = jsonwebtoken::EncodingKey::from_secret(KEY.as_bytes());
+        let token = jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap();
+        let body = serde_json::json!({"token": token, "subs": {"news": {}}}).to_string();
+        let mut client = Listener::connect_with(cluster.address, &body);
+        let answer = cluster.post("/api/publish", "{\"channel\":\"news\",\"data\":1}");
+        assert!(answer.contains("\"offset\""), "{answer}");
+        let push = client.next().expect("it is still connected");
+        assert_eq!(push["pub"]["data"], 1, "{push}");
+    }
+}
+
+#[test]
+fn who_comes_faster_than_is_accepted_is_served_later_on_every_listener() {
+    // Free a moment ago, and this test's alone until somebody else on the machine is given it.
+    let second = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let cluster = Cluster::start_with(1, |config| {
+        config.limits.accepts_per_s_max = 20;
+        let listener = dunlin_config::Listener { addr: second, ..Default::default() };
+        config.listeners.insert("second", listener);
+    });
+    // Twenty at once, and then as they are let in.
+    let mut clients: Vec<Listener> = Vec::new();
+    for _ in 0..14 {
+        clients.push(Listener::connect(cluster.address, "news"));
+        clients.push(Listener::connect(second, "news"));
+    }
+    assert!(cluster.node.counters[0].get(Metric::RefusedRate) > 0, "accepting has paused");
+    cluster.post("/api/publish", "{\"channel\":\"news\",\"data\":1}");
+    for client in &mut clients {
+        assert_eq!(client.next().unwrap()["pub"]["data"], 1);
+    }
 }

@@ -69,10 +69,14 @@ impl Lane {
 
     /// Events are missing behind those that wait.
     pub(crate) fn miss(&mut self, count: u64, cause: Cause) {
-        match self.queue.back_mut() {
-            Some(Entry::Missed(so_far, same)) if *same == cause => *so_far += count,
-            // No two of these follow each other for long: there are four causes, and an event between.
-            _ => self.queue.push_back(Entry::Missed(count, cause)),
+        let behind = self.queue.iter_mut().rev().map_while(|entry| match entry {
+            Entry::Missed(so_far, cause) => Some((so_far, *cause)),
+            Entry::Event(_) => None,
+        });
+        // One for each cause behind an event: causes that take turns while the queue is full take no room.
+        match behind.into_iter().find(|(_, same)| *same == cause) {
+            Some((so_far, _)) => *so_far += count,
+            None => self.queue.push_back(Entry::Missed(count, cause)),
         }
     }
 
@@ -187,6 +191,18 @@ mod tests {
         assert_eq!(compose(&mut lane, 9, 1), "[4]", "what is larger has a request to itself");
         lane.delivered();
         assert!(!lane.has_events());
+    }
+
+    #[test]
+    fn causes_that_take_turns_while_the_queue_is_full_take_no_room() {
+        let mut lane = Lane::default();
+        lane.push(event("1"));
+        for _ in 0..1_000 {
+            lane.miss(1, Cause::QueueFull);
+            lane.miss(2, Cause::Overflow);
+        }
+        assert_eq!(lane.queue.len(), 3);
+        assert_eq!(compose(&mut lane, 9, 100), "[1,1000 QueueFull,2000 Overflow]");
     }
 
     #[test]

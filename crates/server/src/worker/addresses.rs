@@ -54,6 +54,13 @@ impl Addresses {
         }
         Some(address)
     }
+
+    /// All of them, once for each connection; none is left.
+    pub(crate) fn release_all(&mut self) -> impl Iterator<Item = IpAddr> + use<> {
+        let Self { entries, .. } = std::mem::take(self);
+        let each = |entry: Entry| std::iter::repeat_n(entry.address, entry.connections as usize);
+        entries.into_iter().flat_map(each)
+    }
 }
 
 #[cfg(test)]
@@ -73,5 +80,10 @@ mod tests {
         assert_eq!(addresses.intern(IpAddr::from([127, 0, 0, 3])), place, "the place is reused");
         assert_eq!(addresses.release(UNKNOWN), None);
         assert_eq!(addresses.places.len(), 2);
+        addresses.intern(two);
+        let mut all: Vec<IpAddr> = addresses.release_all().collect();
+        all.sort();
+        assert_eq!(all, [two, two, IpAddr::from([127, 0, 0, 3])]);
+        assert_eq!(addresses.release_all().count(), 0);
     }
 }

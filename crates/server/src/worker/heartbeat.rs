@@ -56,9 +56,8 @@ impl Worker<'_> {
     fn schedule(&mut self, cx: &mut Context<Link>, conn: ConnId, session: SessionId, in_ms: u64) {
         let mut at = cx.now_ms() + in_ms;
         if let Some(&expire_at_s) = self.expiries.get(&session) {
-            let end_ms = expire_at_s * 1000 + self.settings.config.client.token.refresh_grace_ms;
-            let left = end_ms.saturating_sub(self.unix_ms());
-            at = at.min(cx.now_ms() + left + 1);
+            let left = self.end_ms(expire_at_s).saturating_sub(self.unix_ms());
+            at = at.min(cx.now_ms().saturating_add(left).saturating_add(1));
         }
         cx.set_deadline(conn, Some(at));
     }
@@ -114,7 +113,13 @@ impl Worker<'_> {
     }
 
     fn expired(&self, session: SessionId) -> bool {
-        let delay_ms = self.settings.config.client.token.refresh_grace_ms;
-        self.expiries.get(&session).is_some_and(|&at_s| at_s * 1000 + delay_ms <= self.unix_ms())
+        self.expiries.get(&session).is_some_and(|&at_s| self.end_ms(at_s) <= self.unix_ms())
+    }
+
+    /// When a session ends whose token does at `expire_at_s`, in Unix time. Saturates: "never" is written as the largest
+    /// number there is, too.
+    fn end_ms(&self, expire_at_s: u64) -> u64 {
+        let grace_ms = self.settings.config.client.token.refresh_grace_ms;
+        expire_at_s.saturating_mul(1000).saturating_add(grace_ms)
     }
 }

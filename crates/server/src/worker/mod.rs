@@ -378,12 +378,12 @@ impl Handler for Worker<'_> {
 
     fn on_accept(&mut self, cx: &mut Context<Link>, _: ListenerId, _: SocketAddr) -> Admit {
         let rate = share(self.settings.config.limits.accepts_per_s_max, self.node.counters.len());
-        if self.accepts.take(cx.now_ms(), rate) {
-            return Admit::Accept;
-        }
-        // Who comes now waits in the backlog until the bucket has refilled.
+        let Some(wait_ms) = self.accepts.take(cx.now_ms(), rate) else { return Admit::Accept };
+        // Who comes now waits in the backlogs until there is a token again.
         self.count(Metric::RefusedRate);
-        cx.run_after(ACCEPT_PAUSE_MS, ACCEPT_AGAIN);
+        let listeners: Vec<ListenerId> = cx.listeners().collect();
+        listeners.into_iter().for_each(|listener| cx.pause_accept(listener));
+        cx.run_after(wait_ms.max(ACCEPT_PAUSE_MS), ACCEPT_AGAIN);
         Admit::Pause
     }
 
@@ -458,10 +458,7 @@ impl Handler for Worker<'_> {
             DRAIN_STEP => self.drain_step(cx),
             // The turn this belongs to flushes.
             PACING => self.pacing_timer_ms = None,
-            _ => {
-                let listeners: Vec<ListenerId> = cx.listeners().collect();
-                listeners.into_iter().for_each(|listener| cx.resume_accept(listener));
-            }
+            _ => self.accept_again(cx),
         }
     }
 
@@ -504,7 +501,28 @@ impl Handler for Worker<'_> {
     }
 }
 
+impl Drop for Worker<'_> {
+    /// Also when a panic ends it: its connections are closed with its descriptor table, nobody else could give their
+    /// places back.
+    fn drop(&mut self) {
+        for address in self.addresses.release_all() {
+            self.node.admissions.release(address);
+        }
+    }
+}
+
 impl Worker<'_> {
+    /// Accepts on every listener once there is a token for it.
+    fn accept_again(&mut self, cx: &mut Context<Link>) {
+        let rate = share(self.settings.config.limits.accepts_per_s_max, self.node.counters.len());
+        if let Some(wait_ms) = self.accepts.wait_ms(cx.now_ms(), rate) {
+            cx.run_after(wait_ms, ACCEPT_AGAIN);
+            return;
+        }
+        let listeners: Vec<ListenerId> = cx.listeners().collect();
+        listeners.into_iter().for_each(|listener| cx.resume_accept(listener));
+    }
+
     /// Counts a connection just accepted against the limits, and closes it if one is passed.
     fn admit(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some(peer) = cx.peer_addr(conn) else { return cx.abort(conn) };
@@ -564,7 +582,7 @@ impl Worker<'_> {
 
 /// Requests of one worker under way at once.
 const PENDING_MAX: usize = 1 << 20;
-/// How long accepting rests when the accept rate is used up.
+/// How long accepting rests at least when the accept rate is used up.
 const ACCEPT_PAUSE_MS: u64 = 10;
 const ACCEPT_AGAIN: u64 = 2;
 
