@@ -175,6 +175,23 @@ impl FrameLog {
         self.memory + self.ranges as usize * size_of::<Range>()
     }
 
+    /// Whether frames that wait take more than `bytes_max`. What lanes keep at hand for the next frames does not count:
+    /// giving frames up would not bring it back.
+    pub(crate) fn is_over(&self, bytes_max: usize) -> bool {
+        if self.memory() <= bytes_max {
+            return false;
+        }
+        let current = self.lanes.iter().filter(|&&lane| lane != NO_CHUNK);
+        let at_hand = current.map(|&lane| {
+            let chunk = &self.chunks[lane as usize];
+            match chunk.refs {
+                0 => chunk.memory(),
+                _ => chunk.bytes.capacity() - chunk.bytes.len(),
+            }
+        });
+        self.memory() - at_hand.sum::<usize>() > bytes_max
+    }
+
     /// Writes a frame at the end of `lane`. `estimate` is about how long it will be. `None` when
     /// `write` wrote nothing. Valid until the next `append` to the lane unless retained.
     pub(crate) fn append(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dunlin_hub::{
     ChannelOptions, Encoding, Event, HubConfig, NewSession, Overflow, Push, SessionId, Subscribe,
 };
-use kit::{World, plain, publish};
+use kit::{World, plain, publish, with_history};
 
 fn policy(overflow: Overflow) -> Arc<ChannelOptions> {
     Arc::new(ChannelOptions { overflow, ..ChannelOptions::default() })
@@ -275,7 +275,7 @@ fn a_held_session_hears_its_answer_first() {
 #[test]
 fn a_long_poll_is_woken_once_for_a_burst() {
     let mut world = World::new(2);
-    let options = kit::with_history();
+    let options = with_history();
     let new = NewSession { tag: 42, poll: true, ..NewSession::default() };
     let poll = world.open_with(1, new);
     let first = world.subscribe(poll, "c", &options, Subscribe::default()).position;
@@ -327,4 +327,28 @@ fn nothing_is_sent_to_a_stale_session() {
     assert!(hub.session(new).is_some_and(|session| !session.blocked && !session.closing));
     assert_eq!(world.flush(0), []);
     assert_eq!(world.hub(0).stats().pending_bytes, 0);
+}
+
+/// What is kept at hand for the next frames of each spelling is more than this bound; nobody who waits could give it back.
+#[test]
+fn a_client_held_for_its_greeting_does_not_pay_for_memory_that_nobody_waits_for() {
+    let bytes_max = 100_000;
+    let mut world =
+        World::with_config(HubConfig { pending_bytes_max: bytes_max, ..HubConfig::default() });
+    for encoding in 0..4 {
+        let other = NewSession { encoding: Encoding(encoding), ..NewSession::default() };
+        let other = world.open_with(0, other);
+        world.subscribe(other, "room", &with_history(), Subscribe::default());
+    }
+    world.publish(0, "room", &with_history(), "hi");
+    world.flush(0);
+    assert!(world.hub(0).stats().pending_memory_bytes > bytes_max as u64);
+    assert!(!world.hub(0).wants_flush(), "nothing waits");
+    let held = world.open_with(0, NewSession { held: true, ..NewSession::default() });
+    world.subscribe(held, "room", &with_history(), Subscribe::default());
+    world.publish(0, "room", &with_history(), "ho");
+    world.take_events();
+    assert!(world.hub(0).release(held, |out| out.extend_from_slice(b"hello\n")));
+    assert_eq!(world.read(held), "hello\npub room 2 ho\n");
+    assert_eq!(world.hub(0).stats().slow_disconnects, 0);
 }

@@ -42,7 +42,7 @@ impl Hub {
 
     /// True when outboxes fill up only because they are not flushed: flush before handling more.
     pub fn wants_flush(&self) -> bool {
-        self.pressed || self.log.memory() > self.config.pending_bytes_max
+        self.pressed || self.log.is_over(self.config.pending_bytes_max)
     }
 
     /// Points `slices` at the first bytes waiting for a session, in order; returns how many slices

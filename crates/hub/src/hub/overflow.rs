@@ -52,7 +52,7 @@ impl Hub {
     /// sessions that could not be flushed for longest pay first.
     pub(super) fn keep_budget(&mut self) {
         let mut round = self.slow_len.min(PAYERS_MAX);
-        while round > 0 && self.log.memory() > self.config.pending_bytes_max {
+        while round > 0 && self.log.is_over(self.config.pending_bytes_max) {
             round -= 1;
             let slot = self.slow_head;
             self.shed(slot, 0);
