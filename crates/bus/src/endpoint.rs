@@ -56,6 +56,8 @@ pub struct Endpoint<T> {
     cursor: usize,
     burst_left: usize,
     burst: usize,
+    /// Messages an edge from here holds before it refuses one.
+    ring_slots: usize,
     /// `Send` but not `Sync`.
     _one_thread: PhantomData<Cell<()>>,
 }
@@ -75,6 +77,7 @@ impl<T> Endpoint<T> {
             cursor: 0,
             burst_left: 0,
             burst: config.burst.max(1),
+            ring_slots: config.ring_slots,
             _one_thread: PhantomData,
         }
     }
@@ -113,7 +116,7 @@ impl<T> Endpoint<T> {
         }
         let producer = match &mut self.outbound[to] {
             Some(producer) => producer,
-            unused => unused.insert(self.shared.open_edge(self.index, to)),
+            unused => unused.insert(self.shared.open_edge(self.index, to, self.ring_slots)),
         };
         if let Err(value) = producer.push(value) {
             if port.state() == State::Closed {
@@ -129,6 +132,16 @@ impl<T> Endpoint<T> {
         }
         self.dirty |= 1 << to;
         Ok(())
+    }
+
+    /// Gives the edges from here another bound than [`MeshConfig::ring_slots`]; at least 1. What is queued stays and
+    /// keeps its order: an edge that holds more than a lower bound refuses until it holds less, one with a higher
+    /// bound takes the next message at once.
+    pub fn set_ring_slots(&mut self, ring_slots: usize) {
+        self.ring_slots = ring_slots;
+        for producer in self.outbound.iter_mut().flatten() {
+            producer.set_slots_max(ring_slots);
+        }
     }
 
     /// Sends what `make(to)` gives to every other endpoint: one `Arc` cloned for each, say.

@@ -16,7 +16,8 @@ pub const ENDPOINTS_MAX: usize = 128;
 /// Bounds of a mesh.
 #[derive(Debug, Clone)]
 pub struct MeshConfig {
-    /// Messages an edge holds before it refuses one. At least 1.
+    /// Messages an edge holds before it refuses one. At least 1. Where an edge begins;
+    /// [`Endpoint::set_ring_slots`] changes it.
     pub ring_slots: usize,
     /// Messages an edge has memory for when it is first used; it doubles as needed up to
     /// `ring_slots`. An edge never used costs 16 bytes.
@@ -48,7 +49,7 @@ pub fn mesh<T: Send>(endpoints: usize, config: &MeshConfig) -> io::Result<Vec<En
     let shared = Arc::new(Shared {
         ports,
         edges: (0..endpoints * endpoints).map(|_| OnceLock::new()).collect(),
-        config: config.clone(),
+        slots_initial: config.ring_slots_initial,
     });
     Ok((0..endpoints).map(|index| Endpoint::new(Arc::clone(&shared), index, config)).collect())
 }
@@ -58,19 +59,20 @@ pub(crate) struct Shared<T> {
     pub(crate) ports: Box<[Port]>,
     /// The edge from *i* to *j* at `i * endpoints + j`; set by *i* with the first message.
     edges: Box<[OnceLock<Arc<Ring<T>>>]>,
-    config: MeshConfig,
+    /// [`MeshConfig::ring_slots_initial`].
+    slots_initial: usize,
 }
 
 impl<T> Shared<T> {
-    /// The sending end, for endpoint `from`, which asks once.
+    /// The sending end, for endpoint `from`, which asks once. It refuses the message beyond `slots_max`.
     #[cold]
-    pub(crate) fn open_edge(&self, from: usize, to: usize) -> Producer<T> {
-        let ring = Arc::new(Ring::new(self.config.ring_slots_initial, self.config.ring_slots));
+    pub(crate) fn open_edge(&self, from: usize, to: usize, slots_max: usize) -> Producer<T> {
+        let ring = Arc::new(Ring::new(self.slots_initial.min(slots_max)));
         let unused = self.edges[from * self.ports.len() + to].set(Arc::clone(&ring)).is_ok();
         assert!(unused, "an edge is opened once, by the one endpoint that sends on it");
         // SAFETY: the ring is new, and the assertion above keeps it from getting a second
         // producer.
-        unsafe { Producer::new(ring) }
+        unsafe { Producer::new(ring, slots_max) }
     }
 
     /// The receiving end, for endpoint `to`, which asks until it has it and not again; `None`

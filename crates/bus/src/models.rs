@@ -23,9 +23,9 @@ fn explore(story: impl Fn() + Send + Sync + 'static) {
 }
 
 fn ring<T>(slots_min: usize, slots_max: usize) -> (Producer<T>, Consumer<T>) {
-    let ring = Arc::new(Ring::new(slots_min, slots_max));
+    let ring = Arc::new(Ring::new(slots_min));
     // SAFETY: the ring is new, and this is the only pair made of it.
-    unsafe { (Producer::new(Arc::clone(&ring)), Consumer::new(ring)) }
+    unsafe { (Producer::new(Arc::clone(&ring), slots_max), Consumer::new(ring)) }
 }
 
 /// Boxes, so that a value read twice or never shows as a double free or a leak.
@@ -138,6 +138,36 @@ fn a_ring_trimmed_by_both_ends_keeps_its_messages() {
         };
         assert_eq!(*value, 3);
         sender.join().unwrap();
+    });
+}
+
+/// The bound goes from four messages to one and back while they pass. The ring begins with one slot, so that it grows
+/// under the first bound and again under the last.
+#[test]
+fn a_ring_whose_bound_changes_keeps_order_and_the_bound() {
+    explore(|| {
+        let (mut producer, mut consumer) = ring::<Message>(1, 4);
+        let sender = thread::spawn(move || {
+            assert!(producer.push(Box::new(1)).is_ok() && producer.push(Box::new(2)).is_ok());
+            producer.set_slots_max(1);
+            while producer.push(Box::new(3)).is_err() {
+                thread::yield_now();
+            }
+            assert!(producer.depth() <= 1, "it took one beyond the bound");
+            producer.set_slots_max(4);
+            assert!(producer.push(Box::new(4)).is_ok(), "four fit again");
+        });
+        for expected in 1..=4 {
+            let value = loop {
+                match consumer.pop() {
+                    Some(value) => break value,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(*value, expected);
+        }
+        sender.join().unwrap();
+        assert!(consumer.pop().is_none());
     });
 }
 
@@ -323,6 +353,23 @@ fn a_refused_sender_hears_of_room_when_the_receiver_goes_to_sleep() {
             a
         });
         receive_in_turns(&mut b, 1, 2);
+        let _ = sender.join().unwrap();
+    });
+}
+
+/// Refused with two queued where one may be: there is no room yet when the first of them is taken.
+#[test]
+fn a_sender_refused_by_a_lowered_bound_hears_of_room() {
+    explore(|| {
+        let [mut a, mut b] = endpoints(2);
+        let sender = thread::spawn(move || {
+            a.send(1, Box::new(1)).unwrap();
+            a.send(1, Box::new(2)).unwrap();
+            a.set_ring_slots(1);
+            send_when_there_is_room(&mut a, 1, 3);
+            a
+        });
+        receive_in_turns(&mut b, 1, 3);
         let _ = sender.join().unwrap();
     });
 }

@@ -21,7 +21,6 @@ use crate::{
 
 /// What both ends of an edge share.
 pub(crate) struct Ring<T> {
-    slots_max: u64,
     slots_min: usize,
     /// One past the last message written. Stored by the producer alone.
     tail: Padded<AtomicU64>,
@@ -86,17 +85,15 @@ impl<T> Segment<T> {
 }
 
 impl<T> Ring<T> {
-    /// A ring that refuses the message beyond `slots_max` and begins with room for `slots_min`
-    /// (rounded up to a power of two).
+    /// A ring that begins with room for `slots_min` (rounded up to a power of two). How far it may
+    /// grow its producer knows.
     ///
     /// The caller makes exactly one [`Producer`] and one [`Consumer`] of it.
-    pub(crate) fn new(slots_min: usize, slots_max: usize) -> Ring<T> {
-        let slots_max = slots_max.max(1);
-        let slots_min = slots_min.clamp(1, slots_max).next_power_of_two();
+    pub(crate) fn new(slots_min: usize) -> Ring<T> {
+        let slots_min = slots_min.max(1).next_power_of_two();
         let counters = Counters::default();
         counters.slots.set(slots_min as u64);
         Ring {
-            slots_max: slots_max as u64,
             slots_min,
             tail: Padded(AtomicU64::new(0)),
             consumed: Padded(Consumed {
@@ -152,6 +149,9 @@ pub(crate) struct Producer<T> {
     tail: u64,
     /// Positions below are known to be free.
     limit: u64,
+    /// The message beyond so many is refused. The producer's alone, so that another bound needs no word to the
+    /// consumer: segments of any size follow each other as it is.
+    slots_max: u64,
     /// `tail` at the last call of [`Producer::trim`].
     trimmed_at: u64,
 }
@@ -163,12 +163,13 @@ unsafe impl<T: Send> Send for Producer<T> {}
 impl<T> Producer<T> {
     /// # Safety
     /// The ring is new, and this is the only producer ever made of it.
-    pub(crate) unsafe fn new(ring: Arc<Ring<T>>) -> Producer<T> {
+    pub(crate) unsafe fn new(ring: Arc<Ring<T>>, slots_max: usize) -> Producer<T> {
+        let slots_max = slots_max.max(1) as u64;
         let segment = ring.consumed.segment.with(|segment| {
             // SAFETY: the ring is new, so no consumer has moved on; the first segment is there.
             unsafe { *segment }
         });
-        Producer { ring, segment, tail: 0, limit: 0, trimmed_at: 0 }
+        Producer { ring, segment, tail: 0, limit: 0, slots_max, trimmed_at: 0 }
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -196,6 +197,21 @@ impl<T> Producer<T> {
         Ok(())
     }
 
+    /// Refuses the message beyond `slots` from now on. If more are queued they stay, and the next is refused until
+    /// there are fewer.
+    pub(crate) fn set_slots_max(&mut self, slots: usize) {
+        self.slots_max = slots.max(1) as u64;
+        let head = self.ring.consumed.head.load(Ordering::Acquire);
+        // What is known to be free may be more than that.
+        self.limit = self.limit.min(head + self.slots_max).max(self.tail);
+    }
+
+    /// Messages sent that the consumer has not taken.
+    #[cfg(all(test, loom))]
+    pub(crate) fn depth(&self) -> u64 {
+        self.tail - self.ring.consumed.head.load(Ordering::Acquire)
+    }
+
     /// Whether the consumer has taken everything sent so far.
     pub(crate) fn is_drained(&self) -> bool {
         self.ring.consumed.head.load(Ordering::Acquire) == self.tail
@@ -212,7 +228,7 @@ impl<T> Producer<T> {
             return false;
         }
         self.link(self.ring.slots_min);
-        self.limit = self.tail + (self.ring.slots_min as u64).min(self.ring.slots_max);
+        self.limit = self.tail + (self.ring.slots_min as u64).min(self.slots_max);
         true
     }
 
@@ -233,8 +249,9 @@ impl<T> Producer<T> {
 
     fn advance_limit(&mut self) -> bool {
         let head = self.ring.consumed.head.load(Ordering::Acquire);
-        let bound = head + self.ring.slots_max;
-        if self.tail == bound {
+        let bound = head + self.slots_max;
+        // Beyond it, where the bound was lowered.
+        if self.tail >= bound {
             return false;
         }
         // SAFETY: as in `push`.
@@ -243,7 +260,7 @@ impl<T> Producer<T> {
         // Slots of this segment are in use from its base, or from `head` once that is within it.
         let mut free_until = head.max(segment.base) + slots;
         if self.tail == free_until {
-            let doubled = (slots * 2).min(self.ring.slots_max.next_power_of_two());
+            let doubled = (slots * 2).min(self.slots_max.next_power_of_two());
             self.link(doubled as usize);
             free_until = self.tail + doubled;
         }

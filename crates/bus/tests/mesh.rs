@@ -84,6 +84,40 @@ fn a_ring_bound_is_exact_at_any_size() {
 }
 
 #[test]
+fn a_bound_is_changed_under_messages_and_none_of_them_moves() {
+    for (high, low) in [(2, 1), (33, 5), (100, 32), (1_000, 16)] {
+        let [mut a, mut b, mut c] = endpoints(high);
+        let mut sent = (0..).take_while(|&value| a.send(1, value).is_ok()).count();
+        assert_eq!(sent, high);
+        a.set_ring_slots(low);
+        let mut expected = 0;
+        for _ in 0..high - low {
+            assert!(a.send(1, sent).unwrap_err().is_full(), "{high} wait where {low} may");
+            assert_eq!(b.recv(), Some((0, expected)));
+            expected += 1;
+        }
+        assert!(a.send(1, sent).unwrap_err().is_full(), "{low} wait, as many as may");
+        assert_eq!(b.recv(), Some((0, expected)));
+        expected += 1;
+        a.send(1, sent).expect("one was taken");
+        sent += 1;
+        let more = (0..).take_while(|&value| a.send(2, value).is_ok()).count();
+        assert_eq!(more, low, "an edge that is first used now");
+
+        a.set_ring_slots(high);
+        while a.send(1, sent).is_ok() {
+            sent += 1;
+        }
+        assert_eq!(sent - expected, high);
+        let order = expected..sent;
+        let mut received = Vec::new();
+        b.drain(usize::MAX, |_, value| received.push(value));
+        assert_eq!(received, order.collect::<Vec<_>>());
+        assert_eq!(c.drain(usize::MAX, |_, _| ()), low);
+    }
+}
+
+#[test]
 fn an_endpoint_that_is_gone_refuses() {
     let value = Arc::new(());
     let [mut a, mut b, c] = endpoints(2);

@@ -209,11 +209,12 @@ fn is_host(host: &str) -> bool {
 }
 
 fn hook(path: &Path, hook: &Hook, faults: &mut Faults) {
-    if !hook.path.starts_with('/') || hook.path.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
-        faults.push(
-            Fault::new(path.join("path"), "this is no path of a request")
-                .with_fix("begin it with `/`, and write blanks as `%20`"),
-        );
+    // What may stand in a request line (RFC 9112 §3.2.1); a fragment is never sent.
+    let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
+    if !hook.path.starts_with('/') || !hook.path.bytes().all(legal) {
+        faults.push(Fault::new(path.join("path"), "this is no path of a request").with_fix(
+            "begin it with `/`, leave `#` out, and write a blank as `%20`, `ü` as `%C3%BC`",
+        ));
     }
     if hook.events.is_empty() {
         faults.push(
@@ -292,5 +293,15 @@ fn vapid(path: &Path, vapid: &Vapid, faults: &mut Faults) {
             Fault::new(path.join("subject"), "this is no address a push service could write to")
                 .with_fix("write \"mailto:ops@example.com\" or an https address"),
         );
+    }
+    for (index, host) in vapid.hosts.iter().enumerate() {
+        // Endpoints are compared with it as browsers write them: in lower case, without a scheme.
+        let name = host.strip_prefix('.').unwrap_or(host);
+        if !is_host(name) || name.starts_with('.') || name.bytes().any(|b| b.is_ascii_uppercase()) {
+            let sentence = format!("{host:?} is the host of no endpoint");
+            faults.push(Fault::new(path.join("hosts").join(index), sentence).with_fix(
+                "write the name alone, in lower case: \"push.example.com\", or \".example.com\"",
+            ));
+        }
     }
 }

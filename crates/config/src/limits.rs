@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, NEW_CONNECTIONS, Pacing, RESTART};
+use crate::{LIVE, NEW_CONNECTIONS, Pacing};
 
 /// The bound of everything that could grow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -75,8 +75,9 @@ pub struct Limits {
     pub idempotency_keys_max: u32,
     /// How fast all broadcasts of one worker together may leave.
     pub broadcast_pacing: Pacing,
-    /// Messages that fit the ring from one worker to another; a power of two.
-    #[schemars(range(min = 16, max = 1_048_576), extend("x-applies" = RESTART))]
+    /// Messages that fit the ring from one worker to another; a power of two. A ring has memory for
+    /// the most that waited in it of late, not for the bound.
+    #[schemars(range(min = 16, max = 1_048_576), extend("x-applies" = LIVE))]
     pub bus_slots: u32,
     /// Bytes a worker holds back for another whose ring is full; beyond it messages are refused, and
     /// whoever misses one is told.

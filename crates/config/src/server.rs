@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, RESTART};
+use crate::{LIVE, NEW_CONNECTIONS, RESTART};
 
 /// Addresses and threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,10 +29,10 @@ pub struct Server {
     /// Pins worker i to core i. For machines that run nothing else.
     #[schemars(extend("x-applies" = LIVE))]
     pub pin_workers: bool,
-    /// This node's number, part of every session id; different on each node of a cluster. It takes a
-    /// restart because clients hold ids with it: under another number the sessions that are open
-    /// could not be found any more.
-    #[schemars(range(max = 4095), extend("x-applies" = RESTART))]
+    /// This node's number, part of every session id; different on each node of a cluster. Sessions
+    /// that are open when it changes keep the ids they were told and are found by them, so give the
+    /// former number to no other node before they have ended.
+    #[schemars(range(max = 4095), extend("x-applies" = NEW_CONNECTIONS))]
     pub node: u16,
     /// This node's name in `/info` and in logs; empty means host name and client port.
     #[schemars(extend("x-applies" = LIVE))]

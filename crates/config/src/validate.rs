@@ -6,7 +6,7 @@ use crate::entries;
 use crate::fault::{Fault, Faults};
 use crate::index::Index;
 use crate::path::Path;
-use crate::{ChannelOptions, Config};
+use crate::{ChannelOptions, Config, Secret};
 
 /// What a publication grows by on its way to a client: envelope, channel name, client info.
 const ENVELOPE_BYTES: usize = 4_096;
@@ -209,6 +209,26 @@ impl Config {
                 entries::long_enough(|| Path::of(path), secret, faults);
             }
         }
+        let shown = self.admin.token.as_ref().map_or("", Secret::reveal);
+        if shown.trim() != shown || shown.chars().any(char::is_control) {
+            faults.push(
+                fault(
+                    "admin.token",
+                    "no header can carry it: there are blanks or line ends around it",
+                )
+                .with_fix("remove them"),
+            );
+        }
+        for (path, claim) in
+            [("client.token.audience", &token.audience), ("client.token.issuer", &token.issuer)]
+        {
+            if claim.as_deref() == Some("") {
+                faults.push(
+                    fault(path, "it is empty, and every token would be refused")
+                        .with_fix("remove it, or write what your backend puts into tokens"),
+                );
+            }
+        }
     }
 
     fn limits(&self, faults: &mut Faults) {
@@ -306,6 +326,18 @@ fn origin_pattern(origin: &str) -> Result<(), String> {
     }
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     let host = authority.strip_prefix("*.").unwrap_or(authority);
+    let (host, port) = match host.rsplit_once(':') {
+        // An IPv6 address has colons of its own.
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        _ => (host, None),
+    };
+    if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port != 0)) {
+        return Err("its port is no number from 1 to 65535".into());
+    }
+    if let ("https", Some("443")) | ("http", Some("80")) = (scheme, port) {
+        let name = authority.rsplit_once(':').map_or(authority, |(name, _)| name);
+        return Err(format!("browsers leave this port out: write \"{scheme}://{name}\""));
+    }
     if !scheme.bytes().all(legal) || host.is_empty() || host.contains(['*', ' ', '?', '#', '@']) {
         return Err("write \"https://example.com\", \"https://*.example.com\", or \"*\"".into());
     }

@@ -144,6 +144,60 @@ fn an_origin_is_a_scheme_and_a_host() {
         "browsers send it in lower case: \"https://a.example\""
     );
     assert!(fix("https://a.*.example").is_some());
+    // What a browser never sends would keep its page out, and nobody would know why.
+    assert_eq!(
+        fix("https://a.example:443").unwrap(),
+        "browsers leave this port out: write \"https://a.example\""
+    );
+    assert_eq!(
+        fix("http://*.example.com:80").unwrap(),
+        "browsers leave this port out: write \"http://*.example.com\""
+    );
+    assert_eq!(fix("https://a.example:99999").unwrap(), "its port is no number from 1 to 65535");
+    for origin in ["https://a.example:8443", "http://[::1]", "http://[::1]:3000", "app://a.b"] {
+        assert_eq!(fix(origin), None, "{origin}");
+    }
+}
+
+#[test]
+fn what_could_never_match_is_refused() {
+    let mut config = Config::default();
+    config.admin.token = Some(Secret::new("0123456789abcdef\n"));
+    config.client.token.hmac_secret = Some(Secret::new("0123456789abcdef"));
+    config.client.token.audience = Some(String::new());
+    let hosts =
+        ["push.example.com", ".example.com", "https://push.example.com", "Push.example.com"];
+    let vapid = dunlin_config::Vapid {
+        private_key: Some(Secret::new("a key")),
+        subject: "mailto:ops@example.com".into(),
+        hosts: hosts.map(str::to_owned).into(),
+        ..Default::default()
+    };
+    config.push.vapid.insert("site", vapid);
+    let upstream = dunlin_config::Upstream::default();
+    config.webhooks.upstreams.insert("backend", upstream);
+    for (name, path) in [("a", "/events?of=dunlin"), ("b", "/ereignisse/größe"), ("c", "/a#b")] {
+        let hook = dunlin_config::Hook {
+            upstream: "backend".into(),
+            path: path.into(),
+            events: [dunlin_config::HookEvent::Publish].into(),
+            ..Default::default()
+        };
+        config.webhooks.hooks.insert(name, hook);
+    }
+    let faults = config.validate().unwrap_err();
+    let paths: Vec<_> = faults.iter().map(|fault| fault.path.to_string()).collect();
+    assert_eq!(
+        paths,
+        [
+            "admin.token",
+            "client.token.audience",
+            "push.vapid.site.hosts.2",
+            "push.vapid.site.hosts.3",
+            "webhooks.hooks.b.path",
+            "webhooks.hooks.c.path"
+        ]
+    );
 }
 
 #[test]

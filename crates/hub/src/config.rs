@@ -3,7 +3,7 @@
 /// Identity and limits of one worker's [`Hub`](crate::Hub). Every limit is per worker.
 #[derive(Debug, Clone)]
 pub struct HubConfig {
-    /// This node, below [`NODES_MAX`](crate::NODES_MAX).
+    /// This node, below [`NODES_MAX`](crate::NODES_MAX). [`Hub::set_node`](crate::Hub::set_node) changes it.
     pub node: u16,
     /// This boot of the node, below [`BOOTS_MAX`](crate::BOOTS_MAX). A restarted worker gets
     /// another one, so that its sessions' ids differ from those of its former life.

@@ -74,6 +74,7 @@ mod hub;
 mod idempotency;
 mod message;
 mod named;
+mod nodes;
 mod notice;
 mod options;
 mod outbox;

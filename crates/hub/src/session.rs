@@ -1,5 +1,6 @@
 //! The record of a session.
 
+use crate::nodes::NODES_KEPT;
 use crate::outbox::Outbox;
 use crate::slots::NONE;
 
@@ -44,10 +45,25 @@ pub(crate) const BULK: u16 = 1 << 7;
 /// In the queue of a broadcast whose namespace has rates. Apart from [`BULK`], so that what is
 /// held back by rates does not hold back what is not.
 pub(crate) const LIMITED: u16 = 1 << 8;
+/// Where the three bits begin that say under which number of this node it was opened: a place of
+/// [`Nodes`](crate::nodes::Nodes).
+const NODE_SHIFT: u32 = 9;
+const NODE: u16 = (NODES_KEPT as u16 - 1) << NODE_SHIFT;
+const _: () = assert!(NODES_KEPT == 8);
 
 impl Session {
     pub(crate) fn is(&self, flag: u16) -> bool {
         self.flags & flag != 0
+    }
+
+    /// The flags of a session opened under this place of the node's numbers.
+    pub(crate) fn opened_under(at: u8) -> u16 {
+        u16::from(at) << NODE_SHIFT & NODE
+    }
+
+    /// That place.
+    pub(crate) fn node(&self) -> u8 {
+        ((self.flags & NODE) >> NODE_SHIFT) as u8
     }
 
     pub(crate) fn is_live(&self) -> bool {

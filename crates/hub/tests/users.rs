@@ -114,6 +114,45 @@ fn a_publication_can_say_who_made_it() {
 }
 
 #[test]
+fn who_is_there_keeps_his_id_when_the_node_gets_another_number() {
+    let mut world = World::new(2);
+    let options = with_presence();
+    let ann = world.open(0, "ann");
+    world.subscribe(ann, "room", &options, Subscribe::default());
+    for worker in 0..2 {
+        world.hub(worker).set_node(7).expect("the second number");
+    }
+    let again = world.open(0, "ann");
+    world.subscribe(again, "room", &options, Subscribe::default());
+    assert_eq!((ann.node(), again.node()), (0, 7));
+    let listed = [("ann".to_owned(), ann), ("ann".to_owned(), again)];
+    assert_eq!(present(&mut world, "room"), listed);
+    assert_eq!(world.hub(0).sessions_of("ann").count(), 2);
+    assert!(world.hub(0).is_subscribed(ann, "room"));
+    // The same slot under the present number is nobody.
+    let stranger = SessionId::pack(7, ann.boot(), ann.worker(), ann.slot(), ann.generation());
+    assert!(world.hub(0).session(stranger).is_none());
+
+    let now = world.now;
+    let one = DisconnectUser { client: Some(ann), code: 3503, ..DisconnectUser::default() };
+    world.hub(1).handle_disconnect_user(now, 9, "ann", one);
+    world.settle();
+    let told: Vec<SessionId> = world
+        .events
+        .iter()
+        .filter_map(|(_, event)| match event {
+            Event::Disconnect { session, .. } => Some(*session),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [ann], "found by the id it was told, from another worker");
+    world.hub(0).close_session(now, ann);
+    world.settle();
+    assert!(world.hub(0).session(ann).is_none());
+    assert_eq!(present(&mut world, "room"), [("ann".to_owned(), again)]);
+}
+
+#[test]
 fn a_user_is_disconnected_wherever_he_is() {
     let mut world = World::new(3);
     let sessions: Vec<SessionId> = (0..3).map(|worker| world.open(worker, "ann")).collect();

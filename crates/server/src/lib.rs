@@ -14,7 +14,9 @@ mod admission;
 pub mod api;
 pub mod auth;
 mod control;
+mod crash;
 mod error;
+mod judge;
 pub mod metrics;
 mod node;
 mod origin;
@@ -37,8 +39,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dunlin_bus::{MeshConfig, mesh};
-use dunlin_config::store::{Directory, Disk, Source, Start, Store};
-use dunlin_config::{Config, Faults, Log, Push};
+use dunlin_config::store::{Directory, Source, Start, Store};
+use dunlin_config::{Config, Faults, Log, Push, Webhooks};
 
 use crate::admin::Parts;
 use crate::control::{Control, listen};
@@ -49,7 +51,7 @@ use crate::settings::Settings;
 use crate::worker::thread::{Placement, Workers};
 
 pub use crate::error::ServeError;
-pub use crate::push::judge as judge_credentials;
+pub use crate::judge::judge;
 
 /// Most workers of one process: bus endpoints are left for the control thread, the admin thread, the push thread and the
 /// webhooks thread.
@@ -156,6 +158,9 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
     }
     // Nobody else sets this.
     let _ = node.pushes.set(pushes.pushes());
+    let mut unused = Faults::default();
+    judge::webhooks(&Webhooks::default(), &node.settings.load().config.webhooks, &mut unused);
+    recovery.extend(unused.iter().map(|fault| format!("not used: {fault}")));
     let admin = Parts {
         node: Arc::clone(&node),
         endpoint: admin_endpoint,
@@ -190,7 +195,7 @@ fn recover(
         Some(path) => {
             let directory = Directory::open(path)
                 .map_err(|source| ServeError::State { path: path.to_path_buf(), source })?;
-            Some(Box::new(directory) as Box<dyn Disk>)
+            Some(crash::directory(directory))
         }
         None => None,
     };

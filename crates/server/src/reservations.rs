@@ -63,6 +63,19 @@ impl Reservations {
         self.reserve_listeners(old, new)
     }
 
+    /// Whether [`Reservations::reserve`] would succeed now; holds nothing more than before.
+    ///
+    /// # Errors
+    /// As [`Reservations::reserve`].
+    pub(crate) fn try_out(&mut self, old: &Config, new: &Config) -> Result<(), Fault> {
+        // A commit may be under way, whose addresses are held on.
+        let (held, admin) = (self.held.len(), self.admin.take());
+        let outcome = self.reserve(old, new);
+        self.held.truncate(held);
+        self.admin = admin;
+        outcome
+    }
+
     /// The same for `listeners` alone.
     ///
     /// # Errors

@@ -106,12 +106,14 @@ impl Settings {
     }
 
     /// Whether a change from this snapshot to a newer one is more than a worker's next waking can wait for: a
-    /// listener opens or closes, sessions of a revoked key end.
+    /// listener opens or closes, sessions of a revoked key end, or a worker may have to refuse.
     pub(crate) fn wants_work(&self, newer: &Settings) -> bool {
         let (old, new) = (&self.config.server, &newer.config.server);
         self.config.client.token != newer.config.client.token
             || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
             || old.pin_workers != new.pin_workers
+            // It may be refused, and nobody would hear that from a worker that wakes later.
+            || old.node != new.node
             || newer.config.listeners.changes_from(&self.config.listeners).next().is_some()
     }
 

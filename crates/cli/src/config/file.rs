@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-use dunlin_config::{Config, Faults, Push};
+use dunlin_config::{Config, Faults};
 
 use crate::{Refusal, style};
 
@@ -50,8 +50,8 @@ impl File {
             faults.locate(&self.text);
             return Err(self.refusal(faults));
         }
-        // What the server would find out when it opens them.
-        if let Err(mut faults) = dunlin_server::judge_credentials(&Push::default(), &config.push) {
+        // What the server would find out when it opens keys and certificates.
+        if let Err(mut faults) = dunlin_server::judge(&Config::default(), config) {
             faults.locate(&self.text);
             return Err(self.refusal(faults));
         }

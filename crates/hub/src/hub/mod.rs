@@ -30,6 +30,7 @@ use crate::home_channel::HomeChannel;
 use crate::idempotency::Idempotency;
 use crate::message::{Body, Message, RequestId};
 use crate::named::NamedSlots;
+use crate::nodes::Nodes;
 use crate::notice::{Notice, Watch};
 use crate::position::{Epoch, StreamPosition};
 use crate::request::{Requests, Waiter};
@@ -69,6 +70,8 @@ pub struct Hub {
     names: NameHasher,
 
     sessions: Slots<Session>,
+    /// What sessions are named by.
+    nodes: Nodes,
     users: Users,
     /// Raw JSON about connections, of those that have any.
     conn_infos: HashMap<u32, Box<[u8]>, RandomState>,
@@ -154,6 +157,7 @@ impl Hub {
             history_bytes: 0,
             history_hand: 0,
             epochs: 0,
+            nodes: Nodes::new(config.node),
             alarms: BinaryHeap::new(),
             idempotency: Idempotency::new(config.idempotency_keys_max),
             log: FrameLog::new(),
@@ -192,6 +196,19 @@ impl Hub {
         self.transmit.set_bytes_max(limits.transmit_bytes_max);
         self.config.idempotency_keys_max = limits.idempotency_keys_max;
         self.idempotency.set_max(limits.idempotency_keys_max);
+    }
+
+    /// Names the sessions opened from now on by another number of this node. Those that are open keep the ids they
+    /// were told, and are found by them.
+    ///
+    /// # Errors
+    /// [`Error::LimitExceeded`], and nothing has changed, while sessions of eight other numbers are open.
+    pub fn set_node(&mut self, node: u16) -> Result<(), Error> {
+        if !self.nodes.set(node) {
+            return Err(Error::LimitExceeded);
+        }
+        self.config.node = node;
+        Ok(())
     }
 
     /// The next outcome or demand. Call until `None` after each input.

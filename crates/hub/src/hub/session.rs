@@ -34,7 +34,7 @@ impl Hub {
         self.sessions[slot] = Session {
             tag: new.tag,
             outbox_bytes_max: new.outbox_bytes_max.min(OUTBOX_BYTES_MAX),
-            flags: OPEN | poll,
+            flags: OPEN | poll | Session::opened_under(self.nodes.opened()),
             generation,
             encoding: new.encoding.0,
             ..Session::default()
@@ -60,6 +60,7 @@ impl Hub {
         self.unlink_slow(slot);
         self.users.unlink(&mut self.sessions, slot);
         self.conn_infos.remove(&slot);
+        self.nodes.closed(self.sessions[slot].node());
         let generation = self.sessions[slot].generation.wrapping_add(1);
         self.sessions[slot] = Session { generation, ..Session::default() };
         self.sessions.vacate(slot);
@@ -157,8 +158,10 @@ impl Hub {
     pub(super) fn id_of(&self, slot: u32) -> SessionId {
         let config = &self.config;
         // Off by the seed, so that a hub with a former one's boot number does not repeat its ids.
-        let generation = self.sessions[slot].generation.wrapping_add(config.seed as u8);
-        SessionId::pack(config.node, config.boot, config.worker, slot, generation)
+        let session = &self.sessions[slot];
+        let generation = session.generation.wrapping_add(config.seed as u8);
+        let node = self.nodes.number(session.node());
+        SessionId::pack(node, config.boot, config.worker, slot, generation)
     }
 
     /// The slot of a session that is open.

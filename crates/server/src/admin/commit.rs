@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use super::call::Canary;
 use super::problem::{self, Problem};
 use super::{Admin, COMMIT_TIMEOUT, Caller, WEBHOOKS_DUE, unix_ms, warnings};
+use crate::crash;
 use crate::parcel::Parcel;
 use crate::settings::Settings;
 
@@ -189,7 +190,7 @@ impl Admin {
                 continue;
             }
             let next = &prepared.snapshot().config;
-            if let Err(faults) = crate::push::judge(&base.config.push, &next.push) {
+            if let Err(faults) = crate::judge(&base.config, next) {
                 Problem::faults(&problem::INVALID, &faults).answer(cx, conn);
                 continue;
             }
@@ -242,6 +243,7 @@ impl Admin {
             return;
         };
         let newest = Arc::clone(last.snapshot());
+        crash::reach("append");
         if let Err(error) = self.store.append(&changes) {
             self.reservations.keep_only(&self.store.head().config);
             tracing::error!(%error, "a change could not be written to the log");
@@ -250,6 +252,7 @@ impl Admin {
             }
             return;
         }
+        crash::reach("appended");
         let before = self.node.settings.load_full();
         let closed = self.sessions_closed(&before.config, &newest.config);
         let (generation, everyone) = self.publish(cx, &before, newest);
@@ -279,9 +282,14 @@ impl Admin {
         self.bury_retired();
         self.retired.push(Arc::clone(before));
         let hooks = before.config.webhooks != settings.config.webhooks;
+        if before.config.limits.bus_slots != settings.config.limits.bus_slots {
+            self.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
+        }
         let generation = self.node.publish(settings);
+        crash::reach("published");
         if everyone {
             self.wake_workers();
+            crash::reach("woken");
         }
         if hooks && !self.commits.webhooks_due {
             self.commits.webhooks_due = true;
@@ -361,7 +369,9 @@ impl Admin {
         if !reasons.is_empty() {
             return self.take_back(cx, under_way, reasons);
         }
+        crash::reach("confirm");
         let head = self.store.confirm();
+        crash::reach("confirmed");
         self.follow(cx, &head.config);
         if let Some(pushes) = self.node.pushes.get() {
             // They were judged; what cannot be used all the same is told by the log and the metrics.
@@ -425,7 +435,9 @@ impl Admin {
         let why = why.trim_end_matches("; ");
         tracing::warn!(why, "a change is taken back");
         self.taken_back += 1;
+        crash::reach("take-back");
         let good = self.store.roll_back(why, unix_ms());
+        crash::reach("taken-back");
         let revision = good.revision;
         let present = self.node.settings.load_full();
         let (generation, _) = self.publish(cx, &present, good);
@@ -448,6 +460,7 @@ impl Admin {
             .iter()
             .map(|(worker, reason)| json!({ "worker": worker, "reason": reason }))
             .collect();
+        crash::reach("refuse");
         for asker in &under_way.askers {
             let detail = format!(
                 "{} of {} workers did not switch; the configuration before runs everywhere again, \
@@ -483,7 +496,9 @@ impl Admin {
             self.commits.undurable.push_back((revision, answer));
             return;
         }
+        crash::reach("answer");
         respond(cx, asker.conn, created, revision, &body);
+        crash::reach("answered");
         self.commits.body = body;
     }
 
@@ -499,7 +514,9 @@ impl Admin {
                 return;
             }
             if let Some((_, answer)) = self.commits.undurable.pop_front() {
+                crash::reach("durable");
                 respond(cx, answer.conn, answer.created, answer.revision, &answer.body);
+                crash::reach("durable-answered");
             }
         }
     }

@@ -13,6 +13,8 @@ mod affected_tests;
 mod broadcasts;
 mod call;
 mod commit;
+#[cfg(test)]
+mod node_tests;
 mod openapi;
 mod problem;
 mod read;

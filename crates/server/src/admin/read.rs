@@ -189,8 +189,12 @@ impl Admin {
         let head = Arc::clone(self.store.head());
         let prepared =
             head.prepare(change, expected).map_err(|refusal| Problem::of_refusal(&refusal))?;
-        crate::push::judge(&head.config.push, &prepared.snapshot().config.push)
+        let next = &prepared.snapshot().config;
+        crate::judge(&head.config, next)
             .map_err(|faults| Problem::faults(&problem::INVALID, &faults))?;
+        self.reservations
+            .try_out(&head.config, next)
+            .map_err(|fault| Problem::faults(&problem::INVALID, &fault.into()))?;
         let changes: Vec<Value> =
             prepared.changes().iter().map(|change| json!(change.hidden())).collect();
         let restart: Vec<&str> = prepared

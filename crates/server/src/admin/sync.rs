@@ -11,6 +11,7 @@ use dunlin_config::store::{Compaction, SyncHandle};
 use dunlin_net::{Context, Remote};
 
 use super::{Admin, Caller};
+use crate::crash;
 
 /// Does what waits for the disk.
 pub(super) struct Sync {
@@ -40,11 +41,15 @@ fn run(handle: &SyncHandle, remote: &Remote<Admin>, wanted: &Receiver<Job>) {
     while let Ok(job) = wanted.recv() {
         let told = match job {
             Job::Sync => {
+                crash::reach("sync");
                 let outcome = handle.sync();
+                crash::reach("synced");
                 remote.run(move |admin, cx| admin.synced(cx, outcome))
             }
             Job::Compact(compaction) => {
+                crash::reach("compact");
                 let outcome = compaction.run();
+                crash::reach("compacted");
                 if let Some(error) = outcome.error() {
                     tracing::warn!(%error, "the log of the configuration could not be compacted");
                 }
@@ -104,6 +109,7 @@ impl Admin {
 
     pub(super) fn compact_if_due(&mut self) {
         let Some(sync) = &mut self.sync else { return };
+        crash::reach("compaction");
         if !sync.compacting
             && let Some(compaction) = self.store.poll_compaction()
         {

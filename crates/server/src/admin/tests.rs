@@ -278,6 +278,35 @@ fn a_change_a_worker_refuses_is_taken_back_with_its_reason() {
 }
 
 #[test]
+fn what_cannot_be_opened_is_told_in_a_dry_run_too() {
+    let live = Live::start(1);
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let root = include_str!("../../tests/data/root.pem");
+    let upstream = |ca: &str| {
+        let members = json!({"a": {"address": "push.example:443"}});
+        json!({"webhooks": {"upstreams": {"backend": {"tls": true, "ca": ca, "members": members}}}})
+    };
+    for (patch, pointer) in [
+        (json!({"listeners": {"side": {"addr": address}}}), "/listeners/side/addr"),
+        (json!({"server": {"admin_addr": address}}), "/server/admin_addr"),
+        (upstream(&root.replace("MII", "MI")), "/webhooks/upstreams/backend/ca"),
+    ] {
+        for target in ["/config?dry_run=1", "/config"] {
+            let refused = live.merge(target, &patch);
+            assert_eq!((refused.status, refused.problem().as_str()), (422, "/problems/invalid"));
+            assert_eq!(refused.json()["errors"][0]["pointer"], pointer, "{refused:?}");
+        }
+    }
+    assert_eq!(live.merge("/config?dry_run=1", &upstream(root)).status, 200);
+    drop(taken);
+    let side = json!({"listeners": {"side": {"addr": address}}});
+    assert_eq!(live.merge("/config?dry_run=1", &side).status, 200);
+    assert!(TcpStream::connect(&address).is_err(), "nothing is held after it");
+    assert_eq!(live.merge("/config", &side).status, 200);
+}
+
+#[test]
 fn a_listener_comes_and_goes_and_its_sessions_stay() {
     let live = Live::start(2);
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::call::Canary;
 use super::problem::{self, Problem};
 use super::{Admin, Caller};
+use crate::crash;
 use crate::metrics::Metric;
 use crate::node::Node;
 
@@ -100,6 +101,7 @@ impl Admin {
         self.retired.push(Arc::clone(&settings));
         let generation = node.publish_to(canary.worker, settings);
         self.wake_workers();
+        crash::reach("trial");
         self.trial = Some(Trial {
             conn,
             durable,
@@ -132,6 +134,7 @@ impl Admin {
         let report = findings.report(&trial);
         match findings.verdict {
             None => {
+                crash::reach("tried");
                 self.commit_tried(cx, trial.conn, trial.durable, trial.change, report);
             }
             Some(why) => {

@@ -12,23 +12,23 @@ use dunlin_push::fcm::{AUTHORITY, Fcm, ServiceAccount};
 use dunlin_push::web_push::{Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connections, Dialer, Origin, SenderConfig};
 
-/// Judges the credentials that differ: whether each key, certificate and account can be opened, and is valid now.
-///
-/// # Errors
-/// Every one that cannot be used, with the key at fault.
-pub fn judge(before: &Push, after: &Push) -> Result<(), Faults> {
-    let mut faults = Faults::default();
+/// Judges the credentials that differ: whether each key, certificate and account can be opened and is valid now, and
+/// whether there is somebody to trust in a connection. Each that cannot be used is told, with the key at fault.
+pub(crate) fn judge(before: &Push, after: &Push, faults: &mut Faults) {
     for (name, _, credential) in after.apns.changes_from(&before.apns) {
         let Some(credential) = credential else { continue };
-        if let Err(fault) = apns(&Path::of("push.apns").join(name), credential) {
-            faults.push(fault);
-        }
+        let path = Path::of("push.apns").join(name);
+        let judged = apns(&path, credential).and_then(|(origin, _)| dialer(&path, origin));
+        judged.map(drop).unwrap_or_else(|fault| faults.push(fault));
     }
     for (name, _, credential) in after.fcm.changes_from(&before.fcm) {
         let Some(credential) = credential else { continue };
-        if let Err(fault) = fcm(&Path::of("push.fcm").join(name), credential) {
-            faults.push(fault);
-        }
+        let path = Path::of("push.fcm").join(name);
+        let judged = fcm(&path, credential).and_then(|(_, origin, token_origin)| {
+            dialer(&path, origin)?;
+            dialer(&path.join("service_account"), token_origin)
+        });
+        judged.map(drop).unwrap_or_else(|fault| faults.push(fault));
     }
     for (name, _, credential) in after.vapid.changes_from(&before.vapid) {
         let Some(credential) = credential else { continue };
@@ -36,7 +36,11 @@ pub fn judge(before: &Push, after: &Push) -> Result<(), Faults> {
             faults.push(fault);
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+/// What opens connections to an origin: its name is one, and somebody's signature counts there.
+fn dialer(path: &Path, origin: Origin) -> Result<Dialer, Fault> {
+    Dialer::new(origin).map_err(|error| fault(path, error.0, ""))
 }
 
 /// Starts a sender for an app at Apple's, in the current runtime.
@@ -49,9 +53,9 @@ pub(super) fn start_apns(path: &Path, config: &dunlin_config::Apns) -> Result<Ap
 /// The same for a project at Google's.
 pub(super) fn start_fcm(path: &Path, config: &dunlin_config::Fcm) -> Result<Fcm, Fault> {
     let (account, origin, token_origin) = fcm(path, config)?;
-    let dialer = |origin| Dialer::new(origin).map_err(|error| fault(path, error.0, ""));
+    let (service, tokens) = (dialer(path, origin)?, dialer(path, token_origin)?);
     let bounds = bounds(path, config.connections_max, config.queue_bytes_max);
-    Ok(Fcm::start_with(account, dialer(origin)?, dialer(token_origin)?, bounds))
+    Ok(Fcm::start_with(account, service, tokens, bounds))
 }
 
 /// The same for an identity towards browsers' services.
@@ -214,8 +218,14 @@ mod tests {
     const KEY: &str = include_str!("../../tests/data/apns-key.p8");
     const P12: &[u8] = include_bytes!("../../../push/tests/certificates/valid.p12");
 
+    fn faults_of(push: &Push) -> Faults {
+        let mut faults = Faults::default();
+        judge(&Push::default(), push, &mut faults);
+        faults
+    }
+
     fn pointer_of(push: &Push) -> String {
-        let faults = judge(&Push::default(), push).expect_err("refused");
+        let faults = faults_of(push);
         let fault = faults.iter().next().expect("a fault");
         format!("{} {}", fault.path.pointer(), fault.sentence)
     }
@@ -238,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_credential_that_cannot_be_used_is_told_with_the_key_at_fault() {
-        assert!(judge(&Push::default(), &with_apns(keyed(KEY))).is_ok());
+        assert!(faults_of(&with_apns(keyed(KEY))).is_empty());
         // RSA, where Apple signs with P-256.
         let rsa = include_str!("../../../push/tests/data/service-account.json");
         let rsa: serde_json::Value = serde_json::from_str(rsa).unwrap();
@@ -289,7 +299,9 @@ mod tests {
             fcm.insert("app", Fcm { service_account, ..Fcm::default() });
             Push { fcm, ..Push::default() }
         };
-        assert!(judge(&Push::default(), &with(account)).is_ok());
+        assert!(faults_of(&with(account)).is_empty());
+        let told = pointer_of(&with(&account.replace("https://oauth2", "https://-oauth2")));
+        assert!(told.starts_with("/push/fcm/app/service_account "), "{told}");
         let told = pointer_of(&with(&account.replace("BEGIN PRIVATE KEY", "BEGIN KEY")));
         assert!(told.starts_with("/push/fcm/app/service_account private_key"), "{told}");
 
@@ -304,7 +316,9 @@ mod tests {
     #[test]
     fn what_did_not_change_is_not_judged_again() {
         let push = with_apns(keyed("-----BEGIN PRIVATE KEY-----\nexpired since\n"));
-        assert!(judge(&Push::default(), &push).is_err());
-        assert!(judge(&push.clone(), &push).is_ok());
+        assert!(!faults_of(&push).is_empty());
+        let mut faults = Faults::default();
+        judge(&push.clone(), &push, &mut faults);
+        assert!(faults.is_empty());
     }
 }

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use dunlin_net::ConnId;
 
 pub(crate) use self::call::refusal;
-pub use self::credentials::judge;
+pub(crate) use self::credentials::judge;
 pub(crate) use self::thread::PushThread;
 pub(crate) use self::trace_parent::TraceParent;
 

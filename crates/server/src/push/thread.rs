@@ -58,7 +58,7 @@ pub(crate) struct PushThread {
 impl PushThread {
     /// Opens the registry, in `state` if there is one, and starts the thread.
     pub(crate) fn start(
-        node: &Node,
+        node: &Arc<Node>,
         endpoint: Endpoint<Parcel>,
         state: Option<&Path>,
     ) -> Result<PushThread, ServeError> {
@@ -92,10 +92,11 @@ impl PushThread {
             stopping: Notify::new(),
         });
         let of_thread = Arc::clone(&shared);
+        let node = Arc::clone(node);
         let thread = std::thread::Builder::new()
             .name("dunlin-push".into())
             .spawn(move || {
-                if let Err(error) = runtime.block_on(serve(&of_thread, endpoint, incoming)) {
+                if let Err(error) = runtime.block_on(serve(&of_thread, &node, endpoint, incoming)) {
                     tracing::error!(%error, "nothing is pushed any more");
                 }
                 // Who waits for the disk is not waited for.
@@ -193,12 +194,19 @@ impl Shared {
 /// Carries parcels between the bus and the tasks.
 async fn serve(
     shared: &Arc<Shared>,
+    node: &Node,
     mut endpoint: Endpoint<Parcel>,
     mut outgoing: mpsc::UnboundedReceiver<(usize, Parcel)>,
 ) -> io::Result<()> {
     let doorbell = endpoint.async_doorbell()?;
     let mut waiting: VecDeque<(usize, Parcel)> = VecDeque::new();
+    let mut generation = 0;
     loop {
+        if generation != node.generation() {
+            generation = node.generation();
+            let slots = node.settings.load().config.limits.bus_slots;
+            endpoint.set_ring_slots(slots as usize);
+        }
         let mut taken = 0;
         while taken < PARCELS_A_TURN
             && let Some((from, parcel)) = endpoint.recv()

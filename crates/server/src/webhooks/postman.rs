@@ -151,6 +151,7 @@ impl Postman<'_> {
         if generation != self.generation {
             self.generation = generation;
             let settings = self.node.settings.load();
+            self.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
             self.dispatcher.handle_settings(&settings.config.webhooks);
         }
     }

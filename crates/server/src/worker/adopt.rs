@@ -14,6 +14,7 @@ use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::link::{Link, Role};
 use super::{Worker, hub_config, listen_config};
+use crate::crash;
 use crate::parcel::Parcel;
 use crate::settings::Settings;
 
@@ -41,6 +42,7 @@ impl Worker<'_> {
         if generation == self.generation {
             return;
         }
+        crash::reach("adopt");
         let newest = self.node.newest_for(self.index);
         if let Err(reason) = self.switch_to(cx, &newest) {
             tracing::warn!(worker = self.index, revision = newest.revision, reason, "not switched");
@@ -48,7 +50,9 @@ impl Worker<'_> {
         }
         self.generation = generation;
         self.node.pulses[self.index].runs(self.settings.revision);
-        if self.node.adoption.adopted(self.index, generation) {
+        let is_awaited = self.node.adoption.adopted(self.index, generation);
+        crash::reach("adopted");
+        if is_awaited {
             self.tell_adopted();
         }
     }
@@ -60,16 +64,18 @@ impl Worker<'_> {
     }
 
     fn switch_to(&mut self, cx: &mut Context<Link>, newest: &Arc<Settings>) -> Result<(), String> {
-        #[cfg(test)]
-        if newest.config.server.name == "refused by worker 1" && self.index == 1 {
+        if crash::is_refused(self.index, &newest.config) {
             return Err("told to".into());
         }
         let before = std::mem::replace(&mut self.settings, Arc::clone(newest));
-        if let Err(reason) = self.switch_listeners(cx, &before.config) {
+        let (old, new) = (&before.config, &newest.config);
+        let switched = self.switch_node(old, new).and_then(|()| self.switch_listeners(cx, old));
+        if let Err(reason) = switched {
+            // Nobody was opened under another number meanwhile, so there is room for the one before.
+            let _ = self.hub.set_node(old.server.node);
             self.settings = before;
             return Err(reason);
         }
-        let (old, new) = (&before.config, &newest.config);
         if old.server.pin_workers != new.server.pin_workers {
             let core = new.server.pin_workers.then_some(self.index);
             if let Err(error) = dunlin_net::pin(core) {
@@ -79,6 +85,7 @@ impl Worker<'_> {
         }
         if old.limits != new.limits {
             self.hub.set_limits(&hub_config(self.index, 0, &self.node, newest, 0));
+            self.endpoint.set_ring_slots(new.limits.bus_slots as usize);
         }
         self.apply_pacing(Some(&before));
         self.apply_hooks();
@@ -86,6 +93,16 @@ impl Worker<'_> {
             self.close_revoked(cx);
         }
         Ok(())
+    }
+
+    /// Names sessions by another number from now on; those that are open keep the ids they were told.
+    fn switch_node(&mut self, old: &Config, new: &Config) -> Result<(), String> {
+        if old.server.node == new.server.node {
+            return Ok(());
+        }
+        self.hub.set_node(new.server.node).map_err(|_| {
+            "server.node: sessions of eight former numbers are still open; wait until those of one have ended".into()
+        })
     }
 
     /// Opens, moves and closes listeners. Those that cannot be opened leave everything as it was.

@@ -193,6 +193,8 @@ impl<'w> Worker<'w> {
         }
         worker.apply_pacing(None);
         worker.apply_hooks();
+        // A former life may have left it at another bound.
+        worker.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
         node.pulses[index].runs(settings.revision);
         if node.adoption.adopted(index, generation) {
             // The admin thread has asked the life before this one.

@@ -1,0 +1,81 @@
+//! The numbers of this node that open sessions were named by.
+
+/// Numbers told apart at once: the present one and those of sessions opened before it.
+pub(crate) const NODES_KEPT: usize = 8;
+
+/// A session keeps the id it was told, so it remembers, in three bits of its flags, which number it was opened
+/// under. A number is forgotten with its last session.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    numbers: [u16; NODES_KEPT],
+    /// Open sessions of each.
+    sessions: [u32; NODES_KEPT],
+    present: u8,
+}
+
+impl Nodes {
+    pub(crate) fn new(number: u16) -> Nodes {
+        let mut numbers = [0; NODES_KEPT];
+        numbers[0] = number;
+        Nodes { numbers, sessions: [0; NODES_KEPT], present: 0 }
+    }
+
+    /// The number a session opened under place `at` has in its id.
+    pub(crate) fn number(&self, at: u8) -> u16 {
+        self.numbers[usize::from(at) % NODES_KEPT]
+    }
+
+    /// A session opens; gives the place of its number.
+    pub(crate) fn opened(&mut self) -> u8 {
+        self.sessions[usize::from(self.present)] += 1;
+        self.present
+    }
+
+    /// A session of this place has closed.
+    pub(crate) fn closed(&mut self, at: u8) {
+        self.sessions[usize::from(at) % NODES_KEPT] -= 1;
+    }
+
+    /// Names sessions by another number from now on. False, and nothing has changed, while sessions of as many
+    /// other numbers are open as can be told apart.
+    pub(crate) fn set(&mut self, number: u16) -> bool {
+        let known = (0..NODES_KEPT).find(|&at| self.numbers[at] == number && self.is_used(at));
+        let free = || (0..NODES_KEPT).find(|&at| !self.is_used(at));
+        // Whoever holds the present place needs it no more if nobody was opened under it.
+        let own = || (self.sessions[usize::from(self.present)] == 0).then_some(self.present.into());
+        let Some(at) = known.or_else(own).or_else(free) else { return false };
+        self.numbers[at] = number;
+        self.present = at as u8;
+        true
+    }
+
+    fn is_used(&self, at: usize) -> bool {
+        self.sessions[at] > 0 || at == usize::from(self.present)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_stays_as_long_as_it_has_sessions_and_the_ninth_is_refused() {
+        let mut nodes = Nodes::new(100);
+        let mut places = vec![nodes.opened()];
+        for number in 101..108 {
+            assert!(nodes.set(number));
+            places.push(nodes.opened());
+        }
+        let told: Vec<u16> = places.iter().map(|&at| nodes.number(at)).collect();
+        assert_eq!(told, (100..108).collect::<Vec<_>>());
+        assert!(!nodes.set(108), "eight have sessions");
+        assert!(nodes.set(103), "one that is kept is no ninth");
+        let again = nodes.opened();
+        assert_eq!((again, nodes.number(again)), (places[3], 103));
+        nodes.closed(places[0]);
+        assert!(nodes.set(108), "nobody has 100 any more");
+        assert_eq!(nodes.number(nodes.present), 108);
+        assert!(nodes.set(109) && nodes.set(110) && nodes.set(111), "nobody was opened under them");
+        assert_eq!(nodes.number(places[5]), 105);
+    }
+}
