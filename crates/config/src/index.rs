@@ -2,25 +2,45 @@
 //! what it touches: whose API key is this, how many hooks need that upstream.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-
-use imbl::{HashMap, OrdMap};
 
 use crate::fault::{Fault, Faults};
 use crate::path::Path;
-use crate::{Config, Secret};
+use crate::{Config, Map, Secret};
 
 /// Shared with the snapshots before and after, as the configuration is.
 #[derive(Clone, Default)]
 pub(crate) struct Index {
-    api_keys: HashMap<Secret, Arc<str>>,
+    /// Keys with their names, by hashes that nobody outside can foresee: the way down a tree of the keys themselves
+    /// would tell by its time how much of a guess is right.
+    api_keys: Map<Vec<(Secret, Arc<str>)>>,
+    hashes: RandomState,
     /// Hooks by the upstream they name.
-    hooks: OrdMap<Arc<str>, usize>,
+    hooks: Map<usize>,
 }
 
 impl Index {
-    pub(crate) fn api_key(&self, shown: &Secret) -> Option<&Arc<str>> {
-        self.api_keys.get(shown)
+    pub(crate) fn api_key(&self, shown: &str) -> Option<&Arc<str>> {
+        let same_hash = self.api_keys.get(self.hash(shown).digits())?;
+        same_hash.iter().find(|(key, _)| key.matches(shown)).map(|(_, name)| name)
+    }
+
+    fn hash(&self, key: &str) -> Hash {
+        let hash = self.hashes.hash_one(key);
+        // Asked with every request to the API: nothing is allocated.
+        Hash(std::array::from_fn(|at| b"0123456789abcdef"[(hash >> (4 * at)) as usize & 15]))
+    }
+
+    /// Changes what is known under the hash of a key.
+    fn edit(&mut self, key: &Secret, edit: impl FnOnce(&mut Vec<(Secret, Arc<str>)>)) {
+        let hash = self.hash(key.reveal());
+        let mut same_hash = self.api_keys.get(hash.digits()).cloned().unwrap_or_default();
+        edit(&mut same_hash);
+        match same_hash.is_empty() {
+            true => drop(self.api_keys.remove(hash.digits())),
+            false => self.api_keys.insert(hash.digits(), same_hash),
+        }
     }
 
     /// Follows a change of the configuration.
@@ -28,13 +48,11 @@ impl Index {
         let keys = || new.api.keys.changes_from(&old.api.keys);
         for (name, before, _) in keys() {
             let Some(before) = before else { continue };
-            if self.api_keys.get(&**before) == Some(name) {
-                self.api_keys.remove(&**before);
-            }
+            self.edit(before, |known| known.retain(|(key, of)| (key, of) != (&**before, name)));
         }
         for (name, _, after) in keys() {
             let Some(after) = after else { continue };
-            match self.api_keys.get(&**after) {
+            match self.api_key(after.reveal()) {
                 Some(other) if other != name => faults.push(
                     Fault::new(
                         Path::of("api.keys").join(name),
@@ -44,7 +62,11 @@ impl Index {
                     )
                     .with_fix("give each caller its own"),
                 ),
-                _ => drop(self.api_keys.insert(Secret::clone(after), Arc::clone(name))),
+                Some(_) => {}
+                None => {
+                    let known = (Secret::clone(after), Arc::clone(name));
+                    self.edit(after, |same_hash| same_hash.push(known));
+                }
             }
         }
         for (_, before, after) in new.webhooks.hooks.changes_from(&old.webhooks.hooks) {
@@ -52,7 +74,7 @@ impl Index {
                 let left = self.hooks.get(&before.upstream).map_or(0, |hooks| hooks - 1);
                 match left {
                     0 => drop(self.hooks.remove(&before.upstream)),
-                    left => drop(self.hooks.insert(Arc::clone(&before.upstream), left)),
+                    left => self.hooks.insert(Arc::clone(&before.upstream), left),
                 }
             }
             if let Some(after) = after {
@@ -65,6 +87,15 @@ impl Index {
     /// How many hooks name this upstream.
     pub(crate) fn hooks_of(&self, upstream: &str) -> usize {
         self.hooks.get(upstream).copied().unwrap_or(0)
+    }
+}
+
+/// A hash as a name for a [`Map`].
+struct Hash([u8; 16]);
+
+impl Hash {
+    fn digits(&self) -> &str {
+        str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 

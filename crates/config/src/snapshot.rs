@@ -7,6 +7,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
+use crate::Config;
 use crate::change::{Change, known};
 use crate::fault::{Fault, Faults};
 use crate::index::Index;
@@ -14,7 +15,6 @@ use crate::part::{Difference, Part};
 use crate::path::Path;
 use crate::pointer::Pointer;
 use crate::schema::{self, Applies};
-use crate::{Config, Secret};
 
 /// One revision of everything that can be set. Whoever holds it sees no change.
 ///
@@ -116,7 +116,7 @@ impl Snapshot {
     /// The name of the API key that a caller shows. The time it takes tells nothing about the keys:
     /// they are found by a keyed hash.
     pub fn api_key(&self, shown: &str) -> Option<&Arc<str>> {
-        self.index.api_key(&Secret::new(shown))
+        self.index.api_key(shown)
     }
 
     /// What is different against another snapshot; what both share is skipped.
