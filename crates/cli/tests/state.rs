@@ -1,66 +1,11 @@
 //! `dunlin serve --state`: what was acknowledged as durable outlives the process, however it ends.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+mod kit;
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+use std::process::Command;
 
-/// A server of this very build.
-struct Served {
-    child: Child,
-    admin: SocketAddr,
-}
-
-impl Served {
-    /// Starts by way of a shell, so that `limits` can be set before.
-    fn start(state: &Path, limits: &str) -> Served {
-        let free = || TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-        let (client, admin) = (free(), free());
-        let command = format!(
-            "{limits} exec {} serve --workers 2 --client {client} --admin {admin} --state {}",
-            env!("CARGO_BIN_EXE_dunlin"),
-            state.display()
-        );
-        let mut child =
-            Command::new("sh").args(["-c", &command]).stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = lines.any(|line| line.is_ok_and(|line| line.contains(&admin.to_string())));
-        assert!(ready, "it did not start");
-        Served { child, admin }
-    }
-
-    /// Status and body of the answer; `None` when the server has gone.
-    fn call(&self, method: &str, target: &str, body: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect(self.admin).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let request = format!(
-            "{method} {target} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let status = answer.split(' ').nth(1)?.parse().ok()?;
-        Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
-    }
-
-    fn kill(&mut self) {
-        // Killed already, or about to be.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
+use kit::Served;
 
 #[test]
 fn what_was_durable_when_the_process_was_killed_is_there_after_it() {

@@ -1,0 +1,123 @@
+//! A server of this very build in a process of its own, for the tests beside this.
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+/// Longer than anything here takes.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where a server is found, in each of its lives.
+#[derive(Clone, Copy)]
+pub struct Addresses {
+    pub client: SocketAddr,
+    pub admin: SocketAddr,
+    /// For one more listener.
+    pub extra: SocketAddr,
+}
+
+impl Addresses {
+    /// Addresses of nobody else: a loopback address for each, by this process and a count. A port of 127.0.0.1 could
+    /// be that of somebody's outgoing connection by the time the server begins again.
+    pub fn new() -> Addresses {
+        static COUNT: AtomicU16 = AtomicU16::new(0);
+        let [low, high, ..] = std::process::id().to_le_bytes();
+        let [count, more] = COUNT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+        assert!(more == 0, "so many servers have no addresses");
+        let ip = Ipv4Addr::new(127, 64 | high & 63, low, count);
+        let at = |port| SocketAddr::from((ip, port));
+        Addresses { client: at(8000), admin: at(8001), extra: at(8002) }
+    }
+}
+
+pub struct Served {
+    pub child: Child,
+    pub at: Addresses,
+    /// What it still says; nobody reads it, and it may say it all the same.
+    _told: BufReader<ChildStdout>,
+}
+
+impl Served {
+    pub fn start(state: &Path, limits: &str) -> Served {
+        Served::begin(state, Addresses::new(), limits, &[]).expect("it starts")
+    }
+
+    /// Starts by way of a shell, so that `limits` can be set before; `None` when it ends before it serves.
+    pub fn begin(
+        state: &Path,
+        at: Addresses,
+        limits: &str,
+        environment: &[(&str, &str)],
+    ) -> Option<Served> {
+        let Addresses { client, admin, .. } = at;
+        let command = format!(
+            "{limits} exec {} serve --workers 2 --client {client} --admin {admin} --state {}",
+            env!("CARGO_BIN_EXE_dunlin"),
+            state.display()
+        );
+        let mut child = Command::new("sh")
+            .args(["-c", &command])
+            .envs(environment.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a shell");
+        let mut told = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        while !line.contains(&admin.to_string()) {
+            line.clear();
+            if told.read_line(&mut line).expect("text") == 0 {
+                child.wait().expect("it has ended");
+                return None;
+            }
+        }
+        Some(Served { child, at, _told: told })
+    }
+
+    /// Status and body of the answer; `None` when the server has gone before all of it was there.
+    pub fn call(&self, method: &str, target: &str, body: &str) -> Option<(u16, String)> {
+        self.call_as(method, target, "application/json", body)
+    }
+
+    pub fn call_as(
+        &self,
+        method: &str,
+        target: &str,
+        kind: &str,
+        body: &str,
+    ) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(self.at.admin).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Type: {kind}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            name.eq_ignore_ascii_case("Content-Length").then(|| value.parse::<usize>().ok())?
+        });
+        (length? == body.len()).then(|| (status, body.to_owned()))
+    }
+
+    pub fn kill(&mut self) {
+        // Killed already, or about to be.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
