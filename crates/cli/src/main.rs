@@ -36,7 +36,7 @@ enum Command {
     /// Measure a push server: connections, fan-out, latency, the bus between workers
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Box<dunlin_bench::Command>),
-    /// Apple's push service: a simulator to test senders against
+    /// Apple's push service: send, measure a sender, follow channels; a simulator to test against
     #[command(subcommand, arg_required_else_help = true)]
     Apns(apns::Command),
     /// Read and change the settings of a running server; print or check a configuration file

@@ -148,7 +148,7 @@ const strip = {
     const lagging = TRANSPORTS.map(({ key, title }) => ({ title, missing: [...this.messages.values()].filter(({ keys }) => !keys.has(key)).length })).filter(({ missing }) => missing > 0);
     $("#agreement").textContent =
       this.messages.size === 0
-        ? "Nothing yet. Publish something below, or from a terminal."
+        ? "Nothing yet. Publish something above, or from a terminal."
         : lagging.length === 0
           ? `${count(this.messages.size, "message")}, each on all three transports with the same offset.`
           : lagging.map(({ title, missing }) => `${title} has yet to show ${missing}`).join(", ") + ".";
