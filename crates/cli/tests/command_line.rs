@@ -50,7 +50,7 @@ fn a_file_with_faults_is_answered_with_all_of_them_and_exit_code_1() {
         "error: standard input has 2 faults\n  \
          standard input:2: client.ping_intervall_ms: there is no such key\n    \
          fix: did you mean `ping_interval_ms`?\n  \
-         standard input:4: server.workers: expected an integer from 0 to 128, found the string \"4\"\n    \
+         standard input:4: server.workers: expected an integer from 0 to 124, found the string \"4\"\n    \
          fix: write 4 without quotes\n"
     );
 }

@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn bounds_come_from_the_schema_or_the_width_of_the_type() {
         let kind = |path| root().find(path).unwrap().kind.to_string();
-        assert_eq!(kind("server.workers"), "an integer from 0 to 128");
+        assert_eq!(kind("server.workers"), "an integer from 0 to 124");
         assert_eq!(kind("limits.accepts_per_s_max"), "an integer from 0 to 4294967295");
         assert_eq!(kind("limits.pending_bytes_max"), "an integer not less than 1048576");
         assert_eq!(

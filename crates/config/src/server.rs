@@ -20,7 +20,7 @@ pub struct Server {
     pub admin_addr: SocketAddr,
     /// Threads that serve connections, each with its own event loop and listener; 0 means one per
     /// core.
-    #[schemars(range(max = 128), extend("x-applies" = RESTART))]
+    #[schemars(range(max = 124), extend("x-applies" = RESTART))]
     pub workers: u8,
     /// Gives each worker its own descriptor table, so that `RLIMIT_NOFILE` bounds the connections
     /// of a worker and not of the process, and workers do not contend for one table.

@@ -102,7 +102,7 @@ overflow = 'drop'
     assert_eq!(
         told(file),
         [
-            "line 3: server.workers: expected an integer from 0 to 128, found 200",
+            "line 3: server.workers: expected an integer from 0 to 124, found 200",
             "line 4: server.client_addr: expected an address with a port such as \
              \"127.0.0.1:8000\", found the string \"localhost:8000\"; write \"127.0.0.1:8000\"",
             "line 5: server.own_descriptor_tables: expected true or false, found the string \"yes\"",
