@@ -149,9 +149,17 @@ fn a_credential_that_cannot_be_used_is_refused_with_its_file_and_what_mends_it()
         stderr(&output)
     };
     for (file, password, told) in [
-        ("ended.p12", "dunlin", "ended.p12: the certificate ended on 2020-01-31; renew it in the"),
-        ("ended-old.p12", "dunlin", "ended-old.p12: the certificate ended on 2020-01-31; renew it"),
-        ("ended.pem", "", "ended.pem: the certificate ended on 2020-01-31; renew it in the"),
+        (
+            "ended.p12",
+            "dunlin",
+            "ended.p12: the certificate expired on 2020-01-31; renew it in the",
+        ),
+        (
+            "ended-old.p12",
+            "dunlin",
+            "ended-old.p12: the certificate expired on 2020-01-31; renew it",
+        ),
+        ("ended.pem", "", "ended.pem: the certificate expired on 2020-01-31; renew it in the"),
         ("early.pem", "", "early.pem: the certificate is valid from 2100-03-01 on; set the clock"),
         ("valid.p12", "wrong", "; is the password right?"),
         ("stranger.pem", "", "; export it with its own key"),
@@ -162,4 +170,24 @@ fn a_credential_that_cannot_be_used_is_refused_with_its_file_and_what_mends_it()
         let error = send(&["--certificate", &file, "--password", password]);
         assert!(error.contains(told), "{file}: {error}");
     }
+}
+
+#[test]
+fn a_push_that_cannot_leave_says_why_at_once_and_not_only_in_the_end() {
+    let of = concat!(env!("CARGO_MANIFEST_DIR"), "/../push/tests/certificates");
+    let (file, token) = (format!("{of}/valid.p12"), "0".repeat(64));
+    let send = |options: &[&str]| {
+        let credential = ["--certificate", &file, "--password", "dunlin"];
+        let common = ["apns", "send", "--token", &token, "--alert", "Hi", "--timeout", "2"];
+        let output = dunlin(&[&common[..], &credential, options].concat(), "");
+        assert_eq!(output.status.code(), Some(1), "{options:?}");
+        stderr(&output)
+    };
+    // Nobody listens on port 1.
+    let error = send(&["--address", "127.0.0.1:1"]);
+    let why = "127.0.0.1:1 cannot be reached: Connection refused";
+    assert!(error.starts_with(&format!("warning: {why}")), "{error}");
+    assert!(error.contains(&format!("error: no connection: {why}")), "{error}");
+    let error = send(&["--address", "127.0.0.1"]);
+    assert!(error.contains("--address: write HOST:PORT"), "{error}");
 }

@@ -59,7 +59,7 @@ fn one_that_is_not_valid_now_is_refused_with_its_date_and_what_mends_it() {
         let error = result.unwrap_err();
         assert_eq!(error.fault, CertificateFault::Expired);
         let told = error.to_string();
-        let begin = "the certificate ended on 2020-01-31; renew it in the developer account, or set \
+        let begin = "the certificate expired on 2020-01-31; renew it in the developer account, or set \
                      the clock of this machine if today is not 2";
         assert!(told.starts_with(begin), "{told}");
     }

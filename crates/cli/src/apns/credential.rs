@@ -53,6 +53,13 @@ pub(crate) struct Way {
 impl Way {
     /// Leads to an origin this way.
     pub(crate) fn lead(&self, mut origin: Origin) -> Result<Origin, Refusal> {
+        if let Some(address) = &self.address {
+            let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+            if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+                let told = "--address: write HOST:PORT, as in 127.0.0.1:2197";
+                return Err(format!("{told}, not {address:?}").into());
+            }
+        }
         origin.address.clone_from(&self.address);
         origin.proxy.clone_from(&self.proxy);
         if let Some(roots) = &self.roots {

@@ -1,14 +1,18 @@
 //! `dunlin apns send`: one push, and what happened.
 
+use std::convert::Infallible;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Target};
+use dunlin_push::apns::{Apns, Credential, DeviceToken, Push, PushType, Target};
 use dunlin_push::{Connections, Outcome, SenderConfig};
 
 use super::credential::{Account, text_or_file};
 use crate::Refusal;
-use crate::style::{BAD, DIM, GOOD, WARN, paint, print};
+use crate::style::{BAD, DIM, GOOD, WARN, paint, print, warning};
+
+/// How soon a person learns what a push waits for.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Args)]
 #[command(
@@ -59,12 +63,19 @@ impl Send {
         // Judged before anything is opened.
         push.request()?;
         let (origin, credential) = (self.account.origin()?, self.account.credential()?);
+        if push.topic.is_none() && matches!(credential, Credential::Token(_)) {
+            // A key is for all apps of a team; only a certificate says which one is meant.
+            return Err("--topic: name the app's bundle identifier, as in com.example.app".into());
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let outcome = runtime.block_on(async {
             let config =
                 SenderConfig { connections: Connections::Fixed(1), ..SenderConfig::default() };
             let apns = Apns::start(origin, credential, config)?;
-            Ok::<Outcome, Refusal>(apns.send(&push).await)
+            Ok::<Outcome, Refusal>(tokio::select! {
+                outcome = apns.send(&push) => outcome,
+                never = tell_obstacles(&apns, push.timeout) => match never {},
+            })
         })?;
         tell(&outcome)
     }
@@ -99,6 +110,19 @@ impl Send {
             resend_uncertain: false,
             suspect: false,
         })
+    }
+}
+
+/// Tells a person who waits what is in the way, as often as it is something else.
+async fn tell_obstacles(apns: &Apns, timeout: Duration) -> Infallible {
+    let mut told = None;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let error = apns.metrics().connect_error;
+        if let Some(error) = error.filter(|error| told.as_ref() != Some(error)) {
+            warning(format_args!("{error} (trying again, {} s in all)", timeout.as_secs()));
+            told = Some(error);
+        }
     }
 }
 

@@ -80,12 +80,15 @@ enum Return {
     Never,
 }
 
+/// What a file of rules looks like.
+const A_RULE: &str = r#"write an array, as in [{"token": "0a", "reason": "Unregistered"}]"#;
+
 impl Simulate {
     pub(crate) fn run(self) -> Result<(), Refusal> {
         let behaviour = self.behaviour()?;
         let rules = match &self.rules {
             Some(file) => serde_json::from_str(&read(file)?)
-                .map_err(|error| format!("{}: {error}", file.display()))?,
+                .map_err(|error| format!("{}: {error}; {A_RULE}", file.display()))?,
             None => Rule::defaults(),
         };
         let authority = if self.plain { None } else { Some(Authority::at(&self.ca)?) };

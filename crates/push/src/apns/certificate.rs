@@ -162,7 +162,7 @@ impl Validity {
         let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
         let today = ASN1Time::from_timestamp(now_s).map_or_else(|_| now_s.to_string(), day);
         if now_s > self.until.timestamp() {
-            let what = format!("the certificate ended on {}", day(self.until));
+            let what = format!("the certificate expired on {}", day(self.until));
             let fix = format!("{RENEW}, or set the clock of this machine if today is not {today}");
             return Some(CertificateError::new(CertificateFault::Expired, what, &fix));
         }
@@ -180,7 +180,7 @@ pub(super) fn ended(until: Option<SystemTime>, now: SystemTime) -> Option<String
     let until = until.filter(|until| now > *until)?;
     let seconds = until.duration_since(UNIX_EPOCH).ok()?.as_secs() as i64;
     let on = day(ASN1Time::from_timestamp(seconds).ok()?);
-    Some(format!("the certificate ended on {on}: {RENEW}"))
+    Some(format!("the certificate expired on {on}: {RENEW}"))
 }
 
 /// As in 2026-11-21, UTC.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -176,7 +177,7 @@ impl<S: Service> Link<S> {
             let mut buffer = ReadBuf::new(&mut self.buffer);
             match Pin::new(&mut self.io).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Ok(worked),
-                Poll::Ready(Err(error)) => return Err(End::Lost(error.to_string())),
+                Poll::Ready(Err(error)) => return Err(End::Lost(broken(&error))),
                 Poll::Ready(Ok(())) => {}
             }
             let read = buffer.filled().len();
@@ -487,14 +488,14 @@ impl<S: Service> Link<S> {
                     self.stuck_since = None;
                     worked = true;
                 }
-                Poll::Ready(Err(error)) => return Err(End::Lost(error.to_string())),
+                Poll::Ready(Err(error)) => return Err(End::Lost(broken(&error))),
             }
         }
         if self.unflushed {
             match Pin::new(&mut self.io).poll_flush(cx) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(())) => self.unflushed = false,
-                Poll::Ready(Err(error)) => return Err(End::Lost(error.to_string())),
+                Poll::Ready(Err(error)) => return Err(End::Lost(broken(&error))),
             }
         }
         Ok(worked)
@@ -583,5 +584,18 @@ impl<S: Service> Link<S> {
             let sent = open.get(&stream).copied().unwrap_or(Sent::Wholly);
             self.lose(flight.job, sent, Uncertain::ConnectionLost);
         }
+    }
+}
+
+/// What became of a connection, without the words of the TLS library.
+fn broken(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            "the peer ended the connection without a goodbye".to_owned()
+        }
+        io::ErrorKind::ConnectionReset => "the peer reset the connection".to_owned(),
+        io::ErrorKind::BrokenPipe => "the peer has ended the connection".to_owned(),
+        io::ErrorKind::TimedOut => "the network has lost the peer".to_owned(),
+        _ => error.to_string(),
     }
 }

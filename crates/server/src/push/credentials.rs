@@ -270,7 +270,7 @@ mod tests {
 
         let ended = include_bytes!("../../../push/tests/certificates/ended.p12");
         let told = pointer_of(&p12("dunlin", ended));
-        assert_eq!(told, "/push/apns/app/certificate the certificate ended on 2020-01-31");
+        assert_eq!(told, "/push/apns/app/certificate the certificate expired on 2020-01-31");
         let early = include_str!("../../../push/tests/certificates/early.pem");
         let told = pointer_of(&with_apns(Apns {
             certificate: Some(Secret::new(early)),
