@@ -61,8 +61,9 @@ impl Dialer {
                     ConnectError::new(ConnectFault::Proxy, format!("proxy: {error}"))
                 };
                 let tcp = self.tcp(&at, &stage).await.map_err(as_proxy)?;
-                let silent = tunnel::silence(proxy, &origin.host, origin.port);
-                let tunnel = tunnel::open(tcp, proxy, &origin.host, origin.port);
+                let (host, port) = origin.reached_at();
+                let silent = tunnel::silence(proxy, host, port);
+                let tunnel = tunnel::open(tcp, proxy, host, port);
                 stage.within(PROXY_WITHIN, ConnectFault::Proxy, silent, tunnel).await??
             }
             None => match &origin.address {

@@ -14,7 +14,7 @@ pub struct Origin {
     pub host: String,
     /// The port; Apple listens on 443 and, for firewalls, on 2197.
     pub port: u16,
-    /// Connect here instead of to `host`: a test server, or one address of many.
+    /// Connect here instead of to `host`, or have the proxy do so: a test server, or one address of many.
     pub address: Option<String>,
     /// What stands between.
     pub proxy: Option<Proxy>,
@@ -81,6 +81,13 @@ impl Origin {
             roots_only: false,
             identity: None,
         }
+    }
+
+    /// Host and port to ask a proxy for.
+    pub(crate) fn reached_at(&self) -> (&str, u16) {
+        let address = self.address.as_deref().and_then(|address| address.rsplit_once(':'));
+        let address = address.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        address.unwrap_or((&self.host, self.port))
     }
 
     /// Adds the certificates of a PEM file to those that are trusted.

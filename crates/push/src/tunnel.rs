@@ -90,7 +90,8 @@ async fn http_connect(
     let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
     let why = match status {
         Some(status) if status.starts_with('2') && status.len() == 3 => return Ok(()),
-        Some("407") if proxy.login.is_some() => "it does not accept the login".to_owned(),
+        // Tinyproxy calls a wrong login 401, which is a server's word and not a proxy's.
+        Some("401" | "407") if proxy.login.is_some() => "it does not accept the login".to_owned(),
         Some("407") => "it wants a login: http://USER:PASSWORD@HOST:PORT".to_owned(),
         Some("403") => {
             format!("its rules forbid connections to {host}:{port} ({line:?}); have them allowed")

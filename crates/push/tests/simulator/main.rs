@@ -122,6 +122,7 @@ async fn proxies_are_passed() {
             let _ = copy_bidirectional(&mut near, &mut far).await;
         });
         let mut origin = origin(&simulator);
+        origin.address = None;
         origin.proxy = Some(format!("{scheme}://user:pw@{at}").parse().unwrap());
         let apns = sender(origin, Connections::Fixed(1));
         let outcome = apns.send(&push("aaaa", 1)).await;

@@ -77,6 +77,7 @@ async fn what_is_in_the_way_is_told_to_every_push_and_to_the_operator() {
     };
     let proxied = |proxy: String| {
         let mut origin = origin(&simulator);
+        origin.address = None;
         origin.proxy = Some(proxy.parse().unwrap());
         origin
     };
