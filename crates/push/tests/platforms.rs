@@ -219,14 +219,17 @@ fn each_push_service_has_connections_of_its_own_and_strangers_are_not_posted_to(
             let outcome = sender.send(&subscription(endpoint), b"hello", &options, soon()).await;
             match outcome {
                 Outcome::Accepted(accepted) => accepted.id,
-                Outcome::Rejected(rejected) => format!("{} {}", rejected.status, rejected.reason),
+                Outcome::Rejected(rejected) => {
+                    let said = rejected.advice.map(|said| format!(": {said}")).unwrap_or_default();
+                    format!("{} {}{said}", rejected.status, rejected.reason)
+                }
                 other => other.to_string(),
             }
         };
         let mozilla = "https://updates.push.services.mozilla.com";
         assert_eq!(send(&format!("{mozilla}/ok")).await, "https://push.example/m/1");
         assert_eq!(send(&format!("{mozilla}/gone")).await, "410 Gone");
-        assert_eq!(send("https://web.push.apple.com/bad").await, "403 wrong key");
+        assert_eq!(send("https://web.push.apple.com/bad").await, "403 Forbidden: wrong key");
         assert!(send("https://localhost/admin").await.contains("no known push service"));
         assert!(
             send("https://evil.example/.push.apple.com").await.contains("no known push service")

@@ -26,22 +26,30 @@ pub enum FcmAnswer {
     },
     /// The access token is spent: fetch another, then again.
     Reauthorize,
-    /// A quota is used up (`QUOTA_EXCEEDED`): nothing else either until then.
+    /// The project's quota is used up: nothing else either until then.
     Pause {
         /// How long; a minute where FCM does not say.
         after: Duration,
+        /// What FCM says about it.
+        message: String,
     },
-    /// FCM failed or is busy (`UNAVAILABLE`, `INTERNAL`).
+    /// FCM failed or is busy (`UNAVAILABLE`, `INTERNAL`), or this one device or topic had too many (`QUOTA_EXCEEDED`).
     Retry {
-        /// The HTTP status.
-        status: u16,
-        /// How long; where FCM does not say, the caller backs off from ten seconds on.
+        /// FCM's error code.
+        reason: String,
+        /// How long, where FCM says it.
         after: Option<Duration>,
+        /// Else so long at first, and twice as long each time.
+        least: Duration,
+        /// What FCM says about it.
+        message: String,
     },
 }
 
 /// Without `Retry-After` a quota's minute has to pass.
 const QUOTA_PAUSE: Duration = Duration::from_secs(60);
+/// What FCM wants to be left alone for after a failure ("Best practices when sending FCM messages at scale").
+const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
 /// Judges an answer. `header` gives a header's value by its name in lower case.
 pub fn judge<'h>(
@@ -61,13 +69,17 @@ pub fn judge<'h>(
             Err(_) => FcmAnswer::Accepted { name: String::new() },
         };
     }
-    let Fault { reason, message } = Fault::read(body);
+    let Fault { reason, message, of_target } = Fault::read(body);
     match (status, reason.as_str()) {
         (404, "UNREGISTERED") => FcmAnswer::Unregistered,
         (401, "THIRD_PARTY_AUTH_ERROR") => FcmAnswer::Refused { status, reason, message },
         (401, _) => FcmAnswer::Reauthorize,
-        (429, _) => FcmAnswer::Pause { after: after.unwrap_or(QUOTA_PAUSE) },
-        (408 | 500..=599, _) => FcmAnswer::Retry { status, after },
+        (429, _) if of_target => FcmAnswer::Retry { reason, after, least: QUOTA_PAUSE, message },
+        (429, _) => FcmAnswer::Pause { after: after.unwrap_or(QUOTA_PAUSE), message },
+        (408 | 500..=599, _) => {
+            let reason = if reason.is_empty() { "UNAVAILABLE".to_owned() } else { reason };
+            FcmAnswer::Retry { reason, after, least: FAILURE_PAUSE, message }
+        }
         _ => FcmAnswer::Refused { status, reason, message },
     }
 }
@@ -76,6 +88,8 @@ pub fn judge<'h>(
 struct Fault {
     reason: String,
     message: String,
+    /// A quota of one device or topic, and not of the project. The code is the same for all; what is written beside it tells.
+    of_target: bool,
 }
 
 impl Fault {
@@ -95,14 +109,29 @@ impl Fault {
         struct Detail {
             #[serde(rename = "errorCode")]
             error_code: Option<String>,
+            /// Of `google.rpc.QuotaFailure`.
+            #[serde(default)]
+            violations: Vec<Violation>,
         }
-        match serde_json::from_slice::<Body>(body) {
-            Ok(Body { error }) => {
-                let code = error.details.into_iter().find_map(|detail| detail.error_code);
-                Fault { reason: code.unwrap_or(error.status), message: error.message }
-            }
-            Err(_) => Fault { reason: String::new(), message: String::new() },
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Violation {
+            subject: String,
+            description: String,
         }
+        let Ok(Body { error }) = serde_json::from_slice::<Body>(body) else {
+            return Fault { reason: String::new(), message: String::new(), of_target: false };
+        };
+        let of_target = {
+            let violations = error.details.iter().flat_map(|detail| &detail.violations);
+            let texts = violations.flat_map(|v| [v.subject.as_str(), v.description.as_str()]);
+            texts.chain([error.message.as_str()]).any(|text| {
+                let text = text.to_ascii_lowercase();
+                text.contains("device") || text.contains("topic")
+            })
+        };
+        let code = error.details.into_iter().find_map(|detail| detail.error_code);
+        Fault { reason: code.unwrap_or(error.status), message: error.message, of_target }
     }
 }
 
@@ -131,11 +160,14 @@ mod tests {
         assert_eq!(judge(200, |_| None, sent, 0), FcmAnswer::Accepted { name });
         assert_eq!(judged(404, "NOT_FOUND", Some("UNREGISTERED")), FcmAnswer::Unregistered);
         assert_eq!(judged(401, "UNAUTHENTICATED", None), FcmAnswer::Reauthorize);
-        let pause = FcmAnswer::Pause { after: Duration::from_secs(60) };
+        let pause = FcmAnswer::Pause { after: Duration::from_secs(60), message: "why".to_owned() };
         assert_eq!(judged(429, "RESOURCE_EXHAUSTED", Some("QUOTA_EXCEEDED")), pause);
-        let retry = |status| FcmAnswer::Retry { status, after: None };
-        assert_eq!(judged(503, "UNAVAILABLE", Some("UNAVAILABLE")), retry(503));
-        assert_eq!(judged(500, "INTERNAL", Some("INTERNAL")), retry(500));
+        let retry = |reason: &str| {
+            let (reason, message) = (reason.to_owned(), "why".to_owned());
+            FcmAnswer::Retry { reason, after: None, least: Duration::from_secs(10), message }
+        };
+        assert_eq!(judged(503, "UNAVAILABLE", Some("UNAVAILABLE")), retry("UNAVAILABLE"));
+        assert_eq!(judged(500, "INTERNAL", Some("INTERNAL")), retry("INTERNAL"));
         for (status, name, code) in [
             (400, "INVALID_ARGUMENT", "INVALID_ARGUMENT"),
             (403, "PERMISSION_DENIED", "SENDER_ID_MISMATCH"),
@@ -152,8 +184,37 @@ mod tests {
     fn what_the_service_asks_for_is_waited_and_an_answer_that_is_no_json_is_an_answer() {
         let after = |name: &str| (name == "retry-after").then_some("7");
         let seven = Duration::from_secs(7);
-        assert_eq!(judge(429, after, b"", 0), FcmAnswer::Pause { after: seven });
-        let retry = FcmAnswer::Retry { status: 502, after: Some(seven) };
-        assert_eq!(judge(502, after, b"<html>", 0), retry);
+        let pause = FcmAnswer::Pause { after: seven, message: String::new() };
+        assert_eq!(judge(429, after, b"", 0), pause);
+        let told = judge(502, after, b"<html>", 0);
+        assert!(matches!(told, FcmAnswer::Retry { after: Some(after), reason, .. }
+            if after == seven && reason == "UNAVAILABLE"));
+    }
+
+    #[test]
+    fn a_quota_of_one_topic_or_device_does_not_stop_the_others() {
+        let fcm = serde_json::json!({ "errorCode": "QUOTA_EXCEEDED" });
+        let told = |message: &str, details: serde_json::Value| {
+            let error = serde_json::json!({
+                "code": 429, "status": "RESOURCE_EXHAUSTED", "message": message, "details": details
+            });
+            judge(429, |_| None, serde_json::json!({ "error": error }).to_string().as_bytes(), 0)
+        };
+        let minute = Duration::from_secs(60);
+        for answer in [
+            told("Topic quota exceeded.", serde_json::json!([fcm])),
+            told(
+                "Quota exceeded.",
+                serde_json::json!([fcm, { "violations": [{ "subject": "device:x" }] }]),
+            ),
+        ] {
+            assert!(matches!(answer, FcmAnswer::Retry { least, reason, after: None, .. }
+                if least == minute && reason == "QUOTA_EXCEEDED"));
+        }
+        let project =
+            "Quota exceeded for quota metric 'Send requests' and limit 'Send requests per minute'";
+        let info = serde_json::json!([{ "reason": "RATE_LIMIT_EXCEEDED" }]);
+        let answer = told(project, info);
+        assert!(matches!(answer, FcmAnswer::Pause { after, .. } if after == minute), "{answer:?}");
     }
 }

@@ -7,8 +7,11 @@ use serde_json::{Map, Value};
 /// `:authority` of the API.
 pub const AUTHORITY: &str = "fcm.googleapis.com";
 
-/// Bytes of a message's payload ("Message payload size", 4,096; measured on the message without its target).
+/// Bytes of the keys and values that a message carries ("ErrorCode": 4,096 for most messages, 2,048 to topics). FCM counts
+/// some overhead of its own too, so that it may refuse one that is this long.
 pub const MESSAGE_BYTES_MAX: usize = 4_096;
+/// The same of one to a topic or to a condition.
+const TOPIC_MESSAGE_BYTES_MAX: usize = 2_048;
 
 /// Whom a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +49,8 @@ impl FcmRequest {
     /// `message` is the `Message` of the API without its target: `notification`, `data`, `android`, and so on.
     ///
     /// # Errors
-    /// A recipient that is none, a message that is too large, `data` with other values than text: FCM would refuse
-    /// them.
+    /// A recipient that is none, a message that is too large, `data` with other values than text or names of FCM's own: it
+    /// would refuse them.
     pub fn new(
         project_id: &str,
         to: Recipient<'_>,
@@ -75,9 +78,24 @@ impl FcmRequest {
                 );
             }
         }
-        let bytes = serde_json::to_vec(message).map_or(usize::MAX, |text| text.len());
-        if bytes > MESSAGE_BYTES_MAX {
-            return wrong(&format!("message: it has {bytes} bytes, and 4,096 is the most"));
+        let reserved = |name: &&String| {
+            matches!(name.as_str(), "from" | "message_type")
+                || name.starts_with("google.")
+                || name.starts_with("gcm.")
+        };
+        let data = message.get("data").and_then(Value::as_object);
+        if let Some(name) = data.and_then(|data| data.keys().find(reserved)) {
+            return wrong(&format!("data: {name:?} is FCM's own; take another name"));
+        }
+        let bytes = payload_bytes(message);
+        let bytes_max = match to {
+            Recipient::Token(_) => MESSAGE_BYTES_MAX,
+            Recipient::Topic(_) | Recipient::Condition(_) => TOPIC_MESSAGE_BYTES_MAX,
+        };
+        if bytes > bytes_max {
+            return wrong(&format!(
+                "message: it has {bytes} bytes, and {bytes_max} is the most; shorten it, or have the app fetch the rest"
+            ));
         }
         let mut message = message.clone();
         message.insert(field.to_owned(), target.into());
@@ -88,6 +106,20 @@ impl FcmRequest {
         let path = format!("/v1/projects/{project_id}/messages:send");
         Ok(FcmRequest { path, body: body.to_string().into_bytes() })
     }
+}
+
+/// Bytes of what is shown and of what the app gets.
+fn payload_bytes(message: &Map<String, Value>) -> usize {
+    fn bytes(value: &Value) -> usize {
+        match value {
+            Value::String(text) => text.len(),
+            Value::Object(object) => {
+                object.iter().map(|(key, value)| key.len() + bytes(value)).sum()
+            }
+            other => other.to_string().len(),
+        }
+    }
+    ["notification", "data"].iter().filter_map(|part| message.get(*part)).map(bytes).sum()
 }
 
 #[cfg(test)]
@@ -127,8 +159,13 @@ mod tests {
         );
         assert!(
             new(Recipient::Token("t"), serde_json::json!({ "data": { "x": long } }))
-                .contains("4,096")
+                .contains("4096 is the most")
         );
+        let medium = serde_json::json!({ "data": { "x": "x".repeat(2_048) } });
+        assert!(new(Recipient::Topic("t"), medium.clone()).contains("2048 is the most"));
+        assert!(FcmRequest::new("p", Recipient::Token("t"), &message(medium), false).is_ok());
+        let reserved = serde_json::json!({ "data": { "google.x": "1" } });
+        assert!(new(Recipient::Token("t"), reserved).contains("google.x"));
         assert!(new(Recipient::Token("t"), serde_json::json!({ "topic": "x" })).contains("apart"));
     }
 }

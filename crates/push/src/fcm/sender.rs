@@ -21,8 +21,7 @@ use crate::request::{Class, Header, Lane, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
 use crate::service::{Authorization, CredentialError, Service, Verdict};
 
-/// Waiting after a 5xx that does not say how long, doubled each time.
-const RETRY_MIN: Duration = Duration::from_secs(10);
+/// The longest pause between two tries.
 const RETRY_MAX: Duration = Duration::from_secs(15 * 60);
 /// How long the token server may take.
 const EXCHANGE_WITHIN: Duration = Duration::from_secs(30);
@@ -201,28 +200,42 @@ impl Service for FcmService {
     fn judge(&self, _: &Request, response: &Response, attempt: u32) -> Verdict {
         let now_s = seconds(SystemTime::now());
         let header = |name: &str| response.fields.get(name);
-        let rejected = |reason: String, retry_after| {
+        let rejected = |reason: String, message: String, retry_after| {
             let status = response.status;
-            Outcome::Rejected(Rejected { status, reason, retry_after, ..Rejected::default() })
+            let advice = (!message.is_empty()).then_some(message);
+            Outcome::Rejected(Rejected {
+                status,
+                reason,
+                retry_after,
+                advice,
+                ..Rejected::default()
+            })
         };
         match super::judge(response.status, header, &response.body, now_s) {
             FcmAnswer::Accepted { name } => {
                 Verdict::Final(Outcome::Accepted(Accepted { id: name, ..Accepted::default() }))
             }
-            FcmAnswer::Unregistered => Verdict::Final(rejected("UNREGISTERED".to_owned(), None)),
-            FcmAnswer::Refused { reason, .. } => Verdict::Final(rejected(reason, None)),
+            FcmAnswer::Unregistered => {
+                Verdict::Final(rejected("UNREGISTERED".to_owned(), String::new(), None))
+            }
+            FcmAnswer::Refused { reason, message, .. } => {
+                Verdict::Final(rejected(reason, message, None))
+            }
             FcmAnswer::Reauthorize => {
                 lock(&self.access.tokens).handle_refused(now_s);
-                Verdict::Reauthorize { otherwise: rejected("UNAUTHENTICATED".to_owned(), None) }
+                let advice = "check that the service account may send for this project".to_owned();
+                Verdict::Reauthorize {
+                    otherwise: rejected("UNAUTHENTICATED".to_owned(), advice, None),
+                }
             }
-            FcmAnswer::Pause { after } => Verdict::Pause {
+            FcmAnswer::Pause { after, message } => Verdict::Pause {
                 after,
-                otherwise: rejected("QUOTA_EXCEEDED".to_owned(), Some(after)),
+                otherwise: rejected("QUOTA_EXCEEDED".to_owned(), message, Some(after)),
             },
-            FcmAnswer::Retry { after, .. } => {
-                let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.min(16));
-                let otherwise = rejected("UNAVAILABLE".to_owned(), after);
-                Verdict::Retry { after: after.unwrap_or(doubled).min(RETRY_MAX), otherwise }
+            FcmAnswer::Retry { reason, after, least, message } => {
+                let doubled = least * 2u32.saturating_pow(attempt.min(16));
+                let wait = after.unwrap_or(doubled).min(RETRY_MAX);
+                Verdict::Retry { after: wait, otherwise: rejected(reason, message, Some(wait)) }
             }
         }
     }

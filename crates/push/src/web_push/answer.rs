@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dunlin_wire::http1::retry_after;
+use serde::Deserialize;
 
 /// What became of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,10 +19,12 @@ pub enum WebPushAnswer {
     Refused {
         /// The HTTP status.
         status: u16,
-        /// What the service says about it, shortened.
+        /// The service's word, as Apple's `BadJwtToken`, or that of the status.
         reason: String,
+        /// What the service says about it, shortened.
+        message: String,
     },
-    /// Later (429, 5xx).
+    /// Later (429, 5xx; Microsoft's service answers 406 where others answer 429).
     Retry {
         /// The HTTP status.
         status: u16,
@@ -30,8 +33,9 @@ pub enum WebPushAnswer {
     },
 }
 
-/// Bytes of a reason that are kept.
-const REASON_BYTES_MAX: usize = 200;
+/// Characters of a word and of a message that are kept.
+const REASON_MAX: usize = 64;
+const MESSAGE_MAX: usize = 200;
 
 /// Judges an answer. `header` gives a header's value by its name in lower case; `now_s` is for a `Retry-After` that
 /// names a date.
@@ -44,15 +48,44 @@ pub fn judge<'h>(
     match status {
         200..=299 => WebPushAnswer::Accepted { location: header("location").map(str::to_owned) },
         404 | 410 => WebPushAnswer::Gone,
-        408 | 429 | 500..=599 => {
+        406 | 408 | 429 | 500..=599 => {
             let after = header("retry-after").and_then(|text| retry_after::parse(text, now_s));
             WebPushAnswer::Retry { status, after }
         }
         _ => {
-            let text = String::from_utf8_lossy(&body[..body.len().min(REASON_BYTES_MAX)]);
-            let reason = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            WebPushAnswer::Refused { status, reason }
+            let Said { reason, message } = Said::read(body);
+            let word = match status {
+                400 => "BadRequest",
+                401 => "Unauthorized",
+                403 => "Forbidden",
+                413 => "PayloadTooLarge",
+                _ => "Refused",
+            };
+            let reason = if reason.is_empty() { word.to_owned() } else { reason };
+            WebPushAnswer::Refused { status, reason, message }
         }
+    }
+}
+
+/// What services write into a refusal: Apple's a word, Mozilla's a sentence in JSON, Google's a sentence.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Said {
+    reason: String,
+    message: String,
+}
+
+impl Said {
+    fn read(body: &[u8]) -> Said {
+        let said = serde_json::from_slice::<Said>(body).unwrap_or_else(|_| {
+            let message = String::from_utf8_lossy(body).into_owned();
+            Said { message, ..Said::default() }
+        });
+        let line = |text: &str, max| {
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            words.chars().take(max).collect()
+        };
+        Said { reason: line(&said.reason, REASON_MAX), message: line(&said.message, MESSAGE_MAX) }
     }
 }
 
@@ -72,7 +105,21 @@ mod tests {
         let retry = |status, after| WebPushAnswer::Retry { status, after };
         assert_eq!(judge(429, after, b"", 0), retry(429, Some(Duration::from_secs(120))));
         assert_eq!(judge(503, none, b"", 0), retry(503, None));
-        let refused = WebPushAnswer::Refused { status: 403, reason: "bad key".into() };
-        assert_eq!(judge(403, none, b" bad\n key ", 0), refused);
+        assert_eq!(judge(406, none, b"", 0), retry(406, None));
+    }
+
+    #[test]
+    fn a_refusal_is_a_word_and_a_sentence_whoever_wrote_it() {
+        let told = |status, body: &str| match judge(status, |_| None, body.as_bytes(), 0) {
+            WebPushAnswer::Refused { reason, message, .. } => (reason, message),
+            other => panic!("{other:?}"),
+        };
+        let said = |reason: &str, message: &str| (reason.to_owned(), message.to_owned());
+        assert_eq!(told(403, r#"{"reason":"BadJwtToken"}"#), said("BadJwtToken", ""));
+        let mozilla = r#"{"code":401,"errno":109,"error":"Unauthorized","message":"Request did not validate"}"#;
+        assert_eq!(told(401, mozilla), said("Unauthorized", "Request did not validate"));
+        assert_eq!(told(403, " invalid\n JWT "), said("Forbidden", "invalid JWT"));
+        let (reason, message) = told(418, &"ä".repeat(1_000));
+        assert_eq!((&*reason, message.chars().count()), ("Refused", MESSAGE_MAX));
     }
 }

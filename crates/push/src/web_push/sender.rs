@@ -253,22 +253,33 @@ impl Service for WebPushService {
     fn judge(&self, _: &Request, response: &Response, attempt: u32) -> Verdict {
         let now_s = seconds(SystemTime::now());
         let header = |name: &str| response.fields.get(name);
-        let rejected = |reason: String, retry_after| {
+        let rejected = |reason: String, message: String, retry_after| {
             let status = response.status;
-            Outcome::Rejected(Rejected { status, reason, retry_after, ..Rejected::default() })
+            let advice = (!message.is_empty()).then_some(message);
+            Outcome::Rejected(Rejected {
+                status,
+                reason,
+                retry_after,
+                advice,
+                ..Rejected::default()
+            })
         };
         match super::judge(response.status, header, &response.body, now_s) {
             WebPushAnswer::Accepted { location } => {
                 let id = location.unwrap_or_default();
                 Verdict::Final(Outcome::Accepted(Accepted { id, ..Accepted::default() }))
             }
-            WebPushAnswer::Gone => Verdict::Final(rejected("Gone".to_owned(), None)),
-            WebPushAnswer::Refused { reason, .. } => Verdict::Final(rejected(reason, None)),
+            WebPushAnswer::Gone => Verdict::Final(rejected("Gone".to_owned(), String::new(), None)),
+            WebPushAnswer::Refused { reason, message, .. } => {
+                Verdict::Final(rejected(reason, message, None))
+            }
             WebPushAnswer::Retry { status, after } => {
                 let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.min(16));
-                let reason = if status == 429 { "TooManyRequests" } else { "Unavailable" };
-                let otherwise = rejected(reason.to_owned(), after);
-                Verdict::Retry { after: after.unwrap_or(doubled).min(RETRY_MAX), otherwise }
+                let reason =
+                    if matches!(status, 406 | 429) { "TooManyRequests" } else { "Unavailable" };
+                let wait = after.unwrap_or(doubled).min(RETRY_MAX);
+                let otherwise = rejected(reason.to_owned(), String::new(), Some(wait));
+                Verdict::Retry { after: wait, otherwise }
             }
         }
     }

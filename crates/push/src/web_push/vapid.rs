@@ -69,6 +69,12 @@ impl Vapid {
         if !["mailto:", "https://"].iter().any(|scheme| contact.starts_with(scheme)) {
             return Err(VapidError("the VAPID contact has to begin with mailto: or https://"));
         }
+        if contact.contains(|c: char| c.is_whitespace() || c.is_control() || "<>".contains(c)) {
+            // Apple answers BadJwtToken to it, and nothing else.
+            return Err(VapidError(
+                "the VAPID contact has a space or a bracket; write it as in mailto:ops@example.com",
+            ));
+        }
         let public = BASE64.encode(key.public_key().to_encoded_point(false).as_bytes());
         let key = SigningKey::from(key);
         Ok(Vapid { key, public, contact: contact.to_owned(), tokens: HashMap::new() })
@@ -148,5 +154,7 @@ mod tests {
     fn a_wrong_key_or_contact_names_the_fix() {
         assert!(Vapid::new("abc", "mailto:a@b").unwrap_err().to_string().contains("32 bytes"));
         assert!(Vapid::new(KEY, "a@b").unwrap_err().to_string().contains("mailto:"));
+        let named = Vapid::new(KEY, "mailto: <a@b.example>").unwrap_err().to_string();
+        assert!(named.contains("bracket"), "{named}");
     }
 }
