@@ -32,7 +32,7 @@ pub mod web_push;
 pub use connect::{Connect, ConnectError, ConnectFault, Connecting, Io, Stage, Stream};
 pub use dial::Dialer;
 pub use origin::{ClientIdentity, Origin, OriginError, Proxy};
-pub use outcome::{Accepted, NotSent, Outcome, Rejected, Uncertain};
+pub use outcome::{Accepted, End, Ends, NotSent, Outcome, Rejected, Spelling, Uncertain};
 pub use request::{Class, Header, Lane, Request};
 pub use sender::path::Path;
 pub use sender::{

@@ -99,9 +99,10 @@ pub struct ApnsMessage {
     pub collapse_id: Option<String>,
 }
 
+const LIVE_ACTIVITY: &str = "liveactivity";
 const COLLAPSE_ID_BYTES_MAX: usize = 32;
-/// The most that push services of browsers keep a message, four weeks.
-const WEB_TTL_S_MAX: u32 = 2_419_200;
+/// The most that push services of browsers keep a message, and FCM: four weeks.
+const TTL_S_MAX: u32 = 2_419_200;
 
 impl Notification {
     /// Judges what every platform has to be able to take.
@@ -153,13 +154,51 @@ impl Notification {
         Ok(())
     }
 
+    /// Judges what a broadcast channel of Apple's has to be able to take beside: it updates Live Activities, and a phone
+    /// passes over an update that is none without a word.
+    ///
+    /// # Errors
+    /// Names the field and what it has to be.
+    pub fn validate_broadcast(&self) -> Result<(), NotificationError> {
+        if !matches!(self.apns_options.push_type.as_deref(), None | Some(LIVE_ACTIVITY)) {
+            return Err(NotificationError(
+                "apns_options.push_type: a broadcast is of type liveactivity; leave it out",
+            ));
+        }
+        let aps = &self.apns["aps"];
+        if !aps["timestamp"].is_u64() || !aps["event"].is_string() {
+            return Err(NotificationError(
+                "apns.aps: a broadcast updates Live Activities: write `timestamp` (seconds since 1970), `event` \
+                 (\"update\" or \"end\") and `content-state`",
+            ));
+        }
+        Ok(())
+    }
+
+    /// What a broadcast channel of Apple's is sent: an update of Live Activities, kept only if `ttl_s` says so. It knows
+    /// no collapse id: a later update takes the place of one before by its `timestamp`.
+    pub fn apns_broadcast(&self, now_s: u64) -> ApnsMessage {
+        let mut live = self.clone();
+        live.apns_options.push_type = Some(LIVE_ACTIVITY.to_owned());
+        live.collapse_id = None;
+        let message = live.apns(now_s);
+        ApnsMessage { expiration_s: message.expiration_s.or(Some(0)), ..message }
+    }
+
     /// What Apple is sent.
     pub fn apns(&self, now_s: u64) -> ApnsMessage {
         let silent = self.is_silent();
+        let push_type = match self.apns_options.push_type.as_deref().map(str::parse::<PushType>) {
+            Some(Ok(push_type)) => push_type,
+            _ if silent => PushType::Background,
+            _ => PushType::Alert,
+        };
+        let background = push_type == PushType::Background;
         let mut aps = Map::new();
-        if silent {
+        if background {
             aps.insert("content-available".into(), 1.into());
-        } else {
+        }
+        if !silent {
             let mut alert = Map::new();
             put(&mut alert, "title", &self.title);
             put(&mut alert, "body", &self.body);
@@ -181,13 +220,9 @@ impl Notification {
         merge(&mut payload, &self.apns);
         ApnsMessage {
             payload: payload.to_string().into_bytes(),
-            push_type: match self.apns_options.push_type.as_deref().map(str::parse::<PushType>) {
-                Some(Ok(push_type)) => push_type.as_str(),
-                _ if silent => "background",
-                _ => "alert",
-            },
+            push_type: push_type.as_str(),
             topic: self.apns_options.topic.clone(),
-            priority: self.apns_options.priority.unwrap_or(match (silent, self.urgency) {
+            priority: self.apns_options.priority.unwrap_or(match (background, self.urgency) {
                 (_, Urgency::Low) => 1,
                 (false, Urgency::High) => 10,
                 (true, Urgency::High) | (_, Urgency::Normal) => 5,
@@ -221,7 +256,7 @@ impl Notification {
         let priority = if self.urgency == Urgency::High { "HIGH" } else { "NORMAL" };
         let mut android = json!({ "priority": priority });
         if let Some(ttl_s) = self.ttl_s {
-            android["ttl"] = format!("{ttl_s}s").into();
+            android["ttl"] = format!("{}s", ttl_s.min(TTL_S_MAX)).into();
         }
         if let Some(id) = &self.collapse_id {
             android["collapse_key"] = id.as_str().into();
@@ -266,7 +301,7 @@ impl Notification {
             Urgency::Low => web_push::Urgency::VeryLow,
         };
         let options =
-            web_push::Options::new(self.ttl_s.unwrap_or(WEB_TTL_S_MAX).min(WEB_TTL_S_MAX), urgency);
+            web_push::Options::new(self.ttl_s.unwrap_or(TTL_S_MAX).min(TTL_S_MAX), urgency);
         let options = match &self.collapse_id {
             // An id that is not valid has been told by `validate`; without it the message stands alone.
             Some(id) => options.clone().with_topic(id).unwrap_or(options),
@@ -378,6 +413,48 @@ mod tests {
         let apns = silent.apns(0);
         assert_eq!((apns.push_type, apns.priority, apns.expiration_s), ("background", 5, None));
         assert!(!silent.fcm().contains_key("notification"));
+    }
+
+    #[test]
+    fn only_a_background_push_says_that_there_is_content() {
+        let live = notification(json!({
+            "apns": { "aps": { "timestamp": 7, "event": "update", "content-state": { "goals": 1 } } },
+            "apns_options": { "push_type": "liveactivity" }
+        }));
+        let apns = live.apns(0);
+        let payload: Value = serde_json::from_slice(&apns.payload).unwrap();
+        let expected =
+            json!({ "timestamp": 7, "event": "update", "content-state": { "goals": 1 } });
+        assert_eq!((&payload["aps"], apns.priority), (&expected, 10));
+    }
+
+    #[test]
+    fn a_broadcast_is_a_live_activity_that_is_not_kept_unless_that_is_said() {
+        let score = notification(json!({
+            "collapse_id": "match-7",
+            "apns": { "aps": { "timestamp": 7, "event": "update", "content-state": { "goals": 1 } } }
+        }));
+        score.validate_broadcast().unwrap();
+        let sent = score.apns_broadcast(1_000);
+        assert_eq!(
+            (sent.push_type, sent.collapse_id, sent.expiration_s),
+            ("liveactivity", None, Some(0))
+        );
+        let kept = Notification { ttl_s: Some(60), ..score.clone() };
+        assert_eq!(kept.apns_broadcast(1_000).expiration_s, Some(1_060));
+        let words = notification(json!({ "title": "Hi" }));
+        assert!(words.validate_broadcast().unwrap_err().to_string().starts_with("apns.aps"));
+        let mut alert = score;
+        alert.apns_options.push_type = Some("alert".to_owned());
+        assert!(alert.validate_broadcast().unwrap_err().to_string().starts_with("apns_options"));
+    }
+
+    #[test]
+    fn no_service_is_asked_to_keep_a_message_for_longer_than_it_may() {
+        let eternal = notification(json!({ "title": "Hi", "ttl_s": u32::MAX }));
+        assert_eq!(eternal.fcm()["android"]["ttl"], "2419200s");
+        let expected = web_push::Options::new(TTL_S_MAX, web_push::Urgency::High);
+        assert_eq!(eternal.web().1, expected);
     }
 
     #[test]

@@ -1,7 +1,10 @@
-//! How a push ended.
+//! How a push ended, and how that is spelled: in JSON, in metrics, in files of results.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 /// Every push ends in exactly one of these.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +17,64 @@ pub enum Outcome {
     NotSent(NotSent),
     /// It was sent whole, and no answer came: it may have been accepted.
     Uncertain(Uncertain),
+}
+
+/// The four ends of a push by their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// [`Outcome::Accepted`].
+    Accepted,
+    /// [`Outcome::Rejected`].
+    Rejected,
+    /// [`Outcome::NotSent`].
+    NotSent,
+    /// [`Outcome::Uncertain`].
+    Uncertain,
+}
+
+/// How many pushes ended how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Ends {
+    /// [`End::Accepted`].
+    pub accepted: u64,
+    /// [`End::Rejected`].
+    pub rejected: u64,
+    /// [`End::NotSent`].
+    pub not_sent: u64,
+    /// [`End::Uncertain`].
+    pub uncertain: u64,
+}
+
+/// An outcome as JSON spells it, to be flattened into a line that says whom it is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Spelling<'a> {
+    /// Which of the four.
+    pub outcome: End,
+    /// The service's name for the push.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub id: &'a str,
+    /// [`Accepted::unique_id`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unique_id: Option<&'a str>,
+    /// [`Accepted::perhaps_twice`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub perhaps_twice: bool,
+    /// The HTTP status of a rejection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// [`Outcome::reason`].
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub reason: &'a str,
+    /// [`Rejected::timestamp_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timestamp_ms: Option<u64>,
+    /// [`Rejected::retry_after`], seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u64>,
+    /// The reason in a sentence, or what mends it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Cow<'a, str>>,
 }
 
 /// A push that the service took.
@@ -40,7 +101,7 @@ pub struct Rejected {
     pub retry_after: Option<Duration>,
     /// The service's name for the push, where it gives one.
     pub id: String,
-    /// What mends it, where that is known and is not the push.
+    /// What mends it, where that is known and is not the push; else what the service says beside its word.
     pub advice: Option<String>,
 }
 
@@ -79,24 +140,100 @@ pub enum Uncertain {
 }
 
 impl Outcome {
-    /// The word for it: `accepted`, `rejected`, `not_sent` or `uncertain`.
-    pub fn as_str(&self) -> &'static str {
+    /// Which of the four ends it is.
+    pub fn end(&self) -> End {
         match self {
-            Outcome::Accepted(_) => "accepted",
-            Outcome::Rejected(_) => "rejected",
-            Outcome::NotSent(_) => "not_sent",
-            Outcome::Uncertain(_) => "uncertain",
+            Outcome::Accepted(_) => End::Accepted,
+            Outcome::Rejected(_) => End::Rejected,
+            Outcome::NotSent(_) => End::NotSent,
+            Outcome::Uncertain(_) => End::Uncertain,
         }
     }
 
-    /// Why it is not accepted: the service's own word, or what was in the way. Empty if it is.
-    pub fn reason(&self) -> String {
+    /// The word for why it ended so: the service's own for a rejection, none if it was accepted.
+    pub fn reason(&self) -> &str {
         match self {
-            Outcome::Accepted(_) => String::new(),
-            Outcome::Rejected(rejected) => rejected.reason.clone(),
-            Outcome::NotSent(why) => why.to_string(),
-            Outcome::Uncertain(why) => why.to_string(),
+            Outcome::Accepted(_) => "",
+            Outcome::Rejected(rejected) => &rejected.reason,
+            Outcome::NotSent(why) => match why {
+                NotSent::Deadline => "deadline",
+                NotSent::Connect(_) => "connect",
+                NotSent::Expired => "expired",
+                NotSent::Closed => "closed",
+                NotSent::QueueFull => "queue_full",
+                NotSent::Credential(_) => "credential",
+                NotSent::Invalid(_) => "invalid",
+            },
+            Outcome::Uncertain(why) => match why {
+                Uncertain::ConnectionLost => "connection_lost",
+                Uncertain::Reset => "reset",
+                Uncertain::Deadline => "deadline",
+                Uncertain::Closed => "closed",
+            },
         }
+    }
+
+    /// As JSON spells it.
+    pub fn spelling(&self) -> Spelling<'_> {
+        let mut spelling = Spelling::new(self.end(), self.reason());
+        match self {
+            Outcome::Accepted(accepted) => {
+                spelling.id = &accepted.id;
+                spelling.unique_id = accepted.unique_id.as_deref();
+                spelling.perhaps_twice = accepted.perhaps_twice;
+            }
+            Outcome::Rejected(rejected) => {
+                spelling.id = &rejected.id;
+                spelling.status = Some(rejected.status);
+                spelling.timestamp_ms = rejected.timestamp_ms;
+                spelling.retry_after_s = rejected.retry_after.map(|after| after.as_secs());
+                spelling.detail = rejected.advice.as_deref().map(Cow::Borrowed);
+            }
+            Outcome::NotSent(why) => spelling.detail = Some(why.to_string().into()),
+            Outcome::Uncertain(why) => spelling.detail = Some(why.to_string().into()),
+        }
+        spelling
+    }
+}
+
+impl<'a> Spelling<'a> {
+    /// An end and its reason, and nothing else.
+    pub fn new(outcome: End, reason: &'a str) -> Spelling<'a> {
+        Spelling {
+            outcome,
+            id: "",
+            unique_id: None,
+            perhaps_twice: false,
+            status: None,
+            reason,
+            timestamp_ms: None,
+            retry_after_s: None,
+            detail: None,
+        }
+    }
+}
+
+impl End {
+    /// As JSON and metrics spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            End::Accepted => "accepted",
+            End::Rejected => "rejected",
+            End::NotSent => "not_sent",
+            End::Uncertain => "uncertain",
+        }
+    }
+}
+
+impl Ends {
+    /// Counts one more.
+    pub fn count(&mut self, end: End) {
+        *match end {
+            End::Accepted => &mut self.accepted,
+            End::Rejected => &mut self.rejected,
+            End::NotSent => &mut self.not_sent,
+            End::Uncertain => &mut self.uncertain,
+        } += 1;
     }
 }
 
@@ -142,5 +279,42 @@ impl fmt::Display for Uncertain {
             Uncertain::Deadline => "the deadline passed before the answer",
             Uncertain::Closed => "the sender was closed before the answer",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_has_one_name_wherever_it_is_spelled() {
+        let mut ends = Ends::default();
+        for end in [End::Accepted, End::Rejected, End::NotSent, End::Uncertain] {
+            assert_eq!(serde_json::to_value(end).unwrap(), end.as_str());
+            ends.count(end);
+            assert_eq!(serde_json::to_value(ends).unwrap()[end.as_str()], 1);
+        }
+    }
+
+    #[test]
+    fn an_outcome_is_spelled_with_what_it_has() {
+        let json = |outcome: &Outcome| serde_json::to_string(&outcome.spelling()).unwrap();
+        let accepted = Accepted { id: "1".into(), ..Accepted::default() };
+        assert_eq!(json(&Outcome::Accepted(accepted)), r#"{"outcome":"accepted","id":"1"}"#);
+        let rejected = Rejected {
+            status: 410,
+            reason: "Unregistered".into(),
+            timestamp_ms: Some(7),
+            ..Rejected::default()
+        };
+        assert_eq!(
+            json(&Outcome::Rejected(rejected)),
+            r#"{"outcome":"rejected","status":410,"reason":"Unregistered","timestamp_ms":7}"#
+        );
+        assert_eq!(
+            json(&Outcome::NotSent(NotSent::Closed)),
+            r#"{"outcome":"not_sent","reason":"closed","detail":"the sender was closed"}"#
+        );
+        assert_eq!(Outcome::Uncertain(Uncertain::Reset).reason(), "reset");
     }
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Target};
-use dunlin_push::{NotSent, Outcome, ResultStream, SenderConfig, results};
+use dunlin_push::{Ends, NotSent, Outcome, ResultStream, SenderConfig, results};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::results::{Kind, Line, Results};
+use super::results::Results;
 use crate::Refusal;
 use crate::apns::{Account, text_or_file};
 use crate::style::{BAD, DIM, GOOD, WARN, grouped, paint, print};
@@ -50,21 +50,12 @@ pub(crate) struct Import {
     timeout: u64,
 }
 
-/// How many ended how.
-#[derive(Debug, Default)]
-struct Tally {
-    accepted: u64,
-    rejected: u64,
-    not_sent: u64,
-    uncertain: u64,
-}
-
 /// A run under way.
 struct Run {
     results: Results,
     /// Tokens that wait for an outcome, by their tags. The sender's queue bounds them.
     waiting: HashMap<u64, String>,
-    tally: Tally,
+    ends: Ends,
     bar: ProgressBar,
 }
 
@@ -87,23 +78,23 @@ impl Import {
         let bar = ProgressBar::new(bytes).with_style(ProgressStyle::with_template(
             "{bar:30} {percent}%  {msg}  {elapsed} of {duration}",
         )?);
-        let run = Run { results, waiting: HashMap::new(), tally: Tally::default(), bar };
+        let run = Run { results, waiting: HashMap::new(), ends: Ends::default(), bar };
 
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (tally, interrupted) = runtime.block_on(async {
+        let (ends, interrupted) = runtime.block_on(async {
             let apns = Apns::start(origin, credential, SenderConfig::default())?;
             run.send(&apns, push, BufReader::new(file)).await
         })?;
         let mut told = format!(
             "{} {}  {} {}  {} {}  {} {}\n",
             paint(GOOD, "accepted"),
-            grouped(tally.accepted),
+            grouped(ends.accepted),
             paint(BAD, "rejected"),
-            grouped(tally.rejected),
+            grouped(ends.rejected),
             paint(WARN, "not sent"),
-            grouped(tally.not_sent),
+            grouped(ends.not_sent),
             paint(WARN, "uncertain"),
-            grouped(tally.uncertain),
+            grouped(ends.uncertain),
         );
         if before > 0 {
             let passed =
@@ -111,7 +102,7 @@ impl Import {
             told.push_str(&paint(DIM, passed));
         }
         print(&format!("{told}{}\n", path.display()))?;
-        match (interrupted, tally.not_sent) {
+        match (interrupted, ends.not_sent) {
             (true, _) => Err("it was interrupted; the same command goes on where it ended".into()),
             (false, 0) => Ok(()),
             (false, _) => Err("some were not sent; the same command tries them again".into()),
@@ -147,7 +138,7 @@ impl Run {
         apns: &Apns,
         mut push: Push,
         tokens: impl BufRead,
-    ) -> Result<(Tally, bool), Refusal> {
+    ) -> Result<(Ends, bool), Refusal> {
         let (sink, mut outcomes) = results();
         let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
         let mut interrupted = false;
@@ -163,7 +154,7 @@ impl Run {
                 Ok(device) => push.target = Target::Device(device),
                 Err(error) => {
                     let invalid = Outcome::NotSent(NotSent::Invalid(error.to_string()));
-                    self.finish(token.to_owned(), &invalid)?;
+                    self.finish(token, &invalid)?;
                     continue;
                 }
             }
@@ -194,7 +185,7 @@ impl Run {
         interrupted |= self.wait(apns, &mut outcomes, interrupt.as_mut()).await?;
         self.results.flush()?;
         self.bar.finish_and_clear();
-        Ok((self.tally, interrupted))
+        Ok((self.ends, interrupted))
     }
 
     /// Takes the outcomes that are still to come.
@@ -221,26 +212,19 @@ impl Run {
 
     fn end(&mut self, tag: u64, outcome: &Outcome) -> Result<(), Refusal> {
         match self.waiting.remove(&tag) {
-            Some(token) => self.finish(token, outcome),
+            Some(token) => self.finish(&token, outcome),
             None => Ok(()),
         }
     }
 
-    fn finish(&mut self, token: String, outcome: &Outcome) -> Result<(), Refusal> {
-        let line = Line::new(token, outcome);
-        let counter = match line.kind() {
-            Kind::Accepted => &mut self.tally.accepted,
-            Kind::Rejected => &mut self.tally.rejected,
-            Kind::NotSent => &mut self.tally.not_sent,
-            Kind::Uncertain => &mut self.tally.uncertain,
-        };
-        *counter += 1;
-        let Tally { accepted, rejected, .. } = self.tally;
+    fn finish(&mut self, token: &str, outcome: &Outcome) -> Result<(), Refusal> {
+        self.ends.count(outcome.end());
+        let Ends { accepted, rejected, .. } = self.ends;
         self.bar.set_message(format!(
             "{} accepted, {} rejected",
             grouped(accepted),
             grouped(rejected)
         ));
-        Ok(self.results.write(&line)?)
+        Ok(self.results.write(token, outcome)?)
     }
 }

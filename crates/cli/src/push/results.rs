@@ -6,68 +6,23 @@ use std::hash::BuildHasher;
 use std::io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use dunlin_push::Outcome;
+use dunlin_push::{End, Outcome, Spelling};
 use serde::{Deserialize, Serialize};
 
 /// A line.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Line {
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    token: &'a str,
+    #[serde(flatten)]
+    ended: Spelling<'a>,
+}
+
+/// What a later run needs of a line. One that was not sent is sent then; one that is uncertain is not, for it may have been
+/// accepted.
+#[derive(Debug, Deserialize)]
+struct Answered {
     token: String,
-    outcome: Kind,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    status: Option<u16>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    timestamp_ms: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
-    Accepted,
-    Rejected,
-    /// Sent again by the next run.
-    NotSent,
-    /// Not sent again: it may have been accepted.
-    Uncertain,
-}
-
-impl Line {
-    pub(super) fn new(token: String, outcome: &Outcome) -> Line {
-        let mut line = Line {
-            token,
-            outcome: Kind::Accepted,
-            id: None,
-            status: None,
-            reason: None,
-            timestamp_ms: None,
-        };
-        match outcome {
-            Outcome::Accepted(accepted) => line.id = Some(accepted.id.clone()),
-            Outcome::Rejected(rejected) => {
-                line.outcome = Kind::Rejected;
-                line.status = Some(rejected.status);
-                line.reason = Some(rejected.reason.clone());
-                line.timestamp_ms = rejected.timestamp_ms;
-            }
-            Outcome::NotSent(why) => {
-                line.outcome = Kind::NotSent;
-                line.reason = Some(why.to_string());
-            }
-            Outcome::Uncertain(why) => {
-                line.outcome = Kind::Uncertain;
-                line.reason = Some(why.to_string());
-            }
-        }
-        line
-    }
-
-    pub(super) fn kind(&self) -> Kind {
-        self.outcome
-    }
+    outcome: End,
 }
 
 /// The file, open for more lines, and which tokens it has answers for.
@@ -94,13 +49,13 @@ impl Results {
                 break;
             }
             number += 1;
-            let line: Line = serde_json::from_str(&text).map_err(|error| {
+            let line: Answered = serde_json::from_str(&text).map_err(|error| {
                 let told =
                     format!("line {number} is no line of results ({error}); name another file");
                 io::Error::new(io::ErrorKind::InvalidData, told)
             })?;
             whole += bytes as u64;
-            if line.outcome != Kind::NotSent {
+            if line.outcome != End::NotSent {
                 answered.insert(fingerprint(&line.token));
             }
         }
@@ -121,8 +76,10 @@ impl Results {
         self.answered.insert(fingerprint(token))
     }
 
-    pub(super) fn write(&mut self, line: &Line) -> io::Result<()> {
-        serde_json::to_writer(&mut self.file, line)?;
+    /// Writes how the push to a token ended.
+    pub(super) fn write(&mut self, token: &str, outcome: &Outcome) -> io::Result<()> {
+        let line = Line { token, ended: outcome.spelling() };
+        serde_json::to_writer(&mut self.file, &line)?;
         self.file.write_all(b"\n")
     }
 
@@ -152,8 +109,8 @@ mod tests {
         {
             let mut results = Results::open(&path).unwrap();
             assert!(results.take_up("aa") && !results.take_up("AA"), "a token is sent to once");
-            results.write(&Line::new("aa".into(), &accepted)).unwrap();
-            results.write(&Line::new("bb".into(), &Outcome::NotSent(NotSent::Deadline))).unwrap();
+            results.write("aa", &accepted).unwrap();
+            results.write("bb", &Outcome::NotSent(NotSent::Deadline)).unwrap();
             results.flush().unwrap();
         }
         let mut cut = OpenOptions::new().append(true).open(&path).unwrap();
@@ -162,7 +119,7 @@ mod tests {
             let mut results = Results::open(&path).unwrap();
             assert_eq!(results.answered(), 1);
             assert!(!results.take_up("aa") && results.take_up("bb") && results.take_up("cc"));
-            results.write(&Line::new("cc".into(), &accepted)).unwrap();
+            results.write("cc", &accepted).unwrap();
         }
         let lines = std::fs::read_to_string(&path).unwrap();
         assert_eq!(lines.lines().count(), 3);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand, ValueHint};
-use dunlin_push::apns::{Apns, DeviceToken, Push};
+use dunlin_push::apns::{Apns, DeviceToken, Push, Target};
 use dunlin_push::fcm::{AUTHORITY, Fcm, Recipient, ServiceAccount};
 use dunlin_push::notification::Notification;
 use dunlin_push::web_push::{Subscription, Vapid, WebPush, WebPushConfig};
@@ -22,11 +22,14 @@ pub(crate) struct Send {
 
 #[derive(Debug, Subcommand)]
 enum To {
-    /// To a device of Apple's
+    /// To a device of Apple's, or to all that follow a channel
     Apns {
         /// The device token, hexadecimal
-        #[arg(long, value_name = "TOKEN")]
-        token: String,
+        #[arg(long, value_name = "TOKEN", required_unless_present = "channel")]
+        token: Option<String>,
+        /// A broadcast channel's id, as `dunlin apns channels create` told it: all devices that follow it
+        #[arg(long, value_name = "ID", conflicts_with = "token")]
+        channel: Option<String>,
         /// The app's bundle identifier
         #[arg(long, value_name = "TOPIC")]
         topic: String,
@@ -38,8 +41,14 @@ enum To {
     /// Through Firebase Cloud Messaging
     Fcm {
         /// The registration token
-        #[arg(long, value_name = "TOKEN")]
-        token: String,
+        #[arg(long, value_name = "TOKEN", required_unless_present_any = ["topic", "condition"])]
+        token: Option<String>,
+        /// All that subscribed to a topic
+        #[arg(long, value_name = "NAME", conflicts_with_all = ["token", "condition"])]
+        topic: Option<String>,
+        /// All whose topics fulfil it, as in "'dogs' in topics || 'cats' in topics"
+        #[arg(long, value_name = "TEXT", conflicts_with = "token")]
+        condition: Option<String>,
         /// The service account's JSON file
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         account: PathBuf,
@@ -110,12 +119,23 @@ impl Send {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let outcome = runtime.block_on(async {
             match self.to {
-                To::Apns { token, topic, account, what } => {
-                    apns(&token, &topic, &account, &what).await
+                To::Apns { token, channel, topic, account, what } => {
+                    let target = match (&token, channel) {
+                        (_, Some(channel)) => Target::Channel(channel),
+                        (token, None) => {
+                            Target::Device(DeviceToken::new(token.as_deref().unwrap_or_default())?)
+                        }
+                    };
+                    apns(target, &topic, &account, &what).await
                 }
-                To::Fcm { token, account, token_address, way, what } => {
+                To::Fcm { token, topic, condition, account, token_address, way, what } => {
                     let account = String::from_utf8(crate::apns::read(&account)?)?;
-                    fcm(&token, &account, token_address, &way, &what).await
+                    let to = match (&token, &topic, &condition) {
+                        (_, Some(topic), _) => Recipient::Topic(topic),
+                        (_, _, Some(condition)) => Recipient::Condition(condition),
+                        (token, ..) => Recipient::Token(token.as_deref().unwrap_or_default()),
+                    };
+                    fcm(to, &account, token_address, &way, &what).await
                 }
                 To::Web { subscription, key, contact, way, what } => {
                     web(&subscription, &key, &contact, way, &what).await
@@ -131,27 +151,38 @@ fn config() -> SenderConfig {
 }
 
 async fn apns(
-    token: &str,
+    target: Target,
     topic: &str,
     account: &Account,
     what: &What,
 ) -> Result<Outcome, Refusal> {
-    let message = what.notification()?.apns(unix_s());
-    let topic = message.topic.as_deref().unwrap_or(topic);
+    let notification = what.notification()?;
+    let message = match &target {
+        Target::Device(_) => notification.apns(unix_s()),
+        Target::Channel(_) => {
+            notification.validate_broadcast().map_err(|error| format!("notification.{error}"))?;
+            notification.apns_broadcast(unix_s())
+        }
+    };
     let push = Push {
+        target,
+        payload: message.payload.into(),
         push_type: message.push_type.parse()?,
+        topic: Some(message.topic.as_deref().unwrap_or(topic).into()),
+        id: None,
         priority: message.priority,
         expiration: message.expiration_s.map(|at_s| UNIX_EPOCH + Duration::from_secs(at_s)),
         collapse_id: message.collapse_id.clone(),
         timeout: what.timeout(),
-        ..Push::new(DeviceToken::new(token)?, topic, message.payload)
+        resend_uncertain: false,
+        suspect: false,
     };
     let apns = Apns::start(account.origin()?, account.credential()?, config())?;
     Ok(apns.send(&push).await)
 }
 
 async fn fcm(
-    token: &str,
+    to: Recipient<'_>,
     account: &str,
     token_address: Option<String>,
     way: &Way,
@@ -165,7 +196,7 @@ async fn fcm(
     let dial = Dialer::new(way.lead(Origin::new(AUTHORITY, 443))?)?;
     let fcm = Fcm::start_with(account, dial, Dialer::new(token_origin)?, config());
     let deadline = Instant::now() + what.timeout();
-    Ok(fcm.send(Recipient::Token(token), &message, deadline).await)
+    Ok(fcm.send(to, &message, deadline).await)
 }
 
 async fn web(

@@ -29,7 +29,7 @@ pub struct Push {
     /// The app's bundle identifier, or the whole topic: the suffix of the type is added where it is missing.
     /// With a certificate of one topic it may be left out.
     pub topic: Option<Arc<str>>,
-    /// `apns-id`, a UUID in lower case; Apple makes one if there is none.
+    /// `apns-id`, a UUID in lower case; Apple makes one if there is none. `apns-request-id` of a broadcast.
     pub id: Option<String>,
     /// `apns-expiration`: until when Apple keeps it for a device that is off; `UNIX_EPOCH` is not at all.
     pub expiration: Option<SystemTime>,
@@ -196,6 +196,7 @@ impl Push {
                     return wrong(format!("channel: {channel:?} is no channel id"));
                 }
                 check_topic(bundle)?;
+                let bundle = bundle.strip_suffix(self.push_type.topic_suffix()).unwrap_or(bundle);
                 header("apns-channel-id", channel.as_str().into(), Indexing::Table);
                 (format!("/4/broadcasts/apps/{bundle}"), 0)
             }
@@ -232,9 +233,16 @@ impl Push {
                     "apns-id: {id:?} is no UUID like 123e4567-e89b-12d3-a456-426614174000"
                 ));
             }
-            header("apns-id", id.as_str().into(), Indexing::None);
+            let name = if broadcast { "apns-request-id" } else { "apns-id" };
+            header(name, id.as_str().into(), Indexing::None);
         }
         if let Some(collapse_id) = &self.collapse_id {
+            if broadcast {
+                return wrong(
+                    "collapse id: a broadcast knows none; leave it out, a later `timestamp` wins"
+                        .to_owned(),
+                );
+            }
             if collapse_id.len() > COLLAPSE_ID_BYTES_MAX || !is_field_value(collapse_id) {
                 return wrong(format!(
                     "collapse id: {collapse_id:?} has more than {COLLAPSE_ID_BYTES_MAX} bytes or a control \
@@ -370,6 +378,16 @@ mod tests {
         assert_eq!(request.path, "/4/broadcasts/apps/com.example.app");
         assert_eq!(header(&request, "apns-channel-id").as_deref(), Some("dHN0LXNyY2gtY2hubA=="));
         assert_eq!(header(&request, "apns-topic"), None);
+        assert_eq!(header(&request, "apns-expiration").as_deref(), Some("0"));
+
+        let id = "123e4567-e89b-12d3-a456-426614174000".to_owned();
+        let topic = Some("com.example.app.push-type.liveactivity".into());
+        let named = Push { id: Some(id.clone()), topic, ..push.clone() }.request().expect("valid");
+        assert_eq!(named.path, "/4/broadcasts/apps/com.example.app");
+        assert_eq!(header(&named, "apns-request-id"), Some(id));
+        assert_eq!(header(&named, "apns-id"), None);
+        let replaced = Push { collapse_id: Some("score".to_owned()), ..push };
+        assert!(replaced.request().expect_err("refused").0.starts_with("collapse id"));
     }
 
     #[test]

@@ -219,7 +219,9 @@ impl Service for ApnsService {
     }
 
     fn judge(&self, request: &Request, response: &Response, attempt: u32) -> Verdict {
-        let id = response.fields.get("apns-id").unwrap_or_default().to_owned();
+        // A broadcast's answer names it otherwise.
+        let id = response.fields.get("apns-id").or_else(|| response.fields.get("apns-request-id"));
+        let id = id.unwrap_or_default().to_owned();
         if response.status == 200 {
             self.dead.handle_alive(request.subject);
             self.breaker.handle_taken();

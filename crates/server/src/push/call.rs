@@ -7,15 +7,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dunlin_net::ConnId;
-use dunlin_push::registry::Device;
-use dunlin_push::{NotSent, Outcome, ResultStream, Results, results};
+use dunlin_push::registry::Platform;
+use dunlin_push::{Ends, NotSent, Outcome, ResultStream, Results, results};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tracing::Instrument;
 
 use super::flow::{Flow, Unread};
-use super::order::Order;
-use super::outcome::{self, Kind, Whom};
+use super::order::{Order, Recipient};
+use super::outcome::{self, Whom};
 use super::senders::{Credential, Spelled};
 use super::thread::Shared;
 use super::{Ask, PushMethod, Saying, TraceParent, devices};
@@ -43,16 +43,16 @@ async fn carry_out(shared: Arc<Shared>, worker: usize, ask: Ask, flow: Arc<Flow>
         PushMethod::Push => match read(body, Order::one).await {
             Ok(order) => {
                 let mut told = Told::Kept { lines: Vec::new() };
-                let counts = send(&shared, vec![order], false, &flow, &mut told).await;
-                Ok(told.into_result(&counts))
+                let ends = send(&shared, vec![order], false, &flow, &mut told).await;
+                Ok(told.into_result(&ends))
             }
             Err(error) => Err(error),
         },
         PushMethod::Batch => match read(body, Order::batch).await {
             Ok(orders) => {
                 let mut told = Told::Streamed { caller: &caller, flow: &flow, lines: Vec::new() };
-                let counts = send(&shared, orders, true, &flow, &mut told).await;
-                told.end(&counts).await;
+                let ends = send(&shared, orders, true, &flow, &mut told).await;
+                told.end(&ends).await;
                 shared.close_flow(call);
                 drop(admitted);
                 return;
@@ -145,36 +145,25 @@ impl Told<'_> {
     }
 
     /// The last line, by which a client knows that none is missing.
-    async fn end(mut self, counts: &Counts) {
+    async fn end(mut self, ends: &Ends) {
         self.flush().await;
         let Told::Streamed { caller, flow, .. } = &self else { return };
         if !flow.is_gone() {
-            let mut last = counts.to_json();
+            let mut last = json!(ends);
             last["end"] = true.into();
             caller.say(Saying::End(format!("{last}\n").into_bytes()));
         }
     }
 
-    fn into_result(mut self, counts: &Counts) -> Value {
+    fn into_result(mut self, ends: &Ends) -> Value {
         let lines = std::mem::take(self.lines());
         let outcomes: Vec<Value> = serde_json::Deserializer::from_slice(&lines)
             .into_iter()
             .map_while(Result::ok)
             .collect();
-        let mut result = counts.to_json();
+        let mut result = json!(ends);
         result["outcomes"] = outcomes.into();
         result
-    }
-}
-
-/// How many ended how.
-#[derive(Debug, Default)]
-struct Counts([u64; 4]);
-
-impl Counts {
-    fn to_json(&self) -> Value {
-        let [accepted, rejected, not_sent, uncertain] = self.0;
-        json!({ "accepted": accepted, "rejected": rejected, "not_sent": not_sent, "uncertain": uncertain })
     }
 }
 
@@ -183,7 +172,7 @@ struct UnderWay {
     /// Its notification's place in the batch.
     at: usize,
     user: Option<Arc<str>>,
-    device: Device,
+    to: Recipient,
     spelled: Arc<Spelled>,
     credential: Option<Arc<Credential>>,
     handed_over_ms: u64,
@@ -219,7 +208,7 @@ async fn send(
     numbered: bool,
     flow: &Flow,
     told: &mut Told<'_>,
-) -> Counts {
+) -> Ends {
     let (sink, mut outcomes) = results();
     let run = Run {
         shared,
@@ -230,8 +219,8 @@ async fn send(
         state: Mutex::default(),
         changed: Notify::new(),
     };
-    let ((), counts) = tokio::join!(run.hand_out(orders), run.tell(&mut outcomes, told));
-    counts
+    let ((), ends) = tokio::join!(run.hand_out(orders), run.tell(&mut outcomes, told));
+    ends
 }
 
 impl Run<'_> {
@@ -243,8 +232,8 @@ impl Run<'_> {
     async fn hand_out(&self, orders: Vec<Order>) {
         for (at, mut order) in orders.into_iter().enumerate() {
             let spelled = Arc::new(Spelled::new(&order));
-            for device in order.take_devices() {
-                if !self.hand_over(at, None, device, &spelled).await {
+            for to in order.take_recipients() {
+                if !self.hand_over(at, None, to, &spelled).await {
                     break;
                 }
             }
@@ -290,7 +279,8 @@ impl Run<'_> {
             }
             let user: Arc<str> = user.as_str().into();
             for device in devices {
-                if !self.hand_over(at, Some(&user), device, spelled).await {
+                let to = Recipient::Device(device);
+                if !self.hand_over(at, Some(&user), to, spelled).await {
                     return;
                 }
             }
@@ -302,7 +292,7 @@ impl Run<'_> {
         &self,
         at: usize,
         user: Option<&Arc<str>>,
-        device: Device,
+        to: Recipient,
         spelled: &Arc<Spelled>,
     ) -> bool {
         let Ok(permit) = self.window.acquire().await else { return false };
@@ -311,11 +301,11 @@ impl Run<'_> {
         }
         // Given back when its outcome has been told.
         permit.forget();
-        let credential = self.shared.senders.get(device.platform, &device.app);
+        let credential = self.shared.senders.get(to.platform(), to.app());
         let push = UnderWay {
             at,
             user: user.cloned(),
-            device,
+            to,
             spelled: Arc::clone(spelled),
             credential,
             handed_over_ms: devices::now_ms(),
@@ -326,16 +316,7 @@ impl Run<'_> {
 
     async fn submit(&self, push: UnderWay) {
         let spelled = Arc::clone(&push.spelled);
-        let (credential, token) = (push.credential.clone(), push.device.token.clone());
-        let missing = || {
-            let section = match push.device.platform {
-                dunlin_push::registry::Platform::Apns => "apns",
-                dunlin_push::registry::Platform::Fcm => "fcm",
-                dunlin_push::registry::Platform::Web => "vapid",
-            };
-            NotSent::Credential(format!("there is no push.{section}.{}", push.device.app))
-        };
-        let missing = credential.is_none().then(missing);
+        let (credential, to) = (push.credential.clone(), push.to.clone());
         let tag = {
             let mut state = self.state();
             let tag = state.tags;
@@ -343,11 +324,16 @@ impl Run<'_> {
             state.under_way.insert(tag, push);
             tag
         };
-        let refused = match (credential, missing) {
-            (Some(credential), _) => {
-                credential.submit(&spelled, &token, tag, &self.results).await.err()
+        let refused = match credential {
+            Some(credential) => credential.submit(&spelled, &to, tag, &self.results).await.err(),
+            None => {
+                let section = match to.platform() {
+                    Platform::Apns => "apns",
+                    Platform::Fcm => "fcm",
+                    Platform::Web => "vapid",
+                };
+                Some(NotSent::Credential(format!("there is no push.{section}.{}", to.app())))
             }
-            (None, missing) => missing,
         };
         if let Some(why) = refused {
             self.results.tell(tag, Outcome::NotSent(why));
@@ -356,7 +342,7 @@ impl Run<'_> {
 
     /// Says of a user that nothing is sent.
     fn note(&self, at: usize, user: &str, reason: &str, detail: &str) {
-        let whom = Whom { push: self.numbered.then_some(at), user: Some(user), device: None };
+        let whom = Whom { push: self.numbered.then_some(at), user: Some(user), recipient: None };
         let mut state = self.state();
         state.noted += 1;
         outcome::write_user(&mut state.notes, whom, reason, detail);
@@ -365,8 +351,8 @@ impl Run<'_> {
     }
 
     /// The second half: tells every outcome.
-    async fn tell(&self, outcomes: &mut ResultStream, told: &mut Told<'_>) -> Counts {
-        let mut counts = Counts::default();
+    async fn tell(&self, outcomes: &mut ResultStream, told: &mut Told<'_>) -> Ends {
+        let mut ends = Ends::default();
         loop {
             let mut next = tokio::select! {
                 biased;
@@ -374,7 +360,7 @@ impl Run<'_> {
                 () = self.changed.notified() => None,
             };
             while let Some((tag, outcome)) = next {
-                self.end(tag, outcome, told, &mut counts).await;
+                self.end(tag, outcome, told, &mut ends).await;
                 next = match told.lines().len() < LINES_BYTES {
                     true => outcomes.try_recv(),
                     false => None,
@@ -383,50 +369,49 @@ impl Run<'_> {
             let is_over = {
                 let mut state = self.state();
                 told.lines().append(&mut state.notes);
-                counts.0[Kind::NotSent as usize] += std::mem::take(&mut state.noted);
+                ends.not_sent += std::mem::take(&mut state.noted);
                 state.handed_out && state.under_way.is_empty()
             };
             told.flush().await;
             if is_over {
-                return counts;
+                return ends;
             }
         }
     }
 
-    async fn end(&self, tag: u64, outcome: Outcome, told: &mut Told<'_>, counts: &mut Counts) {
+    async fn end(&self, tag: u64, outcome: Outcome, told: &mut Told<'_>, ends: &mut Ends) {
         let Some(mut push) = self.state().under_way.remove(&tag) else { return };
         if outcome == Outcome::NotSent(NotSent::Closed) && self.renew(&mut push) {
             // Its credential was rotated while it waited: the new one takes it.
             return self.submit(push).await;
         }
-        let UnderWay { at, user, device, credential, handed_over_ms, .. } = &push;
+        let UnderWay { at, user, to, credential, handed_over_ms, .. } = &push;
         if let Some(credential) = credential {
             credential.tally.count(&outcome);
         }
         tracing::debug!(
-            app = %device.app,
-            token = %device.token,
+            app = to.app(),
+            token = to.token(),
+            audience = ?to.audience(),
             user = user.as_deref(),
             took_ms = devices::now_ms().saturating_sub(*handed_over_ms),
             %outcome,
             "push"
         );
-        if let Outcome::Rejected(rejected) = &outcome {
-            self.shared.verdicts.handle(device, rejected, *handed_over_ms).await;
+        if let (Recipient::Device(device), Some(credential)) = (to, credential) {
+            let verdicts = &self.shared.verdicts;
+            verdicts.handle(credential, device, &outcome, *handed_over_ms).await;
         }
-        counts.0[Kind::of(&outcome) as usize] += 1;
-        let whom = Whom {
-            push: self.numbered.then_some(*at),
-            user: user.as_deref(),
-            device: Some(device),
-        };
+        ends.count(outcome.end());
+        let whom =
+            Whom { push: self.numbered.then_some(*at), user: user.as_deref(), recipient: Some(to) };
         outcome::write(told.lines(), whom, &outcome);
         self.window.add_permits(1);
     }
 
     /// Gives a push the credential that has taken the place of its own, if one has.
     fn renew(&self, push: &mut UnderWay) -> bool {
-        let next = self.shared.senders.get(push.device.platform, &push.device.app);
+        let next = self.shared.senders.get(push.to.platform(), push.to.app());
         let before = push.credential.as_ref().map(|credential| credential.generation);
         let is_newer = next.as_ref().is_some_and(|next| Some(next.generation) != before);
         if is_newer {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dunlin_push::apns::DeviceToken;
-use dunlin_push::registry::{Device, Platform, Registry, RegistryError};
+use dunlin_push::registry::{Change, Device, Platform, Registry, RegistryError};
 use dunlin_push::web_push::Subscription;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -59,8 +59,7 @@ pub(super) async fn register(shared: &Shared, body: &[u8]) -> Result<Value, ApiE
     for (at, device) in devices.iter().enumerate() {
         judge(device).map_err(|why| ApiError::malformed(format!("devices[{at}].token: {why}")))?;
     }
-    let registered = devices.len();
-    on_disk(shared, move |registry| registry.register(&user, &devices, now_ms())).await?;
+    let registered = write(shared, Change::Register { user, devices, now_ms: now_ms() }).await?;
     Ok(json!({ "registered": registered }))
 }
 
@@ -71,17 +70,8 @@ pub(super) async fn remove(shared: &Shared, body: &[u8]) -> Result<Value, ApiErr
         return Err(ApiError::malformed("devices: there are neither devices nor a user"));
     }
     let devices = expand(devices)?;
-    let removed = on_disk(shared, move |registry| {
-        let mut removed = match user {
-            Some(user) => registry.remove_user(&user)?,
-            None => 0,
-        };
-        for device in &devices {
-            removed += usize::from(registry.remove(device)?);
-        }
-        Ok(removed)
-    });
-    Ok(json!({ "removed": removed.await? }))
+    let removed = write(shared, Change::Remove { user, devices }).await?;
+    Ok(json!({ "removed": removed }))
 }
 
 /// The devices of a user.
@@ -106,7 +96,7 @@ pub(super) async fn feed(shared: &Shared, body: &[u8]) -> Result<Value, ApiError
     let deadline = Instant::now() + Duration::from_millis(wait_ms.min(WAIT_MS_MAX));
     loop {
         // Asked for before the look, so that what comes in between is not slept through.
-        let next = shared.verdicts.next();
+        let next = shared.writer.next();
         let found = on_disk(shared, move |registry| registry.feed(after, limit)).await?;
         let may_wait = found.is_empty() && !shared.is_draining();
         if may_wait && timeout_at(deadline, next).await.is_ok() {
@@ -150,20 +140,31 @@ fn judge(device: &Device) -> Result<(), String> {
     }
 }
 
-/// Calls the registry where waiting for the disk keeps nobody else waiting.
+/// Has a change written with those that others ask for at this time.
+async fn write(shared: &Shared, change: Change) -> Result<usize, ApiError> {
+    shared.writer.write(change).await.map_err(refused)
+}
+
+/// Reads the registry where waiting for the disk keeps nobody else waiting.
 async fn on_disk<T: Send + 'static>(
     shared: &Shared,
     call: impl FnOnce(&Registry) -> Result<T, RegistryError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let registry = Arc::clone(&shared.registry);
     match tokio::task::spawn_blocking(move || call(&registry)).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(RegistryError::Invalid(why))) => Err(ApiError::malformed(why)),
+        Ok(Ok(read)) => Ok(read),
         Ok(Err(error)) => {
-            tracing::error!(%error, "the device registry");
-            Err(ApiErrorCode::Internal.because(error))
+            tracing::error!(%error, "the device registry cannot be read");
+            Err(refused(error))
         }
         Err(error) => Err(ApiErrorCode::Internal.because(error)),
+    }
+}
+
+fn refused(error: RegistryError) -> ApiError {
+    match error {
+        RegistryError::Invalid(why) => ApiError::malformed(why),
+        error => ApiErrorCode::Internal.because(error),
     }
 }
 

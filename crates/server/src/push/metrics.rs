@@ -131,11 +131,11 @@ pub(super) fn exposition(shared: &Shared) -> String {
     head(&mut text, "outcomes_total", "counter", "How pushes ended, by the word for it.");
     for credential in &credentials {
         let labels = labels(credential);
-        for (kind, reason, count) in credential.tally.ends() {
-            let (kind, reason) = (kind.as_str(), escaped(&reason));
+        for (end, reason, count) in credential.tally.ends() {
+            let (end, reason) = (end.as_str(), escaped(&reason));
             let _ = writeln!(
                 text,
-                "dunlin_push_outcomes_total{{{labels},outcome=\"{kind}\",reason=\"{reason}\"}} {count}"
+                "dunlin_push_outcomes_total{{{labels},outcome=\"{end}\",reason=\"{reason}\"}} {count}"
             );
         }
     }
@@ -148,6 +148,28 @@ pub(super) fn exposition(shared: &Shared) -> String {
     for credential in &credentials {
         let usable = u8::from(credential.is_usable());
         let _ = writeln!(text, "dunlin_push_usable{{{}}} {usable}", labels(credential));
+    }
+    let apns = || credentials.iter().filter(|c| c.platform == Platform::Apns);
+    head(
+        &mut text,
+        "environment_doubtful",
+        "gauge",
+        "1: Apple calls most device tokens bad; `environment` of the credential looks wrong.",
+    );
+    for credential in apns() {
+        let doubtful = u8::from(credential.environment.looks_wrong());
+        let _ =
+            writeln!(text, "dunlin_push_environment_doubtful{{{}}} {doubtful}", labels(credential));
+    }
+    head(
+        &mut text,
+        "bad_tokens_kept",
+        "gauge",
+        "Tokens called bad and not dropped since the credential was set: its environment was in doubt.",
+    );
+    for credential in apns() {
+        let kept = credential.environment.kept();
+        let _ = writeln!(text, "dunlin_push_bad_tokens_kept{{{}}} {kept}", labels(credential));
     }
     head(&mut text, "calls", "gauge", "Calls below /api/push under way.");
     let _ = writeln!(text, "dunlin_push_calls {}", shared.calls());

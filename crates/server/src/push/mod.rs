@@ -12,6 +12,7 @@
 mod call;
 mod credentials;
 mod devices;
+mod environment;
 mod flow;
 mod metrics;
 mod online;

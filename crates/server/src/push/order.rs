@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dunlin_push::notification::Notification;
 use dunlin_push::registry::{Device, Platform};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::{ApiError, ApiErrorCode};
@@ -12,9 +12,12 @@ use crate::api::{ApiError, ApiErrorCode};
 /// Recipients that `/api/push` answers at once.
 const DEVICES_MAX: usize = 1_000;
 const USERS_MAX: usize = 100;
+const BROADCASTS_MAX: usize = 100;
 /// What the registry takes; both come back in the line of an outcome.
 const USER_BYTES_MAX: usize = 1_024;
 const TOKEN_BYTES_MAX: usize = 4_096;
+/// Names of channels and topics, and conditions.
+const AUDIENCE_BYTES_MAX: usize = 1_024;
 /// How long a push may take, in queues and under way.
 const TIMEOUT_MS: u64 = 30_000;
 const TIMEOUT_MS_MAX: u64 = 3_600_000;
@@ -30,6 +33,9 @@ pub(super) struct Order {
     /// Users by their ids: all the devices they have registered.
     #[serde(default)]
     pub(super) users: Vec<String>,
+    /// Those who subscribed at a push service, told by one push to it.
+    #[serde(default)]
+    broadcasts: Vec<Broadcast>,
     /// Users with a session here get nothing.
     #[serde(default)]
     pub(super) only_offline: bool,
@@ -50,6 +56,47 @@ pub(super) struct Recipients {
     tokens: Vec<Token>,
 }
 
+/// All who subscribed to something at a push service.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Subscribers")]
+pub(super) struct Broadcast {
+    pub(super) platform: Platform,
+    pub(super) app: String,
+    pub(super) audience: Audience,
+}
+
+/// What they subscribed to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Audience {
+    /// A broadcast channel of Apple's, by its id.
+    Channel(String),
+    /// A topic of FCM's.
+    Topic(String),
+    /// Several of them: `'dogs' in topics || 'cats' in topics`.
+    Condition(String),
+}
+
+/// A broadcast as a body names it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Subscribers {
+    provider: Platform,
+    app: String,
+    channel: Option<String>,
+    topic: Option<String>,
+    condition: Option<String>,
+}
+
+/// Whom one push goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Recipient {
+    /// One device, or one browser.
+    Device(Device),
+    /// All who subscribed.
+    Broadcast(Broadcast),
+}
+
 /// A token; a browser's subscription may be given as the object that it is.
 #[derive(Debug, Deserialize)]
 #[serde(from = "Value")]
@@ -60,6 +107,78 @@ impl From<Value> for Token {
         match value {
             Value::String(text) => Token(text),
             other => Token(other.to_string()),
+        }
+    }
+}
+
+impl TryFrom<Subscribers> for Broadcast {
+    type Error = String;
+
+    fn try_from(named: Subscribers) -> Result<Broadcast, String> {
+        let Subscribers { provider: platform, app, channel, topic, condition } = named;
+        let audience = match (platform, channel, topic, condition) {
+            (Platform::Apns, Some(channel), None, None) => Audience::Channel(channel),
+            (Platform::Apns, ..) => {
+                return Err("channel: a broadcast of Apple's goes to one".into());
+            }
+            (Platform::Fcm, None, Some(topic), None) => Audience::Topic(topic),
+            (Platform::Fcm, None, None, Some(condition)) => Audience::Condition(condition),
+            (Platform::Fcm, ..) => {
+                return Err("topic: a broadcast of FCM's goes to a topic or to a condition".into());
+            }
+            (Platform::Web, ..) => {
+                return Err("provider: browsers know no broadcasts; write apns or fcm".into());
+            }
+        };
+        let (field, name, legal): (_, _, fn(u8) -> bool) = match &audience {
+            // Base64, as Apple hands it out.
+            Audience::Channel(id) => {
+                ("channel", id, |byte| byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte))
+            }
+            Audience::Topic(name) => {
+                ("topic", name, |byte| byte.is_ascii_alphanumeric() || b"-_.~%".contains(&byte))
+            }
+            Audience::Condition(text) => {
+                ("condition", text, |byte| byte.is_ascii_graphic() || byte == b' ')
+            }
+        };
+        match (1..=AUDIENCE_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal) {
+            true => Ok(Broadcast { platform, app, audience }),
+            false => Err(format!("{field}: {name:?} is none")),
+        }
+    }
+}
+
+impl Recipient {
+    /// Whose service.
+    pub(super) fn platform(&self) -> Platform {
+        match self {
+            Recipient::Device(device) => device.platform,
+            Recipient::Broadcast(broadcast) => broadcast.platform,
+        }
+    }
+
+    /// The credential's name.
+    pub(super) fn app(&self) -> &str {
+        match self {
+            Recipient::Device(device) => &device.app,
+            Recipient::Broadcast(broadcast) => &broadcast.app,
+        }
+    }
+
+    /// The device's token.
+    pub(super) fn token(&self) -> Option<&str> {
+        match self {
+            Recipient::Device(device) => Some(&device.token),
+            Recipient::Broadcast(_) => None,
+        }
+    }
+
+    /// What the many subscribed to.
+    pub(super) fn audience(&self) -> Option<&Audience> {
+        match self {
+            Recipient::Device(_) => None,
+            Recipient::Broadcast(broadcast) => Some(&broadcast.audience),
         }
     }
 }
@@ -90,10 +209,13 @@ impl Order {
         let order: Order = read(body)?;
         order.judge().map_err(ApiError::malformed)?;
         let devices: usize = order.devices.iter().map(Recipients::len).sum();
-        if devices > DEVICES_MAX || order.users.len() > USERS_MAX {
+        if devices > DEVICES_MAX
+            || order.users.len() > USERS_MAX
+            || order.broadcasts.len() > BROADCASTS_MAX
+        {
             let why = format!(
-                "/api/push takes {DEVICES_MAX} devices and {USERS_MAX} users; /api/push/batch takes more, and \
-                 answers as it goes"
+                "/api/push takes {DEVICES_MAX} devices, {USERS_MAX} users and {BROADCASTS_MAX} broadcasts; \
+                 /api/push/batch takes more, and answers as it goes"
             );
             return Err(ApiErrorCode::LimitExceeded.because(why));
         }
@@ -119,8 +241,14 @@ impl Order {
 
     fn judge(&self) -> Result<(), String> {
         self.notification.validate().map_err(|error| format!("notification.{error}"))?;
-        if self.devices.is_empty() && self.users.is_empty() {
-            return Err("devices: there are neither devices nor users to send to".to_owned());
+        if self.devices.is_empty() && self.users.is_empty() && self.broadcasts.is_empty() {
+            return Err(
+                "devices: there are neither devices nor users nor broadcasts to send to".to_owned()
+            );
+        }
+        if self.broadcasts.iter().any(|broadcast| broadcast.platform == Platform::Apns) {
+            let judged = self.notification.validate_broadcast();
+            judged.map_err(|error| format!("notification.{error}"))?;
         }
         if let Some(at) = self.devices.iter().position(|group| group.len() == 0) {
             return Err(format!("devices[{at}].token: there is neither `token` nor `tokens`"));
@@ -146,9 +274,12 @@ impl Order {
         Duration::from_millis(self.timeout_ms.unwrap_or(TIMEOUT_MS))
     }
 
-    /// The devices it names, which it then names no more.
-    pub(super) fn take_devices(&mut self) -> impl Iterator<Item = Device> + use<> {
-        std::mem::take(&mut self.devices).into_iter().flat_map(Recipients::into_devices)
+    /// The devices and broadcasts it names, which it then names no more.
+    pub(super) fn take_recipients(&mut self) -> impl Iterator<Item = Recipient> + use<> {
+        let devices = std::mem::take(&mut self.devices).into_iter();
+        let broadcasts = std::mem::take(&mut self.broadcasts).into_iter();
+        let devices = devices.flat_map(Recipients::into_devices).map(Recipient::Device);
+        devices.chain(broadcasts.map(Recipient::Broadcast))
     }
 }
 
@@ -181,10 +312,43 @@ mod tests {
             {"provider":"web","app":"w","token":{"endpoint":"https://p.example/1"}}]}"#;
         let mut order = Order::one(body.as_bytes()).unwrap();
         assert_eq!(order.timeout(), Duration::from_secs(30));
-        let devices: Vec<Device> = order.take_devices().collect();
-        assert_eq!(devices.len(), 3);
-        assert_eq!(devices[2].token, r#"{"endpoint":"https://p.example/1"}"#);
-        assert_eq!(order.take_devices().count(), 0);
+        let recipients: Vec<Recipient> = order.take_recipients().collect();
+        assert_eq!(recipients.len(), 3);
+        assert_eq!(recipients[2].token(), Some(r#"{"endpoint":"https://p.example/1"}"#));
+        assert_eq!(order.take_recipients().count(), 0);
+    }
+
+    #[test]
+    fn a_broadcast_names_what_its_service_knows() {
+        let score = r#"{"apns":{"aps":{"timestamp":1,"event":"update","content-state":{}}}}"#;
+        let to = |broadcast: &str| {
+            let body = format!(r#"{{"notification":{score},"broadcasts":[{broadcast}]}}"#);
+            Order::one(body.as_bytes()).map(|mut order| order.take_recipients().collect::<Vec<_>>())
+        };
+        let audience = |broadcast| to(broadcast).unwrap()[0].audience().unwrap().clone();
+        let channel = r#"{"provider":"apns","app":"a","channel":"dHN0LXNyY2gtY2hubA=="}"#;
+        assert_eq!(audience(channel), Audience::Channel("dHN0LXNyY2gtY2hubA==".into()));
+        let topic = r#"{"provider":"fcm","app":"a","topic":"news"}"#;
+        assert_eq!(audience(topic), Audience::Topic("news".into()));
+        let condition = r#"{"provider":"fcm","app":"a","condition":"'a' in topics"}"#;
+        assert_eq!(audience(condition), Audience::Condition("'a' in topics".into()));
+
+        let refused = |broadcast| to(broadcast).expect_err("refused").to_string();
+        for (broadcast, field) in [
+            (r#"{"provider":"apns","app":"a","topic":"news"}"#, "channel:"),
+            (r#"{"provider":"apns","app":"a","channel":"a b"}"#, "channel:"),
+            (r#"{"provider":"fcm","app":"a","channel":"YQ=="}"#, "topic:"),
+            (r#"{"provider":"fcm","app":"a","topic":"a","condition":"'a' in topics"}"#, "topic:"),
+            (r#"{"provider":"fcm","app":"a","topic":""}"#, "topic:"),
+            (r#"{"provider":"web","app":"a","topic":"a"}"#, "provider:"),
+            (r#"{"provider":"apns","app":"a","token":"ab"}"#, "token"),
+        ] {
+            let told = refused(broadcast);
+            assert!(told.contains("broadcasts[0]") && told.contains(field), "{told}");
+        }
+        let words = r#"{"notification":{"title":"Hi"},"broadcasts":[{"provider":"apns","app":"a","channel":"YQ=="}]}"#;
+        let told = self::refused(words);
+        assert!(told.contains("notification.apns.aps") && told.contains("timestamp"), "{told}");
     }
 
     #[test]
@@ -192,7 +356,7 @@ mod tests {
         assert!(refused("{").contains("107: bad request: "));
         assert!(refused(r#"{"notification":{"titel":1}}"#).contains("notification.titel"));
         let none = r#"{"notification":{"title":"Hi"}}"#;
-        assert!(refused(none).contains("neither devices nor users"));
+        assert!(refused(none).contains("neither devices nor users nor broadcasts"));
         let empty = r#"{"notification":{"title":"Hi"},"devices":[{"provider":"apns","app":"a"}]}"#;
         assert!(refused(empty).contains("devices[0].token"));
         let silent = r#"{"notification":{},"users":["ada"]}"#;

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dunlin_config::{Fault, Faults, Map, Path};
 use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Target};
-use dunlin_push::fcm::{Fcm, Recipient};
-use dunlin_push::notification::Notification;
+use dunlin_push::fcm::{self, Fcm};
+use dunlin_push::notification::{ApnsMessage, Notification};
 use dunlin_push::registry::Platform;
 use dunlin_push::web_push::{Options, Subscription, WebPush};
 use dunlin_push::{NotSent, Results, SenderMetrics};
@@ -16,7 +16,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::credentials::{start_apns, start_fcm, start_vapid};
-use super::order::Order;
+use super::environment::Environment;
+use super::order::{Audience, Order, Recipient};
 use super::tally::Tally;
 
 type ByName = HashMap<Arc<str>, Arc<Credential>>;
@@ -39,6 +40,8 @@ pub(super) struct Credential {
     /// Or why it cannot be used: one that was good when it was set may have expired.
     sender: Result<Sender, String>,
     pub(super) tally: Arc<Tally>,
+    /// Begins anew with each credential: the one before may have been of the other environment.
+    pub(super) environment: Environment,
 }
 
 #[derive(Debug)]
@@ -111,6 +114,7 @@ impl Senders {
                 generation: self.generations.fetch_add(1, Relaxed),
                 sender,
                 tally: tally.unwrap_or_default(),
+                environment: Environment::default(),
             });
             let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
             let old = by_name.entry(platform).or_default().insert(Arc::clone(name), credential);
@@ -136,28 +140,39 @@ impl Credential {
     pub(super) async fn submit(
         &self,
         spelled: &Spelled,
-        token: &str,
+        to: &Recipient,
         tag: u64,
         results: &Results,
     ) -> Result<(), NotSent> {
         let sender = self.sender.as_ref().map_err(|why| NotSent::Credential(why.clone()))?;
         let invalid = |error: &dyn std::fmt::Display| NotSent::Invalid(error.to_string());
         let deadline = Instant::now() + spelled.timeout;
-        match sender {
-            Sender::Apns(apns, topic) => {
+        // A broadcast was judged against its service when the body was read.
+        let elsewhere = || NotSent::Invalid("it is no recipient of this service".to_owned());
+        match (sender, to.token(), to.audience()) {
+            (Sender::Apns(apns, topic), Some(token), _) => {
                 let token = DeviceToken::new(token).map_err(|error| invalid(&error))?;
                 apns.submit(&spelled.apns(token, topic), tag, results).await
             }
-            Sender::Fcm(fcm) => {
-                let to = Recipient::Token(token);
+            (Sender::Apns(apns, topic), _, Some(Audience::Channel(channel))) => {
+                apns.submit(&spelled.apns_broadcast(channel, topic), tag, results).await
+            }
+            (Sender::Fcm(fcm), token, audience) => {
+                let to = match (token, audience) {
+                    (Some(token), _) => fcm::Recipient::Token(token),
+                    (_, Some(Audience::Topic(topic))) => fcm::Recipient::Topic(topic),
+                    (_, Some(Audience::Condition(text))) => fcm::Recipient::Condition(text),
+                    _ => return Err(elsewhere()),
+                };
                 fcm.submit(to, spelled.fcm(), deadline, tag, results).await
             }
-            Sender::Web(web) => {
+            (Sender::Web(web), Some(token), _) => {
                 let subscription =
                     Subscription::from_json(token).map_err(|error| invalid(&error))?;
                 let (message, options) = spelled.web();
                 web.submit(&subscription, message, options, deadline, tag, results).await
             }
+            _ => Err(elsewhere()),
         }
     }
 
@@ -201,6 +216,7 @@ pub(super) struct Spelled {
     timeout: Duration,
     resend_uncertain: bool,
     apns: OnceLock<Push>,
+    apns_broadcast: OnceLock<Push>,
     fcm: OnceLock<serde_json::Map<String, Value>>,
     web: OnceLock<(Vec<u8>, Options)>,
 }
@@ -212,31 +228,40 @@ impl Spelled {
             timeout: order.timeout(),
             resend_uncertain: order.resend_uncertain,
             apns: OnceLock::new(),
+            apns_broadcast: OnceLock::new(),
             fcm: OnceLock::new(),
             web: OnceLock::new(),
         }
     }
 
     fn apns(&self, token: DeviceToken, topic: &Arc<str>) -> Push {
-        let push = self.apns.get_or_init(|| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let message = self.notification.apns(now.as_secs());
-            Push {
-                push_type: message.push_type.parse().unwrap_or(PushType::Alert),
-                topic: message.topic.map(Into::into),
-                expiration: message.expiration_s.map(|s| UNIX_EPOCH + Duration::from_secs(s)),
-                priority: message.priority,
-                collapse_id: message.collapse_id,
-                timeout: self.timeout,
-                resend_uncertain: self.resend_uncertain,
-                ..Push::new(token.clone(), "", message.payload)
-            }
-        });
-        let own = push.topic.clone();
+        let target = Target::Device(token);
+        let push =
+            self.apns.get_or_init(|| self.push(target.clone(), self.notification.apns(now_s())));
+        Push { target, topic: topic_of(push, topic), ..push.clone() }
+    }
+
+    fn apns_broadcast(&self, channel: &str, topic: &Arc<str>) -> Push {
+        let target = Target::Channel(channel.to_owned());
+        let push = self
+            .apns_broadcast
+            .get_or_init(|| self.push(target.clone(), self.notification.apns_broadcast(now_s())));
+        Push { target, topic: topic_of(push, topic), ..push.clone() }
+    }
+
+    fn push(&self, target: Target, message: ApnsMessage) -> Push {
         Push {
-            target: Target::Device(token),
-            topic: Some(own.unwrap_or_else(|| Arc::clone(topic))),
-            ..push.clone()
+            target,
+            payload: message.payload.into(),
+            push_type: message.push_type.parse().unwrap_or(PushType::Alert),
+            topic: message.topic.map(Into::into),
+            id: None,
+            expiration: message.expiration_s.map(|s| UNIX_EPOCH + Duration::from_secs(s)),
+            priority: message.priority,
+            collapse_id: message.collapse_id,
+            timeout: self.timeout,
+            resend_uncertain: self.resend_uncertain,
+            suspect: false,
         }
     }
 
@@ -248,4 +273,13 @@ impl Spelled {
         let (message, options) = self.web.get_or_init(|| self.notification.web());
         (message, options)
     }
+}
+
+/// The notification's own topic, or that of the credential.
+fn topic_of(push: &Push, topic: &Arc<str>) -> Option<Arc<str>> {
+    Some(push.topic.clone().unwrap_or_else(|| Arc::clone(topic)))
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -3,34 +3,32 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use dunlin_push::Outcome;
-
-use super::outcome::{Kind, reason};
+use dunlin_push::{End, Outcome};
 
 /// Reasons told apart; services send words of their own, and each is a series.
 const REASONS_MAX: usize = 64;
 
-/// Ends by their kind and reason. It outlives the rotation of its credential.
+/// Ends by their name and reason. It outlives the rotation of its credential.
 #[derive(Debug, Default)]
-pub(super) struct Tally(Mutex<BTreeMap<(Kind, String), u64>>);
+pub(super) struct Tally(Mutex<BTreeMap<(End, String), u64>>);
 
 impl Tally {
     pub(super) fn count(&self, outcome: &Outcome) {
-        let (kind, reason) = (Kind::of(outcome), reason(outcome));
+        let (end, reason) = (outcome.end(), outcome.reason());
         let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Of a thousand ends few are the first of their reason: a key is made for those alone.
-        if let Some((_, count)) = ends.iter_mut().find(|((k, r), _)| *k == kind && r == reason) {
+        if let Some((_, count)) = ends.iter_mut().find(|((e, r), _)| *e == end && r == reason) {
             *count += 1;
             return;
         }
         let known = if ends.len() < REASONS_MAX { reason } else { "other" };
-        *ends.entry((kind, known.to_owned())).or_default() += 1;
+        *ends.entry((end, known.to_owned())).or_default() += 1;
     }
 
-    /// Kind, reason and how many.
-    pub(super) fn ends(&self) -> Vec<(Kind, String, u64)> {
+    /// End, reason and how many.
+    pub(super) fn ends(&self) -> Vec<(End, String, u64)> {
         let ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        ends.iter().map(|((kind, reason), count)| (*kind, reason.clone(), *count)).collect()
+        ends.iter().map(|((end, reason), count)| (*end, reason.clone(), *count)).collect()
     }
 }
 
@@ -52,6 +50,6 @@ mod tests {
         let ends = tally.ends();
         assert!(ends.len() <= REASONS_MAX + 1, "{}", ends.len());
         assert_eq!(ends.iter().map(|(.., count)| count).sum::<u64>(), 1_002);
-        assert_eq!(ends[0], (Kind::Accepted, String::new(), 2));
+        assert_eq!(ends[0], (End::Accepted, String::new(), 2));
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use dunlin_bus::Endpoint;
-use dunlin_push::registry::Registry;
+use dunlin_push::registry::{Registry, Writer};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
@@ -36,6 +36,8 @@ pub(super) struct Shared {
     pub(super) runtime: Handle,
     pub(super) senders: Senders,
     pub(super) registry: Arc<Registry>,
+    /// Whatever changes the registry goes through it.
+    pub(super) writer: Writer,
     pub(super) verdicts: Verdicts,
     pub(super) asks: Asks,
     pub(super) admissions: Arc<Admissions>,
@@ -74,15 +76,16 @@ impl PushThread {
             .build()
             .map_err(|error| ServeError::Push(error.to_string()))?;
         let (outgoing, incoming) = mpsc::unbounded_channel();
-        let verdicts = {
+        let writer = {
             let _runtime = runtime.enter();
-            Verdicts::start(Arc::clone(&registry))
+            Writer::start(Arc::clone(&registry))
         };
         let shared = Arc::new(Shared {
             runtime: runtime.handle().clone(),
             senders: Senders::default(),
             registry,
-            verdicts,
+            verdicts: Verdicts::new(writer.clone()),
+            writer,
             asks: Asks::default(),
             admissions: Arc::default(),
             workers: node.workers(),
@@ -114,7 +117,7 @@ impl PushThread {
     /// The process is going down: pushes end, and who follows the feed is answered.
     pub(crate) fn drain(&self) {
         self.shared.draining.store(true, Relaxed);
-        self.shared.verdicts.wake();
+        self.shared.writer.wake();
     }
 
     /// Has what is under way end, within a bound, and ends the thread.

@@ -1,77 +1,93 @@
 //! What push services say of tokens that are over, on its way to the registry.
 
-use std::sync::Arc;
-
-use dunlin_push::Rejected;
 use dunlin_push::apns::Reason;
-use dunlin_push::registry::{Device, Platform, Registry};
-use tokio::sync::{Notify, futures::Notified, mpsc};
+use dunlin_push::registry::{Change, Device, Judgement, Platform, Writer};
+use dunlin_push::{Outcome, Rejected};
 
-/// Verdicts that wait for the disk; who has one more waits too.
-const WAITING_MAX: usize = 4_096;
-
-/// A device, the service's word, and since when it is over, milliseconds since 1970.
-type Verdict = (Device, String, u64);
+use super::environment::Doubt;
+use super::senders::Credential;
 
 /// Where verdicts go.
 #[derive(Debug)]
-pub(super) struct Verdicts {
-    sender: mpsc::Sender<Verdict>,
-    written: Arc<Notify>,
-}
+pub(super) struct Verdicts(Writer);
 
 impl Verdicts {
-    /// Begins to write them, as many in one go as wait. In a runtime.
-    pub(super) fn start(registry: Arc<Registry>) -> Verdicts {
-        let (sender, mut waiting) = mpsc::channel(WAITING_MAX);
-        let written = Arc::new(Notify::new());
-        let tell = Arc::clone(&written);
-        tokio::spawn(async move {
-            let mut verdicts = Vec::new();
-            while waiting.recv_many(&mut verdicts, WAITING_MAX).await > 0 {
-                let (batch, registry) = (std::mem::take(&mut verdicts), Arc::clone(&registry));
-                let judged = tokio::task::spawn_blocking(move || registry.judge(&batch)).await;
-                match judged {
-                    Ok(Ok(dropped)) => tracing::debug!(dropped, "dead device tokens"),
-                    Ok(Err(error)) => tracing::error!(%error, "verdicts on device tokens are lost"),
-                    Err(error) => tracing::error!(%error, "verdicts on device tokens are lost"),
-                }
-                tell.notify_waiters();
+    pub(super) fn new(writer: Writer) -> Verdicts {
+        Verdicts(writer)
+    }
+
+    /// Takes how the push to a device ended: does it say something of the token, and not of the push? `sent_ms` is when the
+    /// push was handed over, for the services that do not say since when a token is over.
+    pub(super) async fn handle(
+        &self,
+        credential: &Credential,
+        device: &Device,
+        outcome: &Outcome,
+        sent_ms: u64,
+    ) {
+        let word = match outcome {
+            Outcome::Accepted(_) => Word::Known,
+            Outcome::Rejected(rejected) => Word::of(device.platform, rejected),
+            Outcome::NotSent(_) | Outcome::Uncertain(_) => Word::None,
+        };
+        let environment = &credential.environment;
+        let doubtful = match word {
+            Word::None => return,
+            Word::Known => return environment.handle_known(),
+            Word::Over => {
+                environment.handle_known();
+                false
             }
-        });
-        Verdicts { sender, written }
-    }
-
-    /// Ends when more have been written than there were at this call.
-    pub(super) fn next(&self) -> Notified<'_> {
-        self.written.notified()
-    }
-
-    /// Has whoever waits for the next look up.
-    pub(super) fn wake(&self) {
-        self.written.notify_waiters();
-    }
-
-    /// Takes a rejection: is it one of the token, and not of the push? `sent_ms` is when the push was handed over, for
-    /// the services that do not say since when a token is over.
-    pub(super) async fn handle(&self, device: &Device, rejected: &Rejected, sent_ms: u64) {
-        if is_dead(device.platform, rejected) {
-            let since_ms = rejected.timestamp_ms.unwrap_or(sent_ms);
-            // It ends with the process only.
-            let _ = self.sender.send((device.clone(), rejected.reason.clone(), since_ms)).await;
-        }
+            Word::Bad => match environment.handle_bad() {
+                Doubt::None => false,
+                Doubt::Some => true,
+                Doubt::Told => {
+                    tracing::warn!(
+                        credential = format_args!("push.apns.{}", credential.app),
+                        "Apple calls most device tokens bad: is `environment` the one that the app was built for? None of \
+                         them is dropped from the registry meanwhile"
+                    );
+                    true
+                }
+            },
+        };
+        let Outcome::Rejected(rejected) = outcome else { return };
+        let judgement = Judgement {
+            device: device.clone(),
+            reason: rejected.reason.clone(),
+            dead_since_ms: rejected.timestamp_ms.unwrap_or(sent_ms),
+            doubtful,
+        };
+        self.0.submit(Change::Judge(judgement)).await;
     }
 }
 
-/// A token of another app is a mistake in the set-up, and no reason to forget it.
-fn is_dead(platform: Platform, rejected: &Rejected) -> bool {
-    match platform {
-        Platform::Apns => {
-            let reason = Reason::new(&rejected.reason);
-            rejected.status == 410 || (reason == Reason::BadDeviceToken)
+/// What an answer says of the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    /// Nothing.
+    None,
+    /// The service knows it.
+    Known,
+    /// It was one, and is over.
+    Over,
+    /// It is none, here.
+    Bad,
+}
+
+impl Word {
+    /// A token of another app is a mistake in the set-up, and no reason to forget it.
+    fn of(platform: Platform, rejected: &Rejected) -> Word {
+        match platform {
+            Platform::Apns if rejected.status == 410 => Word::Over,
+            Platform::Apns => match Reason::new(&rejected.reason) {
+                Reason::BadDeviceToken => Word::Bad,
+                _ => Word::None,
+            },
+            Platform::Fcm if rejected.reason == "UNREGISTERED" => Word::Over,
+            Platform::Web if rejected.reason == "Gone" => Word::Over,
+            Platform::Fcm | Platform::Web => Word::None,
         }
-        Platform::Fcm => rejected.reason == "UNREGISTERED",
-        Platform::Web => rejected.reason == "Gone",
     }
 }
 
@@ -80,18 +96,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_service_says_of_the_token_itself_drops_it() {
-        let dead = |platform, status, reason: &str| {
+    fn only_what_a_service_says_of_the_token_itself_counts() {
+        let word = |platform, status, reason: &str| {
             let reason = reason.to_owned();
-            is_dead(platform, &Rejected { status, reason, ..Rejected::default() })
+            Word::of(platform, &Rejected { status, reason, ..Rejected::default() })
         };
-        assert!(dead(Platform::Apns, 410, "Unregistered"));
-        assert!(dead(Platform::Apns, 410, "ExpiredToken"));
-        assert!(dead(Platform::Apns, 400, "BadDeviceToken"));
-        assert!(!dead(Platform::Apns, 400, "DeviceTokenNotForTopic"));
-        assert!(!dead(Platform::Apns, 400, "PayloadEmpty"));
-        assert!(dead(Platform::Fcm, 404, "UNREGISTERED"));
-        assert!(!dead(Platform::Fcm, 403, "SENDER_ID_MISMATCH"));
-        assert!(dead(Platform::Web, 410, "Gone") && !dead(Platform::Web, 429, "TooManyRequests"));
+        assert_eq!(word(Platform::Apns, 410, "Unregistered"), Word::Over);
+        assert_eq!(word(Platform::Apns, 410, "ExpiredToken"), Word::Over);
+        assert_eq!(word(Platform::Apns, 400, "BadDeviceToken"), Word::Bad);
+        assert_eq!(word(Platform::Apns, 400, "DeviceTokenNotForTopic"), Word::None);
+        assert_eq!(word(Platform::Apns, 400, "PayloadEmpty"), Word::None);
+        assert_eq!(word(Platform::Fcm, 404, "UNREGISTERED"), Word::Over);
+        assert_eq!(word(Platform::Fcm, 403, "SENDER_ID_MISMATCH"), Word::None);
+        assert_eq!(word(Platform::Web, 410, "Gone"), Word::Over);
+        assert_eq!(word(Platform::Web, 429, "TooManyRequests"), Word::None);
     }
 }

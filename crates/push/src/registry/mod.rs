@@ -1,15 +1,26 @@
 //! Which devices a user has, kept on disk (`redb`), and which of them turned out dead.
 //!
-//! Every call reads or writes the disk: call it from a thread that may wait.
+//! Every call of a [`Registry`] reads or writes the disk: call it from a thread that may wait. Whoever has many changes
+//! gives them to a [`Writer`], which writes as many as wait in one go: what a change costs is mostly the disk's word that
+//! it is there, and one word does for all.
+
+mod change;
+#[cfg(test)]
+mod disk;
+mod writer;
 
 use std::fmt;
 use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use redb::{
-    Database, MultimapTableDefinition, ReadableDatabase, ReadableMultimapTable, ReadableTable,
-    ReadableTableMetadata, TableDefinition,
+    Database, MultimapTableDefinition, ReadTransaction, ReadableDatabase, ReadableTableMetadata,
+    TableDefinition,
 };
 use serde::{Deserialize, Serialize};
+
+pub use self::change::{Change, Judgement};
+pub use self::writer::Writer;
 
 /// Device key → what is known of the device, in JSON.
 const DEVICES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("devices");
@@ -63,8 +74,23 @@ pub struct TokenVerdict {
     pub reason: String,
     /// Since when it is over, milliseconds since 1970.
     pub dead_since_ms: u64,
-    /// Whether it was dropped; false when it was registered again since, or not known.
+    /// Whether it was dropped.
     pub dropped: bool,
+    /// Why it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Kept>,
+}
+
+/// Why a token was not dropped on a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kept {
+    /// The registry does not have it.
+    Unknown,
+    /// It was registered again after the service says that it was over.
+    RegisteredAgain,
+    /// The fault may be the sender's own: its credential looks like one of another environment.
+    Environment,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,7 +101,9 @@ struct Record {
 
 /// Users and their devices.
 pub struct Registry {
-    database: Database,
+    /// `None` after the store failed, until it has been opened again: one that failed answers nothing any more.
+    database: RwLock<Option<Database>>,
+    open: Box<dyn Fn() -> Result<Database, redb::Error> + Send + Sync>,
 }
 
 impl fmt::Debug for Registry {
@@ -85,13 +113,15 @@ impl fmt::Debug for Registry {
 }
 
 /// Why the registry did not do what was asked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RegistryError {
     /// A user or token that is empty or too long; the text says which.
     Invalid(&'static str),
     /// The store failed: disk full, file of another kind, opened twice.
-    Store(Box<redb::Error>),
+    Store(Arc<redb::Error>),
+    /// The writer has ended.
+    Closed,
 }
 
 impl fmt::Display for RegistryError {
@@ -99,6 +129,7 @@ impl fmt::Display for RegistryError {
         match self {
             RegistryError::Invalid(what) => f.write_str(what),
             RegistryError::Store(error) => write!(f, "the device registry's store failed: {error}"),
+            RegistryError::Closed => f.write_str("the device registry is closed"),
         }
     }
 }
@@ -107,7 +138,7 @@ impl std::error::Error for RegistryError {}
 
 impl<E: Into<redb::Error>> From<E> for RegistryError {
     fn from(error: E) -> RegistryError {
-        RegistryError::Store(Box::new(error.into()))
+        RegistryError::Store(Arc::new(error.into()))
     }
 }
 
@@ -117,7 +148,8 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn open(file: &Path) -> Result<Registry, RegistryError> {
-        Registry::with(Database::create(file)?)
+        let file = file.to_owned();
+        Registry::with(move || Ok(Database::create(&file)?))
     }
 
     /// A registry that ends with the process.
@@ -125,21 +157,63 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn in_memory() -> Result<Registry, RegistryError> {
-        let memory = redb::backends::InMemoryBackend::new();
-        Registry::with(Database::builder().create_with_backend(memory)?)
+        Registry::with(|| {
+            let memory = redb::backends::InMemoryBackend::new();
+            Ok(Database::builder().create_with_backend(memory)?)
+        })
     }
 
-    fn with(database: Database) -> Result<Registry, RegistryError> {
+    fn with(
+        open: impl Fn() -> Result<Database, redb::Error> + Send + Sync + 'static,
+    ) -> Result<Registry, RegistryError> {
+        let registry = Registry { database: RwLock::new(None), open: Box::new(open) };
+        registry.reopen()?;
+        Ok(registry)
+    }
+
+    /// Opens the store and makes what is missing in it. Nothing is done if somebody else has by now.
+    fn reopen(&self) -> Result<(), RegistryError> {
+        let mut place = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        if place.is_some() {
+            return Ok(());
+        }
+        let database = (self.open)()?;
         let write = database.begin_write()?;
         write.open_table(DEVICES)?;
         write.open_multimap_table(USERS)?;
         write.open_table(FEED)?;
         write.commit()?;
-        Ok(Registry { database })
+        *place = Some(database);
+        Ok(())
     }
 
-    /// Gives a user these devices beside those they have. A token belongs to one user: one that another had moves. Times
-    /// say when the app got the token; registering again renews it.
+    /// Uses the store, opened again if it failed before. After a failure it is closed: `redb` takes nothing more then.
+    fn with_database<T>(
+        &self,
+        using: impl Fn(&Database) -> Result<T, RegistryError>,
+    ) -> Result<T, RegistryError> {
+        loop {
+            let used = {
+                let place = self.database.read().unwrap_or_else(PoisonError::into_inner);
+                place.as_ref().map(&using)
+            };
+            match used {
+                None => self.reopen()?,
+                Some(Err(RegistryError::Store(error))) if is_fatal(&error) => {
+                    let mut place = self.database.write().unwrap_or_else(PoisonError::into_inner);
+                    *place = None;
+                    return Err(RegistryError::Store(error));
+                }
+                Some(used) => return used,
+            }
+        }
+    }
+
+    fn begin_read(&self) -> Result<ReadTransaction, RegistryError> {
+        self.with_database(|database| Ok(database.begin_read()?))
+    }
+
+    /// Gives a user these devices beside those they have: [`Change::Register`].
     ///
     /// # Errors
     /// A user or token that is none; nothing has changed then.
@@ -149,48 +223,8 @@ impl Registry {
         devices: &[Device],
         now_ms: u64,
     ) -> Result<(), RegistryError> {
-        if user.is_empty() || user.len() > USER_BYTES_MAX {
-            return Err(RegistryError::Invalid("user: it has to have 1 to 1,024 bytes"));
-        }
-        let legal = |device: &Device| {
-            (1..=TOKEN_BYTES_MAX).contains(&device.token.len())
-                && device.app.len() <= USER_BYTES_MAX
-                && !device.app.contains('\0')
-        };
-        if !devices.iter().all(legal) {
-            return Err(RegistryError::Invalid(
-                "token, app: a token has 1 to 4,096 bytes, an app at most 1,024 and no NUL",
-            ));
-        }
-        let write = self.database.begin_write()?;
-        {
-            let mut records = write.open_table(DEVICES)?;
-            let mut users = write.open_multimap_table(USERS)?;
-            for device in devices {
-                let key = device.key();
-                let record = Record { user: user.to_owned(), registered_ms: now_ms };
-                let before = records.insert(key.as_str(), encode(&record).as_slice())?;
-                let before = before.and_then(|before| decode::<Record>(before.value()));
-                if let Some(before) = before.filter(|before| before.user != user) {
-                    users.remove(before.user.as_str(), key.as_str())?;
-                }
-                users.insert(user, key.as_str())?;
-            }
-            let mut keys = Vec::new();
-            for key in users.get(user)? {
-                let key = key?.value().to_owned();
-                let record = records.get(key.as_str())?;
-                let record = record.and_then(|record| decode::<Record>(record.value()));
-                keys.push((record.map_or(0, |record| record.registered_ms), key));
-            }
-            keys.sort();
-            for (_, key) in keys.iter().take(keys.len().saturating_sub(DEVICES_MAX)) {
-                users.remove(user, key.as_str())?;
-                records.remove(key.as_str())?;
-            }
-        }
-        write.commit()?;
-        Ok(())
+        let (user, devices) = (user.to_owned(), devices.to_vec());
+        self.apply_one(&Change::Register { user, devices, now_ms }).map(drop)
     }
 
     /// Takes a device away, as after a logout. False: it was not there.
@@ -198,20 +232,8 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn remove(&self, device: &Device) -> Result<bool, RegistryError> {
-        let write = self.database.begin_write()?;
-        let removed = {
-            let mut records = write.open_table(DEVICES)?;
-            let mut users = write.open_multimap_table(USERS)?;
-            let key = device.key();
-            let record = records.remove(key.as_str())?;
-            let record = record.and_then(|record| decode::<Record>(record.value()));
-            match record {
-                Some(record) => users.remove(record.user.as_str(), key.as_str())?,
-                None => false,
-            }
-        };
-        write.commit()?;
-        Ok(removed)
+        let devices = vec![device.clone()];
+        Ok(self.apply_one(&Change::Remove { user: None, devices })? > 0)
     }
 
     /// Takes all devices of a user away, as after the account is gone. Returns how many there were.
@@ -219,18 +241,12 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn remove_user(&self, user: &str) -> Result<usize, RegistryError> {
-        let write = self.database.begin_write()?;
-        let mut count = 0;
-        {
-            let mut records = write.open_table(DEVICES)?;
-            let mut users = write.open_multimap_table(USERS)?;
-            for key in users.remove_all(user)? {
-                records.remove(key?.value())?;
-                count += 1;
-            }
-        }
-        write.commit()?;
-        Ok(count)
+        self.apply_one(&Change::Remove { user: Some(user.to_owned()), devices: Vec::new() })
+    }
+
+    fn apply_one(&self, change: &Change) -> Result<usize, RegistryError> {
+        let mut done = self.apply(std::slice::from_ref(change))?;
+        done.pop().unwrap_or(Ok(0))
     }
 
     /// The devices of a user with the time each was registered, in milliseconds since 1970.
@@ -238,7 +254,7 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn registrations(&self, user: &str) -> Result<Vec<(Device, u64)>, RegistryError> {
-        let read = self.database.begin_read()?;
+        let read = self.begin_read()?;
         let users = read.open_multimap_table(USERS)?;
         let records = read.open_table(DEVICES)?;
         let mut devices = Vec::new();
@@ -257,7 +273,7 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn devices(&self, user: &str) -> Result<Vec<Device>, RegistryError> {
-        let read = self.database.begin_read()?;
+        let read = self.begin_read()?;
         let users = read.open_multimap_table(USERS)?;
         let mut devices = Vec::new();
         for key in users.get(user)? {
@@ -271,7 +287,7 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn len(&self) -> Result<u64, RegistryError> {
-        Ok(self.database.begin_read()?.open_table(DEVICES)?.len()?)
+        Ok(self.begin_read()?.open_table(DEVICES)?.len()?)
     }
 
     /// Whether there is none.
@@ -282,58 +298,13 @@ impl Registry {
         Ok(self.len()? == 0)
     }
 
-    /// Takes verdicts of push services on tokens: reason and since when. A device is dropped if it is dead since after it
-    /// was registered; one registered again since has a new lease, as Apple's `timestamp` is meant ("Handling
-    /// notification responses from APNs"). Where a service tells no time, give that of the push. Each verdict goes to
-    /// the feed. Returns how many were dropped.
-    ///
-    /// # Errors
-    /// What the store says; nothing has changed then.
-    pub fn judge(&self, verdicts: &[(Device, String, u64)]) -> Result<usize, RegistryError> {
-        let write = self.database.begin_write()?;
-        let mut count = 0;
-        {
-            let mut records = write.open_table(DEVICES)?;
-            let mut users = write.open_multimap_table(USERS)?;
-            let mut feed = write.open_table(FEED)?;
-            let mut n = feed.last()?.map_or(0, |(n, _)| n.value());
-            for (device, reason, dead_since_ms) in verdicts {
-                let key = device.key();
-                let record = records.get(key.as_str())?;
-                let record = record.and_then(|record| decode::<Record>(record.value()));
-                let dropped =
-                    record.as_ref().is_some_and(|record| *dead_since_ms >= record.registered_ms);
-                if let Some(record) = record.as_ref().filter(|_| dropped) {
-                    users.remove(record.user.as_str(), key.as_str())?;
-                    records.remove(key.as_str())?;
-                    count += 1;
-                }
-                n += 1;
-                let verdict = TokenVerdict {
-                    n,
-                    user: record.map(|record| record.user),
-                    device: device.clone(),
-                    reason: reason.clone(),
-                    dead_since_ms: *dead_since_ms,
-                    dropped,
-                };
-                feed.insert(n, encode(&verdict).as_slice())?;
-                if let Some(old) = n.checked_sub(FEED_MAX) {
-                    feed.remove(old)?;
-                }
-            }
-        }
-        write.commit()?;
-        Ok(count)
-    }
-
     /// At most `max` verdicts behind the `after`th, in order: an application follows the feed by asking with the last
     /// number it has seen. Numbers it missed because it was too far behind are missing in the answer.
     ///
     /// # Errors
     /// What the store says.
     pub fn feed(&self, after: u64, max: usize) -> Result<Vec<TokenVerdict>, RegistryError> {
-        let read = self.database.begin_read()?;
+        let read = self.begin_read()?;
         let feed = read.open_table(FEED)?;
         let mut verdicts = Vec::new();
         for entry in feed.range(after.saturating_add(1)..)?.take(max) {
@@ -365,6 +336,12 @@ impl Device {
         let (app, token) = rest.as_str().split_once('\0')?;
         Some(Device { platform, app: app.to_owned(), token: token.to_owned() })
     }
+}
+
+/// Whether the store answers nothing any more after this.
+fn is_fatal(error: &redb::Error) -> bool {
+    use redb::Error::{Corrupted, DatabaseClosed, Io, LockPoisoned, PreviousIo};
+    matches!(error, Io(_) | PreviousIo | LockPoisoned(_) | Corrupted(_) | DatabaseClosed)
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {
@@ -439,26 +416,52 @@ mod tests {
         let registry = Registry::open(&file.0).unwrap();
         registry.register("ada", &[device("dead"), device("again")], 1_000).unwrap();
         registry.register("ada", &[device("again")], 3_000).unwrap();
-        let verdict = |token: &str| (device(token), "Unregistered".to_owned(), 2_000);
-        let dropped = registry.judge(&[verdict("dead"), verdict("again"), verdict("unknown")]);
-        assert_eq!(dropped.unwrap(), 1);
+        let verdict = |token: &str| {
+            Change::Judge(Judgement {
+                device: device(token),
+                reason: "Unregistered".to_owned(),
+                dead_since_ms: 2_000,
+                doubtful: false,
+            })
+        };
+        let judged =
+            registry.apply(&[verdict("dead"), verdict("again"), verdict("unknown")]).unwrap();
+        assert_eq!(judged.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [1, 0, 0]);
         assert_eq!(registry.devices("ada").unwrap(), [device("again")]);
 
         let feed = registry.feed(0, 10).unwrap();
         let told: Vec<_> = feed
             .iter()
             .map(|verdict| {
-                (verdict.n, verdict.device.token.as_str(), verdict.user.as_deref(), verdict.dropped)
+                assert_eq!(verdict.dropped, verdict.kept.is_none());
+                (verdict.n, verdict.device.token.as_str(), verdict.user.as_deref(), verdict.kept)
             })
             .collect();
         let expected = [
-            (1, "dead", Some("ada"), true),
-            (2, "again", Some("ada"), false),
-            (3, "unknown", None, false),
+            (1, "dead", Some("ada"), None),
+            (2, "again", Some("ada"), Some(Kept::RegisteredAgain)),
+            (3, "unknown", None, Some(Kept::Unknown)),
         ];
         assert_eq!(told, expected);
         assert_eq!(registry.feed(2, 10).unwrap()[0].n, 3);
         assert_eq!(registry.feed(0, 1).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_token_that_is_refused_by_a_doubtful_sender_is_told_and_kept() {
+        let registry = Registry::in_memory().unwrap();
+        registry.register("ada", &[device("fine")], 1_000).unwrap();
+        let verdict = Judgement {
+            device: device("fine"),
+            reason: "BadDeviceToken".to_owned(),
+            dead_since_ms: 2_000,
+            doubtful: true,
+        };
+        assert_eq!(registry.apply(&[Change::Judge(verdict)]).unwrap()[0].as_ref().unwrap(), &0);
+        let feed = registry.feed(0, 10).unwrap();
+        assert_eq!((feed[0].dropped, feed[0].kept), (false, Some(Kept::Environment)));
+        assert_eq!(feed[0].user.as_deref(), Some("ada"));
+        assert_eq!(registry.devices("ada").unwrap(), [device("fine")]);
     }
 
     #[test]

@@ -1,0 +1,221 @@
+//! Changes of the registry: many of them are one transaction, and each has an answer of its own.
+
+use redb::{MultimapTable, ReadableMultimapTable, ReadableTable, Table};
+
+use super::{
+    DEVICES, DEVICES_MAX, Device, FEED, FEED_MAX, Kept, Record, Registry, RegistryError,
+    TOKEN_BYTES_MAX, TokenVerdict, USER_BYTES_MAX, USERS, decode, encode,
+};
+
+/// Something to be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Gives a user these devices beside those they have. A token belongs to one user: one that another had moves. A user
+    /// has at most 100; the one registered longest ago makes room. Done: how many were given.
+    Register {
+        /// Whose they are.
+        user: String,
+        /// The devices.
+        devices: Vec<Device>,
+        /// When the app got the tokens, milliseconds since 1970; registering again renews it.
+        now_ms: u64,
+    },
+    /// Takes devices away, as after a logout, or all that a user has, as after the account is gone. Done: how many there
+    /// were.
+    Remove {
+        /// All of theirs.
+        user: Option<String>,
+        /// And these.
+        devices: Vec<Device>,
+    },
+    /// Takes a push service's word on a token. Done: 1 if it was dropped.
+    Judge(Judgement),
+}
+
+/// What a push service said of a token that is over. The device is dropped if it is dead since after it was registered; one
+/// registered again since has a new lease, as Apple's `timestamp` is meant ("Handling notification responses from APNs").
+/// Each goes to the feed, dropped or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// The device.
+    pub device: Device,
+    /// The service's word.
+    pub reason: String,
+    /// Since when it is over, milliseconds since 1970; where the service tells no time, that of the push.
+    pub dead_since_ms: u64,
+    /// Keep it all the same: the fault may be the sender's ([`Kept::Environment`]).
+    pub doubtful: bool,
+}
+
+impl Change {
+    /// How many devices it is about: what it costs.
+    pub fn devices(&self) -> usize {
+        match self {
+            Change::Register { devices, .. } | Change::Remove { devices, .. } => devices.len(),
+            Change::Judge(_) => 1,
+        }
+    }
+
+    /// Whether it can be carried out; judged before any of its transaction is.
+    fn judge(&self) -> Result<(), RegistryError> {
+        let Change::Register { user, devices, .. } = self else { return Ok(()) };
+        if user.is_empty() || user.len() > USER_BYTES_MAX {
+            return Err(RegistryError::Invalid("user: it has to have 1 to 1,024 bytes"));
+        }
+        let legal = |device: &Device| {
+            (1..=TOKEN_BYTES_MAX).contains(&device.token.len())
+                && device.app.len() <= USER_BYTES_MAX
+                && !device.app.contains('\0')
+        };
+        if !devices.iter().all(legal) {
+            return Err(RegistryError::Invalid(
+                "token, app: a token has 1 to 4,096 bytes, an app at most 1,024 and no NUL",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The tables of a transaction.
+struct Tables<'t> {
+    records: Table<'t, &'static str, &'static [u8]>,
+    users: MultimapTable<'t, &'static str, &'static str>,
+    feed: Table<'t, u64, &'static [u8]>,
+}
+
+impl Registry {
+    /// Carries changes out, in order and in one transaction: they are on the disk when this returns. Gives what was done of
+    /// each; one that cannot be carried out leaves the others alone.
+    ///
+    /// # Errors
+    /// What the store says; none of them has been carried out then.
+    pub fn apply(
+        &self,
+        changes: &[Change],
+    ) -> Result<Vec<Result<usize, RegistryError>>, RegistryError> {
+        self.with_database(|database| {
+            let write = database.begin_write()?;
+            let mut done = Vec::with_capacity(changes.len());
+            {
+                let mut tables = Tables {
+                    records: write.open_table(DEVICES)?,
+                    users: write.open_multimap_table(USERS)?,
+                    feed: write.open_table(FEED)?,
+                };
+                for change in changes {
+                    done.push(match change.judge() {
+                        Ok(()) => Ok(tables.apply(change)?),
+                        Err(invalid) => Err(invalid),
+                    });
+                }
+            }
+            write.commit()?;
+            Ok(done)
+        })
+    }
+}
+
+impl Tables<'_> {
+    fn apply(&mut self, change: &Change) -> Result<usize, redb::Error> {
+        match change {
+            Change::Register { user, devices, now_ms } => self.register(user, devices, *now_ms),
+            Change::Remove { user, devices } => {
+                let mut count = match user {
+                    Some(user) => self.remove_user(user)?,
+                    None => 0,
+                };
+                for device in devices {
+                    count += usize::from(self.remove(&device.key())?);
+                }
+                Ok(count)
+            }
+            Change::Judge(judgement) => self.judge(judgement),
+        }
+    }
+
+    fn register(
+        &mut self,
+        user: &str,
+        devices: &[Device],
+        now_ms: u64,
+    ) -> Result<usize, redb::Error> {
+        for device in devices {
+            let key = device.key();
+            let record = Record { user: user.to_owned(), registered_ms: now_ms };
+            let before = self.records.insert(key.as_str(), encode(&record).as_slice())?;
+            let before = before.and_then(|before| decode::<Record>(before.value()));
+            if let Some(before) = before.filter(|before| before.user != user) {
+                self.users.remove(before.user.as_str(), key.as_str())?;
+            }
+            self.users.insert(user, key.as_str())?;
+        }
+        let mut keys = Vec::new();
+        let owned = self.users.get(user)?;
+        if owned.len() <= DEVICES_MAX as u64 {
+            return Ok(devices.len());
+        }
+        for key in owned {
+            let key = key?.value().to_owned();
+            let registered_ms = self.record(&key)?.map_or(0, |record| record.registered_ms);
+            keys.push((registered_ms, key));
+        }
+        keys.sort();
+        for (_, key) in keys.iter().take(keys.len().saturating_sub(DEVICES_MAX)) {
+            self.users.remove(user, key.as_str())?;
+            self.records.remove(key.as_str())?;
+        }
+        Ok(devices.len())
+    }
+
+    fn remove(&mut self, key: &str) -> Result<bool, redb::Error> {
+        let record = self.records.remove(key)?;
+        let record = record.and_then(|record| decode::<Record>(record.value()));
+        match record {
+            Some(record) => Ok(self.users.remove(record.user.as_str(), key)?),
+            None => Ok(false),
+        }
+    }
+
+    fn remove_user(&mut self, user: &str) -> Result<usize, redb::Error> {
+        let mut count = 0;
+        for key in self.users.remove_all(user)? {
+            self.records.remove(key?.value())?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn judge(&mut self, judgement: &Judgement) -> Result<usize, redb::Error> {
+        let Judgement { device, reason, dead_since_ms, doubtful } = judgement;
+        let key = device.key();
+        let record = self.record(&key)?;
+        let kept = match &record {
+            None => Some(Kept::Unknown),
+            Some(record) if *dead_since_ms < record.registered_ms => Some(Kept::RegisteredAgain),
+            Some(_) => doubtful.then_some(Kept::Environment),
+        };
+        if kept.is_none() {
+            self.remove(&key)?;
+        }
+        let n = self.feed.last()?.map_or(0, |(n, _)| n.value()) + 1;
+        let verdict = TokenVerdict {
+            n,
+            user: record.map(|record| record.user),
+            device: device.clone(),
+            reason: reason.clone(),
+            dead_since_ms: *dead_since_ms,
+            dropped: kept.is_none(),
+            kept,
+        };
+        self.feed.insert(n, encode(&verdict).as_slice())?;
+        if let Some(old) = n.checked_sub(FEED_MAX) {
+            self.feed.remove(old)?;
+        }
+        Ok(usize::from(kept.is_none()))
+    }
+
+    fn record(&self, key: &str) -> Result<Option<Record>, redb::Error> {
+        let record = self.records.get(key)?;
+        Ok(record.and_then(|record| decode(record.value())))
+    }
+}

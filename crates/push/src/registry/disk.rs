@@ -1,0 +1,88 @@
+//! A disk for tests: it counts how often it was waited for, forgets at a power cut what it was not, and can be full.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use redb::{Database, StorageBackend};
+
+use super::{Registry, RegistryError};
+
+/// Clones are the same disk.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Disk(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    bytes: Vec<u8>,
+    /// What a power cut leaves.
+    synced: Vec<u8>,
+    syncs: usize,
+    full: bool,
+}
+
+impl Disk {
+    /// A registry on it.
+    pub(super) fn open(&self) -> Result<Registry, RegistryError> {
+        let disk = self.clone();
+        Registry::with(move || Ok(Database::builder().create_with_backend(disk.clone())?))
+    }
+
+    /// Another one, with what this one would have left.
+    pub(super) fn after_power_cut(&self) -> Disk {
+        let synced = self.state().synced.clone();
+        Disk(Arc::new(Mutex::new(State { bytes: synced.clone(), synced, ..State::default() })))
+    }
+
+    /// How often it was waited for.
+    pub(super) fn syncs(&self) -> usize {
+        self.state().syncs
+    }
+
+    /// From here on nothing can be written to it, or again.
+    pub(super) fn set_full(&self, full: bool) {
+        self.state().full = full;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    fn writable(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.state();
+        if state.full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(state) }
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.state().bytes.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let from = offset as usize;
+        let state = self.state();
+        let bytes = state.bytes.get(from..from + out.len());
+        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.writable()?.bytes.resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.writable()?;
+        state.syncs += 1;
+        state.synced = state.bytes.clone();
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let from = offset as usize;
+        let mut state = self.writable()?;
+        let bytes = state.bytes.get_mut(from..from + data.len());
+        bytes.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! Whether a credential is of the environment that its device tokens are of, as far as Apple's answers tell.
+//!
+//! Sandbox and production have tokens of their own, and each calls the other's `BadDeviceToken`. A credential set to the
+//! wrong one would have every token of the registry dropped, though nothing is wrong with them. So that word drops a token
+//! only while the credential has shown that it is right: it had answers that only the right environment gives, and at least
+//! as many of them as of that word.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Answers that count; older ones fade.
+const ANSWERS_MAX: u32 = 1_024;
+/// So many bad tokens without as many good ones are no accident.
+const BAD_TOLD: u32 = 10;
+
+/// What one credential has been answered.
+#[derive(Debug, Default)]
+pub(super) struct Environment(Mutex<Answers>);
+
+#[derive(Debug, Default)]
+struct Answers {
+    /// Accepted, or called over since a time: Apple knows the token.
+    good: u32,
+    /// `BadDeviceToken`.
+    bad: u32,
+    told: bool,
+    kept: u64,
+}
+
+/// Whether a bad token is to be believed to be bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doubt {
+    /// The environment is right.
+    None,
+    /// It is not known to be.
+    Some,
+    /// It looks wrong, and nobody has been told.
+    Told,
+}
+
+impl Environment {
+    /// Apple knew a token.
+    pub(super) fn handle_known(&self) {
+        let mut answers = self.answers();
+        answers.good += 1;
+        answers.fade();
+        answers.told &= !answers.is_right();
+    }
+
+    /// Apple called a token bad.
+    pub(super) fn handle_bad(&self) -> Doubt {
+        let mut answers = self.answers();
+        answers.bad += 1;
+        answers.fade();
+        if answers.is_right() {
+            return Doubt::None;
+        }
+        answers.kept += 1;
+        if answers.told || !answers.looks_wrong() {
+            return Doubt::Some;
+        }
+        answers.told = true;
+        Doubt::Told
+    }
+
+    /// It looks like the wrong one.
+    pub(super) fn looks_wrong(&self) -> bool {
+        self.answers().looks_wrong()
+    }
+
+    /// Bad tokens that were not dropped.
+    pub(super) fn kept(&self) -> u64 {
+        self.answers().kept
+    }
+
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Answers {
+    fn is_right(&self) -> bool {
+        self.good > 0 && self.bad <= self.good
+    }
+
+    fn looks_wrong(&self) -> bool {
+        self.bad >= BAD_TOLD && !self.is_right()
+    }
+
+    fn fade(&mut self) {
+        if self.good + self.bad >= ANSWERS_MAX {
+            // What was seen once is not forgotten for it.
+            self.good = self.good.div_ceil(2);
+            self.bad = self.bad.div_ceil(2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_environment_drops_nothing_and_is_told_once() {
+        let environment = Environment::default();
+        let doubts: Vec<Doubt> = (0..10_000).map(|_| environment.handle_bad()).collect();
+        assert!(!doubts.contains(&Doubt::None));
+        assert_eq!(doubts.iter().filter(|doubt| **doubt == Doubt::Told).count(), 1);
+        assert_eq!(doubts[BAD_TOLD as usize - 1], Doubt::Told);
+        assert!(environment.looks_wrong());
+        assert_eq!(environment.kept(), 10_000);
+    }
+
+    #[test]
+    fn a_bad_token_among_good_ones_is_bad() {
+        let environment = Environment::default();
+        assert_eq!(environment.handle_bad(), Doubt::Some, "nothing is known yet");
+        for _ in 0..100 {
+            for _ in 0..95 {
+                environment.handle_known();
+            }
+            for _ in 0..5 {
+                assert_eq!(environment.handle_bad(), Doubt::None);
+            }
+        }
+        assert!(!environment.looks_wrong());
+        assert_eq!(environment.kept(), 1);
+    }
+
+    #[test]
+    fn a_few_good_tokens_do_not_cost_many_others_theirs() {
+        // Testers' phones, and then the whole registry of the app in the store.
+        let environment = Environment::default();
+        for _ in 0..5 {
+            environment.handle_known();
+        }
+        let dropped = (0..100_000).filter(|_| environment.handle_bad() == Doubt::None).count();
+        assert_eq!(dropped, 5);
+        // Once it is right again, so are its words; and it would be told again.
+        for _ in 0..2_000 {
+            environment.handle_known();
+        }
+        assert_eq!(environment.handle_bad(), Doubt::None);
+        assert!(!environment.looks_wrong());
+    }
+}
