@@ -122,3 +122,80 @@ await scenario("one notification reaches Google's service and a browser, each in
   assert.equal(seen.web[1].title, "By hand");
   await assert.rejects(send("fcm", "--token", "gone", "--account", ACCOUNT_FILE, "--token-address", address), /UNREGISTERED|404/);
 });
+
+await scenario("what a service says of a message is told in its words, and what it asks for is waited for", async (t) => {
+  const browser = crypto.createECDH("prime256v1");
+  const p256dh = browser.generateKeys("base64url");
+  const auth = crypto.randomBytes(16).toString("base64url");
+  const seen = { fcm: [], web: [] };
+  const fault = (code, status, message, errorCode) => {
+    const details = errorCode ? [{ "@type": "type.googleapis.com/google.firebase.fcm.v1.FcmError", errorCode }] : [];
+    return { status: code, body: JSON.stringify({ error: { code, status, message, details } }) };
+  };
+  const { address, ca } = await service(t, (target, headers, body) => {
+    if (target.startsWith("oauth2")) return { status: 200, body: JSON.stringify({ access_token: "granted", expires_in: 3599, token_type: "Bearer" }) };
+    if (target.startsWith("push.example.net")) {
+      seen.web.push(headers);
+      if (target.endsWith("/elsewhere")) return { status: 404 };
+      if (target.endsWith("/apple")) return { status: 403, body: '{"reason":"BadJwtToken"}' };
+      if (target.endsWith("/mozilla")) return { status: 400, body: '{"code":400,"errno":110,"error":"Bad Request","message":"Invalid crypto keys"}' };
+      if (target.endsWith("/busy") && seen.web.filter((headers) => headers[":path"] === "/busy").length === 1) return { status: 429, "retry-after": "1" };
+      return { status: 201, location: "https://push.example.net/message/1" };
+    }
+    const { message } = JSON.parse(body);
+    seen.fcm.push(message);
+    if (message.token === "mistyped") return fault(400, "INVALID_ARGUMENT", "The registration token is not a valid FCM registration token", "INVALID_ARGUMENT");
+    if (message.token === "other") return fault(403, "PERMISSION_DENIED", "SenderId mismatch", "SENDER_ID_MISMATCH");
+    if (message.topic === "crowded") return fault(429, "RESOURCE_EXHAUSTED", "Topic quota exceeded.", "QUOTA_EXCEEDED");
+    const busy = message.token === "busy" && seen.fcm.filter((message) => message.token === "busy").length === 1;
+    if (busy) return { ...fault(503, "UNAVAILABLE", "The service is currently unavailable.", "UNAVAILABLE"), "retry-after": "1" };
+    return { status: 200, body: JSON.stringify({ name: `projects/demo-1/messages/${message.token ?? message.topic ?? message.condition}` }) };
+  });
+
+  const server = await t.server();
+  const config = (pointer, value) => post(`http://127.0.0.1:${server.adminPort}/config/${pointer}`, value, "PUT");
+  const api = async (method, body) => (await post(`${server.origin}/api/${method}`, body)).json;
+  const route = { address, ca };
+  assert.equal((await config("push/fcm/shop", { service_account: ACCOUNT, token_address: address, route })).status, 201);
+  const vapid = { private_key: VAPID_KEY, subject: "mailto:ops@example.com", hosts: ["push.example.net"], route };
+  assert.equal((await config("push/vapid/shop", { ...vapid, subject: "mailto: <ops@example.com>" })).status, 422);
+  assert.equal((await config("push/vapid/shop", vapid)).status, 201);
+
+  // Google's.
+  const notification = { title: "Hello", collapse_id: "room-7", ttl_s: 90, urgency: "normal" };
+  const fcm = (...tokens) => [{ provider: "fcm", app: "shop", tokens }];
+  const topic = (name) => ({ provider: "fcm", app: "shop", topic: name });
+  assert.equal((await api("push/devices/register", { user: "ada", devices: fcm("mistyped", "other") })).result.registered, 2);
+  const { result } = await api("push", {
+    notification, devices: fcm("fine", "busy"), users: ["ada"], timeout_ms: 20_000,
+    broadcasts: [topic("news"), topic("crowded"), { provider: "fcm", app: "shop", condition: "'a' in topics" }],
+  });
+  const ended = Object.fromEntries(result.outcomes.map((line) => [line.token ?? line.topic ?? line.condition, line]));
+  for (const name of ["fine", "busy", "news", "'a' in topics"]) assert.equal(ended[name].outcome, "accepted", JSON.stringify(ended[name]));
+  assert.deepEqual([ended.mistyped.reason, ended.mistyped.detail], ["INVALID_ARGUMENT", "The registration token is not a valid FCM registration token"]);
+  assert.equal(ended.other.reason, "SENDER_ID_MISMATCH");
+  // A topic's quota is its own: the others were not kept waiting, and its minute is longer than this push has.
+  assert.deepEqual([ended.crowded.reason, ended.crowded.status, ended.crowded.retry_after_s], ["QUOTA_EXCEEDED", 429, 60]);
+  assert.equal(seen.fcm.filter((message) => message.token === "busy").length, 2, "it was sent again once it had waited");
+  const { android } = seen.fcm.find((message) => message.token === "fine");
+  assert.deepEqual([android.ttl, android.priority, android.collapse_key], ["90s", "NORMAL", "room-7"]);
+  assert.equal((await api("push/devices/list", { user: "ada" })).result.devices.length, 2, "neither says that a token is over");
+  const large = await api("push", { notification: { data: { text: "x".repeat(3_000) } }, devices: fcm("fine"), broadcasts: [topic("news")] });
+  assert.deepEqual(large.result.outcomes.map((line) => line.outcome).sort(), ["accepted", "not_sent"], "2,048 bytes for topics");
+
+  // The browsers'.
+  const web = (...paths) => paths.map((path) => ({ endpoint: `https://push.example.net${path}`, keys: { p256dh, auth } }));
+  const devices = [{ provider: "web", app: "shop", tokens: web("/fine", "/elsewhere", "/apple", "/mozilla", "/busy") }];
+  assert.equal((await api("push/devices/register", { user: "bob", devices })).result.registered, 5);
+  const told = (await api("push", { notification, users: ["bob"], timeout_ms: 20_000 })).result;
+  const browsers = Object.fromEntries(told.outcomes.map((line) => [new URL(JSON.parse(line.token).endpoint).pathname, line]));
+  assert.deepEqual([browsers["/fine"].outcome, browsers["/busy"].outcome], ["accepted", "accepted"]);
+  assert.deepEqual([browsers["/elsewhere"].status, browsers["/elsewhere"].reason], [404, "Gone"]);
+  assert.deepEqual([browsers["/apple"].status, browsers["/apple"].reason], [403, "BadJwtToken"]);
+  assert.deepEqual([browsers["/mozilla"].reason, browsers["/mozilla"].detail], ["BadRequest", "Invalid crypto keys"]);
+  const { ttl, urgency, topic: replaces } = seen.web.find((headers) => headers[":path"] === "/fine");
+  assert.deepEqual([ttl, urgency, replaces], ["90", "normal", "room-7"]);
+  const { result: feed } = await api("push/devices/feed", { after: 0, wait_ms: 10_000 });
+  assert.deepEqual(feed.verdicts.map((verdict) => [verdict.reason, verdict.dropped]), [["Gone", true]]);
+  assert.equal((await api("push/devices/list", { user: "bob" })).result.devices.length, 4);
+});

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -79,6 +80,71 @@ def pushes(server):
         left = server.post("/api/push/devices/list", {"user": "ada"})[1]["result"]["devices"]
         assert [device["token"] for device in left] == [mine]
         assert curl(server, "/api/push/devices/feed", {"after": feed["cursor"]})[0]["result"]["verdicts"] == []
+
+
+@contextlib.contextmanager
+def tinyproxy(login=None):
+    """Debian's HTTP proxy, as HOST:PORT, and what it has written down."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as directory:
+        log, config = pathlib.Path(directory) / "log", pathlib.Path(directory) / "config"
+        auth = f"BasicAuth {login[0]} {login[1]}" if login else ""
+        config.write_text(f'Port {port}\nListen 127.0.0.1\nTimeout 60\nLogFile "{log}"\nLogLevel Connect\n{auth}\n')
+        with running([tool("tinyproxy"), "-d", "-c", config], port):
+            yield f"127.0.0.1:{port}", log.read_text
+
+
+@contextlib.contextmanager
+def microsocks(login=None):
+    """Debian's SOCKS5 server, as HOST:PORT."""
+    port = free_port()
+    flags = ["-u", login[0], "-P", login[1]] if login else []
+    with running([tool("microsocks"), "-i", "127.0.0.1", "-p", str(port), *flags], port):
+        yield f"127.0.0.1:{port}"
+
+
+def tool(name):
+    return shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+
+
+@contextlib.contextmanager
+def running(command, port):
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: answers(port), f"{command[0]} to listen")
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@scenario("push: through an HTTP proxy and a SOCKS5 proxy of others, with a login and without; a wrong one is told")
+def proxies(server):
+    login = ("ada", "sesame")
+    push = {"notification": {"title": "Hi"}, "devices": [{"provider": "apns", "app": "shop", "token": f"{1:064x}"}], "timeout_ms": 3_000}
+
+    def by(address, ca, proxy):
+        route = {"address": address, "ca": ca, "proxy": proxy}
+        credential = {"key": KEY, "key_id": "KEY1234567", "team_id": "TEAM123456", "topic": TOPIC, "route": route}
+        assert configure(server, "push/apns/shop", credential) in (200, 201)
+        return server.post("/api/push", push)[1]["result"]["outcomes"][0]
+
+    with simulator() as (address, ca):
+        with tinyproxy() as (proxy, log):
+            assert by(address, ca, f"http://{proxy}")["outcome"] == "accepted"
+            assert f"CONNECT {address}" in log(), log()
+        with tinyproxy(login) as (proxy, _):
+            assert by(address, ca, f"http://ada:sesame@{proxy}")["outcome"] == "accepted"
+            for wrong in [f"http://{proxy}", f"http://ada:wrong@{proxy}"]:
+                told = by(address, ca, wrong)
+                assert told["reason"] == "connect" and proxy in told["detail"] and "login" in told["detail"], told
+        with microsocks() as proxy:
+            assert by(address, ca, f"socks5://{proxy}")["outcome"] == "accepted"
+        with microsocks(login) as proxy:
+            assert by(address, ca, f"socks5://ada:sesame@{proxy}")["outcome"] == "accepted"
+            for wrong in [f"socks5://{proxy}", f"socks5://ada:wrong@{proxy}"]:
+                told = by(address, ca, wrong)
+                assert told["reason"] == "connect" and proxy in told["detail"] and "login" in told["detail"], told
 
 
 main()
