@@ -124,27 +124,31 @@ impl TryFrom<Subscribers> for Broadcast {
             (Platform::Fcm, None, Some(topic), None) => Audience::Topic(topic),
             (Platform::Fcm, None, None, Some(condition)) => Audience::Condition(condition),
             (Platform::Fcm, ..) => {
-                return Err("topic: a broadcast of FCM's goes to a topic or to a condition".into());
+                return Err("topic: name either a `topic` or a `condition` of FCM's".into());
             }
             (Platform::Web, ..) => {
                 return Err("provider: browsers know no broadcasts; write apns or fcm".into());
             }
         };
-        let (field, name, legal): (_, _, fn(u8) -> bool) = match &audience {
+        let (field, name, what, legal): (_, _, _, fn(u8) -> bool) = match &audience {
             // Base64, as Apple hands it out.
             Audience::Channel(id) => {
-                ("channel", id, |byte| byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte))
+                ("channel", id, "its id in Base64, as Apple gave it", |byte| {
+                    byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte)
+                })
             }
-            Audience::Topic(name) => {
-                ("topic", name, |byte| byte.is_ascii_alphanumeric() || b"-_.~%".contains(&byte))
-            }
+            Audience::Topic(name) => ("topic", name, "letters, digits and -_.~%", |byte| {
+                byte.is_ascii_alphanumeric() || b"-_.~%".contains(&byte)
+            }),
             Audience::Condition(text) => {
-                ("condition", text, |byte| byte.is_ascii_graphic() || byte == b' ')
+                ("condition", text, "it as in 'dogs' in topics || 'cats' in topics", |byte| {
+                    byte.is_ascii_graphic() || byte == b' '
+                })
             }
         };
         match (1..=AUDIENCE_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal) {
             true => Ok(Broadcast { platform, app, audience }),
-            false => Err(format!("{field}: {name:?} is none")),
+            false => Err(format!("{field}: {name:?} is none; write {what}")),
         }
     }
 }
