@@ -158,7 +158,7 @@ def configs(server):
             ("[limits]\nconections_max = 5\n", ("limits.conections_max", "connections_max")),
             ("[nonsense]\n", ("nonsense",)),
             ('[server]\nworkers = "two"\n', ("server.workers",)),
-            ("[server]\nworkers = 1000\n", ("server.workers", "128")),
+            ("[server]\nworkers = 1000\n", ("server.workers", "124")),
             ("[client]\nping_interval_ms = 0\n", ("client.ping_interval_ms",)),
             ("this is not TOML\n", ("dunlin.toml:1",)),
             ('[server]\nclient_addr = "0.0.0.0:0"\n', ("api.keys", "hmac_secret")),
