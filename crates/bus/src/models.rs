@@ -31,6 +31,16 @@ fn ring<T>(slots_min: usize, slots_max: usize) -> (Producer<T>, Consumer<T>) {
 /// Boxes, so that a value read twice or never shows as a double free or a leak.
 type Message = Box<u32>;
 
+/// The next message of a ring, whenever it comes.
+fn next(consumer: &mut Consumer<Message>) -> Message {
+    loop {
+        match consumer.pop() {
+            Some(value) => return value,
+            None => thread::yield_now(),
+        }
+    }
+}
+
 fn endpoints<const N: usize>(ring_slots: usize) -> [Endpoint<Message>; N] {
     let config = MeshConfig { ring_slots, ring_slots_initial: 1, burst: 2 };
     mesh(N, &config).unwrap().try_into().unwrap()
@@ -80,13 +90,7 @@ fn a_ring_that_wraps_keeps_order() {
             }
         });
         for expected in 1..=3 {
-            let value = loop {
-                match consumer.pop() {
-                    Some(value) => break value,
-                    None => thread::yield_now(),
-                }
-            };
-            assert_eq!(*value, expected);
+            assert_eq!(*next(&mut consumer), expected);
         }
         sender.join().unwrap();
         assert!(consumer.pop().is_none());
@@ -130,13 +134,7 @@ fn a_ring_trimmed_by_both_ends_keeps_its_messages() {
             assert!(producer.push(Box::new(3)).is_ok());
         });
         consumer.trim();
-        let value = loop {
-            match consumer.pop() {
-                Some(value) => break value,
-                None => thread::yield_now(),
-            }
-        };
-        assert_eq!(*value, 3);
+        assert_eq!(*next(&mut consumer), 3);
         sender.join().unwrap();
     });
 }
@@ -158,13 +156,7 @@ fn a_ring_whose_bound_changes_keeps_order_and_the_bound() {
             assert!(producer.push(Box::new(4)).is_ok(), "four fit again");
         });
         for expected in 1..=4 {
-            let value = loop {
-                match consumer.pop() {
-                    Some(value) => break value,
-                    None => thread::yield_now(),
-                }
-            };
-            assert_eq!(*value, expected);
+            assert_eq!(*next(&mut consumer), expected);
         }
         sender.join().unwrap();
         assert!(consumer.pop().is_none());

@@ -105,6 +105,19 @@ pub struct Rejected {
     pub advice: Option<String>,
 }
 
+impl Rejected {
+    /// With what a service says beside its word as the advice; an empty sentence is none.
+    pub(crate) fn said(
+        status: u16,
+        reason: String,
+        sentence: String,
+        retry_after: Option<Duration>,
+    ) -> Rejected {
+        let advice = (!sentence.is_empty()).then_some(sentence);
+        Rejected { status, reason, retry_after, advice, ..Rejected::default() }
+    }
+}
+
 /// Why a push was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

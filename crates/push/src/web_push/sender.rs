@@ -254,15 +254,7 @@ impl Service for WebPushService {
         let now_s = seconds(SystemTime::now());
         let header = |name: &str| response.fields.get(name);
         let rejected = |reason: String, message: String, retry_after| {
-            let status = response.status;
-            let advice = (!message.is_empty()).then_some(message);
-            Outcome::Rejected(Rejected {
-                status,
-                reason,
-                retry_after,
-                advice,
-                ..Rejected::default()
-            })
+            Outcome::Rejected(Rejected::said(response.status, reason, message, retry_after))
         };
         match super::judge(response.status, header, &response.body, now_s) {
             WebPushAnswer::Accepted { location } => {

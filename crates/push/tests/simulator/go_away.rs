@@ -5,7 +5,7 @@ use std::time::Duration;
 use dunlin_push::{Outcome, SenderConfig, results};
 use dunlin_simulate::apns::{Behaviour, Entry, GoAway, Order, Simulator};
 
-use super::{Connections, origin, push, sender, sender_with, simulator, until};
+use super::{Connections, each_once, origin, push, sender, sender_with, simulator, until};
 
 fn number(entry: &Entry) -> usize {
     usize::from_str_radix(&entry.device_token[4..], 16).unwrap()
@@ -86,20 +86,12 @@ async fn whatever_stream_a_goaway_names_every_push_ends_and_is_processed() {
                 }
             }
         };
-        let receiving = async {
-            let mut outcomes: Vec<Option<Outcome>> = vec![None; PUSHES];
-            for _ in 0..PUSHES {
-                let (tag, outcome) = ends.recv().await.unwrap();
-                assert_eq!(outcomes[tag as usize].replace(outcome), None, "a push ends once");
-            }
-            outcomes
-        };
-        let ((), outcomes) = tokio::join!(submitting, receiving);
+        let ((), outcomes) = tokio::join!(submitting, each_once(&mut ends, PUSHES));
         let mut processed = vec![0; PUSHES];
         simulator.ledger().iter().for_each(|entry| processed[number(entry)] += 1);
         // One that names a stream below what it has processed lies: those are processed twice, by its own fault.
         let lies = last.is_some_and(|last| last < 0x7fff_ffff);
-        for (outcome, times) in outcomes.into_iter().flatten().zip(processed) {
+        for (outcome, times) in outcomes.into_iter().zip(processed) {
             let is_true = match &outcome {
                 Outcome::Accepted(_) => times == 1 || lies && times > 1,
                 // Its answer was under way when the connection closed; or it was itself, with nobody to say of it which

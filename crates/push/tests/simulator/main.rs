@@ -15,12 +15,22 @@ mod stalled;
 use std::time::Duration;
 
 use dunlin_push::apns::{Apns, Credential, DeviceToken, ProviderKey, ProviderToken, Push};
-use dunlin_push::{Connections, Origin, Outcome, SenderConfig, results};
+use dunlin_push::{Connections, Origin, Outcome, ResultStream, SenderConfig, results};
 use dunlin_simulate::apns::{Behaviour, Config, FlipStreams, GoAway, Simulator, Unavailable};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+
+/// The ends of pushes with the tags from 0 on, each of which comes once.
+async fn each_once(ends: &mut ResultStream, pushes: usize) -> Vec<Outcome> {
+    let mut outcomes: Vec<Option<Outcome>> = vec![None; pushes];
+    for _ in 0..pushes {
+        let (tag, outcome) = ends.recv().await.unwrap();
+        assert_eq!(outcomes[tag as usize].replace(outcome), None, "a push ends once");
+    }
+    outcomes.into_iter().map(|outcome| outcome.unwrap()).collect()
+}
 
 fn simulator(behaviour: Behaviour) -> Simulator {
     let listen = ([127, 0, 0, 1], 0).into();
@@ -160,20 +170,12 @@ async fn both_ledgers_agree_after_a_storm() {
             apns.submit(&push, number as u64, &sender).await.unwrap();
         }
     };
-    let receiving = async {
-        let mut outcomes: Vec<Option<Outcome>> = vec![None; PUSHES];
-        for _ in 0..PUSHES {
-            let (tag, outcome) = ends.recv().await.unwrap();
-            assert_eq!(outcomes[tag as usize].replace(outcome), None, "a push ends once");
-        }
-        outcomes
-    };
-    let ((), outcomes) = tokio::join!(submitting, receiving);
+    let ((), outcomes) = tokio::join!(submitting, each_once(&mut ends, PUSHES));
     let mut accepted = vec![0; PUSHES];
     for entry in simulator.ledger().iter().filter(|entry| entry.status == 200) {
         accepted[usize::from_str_radix(&entry.device_token[4..], 16).unwrap()] += 1;
     }
-    for (outcome, times) in outcomes.into_iter().flatten().zip(accepted) {
+    for (outcome, times) in outcomes.into_iter().zip(accepted) {
         match outcome {
             Outcome::Accepted(_) => assert_eq!(times, 1),
             Outcome::Uncertain(_) => assert!(times <= 1, "{times}"),
