@@ -32,14 +32,16 @@ pub mod web_push;
 pub use connect::{Connect, ConnectError, ConnectFault, Connecting, Io, Stage, Stream};
 pub use dial::Dialer;
 pub use origin::{ClientIdentity, Origin, OriginError, Proxy};
-pub use outcome::{Accepted, End, Ends, NotSent, Outcome, Rejected, Spelling, Uncertain};
+pub use outcome::{
+    Accepted, NotSent, Outcome, OutcomeCounts, OutcomeJson, OutcomeKind, Rejected, Uncertain,
+};
 pub use request::{Class, Header, Lane, Request};
 pub use sender::path::Path;
 pub use sender::{
     Binding, ConnectionMetrics, Connections, QueueFull, ResultStream, Results, Sender,
     SenderConfig, SenderMetrics, results,
 };
-pub use service::{Authorization, CredentialError, Service, Verdict};
+pub use service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
 pub use dunlin_wire::http2::client::Response;
 pub use dunlin_wire::http2::hpack::Indexing;

@@ -22,7 +22,7 @@ pub enum Outcome {
 /// The four ends of a push by their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum OutcomeKind {
     /// [`Outcome::Accepted`].
     Accepted,
     /// [`Outcome::Rejected`].
@@ -35,31 +35,31 @@ pub enum End {
 
 /// How many pushes ended how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Ends {
-    /// [`End::Accepted`].
+pub struct OutcomeCounts {
+    /// [`OutcomeKind::Accepted`].
     pub accepted: u64,
-    /// [`End::Rejected`].
+    /// [`OutcomeKind::Rejected`].
     pub rejected: u64,
-    /// [`End::NotSent`].
+    /// [`OutcomeKind::NotSent`].
     pub not_sent: u64,
-    /// [`End::Uncertain`].
+    /// [`OutcomeKind::Uncertain`].
     pub uncertain: u64,
 }
 
 /// An outcome as JSON spells it, to be flattened into a line that says whom it is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Spelling<'a> {
+pub struct OutcomeJson<'a> {
     /// Which of the four.
-    pub outcome: End,
+    pub outcome: OutcomeKind,
     /// The service's name for the push.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub id: &'a str,
     /// [`Accepted::unique_id`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unique_id: Option<&'a str>,
-    /// [`Accepted::perhaps_twice`].
+    /// [`Accepted::possible_duplicate`], [`Rejected::possible_duplicate`].
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub perhaps_twice: bool,
+    pub possible_duplicate: bool,
     /// The HTTP status of a rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
@@ -85,7 +85,7 @@ pub struct Accepted {
     /// `apns-unique-id`, which the sandbox answers with, for Apple's delivery console.
     pub unique_id: Option<String>,
     /// It was sent before without an answer, so that it may have been accepted twice.
-    pub perhaps_twice: bool,
+    pub possible_duplicate: bool,
 }
 
 /// A push that the service refused.
@@ -103,6 +103,8 @@ pub struct Rejected {
     pub id: String,
     /// What mends it, where that is known and is not the push; else what the service says beside its word.
     pub advice: Option<String>,
+    /// It was sent before without an answer, so that it may have been accepted then.
+    pub possible_duplicate: bool,
 }
 
 impl Rejected {
@@ -154,12 +156,12 @@ pub enum Uncertain {
 
 impl Outcome {
     /// Which of the four ends it is.
-    pub fn end(&self) -> End {
+    pub fn kind(&self) -> OutcomeKind {
         match self {
-            Outcome::Accepted(_) => End::Accepted,
-            Outcome::Rejected(_) => End::Rejected,
-            Outcome::NotSent(_) => End::NotSent,
-            Outcome::Uncertain(_) => End::Uncertain,
+            Outcome::Accepted(_) => OutcomeKind::Accepted,
+            Outcome::Rejected(_) => OutcomeKind::Rejected,
+            Outcome::NotSent(_) => OutcomeKind::NotSent,
+            Outcome::Uncertain(_) => OutcomeKind::Uncertain,
         }
     }
 
@@ -187,36 +189,37 @@ impl Outcome {
     }
 
     /// As JSON spells it.
-    pub fn spelling(&self) -> Spelling<'_> {
-        let mut spelling = Spelling::new(self.end(), self.reason());
+    pub fn to_json(&self) -> OutcomeJson<'_> {
+        let mut json = OutcomeJson::new(self.kind(), self.reason());
         match self {
             Outcome::Accepted(accepted) => {
-                spelling.id = &accepted.id;
-                spelling.unique_id = accepted.unique_id.as_deref();
-                spelling.perhaps_twice = accepted.perhaps_twice;
+                json.id = &accepted.id;
+                json.unique_id = accepted.unique_id.as_deref();
+                json.possible_duplicate = accepted.possible_duplicate;
             }
             Outcome::Rejected(rejected) => {
-                spelling.id = &rejected.id;
-                spelling.status = Some(rejected.status);
-                spelling.timestamp_ms = rejected.timestamp_ms;
-                spelling.retry_after_s = rejected.retry_after.map(|after| after.as_secs());
-                spelling.detail = rejected.advice.as_deref().map(Cow::Borrowed);
+                json.id = &rejected.id;
+                json.possible_duplicate = rejected.possible_duplicate;
+                json.status = Some(rejected.status);
+                json.timestamp_ms = rejected.timestamp_ms;
+                json.retry_after_s = rejected.retry_after.map(|after| after.as_secs());
+                json.detail = rejected.advice.as_deref().map(Cow::Borrowed);
             }
-            Outcome::NotSent(why) => spelling.detail = Some(why.to_string().into()),
-            Outcome::Uncertain(why) => spelling.detail = Some(why.to_string().into()),
+            Outcome::NotSent(why) => json.detail = Some(why.to_string().into()),
+            Outcome::Uncertain(why) => json.detail = Some(why.to_string().into()),
         }
-        spelling
+        json
     }
 }
 
-impl<'a> Spelling<'a> {
+impl<'a> OutcomeJson<'a> {
     /// An end and its reason, and nothing else.
-    pub fn new(outcome: End, reason: &'a str) -> Spelling<'a> {
-        Spelling {
+    pub fn new(outcome: OutcomeKind, reason: &'a str) -> OutcomeJson<'a> {
+        OutcomeJson {
             outcome,
             id: "",
             unique_id: None,
-            perhaps_twice: false,
+            possible_duplicate: false,
             status: None,
             reason,
             timestamp_ms: None,
@@ -226,26 +229,26 @@ impl<'a> Spelling<'a> {
     }
 }
 
-impl End {
+impl OutcomeKind {
     /// As JSON and metrics spell it.
     pub fn as_str(self) -> &'static str {
         match self {
-            End::Accepted => "accepted",
-            End::Rejected => "rejected",
-            End::NotSent => "not_sent",
-            End::Uncertain => "uncertain",
+            OutcomeKind::Accepted => "accepted",
+            OutcomeKind::Rejected => "rejected",
+            OutcomeKind::NotSent => "not_sent",
+            OutcomeKind::Uncertain => "uncertain",
         }
     }
 }
 
-impl Ends {
+impl OutcomeCounts {
     /// Counts one more.
-    pub fn count(&mut self, end: End) {
+    pub fn count(&mut self, end: OutcomeKind) {
         *match end {
-            End::Accepted => &mut self.accepted,
-            End::Rejected => &mut self.rejected,
-            End::NotSent => &mut self.not_sent,
-            End::Uncertain => &mut self.uncertain,
+            OutcomeKind::Accepted => &mut self.accepted,
+            OutcomeKind::Rejected => &mut self.rejected,
+            OutcomeKind::NotSent => &mut self.not_sent,
+            OutcomeKind::Uncertain => &mut self.uncertain,
         } += 1;
     }
 }
@@ -284,6 +287,10 @@ impl fmt::Display for NotSent {
     }
 }
 
+impl std::error::Error for NotSent {}
+
+impl std::error::Error for Uncertain {}
+
 impl fmt::Display for Uncertain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -301,8 +308,13 @@ mod tests {
 
     #[test]
     fn an_end_has_one_name_wherever_it_is_spelled() {
-        let mut ends = Ends::default();
-        for end in [End::Accepted, End::Rejected, End::NotSent, End::Uncertain] {
+        let mut ends = OutcomeCounts::default();
+        for end in [
+            OutcomeKind::Accepted,
+            OutcomeKind::Rejected,
+            OutcomeKind::NotSent,
+            OutcomeKind::Uncertain,
+        ] {
             assert_eq!(serde_json::to_value(end).unwrap(), end.as_str());
             ends.count(end);
             assert_eq!(serde_json::to_value(ends).unwrap()[end.as_str()], 1);
@@ -311,7 +323,7 @@ mod tests {
 
     #[test]
     fn an_outcome_is_spelled_with_what_it_has() {
-        let json = |outcome: &Outcome| serde_json::to_string(&outcome.spelling()).unwrap();
+        let json = |outcome: &Outcome| serde_json::to_string(&outcome.to_json()).unwrap();
         let accepted = Accepted { id: "1".into(), ..Accepted::default() };
         assert_eq!(json(&Outcome::Accepted(accepted)), r#"{"outcome":"accepted","id":"1"}"#);
         let rejected = Rejected {

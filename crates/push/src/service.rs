@@ -56,8 +56,8 @@ pub trait Service: Send + Sync + 'static {
         100
     }
 
-    /// What an answer means. `attempt` counts the answers that asked for another try, from 0.
-    fn judge(&self, request: &Request, response: &Response, attempt: u32) -> Verdict;
+    /// What a response means for its request.
+    fn classify(&self, request: &Request, response: &Response, attempt: Attempt) -> ResponseAction;
 }
 
 /// The header that authenticates a request.
@@ -89,11 +89,21 @@ impl fmt::Display for CredentialError {
 
 impl std::error::Error for CredentialError {}
 
-/// What an answer means.
+/// The attempt that a response answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempt {
+    /// How many attempts of the request were answered before, and were to be repeated.
+    pub retries: u32,
+    /// [`Authorization::generation`] of the header that this attempt carried. What the service says of an authorization
+    /// it says of that one, which may have been replaced meanwhile.
+    pub generation: u64,
+}
+
+/// What the sender does after a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ResponseAction {
     /// The end.
-    Final(Outcome),
+    Finish(Outcome),
     /// Again after a while, if the deadline allows; else `otherwise` is the end.
     Retry {
         /// How long to wait.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Target};
-use dunlin_push::{Ends, NotSent, Outcome, ResultStream, SenderConfig, results};
+use dunlin_push::{NotSent, Outcome, OutcomeCounts, ResultStream, SenderConfig, results};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::results::Results;
@@ -55,7 +55,7 @@ struct Run {
     results: Results,
     /// Tokens that wait for an outcome, by their tags. The sender's queue bounds them.
     waiting: HashMap<u64, String>,
-    ends: Ends,
+    ends: OutcomeCounts,
     bar: ProgressBar,
 }
 
@@ -78,7 +78,7 @@ impl Import {
         let bar = ProgressBar::new(bytes).with_style(ProgressStyle::with_template(
             "{bar:30} {percent}%  {msg}  {elapsed} of {duration}",
         )?);
-        let run = Run { results, waiting: HashMap::new(), ends: Ends::default(), bar };
+        let run = Run { results, waiting: HashMap::new(), ends: OutcomeCounts::default(), bar };
 
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (ends, interrupted) = runtime.block_on(async {
@@ -138,7 +138,7 @@ impl Run {
         apns: &Apns,
         mut push: Push,
         tokens: impl BufRead,
-    ) -> Result<(Ends, bool), Refusal> {
+    ) -> Result<(OutcomeCounts, bool), Refusal> {
         let (sink, mut outcomes) = results();
         let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
         let mut interrupted = false;
@@ -218,8 +218,8 @@ impl Run {
     }
 
     fn finish(&mut self, token: &str, outcome: &Outcome) -> Result<(), Refusal> {
-        self.ends.count(outcome.end());
-        let Ends { accepted, rejected, .. } = self.ends;
+        self.ends.count(outcome.kind());
+        let OutcomeCounts { accepted, rejected, .. } = self.ends;
         self.bar.set_message(format!(
             "{} accepted, {} rejected",
             grouped(accepted),

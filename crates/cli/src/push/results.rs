@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use std::io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use dunlin_push::{End, Outcome, Spelling};
+use dunlin_push::{Outcome, OutcomeJson, OutcomeKind};
 use serde::{Deserialize, Serialize};
 
 /// A line.
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 struct Line<'a> {
     token: &'a str,
     #[serde(flatten)]
-    ended: Spelling<'a>,
+    ended: OutcomeJson<'a>,
 }
 
 /// What a later run needs of a line. One that was not sent is sent then; one that is uncertain is not, for it may have been
@@ -22,7 +22,7 @@ struct Line<'a> {
 #[derive(Debug, Deserialize)]
 struct Answered {
     token: String,
-    outcome: End,
+    outcome: OutcomeKind,
 }
 
 /// The file, open for more lines, and which tokens it has answers for.
@@ -55,7 +55,7 @@ impl Results {
                 io::Error::new(io::ErrorKind::InvalidData, told)
             })?;
             whole += bytes as u64;
-            if line.outcome != End::NotSent {
+            if line.outcome != OutcomeKind::NotSent {
                 answered.insert(fingerprint(&line.token));
             }
         }
@@ -78,7 +78,7 @@ impl Results {
 
     /// Writes how the push to a token ended.
     pub(super) fn write(&mut self, token: &str, outcome: &Outcome) -> io::Result<()> {
-        let line = Line { token, ended: outcome.spelling() };
+        let line = Line { token, ended: outcome.to_json() };
         serde_json::to_writer(&mut self.file, &line)?;
         self.file.write_all(b"\n")
     }

@@ -17,7 +17,7 @@ use crate::origin::{Origin, OriginError};
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
 use crate::request::{Lane, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
-use crate::service::{Authorization, CredentialError, Service, Verdict};
+use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
 /// Waiting after a 5xx or 429, doubled each time, up to what Apple asks for at most.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -218,7 +218,7 @@ impl Service for ApnsService {
         1
     }
 
-    fn judge(&self, request: &Request, response: &Response, attempt: u32) -> Verdict {
+    fn classify(&self, request: &Request, response: &Response, attempt: Attempt) -> ResponseAction {
         // A broadcast's answer names it otherwise.
         let id = response.fields.get("apns-id").or_else(|| response.fields.get("apns-request-id"));
         let id = id.unwrap_or_default().to_owned();
@@ -226,15 +226,15 @@ impl Service for ApnsService {
             self.dead.handle_alive(request.subject);
             self.breaker.handle_taken();
             let unique_id = response.fields.get("apns-unique-id").map(str::to_owned);
-            return Verdict::Final(Outcome::Accepted(Accepted {
+            return ResponseAction::Finish(Outcome::Accepted(Accepted {
                 id,
                 unique_id,
-                perhaps_twice: false,
+                possible_duplicate: false,
             }));
         }
         let answer: Answer = serde_json::from_slice(&response.body).unwrap_or_default();
         let reason = Reason::new(&answer.reason);
-        let advice = self.judge_credential(&reason, response, attempt);
+        let advice = self.judge_credential(&reason, response, attempt.retries);
         let retry_after = response.fields.get("retry-after").and_then(|text| text.parse().ok());
         let retry_after = retry_after.map(Duration::from_secs);
         let otherwise = Outcome::Rejected(Rejected {
@@ -244,14 +244,17 @@ impl Service for ApnsService {
             retry_after,
             id,
             advice,
+            possible_duplicate: false,
         });
-        let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.min(16));
+        let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.retries.min(16));
         let after = retry_after.unwrap_or(doubled).min(RETRY_MAX);
         match (response.status, &reason) {
-            (403, Reason::ExpiredProviderToken) => Verdict::Reauthorize { otherwise },
-            (429, Reason::TooManyRequests) => Verdict::Retry { after, otherwise },
-            (503, Reason::Shutdown) => Verdict::Retry { after: after.min(RETRY_MIN), otherwise },
-            (500..=599, _) => Verdict::Retry { after, otherwise },
+            (403, Reason::ExpiredProviderToken) => ResponseAction::Reauthorize { otherwise },
+            (429, Reason::TooManyRequests) => ResponseAction::Retry { after, otherwise },
+            (503, Reason::Shutdown) => {
+                ResponseAction::Retry { after: after.min(RETRY_MIN), otherwise }
+            }
+            (500..=599, _) => ResponseAction::Retry { after, otherwise },
             _ => {
                 if reason.is_dead_token()
                     && let Some(token) = request.path.strip_prefix(DEVICE_PATH)
@@ -261,7 +264,7 @@ impl Service for ApnsService {
                     let dead = DeadToken { token, reason, timestamp_ms };
                     self.dead.handle_dead(request.subject, dead);
                 }
-                Verdict::Final(otherwise)
+                ResponseAction::Finish(otherwise)
             }
         }
     }

@@ -51,8 +51,8 @@ const QUOTA_PAUSE: Duration = Duration::from_secs(60);
 /// What FCM wants to be left alone for after a failure ("Best practices when sending FCM messages at scale").
 const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
-/// Judges an answer. `header` gives a header's value by its name in lower case.
-pub fn judge<'h>(
+/// What an answer means. `header` gives a header's value by its name in lower case.
+pub fn classify<'h>(
     status: u16,
     header: impl Fn(&str) -> Option<&'h str>,
     body: &[u8],
@@ -150,14 +150,14 @@ mod tests {
     }
 
     fn judged(code: u16, status: &str, error_code: Option<&str>) -> FcmAnswer {
-        judge(code, |_| None, error(code, status, error_code).as_bytes(), 0)
+        classify(code, |_| None, error(code, status, error_code).as_bytes(), 0)
     }
 
     #[test]
     fn each_error_of_the_api_says_what_to_do() {
         let name = "projects/p/messages/0:1".to_owned();
         let sent = br#"{"name": "projects/p/messages/0:1"}"#;
-        assert_eq!(judge(200, |_| None, sent, 0), FcmAnswer::Accepted { name });
+        assert_eq!(classify(200, |_| None, sent, 0), FcmAnswer::Accepted { name });
         assert_eq!(judged(404, "NOT_FOUND", Some("UNREGISTERED")), FcmAnswer::Unregistered);
         assert_eq!(judged(401, "UNAUTHENTICATED", None), FcmAnswer::Reauthorize);
         let pause = FcmAnswer::Pause { after: Duration::from_secs(60), message: "why".to_owned() };
@@ -185,8 +185,8 @@ mod tests {
         let after = |name: &str| (name == "retry-after").then_some("7");
         let seven = Duration::from_secs(7);
         let pause = FcmAnswer::Pause { after: seven, message: String::new() };
-        assert_eq!(judge(429, after, b"", 0), pause);
-        let told = judge(502, after, b"<html>", 0);
+        assert_eq!(classify(429, after, b"", 0), pause);
+        let told = classify(502, after, b"<html>", 0);
         assert!(matches!(told, FcmAnswer::Retry { after: Some(after), reason, .. }
             if after == seven && reason == "UNAVAILABLE"));
     }
@@ -198,7 +198,7 @@ mod tests {
             let error = serde_json::json!({
                 "code": 429, "status": "RESOURCE_EXHAUSTED", "message": message, "details": details
             });
-            judge(429, |_| None, serde_json::json!({ "error": error }).to_string().as_bytes(), 0)
+            classify(429, |_| None, serde_json::json!({ "error": error }).to_string().as_bytes(), 0)
         };
         let minute = Duration::from_secs(60);
         for answer in [

@@ -8,7 +8,7 @@ mod sender;
 mod service_account;
 
 pub use access_token::{AccessTokens, TokenError, TokenRequest};
-pub use answer::{FcmAnswer, judge};
+pub use answer::{FcmAnswer, classify};
 pub use request::{AUTHORITY, FcmRequest, MESSAGE_BYTES_MAX, MessageError, Recipient};
 pub use sender::{Fcm, FcmService};
 pub use service_account::{ServiceAccount, ServiceAccountError};

@@ -19,7 +19,7 @@ use crate::origin::{Origin, OriginError};
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
 use crate::request::{Class, Header, Lane, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
-use crate::service::{Authorization, CredentialError, Service, Verdict};
+use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
 /// The longest pause between two tries.
 const RETRY_MAX: Duration = Duration::from_secs(15 * 60);
@@ -197,37 +197,41 @@ impl Service for FcmService {
         lock(&self.access.tokens).handle_spent(generation);
     }
 
-    fn judge(&self, _: &Request, response: &Response, attempt: u32) -> Verdict {
+    fn classify(&self, _: &Request, response: &Response, attempt: Attempt) -> ResponseAction {
         let now_s = seconds(SystemTime::now());
         let header = |name: &str| response.fields.get(name);
         let rejected = |reason: String, message: String, retry_after| {
             Outcome::Rejected(Rejected::said(response.status, reason, message, retry_after))
         };
-        match super::judge(response.status, header, &response.body, now_s) {
-            FcmAnswer::Accepted { name } => {
-                Verdict::Final(Outcome::Accepted(Accepted { id: name, ..Accepted::default() }))
-            }
+        match super::classify(response.status, header, &response.body, now_s) {
+            FcmAnswer::Accepted { name } => ResponseAction::Finish(Outcome::Accepted(Accepted {
+                id: name,
+                ..Accepted::default()
+            })),
             FcmAnswer::Unregistered => {
-                Verdict::Final(rejected("UNREGISTERED".to_owned(), String::new(), None))
+                ResponseAction::Finish(rejected("UNREGISTERED".to_owned(), String::new(), None))
             }
             FcmAnswer::Refused { reason, message, .. } => {
-                Verdict::Final(rejected(reason, message, None))
+                ResponseAction::Finish(rejected(reason, message, None))
             }
             FcmAnswer::Reauthorize => {
                 lock(&self.access.tokens).handle_refused(now_s);
                 let advice = "check that the service account may send for this project".to_owned();
-                Verdict::Reauthorize {
+                ResponseAction::Reauthorize {
                     otherwise: rejected("UNAUTHENTICATED".to_owned(), advice, None),
                 }
             }
-            FcmAnswer::Pause { after, message } => Verdict::Pause {
+            FcmAnswer::Pause { after, message } => ResponseAction::Pause {
                 after,
                 otherwise: rejected("QUOTA_EXCEEDED".to_owned(), message, Some(after)),
             },
             FcmAnswer::Retry { reason, after, least, message } => {
-                let doubled = least * 2u32.saturating_pow(attempt.min(16));
+                let doubled = least * 2u32.saturating_pow(attempt.retries.min(16));
                 let wait = after.unwrap_or(doubled).min(RETRY_MAX);
-                Verdict::Retry { after: wait, otherwise: rejected(reason, message, Some(wait)) }
+                ResponseAction::Retry {
+                    after: wait,
+                    otherwise: rejected(reason, message, Some(wait)),
+                }
             }
         }
     }
@@ -276,10 +280,10 @@ impl Service for Exchange {
         Ok(None)
     }
 
-    fn judge(&self, _: &Request, response: &Response, _: u32) -> Verdict {
+    fn classify(&self, _: &Request, response: &Response, _: Attempt) -> ResponseAction {
         let now_s = seconds(SystemTime::now());
         let taken = lock(&self.tokens).handle_response(response.status, &response.body, now_s);
-        Verdict::Final(match taken {
+        ResponseAction::Finish(match taken {
             Ok(()) => Outcome::Accepted(Accepted::default()),
             Err(error) => {
                 let reason = error.to_string();

@@ -16,7 +16,7 @@ pub(crate) struct Job {
     /// Of the authorization it was last sent with.
     pub(crate) generation: u64,
     /// It was sent whole at some time and got no answer.
-    pub(crate) perhaps_twice: bool,
+    pub(crate) possible_duplicate: bool,
     /// It is on a connection now, perhaps wholly.
     pub(crate) in_flight: bool,
     reply: Option<Reply>,
@@ -39,7 +39,7 @@ impl Job {
             request,
             attempt: 0,
             generation: 0,
-            perhaps_twice: false,
+            possible_duplicate: false,
             in_flight: false,
             reply: Some(reply),
             trace: None,
@@ -54,7 +54,7 @@ impl Job {
     /// The end of a job that is not on a connection when it ends: uncertain all the same if it had been sent whole
     /// before.
     pub(crate) fn not_sent(&self, why: NotSent) -> Outcome {
-        match (self.perhaps_twice, &why) {
+        match (self.possible_duplicate, &why) {
             (false, _) => Outcome::NotSent(why),
             (true, NotSent::Closed) => Outcome::Uncertain(Uncertain::Closed),
             (true, _) => Outcome::Uncertain(Uncertain::Deadline),
@@ -69,8 +69,10 @@ impl Job {
     }
 
     fn tell(&mut self, mut outcome: Outcome) {
-        if let Outcome::Accepted(accepted) = &mut outcome {
-            accepted.perhaps_twice = self.perhaps_twice;
+        match &mut outcome {
+            Outcome::Accepted(accepted) => accepted.possible_duplicate = self.possible_duplicate,
+            Outcome::Rejected(rejected) => rejected.possible_duplicate = self.possible_duplicate,
+            Outcome::NotSent(_) | Outcome::Uncertain(_) => {}
         }
         if let Some(trace) = self.trace.take() {
             trace.end(&outcome);
@@ -96,7 +98,7 @@ impl Drop for Job {
         if self.reply.is_none() {
             return;
         }
-        let outcome = if self.in_flight || self.perhaps_twice {
+        let outcome = if self.in_flight || self.possible_duplicate {
             Outcome::Uncertain(Uncertain::Closed)
         } else {
             Outcome::NotSent(NotSent::Closed)

@@ -24,7 +24,7 @@ use super::queue::Hunger;
 use crate::connect::{ConnectError, Io};
 use crate::outcome::{NotSent, Outcome, Uncertain};
 use crate::request::Lane;
-use crate::service::{CredentialError, Service, Verdict};
+use crate::service::{Attempt, CredentialError, ResponseAction, Service};
 
 /// Bytes waiting for the socket beyond which nothing more is put behind them: what cannot leave is better
 /// off in the queue, where it keeps its priority and its deadline.
@@ -219,18 +219,19 @@ impl<S: Service> Link<S> {
                 if let Some(trace) = &job.trace {
                     trace.answered(response.status, now);
                 }
-                let verdict = self.shared.service.judge(&job.request, &response, job.attempt);
+                let attempt = Attempt { retries: job.attempt, generation: job.generation };
+                let action = self.shared.service.classify(&job.request, &response, attempt);
                 job.in_flight = false;
                 job.attempt += 1;
-                match verdict {
-                    Verdict::Final(outcome) => self.shared.finish(job, outcome),
-                    Verdict::Retry { after, otherwise } => {
+                match action {
+                    ResponseAction::Finish(outcome) => self.shared.finish(job, outcome),
+                    ResponseAction::Retry { after, otherwise } => {
                         self.shared.stats.retried.fetch_add(1, Relaxed);
                         job.note_return("retry");
                         self.shared.queue().delay(job, now + after, otherwise);
                         self.shared.wake();
                     }
-                    Verdict::Pause { after, otherwise } => {
+                    ResponseAction::Pause { after, otherwise } => {
                         self.shared.stats.retried.fetch_add(1, Relaxed);
                         job.note_return("quota");
                         let mut queue = self.shared.queue();
@@ -239,7 +240,7 @@ impl<S: Service> Link<S> {
                         drop(queue);
                         self.shared.wake();
                     }
-                    Verdict::Reauthorize { otherwise } => {
+                    ResponseAction::Reauthorize { otherwise } => {
                         if job.attempt > 2 || !self.renew(job.generation) {
                             return self.shared.finish(job, otherwise);
                         }
@@ -307,7 +308,7 @@ impl<S: Service> Link<S> {
             return;
         }
         if job.request.resend_uncertain && why != Uncertain::Deadline {
-            job.perhaps_twice = true;
+            job.possible_duplicate = true;
             self.shared.stats.resent.fetch_add(1, Relaxed);
             job.note_return("uncertain");
             self.shared.queue().push_front(job);

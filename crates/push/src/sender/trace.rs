@@ -90,7 +90,7 @@ impl Trace {
             span.record("queued_us", micros(self.queued_at, Instant::now()));
         }
         span.record("attempts", self.attempts);
-        span.record("outcome", outcome.end().as_str());
+        span.record("outcome", outcome.kind().as_str());
         if let Outcome::Accepted(accepted) = outcome {
             span.record("id", &*accepted.id);
         } else if let Outcome::Rejected(rejected) = outcome {
@@ -102,7 +102,7 @@ impl Trace {
         let is_accepted = matches!(outcome, Outcome::Accepted(_));
         span.record("otel.status_code", if is_accepted { "OK" } else { "ERROR" });
         if !is_accepted {
-            let ended = outcome.spelling();
+            let ended = outcome.to_json();
             let sentence = match outcome {
                 Outcome::Rejected(_) => None,
                 _ => ended.detail.as_deref(),

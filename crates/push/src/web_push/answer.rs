@@ -37,9 +37,9 @@ pub enum WebPushAnswer {
 const REASON_MAX: usize = 64;
 const MESSAGE_MAX: usize = 200;
 
-/// Judges an answer. `header` gives a header's value by its name in lower case; `now_s` is for a `Retry-After` that
+/// What an answer means. `header` gives a header's value by its name in lower case; `now_s` is for a `Retry-After` that
 /// names a date.
-pub fn judge<'h>(
+pub fn classify<'h>(
     status: u16,
     header: impl Fn(&str) -> Option<&'h str>,
     body: &[u8],
@@ -98,19 +98,19 @@ mod tests {
         let none = |_: &str| None;
         let location = |name: &str| (name == "location").then_some("https://p.example/m/1");
         let accepted = WebPushAnswer::Accepted { location: Some("https://p.example/m/1".into()) };
-        assert_eq!(judge(201, location, b"", 0), accepted);
-        assert_eq!(judge(404, none, b"", 0), WebPushAnswer::Gone);
-        assert_eq!(judge(410, none, b"", 0), WebPushAnswer::Gone);
+        assert_eq!(classify(201, location, b"", 0), accepted);
+        assert_eq!(classify(404, none, b"", 0), WebPushAnswer::Gone);
+        assert_eq!(classify(410, none, b"", 0), WebPushAnswer::Gone);
         let after = |name: &str| (name == "retry-after").then_some("120");
         let retry = |status, after| WebPushAnswer::Retry { status, after };
-        assert_eq!(judge(429, after, b"", 0), retry(429, Some(Duration::from_secs(120))));
-        assert_eq!(judge(503, none, b"", 0), retry(503, None));
-        assert_eq!(judge(406, none, b"", 0), retry(406, None));
+        assert_eq!(classify(429, after, b"", 0), retry(429, Some(Duration::from_secs(120))));
+        assert_eq!(classify(503, none, b"", 0), retry(503, None));
+        assert_eq!(classify(406, none, b"", 0), retry(406, None));
     }
 
     #[test]
     fn a_refusal_is_a_word_and_a_sentence_whoever_wrote_it() {
-        let told = |status, body: &str| match judge(status, |_| None, body.as_bytes(), 0) {
+        let told = |status, body: &str| match classify(status, |_| None, body.as_bytes(), 0) {
             WebPushAnswer::Refused { reason, message, .. } => (reason, message),
             other => panic!("{other:?}"),
         };

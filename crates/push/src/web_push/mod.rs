@@ -8,7 +8,7 @@ mod sender;
 mod subscription;
 mod vapid;
 
-pub use answer::{WebPushAnswer, judge};
+pub use answer::{WebPushAnswer, classify};
 pub use encryption::{EncryptError, PLAINTEXT_BYTES_MAX, encrypt, encrypt_with};
 pub use request::{Options, OptionsError, Urgency, WebPushRequest};
 pub use sender::{KNOWN_HOSTS, WebPush, WebPushConfig, WebPushService};

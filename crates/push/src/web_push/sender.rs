@@ -16,7 +16,7 @@ use crate::origin::Origin;
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
 use crate::request::{Class, Header, Lane, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
-use crate::service::{Authorization, CredentialError, Service, Verdict};
+use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
 /// Waiting after a 5xx or 429 that does not say how long, doubled each time.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -250,28 +250,30 @@ impl Service for WebPushService {
         Ok(Some(Authorization { value, generation: 0 }))
     }
 
-    fn judge(&self, _: &Request, response: &Response, attempt: u32) -> Verdict {
+    fn classify(&self, _: &Request, response: &Response, attempt: Attempt) -> ResponseAction {
         let now_s = seconds(SystemTime::now());
         let header = |name: &str| response.fields.get(name);
         let rejected = |reason: String, message: String, retry_after| {
             Outcome::Rejected(Rejected::said(response.status, reason, message, retry_after))
         };
-        match super::judge(response.status, header, &response.body, now_s) {
+        match super::classify(response.status, header, &response.body, now_s) {
             WebPushAnswer::Accepted { location } => {
                 let id = location.unwrap_or_default();
-                Verdict::Final(Outcome::Accepted(Accepted { id, ..Accepted::default() }))
+                ResponseAction::Finish(Outcome::Accepted(Accepted { id, ..Accepted::default() }))
             }
-            WebPushAnswer::Gone => Verdict::Final(rejected("Gone".to_owned(), String::new(), None)),
+            WebPushAnswer::Gone => {
+                ResponseAction::Finish(rejected("Gone".to_owned(), String::new(), None))
+            }
             WebPushAnswer::Refused { reason, message, .. } => {
-                Verdict::Final(rejected(reason, message, None))
+                ResponseAction::Finish(rejected(reason, message, None))
             }
             WebPushAnswer::Retry { status, after } => {
-                let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.min(16));
+                let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.retries.min(16));
                 let reason =
                     if matches!(status, 406 | 429) { "TooManyRequests" } else { "Unavailable" };
                 let wait = after.unwrap_or(doubled).min(RETRY_MAX);
                 let otherwise = rejected(reason.to_owned(), String::new(), Some(wait));
-                Verdict::Retry { after: wait, otherwise }
+                ResponseAction::Retry { after: wait, otherwise }
             }
         }
     }

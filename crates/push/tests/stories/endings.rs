@@ -78,7 +78,7 @@ async fn what_was_sent_without_an_answer_is_uncertain_and_resent_only_if_allowed
         let mut allowed = push(1, 100);
         allowed.collapse_id = Some("score".to_owned());
         let Outcome::Accepted(accepted) = apns.send(&allowed).await else { panic!() };
-        assert!(accepted.perhaps_twice);
+        assert!(accepted.possible_duplicate);
         assert_eq!(server.accepted(&allowed), 2);
     }
 }

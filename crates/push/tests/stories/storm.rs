@@ -46,7 +46,7 @@ async fn no_push_is_lost_and_none_is_twice_that_was_not_marked() {
         for (push, outcome) in pushes.iter().zip(&outcomes) {
             let accepted = server.accepted(push);
             let (kind, right) = match outcome {
-                Outcome::Accepted(how) if how.perhaps_twice => (0, accepted >= 1),
+                Outcome::Accepted(how) if how.possible_duplicate => (0, accepted >= 1),
                 Outcome::Accepted(_) => (0, accepted == 1),
                 Outcome::Rejected(_) => (1, accepted == 0 || resend),
                 Outcome::NotSent(_) => (2, accepted == 0),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dunlin_net::ConnId;
 use dunlin_push::registry::Platform;
-use dunlin_push::{Ends, NotSent, Outcome, ResultStream, Results, results};
+use dunlin_push::{NotSent, Outcome, OutcomeCounts, ResultStream, Results, results};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tracing::Instrument;
@@ -145,7 +145,7 @@ impl Told<'_> {
     }
 
     /// The last line, by which a client knows that none is missing.
-    async fn end(mut self, ends: &Ends) {
+    async fn end(mut self, ends: &OutcomeCounts) {
         self.flush().await;
         let Told::Streamed { caller, flow, .. } = &self else { return };
         if !flow.is_gone() {
@@ -155,7 +155,7 @@ impl Told<'_> {
         }
     }
 
-    fn into_result(mut self, ends: &Ends) -> Value {
+    fn into_result(mut self, ends: &OutcomeCounts) -> Value {
         let lines = std::mem::take(self.lines());
         let outcomes: Vec<Value> = serde_json::Deserializer::from_slice(&lines)
             .into_iter()
@@ -208,7 +208,7 @@ async fn send(
     numbered: bool,
     flow: &Flow,
     told: &mut Told<'_>,
-) -> Ends {
+) -> OutcomeCounts {
     let (sink, mut outcomes) = results();
     let run = Run {
         shared,
@@ -351,8 +351,8 @@ impl Run<'_> {
     }
 
     /// The second half: tells every outcome.
-    async fn tell(&self, outcomes: &mut ResultStream, told: &mut Told<'_>) -> Ends {
-        let mut ends = Ends::default();
+    async fn tell(&self, outcomes: &mut ResultStream, told: &mut Told<'_>) -> OutcomeCounts {
+        let mut ends = OutcomeCounts::default();
         loop {
             let mut next = tokio::select! {
                 biased;
@@ -379,7 +379,7 @@ impl Run<'_> {
         }
     }
 
-    async fn end(&self, tag: u64, outcome: Outcome, told: &mut Told<'_>, ends: &mut Ends) {
+    async fn end(&self, tag: u64, outcome: Outcome, told: &mut Told<'_>, ends: &mut OutcomeCounts) {
         let Some(mut push) = self.state().under_way.remove(&tag) else { return };
         if outcome == Outcome::NotSent(NotSent::Closed) && self.renew(&mut push) {
             // Its credential was rotated while it waited: the new one takes it.
@@ -402,7 +402,7 @@ impl Run<'_> {
             let verdicts = &self.shared.verdicts;
             verdicts.handle(credential, device, &outcome, *handed_over_ms).await;
         }
-        ends.count(outcome.end());
+        ends.count(outcome.kind());
         let whom =
             Whom { push: self.numbered.then_some(*at), user: user.as_deref(), recipient: Some(to) };
         outcome::write(told.lines(), whom, &outcome);

@@ -1,7 +1,7 @@
 //! What became of a push, as a line of JSON.
 
 use dunlin_push::registry::Platform;
-use dunlin_push::{End, Outcome, Spelling};
+use dunlin_push::{Outcome, OutcomeJson, OutcomeKind};
 use serde::Serialize;
 
 use super::order::{Audience, Recipient};
@@ -23,7 +23,7 @@ struct Line<'a> {
     #[serde(flatten)]
     audience: Option<&'a Audience>,
     #[serde(flatten)]
-    ended: Spelling<'a>,
+    ended: OutcomeJson<'a>,
 }
 
 /// Whom a line is about.
@@ -36,17 +36,20 @@ pub(super) struct Whom<'a> {
 
 /// Writes the line of a push, its end included.
 pub(super) fn write(out: &mut Vec<u8>, whom: Whom<'_>, outcome: &Outcome) {
-    Line::new(whom, outcome.spelling()).write(out);
+    Line::new(whom, outcome.to_json()).write(out);
 }
 
 /// Writes the line of a user whom nothing was sent.
 pub(super) fn write_user(out: &mut Vec<u8>, whom: Whom<'_>, reason: &str, detail: &str) {
-    let ended = Spelling { detail: Some(detail.into()), ..Spelling::new(End::NotSent, reason) };
+    let ended = OutcomeJson {
+        detail: Some(detail.into()),
+        ..OutcomeJson::new(OutcomeKind::NotSent, reason)
+    };
     Line::new(whom, ended).write(out);
 }
 
 impl<'a> Line<'a> {
-    fn new(whom: Whom<'a>, ended: Spelling<'a>) -> Line<'a> {
+    fn new(whom: Whom<'a>, ended: OutcomeJson<'a>) -> Line<'a> {
         let Whom { push, user, recipient } = whom;
         Line {
             push,

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use dunlin_push::{End, Outcome};
+use dunlin_push::{Outcome, OutcomeKind};
 
 /// Reasons told apart; services send words of their own, and each is a series.
 const REASONS_MAX: usize = 64;
 
 /// Ends by their name and reason. It outlives the rotation of its credential.
 #[derive(Debug, Default)]
-pub(super) struct Tally(Mutex<BTreeMap<(End, String), u64>>);
+pub(super) struct Tally(Mutex<BTreeMap<(OutcomeKind, String), u64>>);
 
 impl Tally {
     pub(super) fn count(&self, outcome: &Outcome) {
-        let (end, reason) = (outcome.end(), outcome.reason());
+        let (end, reason) = (outcome.kind(), outcome.reason());
         let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Of a thousand ends few are the first of their reason: a key is made for those alone.
         if let Some((_, count)) = ends.iter_mut().find(|((e, r), _)| *e == end && r == reason) {
@@ -25,8 +25,8 @@ impl Tally {
         *ends.entry((end, known.to_owned())).or_default() += 1;
     }
 
-    /// End, reason and how many.
-    pub(super) fn ends(&self) -> Vec<(End, String, u64)> {
+    /// Kind, reason and how many.
+    pub(super) fn ends(&self) -> Vec<(OutcomeKind, String, u64)> {
         let ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ends.iter().map(|((end, reason), count)| (*end, reason.clone(), *count)).collect()
     }
@@ -50,6 +50,6 @@ mod tests {
         let ends = tally.ends();
         assert!(ends.len() <= REASONS_MAX + 1, "{}", ends.len());
         assert_eq!(ends.iter().map(|(.., count)| count).sum::<u64>(), 1_002);
-        assert_eq!(ends[0], (End::Accepted, String::new(), 2));
+        assert_eq!(ends[0], (OutcomeKind::Accepted, String::new(), 2));
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn storm(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> 
         for number in 0..bench.storm {
             let times = accepted.get(&number).copied().unwrap_or(0);
             let right = match measured.outcomes.get(number as usize).and_then(Option::as_ref) {
-                Some(Outcome::Accepted(how)) if how.perhaps_twice => {
+                Some(Outcome::Accepted(how)) if how.possible_duplicate => {
                     twice += u64::from(times > 1);
                     times >= 1
                 }
