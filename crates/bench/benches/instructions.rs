@@ -118,7 +118,7 @@ fn main() -> ExitCode {
         eprintln!("{each:>10.1}  {}", kernel.name);
         kernels.push(serde_json::json!({"name": kernel.name, "instructions": each}));
     }
-    let mut host = serde_json::json!(dunlin_bench::host());
+    let mut host = serde_json::json!(dunlin_load::host::Host::now());
     host["command"] = "cargo bench -p dunlin-bench --bench instructions".into();
     println!("{}", serde_json::json!({"host": host, "kernels": kernels}));
     ExitCode::SUCCESS

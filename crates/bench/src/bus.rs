@@ -15,11 +15,11 @@ use dunlin_bus::{Endpoint, MeshConfig, RequestId, Requests, mesh};
 use rustix::event::{EventfdFlags, epoll};
 use serde::{Deserialize, Serialize};
 
-use crate::ExitStatus;
-use crate::error::{Context, Error};
-use crate::figures::median;
-use crate::output::Output;
-use crate::progress::{Progress, say};
+use dunlin_load::ExitStatus;
+use dunlin_load::figures::median;
+use dunlin_load::output::Output;
+use dunlin_load::progress::{Progress, say};
+use dunlin_load::{Context, Error};
 
 /// Options of `dunlin bench bus`.
 #[derive(Debug, clap::Args)]
@@ -142,7 +142,7 @@ impl Bench {
     /// and the floors show what that costs.
     fn pin(&self, side: usize) {
         if let Some(&core) = self.cores.get(side) {
-            let _ = crate::system::pin(&[core]);
+            let _ = dunlin_load::system::pin(&[core]);
         }
     }
 

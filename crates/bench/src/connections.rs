@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ExitStatus;
-use crate::error::Error;
-use crate::output::Output;
-use crate::process::{KernelMemory, Process, Sample, own_pss_bytes};
-use crate::progress::{Progress, say};
-use crate::swarm::{Clock, Counts, Faults, Ping, Swarm};
-use crate::target::{Target, duration};
+use crate::swarm::{Counts, Faults, Ping, Swarm};
+use crate::target::Target;
+use dunlin_load::Error;
+use dunlin_load::ExitStatus;
+use dunlin_load::clock::Clock;
+use dunlin_load::output::Output;
+use dunlin_load::process::{KernelMemory, Process, Sample, own_pss_bytes};
+use dunlin_load::progress::{Progress, say};
+use dunlin_load::url::duration;
 
 /// Options of `dunlin bench connections`.
 #[derive(Debug, clap::Args)]

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Context, Error};
-use crate::progress::Progress;
 use crate::publisher::Publishing;
-use crate::swarm::{Clock, Faults, Swarm};
-use crate::target::{Target, Url};
+use crate::swarm::{Faults, Swarm};
+use crate::target::Target;
+use dunlin_load::clock::Clock;
+use dunlin_load::progress::Progress;
+use dunlin_load::url::Url;
+use dunlin_load::{Context, Error};
 
 const CHANNEL: &str = "crowd";
 /// Length of a broadcast message's filler, bytes.

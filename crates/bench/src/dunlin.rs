@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use crate::error::Error;
-use crate::process::Process;
-use crate::scratch::Scratch;
 use crate::target::Target;
+use dunlin_load::Error;
+use dunlin_load::process::Process;
+use dunlin_load::scratch::Scratch;
 
 /// The program that is started, and how.
 #[derive(Debug, Clone, clap::Args)]

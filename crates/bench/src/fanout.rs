@@ -9,18 +9,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ExitStatus;
 use crate::dialect::{Dialect, DialectName};
-use crate::error::Error;
-use crate::figures::median;
-use crate::output::Output;
 use crate::peer::{Peer, PeerName};
-use crate::process::{KernelMemory, Process};
-use crate::progress::{Progress, say};
 use crate::publisher::{Publishing, Template};
-use crate::scratch::Scratch;
-use crate::swarm::{Clock, Counts, Faults, Ping, Plan, Swarm, Tally};
+use crate::swarm::{Counts, Faults, Ping, Plan, Swarm, Tally};
 use crate::target::Target;
+use dunlin_load::Error;
+use dunlin_load::ExitStatus;
+use dunlin_load::clock::Clock;
+use dunlin_load::figures::median;
+use dunlin_load::output::Output;
+use dunlin_load::process::{KernelMemory, Process};
+use dunlin_load::progress::{Progress, say};
+use dunlin_load::scratch::Scratch;
 
 /// How messages are published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]

@@ -13,9 +13,9 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
-use crate::ExitStatus;
-use crate::error::{Context, Error};
 use crate::swarm::{SEQUENCE_DIGITS, SEQUENCE_MARK};
+use dunlin_load::ExitStatus;
+use dunlin_load::{Context, Error};
 
 const BURST_MAX: usize = 1_000;
 
@@ -31,7 +31,7 @@ pub struct Floor {
 }
 
 pub(crate) fn run(options: &Floor) -> Result<ExitStatus, Error> {
-    crate::system::descriptors_per_thread();
+    dunlin_load::system::descriptors_per_thread();
     let family = if options.listen.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let listening = || format!("cannot listen on {}", options.listen);

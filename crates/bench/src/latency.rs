@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ExitStatus;
 use crate::crowd::{Broadcasting, Crowd};
-use crate::error::Error;
-use crate::output::Output;
-use crate::process::Process;
-use crate::progress::say;
-use crate::swarm::Clock;
-use crate::target::{Target, duration};
+use crate::target::Target;
 use crate::timetable::{Arrivals, Audience, Timetable};
+use dunlin_load::Error;
+use dunlin_load::ExitStatus;
+use dunlin_load::clock::Clock;
+use dunlin_load::output::Output;
+use dunlin_load::process::Process;
+use dunlin_load::progress::say;
+use dunlin_load::url::duration;
 
 /// Options of `dunlin bench latency`.
 #[derive(Debug, clap::Args)]

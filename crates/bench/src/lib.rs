@@ -10,61 +10,45 @@
 //! again for the next one (see `src/swarm`). Having its own small scanner also makes it a second opinion on the
 //! server's codecs instead of an echo of them.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod bus;
-mod client;
 mod config;
 mod connections;
-mod contest;
 mod crowd;
-mod delay;
 mod dialect;
 mod dunlin;
-mod error;
 mod fanout;
-mod figures;
 mod floor;
-mod host;
-mod http;
-mod installed;
 mod latency;
-mod output;
 mod peer;
-mod process;
-mod progress;
 mod publisher;
 mod pushes;
 mod report;
-mod scratch;
-mod serve;
 mod swarm;
-mod system;
 mod target;
-mod timer;
 mod timetable;
 mod webhooks;
 
 pub use bus::BusBench;
 pub use config::ConfigBench;
 pub use connections::Connections;
-pub use contest::{Contest, Experiment};
-pub use delay::{Delay, delay_line};
 pub use dialect::DialectName;
 pub use dunlin::Dunlin;
-pub use error::Error;
 pub use fanout::{Fanout, Mode};
-pub use figures::group;
 pub use floor::Floor;
-pub use http::{Http, LedgerCheck};
 pub use latency::Latency;
-pub use output::Output;
 pub use peer::PeerName;
 pub use pushes::{PushFindings, PushRow, PushRows, PushTable};
 pub use report::Report;
-pub use serve::{Behaviour, Fault, Serve, ServeTls};
 pub use target::Target;
 pub use webhooks::Webhooks;
+
+use dunlin_load::comparison::Contest;
+use dunlin_load::delay::Delay;
+use dunlin_load::http::{Http, LedgerCheck};
+use dunlin_load::serve::Serve;
+use dunlin_load::{Error, ExitStatus};
 
 /// What `dunlin bench` can measure.
 #[derive(Debug, clap::Subcommand)]
@@ -98,29 +82,6 @@ pub enum Command {
     Report(Report),
 }
 
-/// How a benchmark ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExitStatus {
-    /// Everything asked for was done and nothing was lost.
-    Passed,
-    /// The run ended, but connections or messages were lost, or a bound given on the command line was missed.
-    Failed,
-}
-
-impl From<ExitStatus> for std::process::ExitCode {
-    fn from(status: ExitStatus) -> Self {
-        match status {
-            ExitStatus::Passed => Self::SUCCESS,
-            ExitStatus::Failed => Self::FAILURE,
-        }
-    }
-}
-
-/// The machine and the moment a result belongs to, for a result that another program writes.
-pub fn host() -> impl serde::Serialize {
-    host::Host::now()
-}
-
 /// Runs one benchmark to its end and prints its report.
 ///
 /// The report goes to standard output, progress to standard error. With `--json` the last line of standard
@@ -137,11 +98,11 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::Config(options) => config::run(&options),
         Command::Webhooks(options) => webhooks::run(&options),
         Command::Floor(options) => floor::run(&options),
-        Command::Http(options) => http::run(&options),
-        Command::Ledger(options) => Ok(http::check_ledger(&options)?.0),
-        Command::Contest(options) => contest::run(&options),
-        Command::Serve(options) => serve::run(&options),
-        Command::Delay(options) => delay::run(&options),
+        Command::Http(options) => dunlin_load::http::run(&options),
+        Command::Ledger(options) => Ok(dunlin_load::http::check_ledger(&options)?.0),
+        Command::Contest(options) => dunlin_load::comparison::run(&options),
+        Command::Serve(options) => dunlin_load::serve::run(&options),
+        Command::Delay(options) => dunlin_load::delay::run(&options),
         Command::Report(options) => report::run(&options),
     }
 }

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::dialect::{Dialect, DialectName};
-use crate::error::{Context, Error};
-use crate::installed::{installed, version};
 use crate::publisher::{Publishing, Template};
-use crate::scratch::Scratch;
+use dunlin_load::installed::{installed, version};
+use dunlin_load::scratch::Scratch;
+use dunlin_load::{Context, Error};
 
 /// A server the generator knows how to start and to talk to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::dialect::{mqtt_connect, mqtt_publish};
-use crate::error::{Context, Error};
 use crate::swarm::{SEQUENCE_DIGITS, SEQUENCE_MARK};
+use dunlin_load::{Context, Error};
 
 /// A publish that is not answered within this time ends the run.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);

@@ -13,10 +13,11 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Context, Error};
-use crate::progress::Progress;
 use crate::publisher::{Answers, Publishing};
-use crate::swarm::{Clock, Departures, Faults, Plan, Swarm, new_histogram};
+use crate::swarm::{Departures, Faults, Plan, Swarm};
+use dunlin_load::clock::{Clock, Percentiles, new_histogram};
+use dunlin_load::progress::Progress;
+use dunlin_load::{Context, Error};
 
 /// After the last publish, without an arrival for so long: what has not arrived is missing.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,34 +61,6 @@ pub(crate) struct Arrivals {
 impl Arrivals {
     pub(crate) fn is_clean(&self) -> bool {
         self.delivered == self.expected && self.faults.is_none() && self.closed == 0
-    }
-}
-
-/// Percentiles of a histogram, microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Percentiles {
-    pub(crate) min: f64,
-    pub(crate) p50: f64,
-    pub(crate) p90: f64,
-    pub(crate) p99: f64,
-    pub(crate) p999: f64,
-    pub(crate) max: f64,
-    pub(crate) mean: f64,
-}
-
-impl Percentiles {
-    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
-        let us = |ns: u64| ns as f64 / 1e3;
-        let at = |quantile| us(histogram.value_at_quantile(quantile));
-        Self {
-            min: us(histogram.min()),
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p999: at(0.999),
-            max: us(histogram.max()),
-            mean: histogram.mean() / 1e3,
-        }
     }
 }
 

@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::ConfigBench;
-use crate::ExitStatus;
-use crate::client::Client;
-use crate::error::{Context, Error};
-use crate::progress::{Progress, say};
-use crate::scratch::Scratch;
-use crate::swarm::{Clock, Faults, Swarm};
+use crate::swarm::{Faults, Swarm};
+use dunlin_load::ExitStatus;
+use dunlin_load::client::Client;
+use dunlin_load::clock::Clock;
+use dunlin_load::progress::{Progress, say};
+use dunlin_load::scratch::Scratch;
+use dunlin_load::{Context, Error};
 
 /// The channel that is counted in; its history gives each message an offset.
 const CHANNEL: &str = "count:all";

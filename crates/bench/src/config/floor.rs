@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::error::{Context, Error};
+use dunlin_load::{Context, Error};
 
 /// As long as Dunlin's answer to a change.
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nDate: Sat, 21 Nov 2026 13:00:00 GMT\r\n\
@@ -22,7 +22,7 @@ pub(super) fn ping_pong(cores: &[usize]) -> Result<SocketAddr, Error> {
     let cores = cores.to_vec();
     std::thread::spawn(move || {
         // A floor on another core is still a floor.
-        let _ = crate::system::pin(&cores);
+        let _ = dunlin_load::system::pin(&cores);
         for stream in listener.incoming().flatten() {
             let mut stream = stream;
             let _ = stream.set_nodelay(true);

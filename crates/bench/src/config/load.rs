@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{ConfigBench, NAMESPACES, Replace};
-use crate::client::Client;
-use crate::error::{Context, Error};
-use crate::figures::median;
-use crate::host::Host;
-use crate::swarm::Clock;
 use crate::timetable::{Audience, Timetable};
+use dunlin_load::client::Client;
+use dunlin_load::clock::Clock;
+use dunlin_load::figures::median;
+use dunlin_load::host::Host;
+use dunlin_load::{Context, Error};
 
 const SUBSCRIBERS: usize = 100;
 const PUBLISHES_PER_S: u32 = 200;
@@ -27,7 +27,7 @@ pub(super) fn replace(options: &ConfigBench) -> Result<Replace, Error> {
         (0..Host::now().cores).filter(|core| !options.target.server_core.contains(core)).collect();
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| {
-            crate::system::pin(&cores).context("cannot leave the server's cores")?;
+            dunlin_load::system::pin(&cores).context("cannot leave the server's cores")?;
             replace_here(options, &cores)
         });
         measuring.join().map_err(|_| Error::new("the measuring thread panicked"))?

@@ -19,17 +19,18 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::count::Counted;
 use self::peer::Nginx;
-use crate::ExitStatus;
-use crate::client::Client;
 use crate::dunlin::{Dunlin, OPEN};
-use crate::error::Error;
-use crate::figures::median;
-use crate::output::Output;
-use crate::process::Process;
-use crate::progress::say;
-use crate::scratch::Scratch;
-use crate::swarm::{Clock, Swarm, new_histogram};
+use crate::swarm::Swarm;
 use crate::target::Target;
+use dunlin_load::Error;
+use dunlin_load::ExitStatus;
+use dunlin_load::client::Client;
+use dunlin_load::clock::{Clock, new_histogram};
+use dunlin_load::figures::median;
+use dunlin_load::output::Output;
+use dunlin_load::process::Process;
+use dunlin_load::progress::say;
+use dunlin_load::scratch::Scratch;
 
 /// Options of `dunlin bench config`.
 #[derive(Debug, clap::Args)]

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::error::{Context, Error};
-use crate::installed::installed;
-use crate::process::Process;
+use dunlin_load::installed::installed;
+use dunlin_load::process::Process;
+use dunlin_load::{Context, Error};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

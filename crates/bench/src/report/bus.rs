@@ -4,7 +4,7 @@ use super::grid::Grid;
 use super::page::Page;
 use super::promise::Promise;
 use super::results::Results;
-use crate::figures::group;
+use dunlin_load::figures::group;
 
 pub(super) const TITLE: &str = "The bus between workers";
 

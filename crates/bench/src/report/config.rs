@@ -5,7 +5,7 @@ use super::page::Page;
 use super::promise::Promise;
 use super::results::Results;
 use crate::config::{Counted, Findings, Rate};
-use crate::figures::group;
+use dunlin_load::figures::group;
 
 pub(super) const TITLE: &str = "Changes of the configuration";
 

@@ -6,7 +6,7 @@ use super::plot::{Plot, Shape};
 use super::promise::Promise;
 use super::results::Results;
 use crate::fanout::Summary;
-use crate::figures::{group, percent};
+use dunlin_load::figures::{group, percent};
 
 pub(super) const IDLE: &str = "Idle connections";
 pub(super) const ONE: &str = "One publish at a time";

@@ -6,7 +6,7 @@ use super::plot::{Axis, Curve, Curves, Plot, Shape};
 use super::promise::Promise;
 use super::results::Results;
 use crate::connections::{Broadcast, Findings};
-use crate::figures::group;
+use dunlin_load::figures::group;
 
 pub(super) const MILLION: &str = "A million connections";
 

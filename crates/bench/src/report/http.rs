@@ -5,10 +5,12 @@ use super::page::Page;
 use super::plot::{Axis, Curve, Curves, Plot, Shape};
 use super::promise::Promise;
 use super::results::Results;
-use crate::contest::{Distance, Generators, Ledgers, Memory, Omission, Stalled, StalledRow};
-use crate::figures::{group, percent};
-use crate::http::time;
-use crate::output::Measured;
+use dunlin_load::comparison::{
+    Distance, Generators, Ledgers, Memory, Omission, Stalled, StalledRow,
+};
+use dunlin_load::figures::{group, percent};
+use dunlin_load::http::time;
+use dunlin_load::output::Measured;
 
 pub(super) const TITLE: &str = "HTTP load generators";
 

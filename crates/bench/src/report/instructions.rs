@@ -3,7 +3,7 @@
 use super::grid::Grid;
 use super::page::Page;
 use super::results::Results;
-use crate::figures::group;
+use dunlin_load::figures::group;
 
 pub(super) fn section(page: &mut Page<'_>, results: &Results) {
     page.head("Instructions");

@@ -19,9 +19,9 @@ mod webhooks;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::ExitStatus;
-use crate::error::{Context, Error};
-use crate::progress::say;
+use dunlin_load::ExitStatus;
+use dunlin_load::progress::say;
+use dunlin_load::{Context, Error};
 use results::Results;
 
 /// Options of `dunlin bench report`.

@@ -1,7 +1,7 @@
 //! docs/BENCHMARKS.md as it is written: sentences, tables, plots, and where a result comes from.
 
 use super::grid::Grid;
-use crate::host::Host;
+use dunlin_load::host::Host;
 
 /// The page as far as it is written.
 pub(super) struct Page<'a> {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
 
-use crate::error::Error;
-use crate::figures::group;
+use dunlin_load::Error;
+use dunlin_load::figures::group;
 
 const SIZE: (u32, u32) = (760, 320);
 const OURS: RGBColor = RGBColor(0x1f, 0x77, 0xb4);

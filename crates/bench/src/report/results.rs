@@ -6,11 +6,11 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::contest::{Distance, Generators, Ledgers, Memory, Omission, Stalled};
-use crate::error::{Context, Error};
-use crate::output::Measured;
 use crate::pushes::{PushFindings, PushTable};
 use crate::{bus, config, connections, fanout, latency, webhooks};
+use dunlin_load::comparison::{Distance, Generators, Ledgers, Memory, Omission, Stalled};
+use dunlin_load::output::Measured;
+use dunlin_load::{Context, Error};
 
 /// How `dunlin apns bench` calls the server that it brings itself.
 pub(super) const SIMULATOR: &str = "simulator";

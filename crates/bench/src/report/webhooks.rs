@@ -4,7 +4,7 @@ use super::grid::{Grid, cell};
 use super::page::Page;
 use super::promise::Promise;
 use super::results::Results;
-use crate::figures::{group, percent};
+use dunlin_load::figures::{group, percent};
 
 pub(super) const TITLE: &str = "Webhooks";
 

@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use dunlin_load::clock::{Clock, new_histogram};
+use dunlin_load::{Context, Error};
 use hdrhistogram::Histogram;
 
 pub(crate) use counters::Counts;
@@ -28,24 +30,7 @@ pub(crate) use order::Faults;
 pub(crate) use scan::{SEQUENCE_DIGITS, SEQUENCE_MARK};
 
 use crate::dialect::Dialect;
-use crate::error::{Context, Error};
 use counters::Counters;
-
-/// Time since the start of the process' first measurement, shared by everyone who takes or compares times.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock {
-    start: Instant,
-}
-
-impl Clock {
-    pub(crate) fn new() -> Self {
-        Self { start: Instant::now() }
-    }
-
-    pub(crate) fn now_ns(self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
-    }
-}
 
 /// When each message should have left, nanoseconds on the [`Clock`], by sequence. 0: not measured.
 #[derive(Debug)]
@@ -68,14 +53,6 @@ impl Departures {
     pub(crate) fn get(&self, sequence: u32) -> Option<u64> {
         let at_ns = self.table.get(sequence as usize)?.load(Ordering::Acquire);
         (at_ns != 0).then_some(at_ns)
-    }
-}
-
-/// Latencies from 1 µs to 100 s, three digits. In nanoseconds.
-pub(crate) fn new_histogram() -> Histogram<u64> {
-    match Histogram::new_with_bounds(1_000, 100_000_000_000, 3) {
-        Ok(histogram) => histogram,
-        Err(error) => unreachable!("constant bounds: {error}"),
     }
 }
 
@@ -161,7 +138,8 @@ pub(crate) struct Shared {
 impl Swarm {
     /// Starts connecting.
     pub(crate) fn start(plan: &Plan) -> Result<Self, Error> {
-        let per_thread_max = crate::system::descriptors_per_thread().min(CLIENTS_PER_THREAD_MAX);
+        let per_thread_max =
+            dunlin_load::system::descriptors_per_thread().min(CLIENTS_PER_THREAD_MAX);
         let threads = match plan.threads {
             0 => plan.connections.div_ceil(per_thread_max).max(1),
             threads => threads,

@@ -19,7 +19,7 @@ use super::order::{Faults, Ledger};
 use super::scan::{Scan, Scanner};
 use super::{Departures, Ping, Plan, Shared, Tally, new_histogram};
 use crate::dialect::{DialectName, WEBSOCKET_ACCEPT, websocket_frame};
-use crate::error::{Context, Error};
+use dunlin_load::{Context, Error};
 
 /// Shared by all clients of the thread. What does not fit is read by the next `read`.
 const RECEIVE_BYTES: usize = 64 << 10;
@@ -41,9 +41,10 @@ pub(crate) fn run(
     threads: usize,
     numbers: Range<usize>,
 ) -> Result<Outcome, Error> {
-    crate::system::own_descriptor_table()
+    dunlin_load::system::own_descriptor_table()
         .context("cannot give a thread its own descriptor table")?;
-    crate::system::pin(&plan.cores).context(format!("cannot run on cores {:?}", plan.cores))?;
+    dunlin_load::system::pin(&plan.cores)
+        .context(format!("cannot run on cores {:?}", plan.cores))?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
     let mut thread = Thread {
         epoll,
@@ -177,7 +178,7 @@ impl Thread<'_> {
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
             .context("cannot open another socket; `dunlin check` says what stands in the way")?;
         if let Some(source) = self.plan.source(self.numbers.start + index) {
-            crate::system::bind_source(socket.as_fd(), source)
+            dunlin_load::system::bind_source(socket.as_fd(), source)
                 .context(format!("cannot connect from {source}; use --sources none"))?;
         }
         let client = &mut self.clients[index];

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::load::{CHANNELS, Published};
 use super::receiver::unix_ns;
-use crate::error::{Context, Error};
+use dunlin_load::{Context, Error};
 
 /// So wide that numbers and times fit for good: they are written over those before.
 const SEQ_DIGITS: usize = 9;
@@ -32,7 +32,7 @@ pub(super) fn post(
 ) -> Result<Posted, Error> {
     std::thread::scope(|scope| {
         let posting = scope.spawn(|| {
-            crate::system::pin(cores).context(format!("cannot run on cores {cores:?}"))?;
+            dunlin_load::system::pin(cores).context(format!("cannot run on cores {cores:?}"))?;
             post_here(receiver, connections, events, duration)
         });
         posting.join().map_err(|_| Error::new("the thread of the floor panicked"))?

@@ -6,9 +6,9 @@ use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use super::receiver::{Receiver, unix_ns};
-use crate::client::Client;
-use crate::error::{Context, Error};
-use crate::progress::Progress;
+use dunlin_load::client::Client;
+use dunlin_load::progress::Progress;
+use dunlin_load::{Context, Error};
 
 /// Channels that events are spread over: each keeps its order, and so is a request at a time.
 pub(super) const CHANNELS: u64 = 64;

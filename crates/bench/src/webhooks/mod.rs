@@ -16,17 +16,18 @@ use serde::{Deserialize, Serialize};
 
 use self::load::{Published, Publisher};
 use self::receiver::{Received, Receiver};
-use crate::ExitStatus;
 use crate::dunlin::{Dunlin, OPEN};
-use crate::error::Error;
-use crate::figures::{group, median};
-use crate::output::Output;
-use crate::process::Process;
-use crate::progress::say;
-use crate::scratch::Scratch;
-use crate::swarm::Clock;
-use crate::target::{Target, duration};
-use crate::timetable::{Arrivals, Audience, Percentiles, Timetable};
+use crate::target::Target;
+use crate::timetable::{Arrivals, Audience, Timetable};
+use dunlin_load::Error;
+use dunlin_load::ExitStatus;
+use dunlin_load::clock::{Clock, Percentiles};
+use dunlin_load::figures::{group, median};
+use dunlin_load::output::Output;
+use dunlin_load::process::Process;
+use dunlin_load::progress::say;
+use dunlin_load::scratch::Scratch;
+use dunlin_load::url::duration;
 
 /// Options of `dunlin bench webhooks`.
 #[derive(Debug, clap::Args)]

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::client::Client;
-use crate::error::{Context, Error};
-use crate::process::Process;
-use crate::timetable::Percentiles;
+use dunlin_load::client::Client;
+use dunlin_load::clock::Percentiles;
+use dunlin_load::process::Process;
+use dunlin_load::{Context, Error};
 
 /// Without another event for so long, what has not come does not come.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -9,9 +9,9 @@ use super::grid::{Grid, NOTHING, cell};
 use super::page::Page;
 use super::plot::{Axis, Curve, Curves, Plot, Shape};
 use super::results::{Results, SIMULATOR};
-use crate::figures::{group, percent};
-use crate::output::Measured;
 use crate::pushes::{PushFindings, PushRow, PushTable};
+use dunlin_load::figures::{group, percent};
+use dunlin_load::output::Measured;
 
 pub(super) const TITLE: &str = "Pushes to Apple";
 

@@ -4,8 +4,8 @@ use super::super::grid::NOTHING;
 use super::super::promise::Promise;
 use super::super::results::{Results, SIMULATOR};
 use super::{ANSWER_RTT_MAX, ours, rate, round_trips, share};
-use crate::figures::{group, percent};
 use crate::pushes::{PushRow, PushTable};
+use dunlin_load::figures::{group, percent};
 
 const ALLOWED_MIN: f64 = 0.95;
 const REACHED_S_MAX: f64 = 2.0;

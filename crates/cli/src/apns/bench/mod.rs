@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use dunlin_bench::{Output, PushFindings, PushRow as Row, PushRows, PushTable as Table};
+use dunlin_bench::{PushFindings, PushRow as Row, PushRows, PushTable as Table};
+use dunlin_load::output::Output;
 
 use self::peers::Peer;
 use crate::Refusal;

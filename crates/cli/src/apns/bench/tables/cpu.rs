@@ -4,7 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use dunlin_bench::group;
+use dunlin_load::figures::group;
 use dunlin_simulate::apns::Behaviour;
 
 use super::{Bench, Load, Row, Show, WINDOW_LARGE, World, load, other, row, run};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use dunlin_bench::group;
+use dunlin_load::figures::group;
 use dunlin_push::{Connections, Outcome};
 use dunlin_simulate::apns::{Behaviour, FlipStreams, GoAway, Unavailable};
 

@@ -65,7 +65,7 @@ pub(super) fn other_windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, R
     let mut rows = Vec::new();
     for rtt_ms in RTTS_MS {
         let rtt = Duration::from_millis(rtt_ms);
-        let line = dunlin_bench::delay_line(address, rtt)?;
+        let line = dunlin_load::delay::delay_line(address, rtt)?;
         let target = Target { address: line.to_string(), ..target.clone() };
         for payload in PAYLOADS {
             let what = format!("{rtt_ms} ms, {payload} B");

@@ -1,0 +1,58 @@
+//! The clock of a measurement, and latencies taken by it.
+
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Time since the start of the process' first measurement, shared by everyone who takes or compares times.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    pub fn new() -> Self {
+        Self { start: Instant::now() }
+    }
+
+    pub fn now_ns(self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+}
+
+/// Latencies from 1 µs to 100 s, three digits. In nanoseconds.
+pub fn new_histogram() -> Histogram<u64> {
+    match Histogram::new_with_bounds(1_000, 100_000_000_000, 3) {
+        Ok(histogram) => histogram,
+        Err(error) => unreachable!("constant bounds: {error}"),
+    }
+}
+
+/// Percentiles of a histogram, microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    pub min: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+    pub mean: f64,
+}
+
+impl Percentiles {
+    pub fn of(histogram: &Histogram<u64>) -> Self {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let at = |quantile| us(histogram.value_at_quantile(quantile));
+        Self {
+            min: us(histogram.min()),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: us(histogram.max()),
+            mean: histogram.mean() / 1e3,
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Load generators side by side: each alone on one core, the same server on the other, by turns.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::Contest;
+use super::program::{SERVER, own_words, run as start, serve};
+use crate::Error;
+use crate::ExitStatus;
+use crate::figures::{group, median};
+use crate::installed::{find, version};
+use crate::process::Process;
+use crate::progress::{Progress, say};
+use crate::scratch::Scratch;
+
+const DEPTHS: [u32; 3] = [1, 16, 100];
+const OURS: &str = "dunlin";
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Findings {
+    pub server: String,
+    pub connections: u32,
+    pub rounds: u32,
+    pub seconds: f64,
+    pub contenders: Vec<Contender>,
+    /// Generators that are not installed here.
+    pub missing: Vec<String>,
+}
+
+/// One generator at one depth: medians of its rounds.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Contender {
+    pub name: String,
+    /// Of another generator, as it says itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    pub depth: u32,
+    pub requests_per_second: f64,
+    /// Beside the best of the others at this depth, within each round.
+    pub to_best_other: Option<f64>,
+    /// Of the server's core; a server without idle time was the limit, not the generator.
+    pub server_idle_share: f64,
+    /// Of the generator's own core.
+    pub generator_busy_share: f64,
+    pub rounds: Vec<f64>,
+}
+
+struct Generator {
+    name: &'static str,
+    version: Option<String>,
+    program: PathBuf,
+    /// Before the arguments of a run.
+    words: Vec<String>,
+    pipelines: bool,
+}
+
+pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
+    let findings = measure(options, &Scratch::temporary("contest")?)?;
+    print(&findings);
+    options.output.findings("http-generators", &findings)?;
+    Ok(ExitStatus::Passed)
+}
+
+fn measure(options: &Contest, scratch: &Scratch) -> Result<Findings, Error> {
+    let (generators, missing) = generators(options)?;
+    let (process, url) = match (&options.cmd, &options.url) {
+        (Some(command), Some(url)) => {
+            let address = crate::url::Url::parse(url)?.address;
+            (Process::start(command, &[options.server_core], address, None)?, url.clone())
+        }
+        _ => (serve(options, "")?, format!("http://{SERVER}/hello")),
+    };
+    let turns = u64::from(options.rounds) * (DEPTHS.len() * generators.len()) as u64;
+    let mut progress = Progress::new("generators", turns);
+    let mut contenders: Vec<Contender> = Vec::new();
+    let mut turn = 0;
+    for depth in DEPTHS {
+        let takes_part = |generator: &&Generator| depth == 1 || generator.pipelines;
+        let mut rates: Vec<Vec<(f64, f64, f64)>> =
+            generators.iter().filter(takes_part).map(|_| Vec::new()).collect();
+        for _ in 0..options.rounds {
+            for (generator, rates) in generators.iter().filter(takes_part).zip(&mut rates) {
+                let arguments = generator.arguments(options, depth, &url, scratch)?;
+                let cpu_before = process.cpu_ns();
+                let run = start(&generator.program, &arguments)?;
+                let server_s = process.cpu_ns().saturating_sub(cpu_before) as f64 / 1e9;
+                let rate = generator.rate(&run.output)?;
+                // Start and end of the program are no part of the time that is measured, nor of what the server did.
+                let time_s = options.time.as_secs_f64().min(run.seconds);
+                rates.push((rate, 1.0 - server_s / time_s, run.cpu_seconds / run.seconds));
+            }
+            turn += generators.len() as u64;
+            progress.set(turn);
+        }
+        let names: Vec<_> = generators.iter().filter(takes_part).map(|one| one.name).collect();
+        for (index, one) in generators.iter().filter(takes_part).enumerate() {
+            let name = &one.name;
+            let of = |pick: fn(&(f64, f64, f64)) -> f64| -> Vec<f64> {
+                rates[index].iter().map(pick).collect()
+            };
+            let ratios: Vec<f64> = (0..options.rounds as usize)
+                .filter_map(|round| {
+                    let others = names
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, other)| *other != name && **other != OURS);
+                    let best = others.map(|(other, _)| rates[other][round].0).fold(0.0, f64::max);
+                    (best > 0.0).then(|| rates[index][round].0 / best)
+                })
+                .collect();
+            let rounds = of(|rate| rate.0);
+            contenders.push(Contender {
+                name: (*name).to_owned(),
+                version: one.version.clone(),
+                depth,
+                requests_per_second: median(&rounds).unwrap_or(0.0),
+                to_best_other: median(&ratios),
+                server_idle_share: median(&of(|rate| rate.1)).unwrap_or(0.0),
+                generator_busy_share: median(&of(|rate| rate.2)).unwrap_or(0.0),
+                rounds,
+            });
+        }
+    }
+    drop(progress);
+    Ok(Findings {
+        server: options.cmd.clone().unwrap_or_else(|| "dunlin bench serve".into()),
+        connections: options.connections,
+        rounds: options.rounds,
+        seconds: options.time.as_secs_f64(),
+        contenders,
+        missing,
+    })
+}
+
+fn generators(options: &Contest) -> Result<(Vec<Generator>, Vec<String>), Error> {
+    let mut found = Vec::new();
+    let mut missing = Vec::new();
+    for (name, pipelines) in [("wrk", true), ("h2load", true), ("autocannon", true), ("oha", false)]
+    {
+        match find(name, &options.programs) {
+            Some(program) => found.push(Generator {
+                name,
+                version: version(&program, if name == "wrk" { "-v" } else { "--version" }),
+                program,
+                words: Vec::new(),
+                pipelines,
+            }),
+            None => missing.push(name.to_owned()),
+        }
+    }
+    let words = own_words()?;
+    found.push(Generator {
+        name: OURS,
+        version: None,
+        program: PathBuf::from(&words[0]),
+        words: words[1..].to_vec(),
+        pipelines: true,
+    });
+    for name in &missing {
+        say(format!("{name} is not installed; scripts/bench/setup brings it"));
+    }
+    Ok((found, missing))
+}
+
+impl Generator {
+    fn arguments(
+        &self,
+        options: &Contest,
+        depth: u32,
+        url: &str,
+        scratch: &Scratch,
+    ) -> Result<Vec<String>, Error> {
+        let (connections, seconds) = (options.connections, options.time.as_secs().max(1));
+        let line = match self.name {
+            "wrk" => {
+                let lua = format!(
+                    "init = function(args)\n  local all = {{}}\n  \
+                     for i = 1, {depth} do all[i] = wrk.format() end\n  joined = table.concat(all)\nend\n\
+                     request = function() return joined end\n"
+                );
+                let script = scratch.file(&format!("pipeline-{depth}.lua"), &lua)?;
+                let with =
+                    if depth > 1 { format!(" -s {}", script.display()) } else { String::new() };
+                format!("-t 1 -c {connections} -d {seconds}s{with} {url}")
+            }
+            "h2load" => format!("--h1 -t 1 -c {connections} -m {depth} -D {seconds} {url}"),
+            "autocannon" => format!("-c {connections} -p {depth} -d {seconds} -j {url}"),
+            "oha" => format!("-z {seconds}s -c {connections} --no-tui --output-format json {url}"),
+            _ => format!("http {url} -c {connections} -p {depth} -d {seconds}s --json"),
+        };
+        let words = line.split_whitespace().map(str::to_owned);
+        Ok(self.words.iter().cloned().chain(words).collect())
+    }
+
+    /// Requests a second, as the generator says.
+    fn rate(&self, output: &str) -> Result<f64, Error> {
+        let json = |path: &[&str]| -> Option<f64> {
+            let text = output.lines().last().filter(|line| line.starts_with('{')).unwrap_or(output);
+            let mut value: serde_json::Value = serde_json::from_str(text).ok()?;
+            for key in path {
+                value = value.get_mut(*key)?.take();
+            }
+            value.as_f64()
+        };
+        let after = |mark: &str| -> Option<f64> {
+            let rest = &output[output.find(mark)? + mark.len()..];
+            rest.split_whitespace().next()?.parse().ok()
+        };
+        let rate = match self.name {
+            "wrk" => after("Requests/sec:"),
+            "h2load" => output
+                .lines()
+                .find(|line| line.starts_with("finished in"))
+                .and_then(|line| line.split(',').nth(1)?.split_whitespace().next()?.parse().ok()),
+            "autocannon" => json(&["requests", "average"]),
+            "oha" => json(&["summary", "requestsPerSec"]),
+            _ => json(&["requests_per_second"]),
+        };
+        rate.filter(|rate| *rate > 0.0).ok_or_else(|| {
+            let said: String = output.chars().take(300).collect();
+            Error::new(format!("{}: its output has no rate: {said}", self.name))
+        })
+    }
+}
+
+fn print(findings: &Findings) {
+    say(format!(
+        "{:<12} {:>6} {:>13} {:>14} {:>12} {:>14}",
+        "generator", "depth", "requests/s", "to best other", "server idle", "generator busy"
+    ));
+    for one in &findings.contenders {
+        say(format!(
+            "{:<12} {:>6} {:>13} {:>14} {:>11.0}% {:>13.0}%",
+            one.name,
+            one.depth,
+            group(one.requests_per_second),
+            one.to_best_other.map_or("-".into(), |ratio| format!("{ratio:.2}")),
+            one.server_idle_share * 100.0,
+            one.generator_busy_share * 100.0
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(name: &'static str, output: &str) -> Result<f64, Error> {
+        let generator = Generator {
+            name,
+            version: None,
+            program: PathBuf::new(),
+            words: Vec::new(),
+            pipelines: true,
+        };
+        generator.rate(output)
+    }
+
+    #[test]
+    fn rates_stand_where_each_generator_puts_them() {
+        let wrk = "  670 requests in 5.00s\nRequests/sec: 134000.12\nTransfer/sec: 6.5MB\n";
+        assert_eq!(rate("wrk", wrk).unwrap(), 134_000.12);
+        let h2load = "starting benchmark...\nfinished in 5.00s, 2920000.40 req/s, 139.23MB/s\n";
+        assert_eq!(rate("h2load", h2load).unwrap(), 2_920_000.40);
+        assert_eq!(rate("autocannon", "{\"requests\":{\"average\":50000}}").unwrap(), 50_000.0);
+        assert_eq!(rate("oha", "{\n\"summary\":{\"requestsPerSec\":9.5}\n}").unwrap(), 9.5);
+        assert_eq!(rate(OURS, "x\n{\"requests_per_second\":7.0}").unwrap(), 7.0);
+        assert!(rate("wrk", "unable to connect").unwrap_err().to_string().contains("unable"));
+    }
+}

@@ -1,0 +1,139 @@
+//! A million requests with an id each, to servers that close and reset: is every one answered exactly once, and does the
+//! server's log say the same as the client's ledger?
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::Contest;
+use super::program::{SERVER, run_own, serve};
+use crate::ExitStatus;
+use crate::http::{Agreement, LedgerCheck, check_ledger};
+use crate::installed::find;
+use crate::output::Output;
+use crate::process::Process;
+use crate::progress::say;
+use crate::scratch::Scratch;
+use crate::{Context, Error};
+
+const DEPTH: u32 = 100;
+/// nginx closes a connection behind so many requests.
+const KEEPALIVE_REQUESTS: u32 = 100;
+/// The other server resets instead of one answer in so many.
+const RESET_ONE_IN: u32 = 1_000;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Findings {
+    pub requests: u64,
+    pub connections: u32,
+    pub depth: u32,
+    pub trials: Vec<Trial>,
+    /// Servers that are not installed here.
+    pub missing: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Trial {
+    pub server: String,
+    pub seconds: f64,
+    pub requests_per_second: f64,
+    pub connections_opened: u64,
+    pub resent: u64,
+    pub holds: bool,
+    pub agreement: Agreement,
+}
+
+pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
+    let findings = measure(options, &Scratch::temporary("ledgers")?)?;
+    let holds = findings.trials.iter().all(|trial| trial.holds);
+    options.output.findings("http-ledgers", &findings)?;
+    Ok(if holds { ExitStatus::Passed } else { ExitStatus::Failed })
+}
+
+fn measure(options: &Contest, scratch: &Scratch) -> Result<Findings, Error> {
+    let requests = options.requests.unwrap_or(1_000_000);
+    let mut trials = Vec::new();
+    let mut missing = Vec::new();
+    match find("nginx", &options.programs) {
+        Some(nginx) => {
+            let config = scratch.file("nginx.conf", &nginx_config(scratch))?;
+            let command = format!("{} -c {}", nginx.display(), config.display());
+            let server = Process::start(&command, &[options.server_core], SERVER, None)?;
+            let name = format!("nginx, keepalive_requests {KEEPALIVE_REQUESTS}");
+            trials.push(trial(options, &name, requests, server, scratch)?);
+        }
+        None => {
+            say("nginx is not installed; scripts/bench/setup brings it");
+            missing.push("nginx".to_owned());
+        }
+    }
+    let log = scratch.path().join("server.log");
+    // A log of its own: nginx has written this file.
+    if log.exists() {
+        std::fs::remove_file(&log).context(format!("cannot remove {}", log.display()))?;
+    }
+    let server = serve(options, &format!("--reset-one-in {RESET_ONE_IN} --log {}", log.display()))?;
+    let name = format!("resets instead of one answer in {RESET_ONE_IN}");
+    trials.push(trial(options, &name, requests, server, scratch)?);
+    Ok(Findings { requests, connections: options.connections, depth: DEPTH, trials, missing })
+}
+
+fn nginx_config(scratch: &Scratch) -> String {
+    let dir = scratch.path().display();
+    let mut config = String::new();
+    // Writing to a String cannot fail.
+    let _ = write!(
+        config,
+        "worker_processes 1; daemon off; pid {dir}/nginx.pid; error_log {dir}/nginx.log warn;\n\
+         events {{ worker_connections 4096; }}\n\
+         http {{\n  log_format ledger '$connection-$connection_requests $http_x_request_id $status';\n  \
+         access_log {dir}/server.log ledger buffer=256k flush=1s;\n  keepalive_requests {KEEPALIVE_REQUESTS};\n  \
+         client_body_temp_path {dir}; proxy_temp_path {dir}; fastcgi_temp_path {dir}; uwsgi_temp_path {dir}; scgi_temp_path {dir};\n  \
+         server {{ listen {SERVER} backlog=4096;\n    location / {{\n      \
+         add_header X-Request-Id $http_x_request_id; add_header X-Served $connection-$connection_requests;\n      \
+         return 200 'Hello, World!'; }} }}\n}}\n"
+    );
+    config
+}
+
+fn trial(
+    options: &Contest,
+    name: &str,
+    requests: u64,
+    server: Process,
+    scratch: &Scratch,
+) -> Result<Trial, Error> {
+    say(format!("{name}: {requests} requests"));
+    let ledger = scratch.path().join("client.ledger");
+    let run: crate::http::Findings = run_own(&[
+        "http",
+        &format!("http://{SERVER}/"),
+        "-c",
+        &options.connections.to_string(),
+        "-p",
+        &DEPTH.to_string(),
+        "-n",
+        &requests.to_string(),
+        "--check-id",
+        "--ledger",
+        &ledger.display().to_string(),
+    ])?;
+    // Its log is whole once it has ended.
+    drop(server);
+    let check = LedgerCheck {
+        client: ledger,
+        server: scratch.path().join("server.log"),
+        requests: Some(requests),
+        output: Output::default(),
+    };
+    let (status, agreement) = check_ledger(&check)?;
+    Ok(Trial {
+        server: name.to_owned(),
+        seconds: run.seconds,
+        requests_per_second: run.requests_per_second,
+        connections_opened: run.connection_events.opened,
+        resent: run.ends.resent,
+        holds: status == ExitStatus::Passed && run.is_clean(),
+        agreement,
+    })
+}

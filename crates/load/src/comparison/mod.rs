@@ -1,0 +1,91 @@
+//! `dunlin bench contest`: the load generator itself, measured beside others and beside what must be true.
+
+mod distance;
+mod generators;
+mod ledgers;
+mod memory;
+mod omission;
+mod program;
+mod stalled;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use distance::Findings as Distance;
+pub use generators::Findings as Generators;
+pub use ledgers::Findings as Ledgers;
+pub use memory::Findings as Memory;
+pub use omission::Findings as Omission;
+pub use stalled::{Findings as Stalled, Row as StalledRow};
+
+use crate::Error;
+use crate::ExitStatus;
+use crate::output::Output;
+use crate::url::duration;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Experiment {
+    /// Requests a second for each core: wrk, h2load, autocannon, oha and this generator, at depths 1, 16 and 100
+    Generators,
+    /// One connection, a hundred, and a hundred pipelined, over long round trips
+    Distance,
+    /// Every request answered exactly once by servers that close and reset: both ledgers, line by line
+    Ledgers,
+    /// The server stands still for a second, and latencies must say so
+    Omission,
+    /// Memory of the generator at full rate
+    Memory,
+    /// Times behind a stalled head of the line
+    Stalled,
+}
+
+/// Options of `dunlin bench contest`.
+#[derive(Debug, clap::Args)]
+pub struct Contest {
+    #[arg(value_enum)]
+    experiment: Experiment,
+    /// Core of the servers
+    #[arg(long, value_name = "CORE", default_value_t = 0)]
+    server_core: usize,
+    /// Core of the generators
+    #[arg(long, value_name = "CORE", default_value_t = 1)]
+    core: usize,
+    /// How long one generator runs; of `memory`, the whole run
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    time: Duration,
+    /// How often each generator has its turn
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Connections
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    connections: u32,
+    /// Requests of `distance` and `ledgers`; 10,000 and 1,000,000 by default
+    #[arg(long, value_name = "N")]
+    requests: Option<u64>,
+    /// Measure this server in place of `bench serve`, started with this command; with --url
+    #[arg(long, value_name = "COMMAND", requires = "url")]
+    cmd: Option<String>,
+    /// Where the server of --cmd answers
+    #[arg(long, value_name = "URL", requires = "cmd")]
+    url: Option<String>,
+    /// Directories to look for generators in, besides PATH
+    #[arg(long, value_name = "DIR")]
+    programs: Vec<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub fn run(options: &Contest) -> Result<ExitStatus, Error> {
+    // Processes started from here on inherit it; the servers are given their own.
+    crate::system::pin(&[options.core])
+        .map_err(|error| Error::io(format!("cannot run on core {}", options.core), error))?;
+    match options.experiment {
+        Experiment::Generators => generators::run(options),
+        Experiment::Distance => distance::run(options),
+        Experiment::Ledgers => ledgers::run(options),
+        Experiment::Omission => omission::run(options),
+        Experiment::Memory => memory::run(options),
+        Experiment::Stalled => stalled::run(options),
+    }
+}

@@ -1,0 +1,87 @@
+//! Programs of a contest: this one as server and generator, and those of others.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde::de::DeserializeOwned;
+
+use super::Contest;
+use crate::process::Process;
+use crate::{Context, Error};
+
+pub(super) const SERVER: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8395);
+
+/// The words by which this program's benchmarks are started: `dunlin bench`, or `dunlin-bench` from the example.
+pub(super) fn own_words() -> Result<Vec<String>, Error> {
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let alone = program.file_stem().is_some_and(|name| name == "dunlin-bench");
+    let mut words = vec![program.display().to_string()];
+    words.extend((!alone).then(|| "bench".to_owned()));
+    Ok(words)
+}
+
+/// `bench serve` on the server's core, with more options behind.
+pub(super) fn serve(options: &Contest, more: &str) -> Result<Process, Error> {
+    let words = own_words()?.join(" ");
+    let command = format!("{words} serve --listen {SERVER} {more}");
+    Process::start(&command, &[options.server_core], SERVER, None)
+}
+
+/// What a program printed, and what it took.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) output: String,
+    pub(super) seconds: f64,
+    pub(super) cpu_seconds: f64,
+}
+
+/// Runs a generator on this thread's core.
+pub(super) fn run(program: &Path, arguments: &[String]) -> Result<Run, Error> {
+    let shown = program.display();
+    let (start, cpu_before) = (Instant::now(), children_cpu_seconds());
+    let output = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .context(format!("cannot start {shown}"))?;
+    let run = Run {
+        output: String::from_utf8_lossy(&output.stdout).into_owned(),
+        seconds: start.elapsed().as_secs_f64(),
+        cpu_seconds: children_cpu_seconds() - cpu_before,
+    };
+    if !output.status.success() && run.output.trim().is_empty() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.lines().last().unwrap_or_default();
+        return Err(Error::new(format!("{shown} ended with {}: {said}", output.status)));
+    }
+    Ok(run)
+}
+
+/// Runs this program's own generator, and reads the JSON of its last line.
+pub(super) fn run_own<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, Error> {
+    let words = own_words()?;
+    let mut all: Vec<String> = words[1..].to_vec();
+    all.extend(arguments.iter().map(|&word| word.to_owned()));
+    all.push("--json".into());
+    let run = run(Path::new(&words[0]), &all)?;
+    let line = run.output.lines().last().unwrap_or_default();
+    serde_json::from_str(line)
+        .map_err(|error| Error::new(format!("{} printed no result: {error}", all.join(" "))))
+}
+
+fn children_cpu_seconds() -> f64 {
+    // Fields 13 and 14 behind the name: user and system time of children that have been waited for, in ticks.
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = text.rfind(')').map_or("", |at| &text[at + 1..]);
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(13)
+        .take(2)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}

@@ -1,0 +1,142 @@
+//! One request in sixteen takes the server a while: what those behind it wait, and for what.
+//!
+//! Two ways to take a while: before the head of the answer, and between head and body. Both hold up what is behind them in
+//! the connection; only the first delays the stalled answer's own first byte.
+
+use serde::{Deserialize, Serialize};
+
+use super::Contest;
+use super::program::{SERVER, run_own, serve};
+use crate::Error;
+use crate::ExitStatus;
+use crate::clock::Percentiles;
+use crate::http::time;
+use crate::progress::say;
+use crate::scratch::Scratch;
+
+/// One in so many is slow.
+const ONE_IN: usize = 16;
+const SLOW_MS: u64 = 100;
+const DEPTHS: [u32; 3] = [1, 4, 16];
+/// How far the measured share of waiting requests may be from the computed one: a run does not end with a whole turn of
+/// all requests on every connection.
+const SHARE_DIFFERENCE_MAX: f64 = 0.02;
+/// The server's way of stalling: before the head, or behind it.
+const STALLS: [(&str, &str); 2] = [("head", "delay"), ("body", "body-after")];
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Findings {
+    pub slow_ms: u64,
+    pub one_in: usize,
+    pub rows: Vec<Row>,
+    /// Whether every share agrees.
+    #[serde(default)]
+    pub agrees: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// What is late: the head of an answer, or its body.
+    #[serde(default)]
+    pub stalled: String,
+    pub depth: u32,
+    pub requests_per_second: f64,
+    pub first_byte_us: Percentiles,
+    /// Without the wait behind others.
+    pub service_us: Percentiles,
+    /// Of all requests: those whose first byte must wait for a stalled answer, by the depth alone, and those whose did.
+    #[serde(default)]
+    pub waiting_computed: f64,
+    #[serde(default)]
+    pub waiting_measured: f64,
+}
+
+pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
+    let _server = serve(options, "")?;
+    let (rows, clean) = measure(options, &Scratch::temporary("stalled")?)?;
+    for row in &rows {
+        say(format!(
+            "{} late, depth {:>3}: {:>8.0} /s, first byte p50 {}, p99 {}; as the oldest p50 {}, p99 {}; waiting {:.1} %, \
+             computed {:.1} %",
+            row.stalled,
+            row.depth,
+            row.requests_per_second,
+            time(row.first_byte_us.p50),
+            time(row.first_byte_us.p99),
+            time(row.service_us.p50),
+            time(row.service_us.p99),
+            row.waiting_measured * 100.0,
+            row.waiting_computed * 100.0,
+        ));
+    }
+    let agrees = rows
+        .iter()
+        .all(|row| (row.waiting_measured - row.waiting_computed).abs() <= SHARE_DIFFERENCE_MAX);
+    options
+        .output
+        .findings("http-stalled", &Findings { slow_ms: SLOW_MS, one_in: ONE_IN, rows, agrees })?;
+    Ok(if clean && agrees { ExitStatus::Passed } else { ExitStatus::Failed })
+}
+
+fn measure(options: &Contest, scratch: &Scratch) -> Result<(Vec<Row>, bool), Error> {
+    let mut rows = Vec::new();
+    let mut clean = true;
+    for (stalled, segment) in STALLS {
+        let mut lines = format!("{{\"path\":\"/{segment}/{SLOW_MS}ms\"}}\n");
+        lines += &"{\"path\":\"/hello\"}\n".repeat(ONE_IN - 1);
+        let file = scratch.file("requests.jsonl", &lines)?;
+        for depth in DEPTHS {
+            // One connection: its requests then stall in the file's order, and the shares can be computed.
+            let run: crate::http::Findings = run_own(&[
+                "http",
+                &format!("http://{SERVER}/"),
+                "--from",
+                &file.display().to_string(),
+                "-c",
+                "1",
+                "-p",
+                &depth.to_string(),
+                "-d",
+                &format!("{}s", options.time.as_secs_f64()),
+            ])?;
+            clean &= run.is_clean();
+            rows.push(Row {
+                stalled: stalled.to_owned(),
+                depth,
+                requests_per_second: run.requests_per_second,
+                first_byte_us: run.first_byte_us,
+                service_us: run.service_us,
+                waiting_computed: waiting(stalled, depth),
+                waiting_measured: slower(&run.first_byte_histogram, SLOW_MS as f64 * 500.0),
+            });
+        }
+    }
+    Ok((rows, clean))
+}
+
+/// While an answer stalls, a full window stands behind it: itself and `depth - 1` others, of each sixteen. The first byte
+/// of the stalled answer itself is late only when its head is.
+fn waiting(stalled: &str, depth: u32) -> f64 {
+    let behind = (depth - 1) + u32::from(stalled == "head" || depth as usize > ONE_IN);
+    f64::from(behind).min(ONE_IN as f64) / ONE_IN as f64
+}
+
+/// Share of a distribution beyond this many microseconds.
+fn slower(steps: &[(f64, u64)], us: f64) -> f64 {
+    let all: u64 = steps.iter().map(|(_, count)| count).sum();
+    let slow: u64 = steps.iter().filter(|(upper, _)| *upper > us).map(|(_, count)| count).sum();
+    slow as f64 / all.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_stands_behind_each_stalled_answer() {
+        assert_eq!([1, 4, 16].map(|depth| waiting("head", depth) * 16.0), [1.0, 4.0, 16.0]);
+        assert_eq!([1, 4, 16].map(|depth| waiting("body", depth) * 16.0), [0.0, 3.0, 15.0]);
+        assert_eq!(slower(&[(10.0, 15), (100_000.0, 1)], 50_000.0), 1.0 / 16.0);
+        assert_eq!(slower(&[], 1.0), 0.0);
+    }
+}

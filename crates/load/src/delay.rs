@@ -1,0 +1,396 @@
+//! `dunlin bench delay`: a proxy that makes a network long. Bytes leave half a round trip after they came, in order.
+//!
+//! It delays and does nothing else: no loss, no jitter, no limit of throughput but the bytes it may hold. All bytes have
+//! the same delay, so one queue in order of arrival is a timer for all of them. A connection to the proxy is accepted at
+//! once, so opening one costs the client no round trip.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
+};
+
+use crate::ExitStatus;
+use crate::clock::Clock;
+use crate::progress::say;
+use crate::timer::Timer;
+use crate::url::duration;
+use crate::{Context, Error};
+
+/// Read at once.
+const READ_BYTES: usize = 256 << 10;
+/// Under way in one direction of one connection.
+const HELD_BYTES_MAX: usize = 64 << 20;
+const LISTENER: u64 = u64::MAX;
+const TIMER: u64 = u64::MAX - 1;
+
+/// Options of `dunlin bench delay`.
+#[derive(Debug, clap::Args)]
+pub struct Delay {
+    /// Where clients connect
+    #[arg(long, default_value = "127.0.0.1:8600")]
+    listen: SocketAddr,
+    /// The server behind it
+    #[arg(long, value_name = "ADDRESS")]
+    to: SocketAddr,
+    /// Time there and back
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    rtt: Duration,
+    /// Bytes under way in one direction of one connection; beyond, the sender is held back
+    #[arg(long, value_name = "BYTES", default_value_t = HELD_BYTES_MAX)]
+    held_bytes_max: usize,
+    /// Cores it may run on, e.g. 0 or 0,1
+    #[arg(long, value_name = "CORES", value_delimiter = ',')]
+    core: Vec<usize>,
+}
+
+pub fn run(options: &Delay) -> Result<ExitStatus, Error> {
+    crate::system::descriptors_per_thread();
+    crate::system::pin(&options.core)
+        .map_err(|error| Error::io(format!("cannot run on cores {:?}", options.core), error))?;
+    let mut proxy = Proxy::open(options.listen, options.to, options.rtt, options.held_bytes_max)?;
+    say(format!("{} leads to {}, {:?} there and back", options.listen, options.to, options.rtt));
+    proxy.run()
+}
+
+/// A long road to `to` on a thread of its own, for as long as the process lives; answers where it begins.
+///
+/// # Errors
+/// When there is no port, thread or descriptor left for it.
+pub fn delay_line(to: SocketAddr, rtt: Duration) -> Result<SocketAddr, Error> {
+    let (sender, receiver) = mpsc::channel();
+    let running = move || {
+        let opened = Proxy::open(([127, 0, 0, 1], 0).into(), to, rtt, HELD_BYTES_MAX);
+        let opened = opened.and_then(|proxy| {
+            let name = rustix::net::getsockname(&proxy.listener).context("cannot tell the port")?;
+            let at = SocketAddr::try_from(name).context("cannot tell the port")?;
+            Ok((proxy, at))
+        });
+        match opened {
+            Ok((mut proxy, at)) => {
+                let _ = sender.send(Ok(at));
+                if let Err(error) = proxy.run() {
+                    say(format!("the road to {to} ended: {error}"));
+                }
+            }
+            Err(error) => drop(sender.send(Err(error))),
+        }
+    };
+    let thread = thread::Builder::new().name("delay-line".to_owned());
+    thread.spawn(running).context("cannot start a thread")?;
+    receiver.recv().map_err(|_| Error::new("the thread of a delay line ended"))?
+}
+
+fn listen(address: SocketAddr) -> Result<OwnedFd, Error> {
+    let listening = || format!("cannot listen on {address}");
+    let listener = socket(address).context(listening())?;
+    sockopt::set_socket_reuseaddr(&listener, true).context(listening())?;
+    rustix::net::bind(&listener, &address).context(listening())?;
+    rustix::net::listen(&listener, 4096).context(listening())?;
+    Ok(listener)
+}
+
+fn socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+}
+
+struct Proxy {
+    epoll: OwnedFd,
+    timer: Timer,
+    listener: OwnedFd,
+    to: SocketAddr,
+    delay_ns: u64,
+    held_bytes_max: usize,
+    clock: Clock,
+    lines: Vec<Option<Line>>,
+    free: Vec<usize>,
+    /// Lines that ended in this turn: their places are free once no event of the turn can mean them.
+    closed: Vec<usize>,
+    /// What is under way, of all lines, in order of arrival and therefore of departure.
+    parcels: VecDeque<Parcel>,
+    buffer: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+}
+
+/// A connection of a client and the one to the server that belongs to it.
+struct Line {
+    ends: [End; 2],
+    /// Parcels of this line that are still under way; a place is not given away before.
+    parcels: usize,
+    gone: bool,
+}
+
+struct End {
+    socket: OwnedFd,
+    /// Arrived for this end, and not taken by its socket yet.
+    unsent: VecDeque<u8>,
+    /// Bytes on their way to this end, with those unsent.
+    held: usize,
+    /// Read no more of this end: the other one holds as much as it may.
+    held_back: bool,
+    finish: bool,
+    /// FIN was read from this end.
+    ended: bool,
+}
+
+struct Parcel {
+    due_ns: u64,
+    line: usize,
+    /// Index of the end it is for.
+    to: usize,
+    load: Load,
+}
+
+enum Load {
+    Bytes(Vec<u8>),
+    Fin,
+    Reset,
+}
+
+impl Proxy {
+    fn open(
+        address: SocketAddr,
+        to: SocketAddr,
+        rtt: Duration,
+        held_bytes_max: usize,
+    ) -> Result<Self, Error> {
+        let listener = listen(address)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
+        let data = epoll::EventData::new_u64(LISTENER);
+        epoll::add(&epoll, &listener, data, epoll::EventFlags::IN)
+            .context("cannot watch the listener")?;
+        // 50 µs of the default slack would be added to every delay.
+        rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
+            .context("cannot set the timer slack")?;
+        let timer = Timer::new(&epoll, TIMER)?;
+        Ok(Self {
+            epoll,
+            timer,
+            listener,
+            to,
+            delay_ns: rtt.as_nanos() as u64 / 2,
+            held_bytes_max,
+            clock: Clock::new(),
+            lines: Vec::new(),
+            free: Vec::new(),
+            closed: Vec::new(),
+            parcels: VecDeque::new(),
+            buffer: vec![0; READ_BYTES],
+            spare: Vec::new(),
+        })
+    }
+
+    fn run(&mut self) -> Result<ExitStatus, Error> {
+        let mut events = Vec::with_capacity(512);
+        loop {
+            let mut timeout = None;
+            if let Some(parcel) = self.parcels.front() {
+                let now_ns = self.clock.now_ns();
+                if parcel.due_ns > now_ns {
+                    self.timer.set(parcel.due_ns, now_ns)?;
+                } else {
+                    timeout = Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+                }
+            }
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(Error::io("cannot wait for events", error)),
+            }
+            for &epoll::Event { data, flags } in &events {
+                match data.u64() {
+                    LISTENER => self.accept(),
+                    TIMER => {}
+                    token => {
+                        let (line, end) = ((token / 2) as usize, (token % 2) as usize);
+                        if flags.contains(epoll::EventFlags::OUT) {
+                            self.send(line, end);
+                        }
+                        self.read(line, end);
+                    }
+                }
+            }
+            self.deliver();
+            for line in std::mem::take(&mut self.closed) {
+                self.lines[line] = None;
+                self.free.push(line);
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        while let Ok(client) = rustix::net::accept_with(&self.listener, flags) {
+            // A server that cannot be reached shows itself to the client as an end without an answer.
+            let Ok(server) = socket(self.to) else { continue };
+            let _ = sockopt::set_tcp_nodelay(&client, true);
+            let _ = sockopt::set_tcp_nodelay(&server, true);
+            match rustix::net::connect(&server, &self.to) {
+                Ok(()) | Err(Errno::INPROGRESS) => {}
+                Err(_) => continue,
+            }
+            let line = self.free.pop().unwrap_or(self.lines.len());
+            if line == self.lines.len() {
+                self.lines.push(None);
+            }
+            let interest = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+            let watched = [&client, &server].into_iter().zip(0..).all(|(socket, end)| {
+                let data = epoll::EventData::new_u64(line as u64 * 2 + end);
+                epoll::add(&self.epoll, socket, data, interest).is_ok()
+            });
+            if !watched {
+                self.free.push(line);
+                continue;
+            }
+            let end = |socket| End {
+                socket,
+                unsent: VecDeque::new(),
+                held: 0,
+                held_back: false,
+                finish: false,
+                ended: false,
+            };
+            self.lines[line] =
+                Some(Line { ends: [end(client), end(server)], parcels: 0, gone: false });
+        }
+    }
+
+    /// Reads what one end sends, until there is no more or the other end holds as much as it may.
+    fn read(&mut self, index: usize, from: usize) {
+        let to = 1 - from;
+        loop {
+            let Some(Some(line)) = self.lines.get_mut(index) else { return };
+            if line.gone || line.ends[from].ended {
+                return;
+            }
+            if line.ends[to].held >= self.held_bytes_max {
+                line.ends[from].held_back = true;
+                return;
+            }
+            let load = match rustix::net::recv(
+                &line.ends[from].socket,
+                &mut *self.buffer,
+                RecvFlags::empty(),
+            ) {
+                Ok((_, 0)) => {
+                    line.ends[from].ended = true;
+                    Load::Fin
+                }
+                Ok((_, length)) => {
+                    line.ends[to].held += length;
+                    let mut bytes = self.spare.pop().unwrap_or_default();
+                    bytes.extend_from_slice(&self.buffer[..length]);
+                    Load::Bytes(bytes)
+                }
+                Err(Errno::AGAIN | Errno::NOTCONN) => return,
+                Err(Errno::INTR) => continue,
+                Err(_) => {
+                    line.ends[from].ended = true;
+                    Load::Reset
+                }
+            };
+            line.parcels += 1;
+            let due_ns = self.clock.now_ns() + self.delay_ns;
+            self.parcels.push_back(Parcel { due_ns, line: index, to, load });
+        }
+    }
+
+    /// Hands over what has been under way for long enough.
+    fn deliver(&mut self) {
+        let now_ns = self.clock.now_ns();
+        while self.parcels.front().is_some_and(|parcel| parcel.due_ns <= now_ns) {
+            let Some(Parcel { line: index, to, load, .. }) = self.parcels.pop_front() else {
+                return;
+            };
+            let Some(line) = &mut self.lines[index] else { continue };
+            line.parcels -= 1;
+            if line.gone {
+                if line.parcels == 0 {
+                    self.closed.push(index);
+                }
+                continue;
+            }
+            match load {
+                Load::Bytes(mut bytes) => {
+                    line.ends[to].unsent.extend(&bytes);
+                    bytes.clear();
+                    if self.spare.len() < 1024 {
+                        self.spare.push(bytes);
+                    }
+                }
+                Load::Fin => line.ends[to].finish = true,
+                Load::Reset => {
+                    // Refused only by a socket that is gone already.
+                    let _ = sockopt::set_socket_linger(&line.ends[to].socket, Some(Duration::ZERO));
+                    self.end(index);
+                    continue;
+                }
+            }
+            self.send(index, to);
+        }
+    }
+
+    fn send(&mut self, index: usize, to: usize) {
+        let Some(Some(line)) = self.lines.get_mut(index) else { return };
+        let end = &mut line.ends[to];
+        while !end.unsent.is_empty() {
+            match rustix::net::send(&end.socket, end.unsent.as_slices().0, SendFlags::NOSIGNAL) {
+                Ok(sent) => {
+                    end.unsent.drain(..sent);
+                    end.held -= sent;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOTCONN) => return,
+                // The other end learns of it by the reset that a read of this one reports.
+                Err(_) => {
+                    end.held -= end.unsent.len();
+                    end.unsent.clear();
+                }
+            }
+        }
+        if end.finish {
+            end.finish = false;
+            let _ = rustix::net::shutdown(&end.socket, Shutdown::Write);
+            // Both directions are over: what was to arrive has arrived.
+            if line.ends.iter().all(|end| end.ended && !end.finish && end.unsent.is_empty())
+                && line.parcels == 0
+            {
+                return self.end(index);
+            }
+        }
+        let from = 1 - to;
+        if let Some(Some(line)) = self.lines.get_mut(index)
+            && line.ends[from].held_back
+            && line.ends[to].held < self.held_bytes_max
+        {
+            line.ends[from].held_back = false;
+            self.read(index, from);
+        }
+    }
+
+    fn end(&mut self, index: usize) {
+        let Some(Some(line)) = self.lines.get_mut(index) else { return };
+        if line.gone {
+            return;
+        }
+        line.gone = true;
+        for end in &mut line.ends {
+            end.unsent = VecDeque::new();
+            // Both close with the line, whose place stays until its parcels have come.
+            let _ = epoll::delete(&self.epoll, &end.socket);
+        }
+        if line.parcels == 0 {
+            self.closed.push(index);
+        }
+    }
+}

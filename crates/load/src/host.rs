@@ -1,0 +1,101 @@
+//! The machine and the moment a result belongs to.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Where and when a result was measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    pub cpu: String,
+    pub cores: usize,
+    pub memory_gib: u64,
+    pub kernel: String,
+    /// Day of the run, UTC, as YYYY-MM-DD.
+    pub day: String,
+    /// What was run.
+    pub command: String,
+    /// Of the source the program was built from, when the script that ran it knows (`DUNLIN_BENCH_COMMIT`).
+    pub commit: Option<String>,
+}
+
+impl Host {
+    pub fn now() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpu = cpuinfo
+            .lines()
+            .find(|line| line.starts_with("model name"))
+            .and_then(|line| Some(line.split_once(':')?.1.trim().to_owned()))
+            .unwrap_or_else(|| "unknown CPU".into());
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kib = meminfo
+            .lines()
+            .find(|line| line.starts_with("MemTotal:"))
+            .and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+            .unwrap_or(0);
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let seconds =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self {
+            cpu,
+            // Of the machine, not of this thread, which may be pinned to one.
+            cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
+            memory_gib: (kib + (1 << 19)) >> 20,
+            kernel: format!("Linux {}", kernel.trim()),
+            day: day(seconds),
+            command: command(std::env::args()),
+            commit: std::env::var("DUNLIN_BENCH_COMMIT").ok(),
+        }
+    }
+}
+
+/// The command line as a person would type it: the program without its directory, quotes where the shell wants them.
+fn command(arguments: impl Iterator<Item = String>) -> String {
+    let words = arguments.enumerate().map(|(index, word)| {
+        let word = match index {
+            0 => word.rsplit('/').next().unwrap_or_default().to_owned(),
+            _ => word,
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// The civil date of a Unix time (Howard Hinnant, "chrono-compatible low-level date algorithms").
+fn day(unix_seconds: u64) -> String {
+    let days = unix_seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{command, day};
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let words = ["target/release/dunlin", "bench", "--cmd", "dunlin serve --workers 1", "it's"];
+        let typed = command(words.map(str::to_owned).into_iter());
+        assert_eq!(typed, r"dunlin bench --cmd 'dunlin serve --workers 1' 'it'\''s'");
+    }
+
+    #[test]
+    fn days_of_the_calendar() {
+        assert_eq!(day(0), "1970-01-01");
+        assert_eq!(day(951_782_400), "2000-02-29");
+        assert_eq!(day(1_767_225_599), "2025-12-31");
+    }
+}

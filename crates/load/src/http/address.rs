@@ -1,0 +1,146 @@
+//! The server to load, as its URL names it, and the places where it may be reached.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::resolve;
+use super::transport::At;
+use crate::Error;
+
+/// A URL, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) tls: bool,
+    /// Host and port as the `Host` header has them; the port only where it is not the scheme's own.
+    pub(crate) authority: String,
+    /// The host alone, for the certificate and the resolver.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// Path and query.
+    pub(crate) target: String,
+}
+
+/// Where connections are opened to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At least one; the one that answered first leads.
+    Network(Vec<SocketAddr>),
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Asks nobody: the host is not resolved.
+    ///
+    /// # Errors
+    /// A URL that is none; the sentence says what to write instead.
+    pub(crate) fn parse(url: &str) -> Result<Self, Error> {
+        let wrong = |why: &str| {
+            Error::new(format!("{url}: {why}; give a URL such as http://127.0.0.1:8500/hello"))
+        };
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("there is no scheme"))?;
+        let (tls, default_port) = match scheme {
+            "http" => (false, 80),
+            "https" => (true, 443),
+            other => return Err(wrong(&format!("`{other}` is not http or https"))),
+        };
+        let rest = rest.split('#').next().unwrap_or_default();
+        let (authority, target) = match rest.find(['/', '?']) {
+            Some(at) => rest.split_at(at),
+            None => (rest, "/"),
+        };
+        if authority.contains('@') {
+            return Err(wrong("there must be no user name; send it with -H 'Authorization: …'"));
+        }
+        // Colons of an IPv6 address stand in brackets.
+        let after_brackets = authority.rfind(']').map_or(0, |at| at + 1);
+        let (host, port) = match authority[after_brackets..].find(':') {
+            Some(at) => {
+                let (host, port) = authority.split_at(after_brackets + at);
+                let port = port[1..].parse().ok().filter(|port| *port > 0);
+                (host, port.ok_or_else(|| wrong("the port is no number from 1 to 65535"))?)
+            }
+            None => (authority, default_port),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        if host.is_empty() {
+            return Err(wrong("there is no host"));
+        }
+        let target = if target.starts_with('?') { format!("/{target}") } else { target.to_owned() };
+        Ok(Self { tls, authority: authority.to_owned(), host, port, target })
+    }
+
+    /// The places of the server: `unix_socket` if there is one, or the addresses of the host's name, of which several
+    /// are raced (RFC 8305), so that one that is dead delays nothing.
+    ///
+    /// # Errors
+    /// A name that does not resolve, or not within `patience`.
+    pub(crate) fn place(
+        &self,
+        unix_socket: Option<&Path>,
+        patience: Duration,
+    ) -> Result<Place, Error> {
+        if let Some(path) = unix_socket {
+            return Ok(Place::Unix(path.to_owned()));
+        }
+        let addresses = resolve::addresses(&self.host, self.port, patience)?;
+        Ok(Place::Network(resolve::race(addresses, patience)))
+    }
+}
+
+impl Place {
+    /// Where attempt number `attempt` in a row goes: a host with several addresses is tried at all of them.
+    pub(super) fn of_attempt(&self, attempt: u32) -> At<'_> {
+        match self {
+            Self::Unix(path) => At::Unix(path),
+            Self::Network(addresses) => At::Network(addresses[attempt as usize % addresses.len()]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_becomes_a_host_a_port_an_authority_and_a_target() {
+        let address = Address::parse("http://127.0.0.1:8500/a?b=1#c").unwrap();
+        assert_eq!((address.host.as_str(), address.port), ("127.0.0.1", 8500));
+        assert_eq!(
+            (address.tls, address.authority.as_str(), address.target.as_str()),
+            (false, "127.0.0.1:8500", "/a?b=1")
+        );
+        let address = Address::parse("https://[::1]").unwrap();
+        assert_eq!((address.host.as_str(), address.port), ("::1", 443));
+        assert_eq!((address.tls, address.target.as_str()), (true, "/"));
+        let address = Address::parse("http://[::1]:81/").unwrap();
+        assert_eq!((address.host.as_str(), address.port), ("::1", 81));
+        assert_eq!(Address::parse("http://127.0.0.1?x").unwrap().target, "/?x");
+    }
+
+    #[test]
+    fn a_url_that_is_none_is_told_how_one_looks() {
+        for url in [
+            "127.0.0.1:8500",
+            "ftp://127.0.0.1/",
+            "http:///x",
+            "http://a@127.0.0.1/",
+            "http://a:b/",
+            "http://a:99999/",
+        ] {
+            let error = Address::parse(url).unwrap_err().to_string();
+            assert!(error.contains("http://127.0.0.1:8500/hello"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_address_of_a_host_has_its_turn() {
+        let addresses = ["[::1]:1", "127.0.0.1:1"].map(|address| address.parse().unwrap());
+        let place = Place::Network(addresses.to_vec());
+        let turns = [0, 1, 2].map(|attempt| match place.of_attempt(attempt) {
+            At::Network(address) => address,
+            At::Unix(path) => panic!("{path:?}"),
+        });
+        assert_eq!(turns, [addresses[0], addresses[1], addresses[0]]);
+    }
+}

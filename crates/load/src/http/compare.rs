@@ -1,0 +1,83 @@
+//! `--compare`: what pipelining is worth, in the three ways a client can ask.
+
+use serde::Serialize;
+
+use super::findings::Findings;
+use super::options::{Depth, Http};
+use super::page;
+use super::summary::{count, time};
+use crate::Error;
+use crate::ExitStatus;
+use crate::progress::say;
+
+/// The three modes and their ratios, as `--json` prints them.
+#[derive(Debug, Serialize)]
+struct Comparison {
+    benchmark: &'static str,
+    requests_per_second: f64,
+    /// Pipelined, beside the same connections one at a time.
+    pipelined_to_one_at_a_time: f64,
+    pipelined_to_one_connection: f64,
+    modes: Vec<Findings>,
+}
+
+pub(super) fn run(options: &Http, earlier: Vec<Findings>) -> Result<ExitStatus, Error> {
+    let modes = [
+        ("one request at a time", 1, 1, Depth::Fixed(1)),
+        ("one at a time on each connection", options.connections, options.threads, Depth::Fixed(1)),
+        ("pipelined", options.connections, options.threads, options.pipeline),
+    ];
+    let mut results = Vec::new();
+    for (name, connections, threads, pipeline) in modes {
+        let mut mode =
+            Http { connections, threads, pipeline, name: Some(name.to_owned()), ..options.clone() };
+        // All requests one after the other may take an hour; as many as the time allows tell the rate as well.
+        mode.duration = options.duration.or(Some(std::time::Duration::from_secs(10)));
+        results.push(super::run::run(&mode)?);
+        if super::interrupt::is_asked() {
+            return Err(Error::new("ended by Ctrl-C before all three modes were measured"));
+        }
+    }
+    let rate = |index: usize| results[index].requests_per_second;
+    let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+    let comparison = Comparison {
+        benchmark: "http-compare",
+        requests_per_second: rate(2),
+        pipelined_to_one_at_a_time: ratio(rate(2), rate(1)),
+        pipelined_to_one_connection: ratio(rate(2), rate(0)),
+        modes: results.clone(),
+    };
+    say("");
+    say(format!(
+        "{:<34} {:>6} {:>6} {:>10} {:>9} {:>12} {:>9} {:>9}",
+        "", "conns", "depth", "answers", "time", "requests/s", "p50", "ratio"
+    ));
+    for mode in &results {
+        say(format!(
+            "{:<34} {:>6} {:>6} {:>10} {:>9} {:>12} {:>9} {:>8.1}×",
+            mode.name,
+            mode.connections,
+            mode.pipeline,
+            count(mode.ends.answered as f64),
+            time(mode.seconds * 1e6),
+            count(mode.requests_per_second),
+            time(mode.latency_us.p50),
+            ratio(mode.requests_per_second, rate(0)),
+        ));
+    }
+    say("");
+    say(format!(
+        "Pipelined: {:.1} times the same connections one at a time, {:.1} times one connection.",
+        comparison.pipelined_to_one_at_a_time, comparison.pipelined_to_one_connection
+    ));
+    // Ended by the clock, not by the server: what the first mode had no time for is no fault.
+    let clean = results.iter().all(Findings::is_clean);
+    if let Some(path) = &options.report {
+        let mut runs = earlier;
+        runs.extend(results);
+        page::write(path, &runs)?;
+        say(format!("report: {}", path.display()));
+    }
+    options.output.line(&comparison)?;
+    Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
+}

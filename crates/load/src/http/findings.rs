@@ -1,0 +1,201 @@
+//! The result of a run, as `--json` prints it and reports read it.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::tally::{Ends, Events, Tally};
+use crate::clock::Percentiles;
+use crate::host::Host;
+
+/// One run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Findings {
+    pub benchmark: String,
+    pub name: String,
+    pub host: Host,
+    pub url: String,
+    pub protocol: String,
+    pub connections: u32,
+    /// Requests in flight on a connection, or `auto`.
+    pub pipeline: String,
+    /// With `auto`: the most there were in flight on a connection.
+    #[serde(default)]
+    pub depth_most: Option<u32>,
+    pub threads: u32,
+    /// Ended by Ctrl-C.
+    #[serde(default)]
+    pub interrupted: bool,
+    /// Requests a second of the timetable, in an open model.
+    pub rate_asked: Option<f64>,
+    /// From the beginning, or the end of the warm-up, to the end of the last answer.
+    pub seconds: f64,
+    /// Answers a second.
+    pub requests_per_second: f64,
+    /// CPU time of the generator, and answers for each second of it.
+    pub generator_cpu_seconds: f64,
+    pub requests_per_cpu_second: f64,
+    pub server: Option<ServerShare>,
+    #[serde(flatten)]
+    pub ends: Ends,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub statuses: BTreeMap<u16, u64>,
+    /// How often each kind of error came.
+    pub errors: BTreeMap<String, u64>,
+    /// Some of them in full: request, host, and what to do.
+    pub error_samples: Vec<String>,
+    pub connection_events: Events,
+    /// From when a request first left (in an open model: should have left) to the end of its answer.
+    pub latency_us: Percentiles,
+    /// To the first byte of its answer.
+    pub first_byte_us: Percentiles,
+    /// While it was the oldest of its connection: latency without the wait behind others.
+    pub service_us: Percentiles,
+    /// How far the generator was behind its timetable, in an open model.
+    pub late_us: Option<Percentiles>,
+    /// Upper bound in microseconds and count of each step of the distribution.
+    pub histogram: Vec<(f64, u64)>,
+    /// The same of the time to the first byte.
+    #[serde(default)]
+    pub first_byte_histogram: Vec<(f64, u64)>,
+    /// Latency by quantile, denser towards 1.
+    pub quantiles: Vec<(f64, f64)>,
+    pub timeline: Vec<Moment>,
+    /// Resident memory of the generator: when the first answers were in, at the end, and at most between.
+    pub memory: Memory,
+}
+
+/// What the server's process used of its cores meanwhile.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct ServerShare {
+    pub cpu_seconds: f64,
+    /// Of one core; negative when it used more than one.
+    pub idle_share: f64,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Memory {
+    pub first_bytes: u64,
+    pub last_bytes: u64,
+    pub most_bytes: u64,
+}
+
+/// A span of the timeline.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// End of the span, seconds from the beginning.
+    pub at_s: f64,
+    pub span_s: f64,
+    pub answered: u64,
+    /// Wrong, failed and uncertain.
+    pub errors: u64,
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
+    pub max_us: f64,
+    pub opened: u64,
+    /// Connections that ended, in whatever way.
+    pub closed: u64,
+    pub resent: u64,
+    /// Resident memory of the generator at its end.
+    #[serde(default)]
+    pub resident_bytes: u64,
+}
+
+impl Moment {
+    pub(super) fn of(tally: &Tally, at_s: f64, span_s: f64) -> Self {
+        let at = |quantile| tally.latency.value_at_quantile(quantile) as f64 / 1e3;
+        let events = &tally.events;
+        Self {
+            at_s,
+            span_s,
+            answered: tally.ends.answered,
+            errors: tally.ends.wrong + tally.ends.failed + tally.ends.uncertain,
+            p50_us: at(0.5),
+            p90_us: at(0.9),
+            p99_us: at(0.99),
+            max_us: tally.latency.max() as f64 / 1e3,
+            opened: events.opened,
+            closed: events.closed_with_notice
+                + events.closed_at_budget
+                + events.closed_in_flight
+                + events.closed_idle
+                + events.reset
+                + events.timed_out
+                + events.violated,
+            resent: tally.ends.resent,
+            resident_bytes: 0,
+        }
+    }
+}
+
+impl Findings {
+    /// Whether everything was answered, and rightly.
+    pub fn is_clean(&self) -> bool {
+        let ends = &self.ends;
+        let bad = ends.wrong + ends.failed + ends.uncertain + ends.unanswered;
+        bad + self.connection_events.violated == 0 && ends.answered > 0 && !self.interrupted
+    }
+}
+
+/// Steps of a distribution for people and plots: four to each doubling.
+pub(super) fn steps(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
+    if histogram.is_empty() {
+        return Vec::new();
+    }
+    let mut steps: Vec<(f64, u64)> = Vec::new();
+    let first_ns = histogram.min().max(1_000) as f64;
+    for value in histogram.iter_recorded() {
+        let ns = value.value_iterated_to() as f64;
+        let step = ((ns / first_ns).log2() * 4.0).ceil().max(0.0);
+        let upper_us = first_ns * (step / 4.0).exp2() / 1e3;
+        match steps.last_mut() {
+            Some((last_us, count)) if (*last_us - upper_us).abs() < upper_us * 1e-9 => {
+                *count += value.count_since_last_iteration();
+            }
+            _ => steps.push((upper_us, value.count_since_last_iteration())),
+        }
+    }
+    steps
+}
+
+/// Latency in microseconds at 0, 0.5, 0.75, … each twice as near to 1 as the one before, as far as there are values.
+pub(super) fn quantiles(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
+    if histogram.is_empty() {
+        return Vec::new();
+    }
+    let mut quantiles = Vec::new();
+    let mut distance = 1.0;
+    while distance * histogram.len() as f64 >= 0.5 {
+        for part in [1.0, 0.84, 0.71, 0.59] {
+            let quantile = 1.0 - distance * part;
+            quantiles.push((quantile, histogram.value_at_quantile(quantile) as f64 / 1e3));
+        }
+        distance /= 2.0;
+    }
+    quantiles.push((1.0, histogram.max() as f64 / 1e3));
+    quantiles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::new_histogram;
+
+    #[test]
+    fn steps_and_quantiles_hold_every_value() {
+        let mut histogram = new_histogram();
+        for us in 1..=10_000 {
+            histogram.record(us * 1_000).unwrap();
+        }
+        let steps = steps(&histogram);
+        assert_eq!(steps.iter().map(|(_, count)| count).sum::<u64>(), 10_000);
+        assert!(steps.windows(2).all(|pair| pair[0].0 < pair[1].0), "{steps:?}");
+        let quantiles = quantiles(&histogram);
+        assert!(quantiles.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1));
+        assert!((quantiles.last().unwrap().1 - 10_000.0).abs() < 10.0);
+        assert!(super::steps(&new_histogram()).is_empty());
+    }
+}

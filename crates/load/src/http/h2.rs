@@ -1,0 +1,574 @@
+//! HTTP/2: as many streams on each connection as the depth says, by the `h2` crate.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{HeaderName, HeaderValue, Method, Request, Uri, Version};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::{JoinSet, LocalSet};
+
+use super::connection::connect_advice;
+use super::options::Depth;
+use super::plan::{Ledger, Plan, Reporter, Shared};
+use super::reader::{NO_ID, OTHER_BODY, OTHER_ID, SEARCHED_BYTES_MAX};
+use super::schedule::Schedule;
+use super::tally::Tally;
+use super::transport::At;
+use crate::Error;
+
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+/// Connects in a row that may fail before a connection is given up.
+const FAILURES_MAX: u32 = 8;
+const TICK: Duration = Duration::from_millis(10);
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// What the tasks of a thread share; they take turns on one thread.
+struct Core {
+    plan: Arc<Plan>,
+    shared: Arc<Shared>,
+    schedule: Schedule,
+    tally: Box<Tally>,
+    ledger: Option<Ledger>,
+    /// Requests to be sent again, and how often they were sent.
+    again: Vec<(u64, u64, u16)>,
+    in_flight: u64,
+    /// Somebody has answered in HTTP/2.
+    spoken: bool,
+    /// The tag of the first request that counts: behind those of the warm-up.
+    counted_from: u64,
+    /// Connections that are open.
+    open: u64,
+    ready: usize,
+    started: bool,
+    body: Vec<u8>,
+    text: Vec<u8>,
+}
+
+type Cell = Rc<RefCell<Core>>;
+
+pub(super) fn run(
+    plan: &Arc<Plan>,
+    thread: u32,
+    shared: &Arc<Shared>,
+    reporter: &Reporter,
+) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::io("cannot start a runtime", error))?;
+    let connections =
+        plan.connections / plan.threads + u32::from(thread < plan.connections % plan.threads);
+    let cell = Rc::new(RefCell::new(Core {
+        schedule: Schedule::new(thread, plan.threads, plan.rate),
+        tally: Box::new(Tally::new()),
+        ledger: plan.ledger.clone().map(Ledger::new),
+        again: Vec::new(),
+        in_flight: 0,
+        spoken: false,
+        counted_from: 0,
+        open: 0,
+        ready: 0,
+        started: false,
+        body: Vec::new(),
+        text: Vec::new(),
+        shared: Arc::clone(shared),
+        plan: Arc::clone(plan),
+    }));
+    LocalSet::new().block_on(&runtime, async {
+        let mut tasks = JoinSet::new();
+        for _ in 0..connections {
+            tasks.spawn_local(connection(Rc::clone(&cell)));
+        }
+        watch(&cell, connections as usize, thread as usize, reporter).await;
+        tasks.abort_all();
+    });
+    let mut core = cell.borrow_mut();
+    let core = &mut *core;
+    let left = core.schedule.left() + core.again.len() as u64 + core.in_flight;
+    core.tally.ends.unanswered += left;
+    if left > 0 {
+        core.tally.error("not answered when the run ended", left);
+    }
+    if let Some(ledger) = &mut core.ledger {
+        ledger.flush_if(0)?;
+    }
+    let began_ns = shared.start_ns().unwrap_or(0) + plan.warm_up_ns;
+    let span = plan.clock.now_ns().saturating_sub(began_ns) / plan.span_ns;
+    reporter.report(Some(span), &mut core.tally);
+    Ok(())
+}
+
+/// Moves the run from phase to phase, and hands its spans over.
+async fn watch(cell: &Cell, connections: usize, thread: usize, reporter: &Reporter) {
+    let (plan, shared) = {
+        let core = cell.borrow();
+        (Arc::clone(&core.plan), Arc::clone(&core.shared))
+    };
+    let mut ticks = tokio::time::interval(TICK);
+    let began = std::time::Instant::now();
+    while cell.borrow().ready < connections && began.elapsed() < Duration::from_secs(10) {
+        ticks.tick().await;
+    }
+    shared.ready(plan.clock.now_ns());
+    let start_ns = loop {
+        if let Some(start_ns) = shared.start_ns() {
+            break start_ns;
+        }
+        ticks.tick().await;
+    };
+    let count_from_ns = start_ns + plan.warm_up_ns;
+    let mut counting = false;
+    let mut span = 0;
+    let mut drain: Option<std::time::Instant> = None;
+    cell.borrow_mut().schedule.start(start_ns);
+    cell.borrow_mut().started = true;
+    loop {
+        let now_ns = plan.clock.now_ns();
+        {
+            let mut core = cell.borrow_mut();
+            let core = &mut *core;
+            if !counting && now_ns >= count_from_ns {
+                counting = true;
+                if plan.warm_up_ns > 0 {
+                    reporter.report(None, &mut core.tally);
+                }
+                core.counted_from = core.schedule.sent();
+                if let Some(count) = plan.requests_wanted() {
+                    core.schedule.limit(count);
+                }
+            }
+            let until_ns = plan.duration_ns.map(|ns| count_from_ns + ns);
+            let over = until_ns.is_some_and(|until_ns| now_ns >= until_ns)
+                || shared.stop.load(Ordering::Relaxed);
+            if counting && over && drain.is_none() {
+                core.schedule.stop(until_ns.unwrap_or(now_ns).min(now_ns));
+                drain = Some(std::time::Instant::now());
+            }
+            let index = now_ns.saturating_sub(count_from_ns) / plan.span_ns;
+            if counting && index > span {
+                reporter.report(Some(span), &mut core.tally);
+                span = index;
+            }
+            let ends = &core.tally.ends;
+            let live = &shared.live[thread];
+            live.answered.store(ends.answered, Ordering::Relaxed);
+            live.bad.store(ends.wrong + ends.failed + ends.uncertain, Ordering::Relaxed);
+            live.open.store(core.open, Ordering::Relaxed);
+            let done = core.schedule.is_over() && core.again.is_empty() && core.in_flight == 0;
+            if counting && (done || drain.is_some_and(|since| since.elapsed() > DRAIN)) {
+                return;
+            }
+            if core.ready == usize::MAX {
+                return;
+            }
+        }
+        ticks.tick().await;
+    }
+}
+
+/// One connection: opened, used by as many tasks as streams, opened again.
+async fn connection(cell: Cell) {
+    let plan = Arc::clone(&cell.borrow().plan);
+    let mut failures = 0;
+    let mut was_ready = false;
+    while failures < FAILURES_MAX {
+        let connect = tokio::time::timeout(
+            Duration::from_nanos(plan.connect_timeout_ns),
+            open(&plan, failures),
+        );
+        let opened = match connect.await {
+            Ok(opened) => opened,
+            Err(_) => Err(Refusal {
+                kind: "connecting took too long".to_owned(),
+                advice: "Is the host up, and does a firewall drop the packets? --connect-timeout allows more.",
+            }),
+        };
+        if !std::mem::replace(&mut was_ready, true) {
+            cell.borrow_mut().ready += 1;
+        }
+        match opened {
+            Ok(sender) => {
+                failures = 0;
+                cell.borrow_mut().tally.events.opened += 1;
+                cell.borrow_mut().open += 1;
+                let depth = match plan.depth {
+                    Depth::Fixed(depth) => depth,
+                    Depth::Auto => 1,
+                };
+                let mut streams = JoinSet::new();
+                for _ in 0..depth {
+                    streams.spawn_local(stream(Rc::clone(&cell), sender.clone()));
+                }
+                while streams.join_next().await.is_some() {}
+                let mut core = cell.borrow_mut();
+                core.open -= 1;
+                if core.schedule.is_over() && core.again.is_empty() {
+                    return;
+                }
+                core.tally.events.closed_in_flight += 1;
+            }
+            Err(Refusal { kind, advice }) => {
+                failures += 1;
+                let mut core = cell.borrow_mut();
+                core.tally.events.connect_failed += 1;
+                core.tally.error(&kind, 1);
+                let server = plan.server();
+                core.tally
+                    .sample(&kind, || format!("{server}: {kind}. {advice}").trim_end().to_owned());
+            }
+        }
+        tokio::time::sleep(RETRY_AFTER * failures).await;
+    }
+    let mut core = cell.borrow_mut();
+    if core.in_flight == 0 && core.tally.events.opened == 0 {
+        // Nothing was ever open here, and nothing will be.
+        core.ready = usize::MAX;
+    }
+}
+
+/// Why a connection could not be opened, and what to do.
+struct Refusal {
+    kind: String,
+    advice: &'static str,
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Self {
+        Self { kind: format!("connecting failed: {error}"), advice: connect_advice(&error) }
+    }
+}
+
+async fn open(plan: &Plan, failures: u32) -> Result<SendRequest<Bytes>, Refusal> {
+    match plan.place.of_attempt(failures) {
+        At::Network(address) => {
+            let socket = tokio::net::TcpStream::connect(address).await?;
+            socket.set_nodelay(true)?;
+            secure(plan, socket).await
+        }
+        At::Unix(path) => secure(plan, tokio::net::UnixStream::connect(path).await?).await,
+    }
+}
+
+async fn secure(
+    plan: &Plan,
+    socket: impl AsyncRead + AsyncWrite + Unpin + 'static,
+) -> Result<SendRequest<Bytes>, Refusal> {
+    let Some(tls) = &plan.tls else { return handshake(socket).await };
+    let connector = tokio_rustls::TlsConnector::from(Arc::clone(&tls.config));
+    let no_http2 = || Refusal {
+        kind: "the server does not speak HTTP/2".to_owned(),
+        advice: "--http 1.1 does without.",
+    };
+    let stream = connector.connect(tls.name.clone(), socket).await.map_err(|error| {
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        // What a server says that shares no protocol with us (RFC 7301 §3.2).
+        if let Some(rustls::Error::AlertReceived(
+            rustls::AlertDescription::NoApplicationProtocol,
+        )) = tls
+        {
+            return no_http2();
+        }
+        Refusal {
+            kind: format!("TLS: {error}"),
+            advice: "Trust the certificate with --ca FILE, name its host with --server-name, or take any with --insecure.",
+        }
+    })?;
+    if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        return Err(no_http2());
+    }
+    handshake(stream).await
+}
+
+async fn handshake(
+    io: impl AsyncRead + AsyncWrite + Unpin + 'static,
+) -> Result<SendRequest<Bytes>, Refusal> {
+    let (sender, connection) = h2::client::Builder::new()
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .enable_push(false)
+        .handshake(io)
+        .await
+        .map_err(|error| Refusal {
+            kind: format!("HTTP/2: {error}"),
+            advice: "Does HTTP/2 without TLS listen there? --http 1.1 does without.",
+        })?;
+    tokio::task::spawn_local(async move {
+        // How it ends shows itself to each stream.
+        let _ = connection.await;
+    });
+    Ok(sender)
+}
+
+/// One stream after the other, until the connection or the run ends.
+async fn stream(cell: Cell, mut sender: SendRequest<Bytes>) {
+    let plan = Arc::clone(&cell.borrow().plan);
+    loop {
+        let Some((tag, since_ns, attempt)) = next(&cell).await else { return };
+        let outcome = tokio::time::timeout(
+            Duration::from_nanos(plan.timeout_ns),
+            exchange(&cell, &mut sender, tag, since_ns, attempt),
+        )
+        .await;
+        let goes_on = cell.borrow_mut().ended(tag, since_ns, attempt, outcome);
+        if goes_on == GoesOn::No
+            || (goes_on == GoesOn::IfReady && sender.clone().ready().await.is_err())
+        {
+            return;
+        }
+    }
+}
+
+/// Whether another request may leave on this connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GoesOn {
+    Yes,
+    IfReady,
+    No,
+}
+
+/// The next request, once it is due. `None`: there will be none.
+async fn next(cell: &Cell) -> Option<(u64, u64, u16)> {
+    loop {
+        let wait = {
+            let mut core = cell.borrow_mut();
+            let core = &mut *core;
+            let now_ns = core.plan.clock.now_ns();
+            if core.started {
+                if let Some(again) = core.again.pop() {
+                    core.in_flight += 1;
+                    return Some(again);
+                }
+                if core.schedule.available(now_ns, 1) > 0 {
+                    let tag = core.schedule.take(1);
+                    let due_ns = core.schedule.due_ns(tag);
+                    if let Some(due_ns) = due_ns {
+                        core.tally.late.saturating_record(now_ns.saturating_sub(due_ns));
+                    }
+                    core.in_flight += 1;
+                    return Some((tag, due_ns.unwrap_or(now_ns), 1));
+                }
+                if core.schedule.is_over() && core.in_flight == 0 {
+                    return None;
+                }
+            }
+            let due_ns = core.schedule.next_due_ns().unwrap_or(now_ns + TICK.as_nanos() as u64);
+            Duration::from_nanos(due_ns.saturating_sub(now_ns)).min(TICK)
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+async fn exchange(
+    cell: &Cell,
+    sender: &mut SendRequest<Bytes>,
+    tag: u64,
+    since_ns: u64,
+    attempt: u16,
+) -> Result<(), h2::Error> {
+    let mut ready = sender.clone().ready().await?;
+    let (request, body) = cell.borrow_mut().request(tag);
+    let (response, mut upload) = ready.send_request(request, body.is_none())?;
+    if let Some(body) = body {
+        // The window of a stream is a megabyte here and as large as the server says there; h2 holds what is over.
+        upload.send_data(body, true)?;
+    }
+    let response = response.await?;
+    let (head, mut stream) = response.into_parts();
+    let first_byte_ns = cell.borrow().plan.clock.now_ns();
+    let mut body = Vec::new();
+    let mut bytes = 0;
+    let searched = cell.borrow().plan.checks.body.is_some();
+    while let Some(data) = stream.data().await {
+        let data = data?;
+        bytes += data.len();
+        if searched {
+            let room = SEARCHED_BYTES_MAX.saturating_sub(body.len());
+            body.extend_from_slice(&data[..data.len().min(room)]);
+        }
+        stream.flow_control().release_capacity(data.len())?;
+    }
+    let mut core = cell.borrow_mut();
+    core.tally.read_bytes += bytes as u64;
+    core.answered(tag, since_ns, attempt, first_byte_ns, &head, &body);
+    Ok(())
+}
+
+impl Core {
+    /// Decides what becomes of a request, answered or not.
+    fn ended(
+        &mut self,
+        tag: u64,
+        since_ns: u64,
+        attempt: u16,
+        outcome: Result<Result<(), h2::Error>, tokio::time::error::Elapsed>,
+    ) -> GoesOn {
+        self.in_flight -= 1;
+        match outcome {
+            Ok(Ok(())) => GoesOn::Yes,
+            // The first thing it said was no frame: to ask again is to hear it again.
+            Ok(Err(error)) if error.is_library() && !self.spoken => {
+                let advice = "Does HTTP/2 without TLS listen there? --http 1.1 does without.";
+                self.fail(tag, attempt, "the answer is not HTTP/2", advice, true);
+                GoesOn::No
+            }
+            Ok(Err(error)) => {
+                let idempotent =
+                    self.plan.requests.get(self.schedule.number(tag)).kind.is_idempotent();
+                // RFC 9113 §8.7: a refused stream, and one beyond the last of a GOAWAY, was not processed.
+                let refused = error.reason() == Some(h2::Reason::REFUSED_STREAM)
+                    || (error.is_go_away() && error.is_remote());
+                if (refused || idempotent) && attempt < self.plan.attempts_max {
+                    self.tally.ends.resent += 1;
+                    self.again.push((tag, since_ns, attempt + 1));
+                } else {
+                    let advice = "Look at the server's log; --attempts allows more, --idempotent sends what is no GET again.";
+                    self.fail(
+                        tag,
+                        attempt,
+                        &format!("HTTP/2: {error}"),
+                        advice,
+                        refused || idempotent,
+                    );
+                }
+                if refused { GoesOn::IfReady } else { GoesOn::No }
+            }
+            Err(_) => {
+                self.tally.events.timed_out += 1;
+                let advice = "Look why the server is silent, or give it more than --timeout.";
+                self.fail(tag, attempt, "no answer in time", advice, true);
+                GoesOn::Yes
+            }
+        }
+    }
+
+    fn request(&mut self, tag: u64) -> (Request<()>, Option<Bytes>) {
+        let number = self.schedule.number(tag);
+        let plan = Arc::clone(&self.plan);
+        let sketch = plan.requests.get(number);
+        let mut text = |template: &super::template::Template| {
+            self.text.clear();
+            template.render(number, &mut self.text);
+            String::from_utf8_lossy(&self.text).into_owned()
+        };
+        let mut request = Request::new(());
+        *request.version_mut() = Version::HTTP_2;
+        *request.method_mut() = Method::from_bytes(sketch.method.as_bytes()).unwrap_or_default();
+        let mut authority = plan.address.authority.clone();
+        let mut headers = Vec::new();
+        for (name, value) in &sketch.headers {
+            let value = text(value);
+            match name.as_str() {
+                "Host" => authority = value,
+                // RFC 9113 §8.2.2: a connection has no header here.
+                name if name.eq_ignore_ascii_case("connection") => {}
+                name => headers.push((name, value)),
+            }
+        }
+        let scheme = if plan.address.tls { "https" } else { "http" };
+        let uri = format!("{scheme}://{authority}{}", text(&sketch.target));
+        *request.uri_mut() = uri.parse::<Uri>().unwrap_or_default();
+        for (name, value) in headers {
+            // They were judged when the command line was read; a rendered value cannot hold a line break.
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(&value))
+            {
+                request.headers_mut().append(name, value);
+            }
+        }
+        let body = sketch.body.as_ref().map(|template| {
+            self.body.clear();
+            template.render(number, &mut self.body);
+            Bytes::copy_from_slice(&self.body)
+        });
+        self.tally.written_bytes += body.as_ref().map_or(0, |body| body.len() as u64);
+        (request, body)
+    }
+
+    fn answered(
+        &mut self,
+        tag: u64,
+        since_ns: u64,
+        attempt: u16,
+        first_byte_ns: u64,
+        head: &http::response::Parts,
+        body: &[u8],
+    ) {
+        self.spoken = true;
+        if tag < self.counted_from {
+            return;
+        }
+        let now_ns = self.plan.clock.now_ns();
+        let number = self.schedule.number(tag);
+        let status = head.status.as_u16();
+        let tally = &mut *self.tally;
+        tally.ends.answered += 1;
+        tally.last_answer_ns = now_ns;
+        tally.statuses[usize::from(status) % 600] += 1;
+        let latency_ns = now_ns.saturating_sub(since_ns);
+        tally.latency.saturating_record(latency_ns);
+        tally.first_byte.saturating_record(first_byte_ns.saturating_sub(since_ns));
+        // No stream waits behind another.
+        tally.service.saturating_record(latency_ns);
+        let header = |name: &Option<String>| {
+            name.as_ref().and_then(|name| head.headers.get(name.as_str())?.to_str().ok())
+        };
+        let checks = &self.plan.checks;
+        let id = header(&checks.id);
+        let wrong = if checks.id.is_some() && id.is_none() {
+            Some(&NO_ID)
+        } else if checks.id.is_some() && id != Some(number.to_string().as_str()) {
+            Some(&OTHER_ID)
+        } else if checks.body.as_ref().is_some_and(|finder| finder.find(body).is_none()) {
+            Some(&OTHER_BODY)
+        } else {
+            None
+        };
+        let wrong =
+            wrong.map(|wrong| (wrong.kind.to_owned(), wrong.advice.to_owned())).or_else(|| {
+                (!checks.is_status_right(status)).then(|| {
+                    let advice = format!(
+                        "Look at the server's log; --expect-status {status} takes it for right."
+                    );
+                    (format!("status {status}"), advice)
+                })
+            });
+        if let Some((kind, advice)) = wrong {
+            tally.ends.wrong += 1;
+            tally.error(&kind, 1);
+            let host = &self.plan.address.authority;
+            tally.sample(&kind, || format!("request {number} to {host}: {kind}. {advice}"));
+        }
+        if let Some(ledger) = &mut self.ledger {
+            let served = header(&checks.served).unwrap_or_default();
+            ledger.note(number, attempt, "answered", status, served.as_bytes());
+        }
+    }
+
+    fn fail(&mut self, tag: u64, attempt: u16, kind: &str, advice: &str, certain: bool) {
+        if tag < self.counted_from {
+            return;
+        }
+        let number = self.schedule.number(tag);
+        let ends = &mut self.tally.ends;
+        let outcome = if certain {
+            ends.failed += 1;
+            "failed"
+        } else {
+            ends.uncertain += 1;
+            "uncertain"
+        };
+        self.tally.error(kind, 1);
+        let authority = self.plan.address.authority.clone();
+        self.tally.sample(kind, || format!("request {number} to {authority}: {kind}. {advice}"));
+        if let Some(ledger) = &mut self.ledger {
+            ledger.note(number, attempt, outcome, 0, b"");
+        }
+    }
+}

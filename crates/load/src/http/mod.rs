@@ -1,0 +1,64 @@
+//! `dunlin bench http`: load for HTTP servers, and what came of it.
+//!
+//! A request is a number; its bytes follow from the number (see [`template`]), its answer is matched to it by
+//! [`dunlin_pipeline::Connection`], and it ends exactly once. Threads share nothing while they run: each hands what it
+//! counted in a span of time to the one that watches, which adds the spans up, draws them, and writes them out.
+
+mod address;
+mod compare;
+mod connection;
+mod files;
+mod findings;
+mod h2;
+mod interrupt;
+mod ledger;
+mod options;
+mod page;
+mod plan;
+mod reader;
+mod request;
+mod resolve;
+mod run;
+mod schedule;
+mod source;
+mod summary;
+mod tally;
+mod template;
+mod tls;
+mod transport;
+mod view;
+mod worker;
+
+pub use ledger::LedgerCheck;
+pub use options::Http;
+
+pub use findings::Findings;
+pub use ledger::{Agreement, run as check_ledger};
+pub use summary::time;
+
+use crate::Error;
+use crate::ExitStatus;
+use crate::progress::say;
+
+pub fn run(options: &Http) -> Result<ExitStatus, Error> {
+    options.check()?;
+    // An unreadable file is better told before the run than after it.
+    let earlier = page::read_earlier(&options.with)?;
+    if options.compare {
+        return compare::run(options, earlier);
+    }
+    let findings = run::run(options)?;
+    say("");
+    eprint!("{}", summary::of(&findings));
+    if let Some(path) = &options.csv {
+        files::write_csv(path, &findings)?;
+    }
+    if let Some(path) = &options.report {
+        let mut runs = earlier;
+        runs.push(findings.clone());
+        page::write(path, &runs)?;
+        say(format!("  report       {}", path.display()));
+    }
+    options.output.line(&findings)?;
+    Ok(if findings.is_clean() { ExitStatus::Passed } else { ExitStatus::Failed })
+}

@@ -1,0 +1,264 @@
+//! The command line of `dunlin bench http`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::Error;
+use crate::output::Output;
+use crate::url::duration;
+
+/// The deepest pipeline; `auto` stays below it by itself.
+const DEPTH_MAX: u32 = 10_000;
+
+/// Options of `dunlin bench http`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Http {
+    /// What to load, e.g. http://127.0.0.1:8500/hello or https://…; `{n%9}`, `{random:1-9}`, `{uuid}` … are filled in
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    /// Connections, all threads together
+    #[arg(short, long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) connections: u32,
+    /// Requests in flight on each connection; `auto` finds rate × round trip by itself
+    #[arg(short, long, value_name = "N|auto", default_value = "1", value_parser = depth)]
+    pub(crate) pipeline: Depth,
+    /// Stop after so many requests
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: Option<u64>,
+    /// Stop sending after this time; 10s unless --requests is given
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    pub(crate) duration: Option<Duration>,
+    /// Load this long before anything counts
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    pub(crate) warm_up: Duration,
+    /// Requests a second by a timetable that does not wait for the server; latency counts from the timetable
+    #[arg(short, long, value_name = "RATE", value_parser = rate)]
+    pub(crate) rate: Option<f64>,
+    /// Threads, each with its share of the connections
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) threads: u32,
+    /// Cores the generator may run on, e.g. 1 or 0,1
+    #[arg(long, value_name = "CORES", value_delimiter = ',')]
+    pub(crate) core: Vec<usize>,
+    /// Connect to this unix socket, whatever host the URL names
+    #[arg(long, value_name = "PATH")]
+    pub(crate) unix_socket: Option<PathBuf>,
+    /// Protocol: 1.1 or 2
+    #[arg(long, value_name = "VERSION", default_value = "1.1", value_parser = ["1.1", "2"])]
+    pub(crate) http: String,
+
+    /// Method of the request
+    #[arg(short = 'X', long, value_name = "METHOD", help_heading = "Requests")]
+    pub(crate) method: Option<String>,
+    /// A header; may be repeated
+    #[arg(short = 'H', long, value_name = "NAME: VALUE", help_heading = "Requests", value_parser = header)]
+    pub(crate) header: Vec<(String, String)>,
+    /// Body of the request; makes it a POST unless --method says otherwise
+    #[arg(long, value_name = "TEXT", help_heading = "Requests", conflicts_with = "body_file")]
+    pub(crate) body: Option<String>,
+    /// The body stands in this file
+    #[arg(long, value_name = "FILE", help_heading = "Requests")]
+    pub(crate) body_file: Option<PathBuf>,
+    /// Take requests by turns from a file: HAR, or one JSON object a line
+    #[arg(long, value_name = "FILE", help_heading = "Requests", conflicts_with_all = ["body", "body_file", "method"])]
+    pub(crate) from: Option<PathBuf>,
+    /// Fill in nothing: braces mean themselves
+    #[arg(long, help_heading = "Requests")]
+    pub(crate) no_templates: bool,
+    /// The server may safely do a request twice, whatever its method: pipeline it, and send it again after a close
+    #[arg(long, help_heading = "Requests")]
+    pub(crate) idempotent: bool,
+    /// Times one request is sent before it is given up
+    #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Requests", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) attempts: u16,
+
+    /// Statuses that are right, e.g. 200,204 or 2xx; by default 2xx and 3xx
+    #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Checks", value_parser = status)]
+    pub(crate) expect_status: Vec<(u16, u16)>,
+    /// Each body holds this text
+    #[arg(long, value_name = "TEXT", help_heading = "Checks")]
+    pub(crate) expect_body: Option<String>,
+    /// Number each request in a header, which each answer must bring back: no answer goes to a wrong request
+    #[arg(long, help_heading = "Checks")]
+    pub(crate) check_id: bool,
+    /// The header of --check-id
+    #[arg(long, value_name = "NAME", default_value = "X-Request-Id", help_heading = "Checks")]
+    pub(crate) id_header: String,
+    /// A request whose answer is not complete this long after those before it in its connection fails
+    #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Checks", value_parser = duration)]
+    pub(crate) timeout: Duration,
+    /// A connection that is not open after this long has failed; so has a name that is not resolved
+    #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "Checks", value_parser = duration)]
+    pub(crate) connect_timeout: Duration,
+
+    /// Trust this certificate, or its authority (PEM); by default those of the system
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Take any certificate
+    #[arg(long, help_heading = "TLS", conflicts_with = "ca")]
+    pub(crate) insecure: bool,
+    /// The certificate must be for this name instead of the URL's
+    #[arg(long, value_name = "NAME", help_heading = "TLS")]
+    pub(crate) server_name: Option<String>,
+    /// Show this certificate of one's own, with those that signed it (PEM)
+    #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// Private key of --cert (PEM)
+    #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+    /// The only version of TLS to speak: 1.2 or 1.3; by default the newer one that both know
+    #[arg(long, value_name = "VERSION", help_heading = "TLS", value_parser = ["1.2", "1.3"])]
+    pub(crate) tls_version: Option<String>,
+
+    /// The three ways side by side: one connection, all connections one at a time, all of them pipelined
+    #[arg(long, help_heading = "Result", conflicts_with_all = ["rate", "ledger", "csv", "hdr_log"])]
+    pub(crate) compare: bool,
+    /// Name of this run in reports
+    #[arg(long, value_name = "NAME", help_heading = "Result")]
+    pub(crate) name: Option<String>,
+    /// Write a page with plots; needs nothing but a browser
+    #[arg(long, value_name = "FILE", help_heading = "Result")]
+    pub(crate) report: Option<PathBuf>,
+    /// Show an earlier run in the report too: a file that holds what --json printed; may be repeated
+    #[arg(long, value_name = "FILE", help_heading = "Result", requires = "report")]
+    pub(crate) with: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+    /// Write a line for each span of time
+    #[arg(long, value_name = "FILE", help_heading = "Result")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Write the latencies as an HdrHistogram interval log
+    #[arg(long, value_name = "FILE", help_heading = "Result")]
+    pub(crate) hdr_log: Option<PathBuf>,
+    /// Write a line for each request: id, how often it was sent, how it ended, status, what the server called its answer
+    #[arg(long, value_name = "FILE", help_heading = "Result")]
+    pub(crate) ledger: Option<PathBuf>,
+    /// The header by which a server names its answers in --ledger
+    #[arg(long, value_name = "NAME", default_value = "X-Served", help_heading = "Result")]
+    pub(crate) served_header: String,
+    /// Process id of the server, for the share of its core it had left
+    #[arg(long, value_name = "PID", help_heading = "Result")]
+    pub(crate) server_pid: Option<u32>,
+}
+
+/// Requests in flight on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    Fixed(u32),
+    Auto,
+}
+
+impl std::fmt::Display for Depth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Fixed(depth) => write!(f, "{depth}"),
+            Self::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+impl Http {
+    pub(crate) fn is_http2(&self) -> bool {
+        self.http == "2"
+    }
+
+    /// Whether answers are looked at beyond their status.
+    pub(crate) fn wants_id(&self) -> bool {
+        self.check_id || self.ledger.is_some()
+    }
+
+    /// How long to send; `None`: until the requests are done.
+    pub(crate) fn sending_time(&self) -> Option<Duration> {
+        match (self.duration, self.requests) {
+            (None, None) => Some(Duration::from_secs(10)),
+            (duration, _) => duration,
+        }
+    }
+
+    /// What clap cannot say.
+    ///
+    /// # Errors
+    /// Options that contradict each other, with the one to change.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.threads > self.connections {
+            return Err(Error::new(format!(
+                "--threads {} have only {} connections; raise --connections or lower --threads",
+                self.threads, self.connections
+            )));
+        }
+        if self.ledger.is_some() && !self.warm_up.is_zero() {
+            return Err(Error::new(
+                "--ledger has a line for every request, and those of --warm-up count for nothing; drop one of the two",
+            ));
+        }
+        if self.timeout.is_zero() || self.connect_timeout.is_zero() {
+            return Err(Error::new(
+                "--timeout and --connect-timeout must be longer than nothing; write 10s",
+            ));
+        }
+        if self.is_http2() && self.pipeline == Depth::Auto {
+            return Err(Error::new(
+                "--pipeline auto is for HTTP/1.1; with --http 2 give the number of streams, as in --pipeline 100",
+            ));
+        }
+        if self.compare && self.pipeline == Depth::Fixed(1) {
+            return Err(Error::new(
+                "--compare needs a depth for its third mode; add --pipeline 100",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn depth(text: &str) -> Result<Depth, String> {
+    if text == "auto" {
+        return Ok(Depth::Auto);
+    }
+    text.parse()
+        .ok()
+        .filter(|depth| (1..=DEPTH_MAX).contains(depth))
+        .map(Depth::Fixed)
+        .ok_or_else(|| format!("give a number from 1 to {DEPTH_MAX}, or auto"))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|rate: &f64| (0.001..=100e6).contains(rate))
+        .ok_or_else(|| "give requests a second as a number, as in 5000".to_owned())
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once(':').ok_or_else(|| "write it as 'Name: value'".to_owned())?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// A status or a class of them, as the first and the last.
+fn status(text: &str) -> Result<(u16, u16), String> {
+    let wrong = || "give statuses as 200,204 or classes as 2xx".to_owned();
+    let text = text.trim();
+    if let Some(class) = text.strip_suffix("xx") {
+        let class: u16 =
+            class.parse().ok().filter(|class| (1..=5).contains(class)).ok_or_else(wrong)?;
+        return Ok((class * 100, class * 100 + 99));
+    }
+    let status =
+        text.parse().ok().filter(|status| (100..600).contains(status)).ok_or_else(wrong)?;
+    Ok((status, status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_flags() {
+        assert_eq!((depth("auto"), depth("16")), (Ok(Depth::Auto), Ok(Depth::Fixed(16))));
+        assert!(depth("0").unwrap_err().contains("or auto"));
+        assert_eq!((status("2xx"), status("204")), (Ok((200, 299)), Ok((204, 204))));
+        assert!(status("6xx").is_err() && status("ok").unwrap_err().contains("2xx"));
+        assert_eq!(header("A: b: c"), Ok(("A".into(), "b: c".into())));
+        assert!(rate("many").is_err() && rate("0").is_err() && rate("0.5").is_ok());
+    }
+}

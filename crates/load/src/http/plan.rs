@@ -1,0 +1,197 @@
+//! What all threads of a run are given, and what they share while it goes on.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
+
+use memchr::memmem::Finder;
+
+use super::address::{Address, Place};
+use super::options::Depth;
+use super::request::Requests;
+use super::tally::Tally;
+use super::transport::Tls;
+use crate::clock::Clock;
+use crate::{Context, Error};
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) url: String,
+    pub(super) address: Address,
+    pub(super) place: Place,
+    pub(super) tls: Option<Tls>,
+    pub(super) requests: Requests,
+    pub(super) checks: Checks,
+    pub(super) connections: u32,
+    pub(super) threads: u32,
+    pub(super) depth: Depth,
+    pub(super) timeout_ns: u64,
+    pub(super) connect_timeout_ns: u64,
+    pub(super) attempts_max: u16,
+    pub(super) rate: Option<f64>,
+    pub(super) count: Option<u64>,
+    pub(super) duration_ns: Option<u64>,
+    pub(super) warm_up_ns: u64,
+    /// Length of a span of the timeline.
+    pub(super) span_ns: u64,
+    pub(super) cores: Vec<usize>,
+    pub(super) clock: Clock,
+    pub(super) ledger: Option<Arc<File>>,
+}
+
+impl Plan {
+    /// Who is loaded, for errors: the authority, and the unix socket if that is where it is.
+    pub(super) fn server(&self) -> String {
+        match &self.place {
+            Place::Unix(path) => format!("{} ({})", self.address.authority, path.display()),
+            Place::Network(_) => self.address.authority.clone(),
+        }
+    }
+
+    /// Requests from the end of the warm-up on: those asked for, or those a timetable has in its time.
+    pub(super) fn requests_wanted(&self) -> Option<u64> {
+        let timetable = self
+            .rate
+            .zip(self.duration_ns)
+            .map(|(rate, ns)| ((rate * ns as f64 / 1e9).round() as u64).max(1));
+        match (self.count, timetable) {
+            (Some(count), Some(timetable)) => Some(count.min(timetable)),
+            (count, timetable) => count.or(timetable),
+        }
+    }
+}
+
+/// What makes an answer right.
+#[derive(Debug)]
+pub(super) struct Checks {
+    pub(super) statuses: Vec<(u16, u16)>,
+    pub(super) body: Option<Finder<'static>>,
+    /// The answer must bring the number of its request back in this header.
+    pub(super) id: Option<String>,
+    /// The server's own name for its answer stands in this header; kept for the ledger.
+    pub(super) served: Option<String>,
+}
+
+impl Checks {
+    pub(super) fn is_status_right(&self, status: u16) -> bool {
+        if self.statuses.is_empty() {
+            return (200..400).contains(&status);
+        }
+        self.statuses.iter().any(|(first, last)| (*first..=*last).contains(&status))
+    }
+
+    /// Whether an answer is looked at beyond its status.
+    pub(super) fn look_inside(&self) -> bool {
+        self.body.is_some() || self.id.is_some() || self.served.is_some()
+    }
+}
+
+/// What threads and whoever watches them share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// When the run began, nanoseconds on its clock; 0: not yet.
+    start_ns: AtomicU64,
+    ready: AtomicU32,
+    threads: u32,
+    /// Somebody wants it to end: send no more.
+    pub(super) stop: AtomicBool,
+    pub(super) live: Vec<Live>,
+}
+
+/// Running counts of one thread, on cache lines of its own: written once a turn, read a few times a second.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Live {
+    pub(super) answered: AtomicU64,
+    pub(super) bad: AtomicU64,
+    pub(super) open: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(threads: u32) -> Self {
+        Self {
+            start_ns: AtomicU64::new(0),
+            ready: AtomicU32::new(0),
+            threads,
+            stop: AtomicBool::new(false),
+            live: (0..threads).map(|_| Live::default()).collect(),
+        }
+    }
+
+    /// A thread's connections are open, or have failed once. The run begins when all threads have said so.
+    pub(super) fn ready(&self, now_ns: u64) {
+        if self.ready.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
+            self.start_ns.store(now_ns.max(1), Ordering::Release);
+        }
+    }
+
+    pub(super) fn start_ns(&self) -> Option<u64> {
+        match self.start_ns.load(Ordering::Acquire) {
+            0 => None,
+            start_ns => Some(start_ns),
+        }
+    }
+}
+
+/// What a thread counted in one span of time.
+#[derive(Debug)]
+pub(super) struct Span {
+    /// Spans since the run began; `None` for what came before the end of the warm-up.
+    pub(super) index: Option<u64>,
+    pub(super) tally: Box<Tally>,
+}
+
+/// A thread's end of the way to whoever watches: full tallies there, empty ones back.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    pub(super) spans: SyncSender<Span>,
+    pub(super) empty: Receiver<Box<Tally>>,
+}
+
+impl Reporter {
+    /// Hands `tally` over and puts an empty one in its place.
+    pub(super) fn report(&self, index: Option<u64>, tally: &mut Box<Tally>) {
+        let fresh = self.empty.try_recv().unwrap_or_else(|_| Box::new(Tally::new()));
+        let full = std::mem::replace(tally, fresh);
+        // Whoever watches has ended only when the run has failed already.
+        let _ = self.spans.send(Span { index, tally: full });
+    }
+}
+
+/// The lines of one thread for the ledger, written in whole lines to a file all threads share.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    file: Arc<File>,
+    lines: Vec<u8>,
+}
+
+impl Ledger {
+    pub(super) fn new(file: Arc<File>) -> Self {
+        Self { file, lines: Vec::new() }
+    }
+
+    /// `NUMBER SENT OUTCOME STATUS SERVED`: how often it was sent, how it ended, and what the server called its answer.
+    pub(super) fn note(
+        &mut self,
+        number: u64,
+        sent: u16,
+        outcome: &str,
+        status: u16,
+        served: &[u8],
+    ) {
+        // Writing to a Vec cannot fail.
+        let _ = write!(self.lines, "{number} {sent} {outcome} {status} ");
+        self.lines.extend_from_slice(if served.is_empty() { b"-" } else { served });
+        self.lines.push(b'\n');
+    }
+
+    pub(super) fn flush_if(&mut self, bytes_min: usize) -> Result<(), Error> {
+        if self.lines.len() > bytes_min {
+            (&*self.file).write_all(&self.lines).context("cannot write the ledger")?;
+            self.lines.clear();
+        }
+        Ok(())
+    }
+}

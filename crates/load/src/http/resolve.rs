@@ -1,0 +1,165 @@
+//! Names to addresses, and which of them answers first (happy eyeballs, RFC 8305).
+//!
+//! It happens once, before the threads of the generator start: no loop ever waits for a resolver.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+
+use super::transport::{At, begin};
+use crate::Error;
+
+/// From one attempt to the next, as long as none has failed or succeeded (RFC 8305 §5).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// The addresses of a host, families by turns, the family that the resolver puts first leading.
+///
+/// # Errors
+/// A name that does not resolve, or not within `patience`: the system's resolver has no limit of its own that a
+/// person would wait for.
+pub(super) fn addresses(
+    host: &str,
+    port: u16,
+    patience: Duration,
+) -> Result<Vec<SocketAddr>, Error> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let name = host.to_owned();
+    let (done, resolved) = sync_channel(1);
+    // Left alone when it takes too long: nothing can wake it, and it holds nothing.
+    std::thread::spawn(move || {
+        let addresses = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
+        let _ = done.send(addresses);
+    });
+    let wrong = |why: &str| {
+        Error::new(format!(
+            "the name {host} does not resolve: {why}; check its spelling and the resolver, or give an address"
+        ))
+    };
+    match resolved.recv_timeout(patience) {
+        Ok(Ok(addresses)) => Some(interleave(addresses))
+            .filter(|addresses| !addresses.is_empty())
+            .ok_or_else(|| wrong("it has no address")),
+        Ok(Err(error)) => Err(wrong(&error.to_string())),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(wrong(&format!(
+            "the resolver said nothing for {patience:?}, as long as --connect-timeout allows"
+        ))),
+    }
+}
+
+/// Orders addresses so that the families alternate (RFC 8305 §4).
+fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let leads_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (mut first, mut second): (VecDeque<_>, VecDeque<_>) =
+        addresses.into_iter().partition(|address| address.is_ipv6() == leads_v6);
+    let mut ordered = Vec::new();
+    while !(first.is_empty() && second.is_empty()) {
+        ordered.extend(first.pop_front());
+        ordered.extend(second.pop_front());
+    }
+    ordered.dedup();
+    ordered
+}
+
+/// Connects to the addresses one after the other, the next before the last has failed, and puts the one that answers
+/// first in front. What answers nowhere within `patience` stays as it was: the run will say why.
+pub(super) fn race(mut addresses: Vec<SocketAddr>, patience: Duration) -> Vec<SocketAddr> {
+    if addresses.len() < 2 {
+        return addresses;
+    }
+    let end = Instant::now() + patience;
+    let mut attempts: Vec<(usize, OwnedFd)> = Vec::new();
+    let mut waiting = 0..addresses.len();
+    let mut next_at = Instant::now();
+    loop {
+        let now = Instant::now();
+        if (now >= next_at || attempts.is_empty())
+            && let Some(index) = waiting.next()
+        {
+            next_at = now + ATTEMPT_DELAY;
+            // No route to this family, most often: the next may have one.
+            if let Ok(socket) = begin(At::Network(addresses[index])) {
+                attempts.push((index, socket));
+            } else {
+                next_at = now;
+            }
+            continue;
+        }
+        if attempts.is_empty() || now >= end {
+            return addresses;
+        }
+        let until = if waiting.is_empty() { end } else { end.min(next_at) };
+        let wait = until.saturating_duration_since(now);
+        let timeout = Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos().into() };
+        let ready: Vec<bool> = {
+            let mut fds: Vec<_> =
+                attempts.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::OUT)).collect();
+            // An interruption leaves no event, and the loop looks again.
+            let _ = poll(&mut fds, Some(&timeout));
+            fds.iter().map(|fd| !fd.revents().is_empty()).collect()
+        };
+        for at in (0..attempts.len()).rev().filter(|at| ready[*at]) {
+            if matches!(sockopt::socket_error(&attempts[at].1), Ok(Ok(()))) {
+                let winner = addresses.remove(attempts[at].0);
+                addresses.insert(0, winner);
+                return addresses;
+            }
+            attempts.remove(at);
+            next_at = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn families_alternate() {
+        let [a, b, c, x, y] = ["[::1]:1", "[::2]:1", "[::3]:1", "10.0.0.1:1", "10.0.0.2:1"]
+            .map(|address| address.parse::<SocketAddr>().unwrap());
+        assert_eq!(interleave(vec![a, b, c, x, y]), [a, x, b, y, c]);
+        assert_eq!(interleave(vec![x, y, a]), [x, a, y]);
+        assert_eq!(interleave(vec![]), []);
+    }
+
+    #[test]
+    fn an_address_is_not_resolved_and_a_name_that_is_none_is_told() {
+        let here: SocketAddr = "[::1]:80".parse().unwrap();
+        assert_eq!(addresses("::1", 80, Duration::ZERO).unwrap(), [here]);
+        let error = addresses("no-such-name.invalid", 80, PATIENCE).unwrap_err().to_string();
+        assert!(error.contains("no-such-name.invalid does not resolve"), "{error}");
+    }
+
+    #[test]
+    fn a_dead_or_silent_address_does_not_hold_up_the_one_that_answers() {
+        let alive = TcpListener::bind("127.0.0.1:0").unwrap();
+        let alive_addr = alive.local_addr().unwrap();
+        let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // A listener that accepts nobody and whose backlog is full: the kernel does not answer at all.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&silent, 0).unwrap();
+        let silent_addr = silent.local_addr().unwrap();
+        let filling: Vec<_> = (0..4)
+            .filter_map(|_| {
+                TcpStream::connect_timeout(&silent_addr, Duration::from_millis(50)).ok()
+            })
+            .collect();
+        assert!(filling.len() < 4, "the backlog is full");
+        for first in [silent_addr, refused] {
+            assert_eq!(race(vec![first, alive_addr], PATIENCE), [alive_addr, first]);
+        }
+        // Nobody answers: as it was, and no waiting beyond the patience.
+        let nobody = vec![refused, silent_addr];
+        assert_eq!(race(nobody.clone(), Duration::from_millis(300)), nobody);
+    }
+}

@@ -1,0 +1,219 @@
+//! A file of requests: HAR, as browsers save it, or one JSON object a line.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::address::Address;
+use super::request::Sketch;
+use crate::{Context, Error};
+
+/// Headers of a browser that belong to its connection or are written anew.
+const NOT_TAKEN: [&str; 7] = [
+    "host",
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "keep-alive",
+    "upgrade",
+    "proxy-connection",
+];
+
+/// What a file held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) sketches: Vec<Sketch>,
+    /// Entries for other hosts, which are left out.
+    pub(crate) elsewhere: usize,
+    /// Taken as it stands: what a browser saved has no places to fill in.
+    pub(crate) literal: bool,
+}
+
+/// One line of a file of JSON lines.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    #[serde(default = "get")]
+    method: String,
+    path: String,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    body: Option<serde_json::Value>,
+}
+
+fn get() -> String {
+    "GET".to_owned()
+}
+
+#[derive(Debug, Deserialize)]
+struct Har {
+    log: HarLog,
+}
+
+#[derive(Debug, Deserialize)]
+struct HarLog {
+    entries: Vec<HarEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+struct HarEntry {
+    request: HarRequest,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HarRequest {
+    method: String,
+    url: String,
+    #[serde(default)]
+    headers: Vec<HarHeader>,
+    post_data: Option<HarBody>,
+}
+
+#[derive(Debug, Deserialize)]
+struct HarHeader {
+    name: String,
+    value: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct HarBody {
+    text: Option<String>,
+}
+
+impl Source {
+    /// # Errors
+    /// A file that is neither, with the line and how one looks.
+    pub(crate) fn read(path: &Path, address: &Address) -> Result<Self, Error> {
+        let text =
+            std::fs::read_to_string(path).context(format!("cannot read {}", path.display()))?;
+        Self::parse(&text, address).map_err(|why| Error::new(format!("{}: {why}", path.display())))
+    }
+
+    fn parse(text: &str, address: &Address) -> Result<Self, String> {
+        // A HAR is one object with a `log`; a line of the other form has a `path`.
+        let source = match serde_json::from_str::<Har>(text) {
+            Ok(har) => Self::of_har(har, address),
+            Err(error)
+                if text.trim_start().starts_with('{')
+                    && text.contains("\"log\"")
+                    && text.contains("\"entries\"") =>
+            {
+                return Err(format!("not a HAR a browser would save: {error}"));
+            }
+            Err(_) => Self::of_lines(text)?,
+        };
+        if source.sketches.is_empty() {
+            return Err(match source.elsewhere {
+                0 => "there is no request in it".to_owned(),
+                elsewhere => {
+                    format!("none of its {elsewhere} requests is for {}", address.authority)
+                }
+            });
+        }
+        Ok(source)
+    }
+
+    fn of_lines(text: &str) -> Result<Self, String> {
+        let mut sketches = Vec::new();
+        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+            let line: Line = serde_json::from_str(line).map_err(|error| {
+                format!(
+                    "line {number}: {error}; a line looks like \
+                     {{\"method\":\"POST\",\"path\":\"/a?b=1\",\"headers\":{{\"X-A\":\"b\"}},\"body\":\"text, or any JSON\"}}"
+                )
+            })?;
+            sketches.push(Sketch {
+                method: line.method,
+                target: line.path,
+                headers: line.headers.into_iter().collect(),
+                body: line.body.map(|body| match body {
+                    serde_json::Value::String(text) => text,
+                    json => json.to_string(),
+                }),
+            });
+        }
+        Ok(Self { sketches, elsewhere: 0, literal: false })
+    }
+
+    fn of_har(har: Har, address: &Address) -> Self {
+        let mut source = Self { sketches: Vec::new(), elsewhere: 0, literal: true };
+        for HarEntry { request } in har.log.entries {
+            let scheme = if address.tls { "https://" } else { "http://" };
+            let here = request
+                .url
+                .strip_prefix(scheme)
+                .and_then(|rest| rest.strip_prefix(&*address.authority))
+                .filter(|target| target.is_empty() || target.starts_with(['/', '?', '#']));
+            let Some(target) = here else {
+                source.elsewhere += 1;
+                continue;
+            };
+            let target = target.split('#').next().unwrap_or_default();
+            let headers = request.headers.into_iter().filter(|header| {
+                // `:method` and the like are how HTTP/2 spells the request line.
+                !header.name.starts_with(':')
+                    && !NOT_TAKEN.iter().any(|own| header.name.eq_ignore_ascii_case(own))
+            });
+            source.sketches.push(Sketch {
+                method: request.method,
+                target: if target.starts_with('/') {
+                    target.to_owned()
+                } else {
+                    format!("/{target}")
+                },
+                headers: headers.map(|header| (header.name, header.value)).collect(),
+                body: request.post_data.and_then(|body| body.text),
+            });
+        }
+        source
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Source, String> {
+        Source::parse(text, &Address::parse("http://127.0.0.1:8500/").unwrap())
+    }
+
+    #[test]
+    fn one_json_a_line() {
+        let source = parse(
+            "{\"path\":\"/a\"}\n\n{\"method\":\"POST\",\"path\":\"/b\",\"headers\":{\"X\":\"y\"},\"body\":{\"n\":1}}\n",
+        )
+        .unwrap();
+        assert_eq!(source.sketches[0].method, "GET");
+        assert_eq!(source.sketches[1].body.as_deref(), Some("{\"n\":1}"));
+        let error = parse("{\"path\":\"/a\"}\n{\"url\":\"/b\"}").unwrap_err();
+        assert!(error.contains("line 2") && error.contains("\"path\":\"/a?b=1\""), "{error}");
+        assert!(parse("\n").unwrap_err().contains("no request"));
+    }
+
+    #[test]
+    fn a_har_without_the_headers_of_its_connection_and_the_requests_to_others() {
+        let har = r#"{"log":{"version":"1.2","entries":[
+            {"time":3,"request":{"method":"GET","url":"http://127.0.0.1:8500/a?b#c","httpVersion":"h2",
+              "headers":[{"name":":path","value":"/a"},{"name":"Host","value":"x"},{"name":"Accept","value":"*/*"}]}},
+            {"request":{"method":"POST","url":"http://127.0.0.1:8500","headers":[],
+              "postData":{"mimeType":"text/plain","text":"hi"}}},
+            {"request":{"method":"GET","url":"https://elsewhere.example/","headers":[]}}]}}"#;
+        let source = parse(har).unwrap();
+        assert_eq!(source.elsewhere, 1);
+        assert_eq!(source.sketches[0].target, "/a?b");
+        assert_eq!(source.sketches[0].headers, [("Accept".to_owned(), "*/*".to_owned())]);
+        assert_eq!(
+            (source.sketches[1].target.as_str(), source.sketches[1].body.as_deref()),
+            ("/", Some("hi"))
+        );
+    }
+
+    #[test]
+    fn a_har_for_others_alone_is_told_so() {
+        let har = r#"{"log":{"entries":[{"request":{"method":"GET","url":"http://b.example/"}}]}}"#;
+        let error = parse(har).unwrap_err();
+        assert!(error.contains("none of its 1 requests is for 127.0.0.1:8500"), "{error}");
+    }
+}

@@ -1,0 +1,198 @@
+//! What happened to the requests of a run: counts, latencies, errors by kind.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::new_histogram;
+
+/// Kinds of errors told apart; more are counted together.
+const KINDS_MAX: usize = 64;
+/// Errors told in full, and of one kind.
+const SAMPLES_MAX: usize = 12;
+const SAMPLES_OF_KIND_MAX: usize = 2;
+
+/// How requests ended, and what it took. Every request that was begun ends exactly once: answered, failed, uncertain or
+/// never sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ends {
+    /// Answered completely, whatever the status.
+    pub answered: u64,
+    /// Of those answered: the status, the body or the id was not what was asked for.
+    pub wrong: u64,
+    /// Ended by a bad answer, by the time-out, or after too many attempts.
+    pub failed: u64,
+    /// The connection ended without a word, and to send it again might do it twice.
+    pub uncertain: u64,
+    /// Never left, or in flight when the run ended.
+    pub unanswered: u64,
+    /// Times a request left again, after a close before its answer.
+    pub resent: u64,
+}
+
+/// What connections did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Events {
+    pub opened: u64,
+    pub connect_failed: u64,
+    /// Closed by the server with `Connection: close`.
+    pub closed_with_notice: u64,
+    /// Closed at the number of requests the server is known to take.
+    pub closed_at_budget: u64,
+    /// Closed without a word while requests were in flight.
+    pub closed_in_flight: u64,
+    pub closed_idle: u64,
+    pub reset: u64,
+    pub timed_out: u64,
+    /// Closed here, because of a bad answer.
+    pub violated: u64,
+}
+
+/// Everything one thread counted in a span of time.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    pub ends: Ends,
+    pub events: Events,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    /// By status code.
+    pub statuses: Box<[u64; 600]>,
+    pub errors: BTreeMap<String, u64>,
+    /// Some errors in full, behind their kinds.
+    pub samples: Vec<(String, String)>,
+    /// Nanoseconds from when a request first left, or should have, to the end of its answer.
+    pub latency: Histogram<u64>,
+    /// To the first byte of its answer.
+    pub first_byte: Histogram<u64>,
+    /// The part in which it was the oldest of its connection: without the wait behind others.
+    pub service: Histogram<u64>,
+    /// How late requests left, by the timetable.
+    pub late: Histogram<u64>,
+    /// When the last answer ended, nanoseconds of the run's clock.
+    pub last_answer_ns: u64,
+    /// The most that `--pipeline auto` had in flight on a connection; 0 when the depth is given.
+    pub depth_most: u32,
+}
+
+impl Tally {
+    pub(crate) fn new() -> Self {
+        Self {
+            ends: Ends::default(),
+            events: Events::default(),
+            read_bytes: 0,
+            written_bytes: 0,
+            statuses: Box::new([0; 600]),
+            errors: BTreeMap::new(),
+            samples: Vec::new(),
+            latency: new_histogram(),
+            first_byte: new_histogram(),
+            service: new_histogram(),
+            late: new_histogram(),
+            last_answer_ns: 0,
+            depth_most: 0,
+        }
+    }
+
+    pub(crate) fn error(&mut self, kind: &str, count: u64) {
+        if let Some(sum) = self.errors.get_mut(kind) {
+            *sum += count;
+        } else {
+            let kind = if self.errors.len() < KINDS_MAX { kind } else { "other" };
+            *self.errors.entry(kind.to_owned()).or_default() += count;
+        }
+    }
+
+    /// Keeps a sentence about an error of this kind, unless there are enough or it was said before.
+    pub(crate) fn sample(&mut self, kind: &str, sentence: impl FnOnce() -> String) {
+        let of_kind = || self.samples.iter().filter(|(there, _)| there == kind);
+        if self.samples.len() < SAMPLES_MAX && of_kind().count() < SAMPLES_OF_KIND_MAX {
+            let sentence = sentence();
+            if of_kind().all(|(_, there)| *there != sentence) {
+                self.samples.push((kind.to_owned(), sentence));
+            }
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        let (a, b) = (&mut self.ends, &other.ends);
+        a.answered += b.answered;
+        a.wrong += b.wrong;
+        a.failed += b.failed;
+        a.uncertain += b.uncertain;
+        a.unanswered += b.unanswered;
+        a.resent += b.resent;
+        let (a, b) = (&mut self.events, &other.events);
+        a.opened += b.opened;
+        a.connect_failed += b.connect_failed;
+        a.closed_with_notice += b.closed_with_notice;
+        a.closed_at_budget += b.closed_at_budget;
+        a.closed_in_flight += b.closed_in_flight;
+        a.closed_idle += b.closed_idle;
+        a.reset += b.reset;
+        a.timed_out += b.timed_out;
+        a.violated += b.violated;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        for (sum, part) in self.statuses.iter_mut().zip(other.statuses.iter()) {
+            *sum += part;
+        }
+        for (kind, count) in &other.errors {
+            self.error(kind, *count);
+        }
+        for (kind, sentence) in &other.samples {
+            self.sample(kind, || sentence.clone());
+        }
+        // The bounds are the same constants, so the sums cannot fail.
+        self.latency.add(&other.latency).unwrap_or_default();
+        self.first_byte.add(&other.first_byte).unwrap_or_default();
+        self.service.add(&other.service).unwrap_or_default();
+        self.late.add(&other.late).unwrap_or_default();
+        self.last_answer_ns = self.last_answer_ns.max(other.last_answer_ns);
+        self.depth_most = self.depth_most.max(other.depth_most);
+    }
+
+    /// Empty again, its memory kept.
+    pub(crate) fn clear(&mut self) {
+        self.ends = Ends::default();
+        self.events = Events::default();
+        (self.read_bytes, self.written_bytes, self.last_answer_ns) = (0, 0, 0);
+        self.depth_most = 0;
+        self.statuses.fill(0);
+        self.errors.clear();
+        self.samples.clear();
+        for histogram in
+            [&mut self.latency, &mut self.first_byte, &mut self.service, &mut self.late]
+        {
+            histogram.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_errors_are_bounded_and_none_is_lost() {
+        let mut tally = Tally::new();
+        for number in 0..1000 {
+            tally.error(&format!("kind {number}"), 1);
+            tally.sample(&format!("kind {number}"), || number.to_string());
+        }
+        assert_eq!(tally.errors.len(), KINDS_MAX + 1);
+        assert_eq!(tally.errors.values().sum::<u64>(), 1000);
+        assert_eq!(tally.samples.len(), SAMPLES_MAX);
+        let mut same = Tally::new();
+        (0..3).for_each(|_| same.sample("connecting", || "refused".to_owned()));
+        (0..9).for_each(|number| same.sample("status 503", || format!("request {number}")));
+        let told: Vec<&str> = same.samples.iter().map(|(_, sentence)| &**sentence).collect();
+        assert_eq!(told, ["refused", "request 0", "request 1"]);
+        let mut sum = Tally::new();
+        sum.add(&tally);
+        sum.add(&tally);
+        assert_eq!(sum.errors.values().sum::<u64>(), 2000);
+        tally.clear();
+        assert!(tally.errors.is_empty());
+    }
+}

@@ -1,0 +1,514 @@
+//! A thread of the generator: connections on one epoll instance, one buffer for what they read.
+//!
+//! Why not an event loop for everything (`dunlin-net`): what is measured here is the server, so each call and each
+//! instruction of the generator counts against the figure. A turn costs one `epoll_wait` for many connections, and each
+//! of those one `recv` for all answers that came and one `send` for all requests that take their place.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use super::connection::{Connection, Core, End};
+use super::options::Depth;
+use super::plan::{Plan, Reporter, Shared};
+use super::transport::{Broken, Transport};
+use crate::timer::Timer;
+use crate::{Context, Error};
+
+const READ_BYTES: usize = 256 << 10;
+const TIMER: u64 = u64::MAX;
+/// How often connections are looked at for time-outs, nanoseconds, and how much that grows with each.
+const SWEEP_NS: u64 = 10_000_000;
+const SWEEP_NS_PER_CONNECTION: u64 = 1_000;
+/// After a connect that failed.
+const RETRY_NS: u64 = 10_000_000;
+const RETRY_NS_MAX: u64 = 1_000_000_000;
+/// Without one open connection for this long the run is given up.
+const HOPELESS_NS: u64 = 10_000_000_000;
+/// How long the answers that are under way may take once nothing more is sent.
+const DRAIN_NS: u64 = 5_000_000_000;
+/// How long a run waits for all of its connections before it begins.
+const OPENING_NS: u64 = 10_000_000_000;
+
+pub(super) struct Worker {
+    epoll: OwnedFd,
+    /// For the timetable of an open model.
+    timer: Timer,
+    places: Vec<Place>,
+    core: Core,
+    shared: Arc<Shared>,
+    reporter: Reporter,
+    thread: usize,
+    input: Vec<u8>,
+    /// Connections are all read before any is sent on, see [`Worker::refill`].
+    together: bool,
+    /// Connections that have been read in this turn, and may have room for requests.
+    answered: Vec<usize>,
+    phase: Phase,
+    /// Connections that are open.
+    open: usize,
+    /// Places that have been open, or have failed, at least once.
+    tried: usize,
+    open_seen_ns: u64,
+    swept_ns: u64,
+    span: u64,
+    /// The place to offer the next due request to.
+    cursor: usize,
+}
+
+/// A place for a connection. Its generation tells an event of the connection before from one of this.
+#[derive(Default)]
+struct Place {
+    generation: u32,
+    connection: Option<Box<Connection>>,
+    /// Not to be opened before.
+    retry_ns: u64,
+    failures: u32,
+    tried: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Connections open; nothing is sent yet.
+    Opening,
+    /// Until this time nothing counts.
+    WarmUp {
+        until_ns: u64,
+    },
+    /// Sending, until this time if there is one.
+    Sending {
+        until_ns: Option<u64>,
+    },
+    /// Waiting for the answers that are under way.
+    Draining {
+        until_ns: u64,
+    },
+    Over,
+}
+
+impl Worker {
+    pub(super) fn new(
+        plan: Arc<Plan>,
+        thread: u32,
+        shared: Arc<Shared>,
+        reporter: Reporter,
+    ) -> Result<Self, Error> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
+        // 50 µs of the default slack would be the generator's, not the server's.
+        rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
+            .context("cannot set the timer slack")?;
+        let plan_depth = plan.depth;
+        let mine =
+            plan.connections / plan.threads + u32::from(thread < plan.connections % plan.threads);
+        Ok(Self {
+            timer: Timer::new(&epoll, TIMER)?,
+            epoll,
+            places: (0..mine).map(|_| Place::default()).collect(),
+            core: Core::new(plan, thread),
+            shared,
+            reporter,
+            thread: thread as usize,
+            input: vec![0; READ_BYTES],
+            together: matches!(plan_depth, Depth::Fixed(2..=64)),
+            answered: Vec::new(),
+            phase: Phase::Opening,
+            open: 0,
+            tried: 0,
+            open_seen_ns: 0,
+            swept_ns: 0,
+            span: 0,
+            cursor: 0,
+        })
+    }
+
+    pub(super) fn run(mut self) -> Result<(), Error> {
+        let clock = self.core.plan.clock;
+        let began_ns = clock.now_ns();
+        self.open_seen_ns = began_ns;
+        for index in 0..self.places.len() {
+            self.open_place(index, began_ns);
+        }
+        let mut events = Vec::with_capacity(1024);
+        let mut said_ready = false;
+        while self.phase != Phase::Over {
+            let now_ns = clock.now_ns();
+            let wait_ns = self.wait_ns(now_ns)?;
+            let timeout = Timespec { tv_sec: 0, tv_nsec: wait_ns as _ };
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(Error::io("cannot wait for events", error)),
+            }
+            for &epoll::Event { data, flags } in &events {
+                let token = data.u64();
+                if token == TIMER {
+                    continue;
+                }
+                let (index, generation) = ((token & 0xffff_ffff) as usize, (token >> 32) as u32);
+                if self.places[index].generation == generation {
+                    self.handle_event(index, flags);
+                }
+            }
+            self.refill();
+            let now_ns = clock.now_ns();
+            if self.core.schedule.is_open_model()
+                && matches!(
+                    self.phase,
+                    Phase::WarmUp { .. } | Phase::Sending { .. } | Phase::Draining { .. }
+                )
+            {
+                self.send_due(now_ns);
+            }
+            self.sweep(now_ns);
+            if !said_ready && (self.tried == self.places.len() || now_ns - began_ns > OPENING_NS) {
+                said_ready = true;
+                self.shared.ready(now_ns);
+            }
+            self.advance(now_ns);
+            self.publish();
+            if let Some(ledger) = &mut self.core.ledger {
+                ledger.flush_if(256 << 10)?;
+            }
+        }
+        for place in &mut self.places {
+            if let Some(connection) = place.connection.take() {
+                connection.abandon(&mut self.core);
+            }
+        }
+        self.core.give_up_rest();
+        if let Some(ledger) = &mut self.core.ledger {
+            ledger.flush_if(0)?;
+        }
+        self.reporter.report(Some(self.span), &mut self.core.tally);
+        self.publish();
+        Ok(())
+    }
+
+    /// How long to wait for an event; the timer wakes it for what is due before.
+    fn wait_ns(&mut self, now_ns: u64) -> Result<u64, Error> {
+        if self.core.schedule.is_open_model()
+            && self.phase != Phase::Opening
+            && self.core.schedule.available(now_ns, 1) == 0
+            && let Some(due_ns) = self.core.schedule.next_due_ns()
+        {
+            if due_ns <= now_ns {
+                return Ok(0);
+            }
+            self.timer.set(due_ns, now_ns)?;
+        }
+        Ok(SWEEP_NS)
+    }
+
+    /// Moves from phase to phase as time and work go by.
+    fn advance(&mut self, now_ns: u64) {
+        let plan = &self.core.plan;
+        let stop = self.shared.stop.load(Ordering::Relaxed);
+        match self.phase {
+            Phase::Opening => {
+                let Some(start_ns) = self.shared.start_ns() else { return };
+                self.core.schedule.start(start_ns);
+                self.phase = Phase::WarmUp { until_ns: start_ns + plan.warm_up_ns };
+                if plan.warm_up_ns == 0 {
+                    self.begin_to_count(start_ns);
+                }
+                self.fill_all(now_ns);
+            }
+            Phase::WarmUp { until_ns } => {
+                if now_ns >= until_ns || stop {
+                    self.reporter.report(None, &mut self.core.tally);
+                    self.begin_to_count(until_ns);
+                }
+            }
+            Phase::Sending { until_ns } => {
+                self.report_span(now_ns);
+                let over = until_ns.is_some_and(|until_ns| now_ns >= until_ns) || stop;
+                if over {
+                    self.core.schedule.stop(until_ns.unwrap_or(now_ns).min(now_ns));
+                }
+                if over || self.is_done() {
+                    self.phase = Phase::Draining { until_ns: now_ns + DRAIN_NS };
+                    if self.is_done() {
+                        self.phase = Phase::Over;
+                    }
+                } else if self.is_hopeless(now_ns) {
+                    self.phase = Phase::Over;
+                }
+            }
+            Phase::Draining { until_ns } => {
+                self.report_span(now_ns);
+                if self.is_done() || now_ns >= until_ns || self.is_hopeless(now_ns) {
+                    self.phase = Phase::Over;
+                }
+            }
+            Phase::Over => {}
+        }
+    }
+
+    fn begin_to_count(&mut self, at_ns: u64) {
+        self.core.begin_to_count();
+        let duration_ns = self.core.plan.duration_ns;
+        self.phase = Phase::Sending { until_ns: duration_ns.map(|ns| at_ns + ns) };
+    }
+
+    fn report_span(&mut self, now_ns: u64) {
+        let Some(start_ns) = self.shared.start_ns() else { return };
+        let plan = &self.core.plan;
+        let span = now_ns.saturating_sub(start_ns + plan.warm_up_ns) / plan.span_ns;
+        if span > self.span {
+            self.reporter.report(Some(self.span), &mut self.core.tally);
+            self.span = span;
+        }
+    }
+
+    /// Everything that was to be sent was, and ended.
+    fn is_done(&self) -> bool {
+        !self.core.has_work()
+            && self.places.iter().all(|place| {
+                place
+                    .connection
+                    .as_ref()
+                    .is_none_or(|connection| connection.pipeline.in_flight() == 0)
+            })
+    }
+
+    fn is_hopeless(&self, now_ns: u64) -> bool {
+        let patience_ns = HOPELESS_NS.max(2 * self.core.plan.connect_timeout_ns);
+        self.open == 0
+            && (now_ns.saturating_sub(self.open_seen_ns) > patience_ns
+                || self.places.iter().all(|place| place.failures >= 8))
+    }
+
+    fn publish(&mut self) {
+        // Single writer: a plain store is enough. What spans took along is added by whoever watches.
+        let live = &self.shared.live[self.thread];
+        let ends = &self.core.tally.ends;
+        live.answered.store(ends.answered, Ordering::Relaxed);
+        live.bad.store(ends.wrong + ends.failed + ends.uncertain, Ordering::Relaxed);
+        live.open.store(self.open as u64, Ordering::Relaxed);
+    }
+
+    fn open_place(&mut self, index: usize, now_ns: u64) {
+        let plan = &self.core.plan;
+        let place = &mut self.places[index];
+        let at = plan.place.of_attempt(place.failures);
+        let opened = Transport::connect(at, plan.tls.as_ref()).and_then(|transport| {
+            let interest = epoll::EventFlags::IN
+                | epoll::EventFlags::OUT
+                | epoll::EventFlags::RDHUP
+                | epoll::EventFlags::ET;
+            let data = epoll::EventData::new_u64(u64::from(place.generation) << 32 | index as u64);
+            epoll::add(&self.epoll, &transport.socket, data, interest)?;
+            Ok(transport)
+        });
+        match opened {
+            Ok(transport) => {
+                place.connection = Some(Box::new(Connection::new(transport, &self.core, now_ns)));
+            }
+            Err(error) => {
+                self.core.connect_failed(&error);
+                self.failed_to_open(index, now_ns);
+            }
+        }
+    }
+
+    fn failed_to_open(&mut self, index: usize, now_ns: u64) {
+        let place = &mut self.places[index];
+        place.failures += 1;
+        place.retry_ns = now_ns + (RETRY_NS << place.failures.min(7)).min(RETRY_NS_MAX);
+        self.tried += usize::from(!std::mem::replace(&mut place.tried, true));
+    }
+
+    fn handle_event(&mut self, index: usize, flags: epoll::EventFlags) {
+        let clock = self.core.plan.clock;
+        let Some(connection) = &mut self.places[index].connection else { return };
+        if !connection.opened {
+            let now_ns = clock.now_ns();
+            if let Err(error) = connection.transport.connected() {
+                return self.end(index, &End::Broken(Broken::Io(error)), now_ns);
+            }
+            if !flags.intersects(epoll::EventFlags::OUT | epoll::EventFlags::IN) {
+                return;
+            }
+            if !connection.transport.is_open() {
+                // A handshake moves on by reading and writing.
+                if let Err(broken) = connection.transport.flush() {
+                    return self.end(index, &End::Broken(broken), now_ns);
+                }
+                match connection.transport.read(&mut self.input) {
+                    Ok(None) => {}
+                    Ok(Some(_)) => {
+                        let end = End::Violation(dunlin_pipeline::Violation::Unsolicited);
+                        return self.end(index, &end, now_ns);
+                    }
+                    Err(broken) => return self.end(index, &End::Broken(broken), now_ns),
+                }
+                if !connection.transport.is_open() {
+                    return;
+                }
+            }
+            connection.opened = true;
+            connection.since_ns = now_ns;
+            self.open += 1;
+            self.core.tally.events.opened += 1;
+            let place = &mut self.places[index];
+            self.tried += usize::from(!std::mem::replace(&mut place.tried, true));
+            if !matches!(self.phase, Phase::Opening | Phase::Over) {
+                self.fill(index, now_ns);
+            }
+            return;
+        }
+        if flags.contains(epoll::EventFlags::OUT) && connection.transport.has_unsent() {
+            let now_ns = clock.now_ns();
+            if let Err(broken) = connection.transport.flush() {
+                return self.end(index, &End::Broken(broken), now_ns);
+            }
+            self.fill(index, now_ns);
+        }
+        if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR)
+        {
+            // Where the end came together with bytes no other event will tell of it.
+            let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+            self.read(index, flags.intersects(ends));
+        }
+    }
+
+    #[inline]
+    fn read(&mut self, index: usize, to_the_end: bool) {
+        let clock = self.core.plan.clock;
+        loop {
+            let Some(connection) = &mut self.places[index].connection else { return };
+            match connection.transport.read(&mut self.input) {
+                Ok(None) => return,
+                Ok(Some((length, more))) => {
+                    let now_ns = clock.now_ns();
+                    if let Err(end) = connection.take(&mut self.core, &self.input[..length], now_ns)
+                    {
+                        return self.end(index, &end, now_ns);
+                    }
+                    if self.together {
+                        if self.answered.last() != Some(&index) {
+                            self.answered.push(index);
+                        }
+                    } else if !self.core.schedule.is_open_model()
+                        && let Err(broken) = connection.fill(&mut self.core, now_ns, u32::MAX)
+                    {
+                        return self.end(index, &End::Broken(broken), now_ns);
+                    }
+                    if !more && !to_the_end {
+                        return;
+                    }
+                }
+                Err(broken) => return self.end(index, &End::Broken(broken), clock.now_ns()),
+            }
+        }
+    }
+
+    /// Sends on all connections whose answers this turn has read. One after the other and not each behind its own
+    /// read: the first send wakes the server, and those that follow find it awake, which makes them cheaper. At 16 in
+    /// flight that is a fifth more for each second of CPU; one at a time, and at 100, the data has left the cache by then,
+    /// and it is less.
+    fn refill(&mut self) {
+        let clock = self.core.plan.clock;
+        let mut answered = std::mem::take(&mut self.answered);
+        if !self.core.schedule.is_open_model() {
+            for &index in &answered {
+                self.fill(index, clock.now_ns());
+            }
+        }
+        answered.clear();
+        self.answered = answered;
+    }
+
+    fn fill(&mut self, index: usize, now_ns: u64) {
+        if self.core.schedule.is_open_model() {
+            return self.send_due(now_ns);
+        }
+        let Some(connection) = &mut self.places[index].connection else { return };
+        if let Err(broken) = connection.fill(&mut self.core, now_ns, u32::MAX) {
+            self.end(index, &End::Broken(broken), now_ns);
+        }
+    }
+
+    fn fill_all(&mut self, now_ns: u64) {
+        for index in 0..self.places.len() {
+            self.fill(index, now_ns);
+        }
+    }
+
+    /// Sends what is due by the timetable, by turns over the connections that have room.
+    fn send_due(&mut self, now_ns: u64) {
+        let mut without_room = 0;
+        while without_room < self.places.len() {
+            let due = self.core.schedule.available(now_ns, u64::from(u32::MAX)) as usize
+                + self.core.waiting_again();
+            if due == 0 {
+                return;
+            }
+            let index = self.cursor % self.places.len();
+            self.cursor = index + 1;
+            // A fair share each: one by one at low rates, in batches at high ones.
+            let share = due.div_ceil(self.open.max(1)) as u32;
+            let sent = match &mut self.places[index].connection {
+                Some(connection) => connection.fill(&mut self.core, now_ns, share),
+                None => Ok(0),
+            };
+            match sent {
+                Ok(0) => without_room += 1,
+                Ok(_) => without_room = 0,
+                Err(broken) => {
+                    self.end(index, &End::Broken(broken), now_ns);
+                    without_room += 1;
+                }
+            }
+        }
+    }
+
+    fn sweep(&mut self, now_ns: u64) {
+        if self.open > 0 {
+            self.open_seen_ns = now_ns;
+        }
+        let every_ns = SWEEP_NS + SWEEP_NS_PER_CONNECTION * self.places.len() as u64;
+        if now_ns.saturating_sub(self.swept_ns) < every_ns {
+            return;
+        }
+        self.swept_ns = now_ns;
+        for index in 0..self.places.len() {
+            let place = &mut self.places[index];
+            match &mut place.connection {
+                Some(connection) => {
+                    if let Err(end) = connection.sweep(&mut self.core, now_ns) {
+                        self.end(index, &end, now_ns);
+                    } else if !matches!(self.phase, Phase::Opening | Phase::Over) {
+                        // Requests to be sent again may find room on connections that have nothing to read.
+                        self.fill(index, now_ns);
+                    }
+                }
+                None if place.retry_ns <= now_ns && self.core.has_work() => {
+                    self.open_place(index, now_ns);
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn end(&mut self, index: usize, end: &End, now_ns: u64) {
+        let place = &mut self.places[index];
+        let Some(connection) = place.connection.take() else { return };
+        place.generation = place.generation.wrapping_add(1);
+        let was_open = connection.opened;
+        self.open -= usize::from(was_open);
+        let useful = connection.end(&mut self.core, end, now_ns);
+        if useful {
+            place.failures = 0;
+            if self.core.has_work() && self.phase != Phase::Opening {
+                self.open_place(index, now_ns);
+            }
+        } else {
+            self.failed_to_open(index, now_ns);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! `dunlin bench serve`: a test server for HTTP clients, never the limit and as wrong as asked for.
+//!
+//! What it does with a request stands in the request's path or in its flags (see [`Behaviour`]). A request that repeats
+//! the one before is answered by a copy of the answer before, so that a load generator and not this server is what a
+//! benchmark measures: requests are still found one by one, and each is answered for itself.
+
+mod answer;
+mod behaviour;
+mod connection;
+mod log;
+mod thread;
+mod tls;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+pub use behaviour::{Behaviour, Fault};
+pub use tls::ServeTls;
+
+use crate::ExitStatus;
+use crate::progress::say;
+use crate::{Context, Error};
+use connection::Shared;
+use log::Log;
+use thread::{Thread, listen};
+
+/// Options of `dunlin bench serve`.
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:8500")]
+    listen: SocketAddr,
+    /// Threads, each with its own listener
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+    /// Cores it may run on, e.g. 0 or 0,1
+    #[arg(long, value_name = "CORES", value_delimiter = ',')]
+    core: Vec<usize>,
+    /// Append a line for each request with an id: number of the answer, id, outcome
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    #[command(flatten)]
+    tls: ServeTls,
+    #[command(flatten)]
+    behaviour: Behaviour,
+}
+
+pub fn run(options: &Serve) -> Result<ExitStatus, Error> {
+    crate::system::descriptors_per_thread();
+    crate::system::pin(&options.core)
+        .map_err(|error| Error::io(format!("cannot run on cores {:?}", options.core), error))?;
+    let log = options.log.as_deref().map(Log::open).transpose()?;
+    let first = listen(options.listen)?;
+    let address = rustix::net::getsockname(&first).context("cannot read the own address")?;
+    let address = SocketAddr::try_from(address).context("cannot read the own address")?;
+    let mut listeners = vec![first];
+    for _ in 1..options.threads {
+        listeners.push(listen(address)?);
+    }
+    let config = options.tls.config(address)?;
+    let scheme = if config.is_some() { "https" } else { "http" };
+    say(format!("{scheme}://{address}/ answers; GET / lists what a path can ask for"));
+    let mut threads = Vec::new();
+    for (number, listener) in listeners.into_iter().enumerate() {
+        let mut shared =
+            Shared::new(options.behaviour.clone(), number as u64, u64::from(options.threads));
+        shared.log = log.clone().map(Log::new);
+        let thread = Thread::new(listener, config.clone(), shared)?;
+        threads.push(std::thread::spawn(move || thread.run()));
+    }
+    for thread in threads {
+        thread.join().map_err(|_| Error::new("a thread of the server panicked"))??;
+    }
+    Ok(ExitStatus::Passed)
+}

@@ -1,0 +1,104 @@
+//! The two requests to the kernel that no safe crate of ours makes, and thread placement.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::thread::CpuSet;
+
+/// Gives the calling thread an empty descriptor table of its own (standard streams apart), so that it may open
+/// `RLIMIT_NOFILE` descriptors whatever the other threads hold, and does not contend for the shared table's lock.
+///
+/// Call it first thing in a thread: the descriptors opened earlier, by any thread, do not exist for this one.
+#[allow(unsafe_code)]
+pub fn own_descriptor_table() -> io::Result<()> {
+    const FIRST_AFTER_STANDARD_STREAMS: libc::c_uint = 3;
+    // SAFETY: CLOSE_RANGE_UNSHARE gives this thread a private copy of the table before anything is closed, so no
+    // other thread loses a descriptor. The callers are threads that have opened nothing yet and are handed no
+    // descriptor from outside, so no owned descriptor is observed across tables.
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST_AFTER_STANDARD_STREAMS,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_UNSHARE,
+        )
+    };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Binds to `source` without taking a port yet: the kernel picks one at `connect`, unique per destination instead
+/// of per address, so that one address serves every destination with all its ports (`IP_BIND_ADDRESS_NO_PORT`).
+#[allow(unsafe_code)]
+pub fn bind_source(socket: BorrowedFd<'_>, source: IpAddr) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option value points to a c_int that lives across the call and its size is given.
+    let outcome = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    rustix::net::bind(socket, &SocketAddr::new(source, 0))?;
+    Ok(())
+}
+
+/// Pins the calling thread, and the processes it starts from now on, to `cores`. An empty list changes nothing.
+pub fn pin(cores: &[usize]) -> io::Result<()> {
+    if cores.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    for &core in cores {
+        if core >= CpuSet::MAX_CPU {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such core"));
+        }
+        set.set(core);
+    }
+    rustix::thread::sched_setaffinity(None, &set)?;
+    Ok(())
+}
+
+/// How many descriptors a thread with its own table may use for connections: the limit less a reserve for the
+/// standard streams, the epoll descriptor and what the libraries open for a moment.
+pub fn descriptors_per_thread() -> usize {
+    const RESERVE: u64 = 64;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let hard = limit.maximum.unwrap_or(1 << 20);
+    if limit.current != limit.maximum {
+        // Refused only when the hard limit shrank meanwhile; then the soft limit is what counts.
+        let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+        if rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).is_err() {
+            return limit.current.unwrap_or(1 << 20).saturating_sub(RESERVE).max(1) as usize;
+        }
+    }
+    hard.saturating_sub(RESERVE).max(1) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_thread_with_its_own_table_starts_empty_and_leaves_the_others_alone() {
+        let held = File::open("/proc/self/stat").unwrap();
+        let number = held.as_raw_fd();
+        std::thread::spawn(move || {
+            own_descriptor_table().unwrap();
+            let opened = File::open("/proc/self/stat").unwrap();
+            // The lowest free number is one the process has taken, but not this thread.
+            assert!(opened.as_raw_fd() <= number);
+        })
+        .join()
+        .unwrap();
+        assert!(held.metadata().is_ok());
+    }
+}

@@ -1,0 +1,89 @@
+//! Addresses and times as the command line writes them.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use crate::{Context, Error};
+
+/// The parts of a URL a client needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url {
+    pub address: SocketAddr,
+    /// As in the `Host` header.
+    pub host: String,
+    pub path: String,
+}
+
+impl Url {
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let wrong = |why: &str| {
+            Error::new(format!("{text}: {why}; give a URL such as ws://127.0.0.1:8000/path"))
+        };
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("no scheme"))?;
+        let port = match scheme {
+            "ws" | "http" => 80,
+            "redis" => 6379,
+            "nats" => 4222,
+            "mqtt" => 1883,
+            "wss" | "https" => return Err(wrong("TLS is not spoken by the generator")),
+            _ => return Err(wrong("unknown scheme")),
+        };
+        let (host, path) = match rest.find('/') {
+            Some(at) => rest.split_at(at),
+            None => (rest, "/"),
+        };
+        let with_port = if host.rsplit(']').next().is_some_and(|end| end.contains(':')) {
+            host.to_owned()
+        } else {
+            format!("{host}:{port}")
+        };
+        let address = with_port
+            .to_socket_addrs()
+            .context(format!("{text}: cannot resolve {host}"))?
+            .min_by_key(SocketAddr::is_ipv6)
+            .ok_or_else(|| wrong("the host has no address"))?;
+        Ok(Self { address, host: host.to_owned(), path: path.to_owned() })
+    }
+}
+
+/// A time on the command line: `500ms`, `25s`, `10m`, `2h`; a bare number is seconds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 =
+        number.parse().map_err(|_| format!("`{text}` is no time; write 500ms, 25s or 10m"))?;
+    let unit_s = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("`{unit}` is no unit of time; use ms, s, m or h")),
+    };
+    Duration::try_from_secs_f64(number * unit_s).map_err(|_| format!("`{text}` is too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let url = Url::parse("ws://127.0.0.1:8000/connection/websocket?x=1").unwrap();
+        assert_eq!(url.address, SocketAddr::from(([127, 0, 0, 1], 8000)));
+        assert_eq!(
+            (url.host.as_str(), url.path.as_str()),
+            ("127.0.0.1:8000", "/connection/websocket?x=1")
+        );
+        assert_eq!(Url::parse("nats://127.0.0.1").unwrap().address.port(), 4222);
+        assert_eq!(Url::parse("ws://[::1]:9/").unwrap().address.port(), 9);
+        assert!(Url::parse("wss://127.0.0.1/").unwrap_err().to_string().contains("TLS"));
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
+        assert!(duration("soon").is_err() && duration("3 parsecs").is_err());
+    }
+}
