@@ -71,7 +71,7 @@ impl Serve {
             None => "development".to_owned(),
         };
         let state = self.state;
-        Ok(dunlin_server::serve(ServeWhat { config, source, state, on_log }, on_ready)?)
+        Ok(dunlin_server::serve(ServeWhat { config, source, state_dir: state, on_log }, on_ready)?)
     }
 
     /// What the file says, and the flags in its place: valid, or why not, with the lines of the file.

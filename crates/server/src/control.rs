@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use crate::Ready;
 use crate::admin::{AdminThread, Parts};
+use crate::bus_message::BusMessage;
 use crate::error::ServeError;
-use crate::node::{Node, State};
-use crate::parcel::Parcel;
 use crate::push::PushThread;
+use crate::state::{Lifecycle, ServerState};
 use crate::webhooks::{FINISH, WebhooksThread};
 use crate::worker::thread::Workers;
 
@@ -27,15 +27,15 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the control thread is given.
 pub(crate) struct Control {
-    pub(crate) node: Arc<Node>,
-    pub(crate) endpoint: dunlin_bus::Endpoint<Parcel>,
+    pub(crate) state: Arc<ServerState>,
+    pub(crate) endpoint: dunlin_bus::Endpoint<BusMessage>,
     pub(crate) workers: Workers,
     /// The control thread's own handles of the workers' listeners.
     pub(crate) listeners: Vec<TcpListener>,
     pub(crate) admin: Parts,
     pub(crate) pushes: PushThread,
     /// The webhooks thread's seat on the bus.
-    pub(crate) webhooks: dunlin_bus::Endpoint<Parcel>,
+    pub(crate) webhooks: dunlin_bus::Endpoint<BusMessage>,
     pub(crate) client_addr: SocketAddr,
     pub(crate) admin_addr: SocketAddr,
     pub(crate) recovery: Vec<String>,
@@ -48,20 +48,20 @@ impl Control {
             .enable_all()
             .build()
             .map_err(ServeError::Control)?;
-        let Control { node, endpoint, workers, listeners, admin, pushes, webhooks, .. } = self;
+        let Control { state, endpoint, workers, listeners, admin, pushes, webhooks, .. } = self;
         let webhooks =
-            WebhooksThread::start(Arc::clone(&node), webhooks).map_err(ServeError::Control)?;
-        let mut running = Running { node, endpoint, workers, listeners };
+            WebhooksThread::start(Arc::clone(&state), webhooks).map_err(ServeError::Control)?;
+        let mut running = Running { state, endpoint, workers, listeners };
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Control)?;
             let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Control)?;
             running.workers.wait_until_ready()?;
-            running.node.set_state(State::Serving);
+            running.state.set_lifecycle(Lifecycle::Serving);
             let admin = AdminThread::start(admin).map_err(ServeError::Control)?;
             on_ready(&Ready {
                 client_addr: self.client_addr,
                 admin_addr: self.admin_addr,
-                workers: running.node.workers(),
+                workers: running.state.workers(),
                 recovery: self.recovery,
             });
             tokio::select! {
@@ -76,11 +76,11 @@ impl Control {
             Ok(())
         })?;
         pushes.stop(STOP_TIMEOUT);
-        running.tell(|| Parcel::Stop);
+        running.tell(|| BusMessage::Stop);
         running.workers.join(STOP_TIMEOUT);
         // Nothing happens any more that it could be told.
-        let to = running.node.webhooks_endpoint();
-        if running.endpoint.send(to, Parcel::Stop).is_ok() {
+        let to = running.state.webhooks_endpoint();
+        if running.endpoint.send(to, BusMessage::Stop).is_ok() {
             running.endpoint.flush();
             webhooks.join(FINISH + STOP_TIMEOUT);
         }
@@ -98,8 +98,8 @@ async fn ended(admin: &AdminThread) {
 
 /// What the control thread has while clients are served.
 struct Running {
-    node: Arc<Node>,
-    endpoint: dunlin_bus::Endpoint<Parcel>,
+    state: Arc<ServerState>,
+    endpoint: dunlin_bus::Endpoint<BusMessage>,
     workers: Workers,
     listeners: Vec<TcpListener>,
 }
@@ -112,10 +112,10 @@ impl Running {
         terminate: &mut tokio::signal::unix::Signal,
         interrupt: &mut tokio::signal::unix::Signal,
     ) {
-        let bound = self.node.settings.load().config.shutdown.drain_timeout_ms;
-        self.node.set_state(State::Draining);
+        let bound = self.state.settings.load().config.shutdown.drain_timeout_ms;
+        self.state.set_lifecycle(Lifecycle::Draining);
         tracing::info!(
-            connections = self.node.admissions.total(),
+            connections = self.state.admissions.total(),
             bound_ms = bound,
             "draining: clients are told to reconnect"
         );
@@ -127,26 +127,26 @@ impl Running {
                 tracing::debug!(%error, "a listener was not listening any more");
             }
         }
-        self.tell(|| Parcel::Drain);
+        self.tell(|| BusMessage::Drain);
         let deadline = Instant::now() + Duration::from_millis(bound);
-        while self.node.workers_left() > 0 && Instant::now() < deadline {
+        while self.state.workers_left() > 0 && Instant::now() < deadline {
             tokio::select! {
                 () = tokio::time::sleep(DRAIN_POLL) => {}
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
             }
         }
-        let left = self.node.admissions.total();
+        let left = self.state.admissions.total();
         if left > 0 {
             tracing::warn!(connections = left, "drain time is over, closing what is left");
         }
     }
 
     /// Sends to every worker and rings their doorbells.
-    fn tell(&mut self, parcel: impl Fn() -> Parcel) {
-        for worker in 0..self.node.counters.len() {
+    fn tell(&mut self, message: impl Fn() -> BusMessage) {
+        for worker in 0..self.state.counters.len() {
             // The control thread sends each two messages in its life; a ring holds at least sixteen.
-            let refused = self.endpoint.send(worker, parcel()).is_err();
+            let refused = self.endpoint.send(worker, message()).is_err();
             debug_assert!(!refused);
         }
         self.endpoint.flush();

@@ -13,23 +13,25 @@ mod admin;
 mod admission;
 pub mod api;
 pub mod auth;
+mod bus_message;
 mod control;
 mod crash;
 mod error;
+mod fanout_scheduler;
 mod judge;
+mod loop_stats;
 pub mod metrics;
-mod node;
 mod origin;
 mod page;
-mod parcel;
-mod pulse;
 mod push;
+mod push_message;
 mod reservations;
 mod session_token;
 mod settings;
+mod state;
 #[cfg(test)]
 mod tests;
-mod turns;
+mod trace_parent;
 mod webhooks;
 mod worker;
 
@@ -44,10 +46,10 @@ use dunlin_config::{Config, Faults, Log, Push, Webhooks};
 
 use crate::admin::Parts;
 use crate::control::{Control, listen};
-use crate::node::Node;
 use crate::push::PushThread;
 use crate::reservations::{Reservations, Served};
 use crate::settings::Settings;
+use crate::state::ServerState;
 use crate::worker::thread::{Placement, Workers};
 
 pub use crate::error::ServeError;
@@ -60,12 +62,12 @@ pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - 4;
 /// What to serve.
 pub struct Serve {
     /// The configuration of the file, flags of the command line included. What is wrong with it is no matter if
-    /// there is a good one in `state`.
+    /// there is a good one in `state_dir`.
     pub config: Result<Config, Faults>,
     /// What to call where it comes from: the file's name, or `development`.
     pub source: String,
     /// Where revisions are kept, so that they outlive the process; `None` keeps them in memory.
-    pub state: Option<PathBuf>,
+    pub state_dir: Option<PathBuf>,
     /// Told `log` at the start and whenever it has changed: how to log is the program's business.
     pub on_log: Box<dyn Fn(&Log) + Send>,
 }
@@ -91,8 +93,8 @@ pub struct Ready {
 /// What kept the server from starting, or a worker that could not be kept alive.
 pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
     raise_descriptor_limit();
-    let Serve { config, source, state, on_log } = what;
-    let (store, mut recovery) = recover(config, source, state.as_deref())?;
+    let Serve { config, source, state_dir, on_log } = what;
+    let (store, mut recovery) = recover(config, source, state_dir.as_deref())?;
     let snapshot = Arc::clone(store.head());
     let config = &snapshot.config;
     on_log(&config.log);
@@ -128,14 +130,14 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
     let mut secret = [0; 32];
     getrandom::fill(&mut secret).map_err(ServeError::Random)?;
     let (hash_secret, uid) = secret.split_at(16);
-    let node = Arc::new(Node::new(
+    let state = Arc::new(ServerState::new(
         Settings::new(snapshot),
         workers,
         hash_secret.try_into().expect("16 of 32 bytes"),
         uuid(uid.try_into().expect("16 of 32 bytes")),
     ));
-    // The node is new, and nobody else sets this.
-    let _ = node.monitor.set(endpoint.monitor());
+    // The state is new, and nobody else sets this.
+    let _ = state.monitor.set(endpoint.monitor());
     let placement = Placement {
         own_descriptor_tables: server.own_descriptor_tables,
         pinned: server.pin_workers,
@@ -149,20 +151,20 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         webhooks.doorbell(),
     ];
     let handles = handles.map_err(ServeError::Control)?;
-    let workers = Workers::start(&node, endpoints, &doorbells, handles, placement)?;
-    let pushes = PushThread::start(&node, push_endpoint, state.as_deref())?;
-    for fault in pushes.pushes().apply(&Push::default(), &node.settings.load().config.push).iter() {
+    let workers = Workers::start(&state, endpoints, &doorbells, handles, placement)?;
+    let pushes = PushThread::start(&state, push_endpoint, state_dir.as_deref())?;
+    for fault in pushes.handle().apply(&Push::default(), &state.settings.load().config.push).iter()
+    {
         // Good when it was set; what else there is to push with goes on.
         tracing::error!("{fault}");
         recovery.push(format!("not used: {fault}"));
     }
-    // Nobody else sets this.
-    let _ = node.pushes.set(pushes.pushes());
     let mut unused = Faults::default();
-    judge::webhooks(&Webhooks::default(), &node.settings.load().config.webhooks, &mut unused);
+    judge::webhooks(&Webhooks::default(), &state.settings.load().config.webhooks, &mut unused);
     recovery.extend(unused.iter().map(|fault| format!("not used: {fault}")));
     let admin = Parts {
-        node: Arc::clone(&node),
+        state: Arc::clone(&state),
+        push: Some(pushes.handle()),
         endpoint: admin_endpoint,
         store,
         reservations,
@@ -171,7 +173,7 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         on_log,
     };
     let control = Control {
-        node,
+        state,
         endpoint,
         workers,
         listeners,
@@ -189,9 +191,9 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
 fn recover(
     config: Result<Config, Faults>,
     source: String,
-    state: Option<&Path>,
+    state_dir: Option<&Path>,
 ) -> Result<(Store, Vec<String>), ServeError> {
-    let disk = match state {
+    let disk = match state_dir {
         Some(path) => {
             let directory = Directory::open(path)
                 .map_err(|source| ServeError::State { path: path.to_path_buf(), source })?;
@@ -206,7 +208,7 @@ fn recover(
     let (store, recovery) = Store::open(disk, start, unix_ms)
         .map_err(|error| ServeError::Recover(error.to_string()))?;
     let mut told = Vec::new();
-    if let Some(path) = state {
+    if let Some(path) = state_dir {
         let from = match recovery.from {
             Source::Log => "its log",
             Source::Snapshot => "its snapshot",

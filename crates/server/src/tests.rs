@@ -9,11 +9,11 @@ use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_config::{Config, Secret};
 use dunlin_hub::SessionId;
 
+use crate::bus_message::BusMessage;
 use crate::control::listen;
 use crate::metrics::Metric;
-use crate::node::{Node, State};
-use crate::parcel::Parcel;
 use crate::settings::Settings;
+use crate::state::{Lifecycle, ServerState};
 use crate::worker::thread::{Placement, Workers};
 
 /// Longer than anything here takes; a read that takes longer has failed.
@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Workers without the control thread around them.
 struct Cluster {
-    node: Arc<Node>,
-    control: Endpoint<Parcel>,
+    state: Arc<ServerState>,
+    control: Endpoint<BusMessage>,
     workers: Workers,
     address: SocketAddr,
 }
@@ -41,16 +41,17 @@ impl Cluster {
         let mut endpoints = mesh(workers + 1, &MeshConfig::default()).unwrap();
         let control = endpoints.pop().unwrap();
         let snapshot = Arc::new(dunlin_config::Snapshot::new(1, config).unwrap());
-        let node = Arc::new(Node::new(Settings::new(snapshot), workers, [7; 16], String::new()));
+        let state =
+            Arc::new(ServerState::new(Settings::new(snapshot), workers, [7; 16], String::new()));
         let placement = Placement { own_descriptor_tables: true, pinned: false };
-        let mut workers = Workers::start(&node, endpoints, &[], listeners, placement).unwrap();
+        let mut workers = Workers::start(&state, endpoints, &[], listeners, placement).unwrap();
         workers.wait_until_ready().unwrap();
-        node.set_state(State::Serving);
-        Self { node, control, workers, address }
+        state.set_lifecycle(Lifecycle::Serving);
+        Self { state, control, workers, address }
     }
 
-    fn tell(&mut self, worker: usize, parcel: Parcel) {
-        assert!(self.control.send(worker, parcel).is_ok());
+    fn tell(&mut self, worker: usize, message: BusMessage) {
+        assert!(self.control.send(worker, message).is_ok());
         self.control.flush();
     }
 
@@ -69,9 +70,9 @@ impl Cluster {
     }
 
     /// Waits until the control thread's duties have led to this.
-    fn look_after_until(&mut self, done: impl Fn(&Node) -> bool) {
+    fn look_after_until(&mut self, done: impl Fn(&ServerState) -> bool) {
         let deadline = std::time::Instant::now() + PATIENCE;
-        while !done(&self.node) {
+        while !done(&self.state) {
             assert!(std::time::Instant::now() < deadline, "it never came to be");
             self.workers.look_after().unwrap();
             std::thread::yield_now();
@@ -81,8 +82,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for worker in 0..self.node.counters.len() {
-            let _ = self.control.send(worker, Parcel::Stop);
+        for worker in 0..self.state.counters.len() {
+            let _ = self.control.send(worker, BusMessage::Stop);
         }
         self.control.flush();
         self.workers.join(PATIENCE);
@@ -141,9 +142,9 @@ fn a_worker_that_panics_takes_no_other_workers_clients_along() {
     let on_first = listeners.iter().filter(|listener| listener.id.worker() == 0).count();
     assert!((1..40).contains(&on_first), "the kernel spreads 40 connections over both");
 
-    cluster.tell(0, Parcel::Panic);
-    cluster.look_after_until(|node| node.counters[0].get(Metric::Restarts) == 1);
-    cluster.look_after_until(|node| node.workers_ready() == 2);
+    cluster.tell(0, BusMessage::Panic);
+    cluster.look_after_until(|state| state.counters[0].get(Metric::Restarts) == 1);
+    cluster.look_after_until(|state| state.workers_ready() == 2);
     // A request under way when the word of the new life comes round is answered with an error.
     for at in 0..16 {
         let body = format!("{{\"channel\":\"probe{at}\",\"data\":1}}");
@@ -205,9 +206,9 @@ fn draining_says_goodbye_with_a_code_to_come_back_on() {
     let mut cluster = Cluster::start(2);
     let mut listeners: Vec<Listener> =
         (0..8).map(|_| Listener::connect(cluster.address, "news")).collect();
-    cluster.node.set_state(State::Draining);
+    cluster.state.set_lifecycle(Lifecycle::Draining);
     for worker in 0..2 {
-        cluster.tell(worker, Parcel::Drain);
+        cluster.tell(worker, BusMessage::Drain);
     }
     for listener in &mut listeners {
         let push = listener.next().expect("a disconnect push");
@@ -215,17 +216,17 @@ fn draining_says_goodbye_with_a_code_to_come_back_on() {
         assert!(listener.next().is_none());
     }
     drop(listeners);
-    cluster.look_after_until(|node| node.workers_left() == 0);
+    cluster.look_after_until(|state| state.workers_left() == 0);
 }
 
 #[test]
 fn a_worker_that_panics_gives_the_places_of_its_connections_back() {
     let mut cluster = Cluster::start(1);
     let clients = [(); 3].map(|()| Listener::connect(cluster.address, "news"));
-    assert_eq!(cluster.node.admissions.total(), 3);
-    cluster.tell(0, Parcel::Panic);
-    cluster.look_after_until(|node| node.counters[0].get(Metric::Restarts) == 1);
-    assert_eq!(cluster.node.admissions.total(), 0, "of connections that are no more");
+    assert_eq!(cluster.state.admissions.total(), 3);
+    cluster.tell(0, BusMessage::Panic);
+    cluster.look_after_until(|state| state.counters[0].get(Metric::Restarts) == 1);
+    assert_eq!(cluster.state.admissions.total(), 0, "of connections that are no more");
     drop(clients);
 }
 
@@ -263,7 +264,7 @@ fn who_comes_faster_than_is_accepted_is_served_later_on_every_listener() {
         clients.push(Listener::connect(cluster.address, "news"));
         clients.push(Listener::connect(second, "news"));
     }
-    assert!(cluster.node.counters[0].get(Metric::RefusedRate) > 0, "accepting has paused");
+    assert!(cluster.state.counters[0].get(Metric::RefusedRate) > 0, "accepting has paused");
     cluster.post("/api/publish", "{\"channel\":\"news\",\"data\":1}");
     for client in &mut clients {
         assert_eq!(client.next().unwrap()["pub"]["data"], 1);

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::problem::{self, Problem};
 use super::{AFFECTED, Admin, Caller, answer_json};
 use crate::auth::{Verifier, fingerprint};
+use crate::bus_message::{AffectedCounts, AffectedScope, BusMessage};
 use crate::metrics::Metric;
-use crate::parcel::{Affected, Parcel, Touched};
 
 /// How long workers may count; one in a long turn is reported as silent.
 const PATIENCE: Duration = Duration::from_millis(1_000);
@@ -29,7 +29,7 @@ pub(super) struct Ask {
     /// In the loop's milliseconds, like the timer that goes off for it.
     deadline_ms: u64,
     silent: Vec<usize>,
-    found: Affected,
+    found: AffectedCounts,
     report: Value,
 }
 
@@ -50,7 +50,7 @@ impl Admin {
         mut report: Value,
     ) -> Result<(), Problem> {
         let (old, new) = (&prepared.base().config, &prepared.snapshot().config);
-        let total = self.node.total(Metric::Sessions);
+        let total = self.state.total(Metric::Sessions);
         let concerns_all = prepared.changes().iter().any(|change| {
             let about_all =
                 ["/client/", "/limits/"].iter().any(|of| change.pointer.starts_with(of));
@@ -78,10 +78,10 @@ impl Admin {
         self.counts.begun += 1;
         let id = self.counts.begun;
         let touched = Arc::new(touched);
-        for worker in 0..self.node.workers() {
+        for worker in 0..self.state.workers() {
             // A worker whose ring is full stays among the silent.
-            let parcel = Parcel::Affected { ask: id, touched: Arc::clone(&touched) };
-            let _ = self.endpoint.send(worker, parcel);
+            let message = BusMessage::CountAffected { request_id: id, scope: Arc::clone(&touched) };
+            let _ = self.endpoint.send(worker, message);
         }
         self.endpoint.flush();
         let patience_ms = PATIENCE.as_millis() as u64;
@@ -90,8 +90,8 @@ impl Admin {
             id,
             conn,
             deadline_ms: cx.now_ms() + patience_ms,
-            silent: (0..self.node.workers()).collect(),
-            found: Affected::default(),
+            silent: (0..self.state.workers()).collect(),
+            found: AffectedCounts::default(),
             report,
         });
         Ok(())
@@ -103,7 +103,7 @@ impl Admin {
             return 0;
         }
         let verifier = Verifier::new(&new.client.token);
-        self.node.sessions_without(|key| verifier.keeps(key))
+        self.state.sessions_without(|key| verifier.keeps(key))
     }
 
     /// Sessions by the token key that let them in, of keys that are changed or taken away.
@@ -127,7 +127,7 @@ impl Admin {
             .filter_map(|(pointer, secret)| {
                 let key = fingerprint(secret?);
                 let closed = !verifier.keeps(key);
-                let sessions = self.node.sessions_without(|of| of != key);
+                let sessions = self.state.sessions_without(|of| of != key);
                 (closed && sessions > 0)
                     .then(|| json!({"pointer": pointer, "sessions": sessions, "closed": true}))
             })
@@ -141,7 +141,7 @@ impl Admin {
         cx: &mut Context<Caller>,
         ask: u64,
         worker: usize,
-        found: Affected,
+        found: AffectedCounts,
     ) {
         let Some(at) = self.counts.waiting.iter().position(|waiting| waiting.id == ask) else {
             return;
@@ -194,7 +194,7 @@ impl Ask {
 }
 
 /// What of a change only the workers can say whom it concerns.
-fn touched(prepared: &Prepared) -> Touched {
+fn touched(prepared: &Prepared) -> AffectedScope {
     let mut namespaces = BTreeSet::new();
     let mut listeners = BTreeMap::new();
     let (old, new) = (&prepared.base().config, &prepared.snapshot().config);
@@ -213,7 +213,7 @@ fn touched(prepared: &Prepared) -> Touched {
             listeners.insert(Arc::clone(name), before.addr);
         }
     }
-    Touched { namespaces, listeners: listeners.into_iter().collect() }
+    AffectedScope { namespaces, listeners: listeners.into_iter().collect() }
 }
 
 /// The largest of them, as many as are told one by one.

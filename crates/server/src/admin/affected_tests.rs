@@ -7,7 +7,7 @@ use dunlin_config::Secret;
 use serde_json::{Value, json};
 
 use super::testkit::{Live, Subscriber, development};
-use crate::parcel::Parcel;
+use crate::bus_message::BusMessage;
 
 const CHAT: &str = "/config/channel/namespaces/chat";
 
@@ -84,7 +84,7 @@ fn a_key_that_goes_closes_whom_it_let_in_and_says_how_many() {
         (0..4).map(|_| Subscriber::at(live.clients, "news", &old)).collect();
     let _new = Subscriber::at(live.clients, "news", &new);
     // Workers say once a second whom each key has let in.
-    live.wait_until(|live| live.node.sessions_without(|_| false) == 5);
+    live.wait_until(|live| live.state.sessions_without(|_| false) == 5);
     let target = "/config/client/token/keys/2025";
     let dry = live.call("DELETE", &format!("{target}?dry_run=1"), &[], "").json();
     assert_eq!(dry["sessions"]["closed"], 4, "{dry}");
@@ -102,9 +102,9 @@ fn a_worker_that_does_not_count_in_time_is_named() {
     let mut live = Live::start(2);
     live.put(CHAT, r#"{"allow_subscribe_for_anonymous":true}"#);
     let _subscriber = live.subscribe("chat:1");
-    live.tell(1, Parcel::Stall(Duration::from_secs(4)));
+    live.tell(1, BusMessage::Stall(Duration::from_secs(4)));
     // More than a busy machine makes a turn last.
-    live.wait_until(|live| live.node.pulses[1].lag_ms() > 500);
+    live.wait_until(|live| live.state.loop_stats[1].lag_ms() > 500);
     let dry = live.put(&format!("{CHAT}/presence?dry_run=1"), "true");
     assert_eq!(
         (dry.status, &dry.json()["sessions"]["silent_workers"]),

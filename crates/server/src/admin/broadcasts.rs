@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::problem::{self, Problem};
 use super::{Admin, Caller, answer_json};
-use crate::parcel::{BroadcastAction, Parcel};
+use crate::bus_message::{BroadcastCommand, BusMessage};
 
 /// How long a worker may take to answer; one in a long turn is reported as silent.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ const ASKS_MAX: usize = 256;
 pub(super) struct Ask {
     id: u64,
     conn: ConnId,
-    action: BroadcastAction,
+    action: BroadcastCommand,
     deadline: Instant,
     silent: Vec<usize>,
     found: Vec<(usize, BroadcastStatus)>,
@@ -53,14 +53,14 @@ impl Admin {
             if !is_read {
                 return Err(Problem::method("GET, HEAD"));
             }
-            BroadcastAction::List
+            BroadcastCommand::List
         } else {
             let (channel, verb) = rest[1..].rsplit_once('/').unwrap_or((&rest[1..], ""));
             let channel: Arc<str> = query::decode_path(channel).into();
             let action = match verb {
-                "pause" => BroadcastAction::Pause(channel),
-                "resume" => BroadcastAction::Resume(channel),
-                "cancel" => BroadcastAction::Cancel(channel),
+                "pause" => BroadcastCommand::Pause(channel),
+                "resume" => BroadcastCommand::Resume(channel),
+                "cancel" => BroadcastCommand::Cancel(channel),
                 _ => {
                     let detail = "use POST /broadcasts/{channel}/pause, /resume or /cancel, the channel percent-encoded";
                     return Err(Problem::new(&problem::NOT_FOUND, detail));
@@ -77,11 +77,13 @@ impl Admin {
         }
         self.asks.begun += 1;
         let id = self.asks.begun;
-        let workers = self.node.workers();
+        let workers = self.state.workers();
         for worker in 0..workers {
             // A worker whose ring is full stays among the silent.
-            let _ =
-                self.endpoint.send(worker, Parcel::Broadcasts { ask: id, action: action.clone() });
+            let _ = self.endpoint.send(
+                worker,
+                BusMessage::BroadcastCommand { request_id: id, command: action.clone() },
+            );
         }
         self.asks.waiting.push(Ask {
             id,
@@ -131,23 +133,23 @@ impl Admin {
 impl Ask {
     fn answer(self, cx: &mut Context<Caller>) {
         let channel = match &self.action {
-            BroadcastAction::List => {
+            BroadcastCommand::List => {
                 let mut body = json!({ "broadcasts": by_channel(&self.found) });
                 if !self.silent.is_empty() {
                     body["silent_workers"] = json!(self.silent);
                 }
                 return answer_json(cx, self.conn, 200, &body);
             }
-            BroadcastAction::Pause(channel)
-            | BroadcastAction::Resume(channel)
-            | BroadcastAction::Cancel(channel) => channel,
+            BroadcastCommand::Pause(channel)
+            | BroadcastCommand::Resume(channel)
+            | BroadcastCommand::Cancel(channel) => channel,
         };
         if self.acted == 0 && self.silent.is_empty() {
             let detail = format!("no worker is broadcasting to the channel {channel:?}");
             return Problem::new(&problem::NOT_FOUND, detail).answer(cx, self.conn);
         }
         let mut body = json!({ "channel": &**channel, "workers": self.acted });
-        if let BroadcastAction::Cancel(_) = self.action {
+        if let BroadcastCommand::Cancel(_) = self.action {
             body["taken_back"] = json!(self.taken_back);
         }
         if !self.silent.is_empty() {

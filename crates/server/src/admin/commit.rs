@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use super::call::Canary;
 use super::problem::{self, Problem};
 use super::{Admin, COMMIT_TIMEOUT, Caller, WEBHOOKS_DUE, unix_ms, warnings};
+use crate::bus_message::BusMessage;
 use crate::crash;
-use crate::parcel::Parcel;
 use crate::settings::Settings;
 
 /// How long to look before asking to be told: a turn of a worker that is not at the end of a large fan-out
@@ -235,7 +235,7 @@ impl Admin {
         trial: Option<Value>,
     ) {
         let Some((last, _)) = changes.last() else {
-            let switched = self.switched(self.node.generation());
+            let switched = self.switched(self.state.generation());
             let outcome = Outcome { switched, closed: 0, trial: None };
             for asker in askers {
                 self.answer(cx, &asker, &[], &outcome);
@@ -253,7 +253,7 @@ impl Admin {
             return;
         }
         crash::reach("appended");
-        let before = self.node.settings.load_full();
+        let before = self.state.settings.load_full();
         let closed = self.sessions_closed(&before.config, &newest.config);
         let (generation, everyone) = self.publish(cx, &before, newest);
         let timeout = self.store.head().config.config.commit_timeout_ms;
@@ -285,7 +285,7 @@ impl Admin {
         if before.config.limits.bus_slots != settings.config.limits.bus_slots {
             self.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
         }
-        let generation = self.node.publish(settings);
+        let generation = self.state.publish(settings);
         crash::reach("published");
         if everyone {
             self.wake_workers();
@@ -303,14 +303,14 @@ impl Admin {
     pub(super) fn tell_webhooks(&mut self) {
         self.commits.webhooks_due = false;
         // A full ring has woken it, or is about to.
-        let _ = self.endpoint.send(self.node.webhooks_endpoint(), Parcel::Adopt);
+        let _ = self.endpoint.send(self.state.webhooks_endpoint(), BusMessage::AdoptSettings);
         self.endpoint.flush();
     }
 
     pub(super) fn wake_workers(&mut self) {
-        for worker in 0..self.node.workers() {
+        for worker in 0..self.state.workers() {
             // A full ring has woken its worker, or is about to.
-            let _ = self.endpoint.send(worker, Parcel::Adopt);
+            let _ = self.endpoint.send(worker, BusMessage::AdoptSettings);
         }
         self.endpoint.flush();
     }
@@ -331,16 +331,16 @@ impl Admin {
                 Some(_) => std::thread::yield_now(),
             }
         }
-        for worker in 0..self.node.workers() {
-            self.node.adoption.want(worker, under_way.generation);
+        for worker in 0..self.state.workers() {
+            self.state.adoption.want(worker, under_way.generation);
         }
         // One may have switched, or fallen asleep, before it was asked to tell.
         self.is_settled(under_way).then(|| self.switched(under_way.generation))
     }
 
     fn is_settled(&self, under_way: &UnderWay) -> bool {
-        (0..self.node.workers()).all(|worker| {
-            let standing = self.node.adoption.standing(worker);
+        (0..self.state.workers()).all(|worker| {
+            let standing = self.state.adoption.standing(worker);
             if under_way.everyone {
                 standing.generation >= under_way.generation
             } else {
@@ -350,9 +350,9 @@ impl Admin {
     }
 
     fn switched(&self, generation: u64) -> Switched {
-        let total = self.node.workers();
+        let total = self.state.workers();
         let awake = (0..total)
-            .filter(|&worker| self.node.adoption.standing(worker).generation >= generation)
+            .filter(|&worker| self.state.adoption.standing(worker).generation >= generation)
             .count();
         Switched { awake, asleep: total - awake }
     }
@@ -363,8 +363,8 @@ impl Admin {
         if let Phase::TakingBack { .. } = under_way.phase {
             return self.taken_back(cx, under_way);
         }
-        let reasons: Vec<(usize, String)> = (0..self.node.workers())
-            .filter_map(|worker| Some((worker, self.node.refusal(worker, under_way.generation)?)))
+        let reasons: Vec<(usize, String)> = (0..self.state.workers())
+            .filter_map(|worker| Some((worker, self.state.refusal(worker, under_way.generation)?)))
             .collect();
         if !reasons.is_empty() {
             return self.take_back(cx, under_way, reasons);
@@ -373,9 +373,9 @@ impl Admin {
         let head = self.store.confirm();
         crash::reach("confirmed");
         self.follow(cx, &head.config);
-        if let Some(pushes) = self.node.pushes.get() {
+        if let Some(push) = &self.push {
             // They were judged; what cannot be used all the same is told by the log and the metrics.
-            for fault in pushes.apply(&under_way.before.config.push, &head.config.push).iter() {
+            for fault in push.apply(&under_way.before.config.push, &head.config.push).iter() {
                 tracing::error!("{fault}");
             }
         }
@@ -402,14 +402,14 @@ impl Admin {
             return self.taken_back(cx, under_way);
         }
         let bound_ms = self.store.head().config.config.commit_timeout_ms;
-        let reasons = (0..self.node.workers())
+        let reasons = (0..self.state.workers())
             .filter(|&worker| {
-                let standing = self.node.adoption.standing(worker);
+                let standing = self.state.adoption.standing(worker);
                 !standing.is_at(under_way.generation)
                     || under_way.everyone && standing.generation < under_way.generation
             })
             .map(|worker| {
-                let lag_ms = self.node.pulses[worker].lag_ms();
+                let lag_ms = self.state.loop_stats[worker].lag_ms();
                 let why = format!(
                     "it did not switch within config.commit_timeout_ms = {bound_ms}: its turn has \
                      lasted {lag_ms} ms"
@@ -439,7 +439,7 @@ impl Admin {
         let good = self.store.roll_back(why, unix_ms());
         crash::reach("taken-back");
         let revision = good.revision;
-        let present = self.node.settings.load_full();
+        let present = self.state.settings.load_full();
         let (generation, _) = self.publish(cx, &present, good);
         let timeout = self.store.head().config.config.commit_timeout_ms;
         self.commits.under_way = Some(UnderWay {
@@ -466,7 +466,7 @@ impl Admin {
                 "{} of {} workers did not switch; the configuration before runs everywhere again, \
                  as revision {revision}",
                 reasons.len(),
-                self.node.workers()
+                self.state.workers()
             );
             Problem::new(&problem::NOT_APPLIED, detail)
                 .with("workers", workers.clone())

@@ -52,12 +52,12 @@ use self::problem::Problem;
 use self::sync::Sync;
 use self::trial::Trial;
 use self::watch::Watcher;
+use crate::bus_message::BusMessage;
 use crate::metrics;
-use crate::node::{Node, State};
-use crate::parcel::Parcel;
-use crate::push::Pushes;
+use crate::push::PushHandle;
 use crate::reservations::Reservations;
 use crate::settings::Settings;
+use crate::state::{Lifecycle, ServerState};
 
 /// Connections at once; the next is closed at once.
 const CONNECTIONS_MAX: usize = 4_096;
@@ -90,8 +90,10 @@ pub(crate) struct Caller {
 
 /// The state of the admin thread.
 pub(crate) struct Admin {
-    node: Arc<Node>,
-    endpoint: Endpoint<Parcel>,
+    state: Arc<ServerState>,
+    /// `None` without a push thread.
+    push: Option<PushHandle>,
+    endpoint: Endpoint<BusMessage>,
     store: Store,
     /// The newest revision that is known to be on disk.
     durable: u64,
@@ -121,8 +123,9 @@ pub(crate) struct Admin {
 
 /// What the admin thread is given.
 pub(crate) struct Parts {
-    pub(crate) node: Arc<Node>,
-    pub(crate) endpoint: Endpoint<Parcel>,
+    pub(crate) state: Arc<ServerState>,
+    pub(crate) push: Option<PushHandle>,
+    pub(crate) endpoint: Endpoint<BusMessage>,
     pub(crate) store: Store,
     pub(crate) reservations: Reservations,
     pub(crate) listener: TcpListener,
@@ -174,14 +177,15 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
     };
     let mut event_loop = EventLoop::with_inbox(config, inbox)?;
     let cx = event_loop.context();
-    let Parts { node, endpoint, store, reservations, listener, boot, on_log } = parts;
+    let Parts { state, push, endpoint, store, reservations, listener, boot, on_log } = parts;
     let body_bytes_max = store.head().config.config.body_bytes_max;
     let log = store.head().config.log.clone();
     let listener = cx.adopt_listener(listener, &listen_config(body_bytes_max))?;
     cx.register_fd(endpoint.doorbell(), DOORBELL)?;
     cx.run_every(1000, SECOND);
     let mut admin = Admin {
-        node,
+        state,
+        push,
         endpoint,
         store,
         durable: 0,
@@ -247,15 +251,15 @@ impl Admin {
         }
         match path {
             "/metrics" => {
-                let text = metrics::exposition(&self.node.counters)
+                let text = metrics::exposition(&self.state.counters)
                     + &self.own_metrics()
-                    + &self.node.webhooks.exposition()
-                    + &self.node.pushes.get().map_or_else(String::new, Pushes::exposition);
+                    + &self.state.webhooks.exposition()
+                    + &self.push.as_ref().map_or_else(String::new, PushHandle::exposition);
                 let exposition = "text/plain; version=0.0.4; charset=utf-8";
                 answer(cx, conn, 200, exposition, text.as_bytes());
             }
-            "/info" => answer_json(cx, conn, 200, &self.node.info()),
-            "/status/webhooks" => answer_json(cx, conn, 200, &self.node.webhooks.status()),
+            "/info" => answer_json(cx, conn, 200, &self.state.info()),
+            "/status/webhooks" => answer_json(cx, conn, 200, &self.state.webhooks.status()),
             "/status/workers" => answer_json(cx, conn, 200, &self.workers_status()),
             "/openapi.json" => {
                 answer(cx, conn, 200, "application/json", openapi::document().as_bytes());
@@ -271,12 +275,12 @@ impl Admin {
         if !matches!(method, Method::Get | Method::Head) {
             return Problem::method("GET, HEAD").answer(cx, conn);
         }
-        let state = self.node.state();
-        let status = match state {
-            State::Serving => 200,
-            State::Starting | State::Draining => 503,
+        let lifecycle = self.state.lifecycle();
+        let status = match lifecycle {
+            Lifecycle::Serving => 200,
+            Lifecycle::Starting | Lifecycle::Draining => 503,
         };
-        answer_json(cx, conn, status, &serde_json::json!({ "status": state.name() }));
+        answer_json(cx, conn, status, &serde_json::json!({ "status": lifecycle.name() }));
     }
 
     /// Whether the caller shows `admin.token` (RFC 6750 §2.1). False when none is set.
@@ -349,8 +353,8 @@ impl Admin {
                 }
             }
         }
-        if config.server.client_addr != self.node.boot_addr && !self.boot.is_empty() {
-            self.node.boot_closes();
+        if config.server.client_addr != self.state.boot_addr && !self.boot.is_empty() {
+            self.state.boot_closes();
             for listener in self.boot.drain(..) {
                 // Others hold the same socket: closing this handle would leave it listening.
                 let ended = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
@@ -453,13 +457,13 @@ impl Handler for Admin {
     }
 
     fn on_tick(&mut self, cx: &mut Context<Caller>) {
-        while let Some((_, parcel)) = self.endpoint.recv() {
-            match parcel {
-                Parcel::BroadcastsAre { ask, worker, found, acted } => {
-                    self.broadcasts_answered(cx, ask, worker, found, acted);
+        while let Some((_, message)) = self.endpoint.recv() {
+            match message {
+                BusMessage::BroadcastReply { request_id, worker, found, acted } => {
+                    self.broadcasts_answered(cx, request_id, worker, found, acted);
                 }
-                Parcel::AffectedAre { ask, worker, found } => {
-                    self.affected_counted(cx, ask, worker, *found);
+                BusMessage::AffectedReply { request_id, worker, counts } => {
+                    self.affected_counted(cx, request_id, worker, *counts);
                 }
                 // That it came is all that it says.
                 _ => {}

@@ -24,7 +24,7 @@ impl Admin {
         shows_token: bool,
     ) -> Result<(), Problem> {
         let target = Target::parse(rest)?;
-        let options = Options::parse(request.query, self.node.workers())?;
+        let options = Options::parse(request.query, self.state.workers())?;
         let secrets = match (options.secrets, shows_token) {
             (false, _) => Secrets::Hidden,
             (true, true) => Secrets::Shown,

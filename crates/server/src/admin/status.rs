@@ -4,16 +4,16 @@ use dunlin_bus::State as BusState;
 use serde_json::{Value, json};
 
 use super::Admin;
+use crate::loop_stats::{Histogram, quantile_ns};
 use crate::metrics::Metric;
-use crate::node::Node;
-use crate::pulse::{Spread, quantile_ns};
+use crate::state::ServerState;
 
 impl Admin {
     pub(super) fn workers_status(&self) -> Value {
-        let node = &self.node;
+        let state = &self.state;
         let workers: Vec<Value> =
-            (0..node.workers()).map(|worker| status_of(node, worker)).collect();
-        let hops: Vec<&Spread> = node.pulses.iter().map(|pulse| &pulse.hops).collect();
+            (0..state.workers()).map(|worker| status_of(state, worker)).collect();
+        let hops: Vec<&Histogram> = state.loop_stats.iter().map(|stats| &stats.hop_times).collect();
         json!({
             "revision": self.store.head().revision,
             "durable": self.durable,
@@ -21,7 +21,7 @@ impl Admin {
             "taken_back": self.taken_back,
             "watchers": self.watchers.len(),
             "workers": workers,
-            "edges": edges(node),
+            "edges": edges(state),
             "hops": {
                 "measured": hops.iter().map(|hops| hops.count()).sum::<u64>(),
                 "p50_ns": quantile_ns(&hops, 0.5),
@@ -31,47 +31,47 @@ impl Admin {
     }
 }
 
-fn status_of(node: &Node, worker: usize) -> Value {
-    let (pulse, counters) = (&node.pulses[worker], &node.counters[worker]);
-    let standing = node.adoption.standing(worker);
-    let state = match node.monitor.get().map(|monitor| monitor.state(worker)) {
+fn status_of(state: &ServerState, worker: usize) -> Value {
+    let (stats, counters) = (&state.loop_stats[worker], &state.counters[worker]);
+    let standing = state.adoption.standing(worker);
+    let run_state = match state.monitor.get().map(|monitor| monitor.state(worker)) {
         Some(BusState::Run) | None => "run",
         Some(BusState::Sleep) => "sleep",
         Some(BusState::Notified) => "notified",
         Some(BusState::Closed) => "closed",
     };
-    let turn_us = |quantile| quantile_ns(&[&pulse.turns], quantile).div_ceil(1000);
+    let turn_us = |quantile| quantile_ns(&[&stats.turn_times], quantile).div_ceil(1000);
     json!({
         "worker": worker,
-        "state": state,
-        "revision": pulse.revision(),
+        "state": run_state,
+        "revision": stats.revision(),
         "asleep": standing.asleep,
         "connections": counters.get(Metric::Connections),
         "sessions": counters.get(Metric::Sessions),
         "loop": {
-            "turns": pulse.turns.count(),
-            "sleeps": pulse.sleep_count(),
-            "lag_ms": pulse.lag_ms(),
-            "busy_ppm": pulse.busy_ppm(),
+            "turns": stats.turn_times.count(),
+            "sleeps": stats.sleep_count(),
+            "lag_ms": stats.lag_ms(),
+            "busy_ppm": stats.busy_ppm(),
             "turn_us": {
                 "p50": turn_us(0.5),
                 "p99": turn_us(0.99),
-                "max": pulse.turns.max_ns().div_ceil(1000),
+                "max": stats.turn_times.max_ns().div_ceil(1000),
             },
         },
         "restarts": counters.get(Metric::Restarts),
     })
 }
 
-fn edges(node: &Node) -> Vec<Value> {
-    let name = |endpoint: usize| match endpoint.checked_sub(node.workers()) {
+fn edges(state: &ServerState) -> Vec<Value> {
+    let name = |endpoint: usize| match endpoint.checked_sub(state.workers()) {
         None => json!(endpoint),
         Some(0) => json!("control"),
         Some(1) => json!("admin"),
         Some(2) => json!("push"),
         Some(_) => json!("webhooks"),
     };
-    let edges = node.monitor.get().into_iter().flat_map(|monitor| monitor.edges());
+    let edges = state.monitor.get().into_iter().flat_map(|monitor| monitor.edges());
     edges
         .map(|edge| {
             json!({

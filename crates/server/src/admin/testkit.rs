@@ -11,11 +11,11 @@ use dunlin_config::{Config, Log};
 use serde_json::{Value, json};
 
 use crate::admin::{AdminThread, Parts};
+use crate::bus_message::BusMessage;
 use crate::control::listen;
-use crate::node::{Node, State};
-use crate::parcel::Parcel;
 use crate::reservations::{Reservations, Served};
 use crate::settings::Settings;
+use crate::state::{Lifecycle, ServerState};
 use crate::worker::thread::{Placement, Workers};
 
 /// Longer than anything here takes; what takes longer has failed.
@@ -23,8 +23,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Workers and the admin thread, in this process.
 pub(super) struct Live {
-    pub(super) node: Arc<Node>,
-    control: Mutex<Endpoint<Parcel>>,
+    pub(super) state: Arc<ServerState>,
+    control: Mutex<Endpoint<BusMessage>>,
     workers: Mutex<Option<Workers>>,
     admin: Option<AdminThread>,
     pub(super) clients: SocketAddr,
@@ -76,20 +76,21 @@ impl Live {
         let endpoint = endpoints.pop().unwrap();
         let control = endpoints.pop().unwrap();
         let settings = Settings::new(Arc::clone(store.head()));
-        let node = Arc::new(Node::new(settings, workers, [7; 16], String::new()));
-        let _ = node.monitor.set(control.monitor());
+        let state = Arc::new(ServerState::new(settings, workers, [7; 16], String::new()));
+        let _ = state.monitor.set(control.monitor());
         let doorbells = [control.doorbell(), endpoint.doorbell()];
         let placement = Placement { own_descriptor_tables: true, pinned: false };
         let mut threads =
-            Workers::start(&node, endpoints, &doorbells, listeners, placement).unwrap();
+            Workers::start(&state, endpoints, &doorbells, listeners, placement).unwrap();
         threads.wait_until_ready().unwrap();
-        node.set_state(State::Serving);
+        state.set_lifecycle(Lifecycle::Serving);
         let reservations = Reservations::new(Served::of(&store.head().config));
         let logs = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&logs);
         let on_log = Box::new(move |log: &Log| told.lock().unwrap().push(log.clone()));
         let parts = Parts {
-            node: Arc::clone(&node),
+            state: Arc::clone(&state),
+            push: None,
             endpoint,
             store,
             reservations,
@@ -99,7 +100,7 @@ impl Live {
         };
         let admin = Some(AdminThread::start(parts).unwrap());
         let (control, workers) = (Mutex::new(control), Mutex::new(Some(threads)));
-        Live { node, control, workers, admin, clients, address, token: None, logs }
+        Live { state, control, workers, admin, clients, address, token: None, logs }
     }
 
     pub(super) fn connect(&self) -> TcpStream {
@@ -156,9 +157,9 @@ impl Live {
         self.get("/config/revisions?limit=0").json()["current"].as_u64().unwrap()
     }
 
-    pub(super) fn tell(&mut self, worker: usize, parcel: Parcel) {
+    pub(super) fn tell(&mut self, worker: usize, message: BusMessage) {
         let control = self.control.get_mut().unwrap();
-        assert!(control.send(worker, parcel).is_ok());
+        assert!(control.send(worker, message).is_ok());
         control.flush();
     }
 
@@ -195,8 +196,8 @@ impl Drop for Live {
             admin.stop(PATIENCE);
         }
         let control = self.control.get_mut().unwrap();
-        for worker in 0..self.node.workers() {
-            let _ = control.send(worker, Parcel::Stop);
+        for worker in 0..self.state.workers() {
+            let _ = control.send(worker, BusMessage::Stop);
         }
         control.flush();
         if let Some(mut workers) = self.workers.get_mut().unwrap().take() {

@@ -10,7 +10,7 @@ use dunlin_config::{LogFormat, LogLevel, Secret};
 use serde_json::{Value, json};
 
 use super::testkit::{Answer, Live, Subscriber, Watch, development, receive};
-use crate::parcel::Parcel;
+use crate::bus_message::BusMessage;
 
 const CHAT: &str = "/config/channel/namespaces/chat";
 const SIZE: &str = "/config/channel/namespaces/chat/history_size";
@@ -227,9 +227,9 @@ fn a_worker_stuck_in_its_turn_has_the_change_taken_back() {
     let mut live = Live::start(2);
     live.put("/config/config/commit_timeout_ms", "500");
     live.put(CHAT, r#"{"history_meta_ttl_ms":5000}"#);
-    live.tell(1, Parcel::Stall(Duration::from_secs(3)));
+    live.tell(1, BusMessage::Stall(Duration::from_secs(3)));
     // More than a busy machine makes a turn last.
-    live.wait_until(|live| live.node.pulses[1].lag_ms() > 500);
+    live.wait_until(|live| live.state.loop_stats[1].lag_ms() > 500);
     let refused = live.put("/config/channel/namespaces/chat/presence", "true");
     assert_eq!(
         (refused.status, refused.problem().as_str()),
@@ -244,7 +244,7 @@ fn a_worker_stuck_in_its_turn_has_the_change_taken_back() {
     assert_eq!(live.get(&format!("{CHAT}/presence")).json(), false);
 
     // Nobody is left different, and the next change goes its way.
-    live.wait_until(|live| live.node.pulses[1].lag_ms() == 0);
+    live.wait_until(|live| live.state.loop_stats[1].lag_ms() == 0);
     live.put("/config/config/commit_timeout_ms", "10000");
     let changed = live.put("/config/channel/namespaces/chat/presence", "true");
     assert_eq!(changed.status, 200, "{changed:?}");

@@ -12,7 +12,7 @@ use super::problem::{self, Problem};
 use super::{Admin, Caller};
 use crate::crash;
 use crate::metrics::Metric;
-use crate::node::Node;
+use crate::state::ServerState;
 
 /// Errors below this number say nothing.
 const ERRORS_MIN: u64 = 5;
@@ -53,11 +53,11 @@ struct Tally {
 }
 
 impl Tally {
-    fn of(node: &Node, workers: impl Iterator<Item = usize>) -> Tally {
+    fn of(state: &ServerState, workers: impl Iterator<Item = usize>) -> Tally {
         let mut tally = Tally::default();
         for worker in workers {
             let sum = |metrics: &[Metric]| {
-                metrics.iter().map(|metric| node.counters[worker].get(*metric)).sum::<u64>()
+                metrics.iter().map(|metric| state.counters[worker].get(*metric)).sum::<u64>()
             };
             tally.errors += sum(&ERRORS);
             tally.done += sum(&DONE);
@@ -92,14 +92,14 @@ impl Admin {
         prepared: Prepared,
         origin: Origin,
     ) {
-        let node = Arc::clone(&self.node);
+        let state = Arc::clone(&self.state);
         // Before the worker can have seen anything of it: what it does from then on is the trial's.
-        let own = Tally::of(&node, std::iter::once(canary.worker));
-        let others = Tally::of(&node, others(&node, canary.worker));
-        let restarts = node.counters[canary.worker].get(Metric::Restarts);
-        let settings = Arc::new(node.settings.load().next(Arc::clone(prepared.snapshot())));
+        let own = Tally::of(&state, std::iter::once(canary.worker));
+        let others = Tally::of(&state, others(&state, canary.worker));
+        let restarts = state.counters[canary.worker].get(Metric::Restarts);
+        let settings = Arc::new(state.settings.load().next(Arc::clone(prepared.snapshot())));
         self.retired.push(Arc::clone(&settings));
-        let generation = node.publish_to(canary.worker, settings);
+        let generation = state.publish_to(canary.worker, settings);
         self.wake_workers();
         crash::reach("trial");
         self.trial = Some(Trial {
@@ -139,7 +139,7 @@ impl Admin {
             }
             Some(why) => {
                 // The worker goes back to what the others run.
-                self.node.publish(self.node.settings.load_full());
+                self.state.publish(self.state.settings.load_full());
                 self.wake_workers();
                 self.reservations.keep_only(&self.store.head().config);
                 tracing::warn!(worker = trial.canary.worker, why, "a change failed its trial");
@@ -151,22 +151,22 @@ impl Admin {
     }
 
     fn findings(&self, trial: &Trial) -> Findings {
-        let node = &self.node;
+        let state = &self.state;
         let worker = trial.canary.worker;
-        let own = Tally::of(node, std::iter::once(worker)).since(trial.own);
-        let others = Tally::of(node, others(node, worker)).since(trial.others);
+        let own = Tally::of(state, std::iter::once(worker)).since(trial.own);
+        let others = Tally::of(state, others(state, worker)).since(trial.others);
         let usual = others.rate().max(trial.own_before.rate());
-        let standing = node.adoption.standing(worker);
-        let verdict = if let Some(reason) = node.refusal(worker, trial.generation) {
+        let standing = state.adoption.standing(worker);
+        let verdict = if let Some(reason) = state.refusal(worker, trial.generation) {
             Some(format!("worker {worker} could not switch: {reason}"))
-        } else if node.counters[worker].get(Metric::Restarts) > trial.restarts {
+        } else if state.counters[worker].get(Metric::Restarts) > trial.restarts {
             Some(format!("worker {worker} panicked"))
         } else if own.is_worse_than(usual) {
             Some(format!(
                 "{} of {} operations on worker {worker} failed; usual is a rate of {usual:.4}",
                 own.errors, own.done
             ))
-        } else if !standing.is_at(trial.generation) && node.pulses[worker].lag_ms() > 1000 {
+        } else if !standing.is_at(trial.generation) && state.loop_stats[worker].lag_ms() > 1000 {
             Some(format!("worker {worker} is stuck in a turn"))
         } else {
             None
@@ -195,8 +195,8 @@ impl Findings {
     }
 }
 
-fn others(node: &Node, worker: usize) -> impl Iterator<Item = usize> {
-    (0..node.workers()).filter(move |&other| other != worker)
+fn others(state: &ServerState, worker: usize) -> impl Iterator<Item = usize> {
+    (0..state.workers()).filter(move |&other| other != worker)
 }
 
 #[cfg(test)]

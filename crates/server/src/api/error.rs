@@ -88,6 +88,14 @@ impl ApiError {
         }
     }
 
+    /// Status and body of the response to a call that is this error alone.
+    pub(crate) fn response(&self, as_status: bool) -> (u16, Vec<u8>) {
+        let mut body = b"{\"error\":".to_vec();
+        self.write(&mut body);
+        body.push(b'}');
+        (if as_status { self.transport_status() } else { self.status() }, body)
+    }
+
     /// Writes `{"code":…,"message":"…"}`: the value of `error`, or the whole body for a caller who wants errors as
     /// statuses.
     pub fn write(&self, out: &mut Vec<u8>) {

@@ -13,15 +13,17 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tracing::Instrument;
 
+use super::devices;
 use super::flow::{Flow, Unread};
 use super::order::{Order, Recipient};
 use super::outcome::{self, Whom};
 use super::senders::{Credential, Spelled};
 use super::thread::Shared;
-use super::{Ask, PushMethod, Saying, TraceParent, devices};
 use crate::api::{ApiError, ApiErrorCode};
+use crate::push_message::{PushMethod, PushReplyBody, PushRequest};
+use crate::trace_parent::TraceParent;
 
-/// Pushes of one call that are handed over and not told about.
+/// PushHandle of one call that are handed over and not told about.
 const WINDOW: usize = 2_048;
 /// Users looked up at once.
 const USERS_AT_ONCE: usize = 100;
@@ -31,13 +33,13 @@ const LINES_BYTES: usize = 16 << 10;
 const BODY_BYTES_LARGE: usize = 64 << 10;
 
 /// Carries a call out, in a span of its own that those of its pushes are children of.
-pub(super) async fn run(shared: Arc<Shared>, worker: usize, ask: Ask, flow: Arc<Flow>) {
-    let span = TraceParent::span(ask.trace, ask.call);
-    carry_out(shared, worker, ask, flow).instrument(span).await;
+pub(super) async fn run(shared: Arc<Shared>, worker: usize, request: PushRequest, flow: Arc<Flow>) {
+    let span = TraceParent::span(request.trace, request.call);
+    carry_out(shared, worker, request, flow).instrument(span).await;
 }
 
-async fn carry_out(shared: Arc<Shared>, worker: usize, ask: Ask, flow: Arc<Flow>) {
-    let Ask { call, conn, method, body, errors_as_status, admitted, .. } = ask;
+async fn carry_out(shared: Arc<Shared>, worker: usize, request: PushRequest, flow: Arc<Flow>) {
+    let PushRequest { call, conn, method, body, errors_as_status, permit, .. } = request;
     let caller = Caller { shared: Arc::clone(&shared), worker, call, conn };
     let answered = match method {
         PushMethod::Push => match read(body, Order::one).await {
@@ -54,7 +56,7 @@ async fn carry_out(shared: Arc<Shared>, worker: usize, ask: Ask, flow: Arc<Flow>
                 let ends = send(&shared, orders, true, &flow, &mut told).await;
                 told.end(&ends).await;
                 shared.close_flow(call);
-                drop(admitted);
+                drop(permit);
                 return;
             }
             Err(error) => Err(error),
@@ -66,20 +68,11 @@ async fn carry_out(shared: Arc<Shared>, worker: usize, ask: Ask, flow: Arc<Flow>
     };
     let (status, body) = match answered {
         Ok(result) => (200, json!({ "result": result }).to_string().into_bytes()),
-        Err(error) => refusal(&error, errors_as_status),
+        Err(error) => error.response(errors_as_status),
     };
-    caller.say(Saying::Answer(status, body));
+    caller.say(PushReplyBody::Complete(status, body));
     shared.close_flow(call);
-    drop(admitted);
-}
-
-/// Status and body of an error.
-pub(crate) fn refusal(error: &ApiError, as_status: bool) -> (u16, Vec<u8>) {
-    let mut body = b"{\"error\":".to_vec();
-    error.write(&mut body);
-    body.push(b'}');
-    let status = if as_status { error.transport_status() } else { error.status() };
-    (status, body)
+    drop(permit);
 }
 
 /// Reads a body, a large one on a thread that may take its time.
@@ -103,8 +96,8 @@ struct Caller {
 }
 
 impl Caller {
-    fn say(&self, what: Saying) {
-        self.shared.say(self.worker, self.call, self.conn, what);
+    fn say(&self, body: PushReplyBody) {
+        self.shared.say(self.worker, self.call, self.conn, body);
     }
 }
 
@@ -131,7 +124,7 @@ impl Told<'_> {
         }
         let lines = std::mem::take(lines);
         match flow.take(lines.len()).await {
-            Ok(()) => caller.say(Saying::Lines(lines)),
+            Ok(()) => caller.say(PushReplyBody::Lines(lines)),
             Err(Unread::Gone) => {}
             Err(Unread::Stalled) => {
                 tracing::warn!(
@@ -139,7 +132,7 @@ impl Told<'_> {
                     "the caller of a batch does not read; it is cut off"
                 );
                 flow.handle_gone();
-                caller.say(Saying::Cut);
+                caller.say(PushReplyBody::Abort);
             }
         }
     }
@@ -151,7 +144,7 @@ impl Told<'_> {
         if !flow.is_gone() {
             let mut last = json!(ends);
             last["end"] = true.into();
-            caller.say(Saying::End(format!("{last}\n").into_bytes()));
+            caller.say(PushReplyBody::LastLines(format!("{last}\n").into_bytes()));
         }
     }
 

@@ -21,16 +21,16 @@ const BINDINGS: [(Binding, &str); 5] = [
 type Gauge = (&'static str, &'static str, &'static str, fn(&SenderMetrics) -> Option<f64>);
 
 const OF_SENDERS: [Gauge; 15] = [
-    ("queued", "gauge", "Pushes that wait, those to be tried again included.", |m| {
+    ("queued", "gauge", "PushHandle that wait, those to be tried again included.", |m| {
         Some(m.queued as f64)
     }),
     ("queued_bytes", "gauge", "Bytes of pushes that wait or are under way.", |m| {
         Some(m.queued_bytes as f64)
     }),
-    ("in_flight", "gauge", "Pushes sent and not answered.", |m| {
+    ("in_flight", "gauge", "PushHandle sent and not answered.", |m| {
         Some(m.connections.iter().map(|c| f64::from(c.in_flight)).sum())
     }),
-    ("in_flight_max", "gauge", "Pushes that the paths are thought to carry at once.", |m| {
+    ("in_flight_max", "gauge", "PushHandle that the paths are thought to carry at once.", |m| {
         Some(m.connections.iter().map(|c| f64::from(c.in_flight_max)).sum())
     }),
     ("window_bytes", "gauge", "Bytes left of the connections' flow-control windows.", |m| {
@@ -44,14 +44,17 @@ const OF_SENDERS: [Gauge; 15] = [
     ("connections_lost_total", "counter", "Connections that had answered and broke.", |m| {
         Some(m.lost as f64)
     }),
-    ("submitted_total", "counter", "Pushes handed over.", |m| Some(m.submitted as f64)),
+    ("submitted_total", "counter", "PushHandle handed over.", |m| Some(m.submitted as f64)),
     ("retried_total", "counter", "Answers that asked for another try later.", |m| {
         Some(m.retried as f64)
     }),
-    ("refused_total", "counter", "Pushes the service did not process, sent again at once.", |m| {
-        Some(m.refused as f64)
-    }),
-    ("resent_total", "counter", "Pushes sent again though they may have been accepted.", |m| {
+    (
+        "refused_total",
+        "counter",
+        "PushHandle the service did not process, sent again at once.",
+        |m| Some(m.refused as f64),
+    ),
+    ("resent_total", "counter", "PushHandle sent again though they may have been accepted.", |m| {
         Some(m.resent as f64)
     }),
     ("answer_seconds_p50", "gauge", "Half of the answers took no longer.", |m| m.answer_p50_s),

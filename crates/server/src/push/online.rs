@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::thread::Shared;
-use crate::parcel::Parcel;
+use crate::bus_message::BusMessage;
 
 /// A worker that has not said so long later who is there is not waited for: better a push too many than one too few.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -39,7 +39,10 @@ impl Shared {
             Open { online: vec![false; users.len()], waiting: self.workers, answer: Some(answer) };
         asks.open.lock().unwrap_or_else(PoisonError::into_inner).insert(ask, open);
         for worker in 0..self.workers {
-            self.send(worker, Parcel::WhoIsOnline { ask, users: Arc::clone(users) });
+            self.send(
+                worker,
+                BusMessage::OnlineQuery { request_id: ask, users: Arc::clone(users) },
+            );
         }
         if timeout(PATIENCE, answered).await.is_err() {
             tracing::warn!("a worker does not say who is connected; they count as offline");

@@ -16,15 +16,16 @@ use super::flow::Flow;
 use super::online::Asks;
 use super::senders::Senders;
 use super::verdicts::Verdicts;
-use super::{Admissions, Pushes, Said, Saying, call};
+use super::{PushHandle, call};
+use crate::bus_message::BusMessage;
 use crate::error::ServeError;
-use crate::node::Node;
-use crate::parcel::Parcel;
+use crate::push_message::{PushAdmissions, PushReply, PushReplyBody};
+use crate::state::ServerState;
 
 /// Threads that wait for the disk.
 const DISK_THREADS: usize = 4;
 /// Parcels taken from the bus before the others of the runtime get their turn.
-const PARCELS_A_TURN: usize = 256;
+const MESSAGES_PER_TURN: usize = 256;
 /// How soon a full ring is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 /// The registry's file in the state directory.
@@ -40,12 +41,12 @@ pub(super) struct Shared {
     pub(super) writer: Writer,
     pub(super) verdicts: Verdicts,
     pub(super) asks: Asks,
-    pub(super) admissions: Arc<Admissions>,
+    pub(super) admissions: Arc<PushAdmissions>,
     pub(super) workers: usize,
     /// Answers under way that clients read at their own pace, by their calls.
     flows: Mutex<HashMap<u64, Arc<Flow>>>,
     /// To the bus. What is in it is bounded by flows and admissions.
-    outgoing: mpsc::UnboundedSender<(usize, Parcel)>,
+    outgoing: mpsc::UnboundedSender<(usize, BusMessage)>,
     /// Nobody is to be kept waiting for what may come.
     draining: AtomicBool,
     stopping: Notify,
@@ -58,14 +59,14 @@ pub(crate) struct PushThread {
 }
 
 impl PushThread {
-    /// Opens the registry, in `state` if there is one, and starts the thread.
+    /// Opens the registry, in `state_dir` if there is one, and starts the thread.
     pub(crate) fn start(
-        node: &Arc<Node>,
-        endpoint: Endpoint<Parcel>,
-        state: Option<&Path>,
+        state: &Arc<ServerState>,
+        endpoint: Endpoint<BusMessage>,
+        state_dir: Option<&Path>,
     ) -> Result<PushThread, ServeError> {
-        let registry = match state {
-            Some(state) => Registry::open(&state.join(REGISTRY)),
+        let registry = match state_dir {
+            Some(state_dir) => Registry::open(&state_dir.join(REGISTRY)),
             None => Registry::in_memory(),
         };
         let registry = Arc::new(registry.map_err(|error| ServeError::Push(error.to_string()))?);
@@ -87,19 +88,20 @@ impl PushThread {
             verdicts: Verdicts::new(writer.clone()),
             writer,
             asks: Asks::default(),
-            admissions: Arc::default(),
-            workers: node.workers(),
+            admissions: Arc::clone(&state.push_admissions),
+            workers: state.workers(),
             flows: Mutex::default(),
             outgoing,
             draining: AtomicBool::new(false),
             stopping: Notify::new(),
         });
         let of_thread = Arc::clone(&shared);
-        let node = Arc::clone(node);
+        let state = Arc::clone(state);
         let thread = std::thread::Builder::new()
             .name("dunlin-push".into())
             .spawn(move || {
-                if let Err(error) = runtime.block_on(serve(&of_thread, &node, endpoint, incoming)) {
+                if let Err(error) = runtime.block_on(serve(&of_thread, &state, endpoint, incoming))
+                {
                     tracing::error!(%error, "nothing is pushed any more");
                 }
                 // Who waits for the disk is not waited for.
@@ -110,8 +112,8 @@ impl PushThread {
     }
 
     /// How everybody else reaches it.
-    pub(crate) fn pushes(&self) -> Pushes {
-        Pushes(Arc::clone(&self.shared))
+    pub(crate) fn handle(&self) -> PushHandle {
+        PushHandle(Arc::clone(&self.shared))
     }
 
     /// The process is going down: pushes end, and who follows the feed is answered.
@@ -137,22 +139,28 @@ impl PushThread {
 impl Shared {
     /// Calls under way.
     pub(super) fn calls(&self) -> usize {
-        self.admissions.calls.load(Relaxed)
+        self.admissions.calls()
     }
 
     pub(super) fn is_draining(&self) -> bool {
         self.draining.load(Relaxed)
     }
 
-    /// Has the bus carry a parcel.
-    pub(super) fn send(&self, worker: usize, parcel: Parcel) {
+    /// Has the bus carry a message.
+    pub(super) fn send(&self, worker: usize, message: BusMessage) {
         // The thread has ended: nobody is there to be told.
-        let _ = self.outgoing.send((worker, parcel));
+        let _ = self.outgoing.send((worker, message));
     }
 
     /// Has a worker say something to a client.
-    pub(super) fn say(&self, worker: usize, call: u64, conn: dunlin_net::ConnId, what: Saying) {
-        self.send(worker, Parcel::Pushed(Box::new(Said { call, conn, what })));
+    pub(super) fn say(
+        &self,
+        worker: usize,
+        call: u64,
+        conn: dunlin_net::ConnId,
+        body: PushReplyBody,
+    ) {
+        self.send(worker, BusMessage::PushReply(Box::new(PushReply { call, conn, body })));
     }
 
     /// Begins to follow how a client reads.
@@ -171,58 +179,58 @@ impl Shared {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner).get(&call).cloned()
     }
 
-    fn handle(self: &Arc<Self>, from: usize, parcel: Parcel) {
-        match parcel {
-            Parcel::Push(ask) => {
-                let flow = self.open_flow(ask.call);
-                tokio::spawn(call::run(Arc::clone(self), from, *ask, flow));
+    fn handle(self: &Arc<Self>, from: usize, message: BusMessage) {
+        match message {
+            BusMessage::PushRequest(request) => {
+                let flow = self.open_flow(request.call);
+                tokio::spawn(call::run(Arc::clone(self), from, *request, flow));
             }
-            Parcel::PushRead { call, bytes } => {
+            BusMessage::PushReplyRead { call, bytes } => {
                 if let Some(flow) = self.flow(call) {
                     flow.handle_read(bytes);
                 }
             }
-            Parcel::PushGone { call } => {
+            BusMessage::PushCallerGone { call } => {
                 if let Some(flow) = self.flow(call) {
                     flow.handle_gone();
                 }
             }
-            Parcel::TheseAreOnline { ask, online } => self.asks.handle(ask, &online),
+            BusMessage::OnlineReply { request_id, online } => self.asks.handle(request_id, &online),
             // Nobody sends this thread anything else.
             _ => {}
         }
     }
 }
 
-/// Carries parcels between the bus and the tasks.
+/// Carries messages between the bus and the tasks.
 async fn serve(
     shared: &Arc<Shared>,
-    node: &Node,
-    mut endpoint: Endpoint<Parcel>,
-    mut outgoing: mpsc::UnboundedReceiver<(usize, Parcel)>,
+    state: &ServerState,
+    mut endpoint: Endpoint<BusMessage>,
+    mut outgoing: mpsc::UnboundedReceiver<(usize, BusMessage)>,
 ) -> io::Result<()> {
     let doorbell = endpoint.async_doorbell()?;
-    let mut waiting: VecDeque<(usize, Parcel)> = VecDeque::new();
+    let mut waiting: VecDeque<(usize, BusMessage)> = VecDeque::new();
     let mut generation = 0;
     loop {
-        if generation != node.generation() {
-            generation = node.generation();
-            let slots = node.settings.load().config.limits.bus_slots;
+        if generation != state.generation() {
+            generation = state.generation();
+            let slots = state.settings.load().config.limits.bus_slots;
             endpoint.set_ring_slots(slots as usize);
         }
         let mut taken = 0;
-        while taken < PARCELS_A_TURN
-            && let Some((from, parcel)) = endpoint.recv()
+        while taken < MESSAGES_PER_TURN
+            && let Some((from, message)) = endpoint.recv()
         {
             taken += 1;
-            shared.handle(from, parcel);
+            shared.handle(from, message);
         }
-        while let Ok(parcel) = outgoing.try_recv() {
-            waiting.push_back(parcel);
+        while let Ok(message) = outgoing.try_recv() {
+            waiting.push_back(message);
         }
-        // A full ring of one worker keeps the others' parcels waiting for a moment, too: it is taken from every turn.
-        while let Some((to, parcel)) = waiting.pop_front() {
-            if let Err(refused) = endpoint.send(to, parcel) {
+        // A full ring of one worker keeps the others' messages waiting for a moment, too: it is taken from every turn.
+        while let Some((to, message)) = waiting.pop_front() {
+            if let Err(refused) = endpoint.send(to, message) {
                 waiting.push_front((to, refused.into_value()));
                 break;
             }
@@ -233,7 +241,7 @@ async fn serve(
         } else if endpoint.prepare_sleep() {
             tokio::select! {
                 rung = doorbell.rung() => rung?,
-                Some(parcel) = outgoing.recv() => waiting.push_back(parcel),
+                Some(message) = outgoing.recv() => waiting.push_back(message),
                 () = shared.stopping.notified() => return Ok(()),
             }
             endpoint.wake();

@@ -21,14 +21,14 @@ use super::happening::Happening;
 use super::request::with_request;
 use super::spelling::Speller;
 use super::verdict::Verdict;
-use crate::node::Node;
-use crate::parcel::Parcel;
+use crate::bus_message::BusMessage;
+use crate::state::ServerState;
 
 /// How long the last events may take to reach their backends when the process ends.
 pub(crate) const FINISH: Duration = Duration::from_secs(5);
 
 /// Parcels taken from the bus before backends get their turn.
-const PARCELS_A_TURN: usize = 4_096;
+const MESSAGES_PER_TURN: usize = 4_096;
 /// Times in a turn that new requests follow from what became of others, until everybody else gets their turn.
 const ROUNDS_A_TURN: usize = 16;
 /// The doorbell among the loop's foreign descriptors.
@@ -41,21 +41,21 @@ const LIVES_MAX: u32 = 50;
 /// Connections to backends; more wait for each other.
 const CONNECTIONS_MAX: usize = 65_536;
 
-/// The webhooks thread, from outside. It ends when it is sent [`Parcel::Stop`] and has sent what it had.
+/// The webhooks thread, from outside. It ends when it is sent [`BusMessage::Stop`] and has sent what it had.
 pub(crate) struct WebhooksThread {
     thread: std::thread::JoinHandle<()>,
 }
 
 impl WebhooksThread {
     pub(crate) fn start(
-        node: Arc<Node>,
-        mut endpoint: Endpoint<Parcel>,
+        state: Arc<ServerState>,
+        mut endpoint: Endpoint<BusMessage>,
     ) -> io::Result<WebhooksThread> {
         let builder = std::thread::Builder::new().name("dunlin-webhooks".into());
         let thread = builder.spawn(move || {
             for life in 0..LIVES_MAX {
                 // The endpoint is made for being taken over, and nothing else outlives a life.
-                let outcome = catch_unwind(AssertUnwindSafe(|| run(&node, &mut endpoint)));
+                let outcome = catch_unwind(AssertUnwindSafe(|| run(&state, &mut endpoint)));
                 match outcome {
                     Ok(Ok(())) => return,
                     Ok(Err(error)) => {
@@ -66,7 +66,7 @@ impl WebhooksThread {
                             life,
                             "the webhooks thread panicked; the events that waited are lost"
                         );
-                        node.webhooks.restart();
+                        state.webhooks.restart();
                     }
                 }
             }
@@ -86,21 +86,21 @@ impl WebhooksThread {
     }
 }
 
-fn run(node: &Arc<Node>, endpoint: &mut Endpoint<Parcel>) -> io::Result<()> {
+fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMessage>) -> io::Result<()> {
     let config = LoopConfig { connections_max: CONNECTIONS_MAX, ..LoopConfig::default() };
     let mut event_loop = EventLoop::new(config)?;
     let cx = event_loop.context();
     cx.register_fd(endpoint.doorbell(), DOORBELL)?;
-    let settings = node.settings.load_full();
+    let settings = state.settings.load_full();
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
     // The process's own name, without what a UUID has of hyphens and of version.
-    let run: String = node.uid.chars().filter(|c| *c != '-').take(12).collect();
+    let run: String = state.uid.chars().filter(|c| *c != '-').take(12).collect();
     let speller = Speller::new(&run, settings.node_name());
-    let board = Arc::clone(&node.webhooks);
+    let board = Arc::clone(&state.webhooks);
     let mut postman = Postman {
         dispatcher: Dispatcher::new(board, speller, u64::from_ne_bytes(seed)),
-        node: Arc::clone(node),
+        state: Arc::clone(state),
         endpoint,
         client: Client::new(ClientConfig::default(), Verdicts::default()),
         hosts: HashMap::new(),
@@ -115,8 +115,8 @@ fn run(node: &Arc<Node>, endpoint: &mut Endpoint<Parcel>) -> io::Result<()> {
 }
 
 struct Postman<'e> {
-    node: Arc<Node>,
-    endpoint: &'e mut Endpoint<Parcel>,
+    state: Arc<ServerState>,
+    endpoint: &'e mut Endpoint<BusMessage>,
     dispatcher: Dispatcher,
     client: Client<Verdicts>,
     /// By the numbers of the dispatcher. One that cannot be asked says why.
@@ -147,24 +147,24 @@ impl Caller for Verdicts {
 impl Postman<'_> {
     /// Switches to the newest settings, if it does not run them.
     fn adopt_newest(&mut self) {
-        let generation = self.node.generation();
+        let generation = self.state.generation();
         if generation != self.generation {
             self.generation = generation;
-            let settings = self.node.settings.load();
+            let settings = self.state.settings.load();
             self.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
             self.dispatcher.handle_settings(&settings.config.webhooks);
         }
     }
 
     fn take_parcels(&mut self, cx: &mut Context<()>, now: Now) {
-        for _ in 0..PARCELS_A_TURN {
-            let Some((from, parcel)) = self.endpoint.recv() else { return };
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some((from, message)) = self.endpoint.recv() else { return };
             // A worker that tells of something for a new hook has switched to settings with it, and they were
             // published before that.
             self.adopt_newest();
-            match parcel {
-                Parcel::Happened(happening) => self.take(now, from, &happening),
-                Parcel::Stop => {
+            match message {
+                BusMessage::HookEvent(happening) => self.take(now, from, &happening),
+                BusMessage::Stop => {
                     self.leaving = true;
                     cx.run_after(FINISH.as_millis() as u64, FINISHED);
                 }
@@ -176,7 +176,7 @@ impl Postman<'_> {
     }
 
     fn take(&mut self, now: Now, from: usize, happening: &Happening) {
-        if let Some(transit) = self.node.webhooks.transit(from) {
+        if let Some(transit) = self.state.webhooks.transit(from) {
             transit.taken(happening.what.cost());
         }
         self.dispatcher.handle_happening(now, happening);

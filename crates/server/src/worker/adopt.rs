@@ -14,8 +14,8 @@ use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::link::{Link, Role};
 use super::{Worker, hub_config, listen_config};
+use crate::bus_message::BusMessage;
 use crate::crash;
-use crate::parcel::Parcel;
 use crate::settings::Settings;
 
 /// A listener of `listeners`; without a name that of `server.client_addr`.
@@ -38,29 +38,29 @@ fn place(listener: &dunlin_config::Listener) -> Place {
 impl Worker<'_> {
     /// Switches to the newest snapshot, if there is one.
     pub(super) fn adopt_newest(&mut self, cx: &mut Context<Link>) {
-        let generation = self.node.generation();
+        let generation = self.state.generation();
         if generation == self.generation {
             return;
         }
         crash::reach("adopt");
-        let newest = self.node.newest_for(self.index);
+        let newest = self.state.newest_for(self.index);
         if let Err(reason) = self.switch_to(cx, &newest) {
             tracing::warn!(worker = self.index, revision = newest.revision, reason, "not switched");
-            self.node.refuse(self.index, generation, reason);
+            self.state.refuse(self.index, generation, reason);
         }
         self.generation = generation;
-        self.node.pulses[self.index].runs(self.settings.revision);
-        let is_awaited = self.node.adoption.adopted(self.index, generation);
+        self.state.loop_stats[self.index].runs(self.settings.revision);
+        let is_awaited = self.state.adoption.adopted(self.index, generation);
         crash::reach("adopted");
         if is_awaited {
-            self.tell_adopted();
+            self.confirm_adoption();
         }
     }
 
     /// The admin thread waits to hear that this worker has switched. Nothing is lost if its ring is full: it
     /// looks for itself, only later.
-    pub(super) fn tell_adopted(&mut self) {
-        let _ = self.endpoint.send(self.node.admin_endpoint(), Parcel::Adopted);
+    pub(super) fn confirm_adoption(&mut self) {
+        let _ = self.endpoint.send(self.state.admin_endpoint(), BusMessage::SettingsAdopted);
     }
 
     fn switch_to(&mut self, cx: &mut Context<Link>, newest: &Arc<Settings>) -> Result<(), String> {
@@ -84,7 +84,7 @@ impl Worker<'_> {
             }
         }
         if old.limits != new.limits {
-            self.hub.set_limits(&hub_config(self.index, 0, &self.node, newest, 0));
+            self.hub.set_limits(&hub_config(self.index, 0, &self.state, newest, 0));
             self.endpoint.set_ring_slots(new.limits.bus_slots as usize);
         }
         self.apply_pacing(Some(&before));
@@ -184,7 +184,7 @@ impl Worker<'_> {
         let (address, backlog) = place;
         let mut config = listen_config(&self.settings);
         config.backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-        let id = if name.is_empty() && self.node.is_boot(address) {
+        let id = if name.is_empty() && self.state.is_boot(address) {
             let id = cx.adopt_listener(self.boot.try_clone()?, &config)?;
             cx.set_backlog(id, config.backlog)?;
             id
@@ -202,13 +202,13 @@ impl Worker<'_> {
     /// new token.
     fn close_revoked(&mut self, cx: &mut Context<Link>) {
         let verifier = Arc::clone(&self.settings.verifier);
-        if self.terms.sessions_without(|key| verifier.keeps(key)) == 0 {
+        if self.params.sessions_without(|key| verifier.keeps(key)) == 0 {
             return;
         }
         let open: Vec<ConnId> = cx.connections().collect();
         for conn in open {
             let Some(&mut link) = cx.data(conn) else { continue };
-            let key = self.terms.get(link.terms()).and_then(|terms| terms.key);
+            let key = self.params.get(link.params()).and_then(|params| params.key);
             if matches!(link.role, Role::Client(_)) && key.is_some_and(|key| !verifier.keeps(key)) {
                 let why = DisconnectCode::Expired.because("the key of its token was revoked");
                 self.disconnect(cx, conn, &why);

@@ -7,7 +7,7 @@ use dunlin_net::{ConnId, Context};
 
 use super::Worker;
 use super::link::Link;
-use crate::parcel::{Affected, Parcel, Touched};
+use crate::bus_message::{AffectedCounts, AffectedScope, BusMessage};
 
 /// Channels and subscribers looked at in one turn; some ten microseconds.
 const STEPS: usize = 4_096;
@@ -16,31 +16,36 @@ const CONNECTIONS: usize = 64;
 
 /// A count under way.
 pub(super) struct Count {
-    ask: u64,
-    touched: Arc<Touched>,
+    request_id: u64,
+    scope: Arc<AffectedScope>,
     census: Census,
     /// Those still to be asked through which listener they came.
     connections: Vec<ConnId>,
-    found: Affected,
+    found: AffectedCounts,
 }
 
 impl Worker<'_> {
-    pub(super) fn begin_count(&mut self, cx: &Context<Link>, ask: u64, touched: Arc<Touched>) {
-        let connections = match touched.listeners.is_empty() {
+    pub(super) fn begin_count(
+        &mut self,
+        cx: &Context<Link>,
+        request_id: u64,
+        scope: Arc<AffectedScope>,
+    ) {
+        let connections = match scope.listeners.is_empty() {
             true => Vec::new(),
             false => cx.connections().collect(),
         };
-        let (census, found) = (Census::default(), Affected::default());
-        self.counts.push(Count { ask, touched, census, connections, found });
+        let (census, found) = (Census::default(), AffectedCounts::default());
+        self.counts.push(Count { request_id, scope, census, connections, found });
     }
 
     /// Goes on with the counts under way, and tells the admin thread of those that are over. Called each turn; the
     /// loop does not sleep before all are.
     pub(super) fn go_on_counting(&mut self, cx: &Context<Link>) {
         let Some(mut count) = self.counts.pop() else { return };
-        let Count { ask, touched, census, connections, found } = &mut count;
+        let Count { request_id, scope, census, connections, found } = &mut count;
         let over = self.hub.count_subscribers(census, STEPS, |namespace, subscribers| {
-            let is_wanted = touched.namespaces.contains(namespace);
+            let is_wanted = scope.namespaces.contains(namespace);
             if is_wanted {
                 *found.subscriptions.entry(Arc::clone(namespace)).or_default() += subscribers;
             }
@@ -49,7 +54,7 @@ impl Worker<'_> {
         let left = connections.len().saturating_sub(CONNECTIONS);
         for conn in connections.drain(left..) {
             let Some(address) = cx.local_addr(conn) else { continue };
-            let through = touched.listeners.iter().find(|(_, of)| {
+            let through = scope.listeners.iter().find(|(_, of)| {
                 *of == address || of.ip().is_unspecified() && of.port() == address.port()
             });
             if let Some((name, _)) = through {
@@ -61,9 +66,10 @@ impl Worker<'_> {
             return;
         }
         found.sessions = census.sessions();
-        let found = Box::new(std::mem::take(found));
-        let answer = Parcel::AffectedAre { ask: *ask, worker: self.index, found };
+        let counts = Box::new(std::mem::take(found));
+        let reply =
+            BusMessage::AffectedReply { request_id: *request_id, worker: self.index, counts };
         // Refused by a full ring, this worker is one that kept silent.
-        let _ = self.endpoint.send(self.node.admin_endpoint(), answer);
+        let _ = self.endpoint.send(self.state.admin_endpoint(), reply);
     }
 }

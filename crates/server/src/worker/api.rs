@@ -328,7 +328,7 @@ impl Worker<'_> {
         if target.session.is_empty() {
             return Ok(target.client);
         }
-        match session_token::verify(&self.node.secret, &target.session) {
+        match session_token::verify(&self.state.secret, &target.session) {
             Some(session) => Ok(Some(session)),
             None => Err(ApiErrorCode::BadRequest.because("session: not issued by this server")),
         }
@@ -423,12 +423,12 @@ impl Worker<'_> {
             }
         }
         let Some(under_way) = self.calls.remove(&call) else { return };
-        let (node, settings) = (Arc::clone(&self.node), Arc::clone(&self.settings));
+        let (state, settings) = (Arc::clone(&self.state), Arc::clone(&self.settings));
         let facts = NodeFacts {
-            uid: &node.uid,
+            uid: &state.uid,
             name: settings.node_name(),
             version: VERSION,
-            uptime_s: node.uptime_s(),
+            uptime_s: state.uptime_s(),
         };
         let mut status = 200;
         let mut body = Vec::new();

@@ -18,12 +18,12 @@ impl Worker<'_> {
         loop {
             let event = self.hub.poll_event();
             // What led to an event is told before it.
-            self.tell_notices();
+            self.emit_notices();
             let Some(event) = event else { return };
             match event {
                 Event::Disconnect { session, tag, code, reason } => {
                     if let Some(user) = self.last_word_of(session) {
-                        self.tell_disconnect(session, user, code, &reason);
+                        self.emit_disconnect(session, user, code, &reason);
                     }
                     self.session_ended(cx, session, tag);
                 }

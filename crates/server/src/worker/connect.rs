@@ -14,7 +14,7 @@ use super::Worker;
 use super::command::subscribe;
 use super::link::{Link, Role};
 use super::pending::Pending;
-use super::terms::Terms;
+use super::session_params::SessionParams;
 use crate::auth::{self, Identity};
 use crate::session_token;
 
@@ -67,7 +67,7 @@ impl Worker<'_> {
             Err(Refusal::Disconnect(disconnect)) => return self.disconnect(cx, conn, &disconnect),
         };
         let now = self.now(cx);
-        let Some(terms) = self.terms.hold(self.terms_for(identity.key)) else {
+        let Some(params) = self.params.hold(self.params_for(identity.key)) else {
             return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         };
         let limits = &self.settings.config.limits;
@@ -86,19 +86,19 @@ impl Worker<'_> {
         let session = match opened {
             Ok(session) => session,
             Err(_) => {
-                self.terms.release(terms);
+                self.params.release(params);
                 return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
             }
         };
         if let Some(link) = cx.data(conn) {
-            link.set_session(Some(session), terms);
+            link.set_session(Some(session), params);
             link.conversation.connected();
         }
         if let Some(expire_at_s) = identity.expire_at_s {
             self.expiries.insert(session, expire_at_s);
         }
         // Before what it subscribes to.
-        self.tell_connect(session, &identity.user, encoding);
+        self.emit_connect(session, &identity.user, encoding);
         let mut connecting =
             Connecting { id, encoding, waiting: 0, done: Vec::new(), data: Vec::new() };
         let wishes = self.server_side(&identity, request, encoding);
@@ -132,9 +132,9 @@ impl Worker<'_> {
     }
 
     /// What a session that begins now is promised.
-    fn terms_for(&self, key: Option<u64>) -> Terms {
+    fn params_for(&self, key: Option<u64>) -> SessionParams {
         let client = &self.settings.config.client;
-        Terms {
+        SessionParams {
             ping_interval_ms: client.ping_interval_ms,
             pong_timeout_ms: client.pong_timeout_ms,
             key,
@@ -144,12 +144,12 @@ impl Worker<'_> {
     /// The session's token is from now on one that this key has signed.
     fn rekey(&mut self, cx: &mut Context<Link>, conn: ConnId, key: Option<u64>) {
         let Some(&mut link) = cx.data(conn) else { return };
-        let Some(terms) = self.terms.get(link.terms()) else { return };
-        if terms.key == key {
+        let Some(params) = self.params.get(link.params()) else { return };
+        if params.key == key {
             return;
         }
-        if let Some(place) = self.terms.hold(Terms { key, ..terms }) {
-            self.terms.release(link.terms());
+        if let Some(place) = self.params.hold(SessionParams { key, ..params }) {
+            self.params.release(link.params());
             if let Some(link) = cx.data(conn) {
                 link.set_session(link.session(), place);
             }
@@ -269,11 +269,11 @@ impl Worker<'_> {
             })
             .collect();
         let emulation = if encoding.is_emulated() {
-            session_token::issue(&self.node.secret, session)
+            session_token::issue(&self.state.secret, session)
         } else {
             String::new()
         };
-        let ping_interval_ms = self.terms_of(cx, session).ping_interval_ms;
+        let ping_interval_ms = self.params_of(cx, session).ping_interval_ms;
         let result = ConnectResult {
             client: Some(session),
             version: VERSION,

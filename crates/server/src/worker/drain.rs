@@ -60,7 +60,7 @@ impl Worker<'_> {
         let Some(drain) = &mut self.drain else { return };
         drain.left.extend(answering);
         if drain.left.is_empty() && cx.stats().connections == 0 {
-            self.node.worker_drained(self.index);
+            self.state.worker_drained(self.index);
         }
     }
 }

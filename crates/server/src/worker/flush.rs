@@ -44,7 +44,7 @@ impl Worker<'_> {
                 // The connection is gone; its on_close closes the session.
                 return;
             };
-            let counters = &self.node.counters[self.index];
+            let counters = &self.state.counters[self.index];
             counters.count(Metric::Writes);
             counters.add(Metric::BytesOut, written as u64);
             self.hub.advance(session, written);

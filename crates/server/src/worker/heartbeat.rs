@@ -11,7 +11,7 @@ use dunlin_protocol::ping;
 
 use super::Worker;
 use super::link::{Link, Role};
-use super::terms::Terms;
+use super::session_params::SessionParams;
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -26,7 +26,7 @@ impl Worker<'_> {
     pub(super) fn connected(&mut self, cx: &mut Context<Link>, session: SessionId) {
         let Some(view) = self.hub.session(session) else { return };
         let conn = ConnId::from_u64(view.tag);
-        let interval = self.terms_of(cx, session).ping_interval_ms;
+        let interval = self.params_of(cx, session).ping_interval_ms;
         let first = interval / 2 + self.jitter(interval / 2);
         self.schedule(cx, conn, session, first);
     }
@@ -34,18 +34,18 @@ impl Worker<'_> {
     /// Sets the deadline to the next ping, or to the end of the token if that comes first.
     pub(super) fn schedule_ping(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some(session) = cx.data(conn).and_then(|link| link.session()) else { return };
-        let interval = self.terms_of(cx, session).ping_interval_ms;
+        let interval = self.params_of(cx, session).ping_interval_ms;
         self.schedule(cx, conn, session, interval);
     }
 
     /// What a session was promised when it began.
-    pub(super) fn terms_of(&self, cx: &mut Context<Link>, session: SessionId) -> Terms {
+    pub(super) fn params_of(&self, cx: &mut Context<Link>, session: SessionId) -> SessionParams {
         let conn = self.hub.session(session).map(|view| ConnId::from_u64(view.tag));
         let link = conn.and_then(|conn| cx.data(conn));
-        link.and_then(|link| self.terms.get(link.terms())).unwrap_or_else(|| {
+        link.and_then(|link| self.params.get(link.params())).unwrap_or_else(|| {
             // Of a session that has just ended: nobody will hold us to it.
             let client = &self.settings.config.client;
-            Terms {
+            SessionParams {
                 ping_interval_ms: client.ping_interval_ms,
                 pong_timeout_ms: client.pong_timeout_ms,
                 key: None,
@@ -65,9 +65,9 @@ impl Worker<'_> {
     /// A client has answered a ping.
     pub(super) fn pong_received(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some(session) = cx.data(conn).and_then(|link| link.session()) else { return };
-        let terms = self.terms_of(cx, session);
+        let params = self.params_of(cx, session);
         // The pong's deadline is running; the ping after it is due an interval after the last.
-        let rest = terms.ping_interval_ms - terms.pong_timeout_ms;
+        let rest = params.ping_interval_ms - params.pong_timeout_ms;
         let due = cx.deadline(conn).map_or(0, |at| at.saturating_sub(cx.now_ms()));
         self.schedule(cx, conn, session, due + rest);
     }
@@ -103,7 +103,7 @@ impl Worker<'_> {
                     if let Some(link) = cx.data(conn) {
                         link.conversation.ping_sent();
                     }
-                    let timeout = self.terms_of(cx, session).pong_timeout_ms;
+                    let timeout = self.params_of(cx, session).pong_timeout_ms;
                     self.schedule(cx, conn, session, timeout);
                 } else {
                     self.schedule_ping(cx, conn);

@@ -7,7 +7,7 @@ use dunlin_protocol::centrifuge::Conversation;
 /// Plain data of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
-    /// The session's number in the lower 53 bits, its terms in the eleven above. Not an `Option` of it,
+    /// The session's number in the lower 53 bits, its params in the eleven above. Not an `Option` of it,
     /// which would take eight bytes more: without a session, all bits are set.
     session: u64,
     /// Where the peer's address is in the worker's table.
@@ -34,9 +34,9 @@ pub(crate) enum Role {
 }
 
 const NO_SESSION: u64 = u64::MAX;
-const TERMS_SHIFT: u32 = 53;
+const PARAMS_SHIFT: u32 = 53;
 /// Of sessions that were promised nothing: a long-poll's lasts for one request.
-pub(super) const NO_TERMS: u16 = (1 << 11) - 2;
+pub(super) const NO_PARAMS: u16 = (1 << 11) - 2;
 
 // A million of these.
 const _: () = assert!(size_of::<Link>() == 16);
@@ -59,18 +59,18 @@ impl Link {
         if self.session == NO_SESSION {
             return None;
         }
-        SessionId::from_u64(self.session & ((1 << TERMS_SHIFT) - 1))
+        SessionId::from_u64(self.session & ((1 << PARAMS_SHIFT) - 1))
     }
 
-    /// Begins a session under these terms, or ends it.
-    pub(super) fn set_session(&mut self, session: Option<SessionId>, terms: u16) {
+    /// Begins a session under these params, or ends it.
+    pub(super) fn set_session(&mut self, session: Option<SessionId>, params: u16) {
         self.session = session
-            .map_or(NO_SESSION, |session| session.to_u64() | u64::from(terms) << TERMS_SHIFT);
+            .map_or(NO_SESSION, |session| session.to_u64() | u64::from(params) << PARAMS_SHIFT);
     }
 
-    /// Where the session's terms are in the worker's table.
-    pub(super) fn terms(&self) -> u16 {
-        if self.session == NO_SESSION { NO_TERMS } else { (self.session >> TERMS_SHIFT) as u16 }
+    /// Where the session's params are in the worker's table.
+    pub(super) fn params(&self) -> u16 {
+        if self.session == NO_SESSION { NO_PARAMS } else { (self.session >> PARAMS_SHIFT) as u16 }
     }
 }
 
@@ -81,13 +81,13 @@ mod tests {
     #[test]
     fn a_session_and_its_terms_share_a_number() {
         let mut link = Link::default();
-        assert_eq!((link.session(), link.terms()), (None, NO_TERMS));
+        assert_eq!((link.session(), link.params()), (None, NO_PARAMS));
         let largest = SessionId::pack(u16::MAX, u8::MAX, u8::MAX, u32::MAX, u8::MAX);
-        for (session, terms) in [(largest, NO_TERMS), (SessionId::pack(0, 0, 0, 0, 0), 0)] {
-            link.set_session(Some(session), terms);
-            assert_eq!((link.session(), link.terms()), (Some(session), terms));
+        for (session, params) in [(largest, NO_PARAMS), (SessionId::pack(0, 0, 0, 0, 0), 0)] {
+            link.set_session(Some(session), params);
+            assert_eq!((link.session(), link.params()), (Some(session), params));
         }
-        link.set_session(None, NO_TERMS);
+        link.set_session(None, NO_PARAMS);
         assert_eq!(link.session(), None);
     }
 }

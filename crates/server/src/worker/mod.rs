@@ -27,10 +27,10 @@ mod poll;
 mod push;
 mod reply;
 mod routes;
+mod session_params;
 mod stream;
-mod telling;
-mod terms;
 pub(crate) mod thread;
+mod webhook_emitter;
 
 use std::collections::VecDeque;
 use std::io;
@@ -59,17 +59,17 @@ use self::pacing::Turn;
 use self::pending::Pending;
 use self::poll::Poll;
 use self::push::PushCall;
-use self::telling::Telling;
-use self::terms::TermsTable;
+use self::session_params::SessionParamsTable;
+use self::webhook_emitter::WebhookEmitter;
 use crate::admission::{Admission, TokenBucket};
+use crate::bus_message::BusMessage;
+use crate::fanout_scheduler::ASK_AGAIN_MS;
 use crate::metrics::Metric;
-use crate::node::{Node, State};
-use crate::parcel::Parcel;
 use crate::settings::Settings;
-use crate::turns::ASK_AGAIN_MS;
+use crate::state::{Lifecycle, ServerState};
 
 /// Parcels taken from the bus before sockets get their turn.
-const PARCELS_A_TURN: usize = 1024;
+const MESSAGES_PER_TURN: usize = 1024;
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
 /// Timers by what they carry.
@@ -88,12 +88,12 @@ type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 /// The state of one worker.
 pub(crate) struct Worker<'w> {
     index: usize,
-    node: Arc<Node>,
+    state: Arc<ServerState>,
     /// The snapshot this worker runs.
     settings: Arc<Settings>,
     /// The publication it was part of.
     generation: u64,
-    endpoint: &'w mut Endpoint<Parcel>,
+    endpoint: &'w mut Endpoint<BusMessage>,
     hub: Hub,
     /// Spells replies; the hub has its own for pushes.
     encoder: FrameEncoder,
@@ -108,7 +108,7 @@ pub(crate) struct Worker<'w> {
     /// Calls that the push thread has, by their connections.
     push_calls: FastMap<ConnId, PushCall>,
     /// For the push thread, once its ring has room.
-    push_backlog: VecDeque<Parcel>,
+    push_backlog: VecDeque<BusMessage>,
     /// When sessions whose token has an `exp` expire, Unix time in seconds.
     expiries: FastMap<SessionId, u64>,
     addresses: Addresses,
@@ -118,15 +118,15 @@ pub(crate) struct Worker<'w> {
     listeners: Vec<Open>,
     /// What the admin thread wants to have counted.
     counts: Vec<Count>,
-    terms: TermsTable,
-    telling: Telling,
+    params: SessionParamsTable,
+    webhook_emitter: WebhookEmitter,
     drain: Option<Drain>,
     /// Unix time at which the loop's clock was 0, in milliseconds; followed once a second.
     unix_origin_ms: u64,
     now_ms: u64,
     /// When the loop is woken for broadcasts that are held back.
     pacing_timer_ms: Option<u64>,
-    /// What [`Turns`](crate::turns::Turns) said last.
+    /// What [`FanoutScheduler`](crate::fanout_scheduler::FanoutScheduler) said last.
     turn: Turn,
     /// Spreads what should not happen at once.
     jitter: u64,
@@ -137,14 +137,14 @@ impl<'w> Worker<'w> {
     pub(crate) fn run(
         index: usize,
         life: u32,
-        node: &Arc<Node>,
-        endpoint: &'w mut Endpoint<Parcel>,
+        state: &Arc<ServerState>,
+        endpoint: &'w mut Endpoint<BusMessage>,
         boot: &'w TcpListener,
     ) -> io::Result<()> {
-        node.adoption.woke(index, 0);
-        node.pulses[index].wakes();
-        let generation = node.generation();
-        let settings = node.newest_for(index);
+        state.adoption.woke(index, 0);
+        state.loop_stats[index].wakes();
+        let generation = state.generation();
+        let settings = state.newest_for(index);
         let limits = &settings.config.limits;
         // The bound on connections is `limits.connections_max`, which may change: see `admit`.
         let mut event_loop = EventLoop::new(LoopConfig::default())?;
@@ -153,7 +153,7 @@ impl<'w> Worker<'w> {
         let mut worker = Self {
             index,
             hub: Hub::new(
-                hub_config(index, life, node, &settings, u64::from_ne_bytes(seed)),
+                hub_config(index, life, state, &settings, u64::from_ne_bytes(seed)),
                 Box::new(FrameEncoder::new(Some(stream::broadcast_deflater()))),
             ),
             encoder: FrameEncoder::new(None),
@@ -166,12 +166,12 @@ impl<'w> Worker<'w> {
             push_backlog: VecDeque::new(),
             expiries: FastMap::default(),
             addresses: Addresses::default(),
-            accepts: TokenBucket::new(0, share(limits.accepts_per_s_max, node.counters.len())),
+            accepts: TokenBucket::new(0, share(limits.accepts_per_s_max, state.counters.len())),
             boot,
             listeners: Vec::new(),
             counts: Vec::new(),
-            terms: TermsTable::default(),
-            telling: Telling::default(),
+            params: SessionParamsTable::default(),
+            webhook_emitter: WebhookEmitter::default(),
             drain: None,
             generation,
             unix_origin_ms: unix_now_ms(),
@@ -179,15 +179,15 @@ impl<'w> Worker<'w> {
             pacing_timer_ms: None,
             turn: Turn::Unasked,
             jitter: u64::from_ne_bytes(seed) | 1,
-            node: Arc::clone(node),
+            state: Arc::clone(state),
             settings: Arc::clone(&settings),
             endpoint,
         };
         let cx = event_loop.context();
         cx.register_fd(worker.endpoint.doorbell(), DOORBELL)?;
         cx.run_every(1000, SECOND);
-        if node.state() == State::Draining {
-            node.worker_drained(index);
+        if state.lifecycle() == Lifecycle::Draining {
+            state.worker_drained(index);
         } else {
             worker.open_listeners(cx)?;
         }
@@ -195,20 +195,20 @@ impl<'w> Worker<'w> {
         worker.apply_hooks();
         // A former life may have left it at another bound.
         worker.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
-        node.pulses[index].runs(settings.revision);
-        if node.adoption.adopted(index, generation) {
+        state.loop_stats[index].runs(settings.revision);
+        if state.adoption.adopted(index, generation) {
             // The admin thread has asked the life before this one.
-            let _ = worker.endpoint.send(node.admin_endpoint(), Parcel::Adopted);
+            let _ = worker.endpoint.send(state.admin_endpoint(), BusMessage::SettingsAdopted);
         }
-        node.worker_ready(index);
+        state.worker_ready(index);
         event_loop.run(&mut worker)
     }
 
     /// What happens once a turn, after the sockets' events.
     fn turn(&mut self, cx: &mut Context<Link>) {
-        for _ in 0..PARCELS_A_TURN {
-            let Some((from, parcel)) = self.endpoint.recv() else { break };
-            self.receive(cx, from, parcel);
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some((from, message)) = self.endpoint.recv() else { break };
+            self.receive(cx, from, message);
             if self.hub.wants_flush() {
                 self.flush_outboxes(cx);
             }
@@ -246,54 +246,60 @@ impl<'w> Worker<'w> {
         }
     }
 
-    fn receive(&mut self, cx: &mut Context<Link>, from: usize, parcel: Parcel) {
-        match parcel {
-            Parcel::Hub(message) => {
+    fn receive(&mut self, cx: &mut Context<Link>, from: usize, message: BusMessage) {
+        match message {
+            BusMessage::Hub(message) => {
                 let now = self.now(cx);
                 // Only workers send this, and there are at most 127 of them.
                 self.hub.handle_message(now, from as u8, message);
                 self.drain_events(cx);
             }
-            Parcel::Emulation { session, frame } => self.emulate(cx, session, &frame),
-            Parcel::Probe(sent) => {
-                self.node.pulses[self.index].hops.record(sent.elapsed().as_nanos() as u64);
+            BusMessage::Emulation { session, frame } => self.emulate(cx, session, &frame),
+            BusMessage::LatencyProbe(sent) => {
+                self.state.loop_stats[self.index]
+                    .hop_times
+                    .record(sent.elapsed().as_nanos() as u64);
             }
             // It has woken this worker, and the switch came with that.
-            Parcel::Adopt => self.tell_adopted(),
+            BusMessage::AdoptSettings => self.confirm_adoption(),
             // It has woken this worker, which asks at the end of each turn.
-            Parcel::Turn => {}
-            Parcel::Broadcasts { ask, action } => self.broadcast_action(ask, &action),
-            Parcel::Affected { ask, touched } => self.begin_count(cx, ask, touched),
-            Parcel::Pushed(said) => self.push_said(cx, *said),
-            Parcel::WhoIsOnline { ask, users } => self.who_is_online(ask, &users),
+            BusMessage::FanoutGranted => {}
+            BusMessage::BroadcastCommand { request_id, command } => {
+                self.broadcast_command(request_id, &command);
+            }
+            BusMessage::CountAffected { request_id, scope } => {
+                self.begin_count(cx, request_id, scope)
+            }
+            BusMessage::PushReply(reply) => self.push_replied(cx, *reply),
+            BusMessage::OnlineQuery { request_id, users } => self.query_online(request_id, &users),
             // To other threads.
-            Parcel::Adopted
-            | Parcel::BroadcastsAre { .. }
-            | Parcel::AffectedAre { .. }
-            | Parcel::Push(_)
-            | Parcel::PushRead { .. }
-            | Parcel::PushGone { .. }
-            | Parcel::TheseAreOnline { .. }
-            | Parcel::Happened(_) => {}
+            BusMessage::SettingsAdopted
+            | BusMessage::BroadcastReply { .. }
+            | BusMessage::AffectedReply { .. }
+            | BusMessage::PushRequest(_)
+            | BusMessage::PushReplyRead { .. }
+            | BusMessage::PushCallerGone { .. }
+            | BusMessage::OnlineReply { .. }
+            | BusMessage::HookEvent(_) => {}
             #[cfg(test)]
-            Parcel::Stall(time) => std::thread::sleep(time),
-            Parcel::Drain => self.begin_drain(cx),
-            Parcel::Stop => cx.stop(),
+            BusMessage::Stall(time) => std::thread::sleep(time),
+            BusMessage::Drain => self.begin_drain(cx),
+            BusMessage::Stop => cx.stop(),
             #[cfg(test)]
-            Parcel::Panic => panic!("told to"),
+            BusMessage::Panic => panic!("told to"),
         }
     }
 
     /// Gives the bus what the hub has for other workers, and rings for those who sleep.
     fn transmit(&mut self) {
         while let Some((to, message)) = self.hub.poll_transmit() {
-            let refused = self.endpoint.send(usize::from(to), Parcel::Hub(message)).err();
-            if let Some(Parcel::Hub(message)) = refused.map(dunlin_bus::Refused::into_value) {
+            let refused = self.endpoint.send(usize::from(to), BusMessage::Hub(message)).err();
+            if let Some(BusMessage::Hub(message)) = refused.map(dunlin_bus::Refused::into_value) {
                 self.hub.transmit_refused(to, message);
             }
         }
         let woken = self.endpoint.flush();
-        self.node.counters[self.index].add(Metric::BusWakes, woken as u64);
+        self.state.counters[self.index].add(Metric::BusWakes, woken as u64);
     }
 
     /// A token for the hub behind which `pending` waits; `None`, and the asker told, when too many wait.
@@ -318,23 +324,23 @@ impl<'w> Worker<'w> {
             self.refuse(cx, &pending, dunlin_hub::Error::Timeout);
         }
         self.publish_gauges(cx);
-        self.tell_pushes_what_waits();
+        self.flush_push_backlog();
         if (cx.now_ms() / 1000).is_multiple_of(TRIM_S) {
             // A burst makes rings grow; what stayed quiet since gives the memory back.
             self.endpoint.trim();
         }
-        if self.node.workers() > 1 {
-            let next = (self.index + 1) % self.node.workers();
+        if self.state.workers() > 1 {
+            let next = (self.index + 1) % self.state.workers();
             // A ring that is full has no room to measure.
-            let _ = self.endpoint.send(next, Parcel::Probe(Instant::now()));
+            let _ = self.endpoint.send(next, BusMessage::LatencyProbe(Instant::now()));
         }
     }
 
     fn publish_gauges(&mut self, cx: &mut Context<Link>) {
-        self.node.tell_keys(self.index, self.terms.keys());
+        self.state.publish_keys(self.index, self.params.keys());
         let hub = self.hub.stats();
         let net = cx.stats();
-        let counters = &self.node.counters[self.index];
+        let counters = &self.state.counters[self.index];
         counters.set(Metric::Connections, net.connections as u64);
         counters.set(Metric::Turns, net.turns);
         counters.set(Metric::Sessions, hub.sessions);
@@ -363,7 +369,7 @@ impl<'w> Worker<'w> {
     }
 
     fn count(&self, metric: Metric) {
-        self.node.counters[self.index].count(metric);
+        self.state.counters[self.index].count(metric);
     }
 
     /// A number below `bound`, different each time (xorshift; nothing secret hangs on it).
@@ -379,7 +385,7 @@ impl Handler for Worker<'_> {
     type Data = Link;
 
     fn on_accept(&mut self, cx: &mut Context<Link>, _: ListenerId, _: SocketAddr) -> Admit {
-        let rate = share(self.settings.config.limits.accepts_per_s_max, self.node.counters.len());
+        let rate = share(self.settings.config.limits.accepts_per_s_max, self.state.counters.len());
         let Some(wait_ms) = self.accepts.take(cx.now_ms(), rate) else { return Admit::Accept };
         // Who comes now waits in the backlogs until there is a token again.
         self.count(Metric::RefusedRate);
@@ -390,7 +396,7 @@ impl Handler for Worker<'_> {
     }
 
     fn on_accept_failed(&mut self, _: &mut Context<Link>, _: ListenerId, error: &io::Error) {
-        if self.node.state() == State::Draining {
+        if self.state.lifecycle() == Lifecycle::Draining {
             // The control thread has ended the listening, and the word of it is still on the bus.
             return;
         }
@@ -442,10 +448,10 @@ impl Handler for Worker<'_> {
             self.count(Metric::DeadlinesMissed);
         }
         if let Some(address) = self.addresses.release(link.address) {
-            self.node.admissions.release(address);
+            self.state.admissions.release(address);
         }
         if let Some(session) = link.session() {
-            self.terms.release(link.terms());
+            self.params.release(link.params());
             self.session_gone(cx, session);
         }
     }
@@ -469,12 +475,12 @@ impl Handler for Worker<'_> {
         self.adopt_newest(cx);
         self.turn(cx);
         self.go_on_counting(cx);
-        self.node.pulses[self.index].turn_ends();
+        self.state.loop_stats[self.index].turn_ends();
     }
 
     fn on_sleep(&mut self, _: &mut Context<Link>) -> Sleep {
         if self.turn != Turn::Awaited && self.broadcasts_are_due() {
-            if self.node.turns.are_limited() {
+            if self.state.fanout_scheduler.are_limited() {
                 // For those whom something has woken meanwhile.
                 std::thread::yield_now();
             }
@@ -487,18 +493,18 @@ impl Handler for Worker<'_> {
             return Sleep::Poll;
         }
         // Rule 7 of the data plane: from here until `on_wake` this worker acts on no snapshot at all.
-        if self.node.adoption.sleeps(self.index, self.generation).is_err() {
+        if self.state.adoption.sleeps(self.index, self.generation).is_err() {
             self.endpoint.wake();
             return Sleep::Poll;
         }
-        self.node.pulses[self.index].sleeps();
+        self.state.loop_stats[self.index].sleeps();
         Sleep::Block
     }
 
     fn on_wake(&mut self, cx: &mut Context<Link>) {
         self.endpoint.wake();
-        self.node.adoption.woke(self.index, self.generation);
-        self.node.pulses[self.index].wakes();
+        self.state.adoption.woke(self.index, self.generation);
+        self.state.loop_stats[self.index].wakes();
         self.adopt_newest(cx);
     }
 }
@@ -508,7 +514,7 @@ impl Drop for Worker<'_> {
     /// places back.
     fn drop(&mut self) {
         for address in self.addresses.release_all() {
-            self.node.admissions.release(address);
+            self.state.admissions.release(address);
         }
     }
 }
@@ -516,7 +522,7 @@ impl Drop for Worker<'_> {
 impl Worker<'_> {
     /// Accepts on every listener once there is a token for it.
     fn accept_again(&mut self, cx: &mut Context<Link>) {
-        let rate = share(self.settings.config.limits.accepts_per_s_max, self.node.counters.len());
+        let rate = share(self.settings.config.limits.accepts_per_s_max, self.state.counters.len());
         if let Some(wait_ms) = self.accepts.wait_ms(cx.now_ms(), rate) {
             cx.run_after(wait_ms, ACCEPT_AGAIN);
             return;
@@ -529,7 +535,7 @@ impl Worker<'_> {
     fn admit(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some(peer) = cx.peer_addr(conn) else { return cx.abort(conn) };
         let limits = &self.settings.config.limits;
-        let admission = self.node.admissions.admit(
+        let admission = self.state.admissions.admit(
             peer.ip(),
             u64::from(limits.connections_max),
             limits.connections_per_address_max,
@@ -563,7 +569,7 @@ impl Worker<'_> {
         self.drain_events(cx);
         if let Some(user) = farewell {
             let code = DisconnectCode::ConnectionClosed;
-            self.tell_disconnect(session, user, u32::from(code.code()), code.text());
+            self.emit_disconnect(session, user, u32::from(code.code()), code.text());
         }
     }
 
@@ -612,17 +618,25 @@ fn listen_config(settings: &Settings) -> ListenConfig {
     config
 }
 
-fn hub_config(index: usize, life: u32, node: &Node, settings: &Settings, seed: u64) -> HubConfig {
+fn hub_config(
+    index: usize,
+    life: u32,
+    state: &ServerState,
+    settings: &Settings,
+    seed: u64,
+) -> HubConfig {
     let limits = &settings.config.limits;
-    let workers = node.counters.len();
+    let workers = state.counters.len();
     let per_worker = |total: usize| total.div_ceil(workers);
     HubConfig {
         node: settings.config.server.node,
-        boot: ((u32::from(node.secret[0]) + life) % BOOTS) as u8,
+        boot: ((u32::from(state.secret[0]) + life) % BOOTS) as u8,
         worker: index as u8,
         workers: workers as u8,
         life,
-        hash_seed: u64::from_ne_bytes(node.secret[8..].try_into().expect("eight of sixteen bytes")),
+        hash_seed: u64::from_ne_bytes(
+            state.secret[8..].try_into().expect("eight of sixteen bytes"),
+        ),
         seed,
         subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
         channels_max: limits.channels_max,

@@ -6,10 +6,10 @@ use dunlin_config::Map;
 use dunlin_hub::Now;
 
 use super::Worker;
-use crate::parcel::{BroadcastAction, Parcel};
+use crate::bus_message::{BroadcastCommand, BusMessage};
 use crate::settings::Settings;
 
-/// Where a worker stands with its [`Turns`](crate::turns::Turns).
+/// Where a worker stands with its [`FanoutScheduler`](crate::fanout_scheduler::FanoutScheduler).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// It has nothing to broadcast.
@@ -29,10 +29,10 @@ impl Worker<'_> {
     /// Asks whether this worker may broadcast in this turn of its loop, and holds its broadcasts if it may not.
     pub(super) fn await_turn(&mut self) {
         let wants = self.broadcasts_are_due();
-        if !wants && self.turn == Turn::Unasked || !self.node.turns.are_limited() {
+        if !wants && self.turn == Turn::Unasked || !self.state.fanout_scheduler.are_limited() {
             return;
         }
-        let verdict = self.node.turns.poll(self.index, wants, self.node.uptime_ms());
+        let verdict = self.state.fanout_scheduler.poll(self.index, wants, self.state.uptime_ms());
         self.turn = match verdict.may {
             true => Turn::Had,
             false if wants => Turn::Awaited,
@@ -43,7 +43,7 @@ impl Worker<'_> {
         }
         if let Some(next) = verdict.wake {
             // Refused by a full ring: it is awake then, or asks again by itself.
-            let _ = self.endpoint.send(next, Parcel::Turn);
+            let _ = self.endpoint.send(next, BusMessage::FanoutGranted);
         }
     }
 
@@ -64,20 +64,20 @@ impl Worker<'_> {
     }
 
     /// Does what the admin thread asks, and tells it what came of it.
-    pub(super) fn broadcast_action(&mut self, ask: u64, action: &BroadcastAction) {
+    pub(super) fn broadcast_command(&mut self, request_id: u64, command: &BroadcastCommand) {
         let mut found = Vec::new();
-        let acted = match action {
-            BroadcastAction::List => {
+        let acted = match command {
+            BroadcastCommand::List => {
                 found.extend(self.hub.broadcasts());
                 Some(0)
             }
-            BroadcastAction::Pause(channel) => self.hub.pause_broadcast(channel).then_some(0),
-            BroadcastAction::Resume(channel) => self.hub.resume_broadcast(channel).then_some(0),
-            BroadcastAction::Cancel(channel) => self.hub.cancel_broadcast(channel),
+            BroadcastCommand::Pause(channel) => self.hub.pause_broadcast(channel).then_some(0),
+            BroadcastCommand::Resume(channel) => self.hub.resume_broadcast(channel).then_some(0),
+            BroadcastCommand::Cancel(channel) => self.hub.cancel_broadcast(channel),
         };
-        let answer = Parcel::BroadcastsAre { ask, worker: self.index, found, acted };
+        let reply = BusMessage::BroadcastReply { request_id, worker: self.index, found, acted };
         // Refused by a full ring, this worker is one that kept silent.
-        let _ = self.endpoint.send(self.node.admin_endpoint(), answer);
+        let _ = self.endpoint.send(self.state.admin_endpoint(), reply);
     }
 }
 

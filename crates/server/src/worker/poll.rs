@@ -14,7 +14,7 @@ use dunlin_protocol::long_poll::{
 };
 
 use super::Worker;
-use super::link::{Link, NO_TERMS, Role};
+use super::link::{Link, NO_PARAMS, Role};
 use super::pending::Pending;
 use super::reply::Answer;
 use crate::metrics::Metric;
@@ -107,7 +107,7 @@ impl Worker<'_> {
         };
         if let Some(link) = cx.data(conn) {
             link.role = Role::Poll;
-            link.set_session(Some(session), NO_TERMS);
+            link.set_session(Some(session), NO_PARAMS);
         }
         let since =
             |channel: &str| match request.cursor.as_ref().map(|cursor| cursor.since(channel)) {
@@ -311,7 +311,7 @@ impl Worker<'_> {
         cx.set_deadline(conn, None);
         if let Some(link) = cx.data(conn) {
             link.role = Role::Http;
-            link.set_session(None, NO_TERMS);
+            link.set_session(None, NO_PARAMS);
         }
     }
 }

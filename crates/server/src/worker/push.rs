@@ -7,9 +7,10 @@ use super::Worker;
 use super::link::{Link, Role};
 use super::reply::Answer;
 use crate::api::ApiErrorCode;
+use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
-use crate::parcel::Parcel;
-use crate::push::{Ask, PushMethod, Said, Saying, TraceParent, refusal};
+use crate::push_message::{PushMethod, PushReply, PushReplyBody, PushRequest};
+use crate::trace_parent::TraceParent;
 
 /// JSON lines, as they come.
 const LINES: [(&str, &str); 2] =
@@ -40,20 +41,18 @@ impl Worker<'_> {
         let Some(method) = PushMethod::find(path) else {
             let why = "below /api there are push, push/batch, and push/devices/register, remove, list and feed";
             self.count(Metric::ApiErrors);
-            let (_, body) = refusal(&ApiErrorCode::NotFound.because(why), errors_as_status);
+            let (_, body) = ApiErrorCode::NotFound.because(why).response(errors_as_status);
             return self.answer(cx, conn, &Answer::json(404, body));
         };
-        let Some(pushes) = self.node.pushes.get() else {
-            return self.push_overloaded(cx, conn);
-        };
-        let Some((call, admitted)) = pushes.admit(request.body.len()) else {
+        let admission = self.state.push_admissions.admit(request.body.len());
+        let Some((call, permit)) = admission else {
             return self.push_overloaded(cx, conn);
         };
         let body = request.body.into();
         let trace = request.headers.get_str("traceparent").and_then(TraceParent::read);
-        let ask = Ask { call, conn, method, body, errors_as_status, trace, admitted };
-        let to = self.node.push_endpoint();
-        if self.endpoint.send(to, Parcel::Push(Box::new(ask))).is_err() {
+        let request = PushRequest { call, conn, method, body, errors_as_status, trace, permit };
+        let to = self.state.push_endpoint();
+        if self.endpoint.send(to, BusMessage::PushRequest(Box::new(request))).is_err() {
             self.count(Metric::BusRefused);
             return self.push_overloaded(cx, conn);
         }
@@ -66,27 +65,27 @@ impl Worker<'_> {
     fn push_overloaded(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         self.count(Metric::ApiErrors);
         let why = "too many pushes are under way; send again in a moment";
-        let (_, body) = refusal(&ApiErrorCode::LimitExceeded.because(why), true);
+        let (_, body) = ApiErrorCode::LimitExceeded.because(why).response(true);
         let answer = Answer::json(503, body).header("Retry-After", "1");
         self.answer(cx, conn, &answer);
     }
 
     /// A piece of an answer has come.
-    pub(super) fn push_said(&mut self, cx: &mut Context<Link>, said: Said) {
-        let Said { call, conn, what } = said;
+    pub(super) fn push_replied(&mut self, cx: &mut Context<Link>, reply: PushReply) {
+        let PushReply { call, conn, body } = reply;
         // A connection of an earlier life of this worker had the same number, perhaps.
         let Some(known) = self.push_calls.get_mut(&conn).filter(|known| known.id == call) else {
             return;
         };
-        match what {
-            Saying::Answer(status, body) => {
+        match body {
+            PushReplyBody::Complete(status, body) => {
                 if body.starts_with(b"{\"error\"") {
                     self.count(Metric::ApiErrors);
                 }
                 self.push_over(cx, conn);
                 self.answer(cx, conn, &Answer::json(status, body));
             }
-            Saying::Lines(lines) => {
+            PushReplyBody::Lines(lines) => {
                 let begins = !std::mem::replace(&mut known.begun, true);
                 known.unread += lines.len();
                 if !push_lines(cx, conn, begins, &lines) {
@@ -94,14 +93,14 @@ impl Worker<'_> {
                 }
                 self.push_writable(cx, conn);
             }
-            Saying::End(lines) => {
+            PushReplyBody::LastLines(lines) => {
                 let begins = !known.begun;
                 self.push_over(cx, conn);
                 if !push_lines(cx, conn, begins, &lines) || cx.end_chunks(conn).is_err() {
                     cx.abort(conn);
                 }
             }
-            Saying::Cut => cx.abort(conn),
+            PushReplyBody::Abort => cx.abort(conn),
         }
     }
 
@@ -113,23 +112,23 @@ impl Worker<'_> {
         let Some(known) = self.push_calls.get_mut(&conn) else { return };
         let (call, bytes) = (known.id, std::mem::take(&mut known.unread));
         if bytes > 0 {
-            self.tell_pushes(Parcel::PushRead { call, bytes });
+            self.send_to_push(BusMessage::PushReplyRead { call, bytes });
         }
     }
 
     /// The connection of a call has ended before its answer.
     pub(super) fn push_gone(&mut self, conn: ConnId) {
         if let Some(PushCall { id: call, .. }) = self.push_calls.remove(&conn) {
-            self.tell_pushes(Parcel::PushGone { call });
+            self.send_to_push(BusMessage::PushCallerGone { call });
         }
     }
 
     /// Says which of these users have a session here.
-    pub(super) fn who_is_online(&mut self, ask: u64, users: &[String]) {
+    pub(super) fn query_online(&mut self, request_id: u64, users: &[String]) {
         let here = |user: &String| self.hub.sessions_of(user).next().is_some();
         let online = (0u32..).zip(users).filter(|(_, user)| here(user)).map(|(at, _)| at);
         let online = online.collect();
-        self.tell_pushes(Parcel::TheseAreOnline { ask, online });
+        self.send_to_push(BusMessage::OnlineReply { request_id, online });
     }
 
     /// The call has its answer: the connection is for requests again.
@@ -141,15 +140,15 @@ impl Worker<'_> {
     }
 
     /// What finds no room on the bus is told later; it is little, and a batch waits for it.
-    fn tell_pushes(&mut self, parcel: Parcel) {
-        self.push_backlog.push_back(parcel);
-        self.tell_pushes_what_waits();
+    fn send_to_push(&mut self, message: BusMessage) {
+        self.push_backlog.push_back(message);
+        self.flush_push_backlog();
     }
 
-    pub(super) fn tell_pushes_what_waits(&mut self) {
-        let to = self.node.push_endpoint();
-        while let Some(parcel) = self.push_backlog.pop_front() {
-            if let Err(refused) = self.endpoint.send(to, parcel) {
+    pub(super) fn flush_push_backlog(&mut self) {
+        let to = self.state.push_endpoint();
+        while let Some(message) = self.push_backlog.pop_front() {
+            if let Err(refused) = self.endpoint.send(to, message) {
                 self.push_backlog.push_front(refused.into_value());
                 return;
             }

@@ -14,8 +14,8 @@ use super::link::{Link, Role};
 use super::reply::{Answer, permission};
 use super::routes::{method_refused, origin_of, origin_refused, preflight};
 use super::{Worker, encoding_of};
+use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
-use crate::parcel::Parcel;
 use crate::session_token;
 
 /// Subprotocols of the Centrifugal protocol this server speaks.
@@ -256,7 +256,7 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         emulated: &EmulationRequest<'_>,
     ) -> EmulationStatus {
-        let Some(session) = session_token::verify(&self.node.secret, &emulated.session) else {
+        let Some(session) = session_token::verify(&self.state.secret, &emulated.session) else {
             return EmulationStatus::NoSession;
         };
         let owner = usize::from(session.worker());
@@ -268,8 +268,8 @@ impl Worker<'_> {
             return EmulationStatus::Taken;
         }
         let frame = emulated.data.as_bytes().into();
-        if owner < self.node.counters.len()
-            && self.endpoint.send(owner, Parcel::Emulation { session, frame }).is_ok()
+        if owner < self.state.counters.len()
+            && self.endpoint.send(owner, BusMessage::Emulation { session, frame }).is_ok()
         {
             return EmulationStatus::Taken;
         }

@@ -12,10 +12,10 @@ use dunlin_bus::Endpoint;
 use dunlin_net::{Descriptors, Exit, WorkerConfig, spawn_workers};
 
 use super::Worker;
+use crate::bus_message::BusMessage;
 use crate::error::ServeError;
 use crate::metrics::Metric;
-use crate::node::Node;
-use crate::parcel::Parcel;
+use crate::state::ServerState;
 
 /// How often the control thread looks whether a worker has ended.
 const WATCH: Duration = Duration::from_millis(50);
@@ -31,22 +31,22 @@ pub(crate) struct Placement {
 
 /// What outlives a life of a worker.
 struct Slot {
-    endpoint: Endpoint<Parcel>,
+    endpoint: Endpoint<BusMessage>,
     lives: u32,
 }
 
 /// All worker threads.
 pub(crate) struct Workers {
     threads: dunlin_net::Workers<std::io::Result<()>>,
-    node: Arc<Node>,
+    state: Arc<ServerState>,
 }
 
 impl Workers {
     /// Starts one thread an endpoint. `doorbells` are those of other threads that workers send to: they have
     /// to be in a worker's own descriptor table.
     pub(crate) fn start(
-        node: &Arc<Node>,
-        endpoints: Vec<Endpoint<Parcel>>,
+        state: &Arc<ServerState>,
+        endpoints: Vec<Endpoint<BusMessage>>,
         doorbells: &[BorrowedFd<'_>],
         listeners: Vec<TcpListener>,
         placement: Placement,
@@ -69,7 +69,7 @@ impl Workers {
         let count = endpoints.len();
         let slots: Vec<Mutex<Slot>> =
             endpoints.into_iter().map(|endpoint| Mutex::new(Slot { endpoint, lives: 0 })).collect();
-        let shared = Arc::clone(node);
+        let shared = Arc::clone(state);
         let threads = spawn_workers(count, &config, move |index| {
             // A worker that panicked held this lock; its endpoint is made for being taken over.
             let mut slot = slots[index].lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,12 +78,12 @@ impl Workers {
             Worker::run(index, life, &shared, &mut slot.endpoint, &listeners[index])
         })
         .map_err(|source| ServeError::Worker { worker: 0, source })?;
-        Ok(Self { threads, node: Arc::clone(node) })
+        Ok(Self { threads, state: Arc::clone(state) })
     }
 
     /// Returns when every worker accepts connections, or with the first that cannot start.
     pub(crate) fn wait_until_ready(&mut self) -> Result<(), ServeError> {
-        while self.node.workers_ready() < self.threads.len() {
+        while self.state.workers_ready() < self.threads.len() {
             self.look_after()?;
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -105,9 +105,9 @@ impl Workers {
         while let Some((worker, exit)) = self.threads.try_wait() {
             match exit {
                 Exit::Panicked(message) => {
-                    let counters = &self.node.counters[worker];
+                    let counters = &self.state.counters[worker];
                     // The thread is gone, so this one may count for it.
-                    self.node.worker_gone(worker);
+                    self.state.worker_gone(worker);
                     counters.count(Metric::Restarts);
                     tracing::error!(worker, message, "a worker panicked; its clients reconnect");
                     if counters.get(Metric::Restarts) >= u64::from(LIVES_MAX) {

@@ -2,40 +2,40 @@
 //! pinged, and by which key it was let in.
 //!
 //! A client is told the ping interval once, and takes a server that pings later for dead; so a changed
-//! interval holds for sessions that begin after the change. Terms are few and sessions many: a
+//! interval holds for sessions that begin after the change. SessionParams are few and sessions many: a
 //! connection's record holds a number of eleven bits.
 
-/// Terms of all sessions of one worker.
+/// SessionParams of all sessions of one worker.
 #[derive(Debug, Default)]
-pub(super) struct TermsTable {
+pub(super) struct SessionParamsTable {
     places: Vec<Place>,
-    /// Where the last session's terms are: the next one's are probably the same.
+    /// Where the last session's params are: the next one's are probably the same.
     last: usize,
 }
 
 #[derive(Debug)]
 struct Place {
-    terms: Terms,
+    params: SessionParams,
     sessions: u32,
 }
 
 /// What one session was promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct SessionParams {
     pub(super) ping_interval_ms: u64,
     pub(super) pong_timeout_ms: u64,
     /// The key its token was signed with; `None` for a client without a token.
     pub(super) key: Option<u64>,
 }
 
-/// Most terms a worker can tell apart at once.
+/// Most params a worker can tell apart at once.
 const PLACES_MAX: usize = (1 << 11) - 2;
 
-impl TermsTable {
-    /// The number of these terms, and one session more that holds them. `None` when sessions of two thousand
-    /// other terms are open.
-    pub(super) fn hold(&mut self, terms: Terms) -> Option<u16> {
-        let is_it = |place: &Place| place.terms == terms;
+impl SessionParamsTable {
+    /// The number of these params, and one session more that holds them. `None` when sessions of two thousand
+    /// other params are open.
+    pub(super) fn hold(&mut self, params: SessionParams) -> Option<u16> {
+        let is_it = |place: &Place| place.params == params;
         let found = if self.places.get(self.last).is_some_and(is_it) {
             Some(self.last)
         } else {
@@ -44,12 +44,12 @@ impl TermsTable {
         let at = match found.or_else(|| self.places.iter().position(|place| place.sessions == 0)) {
             Some(at) => at,
             None if self.places.len() < PLACES_MAX => {
-                self.places.push(Place { terms, sessions: 0 });
+                self.places.push(Place { params, sessions: 0 });
                 self.places.len() - 1
             }
             None => return None,
         };
-        self.places[at].terms = terms;
+        self.places[at].params = params;
         self.places[at].sessions += 1;
         self.last = at;
         Some(at as u16)
@@ -62,21 +62,21 @@ impl TermsTable {
         }
     }
 
-    pub(super) fn get(&self, at: u16) -> Option<Terms> {
-        self.places.get(usize::from(at)).map(|place| place.terms)
+    pub(super) fn get(&self, at: u16) -> Option<SessionParams> {
+        self.places.get(usize::from(at)).map(|place| place.params)
     }
 
     /// Keys that have let sessions in, and how many.
     pub(super) fn keys(&self) -> Vec<(u64, u64)> {
         let held = self.places.iter().filter(|place| place.sessions > 0);
-        held.filter_map(|place| Some((place.terms.key?, u64::from(place.sessions)))).collect()
+        held.filter_map(|place| Some((place.params.key?, u64::from(place.sessions)))).collect()
     }
 
     /// How many sessions were let in by a key that `keeps` does not keep.
     pub(super) fn sessions_without(&self, keeps: impl Fn(u64) -> bool) -> u64 {
         self.places
             .iter()
-            .filter(|place| place.terms.key.is_some_and(|key| !keeps(key)))
+            .filter(|place| place.params.key.is_some_and(|key| !keeps(key)))
             .map(|place| u64::from(place.sessions))
             .sum()
     }
@@ -86,32 +86,32 @@ impl TermsTable {
 mod tests {
     use super::*;
 
-    fn terms(ping_interval_ms: u64, key: Option<u64>) -> Terms {
-        Terms { ping_interval_ms, pong_timeout_ms: 1, key }
+    fn params(ping_interval_ms: u64, key: Option<u64>) -> SessionParams {
+        SessionParams { ping_interval_ms, pong_timeout_ms: 1, key }
     }
 
     #[test]
     fn equal_terms_share_a_place_and_a_place_given_up_is_used_again() {
-        let mut table = TermsTable::default();
-        let first = table.hold(terms(1, None)).unwrap();
-        assert_eq!(table.hold(terms(1, None)), Some(first));
-        let second = table.hold(terms(2, Some(7))).unwrap();
+        let mut table = SessionParamsTable::default();
+        let first = table.hold(params(1, None)).unwrap();
+        assert_eq!(table.hold(params(1, None)), Some(first));
+        let second = table.hold(params(2, Some(7))).unwrap();
         assert_ne!(first, second);
         assert_eq!(table.sessions_without(|key| key == 7), 0);
         assert_eq!(table.sessions_without(|_| false), 1);
         table.release(second);
         assert_eq!(table.sessions_without(|_| false), 0);
-        assert_eq!(table.hold(terms(3, None)), Some(second));
-        assert_eq!(table.get(first), Some(terms(1, None)));
+        assert_eq!(table.hold(params(3, None)), Some(second));
+        assert_eq!(table.get(first), Some(params(1, None)));
     }
 
     #[test]
     fn there_are_two_thousand_at_most() {
-        let mut table = TermsTable::default();
+        let mut table = SessionParamsTable::default();
         for interval in 0..PLACES_MAX as u64 {
-            assert!(table.hold(terms(interval, None)).is_some());
+            assert!(table.hold(params(interval, None)).is_some());
         }
-        assert_eq!(table.hold(terms(u64::MAX, None)), None);
-        assert!(table.hold(terms(5, None)).is_some());
+        assert_eq!(table.hold(params(u64::MAX, None)), None);
+        assert!(table.hold(params(5, None)).is_some());
     }
 }

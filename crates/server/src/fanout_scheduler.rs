@@ -18,7 +18,7 @@ pub(crate) const ASK_AGAIN_MS: u64 = 20;
 
 /// The seats of those who broadcast, one a core, and the queue before them.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct FanoutScheduler {
     /// 0: a core for every worker, and nobody waits.
     seats: usize,
     queue: Mutex<Queue>,
@@ -26,12 +26,12 @@ pub(crate) struct Turns {
 
 #[derive(Debug, Default)]
 struct Queue {
-    seated: Vec<Seat>,
+    seated: Vec<FanoutSlot>,
     waiting: VecDeque<usize>,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct FanoutSlot {
     worker: usize,
     since_ms: u64,
     seen_ms: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Verdict {
     pub(crate) wake: Option<usize>,
 }
 
-impl Turns {
+impl FanoutScheduler {
     /// As many seats as cores, if there are more workers.
     pub(crate) fn new(workers: usize, cores: usize) -> Self {
         let seats = if workers > cores { cores.max(1) } else { 0 };
@@ -91,7 +91,7 @@ impl Queue {
         self.seated.retain(|seat| now_ms.saturating_sub(seat.seen_ms) < STALE_MS);
         let next = if self.seated.len() < seats { self.waiting.pop_front() } else { None };
         if let Some(next) = next {
-            self.seated.push(Seat { worker: next, since_ms: now_ms, seen_ms: now_ms });
+            self.seated.push(FanoutSlot { worker: next, since_ms: now_ms, seen_ms: now_ms });
         }
         Verdict { may: next == Some(worker), wake: next.filter(|&next| next != worker) }
     }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_core_for_each_worker_and_nobody_waits() {
-        let turns = Turns::new(2, 2);
+        let turns = FanoutScheduler::new(2, 2);
         assert!(!turns.are_limited());
         assert_eq!(turns.poll(0, true, 0), MAY);
         assert_eq!(turns.poll(1, true, 0), MAY);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn one_core_is_passed_round_in_the_order_of_asking() {
-        let turns = Turns::new(3, 1);
+        let turns = FanoutScheduler::new(3, 1);
         assert_eq!(turns.poll(2, true, 0), MAY);
         assert_eq!(turns.poll(0, true, 0), WAIT);
         assert_eq!(turns.poll(1, true, 1), WAIT);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn who_is_done_makes_room_and_who_is_alone_goes_on() {
-        let turns = Turns::new(3, 1);
+        let turns = FanoutScheduler::new(3, 1);
         assert_eq!(turns.poll(0, true, 0), MAY);
         assert_eq!(turns.poll(0, true, 100 * SHARE_MS), MAY, "nobody waits");
         assert_eq!(turns.poll(1, true, 100 * SHARE_MS), WAIT);
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn who_waits_no_longer_is_not_called() {
-        let turns = Turns::new(3, 1);
+        let turns = FanoutScheduler::new(3, 1);
         assert_eq!(turns.poll(0, true, 0), MAY);
         assert_eq!(turns.poll(1, true, 0), WAIT);
         assert_eq!(turns.poll(2, true, 0), WAIT);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_seat_of_a_worker_that_is_gone_is_taken_over() {
-        let turns = Turns::new(3, 1);
+        let turns = FanoutScheduler::new(3, 1);
         assert_eq!(turns.poll(0, true, 0), MAY);
         assert_eq!(turns.poll(1, true, 0), WAIT);
         assert_eq!(turns.poll(1, true, STALE_MS - 1), WAIT);

@@ -5,8 +5,8 @@ use dunlin_hub::{Notice, SessionId, Watch};
 use dunlin_protocol::Encoding;
 
 use super::Worker;
+use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
-use crate::parcel::Parcel;
 use crate::webhooks::{Happening, Interest, What};
 
 /// Milliseconds between two lines of the log about events that could not be handed over.
@@ -14,7 +14,7 @@ const LOG_INTERVAL_MS: u64 = 10_000;
 
 /// Which events are told, and what could not be.
 #[derive(Debug, Default)]
-pub(super) struct Telling {
+pub(super) struct WebhookEmitter {
     interest: Interest,
     /// Events there was no room for, until that is told.
     missed: u64,
@@ -26,7 +26,7 @@ pub(super) struct Telling {
 impl Worker<'_> {
     /// Takes up what hooks of the present settings want.
     pub(super) fn apply_hooks(&mut self) {
-        let interest = &mut self.telling.interest;
+        let interest = &mut self.webhook_emitter.interest;
         interest.follow(&self.settings.wishes);
         self.hub.watch(Watch {
             subscriptions: interest.wants(HookEvent::Subscribe)
@@ -36,9 +36,9 @@ impl Worker<'_> {
     }
 
     /// Tells what the hub has noticed.
-    pub(super) fn tell_notices(&mut self) {
+    pub(super) fn emit_notices(&mut self) {
         while let Some(notice) = self.hub.poll_notice() {
-            let interest = &mut self.telling.interest;
+            let interest = &mut self.webhook_emitter.interest;
             let what = match notice {
                 Notice::Subscribed { session, user, channel } => interest
                     .wants_from(HookEvent::Subscribe, &channel)
@@ -57,8 +57,8 @@ impl Worker<'_> {
         }
     }
 
-    pub(super) fn tell_connect(&mut self, session: SessionId, user: &str, encoding: Encoding) {
-        if self.telling.interest.wants(HookEvent::Connect) {
+    pub(super) fn emit_connect(&mut self, session: SessionId, user: &str, encoding: Encoding) {
+        if self.webhook_emitter.interest.wants(HookEvent::Connect) {
             self.tell(What::Connect {
                 session,
                 user: user.into(),
@@ -67,7 +67,7 @@ impl Worker<'_> {
         }
     }
 
-    pub(super) fn tell_disconnect(
+    pub(super) fn emit_disconnect(
         &mut self,
         session: SessionId,
         user: Box<str>,
@@ -91,23 +91,25 @@ impl Worker<'_> {
 
     /// A long-poll is a request: that it has begun was not told either.
     fn tells_end_of(&self, poll: bool) -> bool {
-        !poll && self.telling.interest.wants(HookEvent::Disconnect)
+        !poll && self.webhook_emitter.interest.wants(HookEvent::Disconnect)
     }
 
     fn tell(&mut self, what: What) {
-        if self.telling.missed > 0 && self.hand_over(What::Missed(self.telling.missed)) {
-            self.telling.missed = 0;
+        if self.webhook_emitter.missed > 0
+            && self.hand_over(What::Missed(self.webhook_emitter.missed))
+        {
+            self.webhook_emitter.missed = 0;
         }
         if self.hand_over(what) {
             return self.count(Metric::WebhookEvents);
         }
         self.count(Metric::WebhookOverflow);
-        self.telling.missed += 1;
-        self.telling.unlogged += 1;
+        self.webhook_emitter.missed += 1;
+        self.webhook_emitter.unlogged += 1;
         let now_ms = self.now_ms;
-        if self.telling.logged_ms.is_none_or(|at_ms| now_ms >= at_ms + LOG_INTERVAL_MS) {
-            self.telling.logged_ms = Some(now_ms);
-            let events = std::mem::take(&mut self.telling.unlogged);
+        if self.webhook_emitter.logged_ms.is_none_or(|at_ms| now_ms >= at_ms + LOG_INTERVAL_MS) {
+            self.webhook_emitter.logged_ms = Some(now_ms);
+            let events = std::mem::take(&mut self.webhook_emitter.unlogged);
             tracing::warn!(
                 worker = self.index,
                 events,
@@ -118,13 +120,13 @@ impl Worker<'_> {
 
     /// Puts an event on the bus. False: there is no room.
     fn hand_over(&mut self, what: What) -> bool {
-        let Some(transit) = self.node.webhooks.transit(self.index) else { return false };
+        let Some(transit) = self.state.webhooks.transit(self.index) else { return false };
         let cost = what.cost();
         if !transit.admit(cost) {
             return false;
         }
-        let parcel = Parcel::Happened(Box::new(Happening { unix_ms: self.unix_ms(), what }));
-        let sent = self.endpoint.send(self.node.webhooks_endpoint(), parcel).is_ok();
+        let message = BusMessage::HookEvent(Box::new(Happening { unix_ms: self.unix_ms(), what }));
+        let sent = self.endpoint.send(self.state.webhooks_endpoint(), message).is_ok();
         if !sent {
             transit.take_back(cost);
         }

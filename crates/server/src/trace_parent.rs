@@ -29,7 +29,7 @@ impl TraceParent {
     }
 
     /// The span of a call, and of all its pushes; a disabled one unless somebody looks.
-    pub(super) fn span(parent: Option<TraceParent>, call: u64) -> tracing::Span {
+    pub(crate) fn span(parent: Option<TraceParent>, call: u64) -> tracing::Span {
         let span = tracing::trace_span!(
             target: "dunlin_push::trace",
             "api_push",

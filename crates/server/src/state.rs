@@ -10,17 +10,17 @@ use dunlin_bus::{Adoption, Monitor};
 use serde_json::{Value, json};
 
 use crate::admission::Admissions;
+use crate::fanout_scheduler::FanoutScheduler;
+use crate::loop_stats::LoopStats;
 use crate::metrics::{Counters, Metric};
-use crate::pulse::Pulse;
-use crate::push::Pushes;
+use crate::push_message::PushAdmissions;
 use crate::settings::Settings;
-use crate::turns::Turns;
 use crate::webhooks::Board;
 
 /// Where the process stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum Lifecycle {
     /// Workers are starting; nothing is accepted yet.
     Starting = 0,
     /// All workers serve.
@@ -29,21 +29,21 @@ pub(crate) enum State {
     Draining = 2,
 }
 
-impl State {
+impl Lifecycle {
     /// As `/health` says it.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            State::Starting => "starting",
-            State::Serving => "serving",
-            State::Draining => "draining",
+            Lifecycle::Starting => "starting",
+            Lifecycle::Serving => "serving",
+            Lifecycle::Draining => "draining",
         }
     }
 }
 
 /// The shared part of one Dunlin process: settings, counters, connection counts, life cycle.
-pub(crate) struct Node {
+pub(crate) struct ServerState {
     /// The snapshot every worker runs, or loads before it does anything else. Stored by
-    /// [`Node::publish`] alone.
+    /// [`ServerState::publish`] alone.
     pub(crate) settings: ArcSwap<Settings>,
     /// The snapshot that one worker runs in its place, while it is tried out.
     canary: ArcSwapOption<Canary>,
@@ -58,11 +58,11 @@ pub(crate) struct Node {
     /// Why a worker runs another snapshot than the newest.
     refusals: Vec<Mutex<Option<Refusal>>>,
     /// One a worker.
-    pub(crate) pulses: Vec<Pulse>,
+    pub(crate) loop_stats: Vec<LoopStats>,
     /// Sessions by the key that let them in, of each worker.
     keys: Vec<Mutex<Vec<(u64, u64)>>>,
-    /// The push thread, once there is one.
-    pub(crate) pushes: OnceLock<Pushes>,
+    /// Calls that the push thread has.
+    pub(crate) push_admissions: Arc<PushAdmissions>,
     /// The counters of the bus, once there is one.
     pub(crate) monitor: OnceLock<Monitor>,
     /// One set a worker.
@@ -72,13 +72,13 @@ pub(crate) struct Node {
     /// Connections of the whole process.
     pub(crate) admissions: Admissions,
     /// Whose turn it is to broadcast.
-    pub(crate) turns: Turns,
+    pub(crate) fanout_scheduler: FanoutScheduler,
     /// Secret of this process: makes session secrets and hash seeds unguessable.
     pub(crate) secret: [u8; 16],
     /// This process start as a random UUID: the `uid` of the server API's `info`.
     pub(crate) uid: String,
     started: Instant,
-    state: AtomicU8,
+    lifecycle: AtomicU8,
     ready: Vec<AtomicBool>,
     drained: Vec<AtomicBool>,
 }
@@ -100,7 +100,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-impl Node {
+impl ServerState {
     pub(crate) fn new(settings: Settings, workers: usize, secret: [u8; 16], uid: String) -> Self {
         let started = Instant::now();
         Self {
@@ -111,18 +111,18 @@ impl Node {
             generation: AtomicU64::new(1),
             adoption: Adoption::new(workers),
             refusals: (0..workers).map(|_| Mutex::new(None)).collect(),
-            pulses: (0..workers).map(|_| Pulse::new(started)).collect(),
+            loop_stats: (0..workers).map(|_| LoopStats::new(started)).collect(),
             keys: (0..workers).map(|_| Mutex::new(Vec::new())).collect(),
-            pushes: OnceLock::new(),
+            push_admissions: Arc::default(),
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
             webhooks: Arc::new(Board::new(workers)),
             admissions: Admissions::default(),
-            turns: Turns::new(workers, cores()),
+            fanout_scheduler: FanoutScheduler::new(workers, cores()),
             secret,
             uid,
             started,
-            state: AtomicU8::new(State::Starting as u8),
+            lifecycle: AtomicU8::new(Lifecycle::Starting as u8),
             ready: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             drained: (0..workers).map(|_| AtomicBool::new(false)).collect(),
         }
@@ -204,16 +204,16 @@ impl Node {
         refusal.as_ref().filter(|of| of.generation == generation).map(|of| of.reason.clone())
     }
 
-    pub(crate) fn state(&self) -> State {
-        match self.state.load(Ordering::Acquire) {
-            0 => State::Starting,
-            1 => State::Serving,
-            _ => State::Draining,
+    pub(crate) fn lifecycle(&self) -> Lifecycle {
+        match self.lifecycle.load(Ordering::Acquire) {
+            0 => Lifecycle::Starting,
+            1 => Lifecycle::Serving,
+            _ => Lifecycle::Draining,
         }
     }
 
-    pub(crate) fn set_state(&self, state: State) {
-        self.state.store(state as u8, Ordering::Release);
+    pub(crate) fn set_lifecycle(&self, lifecycle: Lifecycle) {
+        self.lifecycle.store(lifecycle as u8, Ordering::Release);
     }
 
     /// Workers that accept connections.
@@ -252,7 +252,7 @@ impl Node {
     }
 
     /// Told by a worker once a second: how many of its sessions each key has let in.
-    pub(crate) fn tell_keys(&self, worker: usize, keys: Vec<(u64, u64)>) {
+    pub(crate) fn publish_keys(&self, worker: usize, keys: Vec<(u64, u64)>) {
         *self.keys[worker].lock().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
@@ -297,7 +297,7 @@ impl Node {
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "uptime_s": self.uptime_s(),
-            "state": self.state().name(),
+            "state": self.lifecycle().name(),
             "client_addr": settings.config.server.client_addr.to_string(),
             "admin_addr": settings.config.server.admin_addr.to_string(),
             "connections": self.admissions.total(),

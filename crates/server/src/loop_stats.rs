@@ -1,7 +1,7 @@
 //! What a worker tells of its loop: how long its turns take, whether one lasts too long, how far off the
 //! other workers are.
 //!
-//! A worker writes its own [`Pulse`] with plain stores; anyone reads it, `GET /status/workers` above all.
+//! A worker writes its own [`LoopStats`] with plain stores; anyone reads it, `GET /status/workers` above all.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -13,7 +13,7 @@ const BUCKETS: usize = 64 << SUB_BITS;
 /// The loop of one worker, seen from outside.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Pulse {
+pub(crate) struct LoopStats {
     origin: Instant,
     /// Revision of the settings it runs.
     revision: AtomicU64,
@@ -22,12 +22,12 @@ pub(crate) struct Pulse {
     busy_ns: AtomicU64,
     sleeps: AtomicU64,
     /// Length of its turns, from waking (or the end of the turn before) to the end of the turn.
-    pub(crate) turns: Spread,
+    pub(crate) turn_times: Histogram,
     /// From another worker's send to this one's receive, its waking included.
-    pub(crate) hops: Spread,
+    pub(crate) hop_times: Histogram,
 }
 
-impl Pulse {
+impl LoopStats {
     pub(crate) fn new(origin: Instant) -> Self {
         Self {
             origin,
@@ -35,8 +35,8 @@ impl Pulse {
             turn_began_ns: AtomicU64::new(0),
             busy_ns: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
-            turns: Spread::default(),
-            hops: Spread::default(),
+            turn_times: Histogram::default(),
+            hop_times: Histogram::default(),
         }
     }
 
@@ -50,7 +50,7 @@ impl Pulse {
         let now_ns = self.now_ns();
         let began_ns = self.turn_began_ns.load(Relaxed);
         let took_ns = if began_ns == 0 { 0 } else { now_ns.saturating_sub(began_ns) };
-        self.turns.record(took_ns);
+        self.turn_times.record(took_ns);
         add(&self.busy_ns, took_ns);
         self.turn_began_ns.store(now_ns, Relaxed);
     }
@@ -97,18 +97,18 @@ impl Pulse {
 
 /// A histogram of nanoseconds that one thread writes.
 #[derive(Debug)]
-pub(crate) struct Spread {
+pub(crate) struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     max: AtomicU64,
 }
 
-impl Default for Spread {
+impl Default for Histogram {
     fn default() -> Self {
         Self { buckets: std::array::from_fn(|_| AtomicU64::new(0)), max: AtomicU64::new(0) }
     }
 }
 
-impl Spread {
+impl Histogram {
     pub(crate) fn record(&self, ns: u64) {
         add(&self.buckets[bucket(ns)], 1);
         if ns > self.max.load(Relaxed) {
@@ -125,13 +125,14 @@ impl Spread {
     }
 }
 
-/// The value below which this share of all spreads' values lies, to within an eighth; 0 when there is none.
-pub(crate) fn quantile_ns(spreads: &[&Spread], quantile: f64) -> u64 {
-    let total: u64 = spreads.iter().map(|spread| spread.count()).sum();
+/// The value below which this share of all histograms' values lies, to within an eighth; 0 when there is none.
+pub(crate) fn quantile_ns(histograms: &[&Histogram], quantile: f64) -> u64 {
+    let total: u64 = histograms.iter().map(|histograms| histograms.count()).sum();
     let wanted = ((total as f64 * quantile).ceil() as u64).max(1);
     let mut seen = 0;
     for at in 0..BUCKETS {
-        seen += spreads.iter().map(|spread| spread.buckets[at].load(Relaxed)).sum::<u64>();
+        seen +=
+            histograms.iter().map(|histograms| histograms.buckets[at].load(Relaxed)).sum::<u64>();
         if seen >= wanted {
             return middle(at);
         }
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_of_all_spreads_together() {
-        let (one, other) = (Spread::default(), Spread::default());
+        let (one, other) = (Histogram::default(), Histogram::default());
         assert_eq!(quantile_ns(&[&one, &other], 0.5), 0);
         (0..99).for_each(|_| one.record(1_000));
         other.record(1_000_000);
@@ -187,10 +188,10 @@ mod tests {
 
     #[test]
     fn a_sleeper_has_no_lag() {
-        let pulse = Pulse::new(Instant::now());
-        pulse.wakes();
-        pulse.turn_ends();
-        pulse.sleeps();
-        assert_eq!((pulse.lag_ms(), pulse.turns.count(), pulse.sleep_count()), (0, 1, 1));
+        let stats = LoopStats::new(Instant::now());
+        stats.wakes();
+        stats.turn_ends();
+        stats.sleeps();
+        assert_eq!((stats.lag_ms(), stats.turn_times.count(), stats.sleep_count()), (0, 1, 1));
     }
 }

@@ -1,0 +1,121 @@
+//! What travels on the bus between workers, the control thread, the admin thread, the push thread and the webhooks
+//! thread. Every payload type stands here or below, so that whoever sends and whoever receives import this module and
+//! not each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dunlin_hub::SessionId;
+
+use crate::push_message::{PushReply, PushRequest};
+
+/// One message on the bus. A `request_id` is chosen by who asks and comes back with the reply.
+pub(crate) enum BusMessage {
+    /// Worker to worker, between their hubs.
+    Hub(dunlin_hub::Message),
+    /// Worker to worker: commands that a client posted to `/emulation` at a worker that does not own its session.
+    Emulation {
+        /// The sender has verified the session's token.
+        session: SessionId,
+        /// The commands, newline-delimited.
+        frame: Box<[u8]>,
+    },
+    /// Worker to worker, once a second: measures the latency of a hop.
+    LatencyProbe(std::time::Instant),
+    /// Worker to worker: the receiver holds a fan-out slot.
+    FanoutGranted,
+
+    /// Admin to workers and to the webhooks thread: wake up, the new snapshot wants work done now. The switch itself
+    /// comes with every wake.
+    AdoptSettings,
+    /// Worker to admin: the generation it waits for is adopted or rejected.
+    SettingsAdopted,
+    /// Admin to workers: list the broadcasts under way, or act on one.
+    BroadcastCommand { request_id: u64, command: BroadcastCommand },
+    /// Worker to admin.
+    BroadcastReply {
+        request_id: u64,
+        worker: usize,
+        /// The broadcasts, if they were to be listed.
+        found: Vec<dunlin_hub::BroadcastStatus>,
+        /// How many messages were taken back; `None`: no such broadcast here.
+        acted: Option<u64>,
+    },
+    /// Admin to workers: count the sessions that a change affects.
+    CountAffected { request_id: u64, scope: Arc<AffectedScope> },
+    /// Worker to admin.
+    AffectedReply { request_id: u64, worker: usize, counts: Box<AffectedCounts> },
+
+    /// Worker to the push thread: a request below `/api/push`.
+    PushRequest(Box<PushRequest>),
+    /// Push thread to worker: a piece of the response.
+    PushReply(Box<PushReply>),
+    /// Worker to the push thread: the client's socket has taken so many bytes of its response.
+    PushReplyRead { call: u64, bytes: usize },
+    /// Worker to the push thread: the client of this call has closed its connection.
+    PushCallerGone { call: u64 },
+    /// Push thread to workers: which of these users have a session?
+    OnlineQuery { request_id: u64, users: Arc<[String]> },
+    /// Worker to the push thread: their places in the query.
+    OnlineReply { request_id: u64, online: Vec<u32> },
+
+    /// Worker to the webhooks thread: an event that some hook wants.
+    HookEvent(Box<crate::webhooks::Happening>),
+
+    /// Control to workers: stop accepting, ask clients to reconnect, spread over the configured time.
+    Drain,
+    /// Control to all threads: leave the event loop. The webhooks thread sends what it has first.
+    Stop,
+    /// Stay in this turn for so long, to see who waits.
+    #[cfg(test)]
+    Stall(std::time::Duration),
+    /// Panic, to see what is left standing.
+    #[cfg(test)]
+    Panic,
+}
+
+/// What the admin thread asks of broadcasts under way; the name is the channel's.
+#[derive(Clone, Debug)]
+pub(crate) enum BroadcastCommand {
+    List,
+    Pause(Arc<str>),
+    Resume(Arc<str>),
+    /// Ends it, and takes back what has not been sent.
+    Cancel(Arc<str>),
+}
+
+/// The parts of a change for which only workers know which sessions they affect.
+#[derive(Debug)]
+pub(crate) struct AffectedScope {
+    /// Namespaces; the empty one stands for channels without.
+    pub(crate) namespaces: BTreeSet<Arc<str>>,
+    /// Listeners that close, each with its address.
+    pub(crate) listeners: Vec<(Arc<str>, SocketAddr)>,
+}
+
+/// What a change affects.
+#[derive(Debug, Default)]
+pub(crate) struct AffectedCounts {
+    /// Sessions subscribed in a namespace of the scope, each once.
+    pub(crate) sessions: u64,
+    /// Subscriptions, by namespace.
+    pub(crate) subscriptions: BTreeMap<Arc<str>, u64>,
+    /// Connections, by the listener they came through.
+    pub(crate) connections: BTreeMap<Arc<str>, u64>,
+}
+
+impl AffectedCounts {
+    /// Adds those of another worker.
+    pub(crate) fn add(&mut self, other: AffectedCounts) {
+        self.sessions += other.sessions;
+        for (own, other) in [
+            (&mut self.subscriptions, other.subscriptions),
+            (&mut self.connections, other.connections),
+        ] {
+            for (name, count) in other {
+                *own.entry(name).or_default() += count;
+            }
+        }
+    }
+}
