@@ -57,7 +57,7 @@ enum Command {
 }
 
 /// Why a command did not do what was asked: what to print.
-type Refusal = Box<dyn std::error::Error>;
+type CliError = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let outcome = match Dunlin::parse().command {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueHint};
-use dunlin_config::{Config, Faults, Log, LogFormat, LogLevel};
+use dunlin_config::{Config, ConfigErrors, Log, LogFormat, LogLevel};
 use dunlin_server::{Ready, Serve as ServeWhat};
 use tracing_subscriber::filter::dynamic_filter_fn;
 use tracing_subscriber::layer::SubscriberExt;
@@ -17,7 +17,7 @@ use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
 
 use crate::config::File;
 use crate::style::{BOLD, DIM, LINK, WARN, paint};
-use crate::{Refusal, style};
+use crate::{CliError, style};
 
 /// Goes before `log.level` when it is set.
 const LOG_VARIABLE: &str = "DUNLIN_LOG";
@@ -43,7 +43,7 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    pub(crate) fn run(self) -> Result<(), Refusal> {
+    pub(crate) fn run(self) -> Result<(), CliError> {
         let file = self.config.as_deref().map(File::read).transpose()?;
         let config = match &file {
             Some(file) => self.of_file(file),
@@ -52,9 +52,9 @@ impl Serve {
         let config = match (config, &self.state) {
             (Ok(config), _) => Ok(config),
             // There may be a good one in the state directory, and a broken file must not keep it down.
-            (Err((faults, refusal)), Some(_)) => {
+            (Err((errors, refusal)), Some(_)) => {
                 style::error(&*refusal);
-                Err(faults)
+                Err(errors)
             }
             (Err((_, refusal)), None) => return Err(refusal),
         };
@@ -75,28 +75,28 @@ impl Serve {
     }
 
     /// What the file says, and the flags in its place: valid, or why not, with the lines of the file.
-    fn of_file(&self, file: &File) -> Result<Config, (Faults, Refusal)> {
-        let config = file.config().map_err(|refusal| (file.faults(), refusal))?;
+    fn of_file(&self, file: &File) -> Result<Config, (ConfigErrors, CliError)> {
+        let config = file.config().map_err(|refusal| (file.errors(), refusal))?;
         let config = self.with_flags(config);
         match config.validate() {
             Ok(()) => {
                 config.warnings().iter().for_each(style::warning);
                 Ok(config)
             }
-            Err(faults) => {
+            Err(errors) => {
                 let refusal = file.judge(&config).err();
-                Err((faults.clone(), refusal.unwrap_or_else(|| faults.to_string().into())))
+                Err((errors.clone(), refusal.unwrap_or_else(|| errors.to_string().into())))
             }
         }
     }
 
-    fn of_development(&self) -> Result<Config, (Faults, Refusal)> {
+    fn of_development(&self) -> Result<Config, (ConfigErrors, CliError)> {
         let config = self.with_flags(Config::development());
         match config.validate() {
             Ok(()) => Ok(config),
-            Err(faults) => {
-                let refusal = only_this_machine(&faults).into();
-                Err((faults, refusal))
+            Err(errors) => {
+                let refusal = only_this_machine(&errors).into();
+                Err((errors, refusal))
             }
         }
     }
@@ -112,11 +112,11 @@ impl Serve {
 }
 
 /// Why development mode does not serve an address that others can reach. What it sets itself, such
-/// as `api.without_key`, is not the operator's fault and not named.
-fn only_this_machine(faults: &Faults) -> String {
+/// as `api.without_key`, is not the operator's error and not named.
+fn only_this_machine(errors: &ConfigErrors) -> String {
     let mut told = "without a configuration Dunlin serves this machine alone".to_owned();
-    for fault in faults.iter().filter(|fault| fault.path.to_string() != "api.without_key") {
-        let _ = write!(told, "\n  {fault}");
+    for error in errors.iter().filter(|error| error.path.to_string() != "api.without_key") {
+        let _ = write!(told, "\n  {error}");
     }
     told.push_str(
         "\n  Write a file with `dunlin config default > dunlin.toml`, set them there, and start with \
@@ -142,7 +142,7 @@ type SetLog = Box<dyn Fn(&Log) + Send>;
 
 /// Logs to standard error by the rules of `[log]`. Returns what sets other rules; another level does nothing where
 /// the environment has set one.
-fn log(rules: &Log) -> Result<SetLog, Refusal> {
+fn log(rules: &Log) -> Result<SetLog, CliError> {
     let variable = std::env::var(LOG_VARIABLE).ok();
     let wanted = variable.clone().unwrap_or_else(|| directive(rules.level).to_owned());
     let filter = EnvFilter::try_new(&wanted)

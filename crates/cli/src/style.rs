@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use anstyle::{AnsiColor, Style};
 use clap::builder::styling::Styles;
 
-use crate::Refusal;
+use crate::CliError;
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -35,7 +35,7 @@ pub(crate) fn paint(style: Style, text: impl fmt::Display) -> String {
 ///
 /// # Errors
 /// What the reader's end of the pipe says.
-pub(crate) fn print(text: &str) -> Result<(), Refusal> {
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
     let mut out = anstream::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()?;

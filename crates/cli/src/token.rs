@@ -9,7 +9,7 @@ use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Map, Value, json};
 
 use crate::config::File;
-use crate::{Refusal, style};
+use crate::{CliError, style};
 
 #[derive(Debug, Args)]
 pub(crate) struct Token {
@@ -36,7 +36,7 @@ pub(crate) struct Token {
 type Expiry = Option<u64>;
 
 impl Token {
-    pub(crate) fn run(self) -> Result<(), Refusal> {
+    pub(crate) fn run(self) -> Result<(), CliError> {
         let config = match &self.config {
             Some(file) => File::read(file)?.config()?,
             None => Config::default(),

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dunlin_config::store::{Directory, Origin, Start, Store};
+use dunlin_config::store::{Directory, InitialConfig, Origin, Store};
 use dunlin_config::{Change, Config, Pointer};
 use serde_json::{Value, json};
 
@@ -71,7 +71,7 @@ fn main() {
 fn open(path: &std::path::Path, config: Value) -> Store {
     let config = Config::from_json(config).expect("a valid config");
     let disk = Directory::open(path).expect("a directory");
-    let start = Start { config: Ok(config), name: "bench".into() };
+    let start = InitialConfig { config: Ok(config), name: "bench".into() };
     Store::open(Some(Box::new(disk)), start, 0).expect("a store").0
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::fault::{Fault, Faults};
-use crate::part::{Edit, Part, Trouble};
+use crate::error::{ConfigError, ConfigErrors};
+use crate::part::{Edit, EditError, Part};
 use crate::path::Path;
 use crate::pointer::Pointer;
 use crate::schema::{self, Kind, Node};
-use crate::snapshot::{Refusal, Snapshot};
+use crate::snapshot::{ChangeError, Snapshot};
 use crate::{Config, Secret, check, json};
 
 /// The most operations of one JSON Patch.
@@ -88,7 +88,7 @@ impl Change {
     ///
     /// # Errors
     /// What [`json::parse`] refuses. Whether the value fits is said when the change is prepared.
-    pub fn put(pointer: Pointer, text: &[u8]) -> Result<Change, Faults> {
+    pub fn put(pointer: Pointer, text: &[u8]) -> Result<Change, ConfigErrors> {
         Ok(Change::Put { pointer, value: json::parse(text, json::BYTES_MAX)? })
     }
 
@@ -96,7 +96,7 @@ impl Change {
     ///
     /// # Errors
     /// As [`Change::put`].
-    pub fn merge(text: &[u8]) -> Result<Change, Faults> {
+    pub fn merge(text: &[u8]) -> Result<Change, ConfigErrors> {
         Ok(Change::Merge(json::parse(text, json::BYTES_MAX)?))
     }
 
@@ -104,53 +104,53 @@ impl Change {
     ///
     /// # Errors
     /// As [`Change::put`], and every operation that is none.
-    pub fn patch(text: &[u8]) -> Result<Change, Faults> {
+    pub fn patch(text: &[u8]) -> Result<Change, ConfigErrors> {
         let Value::Array(operations) = json::parse(text, json::BYTES_MAX)? else {
-            return Err(Fault::new(Path::root(), "a JSON Patch is an array of operations")
+            return Err(ConfigError::new(Path::root(), "a JSON Patch is an array of operations")
                 .with_fix("write [{\"op\": \"replace\", \"path\": \"/...\", \"value\": ...}]")
                 .into());
         };
         if operations.len() > OPERATIONS_MAX {
-            let sentence = format!("there are {} operations", operations.len());
-            return Err(Fault::new(Path::root(), sentence)
+            let message = format!("there are {} operations", operations.len());
+            return Err(ConfigError::new(Path::root(), message)
                 .with_fix(format!("send at most {OPERATIONS_MAX} at once"))
                 .into());
         }
-        let mut faults = Faults::default();
+        let mut errors = ConfigErrors::default();
         let mut read = Vec::with_capacity(operations.len());
         for (number, operation) in operations.into_iter().enumerate() {
             match Operation::read(operation) {
                 Ok(operation) => read.push(operation),
-                Err(mut fault) => {
-                    fault.sentence = format!("operation {number}: {}", fault.sentence);
-                    faults.push(fault);
+                Err(mut error) => {
+                    error.message = format!("operation {number}: {}", error.message);
+                    errors.push(error);
                 }
             }
         }
-        faults.or(Change::Patch(read))
+        errors.or(Change::Patch(read))
     }
 
     /// Does it to a configuration; on an error that is left half changed and to be thrown away.
-    pub(crate) fn apply(&self, config: &mut Config) -> Result<(), Refusal> {
+    pub(crate) fn apply(&self, config: &mut Config) -> Result<(), ChangeError> {
         match self {
             Change::Put { pointer, value } => {
                 let value = fitting(config, pointer, value.clone())?;
                 let done = config.edit(pointer.steps(), Edit::Add(value));
-                done.map_err(|trouble| refusal(trouble, pointer, Refusal::NotFound))
+                done.map_err(|error| change_error(error, pointer, ChangeError::NotFound))
             }
             Change::Delete { pointer } => {
-                known(pointer).map_err(Refusal::NotFound)?;
+                known(pointer).map_err(ChangeError::NotFound)?;
                 let done = config.edit(pointer.steps(), Edit::Remove);
-                done.map_err(|trouble| refusal(trouble, pointer, Refusal::NotFound))
+                done.map_err(|error| change_error(error, pointer, ChangeError::NotFound))
             }
             Change::Merge(patch) => {
-                let mut faults = Faults::default();
-                check::patch(&Path::root(), schema::root(), patch, &mut faults);
-                faults.or(()).map_err(Refusal::Invalid)?;
+                let mut errors = ConfigErrors::default();
+                check::patch(&Path::root(), schema::root(), patch, &mut errors);
+                errors.or(()).map_err(ChangeError::Invalid)?;
                 let mut patch = patch.clone();
-                reveal(config, &Pointer::root(), &mut patch).map_err(Refusal::Invalid)?;
+                reveal(config, &Pointer::root(), &mut patch).map_err(ChangeError::Invalid)?;
                 let done = config.merge(patch);
-                done.map_err(|trouble| refusal(trouble, &Pointer::root(), Refusal::NotFound))
+                done.map_err(|error| change_error(error, &Pointer::root(), ChangeError::NotFound))
             }
             Change::Patch(operations) => patch(config, operations),
             Change::Restore(snapshot) => {
@@ -162,14 +162,14 @@ impl Change {
 }
 
 impl Operation {
-    fn read(value: Value) -> Result<Operation, Fault> {
-        let fault = |sentence: &str| Fault::new(Path::root(), sentence);
+    fn read(value: Value) -> Result<Operation, ConfigError> {
+        let error = |message: &str| ConfigError::new(Path::root(), message);
         let Value::Object(mut object) = value else {
-            return Err(fault("it is no object").with_fix("write {\"op\": ..., \"path\": ...}"));
+            return Err(error("it is no object").with_fix("write {\"op\": ..., \"path\": ...}"));
         };
         let pointer = |name: &str| match object.get(name) {
             Some(Value::String(text)) => Pointer::parse(text),
-            _ => Err(fault(&format!("it has no `{name}`")).with_fix("give it a JSON Pointer")),
+            _ => Err(error(&format!("it has no `{name}`")).with_fix("give it a JSON Pointer")),
         };
         let path = pointer("path")?;
         let op = object.get("op").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -178,61 +178,60 @@ impl Operation {
             _ => Pointer::root(),
         };
         let value = object.remove("value");
-        let value = || value.ok_or_else(|| fault("it has no `value`").with_fix("give it one"));
+        let value = || value.ok_or_else(|| error("it has no `value`").with_fix("give it one"));
         Ok(match op.as_str() {
             "add" => Operation::Add { path, value: value()? },
             "remove" => Operation::Remove { path },
             "replace" => Operation::Replace { path, value: value()? },
             "move" if from != path && from.contains(&path) => {
-                return Err(fault("a value cannot be moved into itself")
+                return Err(error("a value cannot be moved into itself")
                     .with_fix("copy it, or move it elsewhere"));
             }
             "move" => Operation::Move { from, path },
             "copy" => Operation::Copy { from, path },
             "test" => Operation::Test { path, value: value()? },
             op => {
-                let sentence = format!("there is no operation {op:?}");
+                let message = format!("there is no operation {op:?}");
                 return Err(
-                    fault(&sentence).with_fix("use one of add, remove, replace, move, copy, test")
+                    error(&message).with_fix("use one of add, remove, replace, move, copy, test")
                 );
             }
         })
     }
 }
 
-/// Every fault of form first, all at once; then one operation after the other.
-fn patch(config: &mut Config, operations: &[Operation]) -> Result<(), Refusal> {
-    let mut faults = Faults::default();
+/// Every error of form first, all at once; then one operation after the other.
+fn patch(config: &mut Config, operations: &[Operation]) -> Result<(), ChangeError> {
+    let mut errors = ConfigErrors::default();
     for operation in operations {
         match operation {
             Operation::Add { path, value } | Operation::Replace { path, value } => {
                 match known(path) {
-                    Ok(node) => check::value(&path.path(), node, value, &mut faults),
-                    Err(fault) => faults.push(fault),
+                    Ok(node) => check::value(&path.path(), node, value, &mut errors),
+                    Err(error) => errors.push(error),
                 }
             }
             Operation::Remove { path } | Operation::Test { path, .. } => {
-                faults.extend(known(path).err());
+                errors.extend(known(path).err());
             }
             Operation::Move { from, path } | Operation::Copy { from, path } => {
-                faults.extend(known(from).err());
-                faults.extend(known(path).err());
+                errors.extend(known(from).err());
+                errors.extend(known(path).err());
             }
         }
     }
-    faults.or(()).map_err(Refusal::Invalid)?;
+    errors.or(()).map_err(ChangeError::Invalid)?;
     for (number, operation) in operations.iter().enumerate() {
-        let at = |trouble, pointer: &Pointer| {
-            let mut refusal = refusal(trouble, pointer, Refusal::Conflict);
-            if let Refusal::Conflict(fault) = &mut refusal {
-                fault.sentence = format!("operation {number}: {}", fault.sentence);
+        let at = |error, pointer: &Pointer| {
+            let mut change_error = change_error(error, pointer, ChangeError::Conflict);
+            if let ChangeError::Conflict(error) = &mut change_error {
+                error.message = format!("operation {number}: {}", error.message);
             }
-            refusal
+            change_error
         };
-        let missing = |pointer: &Pointer| at(Trouble::Missing, pointer);
-        let mut edit = |path: &Pointer, edit| {
-            config.edit(path.steps(), edit).map_err(|trouble| at(trouble, path))
-        };
+        let missing = |pointer: &Pointer| at(EditError::NotFound, pointer);
+        let mut edit =
+            |path: &Pointer, edit| config.edit(path.steps(), edit).map_err(|error| at(error, path));
         match operation {
             Operation::Add { path, value } => {
                 let value = revealed(config, path, value.clone())?;
@@ -259,9 +258,9 @@ fn patch(config: &mut Config, operations: &[Operation]) -> Result<(), Refusal> {
             Operation::Test { path, value } => {
                 let is = config.at(path.steps()).ok_or_else(|| missing(path))?;
                 if is != *value {
-                    let sentence = format!("operation {number}: it has another value");
-                    return Err(Refusal::Conflict(
-                        Fault::new(path.path(), sentence)
+                    let message = format!("operation {number}: it has another value");
+                    return Err(ChangeError::Conflict(
+                        ConfigError::new(path.path(), message)
                             .with_fix("read it, and send the patch for what is there"),
                     ));
                 }
@@ -275,7 +274,7 @@ fn patch(config: &mut Config, operations: &[Operation]) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// Which step leads nowhere, and what was probably meant.
-pub(crate) fn known(pointer: &Pointer) -> Result<&'static Node, Fault> {
+pub(crate) fn known(pointer: &Pointer) -> Result<&'static Node, ConfigError> {
     let mut node = schema::root();
     for (depth, step) in pointer.steps().iter().enumerate() {
         node = match node.below(step) {
@@ -284,7 +283,7 @@ pub(crate) fn known(pointer: &Pointer) -> Result<&'static Node, Fault> {
                 let path = Path::from_steps(pointer.steps()[..depth].to_vec());
                 return Err(match &node.kind {
                     Kind::Table(keys) => check::unknown(&path, step, keys),
-                    _ => Fault::new(path.join(step), "there is nothing below this key")
+                    _ => ConfigError::new(path.join(step), "there is nothing below this key")
                         .with_fix(format!("name the key itself: `{path}`")),
                 });
             }
@@ -294,34 +293,34 @@ pub(crate) fn known(pointer: &Pointer) -> Result<&'static Node, Fault> {
 }
 
 /// A value as it may stand at a place, with the secrets it leaves as they are.
-fn fitting(config: &Config, pointer: &Pointer, value: Value) -> Result<Value, Refusal> {
-    let node = known(pointer).map_err(Refusal::NotFound)?;
-    let mut faults = Faults::default();
-    check::value(&pointer.path(), node, &value, &mut faults);
-    faults.or(()).map_err(Refusal::Invalid)?;
+fn fitting(config: &Config, pointer: &Pointer, value: Value) -> Result<Value, ChangeError> {
+    let node = known(pointer).map_err(ChangeError::NotFound)?;
+    let mut errors = ConfigErrors::default();
+    check::value(&pointer.path(), node, &value, &mut errors);
+    errors.or(()).map_err(ChangeError::Invalid)?;
     revealed(config, pointer, value)
 }
 
-fn revealed(config: &Config, pointer: &Pointer, mut value: Value) -> Result<Value, Refusal> {
-    reveal(config, pointer, &mut value).map_err(Refusal::Invalid)?;
+fn revealed(config: &Config, pointer: &Pointer, mut value: Value) -> Result<Value, ChangeError> {
+    reveal(config, pointer, &mut value).map_err(ChangeError::Invalid)?;
     Ok(value)
 }
 
 /// Puts the present secret where a value has `***`.
-fn reveal(config: &Config, pointer: &Pointer, value: &mut Value) -> Result<(), Faults> {
+fn reveal(config: &Config, pointer: &Pointer, value: &mut Value) -> Result<(), ConfigErrors> {
     fn walk(
         config: &Config,
         node: &Node,
         steps: &mut Vec<String>,
         value: &mut Value,
-        faults: &mut Faults,
+        errors: &mut ConfigErrors,
     ) {
         match value {
             Value::String(text) if text == Secret::HIDDEN && matches!(node.kind, Kind::Secret) => {
                 match config.at(steps) {
                     Some(Value::String(secret)) => *text = secret,
-                    _ => faults.push(
-                        Fault::new(
+                    _ => errors.push(
+                        ConfigError::new(
                             Path::from_steps(steps.clone()),
                             "there is no secret yet that \"***\" could leave as it is",
                         )
@@ -333,7 +332,7 @@ fn reveal(config: &Config, pointer: &Pointer, value: &mut Value) -> Result<(), F
                 for (key, value) in object {
                     if let Some(below) = node.below(key) {
                         steps.push(key.clone());
-                        walk(config, below, steps, value, faults);
+                        walk(config, below, steps, value, errors);
                         steps.pop();
                     }
                 }
@@ -341,21 +340,27 @@ fn reveal(config: &Config, pointer: &Pointer, value: &mut Value) -> Result<(), F
             _ => {}
         }
     }
-    let mut faults = Faults::default();
+    let mut errors = ConfigErrors::default();
     if let Ok(node) = known(pointer)
         && node.has_secrets()
     {
-        walk(config, node, &mut pointer.steps().to_vec(), value, &mut faults);
+        walk(config, node, &mut pointer.steps().to_vec(), value, &mut errors);
     }
-    faults.or(())
+    errors.or(())
 }
 
-fn refusal(trouble: Trouble, pointer: &Pointer, missing: fn(Fault) -> Refusal) -> Refusal {
-    match trouble {
-        Trouble::Missing => missing(
-            Fault::new(pointer.path(), "there is nothing here")
+fn change_error(
+    error: EditError,
+    pointer: &Pointer,
+    missing: fn(ConfigError) -> ChangeError,
+) -> ChangeError {
+    match error {
+        EditError::NotFound => missing(
+            ConfigError::new(pointer.path(), "there is nothing here")
                 .with_fix("check the pointer, or create what it is in first"),
         ),
-        Trouble::Wrong(sentence) => Refusal::Invalid(Fault::new(pointer.path(), sentence).into()),
+        EditError::Invalid(message) => {
+            ChangeError::Invalid(ConfigError::new(pointer.path(), message).into())
+        }
     }
 }

@@ -1,9 +1,9 @@
-//! Whether a document has the shape of the schema: all faults at once, each with its path.
+//! Whether a document has the shape of the schema: all errors at once, each with its path.
 
 use serde_json::Value;
 
 use crate::Pattern;
-use crate::fault::{Fault, Faults};
+use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
 use crate::schema::{self, Kind, Node};
 
@@ -13,25 +13,25 @@ const LIKENESS_MIN: f64 = 0.8;
 const QUOTED_CHARS_MAX: usize = 40;
 
 /// Every key that the schema does not have, every value it does not allow.
-pub(crate) fn shape(document: &Value) -> Faults {
-    let mut faults = Faults::default();
-    value(&Path::root(), schema::root(), document, &mut faults);
-    faults
+pub(crate) fn shape(document: &Value) -> ConfigErrors {
+    let mut errors = ConfigErrors::default();
+    value(&Path::root(), schema::root(), document, &mut errors);
+    errors
 }
 
 /// The same of one value, to stand at `path`, where the schema has `schema`.
-pub(crate) fn value(path: &Path, schema: &Node, value: &Value, faults: &mut Faults) {
+pub(crate) fn value(path: &Path, schema: &Node, value: &Value, errors: &mut ConfigErrors) {
     let rules = Rules { null_removes: false };
-    rules.node(&Place::Start(path), schema, value, faults);
+    rules.node(&Place::Start(path), schema, value, errors);
 }
 
 /// The same of a merge patch (RFC 7396), in which null takes a key away.
-pub(crate) fn patch(path: &Path, schema: &Node, value: &Value, faults: &mut Faults) {
+pub(crate) fn patch(path: &Path, schema: &Node, value: &Value, errors: &mut ConfigErrors) {
     let rules = Rules { null_removes: true };
-    rules.node(&Place::Start(path), schema, value, faults);
+    rules.node(&Place::Start(path), schema, value, errors);
 }
 
-/// Where the walk is. It is written out only for a fault: most documents have none.
+/// Where the walk is. It is written out only for an error: most documents have none.
 enum Place<'a> {
     Start(&'a Path),
     Key(&'a Place<'a>, &'a str),
@@ -53,16 +53,15 @@ struct Rules {
 }
 
 impl Rules {
-    fn node(&self, place: &Place<'_>, schema: &Node, value: &Value, faults: &mut Faults) {
+    fn node(&self, place: &Place<'_>, schema: &Node, value: &Value, errors: &mut ConfigErrors) {
         let wrong = |value| {
-            let sentence =
-                format!("expected {}, found {}", schema.kind, found(&schema.kind, value));
+            let message = format!("expected {}, found {}", schema.kind, found(&schema.kind, value));
             let path = place.path();
             let meant = likely_meant(&path, &schema.kind, value);
-            let fault = Fault::new(path, sentence);
+            let error = ConfigError::new(path, message);
             match meant {
-                Some(fix) => fault.with_fix(fix),
-                None => fault,
+                Some(fix) => error.with_fix(fix),
+                None => error,
             }
         };
         match (&schema.kind, value) {
@@ -72,22 +71,22 @@ impl Rules {
                 for (key, value) in object {
                     match keys.iter().find(|(name, _)| name == key) {
                         Some((_, schema)) => {
-                            self.node(&Place::Key(place, key), schema, value, faults);
+                            self.node(&Place::Key(place, key), schema, value, errors);
                         }
-                        None => faults.push(unknown(&place.path(), key, keys)),
+                        None => errors.push(unknown(&place.path(), key, keys)),
                     }
                 }
             }
             (Kind::Map(schema), Value::Object(object)) => {
                 for (key, value) in object {
-                    self.node(&Place::Key(place, key), schema, value, faults);
+                    self.node(&Place::Key(place, key), schema, value, errors);
                 }
             }
             (Kind::List(schema), Value::Array(array)) => {
                 for (index, value) in array.iter().enumerate() {
                     // Null is no element, whatever it means for a key.
                     let place = Place::Element(place, index);
-                    Rules { null_removes: false }.node(&place, schema, value, faults);
+                    Rules { null_removes: false }.node(&place, schema, value, errors);
                 }
             }
             (Kind::Text | Kind::Secret, Value::String(_)) | (Kind::Boolean, Value::Bool(_)) => {}
@@ -99,10 +98,10 @@ impl Rules {
                 if number.as_i64().is_some_and(|number| (*min..=*max).contains(&number)) => {}
             (Kind::Pattern, Value::String(text)) => {
                 if let Err((what, fix)) = Pattern::parse(text) {
-                    faults.push(Fault::new(place.path(), what).with_fix(fix));
+                    errors.push(ConfigError::new(place.path(), what).with_fix(fix));
                 }
             }
-            (_, value) => faults.push(wrong(value)),
+            (_, value) => errors.push(wrong(value)),
         }
     }
 }
@@ -163,19 +162,19 @@ fn likely_meant(path: &Path, expected: &Kind, value: &Value) -> Option<String> {
 
 /// A key the schema does not have, with the one that was probably meant: the most alike of its
 /// siblings, else a key of that very name in another table, else all that would be allowed.
-pub(crate) fn unknown(path: &Path, key: &str, siblings: &[(String, Node)]) -> Fault {
-    let fault = Fault::new(path.join(key), "there is no such key");
+pub(crate) fn unknown(path: &Path, key: &str, siblings: &[(String, Node)]) -> ConfigError {
+    let error = ConfigError::new(path.join(key), "there is no such key");
     let likeness = |name: &str| strsim::jaro_winkler(name, key);
     let nearest = siblings.iter().max_by(|a, b| likeness(&a.0).total_cmp(&likeness(&b.0)));
     if let Some((name, _)) = nearest.filter(|(name, _)| likeness(name) >= LIKENESS_MIN) {
-        return fault.with_fix(format!("did you mean `{name}`?"));
+        return error.with_fix(format!("did you mean `{name}`?"));
     }
     if let Some(elsewhere) = same_name(&Path::root(), schema::root(), key) {
-        return fault.with_fix(format!("did you mean `{elsewhere}`?"));
+        return error.with_fix(format!("did you mean `{elsewhere}`?"));
     }
     let names: Vec<_> = siblings.iter().map(|(name, _)| format!("`{name}`")).collect();
     let place = if path.is_root() { "at the top".to_owned() } else { format!("in [{path}]") };
-    fault.with_fix(format!("{place} there are {}", names.join(", ")))
+    error.with_fix(format!("{place} there are {}", names.join(", ")))
 }
 
 fn same_name(path: &Path, schema: &Node, key: &str) -> Option<Path> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Number, Value};
 use toml::de::{DeTable, DeValue};
 
-use crate::fault::{Fault, Faults};
+use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
 
 pub(crate) struct Document {
@@ -19,17 +19,18 @@ impl Document {
     /// # Errors
     /// Whatever TOML itself refuses (a syntax error, a key given twice), and the values JSON does not
     /// have: dates, infinities.
-    pub(crate) fn parse(text: &str) -> Result<Document, Faults> {
+    pub(crate) fn parse(text: &str) -> Result<Document, ConfigErrors> {
         let lines = Lines::of(text);
-        let table = DeTable::parse(text).map_err(|error| {
-            let sentence = error.message().trim_end_matches('.').replace('\n', ", ");
-            let mut fault = Fault::new(Path::root(), format!("this is not TOML: {sentence}"));
-            fault.line = error.span().map(|span| lines.at(span.start));
-            fault
+        let table = DeTable::parse(text).map_err(|cause| {
+            let message = cause.message().trim_end_matches('.').replace('\n', ", ");
+            let mut error = ConfigError::new(Path::root(), format!("this is not TOML: {message}"));
+            error.line = cause.span().map(|span| lines.at(span.start));
+            error
         })?;
-        let mut reader = Reader { text: &lines, lines: HashMap::new(), faults: Faults::default() };
+        let mut reader =
+            Reader { text: &lines, lines: HashMap::new(), errors: ConfigErrors::default() };
         let value = reader.table(&Path::root(), table.get_ref());
-        reader.faults.or(Document { value, lines: reader.lines })
+        reader.errors.or(Document { value, lines: reader.lines })
     }
 
     /// The line of a key, or of the nearest table around it.
@@ -47,7 +48,7 @@ impl Document {
 struct Reader<'a> {
     text: &'a Lines,
     lines: HashMap<Path, usize>,
-    faults: Faults,
+    errors: ConfigErrors,
 }
 
 impl Reader<'_> {
@@ -86,10 +87,10 @@ impl Reader<'_> {
         }
     }
 
-    fn refuse(&mut self, path: &Path, sentence: &str) -> Value {
-        let mut fault = Fault::new(path.clone(), sentence);
-        fault.line = self.lines.get(path).copied();
-        self.faults.push(fault);
+    fn refuse(&mut self, path: &Path, message: &str) -> Value {
+        let mut error = ConfigError::new(path.clone(), message);
+        error.line = self.lines.get(path).copied();
+        self.errors.push(error);
         Value::Null
     }
 }

@@ -1,6 +1,6 @@
 //! Whether the entries of the maps are right, each by itself and where one names another.
 
-use crate::fault::{Fault, Faults};
+use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::path::Path;
 use crate::validate::channel;
@@ -14,41 +14,46 @@ const NAME_BYTES_MAX: usize = 255;
 const LISTENERS_MAX: usize = 64;
 
 /// Judges every entry that differs from a valid configuration.
-pub(crate) fn judge(config: &Config, valid: &Config, faults: &mut Faults) {
-    let secret = |path: &Path, secret: &Secret, faults: &mut Faults| {
-        long_enough(|| path.clone(), secret, faults);
+pub(crate) fn judge(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
+    let secret = |path: &Path, secret: &Secret, errors: &mut ConfigErrors| {
+        long_enough(|| path.clone(), secret, errors);
     };
-    each("api.keys", &valid.api.keys, &config.api.keys, faults, secret);
-    each("client.token.keys", &valid.client.token.keys, &config.client.token.keys, faults, secret);
-    namespaces(config, valid, faults);
-    listeners(config, faults);
-    each("push.apns", &valid.push.apns, &config.push.apns, faults, apns);
-    each("push.fcm", &valid.push.fcm, &config.push.fcm, faults, fcm);
-    each("push.vapid", &valid.push.vapid, &config.push.vapid, faults, vapid);
+    each("api.keys", &valid.api.keys, &config.api.keys, errors, secret);
+    each("client.token.keys", &valid.client.token.keys, &config.client.token.keys, errors, secret);
+    namespaces(config, valid, errors);
+    listeners(config, errors);
+    each("push.apns", &valid.push.apns, &config.push.apns, errors, apns);
+    each("push.fcm", &valid.push.fcm, &config.push.fcm, errors, fcm);
+    each("push.vapid", &valid.push.vapid, &config.push.vapid, errors, vapid);
     for (name, before, after) in config.webhooks.upstreams.changes_from(&valid.webhooks.upstreams) {
         let Some(after) = after else { continue };
         let path = Path::of("webhooks.upstreams").join(name);
-        named(&path, name, faults);
-        authority(&path, after, faults);
+        named(&path, name, errors);
+        authority(&path, after, errors);
         let none = Upstream::default();
         let before = before.map_or(&none, |before| before);
         for (name, _, member) in after.members.changes_from(&before.members) {
             if let Some(after) = member {
                 let path = path.join("members").join(name);
-                named(&path, name, faults);
-                self::member(&path, after, faults);
+                named(&path, name, errors);
+                self::member(&path, after, errors);
             }
         }
     }
-    each("webhooks.hooks", &valid.webhooks.hooks, &config.webhooks.hooks, faults, hook);
+    each("webhooks.hooks", &valid.webhooks.hooks, &config.webhooks.hooks, errors, hook);
 }
 
 /// Every upstream that a hook names is there.
-pub(crate) fn references(config: &Config, valid: &Config, index: &Index, faults: &mut Faults) {
+pub(crate) fn references(
+    config: &Config,
+    valid: &Config,
+    index: &Index,
+    errors: &mut ConfigErrors,
+) {
     let upstreams = &config.webhooks.upstreams;
     let mut missing = |name: &str, hook: &Hook| {
-        faults.push(
-            Fault::new(
+        errors.push(
+            ConfigError::new(
                 Path::of("webhooks.hooks").join(name).join("upstream"),
                 format!("there is no upstream {:?}", hook.upstream),
             )
@@ -80,38 +85,40 @@ fn each<T: PartialEq>(
     map: &str,
     valid: &Map<T>,
     now: &Map<T>,
-    faults: &mut Faults,
-    judge: impl Fn(&Path, &T, &mut Faults),
+    errors: &mut ConfigErrors,
+    judge: impl Fn(&Path, &T, &mut ConfigErrors),
 ) {
     for (name, _, after) in now.changes_from(valid) {
         if let Some(after) = after {
             let path = Path::of(map).join(name);
-            named(&path, name, faults);
-            judge(&path, after, faults);
+            named(&path, name, errors);
+            judge(&path, after, errors);
         }
     }
 }
 
-fn named(path: &Path, name: &str, faults: &mut Faults) {
+fn named(path: &Path, name: &str, errors: &mut ConfigErrors) {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        let sentence = match name {
+        let message = match name {
             "" => "it has no name".to_owned(),
             name => format!("{:?} is no name", name.chars().take(40).collect::<String>()),
         };
-        faults.push(Fault::new(path.clone(), sentence).with_fix(format!(
+        errors.push(ConfigError::new(path.clone(), message).with_fix(format!(
             "name it after what it is, in at most {NAME_BYTES_MAX} bytes without control characters"
         )));
     }
 }
 
-pub(crate) fn long_enough(path: impl Fn() -> Path, secret: &Secret, faults: &mut Faults) {
+pub(crate) fn long_enough(path: impl Fn() -> Path, secret: &Secret, errors: &mut ConfigErrors) {
     if secret.reveal().len() < SECRET_BYTES_MIN {
-        let sentence = format!("it is shorter than {SECRET_BYTES_MIN} bytes");
-        faults.push(Fault::new(path(), sentence).with_fix("make one with `openssl rand -hex 32`"));
+        let message = format!("it is shorter than {SECRET_BYTES_MIN} bytes");
+        errors.push(
+            ConfigError::new(path(), message).with_fix("make one with `openssl rand -hex 32`"),
+        );
     }
 }
 
-fn namespaces(config: &Config, valid: &Config, faults: &mut Faults) {
+fn namespaces(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
     let channel_bytes_max = config.limits.channel_bytes_max;
     // A lower limit concerns those that did not change, too.
     let none = Map::new();
@@ -122,26 +129,26 @@ fn namespaces(config: &Config, valid: &Config, faults: &mut Faults) {
         let path = Path::of("channel.namespaces").join(name);
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if name.is_empty() || !name.bytes().all(legal) {
-            faults.push(
-                Fault::new(path.clone(), "this is not a namespace's name")
+            errors.push(
+                ConfigError::new(path.clone(), "this is not a namespace's name")
                     .with_fix("use letters, digits, `-`, `_` and `.`"),
             );
         } else if name.len() + 1 >= channel_bytes_max {
-            faults.push(
-                Fault::new(path.clone(), "no channel of it fits `limits.channel_bytes_max`")
+            errors.push(
+                ConfigError::new(path.clone(), "no channel of it fits `limits.channel_bytes_max`")
                     .with_fix("shorten the name, or raise the limit"),
             );
         }
-        channel(&path, after, faults);
+        channel(&path, after, errors);
     }
 }
 
-fn listeners(config: &Config, faults: &mut Faults) {
+fn listeners(config: &Config, errors: &mut ConfigErrors) {
     let listeners = &config.listeners;
     if listeners.len() > LISTENERS_MAX {
-        let sentence = format!("there are {} listeners", listeners.len());
-        faults.push(
-            Fault::new(Path::of("listeners"), sentence)
+        let message = format!("there are {} listeners", listeners.len());
+        errors.push(
+            ConfigError::new(Path::of("listeners"), message)
                 .with_fix(format!("keep at most {LISTENERS_MAX}; one address serves everyone")),
         );
         return;
@@ -155,11 +162,11 @@ fn listeners(config: &Config, faults: &mut Faults) {
     ];
     for (name, listener) in listeners.iter() {
         let path = Path::of("listeners").join(name);
-        named(&path, name, faults);
+        named(&path, name, errors);
         let addr = listener.addr;
         if let Some((other, _)) = taken.iter().find(|(_, a)| *a == addr && addr.port() != 0) {
-            faults.push(
-                Fault::new(path.join("addr"), format!("it is {addr}, as is {other}"))
+            errors.push(
+                ConfigError::new(path.join("addr"), format!("it is {addr}, as is {other}"))
                     .with_fix("give one of them another port"),
             );
         }
@@ -167,9 +174,10 @@ fn listeners(config: &Config, faults: &mut Faults) {
     }
 }
 
-fn authority(path: &Path, upstream: &Upstream, faults: &mut Faults) {
+fn authority(path: &Path, upstream: &Upstream, errors: &mut ConfigErrors) {
     let Some(ca) = &upstream.ca else { return };
-    let mut push = |sentence, fix| faults.push(Fault::new(path.join("ca"), sentence).with_fix(fix));
+    let mut push =
+        |message, fix| errors.push(ConfigError::new(path.join("ca"), message).with_fix(fix));
     if !upstream.tls {
         push("its members are not spoken to by TLS", "set `tls = true`, or remove it");
     }
@@ -178,7 +186,7 @@ fn authority(path: &Path, upstream: &Upstream, faults: &mut Faults) {
     }
 }
 
-fn member(path: &Path, member: &Member, faults: &mut Faults) {
+fn member(path: &Path, member: &Member, errors: &mut ConfigErrors) {
     let address = &*member.address;
     let wrong = match address.rsplit_once(':') {
         _ if address.is_empty() => Some("it is not set"),
@@ -190,8 +198,8 @@ fn member(path: &Path, member: &Member, faults: &mut Faults) {
         None => Some("it has no port"),
     };
     if let Some(wrong) = wrong {
-        faults.push(
-            Fault::new(path.join("address"), wrong)
+        errors.push(
+            ConfigError::new(path.join("address"), wrong)
                 .with_fix("write host and port, as in \"10.0.0.7:8080\""),
         );
     }
@@ -208,28 +216,28 @@ fn is_host(host: &str) -> bool {
     }
 }
 
-fn hook(path: &Path, hook: &Hook, faults: &mut Faults) {
+fn hook(path: &Path, hook: &Hook, errors: &mut ConfigErrors) {
     // What may stand in a request line (RFC 9112 §3.2.1); a fragment is never sent.
     let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
     if !hook.path.starts_with('/') || !hook.path.bytes().all(legal) {
-        faults.push(Fault::new(path.join("path"), "this is no path of a request").with_fix(
+        errors.push(ConfigError::new(path.join("path"), "this is no path of a request").with_fix(
             "begin it with `/`, leave `#` out, and write a blank as `%20`, `ü` as `%C3%BC`",
         ));
     }
     if hook.events.is_empty() {
-        faults.push(
-            Fault::new(path.join("events"), "it is told nothing")
+        errors.push(
+            ConfigError::new(path.join("events"), "it is told nothing")
                 .with_fix("name events, as in [\"publish\"]"),
         );
     }
     if let Some(secret) = &hook.secret {
-        long_enough(|| path.join("secret"), secret, faults);
+        long_enough(|| path.join("secret"), secret, errors);
     }
 }
 
-fn apns(path: &Path, apns: &Apns, faults: &mut Faults) {
+fn apns(path: &Path, apns: &Apns, errors: &mut ConfigErrors) {
     let mut push =
-        |key, sentence, fix| faults.push(Fault::new(path.join(key), sentence).with_fix(fix));
+        |key, message, fix| errors.push(ConfigError::new(path.join(key), message).with_fix(fix));
     if apns.topic.is_empty() {
         push("topic", "it is not set", "set it to the app's bundle id");
     }
@@ -261,7 +269,7 @@ fn apns(path: &Path, apns: &Apns, faults: &mut Faults) {
     }
 }
 
-fn fcm(path: &Path, fcm: &Fcm, faults: &mut Faults) {
+fn fcm(path: &Path, fcm: &Fcm, errors: &mut ConfigErrors) {
     let account = fcm.service_account.as_ref().map(|account| {
         serde_json::from_str::<serde_json::Value>(account.reveal()).unwrap_or_default()
     });
@@ -275,31 +283,34 @@ fn fcm(path: &Path, fcm: &Fcm, faults: &mut Faults) {
             }
         }
     };
-    faults.push(
-        Fault::new(path.join("service_account"), wrong)
+    errors.push(
+        ConfigError::new(path.join("service_account"), wrong)
             .with_fix("set it to the text of the JSON file that the console gives"),
     );
 }
 
-fn vapid(path: &Path, vapid: &Vapid, faults: &mut Faults) {
+fn vapid(path: &Path, vapid: &Vapid, errors: &mut ConfigErrors) {
     if vapid.private_key.is_none() {
-        faults.push(
-            Fault::new(path.join("private_key"), "it is not set")
+        errors.push(
+            ConfigError::new(path.join("private_key"), "it is not set")
                 .with_fix("make one with `openssl ecparam -genkey -name prime256v1`"),
         );
     }
     if !["mailto:", "https://"].iter().any(|scheme| vapid.subject.starts_with(scheme)) {
-        faults.push(
-            Fault::new(path.join("subject"), "this is no address a push service could write to")
-                .with_fix("write \"mailto:ops@example.com\" or an https address"),
+        errors.push(
+            ConfigError::new(
+                path.join("subject"),
+                "this is no address a push service could write to",
+            )
+            .with_fix("write \"mailto:ops@example.com\" or an https address"),
         );
     }
     for (index, host) in vapid.hosts.iter().enumerate() {
         // Endpoints are compared with it as browsers write them: in lower case, without a scheme.
         let name = host.strip_prefix('.').unwrap_or(host);
         if !is_host(name) || name.starts_with('.') || name.bytes().any(|b| b.is_ascii_uppercase()) {
-            let sentence = format!("{host:?} is the host of no endpoint");
-            faults.push(Fault::new(path.join("hosts").join(index), sentence).with_fix(
+            let message = format!("{host:?} is the host of no endpoint");
+            errors.push(ConfigError::new(path.join("hosts").join(index), message).with_fix(
                 "write the name alone, in lower case: \"push.example.com\", or \".example.com\"",
             ));
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use crate::fault::{Fault, Faults};
+use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
 use crate::{Config, Map, Secret};
 
@@ -44,7 +44,7 @@ impl Index {
     }
 
     /// Follows a change of the configuration.
-    pub(crate) fn follow(&mut self, old: &Config, new: &Config, faults: &mut Faults) {
+    pub(crate) fn follow(&mut self, old: &Config, new: &Config, errors: &mut ConfigErrors) {
         let keys = || new.api.keys.changes_from(&old.api.keys);
         for (name, before, _) in keys() {
             let Some(before) = before else { continue };
@@ -53,8 +53,8 @@ impl Index {
         for (name, _, after) in keys() {
             let Some(after) = after else { continue };
             match self.api_key(after.reveal()) {
-                Some(other) if other != name => faults.push(
-                    Fault::new(
+                Some(other) if other != name => errors.push(
+                    ConfigError::new(
                         Path::of("api.keys").join(name),
                         format!(
                             "it is the same key as {other:?}, and logs could not tell them apart"

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use crate::fault::{Fault, Faults};
+use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
 
 /// The largest text that is read at all: a hundred thousand members and ten thousand namespaces with
@@ -23,7 +23,7 @@ pub const VALUES_MAX: usize = 4_000_000;
 /// # Errors
 /// What is no JSON, with line and column; every key given twice and what is nested too deep, with its
 /// pointer.
-pub fn parse(text: &[u8], bytes_max: usize) -> Result<Value, Faults> {
+pub fn parse(text: &[u8], bytes_max: usize) -> Result<Value, ConfigErrors> {
     let bytes_max = bytes_max.min(BYTES_MAX);
     if text.len() > bytes_max {
         return Err(whole(format!("the text has {} bytes", text.len()))
@@ -35,28 +35,28 @@ pub fn parse(text: &[u8], bytes_max: usize) -> Result<Value, Faults> {
     let read = Strict { reading: &reading }
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value));
-    let mut faults = reading.into_inner().faults;
+    let mut errors = reading.into_inner().errors;
     match read {
-        Ok(value) => faults.or(value),
+        Ok(value) => errors.or(value),
         Err(error) => {
-            // Where the reader itself stopped, its fault says why.
-            if faults.is_empty() || error.classify() != serde_json::error::Category::Data {
-                faults.push(whole(format!("this is not JSON: {error}")));
+            // Where the reader itself stopped, its error says why.
+            if errors.is_empty() || error.classify() != serde_json::error::Category::Data {
+                errors.push(whole(format!("this is not JSON: {error}")));
             }
-            Err(faults)
+            Err(errors)
         }
     }
 }
 
-fn whole(sentence: String) -> Fault {
-    Fault::new(Path::root(), sentence)
+fn whole(message: String) -> ConfigError {
+    ConfigError::new(Path::root(), message)
 }
 
 #[derive(Default)]
 struct Reading {
     steps: Vec<String>,
     values: usize,
-    faults: Faults,
+    errors: ConfigErrors,
 }
 
 #[derive(Clone, Copy)]
@@ -68,7 +68,7 @@ impl Strict<'_> {
     fn enter<E: serde::de::Error>(self) -> Result<(), E> {
         let mut reading = self.reading.borrow_mut();
         reading.values += 1;
-        let fault = if reading.steps.len() > DEPTH_MAX {
+        let error = if reading.steps.len() > DEPTH_MAX {
             format!("it is nested deeper than {DEPTH_MAX}")
         } else if reading.values > VALUES_MAX {
             format!("there are more than {VALUES_MAX} values")
@@ -76,8 +76,8 @@ impl Strict<'_> {
             return Ok(());
         };
         let path = Path::from_steps(reading.steps.clone());
-        reading.faults.push(Fault::new(path, fault.clone()));
-        Err(E::custom(fault))
+        reading.errors.push(ConfigError::new(path, error.clone()));
+        Err(E::custom(error))
     }
 }
 
@@ -147,10 +147,11 @@ impl<'de> Visitor<'de> for Strict<'_> {
             let mut reading = self.reading.borrow_mut();
             if object.insert(key, value).is_some() {
                 let path = Path::from_steps(reading.steps.clone());
-                reading.faults.push(
-                    Fault::new(path, "this key is given twice").with_fix("leave one of them out"),
+                reading.errors.push(
+                    ConfigError::new(path, "this key is given twice")
+                        .with_fix("leave one of them out"),
                 );
-                if reading.faults.len() > FAULTS_ENOUGH {
+                if reading.errors.len() > ERRORS_ENOUGH {
                     return Err(A::Error::custom("too many keys are given twice"));
                 }
             }
@@ -161,15 +162,15 @@ impl<'de> Visitor<'de> for Strict<'_> {
 }
 
 /// A text with more keys given twice than this is not read to its end.
-const FAULTS_ENOUGH: usize = 1_000;
+const ERRORS_ENOUGH: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn told(text: &str) -> Vec<String> {
-        let faults = parse(text.as_bytes(), BYTES_MAX).expect_err("a fault");
-        faults.iter().map(|fault| format!("{} {}", fault.path.pointer(), fault.sentence)).collect()
+        let errors = parse(text.as_bytes(), BYTES_MAX).expect_err("an error");
+        errors.iter().map(|error| format!("{} {}", error.path.pointer(), error.message)).collect()
     }
 
     #[test]
@@ -206,7 +207,7 @@ mod tests {
         assert!(told("{\"a\": 1,}")[0].contains("this is not JSON: "));
         assert!(told("{} {}")[0].contains("trailing characters"));
         assert!(told("")[0].contains("EOF"));
-        let faults = parse(b"[1, 2, 3]", 4).unwrap_err();
-        assert_eq!(faults.to_string(), "the text has 9 bytes; send at most 4, in several changes");
+        let errors = parse(b"[1, 2, 3]", 4).unwrap_err();
+        assert_eq!(errors.to_string(), "the text has 9 bytes; send at most 4, in several changes");
     }
 }

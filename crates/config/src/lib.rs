@@ -3,7 +3,7 @@
 //! [`Config`] is the one definition. The TOML file, the JSON Schema ([`schema::json`]), the documented
 //! default file ([`Config::default_toml`]), the docs page ([`docs::markdown`]) and the commands of
 //! `dunlin config` are all read off it. The crate does no I/O: text goes in, a [`Config`] or a list
-//! of [`Fault`]s comes out; the log on disk is reached through [`store::Disk`].
+//! of [`ConfigError`]s comes out; the log on disk is reached through [`store::Disk`].
 //!
 //! A running server holds a [`Snapshot`], one revision of everything. A [`Change`] of it is prepared
 //! beside it ([`Snapshot::prepare`]): the same cost whether there are a thousand objects or a hundred
@@ -18,9 +18,9 @@
 //! let config = Config::from_toml("[client]\nping_interval_ms = 10_000\n").expect("a valid file");
 //! assert_eq!(config.client.ping_interval_ms, 10_000);
 //!
-//! let faults = Config::from_toml("[client]\nping_interval = 10\n").unwrap_err();
+//! let errors = Config::from_toml("[client]\nping_interval = 10\n").unwrap_err();
 //! assert_eq!(
-//!     faults.to_string(),
+//!     errors.to_string(),
 //!     "line 2: client.ping_interval: there is no such key; did you mean `ping_interval_ms`?"
 //! );
 //! ```
@@ -36,7 +36,7 @@ mod client;
 pub mod docs;
 mod document;
 mod entries;
-mod fault;
+mod error;
 mod fields;
 mod index;
 pub mod json;
@@ -70,7 +70,7 @@ pub use change::{Change, Operation};
 pub use changes::Changes;
 pub use channel::{Channel, ChannelOptions, Overflow};
 pub use client::{Client, LongPoll, Token};
-pub use fault::{Fault, Faults};
+pub use error::{ConfigError, ConfigErrors};
 pub use limits::Limits;
 pub use listener::Listener;
 pub use log::{Log, LogFormat, LogLevel};
@@ -84,8 +84,8 @@ pub use schema::Applies;
 pub use secret::Secret;
 pub use server::Server;
 pub use shutdown::Shutdown;
-pub use snapshot::{ChangedKey, Prepared, Refusal, Secrets, Snapshot};
-pub use webhooks::{Hook, HookEvent, Member, Upstream, Webhooks};
+pub use snapshot::{ChangeError, ChangedKey, Prepared, Secrets, Snapshot};
+pub use webhooks::{Hook, HookEventKind, Member, Upstream, Webhooks};
 
 /// Takes effect at once, for every connection.
 pub(crate) const LIVE: &str = "live";
@@ -115,7 +115,7 @@ pub struct Config {
     /// Credentials of the push services that reach whoever is offline, each under a name of your
     /// choice.
     pub push: Push,
-    /// The bound of everything that could grow. All hold before authentication too; each refusal is
+    /// The bound of everything that could grow. All hold before authentication too; each change_error is
     /// counted in the metrics.
     pub limits: Limits,
     /// Changes while the server runs.
@@ -161,14 +161,14 @@ impl Config {
     /// Reads a TOML file. What is left out has its default.
     ///
     /// # Errors
-    /// Every fault of form, with its line: what TOML refuses, keys that do not exist (and which was
+    /// Every error of form, with its line: what TOML refuses, keys that do not exist (and which was
     /// probably meant), values of a wrong type or out of bounds. Whether the values fit together is
     /// [`Config::validate`]'s to say.
-    pub fn from_toml(text: &str) -> Result<Config, Faults> {
+    pub fn from_toml(text: &str) -> Result<Config, ConfigErrors> {
         let mut document = document::Document::parse(text)?;
-        Config::from_json(std::mem::take(&mut document.value)).map_err(|mut faults| {
-            faults.locate_in(&document);
-            faults
+        Config::from_json(std::mem::take(&mut document.value)).map_err(|mut errors| {
+            errors.locate_in(&document);
+            errors
         })
     }
 
@@ -176,10 +176,10 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::from_toml`], without lines.
-    pub fn from_json(value: serde_json::Value) -> Result<Config, Faults> {
+    pub fn from_json(value: serde_json::Value) -> Result<Config, ConfigErrors> {
         check::shape(&value).or(())?;
         serde_json::from_value(value)
-            .map_err(|error| Fault::new(Path::root(), error.to_string()).into())
+            .map_err(|error| ConfigError::new(Path::root(), error.to_string()).into())
     }
 
     /// The file that says what is so without a file: every key with its default and its

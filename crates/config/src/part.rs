@@ -32,16 +32,16 @@ pub(crate) enum Edit {
 
 /// Why an edit was not done.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum EditError {
     /// There is nothing at that place, or nothing around it.
-    Missing,
+    NotFound,
     /// The value does not fit; [`crate::check`] says so better and goes first.
-    Wrong(String),
+    Invalid(String),
 }
 
-impl From<serde_json::Error> for Trouble {
-    fn from(error: serde_json::Error) -> Trouble {
-        Trouble::Wrong(error.to_string())
+impl From<serde_json::Error> for EditError {
+    fn from(error: serde_json::Error) -> EditError {
+        EditError::Invalid(error.to_string())
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) type Steps<'a> = &'a [String];
 /// A table, a map or a map's plain entry.
 pub(crate) trait Part: Clone + PartialEq + Serialize + DeserializeOwned {
     /// Reads a new one.
-    fn from_value(value: Value) -> Result<Self, Trouble>;
+    fn from_value(value: Value) -> Result<Self, EditError>;
 
     /// The value at a place; defaults filled in.
     fn at(&self, steps: Steps<'_>) -> Option<Value>;
@@ -66,13 +66,13 @@ pub(crate) trait Part: Clone + PartialEq + Serialize + DeserializeOwned {
     fn has(&self, steps: Steps<'_>) -> bool;
 
     /// Changes one place.
-    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), Trouble>;
+    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), EditError>;
 
     /// Takes a whole new value, and keeps of the old one what is the same.
-    fn replace(&mut self, value: Value) -> Result<(), Trouble>;
+    fn replace(&mut self, value: Value) -> Result<(), EditError>;
 
     /// Applies a merge patch (RFC 7396 §2).
-    fn merge(&mut self, patch: Value) -> Result<(), Trouble>;
+    fn merge(&mut self, patch: Value) -> Result<(), EditError>;
 
     /// Appends what is different in `after`. `path` is the pointer of this part.
     fn compare(&self, after: &Self, path: &mut String, out: &mut Vec<Difference>);
@@ -90,15 +90,15 @@ fn below<R>(path: &mut String, step: &str, body: impl FnOnce(&mut String) -> R) 
     result
 }
 
-fn object(value: Value) -> Result<Object<String, Value>, Trouble> {
+fn object(value: Value) -> Result<Object<String, Value>, EditError> {
     match value {
         Value::Object(object) => Ok(object),
-        _ => Err(Trouble::Wrong("expected a table".into())),
+        _ => Err(EditError::Invalid("expected a table".into())),
     }
 }
 
 /// An edit within the value of one key: an element of an array.
-fn edit_value(value: &mut Value, steps: Steps<'_>, edit: Edit) -> Result<(), Trouble> {
+fn edit_value(value: &mut Value, steps: Steps<'_>, edit: Edit) -> Result<(), EditError> {
     let Some((step, rest)) = steps.split_first() else {
         *value = match edit {
             Edit::Add(new) | Edit::Replace(new) => new,
@@ -106,17 +106,17 @@ fn edit_value(value: &mut Value, steps: Steps<'_>, edit: Edit) -> Result<(), Tro
         };
         return Ok(());
     };
-    let Value::Array(elements) = value else { return Err(Trouble::Missing) };
+    let Value::Array(elements) = value else { return Err(EditError::NotFound) };
     let index = index(step, elements.len());
     if !rest.is_empty() {
-        let element = index.and_then(|index| elements.get_mut(index)).ok_or(Trouble::Missing)?;
+        let element = index.and_then(|index| elements.get_mut(index)).ok_or(EditError::NotFound)?;
         return edit_value(element, rest, edit);
     }
     match (edit, index) {
         (Edit::Add(new), Some(index)) => elements.insert(index, new),
         (Edit::Replace(new), Some(index)) if index < elements.len() => elements[index] = new,
         (Edit::Remove, Some(index)) if index < elements.len() => drop(elements.remove(index)),
-        _ => return Err(Trouble::Missing),
+        _ => return Err(EditError::NotFound),
     }
     Ok(())
 }
@@ -145,7 +145,7 @@ macro_rules! table {
         // A table may have no keys of its own, or no tables below it.
         #[allow(unused_variables, unused_mut, clippy::needless_update)]
         impl Part for $type {
-            fn from_value(value: Value) -> Result<Self, Trouble> {
+            fn from_value(value: Value) -> Result<Self, EditError> {
                 let mut table = Self::default();
                 table.replace(value)?;
                 Ok(table)
@@ -170,7 +170,7 @@ macro_rules! table {
                 }
             }
 
-            fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), Trouble> {
+            fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), EditError> {
                 let Some((key, rest)) = steps.split_first() else {
                     match edit {
                         Edit::Add(value) | Edit::Replace(value) => self.replace(value)?,
@@ -183,7 +183,7 @@ macro_rules! table {
                     key => {
                         let mut own = fields::of(self, &[$(stringify!($nested)),*]);
                         let at = own.iter().position(|(name, _)| *name == key);
-                        let at = at.ok_or(Trouble::Missing)?;
+                        let at = at.ok_or(EditError::NotFound)?;
                         if rest.is_empty() && matches!(edit, Edit::Remove) {
                             own.swap_remove(at);
                         } else {
@@ -194,7 +194,7 @@ macro_rules! table {
                 }
             }
 
-            fn replace(&mut self, value: Value) -> Result<(), Trouble> {
+            fn replace(&mut self, value: Value) -> Result<(), EditError> {
                 let mut object = object(value)?;
                 // All or nothing: a table half replaced would be neither.
                 let mut next = self.clone();
@@ -208,7 +208,7 @@ macro_rules! table {
                 Ok(())
             }
 
-            fn merge(&mut self, patch: Value) -> Result<(), Trouble> {
+            fn merge(&mut self, patch: Value) -> Result<(), EditError> {
                 let mut object = object(patch)?;
                 $(match object.remove(stringify!($nested)) {
                     Some(Value::Null) => self.$nested = Default::default(),
@@ -221,7 +221,7 @@ macro_rules! table {
                 let mut own = fields::of(self, &[$(stringify!($nested)),*]);
                 for (key, value) in object {
                     let at = own.iter().position(|(name, _)| *name == key);
-                    let at = at.ok_or(Trouble::Missing)?;
+                    let at = at.ok_or(EditError::NotFound)?;
                     match value {
                         Value::Null => drop(own.swap_remove(at)),
                         value => own[at].1 = value,
@@ -269,7 +269,7 @@ macro_rules! table {
 
         #[allow(unused_variables, clippy::needless_update)]
         impl Own for $type {
-            fn set_own(&mut self, own: fields::Fields) -> Result<(), Trouble> {
+            fn set_own(&mut self, own: fields::Fields) -> Result<(), EditError> {
                 let own: Self = fields::read(own)?;
                 $(let $nested = std::mem::take(&mut self.$nested);)*
                 let next = Self { $($nested,)* ..own };
@@ -282,7 +282,7 @@ macro_rules! table {
 
 /// A table's own keys, without the parts below it.
 trait Own: Sized {
-    fn set_own(&mut self, own: fields::Fields) -> Result<(), Trouble>;
+    fn set_own(&mut self, own: fields::Fields) -> Result<(), EditError>;
 }
 
 table! {
@@ -315,7 +315,7 @@ table! {
 }
 
 impl<T: Part> Part for Map<T> {
-    fn from_value(value: Value) -> Result<Map<T>, Trouble> {
+    fn from_value(value: Value) -> Result<Map<T>, EditError> {
         let mut map = Map::new();
         map.replace(value)?;
         Ok(map)
@@ -335,7 +335,7 @@ impl<T: Part> Part for Map<T> {
         }
     }
 
-    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), Trouble> {
+    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), EditError> {
         let Some((name, rest)) = steps.split_first() else {
             match edit {
                 Edit::Add(value) | Edit::Replace(value) => self.replace(value)?,
@@ -347,11 +347,13 @@ impl<T: Part> Part for Map<T> {
         match (entry, edit) {
             (None, Edit::Add(value)) if rest.is_empty() => {
                 if self.len() >= ENTRIES_MAX {
-                    return Err(Trouble::Wrong(format!("it has {ENTRIES_MAX} entries already")));
+                    return Err(EditError::Invalid(format!(
+                        "it has {ENTRIES_MAX} entries already"
+                    )));
                 }
                 self.insert(name.as_str(), T::from_value(value)?);
             }
-            (None, _) => return Err(Trouble::Missing),
+            (None, _) => return Err(EditError::NotFound),
             (Some(_), Edit::Remove) if rest.is_empty() => drop(self.remove(name)),
             (Some(entry), edit) => {
                 let mut changed = entry.clone();
@@ -362,10 +364,10 @@ impl<T: Part> Part for Map<T> {
         Ok(())
     }
 
-    fn replace(&mut self, value: Value) -> Result<(), Trouble> {
+    fn replace(&mut self, value: Value) -> Result<(), EditError> {
         let object = object(value)?;
         if object.len() > ENTRIES_MAX {
-            return Err(Trouble::Wrong(format!("it has more than {ENTRIES_MAX} entries")));
+            return Err(EditError::Invalid(format!("it has more than {ENTRIES_MAX} entries")));
         }
         let mut entries = Vec::with_capacity(object.len());
         for (name, value) in object {
@@ -384,10 +386,10 @@ impl<T: Part> Part for Map<T> {
         Ok(())
     }
 
-    fn merge(&mut self, patch: Value) -> Result<(), Trouble> {
+    fn merge(&mut self, patch: Value) -> Result<(), EditError> {
         for (name, value) in object(patch)? {
             if value.is_null() {
-                // Nothing to take away is no fault in a merge patch.
+                // Nothing to take away is no error in a merge patch.
                 self.remove(&name);
                 continue;
             }
@@ -437,7 +439,7 @@ fn without_nulls(value: Value) -> Value {
 
 /// A map's entry without keys of its own.
 impl Part for Secret {
-    fn from_value(value: Value) -> Result<Secret, Trouble> {
+    fn from_value(value: Value) -> Result<Secret, EditError> {
         Ok(serde_json::from_value(value)?)
     }
 
@@ -449,19 +451,19 @@ impl Part for Secret {
         steps.is_empty()
     }
 
-    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), Trouble> {
+    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), EditError> {
         match edit {
             Edit::Add(value) | Edit::Replace(value) if steps.is_empty() => self.replace(value),
-            _ => Err(Trouble::Missing),
+            _ => Err(EditError::NotFound),
         }
     }
 
-    fn replace(&mut self, value: Value) -> Result<(), Trouble> {
+    fn replace(&mut self, value: Value) -> Result<(), EditError> {
         *self = Secret::from_value(value)?;
         Ok(())
     }
 
-    fn merge(&mut self, patch: Value) -> Result<(), Trouble> {
+    fn merge(&mut self, patch: Value) -> Result<(), EditError> {
         self.replace(patch)
     }
 

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::fault::Fault;
+use crate::error::ConfigError;
 use crate::path::Path;
 
 /// The longest pointer; a namespace's and a member's name of the longest fit.
@@ -20,18 +20,18 @@ impl Pointer {
     ///
     /// # Errors
     /// What is wrong with it and what to write.
-    pub fn parse(text: &str) -> Result<Pointer, Fault> {
-        let fault = |what: &str, fix: String| Fault::new(Path::root(), what).with_fix(fix);
+    pub fn parse(text: &str) -> Result<Pointer, ConfigError> {
+        let error = |what: &str, fix: String| ConfigError::new(Path::root(), what).with_fix(fix);
         if text.len() > POINTER_BYTES_MAX {
             let fix = format!("a pointer has at most {POINTER_BYTES_MAX} bytes");
-            return Err(fault("this pointer is too long", fix));
+            return Err(error("this pointer is too long", fix));
         }
         if text.is_empty() {
             return Ok(Pointer::root());
         }
         let Some(steps) = text.strip_prefix('/') else {
             let fix = format!("write \"/{}\"", text.replace('.', "/"));
-            return Err(fault("a pointer begins with `/`", fix));
+            return Err(error("a pointer begins with `/`", fix));
         };
         let steps = steps.split('/').map(|step| {
             if !step.contains('~') {
@@ -43,7 +43,7 @@ impl Pointer {
         });
         match steps.collect::<Option<Vec<_>>>() {
             Some(steps) => Ok(Pointer(steps)),
-            None => Err(fault(
+            None => Err(error(
                 "a `~` in a pointer is followed by 0 or 1",
                 "write `~0` for `~` and `~1` for `/`".into(),
             )),

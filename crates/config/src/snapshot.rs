@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::Config;
 use crate::change::{Change, known};
-use crate::fault::{Fault, Faults};
+use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::part::{Difference, Part};
 use crate::path::Path;
@@ -61,18 +61,18 @@ pub struct Prepared {
 
 /// Why a change cannot be made.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Refusal {
+pub enum ChangeError {
     /// Another change was faster; `current` is the revision there is.
     Revision {
         /// The revision there is.
         current: u64,
     },
     /// The value, or what the configuration would be with it, is not valid.
-    Invalid(Faults),
+    Invalid(ConfigErrors),
     /// An operation of a JSON Patch does not find what it says is there.
-    Conflict(Fault),
+    Conflict(ConfigError),
     /// There is no such place.
-    NotFound(Fault),
+    NotFound(ConfigError),
 }
 
 impl Snapshot {
@@ -80,10 +80,10 @@ impl Snapshot {
     ///
     /// # Errors
     /// Why the configuration is not valid ([`Config::validate`]).
-    pub fn new(revision: u64, config: Config) -> Result<Snapshot, Faults> {
-        let mut faults = Faults::default();
-        let index = config.judge(&Index::default(), &Config::default(), &mut faults);
-        faults.or(Snapshot { revision, config, index })
+    pub fn new(revision: u64, config: Config) -> Result<Snapshot, ConfigErrors> {
+        let mut errors = ConfigErrors::default();
+        let index = config.judge(&Index::default(), &Config::default(), &mut errors);
+        errors.or(Snapshot { revision, config, index })
     }
 
     /// The value at a place, defaults filled in; `None`: there is no such place.
@@ -102,14 +102,14 @@ impl Snapshot {
     }
 
     /// Why there is nothing at a place: the key that was probably meant, or the entry that is not there.
-    pub fn missing(&self, pointer: &Pointer) -> Fault {
-        if let Err(fault) = known(pointer) {
-            return fault;
+    pub fn missing(&self, pointer: &Pointer) -> ConfigError {
+        if let Err(error) = known(pointer) {
+            return error;
         }
         let steps = pointer.steps();
         let there = (0..steps.len()).take_while(|&depth| self.config.has(&steps[..depth])).count();
         let path = Path::from_steps(steps[..there].to_vec());
-        Fault::new(path, "there is nothing here")
+        ConfigError::new(path, "there is nothing here")
             .with_fix("see what there is one step up, or set it")
     }
 
@@ -127,14 +127,14 @@ impl Snapshot {
     /// Makes the snapshot that a change leads to, beside this one.
     ///
     /// # Errors
-    /// Why it cannot be made; every fault that can be found at once.
+    /// Why it cannot be made; every error that can be found at once.
     pub fn prepare(
         self: &Arc<Snapshot>,
         change: &Change,
         expected: Option<u64>,
-    ) -> Result<Prepared, Refusal> {
+    ) -> Result<Prepared, ChangeError> {
         if expected.is_some_and(|expected| expected != self.revision) {
-            return Err(Refusal::Revision { current: self.revision });
+            return Err(ChangeError::Revision { current: self.revision });
         }
         let created = match change {
             Change::Put { pointer, .. } => !self.config.has(pointer.steps()),
@@ -152,9 +152,9 @@ impl Snapshot {
                 created: false,
             });
         }
-        let mut faults = Faults::default();
-        let index = config.judge(&self.index, &self.config, &mut faults);
-        faults.or(()).map_err(Refusal::Invalid)?;
+        let mut errors = ConfigErrors::default();
+        let index = config.judge(&self.index, &self.config, &mut errors);
+        errors.or(()).map_err(ChangeError::Invalid)?;
         let snapshot = Arc::new(Snapshot { revision: self.revision + 1, config, index });
         Ok(Prepared { base: Arc::clone(self), snapshot, changes, created })
     }
@@ -170,24 +170,24 @@ impl Snapshot {
         pointer: &Pointer,
         after: Option<Value>,
     ) -> Result<(), String> {
-        use crate::part::{Edit, Trouble};
+        use crate::part::{Edit, EditError};
         let edit = after.map_or(Edit::Remove, Edit::Add);
-        config.edit(pointer.steps(), edit).map_err(|trouble| match trouble {
-            Trouble::Missing => "there is no such place".to_owned(),
-            Trouble::Wrong(sentence) => sentence,
+        config.edit(pointer.steps(), edit).map_err(|error| match error {
+            EditError::NotFound => "there is no such place".to_owned(),
+            EditError::Invalid(message) => message,
         })
     }
 
     pub(crate) fn from_replay(revision: u64, config: Config) -> Snapshot {
-        let mut faults = Faults::default();
-        let index = config.judge(&Index::default(), &Config::default(), &mut faults);
+        let mut errors = ConfigErrors::default();
+        let index = config.judge(&Index::default(), &Config::default(), &mut errors);
         Snapshot { revision, config, index }
     }
 
     /// As [`Snapshot::from_replay`], from the one before; cheap.
     pub(crate) fn next_replay(&self, revision: u64, config: Config) -> Snapshot {
-        let mut faults = Faults::default();
-        let index = config.judge(&self.index, &self.config, &mut faults);
+        let mut errors = ConfigErrors::default();
+        let index = config.judge(&self.index, &self.config, &mut errors);
         Snapshot { revision, config, index }
     }
 }
@@ -297,16 +297,16 @@ impl Prepared {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Revision { current } => {
+            ChangeError::Revision { current } => {
                 write!(f, "the revision is {current}; read it again, and change that")
             }
-            Refusal::Invalid(faults) => faults.fmt(f),
-            Refusal::Conflict(fault) | Refusal::NotFound(fault) => fault.fmt(f),
+            ChangeError::Invalid(errors) => errors.fmt(f),
+            ChangeError::Conflict(error) | ChangeError::NotFound(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ChangeError {}

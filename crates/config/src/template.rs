@@ -94,8 +94,8 @@ fn note(node: &Node) -> String {
     note
 }
 
-fn capitalised(sentence: &str) -> String {
-    let mut chars = sentence.chars();
+fn capitalised(message: &str) -> String {
+    let mut chars = message.chars();
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 

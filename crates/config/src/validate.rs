@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::entries;
-use crate::fault::{Fault, Faults};
+use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::path::Path;
 use crate::{ChannelOptions, Config, Secret};
@@ -15,32 +15,32 @@ impl Config {
     /// Checks what no single key can say.
     ///
     /// # Errors
-    /// Every fault, each with the key, a sentence and what to do. A config with faults must not be
+    /// Every error, each with the key, a sentence and what to do. A config with errors must not be
     /// served: among them is an address others can reach without keys to keep them out.
-    pub fn validate(&self) -> Result<(), Faults> {
-        let mut faults = Faults::default();
-        self.judge(&Index::default(), &Config::default(), &mut faults);
-        faults.or(())
+    pub fn validate(&self) -> Result<(), ConfigErrors> {
+        let mut errors = ConfigErrors::default();
+        self.judge(&Index::default(), &Config::default(), &mut errors);
+        errors.or(())
     }
 
     /// The same of what differs from a valid configuration; single keys are few and judged anyway.
     /// Gives the index that belongs to this one.
-    pub(crate) fn judge(&self, index: &Index, valid: &Config, faults: &mut Faults) -> Index {
+    pub(crate) fn judge(&self, index: &Index, valid: &Config, errors: &mut ConfigErrors) -> Index {
         let mut index = index.clone();
-        self.addresses(faults);
-        self.client(faults);
-        self.secrets(faults);
-        entries::judge(self, valid, faults);
-        index.follow(valid, self, faults);
-        entries::references(self, valid, &index, faults);
+        self.addresses(errors);
+        self.client(errors);
+        self.secrets(errors);
+        entries::judge(self, valid, errors);
+        index.follow(valid, self, errors);
+        entries::references(self, valid, &index, errors);
         let options = &self.channel.without_namespace;
         if valid.channel.without_namespace != *options {
-            channel(&Path::of("channel.without_namespace"), options, faults);
+            channel(&Path::of("channel.without_namespace"), options, errors);
         }
-        self.limits(faults);
+        self.limits(errors);
         if self.shutdown.drain_timeout_ms < self.shutdown.reconnect_spread_ms {
-            faults.push(
-                fault(
+            errors.push(
+                error(
                     "shutdown.drain_timeout_ms",
                     "the process would exit before every client was told to reconnect",
                 )
@@ -51,9 +51,9 @@ impl Config {
     }
 
     /// What is allowed and still probably not meant.
-    pub fn warnings(&self) -> Vec<Fault> {
+    pub fn warnings(&self) -> Vec<ConfigError> {
         let mut warnings = Vec::new();
-        let mut warn = |path, sentence, fix| warnings.push(fault(path, sentence).with_fix(fix));
+        let mut warn = |path, message, fix| warnings.push(error(path, message).with_fix(fix));
         if self.client.token.hmac_secret.is_none() && !self.client.anonymous {
             warn(
                 "client.token.hmac_secret",
@@ -103,16 +103,16 @@ impl Config {
         warnings
     }
 
-    fn addresses(&self, faults: &mut Faults) {
+    fn addresses(&self, errors: &mut ConfigErrors) {
         let client = self.server.client_addr;
-        self.exposed(client, faults, || Path::of("server.client_addr"));
+        self.exposed(client, errors, || Path::of("server.client_addr"));
         for (name, listener) in self.listeners.iter() {
-            self.exposed(listener.addr, faults, || Path::of("listeners").join(name).join("addr"));
+            self.exposed(listener.addr, errors, || Path::of("listeners").join(name).join("addr"));
         }
         let admin = self.server.admin_addr;
         if !is_loopback(admin) && self.admin.token.is_none() {
-            faults.push(
-                fault(
+            errors.push(
+                error(
                     "server.admin_addr",
                     format!("others can reach {admin}, and there is nothing to keep them out"),
                 )
@@ -123,15 +123,15 @@ impl Config {
             );
         }
         if client == admin && client.port() != 0 {
-            faults.push(
-                fault("server.admin_addr", format!("it is {admin}, as is `server.client_addr`"))
+            errors.push(
+                error("server.admin_addr", format!("it is {admin}, as is `server.client_addr`"))
                     .with_fix("give one of them another port"),
             );
         }
     }
 
     /// Whoever can be reached by others has something to keep them out.
-    fn exposed(&self, addr: SocketAddr, faults: &mut Faults, path: impl Fn() -> Path) {
+    fn exposed(&self, addr: SocketAddr, errors: &mut ConfigErrors, path: impl Fn() -> Path) {
         if is_loopback(addr) {
             return;
         }
@@ -144,26 +144,25 @@ impl Config {
         }
         if !missing.is_empty() {
             let missing = missing.join(" and ");
-            let sentence =
-                format!("others can reach {addr}, and there is nothing to keep them out");
-            faults.push(Fault::new(path(), sentence).with_fix(format!(
+            let message = format!("others can reach {addr}, and there is nothing to keep them out");
+            errors.push(ConfigError::new(path(), message).with_fix(format!(
                 "set {missing}, or bind to 127.0.0.1:{port}",
                 port = addr.port()
             )));
         }
         if self.api.without_key {
-            faults.push(
-                fault("api.without_key", format!("anyone who reaches {addr} could publish"))
+            errors.push(
+                error("api.without_key", format!("anyone who reaches {addr} could publish"))
                     .with_fix("set it to false, or bind to 127.0.0.1"),
             );
         }
     }
 
-    fn client(&self, faults: &mut Faults) {
+    fn client(&self, errors: &mut ConfigErrors) {
         let client = &self.client;
         if client.pong_timeout_ms >= client.ping_interval_ms {
-            faults.push(
-                fault(
+            errors.push(
+                error(
                     "client.pong_timeout_ms",
                     "the next ping would leave before the answer to this one is due",
                 )
@@ -171,8 +170,8 @@ impl Config {
             );
         }
         if client.long_poll.timeout_ms > client.long_poll.timeout_ms_max {
-            faults.push(
-                fault(
+            errors.push(
+                error(
                     "client.long_poll.timeout_ms",
                     "it is above `client.long_poll.timeout_ms_max`",
                 )
@@ -182,13 +181,13 @@ impl Config {
         for (index, origin) in client.allowed_origins.iter().enumerate() {
             if let Err(fix) = origin_pattern(origin) {
                 let path = Path::of("client.allowed_origins").join(index);
-                let sentence = format!("{origin:?} is not an origin");
-                faults.push(Fault::new(path, sentence).with_fix(fix));
+                let message = format!("{origin:?} is not an origin");
+                errors.push(ConfigError::new(path, message).with_fix(fix));
             }
         }
         if client.token.hmac_secret.is_none() && client.token.hmac_secret_previous.is_some() {
-            faults.push(
-                fault(
+            errors.push(
+                error(
                     "client.token.hmac_secret_previous",
                     "there is no current key, `client.token.hmac_secret`",
                 )
@@ -197,7 +196,7 @@ impl Config {
         }
     }
 
-    fn secrets(&self, faults: &mut Faults) {
+    fn secrets(&self, errors: &mut ConfigErrors) {
         let token = &self.client.token;
         let named = [
             ("client.token.hmac_secret", token.hmac_secret.as_ref()),
@@ -206,13 +205,13 @@ impl Config {
         ];
         for (path, secret) in named {
             if let Some(secret) = secret {
-                entries::long_enough(|| Path::of(path), secret, faults);
+                entries::long_enough(|| Path::of(path), secret, errors);
             }
         }
         let shown = self.admin.token.as_ref().map_or("", Secret::reveal);
         if shown.trim() != shown || shown.chars().any(char::is_control) {
-            faults.push(
-                fault(
+            errors.push(
+                error(
                     "admin.token",
                     "no header can carry it: there are blanks or line ends around it",
                 )
@@ -223,19 +222,19 @@ impl Config {
             [("client.token.audience", &token.audience), ("client.token.issuer", &token.issuer)]
         {
             if claim.as_deref() == Some("") {
-                faults.push(
-                    fault(path, "it is empty, and every token would be refused")
+                errors.push(
+                    error(path, "it is empty, and every token would be refused")
                         .with_fix("remove it, or write what your backend puts into tokens"),
                 );
             }
         }
     }
 
-    fn limits(&self, faults: &mut Faults) {
+    fn limits(&self, errors: &mut ConfigErrors) {
         let limits = &self.limits;
         let mut at_least = |path, value: usize, bound: usize, because: &str, fix: &str| {
             if value < bound {
-                faults.push(fault(path, because).with_fix(format!("set it to at least {fix}")));
+                errors.push(error(path, because).with_fix(format!("set it to at least {fix}")));
             }
         };
         at_least(
@@ -275,22 +274,22 @@ impl Config {
         );
         if !limits.bus_slots.is_power_of_two() {
             let near = limits.bus_slots.next_power_of_two();
-            faults.push(
-                fault("limits.bus_slots", "it is not a power of two")
+            errors.push(
+                error("limits.bus_slots", "it is not a power of two")
                     .with_fix(format!("set it to {near}")),
             );
         }
     }
 }
 
-fn fault(path: &str, sentence: impl Into<String>) -> Fault {
-    Fault::new(Path::of(path), sentence)
+fn error(path: &str, message: impl Into<String>) -> ConfigError {
+    ConfigError::new(Path::of(path), message)
 }
 
 /// The options of a namespace, or of the channels without one.
-pub(crate) fn channel(path: &Path, options: &ChannelOptions, faults: &mut Faults) {
+pub(crate) fn channel(path: &Path, options: &ChannelOptions, errors: &mut ConfigErrors) {
     let mut push =
-        |key, sentence, fix| faults.push(Fault::new(path.join(key), sentence).with_fix(fix));
+        |key, message, fix| errors.push(ConfigError::new(path.join(key), message).with_fix(fix));
     let off = "nothing is kept, as the other of `history_size` and `history_ttl_ms` is 0";
     if options.history_size > 0 && options.history_ttl_ms == 0 {
         push("history_size", off, "set `history_ttl_ms` too");

@@ -87,7 +87,7 @@ pub struct Hook {
     pub path: Arc<str>,
     /// What is told.
     #[schemars(extend("x-applies" = LIVE))]
-    pub events: Arc<[HookEvent]>,
+    pub events: Arc<[HookEventKind]>,
     /// Of which channels, by their whole name as in `chat:*`; not set: of all. `connect` and `disconnect` belong to
     /// no channel and are told whatever it says.
     #[schemars(extend("x-applies" = LIVE))]
@@ -131,7 +131,7 @@ impl Default for Hook {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-pub enum HookEvent {
+pub enum HookEventKind {
     /// A client connected.
     Connect,
     /// A client is gone.

@@ -6,7 +6,7 @@ mod kit;
 
 use std::sync::Arc;
 
-use dunlin_config::{Change, ChannelOptions, Config, Map, Refusal, Secrets, Snapshot, json};
+use dunlin_config::{Change, ChangeError, ChannelOptions, Config, Map, Secrets, Snapshot, json};
 use kit::{pointer, put};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn with_origins(origins: &[&str]) -> Config {
     config
 }
 
-fn patch(config: Config, operations: &Value) -> Result<Config, Refusal> {
+fn patch(config: Config, operations: &Value) -> Result<Config, ChangeError> {
     let change = Change::patch(operations.to_string().as_bytes()).expect("a JSON Patch");
     Ok(snapshot(config).prepare(&change, None)?.snapshot().config.clone())
 }
@@ -91,7 +91,7 @@ fn the_examples_of_rfc_6902() {
     assert_eq!(origins(&patch(with_origins(&[A]), &test(A)).unwrap()), [A, C]);
     let refused = patch(with_origins(&[A]), &test(B)).unwrap_err();
     assert!(
-        matches!(&refused, Refusal::Conflict(fault) if fault.sentence == "operation 0: it has another value")
+        matches!(&refused, ChangeError::Conflict(error) if error.message == "operation 0: it has another value")
     );
     // A.11: what else an operation says is ignored.
     let more = patch(
@@ -104,7 +104,7 @@ fn the_examples_of_rfc_6902() {
         Config::default(),
         &one(json!({"op": "add", "path": "/channel/namespaces/no/presence", "value": true})),
     );
-    assert!(matches!(nowhere.unwrap_err(), Refusal::Conflict(_)));
+    assert!(matches!(nowhere.unwrap_err(), ChangeError::Conflict(_)));
     // A.13: a key given twice is no JSON Patch.
     let twice =
         Change::patch(br#"[{"op": "add", "path": "/server/name", "value": "n", "op": "remove"}]"#);
@@ -117,10 +117,10 @@ fn the_examples_of_rfc_6902() {
     assert!(patch(keys.clone(), &test).is_ok());
     // A.15: a string is no number.
     let number = one(json!({"op": "test", "path": "/client/ping_interval_ms", "value": "25000"}));
-    assert!(matches!(patch(keys, &number).unwrap_err(), Refusal::Conflict(_)));
+    assert!(matches!(patch(keys, &number).unwrap_err(), ChangeError::Conflict(_)));
     // A.16 adds an array to an array, which no setting is: refused by its type.
     let array = one(json!({"op": "add", "path": format!("{AT}/-"), "value": [A]}));
-    assert!(matches!(patch(with_origins(&[]), &array).unwrap_err(), Refusal::Invalid(_)));
+    assert!(matches!(patch(with_origins(&[]), &array).unwrap_err(), ChangeError::Invalid(_)));
 }
 
 #[test]
@@ -132,8 +132,8 @@ fn a_patch_is_done_whole_or_not_at_all_and_its_faults_are_told_together() {
              {"op":"remove","path":"/channel/namespaces/x/presence/y"}]"#,
     )
     .unwrap();
-    let Err(Refusal::Invalid(faults)) = base.prepare(&change, None) else { panic!("refused") };
-    let told: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    let Err(ChangeError::Invalid(errors)) = base.prepare(&change, None) else { panic!("refused") };
+    let told: Vec<_> = errors.iter().map(ToString::to_string).collect();
     assert_eq!(
         told,
         [
@@ -180,7 +180,7 @@ fn the_examples_of_rfc_7396() {
     // {"a":["b"]} {"a":"c"} is another type here; {"a":["b"]} {"a":["c"]} replaces the array.
     let origins = merge(&with_origins(&[A, B]), json!({"client": {"allowed_origins": [C]}}));
     assert_eq!(self::origins(&origins), [C]);
-    // {"a":{"b":"c"}} {"a":{"b":"d","c":null}}: taking away what is not there is no fault.
+    // {"a":{"b":"c"}} {"a":{"b":"d","c":null}}: taking away what is not there is no error.
     let deep =
         merge(&two, json!({"channel": {"namespaces": {"a": {"presence": true}, "zz": null}}}));
     assert!(deep.channel.namespaces["a"].presence && deep.channel.namespaces.len() == 2);
@@ -218,18 +218,18 @@ fn a_reference_to_what_is_not_there_is_refused_on_either_side() {
 fn an_upstreams_authority_is_a_certificate_and_has_something_to_certify() {
     let base = snapshot(Config::default());
     let pem = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n";
-    for (tls, ca, fault) in [
+    for (tls, ca, error) in [
         (true, pem, None),
         (false, pem, Some("its members are not spoken to by TLS; set `tls = true`, or remove it")),
         (true, "MA==", Some("there is no certificate in PEM in it")),
     ] {
         let change = put("/webhooks/upstreams/backend", json!({"tls": tls, "ca": ca}));
-        match (base.prepare(&change, None), fault) {
+        match (base.prepare(&change, None), error) {
             (Ok(_), None) => {}
-            (Err(told), Some(fault)) => {
+            (Err(told), Some(error)) => {
                 let told = told.to_string();
                 assert!(told.contains("webhooks.upstreams.backend.ca: "), "{told}");
-                assert!(told.contains(fault), "{told}");
+                assert!(told.contains(error), "{told}");
             }
             (told, _) => panic!("{:?}", told.map(drop)),
         }
@@ -240,10 +240,10 @@ fn an_upstreams_authority_is_a_certificate_and_has_something_to_certify() {
 fn a_pattern_that_would_backtrack_is_refused_with_its_pointer() {
     let base = snapshot(Config::default());
     let change = put("/channel/namespaces/chat", json!({"name_pattern": "(a+)+$"}));
-    let Err(Refusal::Invalid(faults)) = base.prepare(&change, None) else { panic!("refused") };
-    let fault = faults.iter().next().unwrap();
-    assert_eq!(fault.path.pointer(), "/channel/namespaces/chat/name_pattern");
-    assert!(fault.sentence.contains("backtrack"), "{}", fault.sentence);
+    let Err(ChangeError::Invalid(errors)) = base.prepare(&change, None) else { panic!("refused") };
+    let error = errors.iter().next().unwrap();
+    assert_eq!(error.path.pointer(), "/channel/namespaces/chat/name_pattern");
+    assert!(error.message.contains("backtrack"), "{}", error.message);
     let two = Change::Merge(json!({"channel": {"without_namespace": {"name_pattern": "*a*"}}}));
     assert!(base.prepare(&two, None).unwrap_err().to_string().contains("backtracking"));
 }
@@ -252,14 +252,14 @@ fn a_pattern_that_would_backtrack_is_refused_with_its_pointer() {
 fn a_hundred_megabytes_are_refused_before_they_are_read() {
     let mut text = b"{\"channel\": {\"namespaces\": {".to_vec();
     text.resize(100 << 20, b' ');
-    let faults = Change::merge(&text).unwrap_err();
-    assert!(faults.to_string().contains("the text has 104857600 bytes"), "{faults}");
+    let errors = Change::merge(&text).unwrap_err();
+    assert!(errors.to_string().contains("the text has 104857600 bytes"), "{errors}");
     // What fits the text and not the memory: a value for every two bytes.
     let mut text = b"[0".to_vec();
     text.extend(std::iter::repeat_n(*b",0", json::VALUES_MAX).flatten());
     text.push(b']');
-    let faults = json::parse(&text, json::BYTES_MAX).unwrap_err();
-    assert!(faults.to_string().contains("there are more than"), "{faults}");
+    let errors = json::parse(&text, json::BYTES_MAX).unwrap_err();
+    assert!(errors.to_string().contains("there are more than"), "{errors}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn open(path: &Path) -> Store {
     let disk = Directory::open(path).expect("a directory");
     let (store, recovery) = Store::open(Some(Box::new(disk)), begin(Config::default()), 0).unwrap();
     // A record may be torn, or not be confirmed; a snapshot is there whole or not at all.
-    let snapshot = recovery.findings.iter().find(|finding| !finding.file.ends_with(".log"));
+    let snapshot = recovery.warnings.iter().find(|warning| !warning.file.ends_with(".log"));
     assert_eq!(snapshot, None);
     store
 }
@@ -175,7 +175,7 @@ fn child_that_may_not_write_much(path: &Path) {
             }
         }
     }
-    assert_eq!(store.trouble(), None);
+    assert_eq!(store.failure(), None);
     // What was reserved takes the small ones even now, and what was refused is nowhere.
     let back = store.roll_back("a worker refused", 5);
     tell(&back.revision.to_string());

@@ -2,17 +2,17 @@
 
 use dunlin_config::{Config, Overflow};
 
-/// The faults of a file, form first; the values are judged only when the form is right.
+/// The errors of a file, form first; the values are judged only when the form is right.
 fn told(toml: &str) -> Vec<String> {
-    let faults = match Config::from_toml(toml) {
-        Err(faults) => faults,
+    let errors = match Config::from_toml(toml) {
+        Err(errors) => errors,
         Ok(config) => {
-            let mut faults = config.validate().err().unwrap_or_default();
-            faults.locate(toml);
-            faults
+            let mut errors = config.validate().err().unwrap_or_default();
+            errors.locate(toml);
+            errors
         }
     };
-    faults.iter().map(ToString::to_string).collect()
+    errors.iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -38,8 +38,8 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
     assert_eq!(config.channel.namespaces["chat"], chat);
     assert!(config.api.keys.contains_key("backend"));
     // The dots stand for a key to be made; they are not accepted as one.
-    let faults = config.validate().unwrap_err();
-    assert_eq!(faults.len(), 15, "{faults:#?}");
+    let errors = config.validate().unwrap_err();
+    assert_eq!(errors.len(), 15, "{errors:#?}");
 }
 
 #[test]
@@ -144,9 +144,9 @@ fn a_secret_is_not_repeated_in_what_is_told_or_printed() {
 #[test]
 fn a_hostile_file_is_answered_with_a_bounded_list() {
     let file: String = (0..10_000).map(|i| format!("key{i} = 1\n")).collect();
-    let faults = Config::from_toml(&file).unwrap_err();
-    assert_eq!((faults.len(), faults.iter().count()), (10_000, 100));
-    assert!(faults.to_string().ends_with("\nand 9900 more"));
+    let errors = Config::from_toml(&file).unwrap_err();
+    assert_eq!((errors.len(), errors.iter().count()), (10_000, 100));
+    assert!(errors.to_string().ends_with("\nand 9900 more"));
     let deep = format!("[client]\nallowed_origins = {}{}\n", "[".repeat(9_999), "]".repeat(9_999));
     assert!(Config::from_toml(&deep).is_err());
 }
@@ -155,10 +155,10 @@ fn a_hostile_file_is_answered_with_a_bounded_list() {
 fn json_has_the_same_keys_and_the_same_answers() {
     let value = serde_json::to_value(Config::development()).unwrap();
     assert_eq!(Config::from_json(value).unwrap(), Config::development());
-    let faults = Config::from_json(serde_json::json!({"client": {"token": {"hmac_secret": 7}}}));
-    let faults = faults.unwrap_err();
-    let fault = faults.iter().next().unwrap();
-    assert_eq!(fault.path.pointer(), "/client/token/hmac_secret");
-    assert_eq!(fault.to_string(), "client.token.hmac_secret: expected a string, found 7");
+    let errors = Config::from_json(serde_json::json!({"client": {"token": {"hmac_secret": 7}}}));
+    let errors = errors.unwrap_err();
+    let error = errors.iter().next().unwrap();
+    assert_eq!(error.path.pointer(), "/client/token/hmac_secret");
+    assert_eq!(error.to_string(), "client.token.hmac_secret: expected a string, found 7");
     assert!(Config::from_json(serde_json::json!({"api": {"keys": {"a": null}}})).is_err());
 }

@@ -7,8 +7,8 @@ mod kit;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use dunlin_config::store::{AppendError, How, Source, Store};
-use dunlin_config::{Change, Config, Faults, Refusal, Secret};
+use dunlin_config::store::{AppendError, RevisionKind, Source, Store};
+use dunlin_config::{Change, ChangeError, Config, ConfigErrors, Secret};
 use kit::{Memory, begin, commit, open, open_with, origin, pointer, put};
 use serde_json::json;
 
@@ -32,7 +32,7 @@ fn what_was_confirmed_is_there_again_with_who_did_it() {
 
     let (store, recovery) = open(&disk.after_kill());
     assert_eq!((recovery.revision, recovery.from), (5, Source::Log));
-    assert_eq!(recovery.findings, []);
+    assert_eq!(recovery.warnings, []);
     assert_eq!(store.head().config, Config::default());
     let history: Vec<_> =
         store.revisions().map(|r| (r.snapshot.revision, &*r.origin.who, r.changes.len())).collect();
@@ -58,10 +58,10 @@ fn what_was_not_confirmed_is_forgotten_and_its_number_is_used_again() {
     let killed = disk.after_kill();
     let (mut store, recovery) = open(&killed);
     assert_eq!(store.head().config, Config::default());
-    assert!(recovery.findings[0].sentence.contains("revision 2 was never confirmed"));
+    assert!(recovery.warnings[0].message.contains("revision 2 was never confirmed"));
     assert_eq!(commit(&mut store, &ping(12_000)), 2);
     let (store, recovery) = open(&killed.after_kill());
-    assert_eq!((recovery.findings.len(), store.head().revision), (0, 2));
+    assert_eq!((recovery.warnings.len(), store.head().revision), (0, 2));
     assert_eq!(store.head().config.client.ping_interval_ms, 12_000);
 }
 
@@ -77,10 +77,14 @@ fn a_refused_change_returns_as_the_settings_before_it() {
     assert_eq!((back.revision, back.config.client.ping_interval_ms), (5, 10_000));
     for store in [&store, &open(&disk.after_kill()).0] {
         let numbers: Vec<_> =
-            store.revisions().map(|r| (r.snapshot.revision, r.previous, r.how)).collect();
+            store.revisions().map(|r| (r.snapshot.revision, r.previous, r.kind)).collect();
         assert_eq!(
             numbers,
-            [(1, 0, How::Start), (2, 1, How::Change), (5, 2, How::RolledBack)],
+            [
+                (1, 0, RevisionKind::Start),
+                (2, 1, RevisionKind::Change),
+                (5, 2, RevisionKind::RolledBack)
+            ],
             "a refused revision is none"
         );
         let last = store.revisions().next_back().unwrap();
@@ -99,7 +103,7 @@ fn changes_are_appended_in_their_order_only() {
     assert!(matches!(refused, Err(AppendError::Stale { newest: 2 })));
     assert_eq!(store.confirm().config.client.ping_interval_ms, 10_000);
     let late = store.head().prepare(&ping(13_000), Some(1));
-    assert_eq!(late.unwrap_err(), Refusal::Revision { current: 2 });
+    assert_eq!(late.unwrap_err(), ChangeError::Revision { current: 2 });
 }
 
 #[test]
@@ -123,22 +127,23 @@ fn an_edited_file_adds_what_was_edited_to_what_the_api_did() {
     assert!(head.client.compression && head.client.ping_interval_ms == 30_000);
     assert_eq!(&*head.server.name, "by the API");
     let last = store.revisions().next_back().unwrap();
-    assert_eq!((last.how, last.changes.len()), (How::File, 1));
+    assert_eq!((last.kind, last.changes.len()), (RevisionKind::File, 1));
     assert_eq!(open_with(&disk.after_kill(), file.clone()).1.revision, 4, "once is enough");
 
     // Edited so that it does not fit: named, and not used.
     file.limits.bus_slots = 1_000;
     let (store, recovery) = open_with(&disk.after_kill(), file);
     assert_eq!(store.head().revision, 4);
-    assert!(recovery.findings[0].sentence.contains("limits.bus_slots"), "{:?}", recovery.findings);
+    assert!(recovery.warnings[0].message.contains("limits.bus_slots"), "{:?}", recovery.warnings);
 
     // Not to be read at all: the same.
-    let faults: Faults = Config::from_toml("[client]\nping = 1\n").unwrap_err();
-    let start = dunlin_config::store::Start { config: Err(faults), name: "dunlin.toml".into() };
+    let errors: ConfigErrors = Config::from_toml("[client]\nping = 1\n").unwrap_err();
+    let start =
+        dunlin_config::store::InitialConfig { config: Err(errors), name: "dunlin.toml".into() };
     let disk = disk.after_kill();
     let (store, recovery) = Store::open(Some(Box::new(disk)), start.clone(), 0).unwrap();
     assert_eq!(store.head().revision, 4);
-    assert!(recovery.findings[0].sentence.contains("client.ping: there is no such key"));
+    assert!(recovery.warnings[0].message.contains("client.ping: there is no such key"));
     assert!(Store::open(Some(Box::new(Memory::default())), start, 0).is_err(), "nothing else");
 }
 
@@ -163,7 +168,7 @@ fn a_full_disk_refuses_changes_and_takes_them_again_once_there_is_room() {
     assert!(error.to_string().contains("nothing has changed"), "{error}");
     assert_eq!(store.head().revision, number + 1);
     assert_eq!(store.head().config.channel.namespaces.len() as u64, number);
-    assert_eq!(store.trouble(), None, "the log is whole");
+    assert_eq!(store.failure(), None, "the log is whole");
     let again = open(&disk.after_kill()).0;
     assert_eq!(again.head().config, store.head().config);
 
@@ -263,7 +268,7 @@ fn a_long_log_is_followed_by_a_new_pair_and_the_old_one_goes() {
             compactions += 1;
             // Killed before it runs: the old log leads to the new one.
             let (between, recovery) = open(&disk.after_kill());
-            assert_eq!((&between.head().config, recovery.findings), (&store.head().config, vec![]));
+            assert_eq!((&between.head().config, recovery.warnings), (&store.head().config, vec![]));
             // More is written meanwhile.
             commit(&mut store, &ping(10_000 + number));
             let compacted = compaction.run();
@@ -274,7 +279,7 @@ fn a_long_log_is_followed_by_a_new_pair_and_the_old_one_goes() {
     assert!(compactions >= 3, "{compactions}");
     assert!(disk.names().len() <= 6, "{:?}", disk.names());
     let (again, recovery) = open(&disk.after_kill());
-    assert_eq!((&again.head().config, recovery.findings), (&store.head().config, vec![]));
+    assert_eq!((&again.head().config, recovery.warnings), (&store.head().config, vec![]));
     assert_eq!(again.revisions().count(), 10, "the history is there too");
     assert_eq!(store.sync_handle().unwrap().sync().unwrap(), store.head().revision);
     assert_eq!(open(&disk.after_power_loss()).0.head().config, store.head().config);

@@ -1,11 +1,11 @@
-//! What values together are refused, and what the refusal says.
+//! What values together are refused, and what the change_error says.
 
 use dunlin_config::{Config, Secret};
 use proptest::prelude::*;
 
 fn told(config: &Config) -> Vec<String> {
-    let faults = config.validate().err().unwrap_or_default();
-    faults.iter().map(ToString::to_string).collect()
+    let errors = config.validate().err().unwrap_or_default();
+    errors.iter().map(ToString::to_string).collect()
 }
 
 fn open_to_others() -> Config {
@@ -180,13 +180,13 @@ fn what_could_never_match_is_refused() {
         let hook = dunlin_config::Hook {
             upstream: "backend".into(),
             path: path.into(),
-            events: [dunlin_config::HookEvent::Publish].into(),
+            events: [dunlin_config::HookEventKind::Publish].into(),
             ..Default::default()
         };
         config.webhooks.hooks.insert(name, hook);
     }
-    let faults = config.validate().unwrap_err();
-    let paths: Vec<_> = faults.iter().map(|fault| fault.path.to_string()).collect();
+    let errors = config.validate().unwrap_err();
+    let paths: Vec<_> = errors.iter().map(|error| error.path.to_string()).collect();
     assert_eq!(
         paths,
         [
@@ -208,7 +208,7 @@ fn limits_that_contradict_each_other_are_refused() {
     config.client.pong_timeout_ms = config.client.ping_interval_ms;
     config.shutdown.reconnect_spread_ms = 60_000;
     let paths: Vec<_> =
-        config.validate().unwrap_err().iter().map(|fault| fault.path.to_string()).collect();
+        config.validate().unwrap_err().iter().map(|error| error.path.to_string()).collect();
     assert_eq!(
         paths,
         [
@@ -223,7 +223,7 @@ fn limits_that_contradict_each_other_are_refused() {
 #[test]
 fn a_config_in_which_nothing_can_happen_is_warned_about() {
     let warned: Vec<_> =
-        Config::default().warnings().iter().map(|fault| fault.path.to_string()).collect();
+        Config::default().warnings().iter().map(|error| error.path.to_string()).collect();
     assert_eq!(warned, ["client.token.hmac_secret", "api.keys"]);
 }
 

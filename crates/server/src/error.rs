@@ -18,7 +18,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// A listener of `listeners` could not be had.
-    Reserve(Box<dunlin_config::Fault>),
+    Reserve(Box<dunlin_config::ConfigError>),
     /// The state directory could not be opened.
     State {
         /// The directory.

@@ -1,9 +1,9 @@
-//! Faults that show when something is opened: keys, certificates, the names of hosts.
+//! ConfigErrors that show when something is opened: keys, certificates, the names of hosts.
 //!
 //! `dunlin-config` judges a configuration by itself; what needs to know what a certificate is stands here, so that it is
 //! told when the change is made and not when the first event or the first push waits for it.
 
-use dunlin_config::{Config, Fault, Faults, Member, Path, Upstream, Webhooks};
+use dunlin_config::{Config, ConfigError, ConfigErrors, Member, Path, Upstream, Webhooks};
 use dunlin_net::Tls;
 
 use crate::push;
@@ -12,14 +12,14 @@ use crate::push;
 ///
 /// # Errors
 /// Everything that cannot be opened, with the key at fault.
-pub fn judge(before: &Config, after: &Config) -> Result<(), Faults> {
-    let mut faults = Faults::default();
+pub fn judge(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
+    let mut faults = ConfigErrors::default();
     push::judge(&before.push, &after.push, &mut faults);
     webhooks(&before.webhooks, &after.webhooks, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, faults: &mut Faults) {
+pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, faults: &mut ConfigErrors) {
     for (name, before, after) in after.upstreams.changes_from(&before.upstreams) {
         let Some(after) = after.filter(|after| after.tls) else { continue };
         let path = Path::of("webhooks.upstreams").join(name);
@@ -62,8 +62,8 @@ fn host(member: &Member) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-fn fault(path: Path, sentence: String, fix: &str) -> Fault {
-    Fault { path, line: None, sentence, fix: Some(fix.to_owned()) }
+fn fault(path: Path, sentence: String, fix: &str) -> ConfigError {
+    ConfigError { path, line: None, message: sentence, fix: Some(fix.to_owned()) }
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
 
     fn told(before: &Config, after: &Config) -> Vec<String> {
         let faults = judge(before, after).err().unwrap_or_default();
-        faults.iter().map(|fault| format!("{} {}", fault.path.pointer(), fault.sentence)).collect()
+        faults.iter().map(|fault| format!("{} {}", fault.path.pointer(), fault.message)).collect()
     }
 
     #[test]

@@ -41,8 +41,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dunlin_bus::{MeshConfig, mesh};
-use dunlin_config::store::{Directory, Source, Start, Store};
-use dunlin_config::{Config, Faults, Log, Push, Webhooks};
+use dunlin_config::store::{Directory, InitialConfig, Source, Store};
+use dunlin_config::{Config, ConfigErrors, Log, Push, Webhooks};
 
 use crate::admin::Parts;
 use crate::control::{Control, listen};
@@ -63,7 +63,7 @@ pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - 4;
 pub struct Serve {
     /// The configuration of the file, flags of the command line included. What is wrong with it is no matter if
     /// there is a good one in `state_dir`.
-    pub config: Result<Config, Faults>,
+    pub config: Result<Config, ConfigErrors>,
     /// What to call where it comes from: the file's name, or `development`.
     pub source: String,
     /// Where revisions are kept, so that they outlive the process; `None` keeps them in memory.
@@ -159,7 +159,7 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         tracing::error!("{fault}");
         recovery.push(format!("not used: {fault}"));
     }
-    let mut unused = Faults::default();
+    let mut unused = ConfigErrors::default();
     judge::webhooks(&Webhooks::default(), &state.settings.load().config.webhooks, &mut unused);
     recovery.extend(unused.iter().map(|fault| format!("not used: {fault}")));
     let admin = Parts {
@@ -189,7 +189,7 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
 
 /// Opens the store: the newest valid of its log, its snapshot and the file.
 fn recover(
-    config: Result<Config, Faults>,
+    config: Result<Config, ConfigErrors>,
     source: String,
     state_dir: Option<&Path>,
 ) -> Result<(Store, Vec<String>), ServeError> {
@@ -201,7 +201,7 @@ fn recover(
         }
         None => None,
     };
-    let start = Start { config, name: source };
+    let start = InitialConfig { config, name: source };
     let unix_ms = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as u64);
@@ -217,9 +217,9 @@ fn recover(
         let (revision, path) = (recovery.revision, path.display());
         told.push(format!("configuration revision {revision} in {path}, from {from}"));
     }
-    for finding in &recovery.findings {
-        tracing::warn!("{finding}");
-        told.push(finding.to_string());
+    for warning in &recovery.warnings {
+        tracing::warn!("{warning}");
+        told.push(warning.to_string());
     }
     Ok((store, told))
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use dunlin_config::{Config, Fault, Path};
+use dunlin_config::{Config, ConfigError, Path};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// The addresses held.
@@ -45,7 +45,7 @@ impl Reservations {
     ///
     /// # Errors
     /// The first address that cannot be had, with the key that names it.
-    pub(crate) fn reserve(&mut self, old: &Config, new: &Config) -> Result<(), Fault> {
+    pub(crate) fn reserve(&mut self, old: &Config, new: &Config) -> Result<(), ConfigError> {
         let (before, after) = (&old.server, &new.server);
         if before.client_addr != after.client_addr && after.client_addr != self.served.clients {
             self.hold(&Arc::from(""), Path::of("server.client_addr"), after.client_addr)?;
@@ -67,7 +67,7 @@ impl Reservations {
     ///
     /// # Errors
     /// As [`Reservations::reserve`].
-    pub(crate) fn try_out(&mut self, old: &Config, new: &Config) -> Result<(), Fault> {
+    pub(crate) fn try_out(&mut self, old: &Config, new: &Config) -> Result<(), ConfigError> {
         // A commit may be under way, whose addresses are held on.
         let (held, admin) = (self.held.len(), self.admin.take());
         let outcome = self.reserve(old, new);
@@ -80,7 +80,11 @@ impl Reservations {
     ///
     /// # Errors
     /// As [`Reservations::reserve`].
-    pub(crate) fn reserve_listeners(&mut self, old: &Config, new: &Config) -> Result<(), Fault> {
+    pub(crate) fn reserve_listeners(
+        &mut self,
+        old: &Config,
+        new: &Config,
+    ) -> Result<(), ConfigError> {
         for (name, before, after) in new.listeners.changes_from(&old.listeners) {
             let Some(listener) = after else { continue };
             let address = listener.addr;
@@ -95,7 +99,12 @@ impl Reservations {
         Ok(())
     }
 
-    fn hold(&mut self, name: &Arc<str>, path: Path, address: SocketAddr) -> Result<(), Fault> {
+    fn hold(
+        &mut self,
+        name: &Arc<str>,
+        path: Path,
+        address: SocketAddr,
+    ) -> Result<(), ConfigError> {
         has_port(|| path.clone(), address)?;
         let socket = bind(address).map_err(|error| taken(path, address, &error))?;
         self.held.push((Arc::clone(name), address, socket));
@@ -121,14 +130,14 @@ impl Reservations {
     }
 }
 
-fn has_port(path: impl Fn() -> Path, address: SocketAddr) -> Result<(), Fault> {
+fn has_port(path: impl Fn() -> Path, address: SocketAddr) -> Result<(), ConfigError> {
     if address.port() != 0 {
         return Ok(());
     }
     Err(fault(path(), "nobody would know which port that is".into(), "name it instead of 0"))
 }
 
-fn taken(path: Path, address: SocketAddr, error: &io::Error) -> Fault {
+fn taken(path: Path, address: SocketAddr, error: &io::Error) -> ConfigError {
     fault(
         path,
         format!("cannot listen on {address}: {error}"),
@@ -136,8 +145,8 @@ fn taken(path: Path, address: SocketAddr, error: &io::Error) -> Fault {
     )
 }
 
-fn fault(path: Path, sentence: String, fix: &str) -> Fault {
-    Fault { path, line: None, sentence, fix: Some(fix.into()) }
+fn fault(path: Path, sentence: String, fix: &str) -> ConfigError {
+    ConfigError { path, line: None, message: sentence, fix: Some(fix.into()) }
 }
 
 fn bind(address: SocketAddr) -> io::Result<Socket> {

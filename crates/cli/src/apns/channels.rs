@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use dunlin_push::apns::{Channels as Managed, Storage};
 
 use super::credential::Account;
-use crate::Refusal;
+use crate::CliError;
 use crate::style::{GOOD, paint, print};
 
 #[derive(Debug, Args)]
@@ -57,14 +57,14 @@ struct App {
 }
 
 impl App {
-    fn channels(&self) -> Result<Managed, Refusal> {
+    fn channels(&self) -> Result<Managed, CliError> {
         let (origin, credential) = (self.account.channels_origin()?, self.account.credential()?);
         Ok(Managed::new(origin, credential, &self.topic)?)
     }
 }
 
 impl Channels {
-    pub(crate) fn run(self) -> Result<(), Refusal> {
+    pub(crate) fn run(self) -> Result<(), CliError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             match self.command {

@@ -7,7 +7,7 @@ use clap::{Args, ValueHint};
 use dunlin_push::apns::{Certificate, Credential, Environment, ProviderKey, ProviderToken};
 use dunlin_push::{Origin, Proxy};
 
-use crate::Refusal;
+use crate::CliError;
 
 #[derive(Debug, Args)]
 pub(crate) struct Account {
@@ -52,7 +52,7 @@ pub(crate) struct Way {
 
 impl Way {
     /// Leads to an origin this way.
-    pub(crate) fn lead(&self, mut origin: Origin) -> Result<Origin, Refusal> {
+    pub(crate) fn lead(&self, mut origin: Origin) -> Result<Origin, CliError> {
         if let Some(address) = &self.address {
             let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
             if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
@@ -71,12 +71,12 @@ impl Way {
 
 impl Account {
     /// Where pushes go.
-    pub(crate) fn origin(&self) -> Result<Origin, Refusal> {
+    pub(crate) fn origin(&self) -> Result<Origin, CliError> {
         self.way(self.environment().origin())
     }
 
     /// Where broadcast channels are managed.
-    pub(crate) fn channels_origin(&self) -> Result<Origin, Refusal> {
+    pub(crate) fn channels_origin(&self) -> Result<Origin, CliError> {
         self.way(self.environment().channels_origin())
     }
 
@@ -84,13 +84,13 @@ impl Account {
         if self.sandbox { Environment::Sandbox } else { Environment::Production }
     }
 
-    fn way(&self, mut origin: Origin) -> Result<Origin, Refusal> {
+    fn way(&self, mut origin: Origin) -> Result<Origin, CliError> {
         origin.port = self.port.unwrap_or(origin.port);
         self.way.lead(origin)
     }
 
     /// Who is sending.
-    pub(crate) fn credential(&self) -> Result<Credential, Refusal> {
+    pub(crate) fn credential(&self) -> Result<Credential, CliError> {
         if let Some(file) = &self.certificate {
             let bytes = read(file)?;
             let certificate = if bytes.windows(10).any(|window| window == b"-----BEGIN") {
@@ -120,13 +120,13 @@ impl Account {
 }
 
 /// What an option says: its own text, or that of the file behind an @.
-pub(crate) fn text_or_file(option: &str) -> Result<Vec<u8>, Refusal> {
+pub(crate) fn text_or_file(option: &str) -> Result<Vec<u8>, CliError> {
     match option.strip_prefix('@') {
         Some(file) => read(Path::new(file)),
         None => Ok(option.as_bytes().to_vec()),
     }
 }
 
-pub(crate) fn read(file: &Path) -> Result<Vec<u8>, Refusal> {
+pub(crate) fn read(file: &Path) -> Result<Vec<u8>, CliError> {
     fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()).into())
 }

@@ -10,7 +10,7 @@ use clap::Subcommand;
 
 pub(crate) use self::credential::{Account, Way, read, text_or_file};
 pub(crate) use self::send::tell;
-use crate::Refusal;
+use crate::CliError;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -25,7 +25,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    pub(crate) fn run(self) -> Result<(), Refusal> {
+    pub(crate) fn run(self) -> Result<(), CliError> {
         match self {
             Command::Send(send) => send.run(),
             Command::Channels(channels) => channels.run(),

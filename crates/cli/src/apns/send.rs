@@ -8,7 +8,7 @@ use dunlin_push::apns::{Apns, Credential, DeviceToken, Push, PushType, Target};
 use dunlin_push::{Connections, Outcome, SenderConfig};
 
 use super::credential::{Account, text_or_file};
-use crate::Refusal;
+use crate::CliError;
 use crate::style::{BAD, DIM, GOOD, WARN, paint, print, warning};
 
 /// How soon a person learns what a push waits for.
@@ -58,7 +58,7 @@ pub(crate) struct Send {
 }
 
 impl Send {
-    pub(crate) fn run(self) -> Result<(), Refusal> {
+    pub(crate) fn run(self) -> Result<(), CliError> {
         let push = self.push()?;
         // Judged before anything is opened.
         push.request()?;
@@ -72,7 +72,7 @@ impl Send {
             let config =
                 SenderConfig { connections: Connections::Fixed(1), ..SenderConfig::default() };
             let apns = Apns::start(origin, credential, config)?;
-            Ok::<Outcome, Refusal>(tokio::select! {
+            Ok::<Outcome, CliError>(tokio::select! {
                 outcome = apns.send(&push) => outcome,
                 never = tell_obstacles(&apns, push.timeout) => match never {},
             })
@@ -80,7 +80,7 @@ impl Send {
         tell(&outcome)
     }
 
-    fn push(&self) -> Result<Push, Refusal> {
+    fn push(&self) -> Result<Push, CliError> {
         let target = match (&self.token, &self.channel) {
             (Some(token), _) => Target::Device(DeviceToken::new(token)?),
             (None, Some(channel)) => Target::Channel(channel.clone()),
@@ -127,7 +127,7 @@ async fn tell_obstacles(apns: &Apns, timeout: Duration) -> Infallible {
 }
 
 /// Says how a push ended.
-pub(crate) fn tell(outcome: &Outcome) -> Result<(), Refusal> {
+pub(crate) fn tell(outcome: &Outcome) -> Result<(), CliError> {
     match outcome {
         Outcome::Accepted(accepted) => {
             print(&format!("{} {}\n", paint(GOOD, "accepted"), accepted.id))?;

@@ -13,7 +13,7 @@ use dunlin_simulate::apns::{
 
 use crate::serve::address;
 use crate::style::{BOLD, DIM, LINK, WARN, paint};
-use crate::{Refusal, style};
+use crate::{CliError, style};
 
 #[derive(Debug, Args)]
 #[command(
@@ -84,7 +84,7 @@ enum Return {
 const A_RULE: &str = r#"write an array, as in [{"token": "0a", "reason": "Unregistered"}]"#;
 
 impl Simulate {
-    pub(crate) fn run(self) -> Result<(), Refusal> {
+    pub(crate) fn run(self) -> Result<(), CliError> {
         let behaviour = self.behaviour()?;
         let rules = match &self.rules {
             Some(file) => serde_json::from_str(&read(file)?)
@@ -114,7 +114,7 @@ impl Simulate {
         Ok(())
     }
 
-    fn behaviour(&self) -> Result<Behaviour, Refusal> {
+    fn behaviour(&self) -> Result<Behaviour, CliError> {
         let mut behaviour = Behaviour::default();
         if let Some(file) = &self.behaviour {
             let patched = behaviour.patched(&read(file)?);
@@ -181,7 +181,7 @@ impl Simulate {
     }
 }
 
-fn read(file: &Path) -> Result<String, Refusal> {
+fn read(file: &Path) -> Result<String, CliError> {
     fs::read_to_string(file)
         .map_err(|error| format!("cannot read {}: {error}", file.display()).into())
 }

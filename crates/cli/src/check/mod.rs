@@ -13,7 +13,7 @@ use self::finding::{Demand, Finding, Verdict, findings};
 use self::machine::Machine;
 use crate::config::File;
 use crate::style::{BAD, BOLD, DIM, GOOD, LINK, WARN, grouped, paint};
-use crate::{Refusal, style};
+use crate::{CliError, style};
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
@@ -34,7 +34,7 @@ pub(crate) struct Check {
 
 impl Check {
     /// Whether nothing stops the connections.
-    pub(crate) fn run(&self) -> Result<bool, Refusal> {
+    pub(crate) fn run(&self) -> Result<bool, CliError> {
         let config = match &self.config {
             Some(file) => File::read(file)?.config()?,
             None => Config::development(),

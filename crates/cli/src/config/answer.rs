@@ -7,7 +7,7 @@ use dunlin_config::Pointer;
 use serde_json::Value;
 
 use super::client::Response;
-use crate::Refusal;
+use crate::CliError;
 use crate::style::{GOOD, paint};
 
 const BODY_BYTES_MAX: u64 = 512 << 20;
@@ -20,8 +20,8 @@ impl Answer {
     /// Reads the whole answer.
     ///
     /// # Errors
-    /// The problem it tells, with every fault and what to do about it.
-    pub(super) fn read(response: Response) -> Result<Answer, Refusal> {
+    /// The problem it tells, with every error and what to do about it.
+    pub(super) fn read(response: Response) -> Result<Answer, CliError> {
         let Response { status, etag, body } = response;
         let mut text = String::new();
         body.take(BODY_BYTES_MAX).read_to_string(&mut text)?;

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::Refusal;
+use crate::CliError;
 
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ impl Client {
         path: &str,
         headers: &[(&str, String)],
         body: Option<&str>,
-    ) -> Result<Response, Refusal> {
+    ) -> Result<Response, CliError> {
         let method = match method {
             Method::Get => "GET",
             Method::Put => "PUT",
@@ -77,7 +77,7 @@ impl Client {
         }
     }
 
-    fn connect(&self) -> Result<TcpStream, Refusal> {
+    fn connect(&self) -> Result<TcpStream, CliError> {
         use std::net::ToSocketAddrs;
         let addresses = self.admin.to_socket_addrs().map_err(|error| {
             format!("{} is no address: {error}; write --admin 127.0.0.1:8001", self.admin)

@@ -1,21 +1,21 @@
-//! A configuration file, judged with the line of each fault.
+//! A configuration file, judged with the line of each error.
 
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-use dunlin_config::{Config, Faults};
+use dunlin_config::{Config, ConfigErrors};
 
-use crate::{Refusal, style};
+use crate::{CliError, style};
 
-/// A configuration file with its text, so that faults can be said with their lines.
+/// A configuration file with its text, so that errors can be said with their lines.
 pub(crate) struct File {
     name: String,
     text: String,
 }
 
 impl File {
-    pub(crate) fn read(path: &Path) -> Result<File, Refusal> {
+    pub(crate) fn read(path: &Path) -> Result<File, CliError> {
         let mut text = String::new();
         let read = match path.to_str() {
             Some("-") => std::io::stdin().read_to_string(&mut text),
@@ -34,61 +34,61 @@ impl File {
     }
 
     /// What the file says; whether it fits together is for [`File::judge`].
-    pub(crate) fn config(&self) -> Result<Config, Refusal> {
-        Config::from_toml(&self.text).map_err(|faults| self.refusal(faults))
+    pub(crate) fn config(&self) -> Result<Config, CliError> {
+        Config::from_toml(&self.text).map_err(|errors| self.refusal(errors))
     }
 
     /// What is wrong with its form; empty when nothing is.
-    pub(crate) fn faults(&self) -> Faults {
+    pub(crate) fn errors(&self) -> ConfigErrors {
         Config::from_toml(&self.text).err().unwrap_or_default()
     }
 
     /// Refuses a config that must not be served, and warns of what is probably not meant. The config
     /// may differ from the file by flags.
-    pub(crate) fn judge(&self, config: &Config) -> Result<(), Refusal> {
-        if let Err(mut faults) = config.validate() {
-            faults.locate(&self.text);
-            return Err(self.refusal(faults));
+    pub(crate) fn judge(&self, config: &Config) -> Result<(), CliError> {
+        if let Err(mut errors) = config.validate() {
+            errors.locate(&self.text);
+            return Err(self.refusal(errors));
         }
         // What the server would find out when it opens keys and certificates.
-        if let Err(mut faults) = dunlin_server::judge(&Config::default(), config) {
-            faults.locate(&self.text);
-            return Err(self.refusal(faults));
+        if let Err(mut errors) = dunlin_server::judge(&Config::default(), config) {
+            errors.locate(&self.text);
+            return Err(self.refusal(errors));
         }
         config.warnings().iter().for_each(style::warning);
         Ok(())
     }
 
-    fn refusal(&self, faults: Faults) -> Refusal {
-        Box::new(Refused { file: self.name.clone(), faults })
+    fn refusal(&self, errors: ConfigErrors) -> CliError {
+        Box::new(Refused { file: self.name.clone(), errors })
     }
 }
 
-/// The faults of a file, each on a line that editors can jump to.
+/// The errors of a file, each on a line that editors can jump to.
 #[derive(Debug)]
 struct Refused {
     file: String,
-    faults: Faults,
+    errors: ConfigErrors,
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.faults.len();
-        write!(f, "{} has {count} fault{}", self.file, if count == 1 { "" } else { "s" })?;
-        for fault in &self.faults {
+        let count = self.errors.len();
+        write!(f, "{} has {count} error{}", self.file, if count == 1 { "" } else { "s" })?;
+        for error in &self.errors {
             write!(f, "\n  {}", style::paint(style::BOLD, &self.file))?;
-            if let Some(line) = fault.line {
+            if let Some(line) = error.line {
                 write!(f, "{}", style::paint(style::BOLD, format_args!(":{line}")))?;
             }
-            let mut fault = fault.clone();
-            fault.line = None;
-            let fix = fault.fix.take();
-            write!(f, ": {fault}")?;
+            let mut error = error.clone();
+            error.line = None;
+            let fix = error.fix.take();
+            write!(f, ": {error}")?;
             if let Some(fix) = fix {
                 write!(f, "\n    {} {fix}", style::paint(style::GOOD, "fix:"))?;
             }
         }
-        let listed = self.faults.iter().count();
+        let listed = self.errors.iter().count();
         if listed < count {
             write!(f, "\n  and {} more", count - listed)?;
         }

@@ -14,7 +14,7 @@ use clap::{Args, Subcommand, ValueHint};
 use dunlin_config::{Config, Pointer, docs, schema};
 use serde_json::Value;
 
-use crate::{Refusal, style};
+use crate::{CliError, style};
 use answer::Answer;
 use client::{Client, Method};
 
@@ -108,7 +108,7 @@ pub(crate) enum Command {
     },
     /// Print a file with every key, its documentation and its default
     Default,
-    /// Check a file, and say every fault with its line and what to do about it
+    /// Check a file, and say every error with its line and what to do about it
     Check {
         /// The file; `-` reads standard input
         #[arg(value_hint = ValueHint::FilePath)]
@@ -157,7 +157,7 @@ pub(crate) struct Change {
 }
 
 impl Command {
-    pub(crate) fn run(&self) -> Result<(), Refusal> {
+    pub(crate) fn run(&self) -> Result<(), CliError> {
         match self {
             Command::Get { key, revision, secrets, server } => {
                 get(key.as_deref(), *revision, *secrets, server)
@@ -220,12 +220,12 @@ impl Change {
         Change { dry_run: true, durable, if_match, comment, canary, server }
     }
 
-    fn restore(&self, revision: u64) -> Result<(), Refusal> {
+    fn restore(&self, revision: u64) -> Result<(), CliError> {
         self.send(Method::Post, &format!("/config/revisions/{revision}/restore"), None, None)
     }
 
     /// Sends what a file says: all of it, or what differs, or operations.
-    fn send_file(&self, file: &Path, merge: bool) -> Result<(), Refusal> {
+    fn send_file(&self, file: &Path, merge: bool) -> Result<(), CliError> {
         let text = text_of(file)?;
         let is_json = matches!(text.trim_start().as_bytes().first(), Some(b'{' | b'['))
             && file.extension().is_none_or(|extension| extension != "toml")
@@ -258,7 +258,7 @@ impl Change {
         path: &str,
         body: Option<&str>,
         kind: Option<&str>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CliError> {
         let mut query = Vec::new();
         if self.dry_run {
             query.push("dry_run=1".to_owned());
@@ -297,7 +297,7 @@ fn get(
     revision: Option<u64>,
     secrets: bool,
     server: &Server,
-) -> Result<(), Refusal> {
+) -> Result<(), CliError> {
     let pointer = key.map_or_else(|| Ok(Pointer::root()), pointer)?;
     let query = if secrets { "?secrets=1" } else { "" };
     let asked = match revision {
@@ -316,7 +316,7 @@ fn get(
     style::print(&show::value(&value)?)
 }
 
-fn revisions(limit: u32, revision: Option<u64>, server: &Server) -> Result<(), Refusal> {
+fn revisions(limit: u32, revision: Option<u64>, server: &Server) -> Result<(), CliError> {
     let path = match revision {
         Some(revision) => format!("/config/revisions/{revision}"),
         None => format!("/config/revisions?limit={limit}"),
@@ -333,9 +333,9 @@ fn revisions(limit: u32, revision: Option<u64>, server: &Server) -> Result<(), R
 }
 
 /// A key as a person writes it, dotted or as a JSON Pointer.
-fn pointer(key: &str) -> Result<Pointer, Refusal> {
+fn pointer(key: &str) -> Result<Pointer, CliError> {
     if key.is_empty() || key.starts_with('/') {
-        return Pointer::parse(key).map_err(|fault| fault.to_string().into());
+        return Pointer::parse(key).map_err(|error| error.to_string().into());
     }
     let mut pointer = Pointer::root();
     let mut rest = key;
@@ -370,7 +370,7 @@ fn one_value(text: &str) -> String {
     }
 }
 
-fn text_of(file: &Path) -> Result<String, Refusal> {
+fn text_of(file: &Path) -> Result<String, CliError> {
     let mut text = String::new();
     let read = match file.to_str() {
         Some("-") => std::io::stdin().read_to_string(&mut text),

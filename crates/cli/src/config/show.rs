@@ -5,11 +5,11 @@ use std::fmt::Write;
 use dunlin_config::Pointer;
 use serde_json::Value;
 
-use crate::Refusal;
+use crate::CliError;
 use crate::style::{BAD, BOLD, DIM, GOOD, LINK, WARN, grouped, paint};
 
 /// A value alone, or a table in TOML.
-pub(super) fn value(value: &Value) -> Result<String, Refusal> {
+pub(super) fn value(value: &Value) -> Result<String, CliError> {
     Ok(match value {
         Value::Object(_) => toml::to_string(&set_only(value))?,
         Value::String(text) => format!("{text}\n"),

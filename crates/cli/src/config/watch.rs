@@ -8,10 +8,10 @@ use super::answer::Answer;
 use super::client::{Client, Method};
 use super::show;
 use crate::style::{DIM, paint};
-use crate::{Refusal, style};
+use crate::{CliError, style};
 
 /// Follows the stream until it ends or nobody reads on.
-pub(super) fn run(from: Option<u64>, client: &Client, json: bool) -> Result<(), Refusal> {
+pub(super) fn run(from: Option<u64>, client: &Client, json: bool) -> Result<(), CliError> {
     let path = match from {
         Some(from) => format!("/config/watch?from={from}"),
         None => "/config/watch".to_owned(),
@@ -32,7 +32,7 @@ pub(super) fn run(from: Option<u64>, client: &Client, json: bool) -> Result<(), 
     Err("the server closed the stream; it may be shutting down".into())
 }
 
-fn tell(name: &str, data: &str, json: bool) -> Result<(), Refusal> {
+fn tell(name: &str, data: &str, json: bool) -> Result<(), CliError> {
     let value: Value = serde_json::from_str(data)?;
     if json {
         return style::print(&format!("{}\n", serde_json::json!({"event": name, "data": value})));

@@ -12,7 +12,7 @@ use dunlin_push::{NotSent, Outcome, OutcomeCounts, ResultStream, SenderConfig, r
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::results::Results;
-use crate::Refusal;
+use crate::CliError;
 use crate::apns::{Account, text_or_file};
 use crate::style::{BAD, DIM, GOOD, WARN, grouped, paint, print};
 
@@ -60,7 +60,7 @@ struct Run {
 }
 
 impl Import {
-    pub(crate) fn run(self) -> Result<(), Refusal> {
+    pub(crate) fn run(self) -> Result<(), CliError> {
         let file = File::open(&self.tokens)
             .map_err(|error| format!("cannot read {}: {error}", self.tokens.display()))?;
         let bytes = file.metadata()?.len();
@@ -110,7 +110,7 @@ impl Import {
     }
 
     /// The push for each token; its target is put in later.
-    fn push(&self, payload: Vec<u8>) -> Result<Push, Refusal> {
+    fn push(&self, payload: Vec<u8>) -> Result<Push, CliError> {
         let background = self.push_type == PushType::Background;
         let push = Push {
             target: Target::Device(DeviceToken::new(&"0".repeat(64))?),
@@ -138,7 +138,7 @@ impl Run {
         apns: &Apns,
         mut push: Push,
         tokens: impl BufRead,
-    ) -> Result<(OutcomeCounts, bool), Refusal> {
+    ) -> Result<(OutcomeCounts, bool), CliError> {
         let (sink, mut outcomes) = results();
         let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
         let mut interrupted = false;
@@ -194,7 +194,7 @@ impl Run {
         apns: &Apns,
         outcomes: &mut ResultStream,
         mut interrupt: std::pin::Pin<&mut impl Future<Output = std::io::Result<()>>>,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, CliError> {
         let mut interrupted = false;
         loop {
             let outcome = tokio::select! {
@@ -210,14 +210,14 @@ impl Run {
         }
     }
 
-    fn end(&mut self, tag: u64, outcome: &Outcome) -> Result<(), Refusal> {
+    fn end(&mut self, tag: u64, outcome: &Outcome) -> Result<(), CliError> {
         match self.waiting.remove(&tag) {
             Some(token) => self.finish(&token, outcome),
             None => Ok(()),
         }
     }
 
-    fn finish(&mut self, token: &str, outcome: &Outcome) -> Result<(), Refusal> {
+    fn finish(&mut self, token: &str, outcome: &Outcome) -> Result<(), CliError> {
         self.ends.count(outcome.kind());
         let OutcomeCounts { accepted, rejected, .. } = self.ends;
         self.bar.set_message(format!(

@@ -6,7 +6,7 @@ mod send;
 
 use clap::Subcommand;
 
-use crate::Refusal;
+use crate::CliError;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -17,7 +17,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    pub(crate) fn run(self) -> Result<(), Refusal> {
+    pub(crate) fn run(self) -> Result<(), CliError> {
         match self {
             Command::Send(send) => send.run(),
             Command::Import(import) => import.run(),

@@ -11,7 +11,7 @@ use dunlin_push::web_push::{Subscription, Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connections, Dialer, Origin, Outcome, SenderConfig};
 use tokio::time::Instant;
 
-use crate::Refusal;
+use crate::CliError;
 use crate::apns::{Account, Way, tell, text_or_file};
 
 #[derive(Debug, Args)]
@@ -95,7 +95,7 @@ struct What {
 }
 
 impl What {
-    fn notification(&self) -> Result<Notification, Refusal> {
+    fn notification(&self) -> Result<Notification, CliError> {
         let notification = match &self.notification {
             Some(json) => serde_json::from_slice(&text_or_file(json)?)
                 .map_err(|error| format!("notification: {error}"))?,
@@ -115,7 +115,7 @@ impl What {
 }
 
 impl Send {
-    pub(crate) fn run(self) -> Result<(), Refusal> {
+    pub(crate) fn run(self) -> Result<(), CliError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let outcome = runtime.block_on(async {
             match self.to {
@@ -155,7 +155,7 @@ async fn apns(
     topic: &str,
     account: &Account,
     what: &What,
-) -> Result<Outcome, Refusal> {
+) -> Result<Outcome, CliError> {
     let notification = what.notification()?;
     let message = match &target {
         Target::Device(_) => notification.apns(unix_s()),
@@ -187,7 +187,7 @@ async fn fcm(
     token_address: Option<String>,
     way: &Way,
     what: &What,
-) -> Result<Outcome, Refusal> {
+) -> Result<Outcome, CliError> {
     let message = what.notification()?.fcm();
     let account = ServiceAccount::from_json(account)?;
     let (host, port) = authority(account.token_uri())?;
@@ -205,7 +205,7 @@ async fn web(
     contact: &str,
     way: Way,
     what: &What,
-) -> Result<Outcome, Refusal> {
+) -> Result<Outcome, CliError> {
     let (message, options) = what.notification()?.web();
     let subscription = String::from_utf8(text_or_file(subscription)?)?;
     let subscription = Subscription::from_json(&subscription)?;

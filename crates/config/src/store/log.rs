@@ -8,7 +8,7 @@ use super::disk::{Disk, DiskFile};
 use super::record::{self, CONFIRM_BYTES, HEAD_BYTES, Started};
 use super::snapshot_file::{self, Contents};
 use super::sync::SyncHandle;
-use super::{How, Revision};
+use super::{Revision, RevisionKind};
 
 /// Room that is reserved at once.
 const RESERVE_BYTES: u64 = 1 << 20;
@@ -27,7 +27,7 @@ pub(super) struct Log {
     reserved: u64,
     buffer: Vec<u8>,
     sync: SyncHandle,
-    trouble: Option<String>,
+    failure: Option<String>,
     /// The revisions at which the pairs on disk begin, oldest first.
     pairs: Vec<u64>,
     /// The log length from which on a new pair is worth it.
@@ -36,7 +36,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Begins a new pair at a revision. A disk that takes none is the log's trouble, not its end.
+    /// Begins a new pair at a revision. A disk that takes none is the log's failure, not its end.
     pub(super) fn create(
         disk: Arc<dyn Disk>,
         head: &Revision,
@@ -52,7 +52,7 @@ impl Log {
             end: 0,
             reserved: 0,
             buffer: Vec::new(),
-            trouble: None,
+            failure: None,
             pairs,
             compact_at: LOG_BYTES_MIN,
             compacting: false,
@@ -81,7 +81,7 @@ impl Log {
             end,
             reserved: end,
             buffer: Vec::new(),
-            trouble: None,
+            failure: None,
             pairs,
             compact_at: LOG_BYTES_MIN,
             compacting: false,
@@ -98,7 +98,7 @@ impl Log {
         self.sync.begin_anew(file, revision);
         self.sync.set_confirmed(revision);
         self.compact_at = LOG_BYTES_MIN.max(2 * bytes.len() as u64);
-        self.trouble = None;
+        self.failure = None;
         Ok(())
     }
 
@@ -119,19 +119,19 @@ impl Log {
         self.sync.clone()
     }
 
-    pub(super) fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref()
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     fn fail(&mut self, error: &io::Error) {
-        self.trouble = Some(error.to_string());
+        self.failure = Some(error.to_string());
         self.sync.fail(error);
     }
 
-    /// After trouble a log goes on only as a new pair, with everything in its snapshot: what the disk
+    /// After failure a log goes on only as a new pair, with everything in its snapshot: what the disk
     /// has of the old one is unknown.
     pub(super) fn heal(&mut self, head: &Revision, start: &Started) -> io::Result<()> {
-        if self.trouble.is_none() && !self.sync.is_in_trouble() {
+        if self.failure.is_none() && !self.sync.has_failed() {
             return Ok(());
         }
         let begun = self.begin_pair(head, start);
@@ -148,9 +148,9 @@ impl Log {
     ) -> io::Result<()> {
         self.buffer.clear();
         for revision in revisions {
-            let Revision { snapshot, origin, how, changes, .. } = &**revision;
+            let Revision { snapshot, origin, kind, changes, .. } = &**revision;
             let number = snapshot.revision;
-            record::write_change(&mut self.buffer, self.end, number, *how, origin, changes);
+            record::write_change(&mut self.buffer, self.end, number, *kind, origin, changes);
         }
         self.write()
     }
@@ -168,12 +168,12 @@ impl Log {
     pub(super) fn roll_back(&mut self, returned: &Revision) {
         self.buffer.clear();
         let number = returned.snapshot.revision;
-        debug_assert_eq!(returned.how, How::RolledBack);
+        debug_assert_eq!(returned.kind, RevisionKind::RolledBack);
         record::write_change(
             &mut self.buffer,
             self.end,
             number,
-            returned.how,
+            returned.kind,
             &returned.origin,
             &returned.changes,
         );
@@ -242,7 +242,7 @@ impl Log {
         revisions_kept: u32,
     ) -> Option<Compaction> {
         let revision = head.snapshot.revision;
-        let due = self.end >= self.compact_at && !self.compacting && self.trouble.is_none();
+        let due = self.end >= self.compact_at && !self.compacting && self.failure.is_none();
         if !due || self.pairs.last() == Some(&revision) {
             return None;
         }

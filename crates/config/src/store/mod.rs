@@ -31,7 +31,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::part::Part;
-use crate::{ChangedKey, Config, Faults, Prepared, Snapshot};
+use crate::{ChangedKey, Config, ConfigErrors, Prepared, Snapshot};
 use history::History;
 use log::Log;
 use record::Started;
@@ -39,14 +39,14 @@ use record::Started;
 pub use compaction::{Compacted, Compaction};
 pub use directory::Directory;
 pub use disk::{Disk, DiskFile};
-pub use recovery::{Finding, Recovery, Source};
+pub use recovery::{Recovery, RecoveryWarning, Source};
 pub use sync::SyncHandle;
 
 /// What the settings begin with when there is nothing on disk yet: a file, or the development mode.
 #[derive(Clone, Debug)]
-pub struct Start {
+pub struct InitialConfig {
     /// The settings, or why the file cannot be used; what is on the disk is used then.
-    pub config: Result<Config, Faults>,
+    pub config: Result<Config, ConfigErrors>,
     /// What to call it: the file's name.
     pub name: String,
 }
@@ -67,7 +67,7 @@ pub struct Origin {
 /// In which way a revision came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum RevisionKind {
     /// The server began with it.
     Start,
     /// A change.
@@ -88,7 +88,7 @@ pub struct Revision {
     /// Who made it.
     pub origin: Origin,
     /// In which way.
-    pub how: How,
+    pub kind: RevisionKind,
     /// What is different from the one before, secrets as they are.
     pub changes: Arc<[ChangedKey]>,
 }
@@ -121,7 +121,7 @@ pub enum AppendError {
 #[non_exhaustive]
 pub enum OpenError {
     /// The settings to begin with are not valid, and there are no others.
-    Invalid(Faults),
+    Invalid(ConfigErrors),
     /// The directory cannot be read or written.
     Io(io::Error),
 }
@@ -137,7 +137,7 @@ impl Store {
     /// [`OpenError`]; damage is none, it is told in the [`Recovery`].
     pub fn open(
         disk: Option<Box<dyn Disk>>,
-        start: Start,
+        start: InitialConfig,
         now_unix_ms: u64,
     ) -> Result<(Store, Recovery), OpenError> {
         match disk {
@@ -151,7 +151,7 @@ impl Store {
     }
 
     /// The first revision, in memory.
-    fn begin(start: Start, now_unix_ms: u64) -> Result<Store, OpenError> {
+    fn begin(start: InitialConfig, now_unix_ms: u64) -> Result<Store, OpenError> {
         let config = start.config.map_err(OpenError::Invalid)?;
         let begun = Started { name: start.name.clone(), config: config.sparse() };
         let snapshot = Snapshot::new(1, config).map_err(OpenError::Invalid)?;
@@ -165,7 +165,7 @@ impl Store {
             snapshot: Arc::new(snapshot),
             previous: 0,
             origin,
-            how: How::Start,
+            kind: RevisionKind::Start,
             changes: Arc::default(),
         };
         let history = History::new(Arc::new(first));
@@ -196,7 +196,7 @@ impl Store {
                 snapshot: Arc::clone(&newest),
                 previous: prepared.base().revision,
                 origin: origin.clone(),
-                how: How::Change,
+                kind: RevisionKind::Change,
                 changes: Arc::clone(prepared.shared_changes()),
             }));
         }
@@ -220,7 +220,7 @@ impl Store {
     /// All workers run what was appended: it is the head, and the end of this process does not undo it.
     ///
     /// Room for the mark in the log was reserved when the changes were appended. A disk that refuses it
-    /// even so is told of by [`Store::trouble`]; the next change writes a new log.
+    /// even so is told of by [`Store::failure`]; the next change writes a new log.
     pub fn confirm(&mut self) -> Arc<Snapshot> {
         if let (Some(log), Some(last)) = (&mut self.log, self.pending.back()) {
             log.confirm(last.snapshot.revision);
@@ -245,7 +245,7 @@ impl Store {
                 at_unix_ms: now_unix_ms,
                 ..Origin::default()
             },
-            how: How::RolledBack,
+            kind: RevisionKind::RolledBack,
             changes: Arc::default(),
         };
         self.pending.clear();
@@ -258,8 +258,8 @@ impl Store {
 
     /// What is wrong with the log, when something is: what was confirmed since is in memory only, until
     /// a change finds the disk well again.
-    pub fn trouble(&self) -> Option<&str> {
-        self.log.as_ref()?.trouble()
+    pub fn failure(&self) -> Option<&str> {
+        self.log.as_ref()?.failure()
     }
 
     /// For the thread that waits for the disk; `None` without one.
@@ -352,7 +352,7 @@ impl std::error::Error for AppendError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::Invalid(faults) => faults.fmt(f),
+            OpenError::Invalid(errors) => errors.fmt(f),
             OpenError::Io(error) => write!(
                 f,
                 "the state directory cannot be used: {error}; give one that is writable with --state"

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::ChangedKey;
-use crate::store::{How, Origin};
+use crate::store::{Origin, RevisionKind};
 
 const MAGIC: &[u8; 8] = b"dunlinlg";
 const VERSION: u32 = 1;
@@ -43,7 +43,8 @@ pub(super) enum Record {
 pub(super) struct Changed {
     #[serde(skip)]
     pub(super) revision: u64,
-    pub(super) how: How,
+    #[serde(alias = "how")]
+    pub(super) kind: RevisionKind,
     #[serde(flatten)]
     pub(super) origin: Origin,
     /// Pointer and new value; without a value it is gone.
@@ -67,7 +68,7 @@ pub(super) struct Started {
 /// As [`Changed`], borrowed.
 #[derive(Serialize)]
 struct ChangedRef<'a> {
-    how: How,
+    kind: RevisionKind,
     #[serde(flatten)]
     origin: &'a Origin,
     changes: Changes<'a>,
@@ -125,13 +126,13 @@ pub(super) fn write_change(
     out: &mut Vec<u8>,
     at: u64,
     revision: u64,
-    how: How,
+    kind: RevisionKind,
     origin: &Origin,
     changes: &[ChangedKey],
 ) {
-    let kind = if how == How::RolledBack { 3 } else { 1 };
-    frame(out, at, kind, revision, |out| {
-        let changed = ChangedRef { how, origin, changes: Changes(changes) };
+    let tag = if kind == RevisionKind::RolledBack { 3 } else { 1 };
+    frame(out, at, tag, revision, |out| {
+        let changed = ChangedRef { kind, origin, changes: Changes(changes) };
         // Memory takes all, and every key is a string.
         let written = serde_json::to_writer(out, &changed);
         debug_assert!(written.is_ok());
@@ -156,10 +157,10 @@ pub(super) fn is_ending(record: &[u8]) -> bool {
     matches!(record.get(FRAME_BYTES), Some(2 | 3))
 }
 
-fn frame(out: &mut Vec<u8>, at: u64, kind: u8, revision: u64, rest: impl FnOnce(&mut Vec<u8>)) {
+fn frame(out: &mut Vec<u8>, at: u64, tag: u8, revision: u64, rest: impl FnOnce(&mut Vec<u8>)) {
     let begin = out.len();
     out.extend_from_slice(&[0; FRAME_BYTES]);
-    out.push(kind);
+    out.push(tag);
     out.extend_from_slice(&revision.to_le_bytes());
     rest(out);
     let length = u32::try_from(out.len() - begin - FRAME_BYTES).unwrap_or(u32::MAX);

@@ -9,10 +9,10 @@ use super::history::History;
 use super::log::Log;
 use super::record::{self, Changed, HEAD_BYTES, Record, Started, Stop};
 use super::snapshot_file::{self, Contents};
-use super::{How, OpenError, Origin, Revision, Start, Store};
+use super::{InitialConfig, OpenError, Origin, Revision, RevisionKind, Store};
 use crate::part::Part;
 use crate::pointer::Pointer;
-use crate::snapshot::{Refusal, changes};
+use crate::snapshot::{ChangeError, changes};
 use crate::{Change, Snapshot};
 
 /// The ending of a file that was set aside.
@@ -28,7 +28,7 @@ pub struct Recovery {
     /// Where that is from.
     pub from: Source,
     /// What an operator should know.
-    pub findings: Vec<Finding>,
+    pub warnings: Vec<RecoveryWarning>,
 }
 
 /// Where settings are from.
@@ -44,28 +44,28 @@ pub enum Source {
 
 /// Something on the disk that is not as it was left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct RecoveryWarning {
     /// The file.
     pub file: String,
     /// The byte from which on it is not used, where that can be said.
     pub at: Option<u64>,
     /// What is wrong, and what was done.
-    pub sentence: String,
+    pub message: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for RecoveryWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file)?;
         if let Some(at) = self.at {
             write!(f, ", byte {at}")?;
         }
-        write!(f, ": {}", self.sentence)
+        write!(f, ": {}", self.message)
     }
 }
 
 impl Recovery {
-    pub(super) fn of(store: &Store, from: Source, findings: Vec<Finding>) -> Recovery {
-        Recovery { revision: store.head().revision, from, findings }
+    pub(super) fn of(store: &Store, from: Source, warnings: Vec<RecoveryWarning>) -> Recovery {
+        Recovery { revision: store.head().revision, from, warnings }
     }
 }
 
@@ -75,15 +75,15 @@ struct Reading {
     start: Started,
     /// Whether anything was read from a log.
     replayed: bool,
-    findings: Vec<Finding>,
+    warnings: Vec<RecoveryWarning>,
 }
 
 pub(super) fn open(
     disk: Arc<dyn Disk>,
-    start: Start,
+    start: InitialConfig,
     now_unix_ms: u64,
 ) -> Result<(Store, Recovery), OpenError> {
-    let mut findings = Vec::new();
+    let mut warnings = Vec::new();
     let names = disk.list().map_err(OpenError::Io)?;
     let mut snapshots = BTreeMap::new();
     let mut logs = Vec::new();
@@ -92,10 +92,10 @@ pub(super) fn open(
             Some((revision, true)) => match disk.read(name).map(|bytes| Contents::read(&bytes)) {
                 Ok(Ok(contents)) => drop(snapshots.insert(revision, contents)),
                 Ok(Err(why)) => {
-                    findings.push(set_aside(&*disk, name, None, &why));
+                    warnings.push(set_aside(&*disk, name, None, &why));
                 }
                 Err(error) => {
-                    findings.push(found(name, None, format!("it cannot be read: {error}")));
+                    warnings.push(warning(name, None, format!("it cannot be read: {error}")));
                 }
             },
             Some((revision, false)) => logs.push(revision),
@@ -115,14 +115,14 @@ pub(super) fn open(
                 break;
             }
             Err(why) => {
-                findings.push(set_aside(&*disk, &snapshot_file::name(revision), None, &why));
+                warnings.push(set_aside(&*disk, &snapshot_file::name(revision), None, &why));
             }
         }
     }
     let Some(mut reading) = reading else {
-        return begin(disk, start, now_unix_ms, &logs, findings);
+        return begin(disk, start, now_unix_ms, &logs, warnings);
     };
-    reading.findings = findings;
+    reading.warnings = warnings;
 
     // The log that may be gone on with, and its end.
     let mut last = None;
@@ -137,7 +137,7 @@ pub(super) fn open(
         }
         if base != head {
             let why = format!("it goes on from revision {base}, but the newest there is is {head}");
-            reading.findings.push(set_aside(&*disk, &name, None, &why));
+            reading.warnings.push(set_aside(&*disk, &name, None, &why));
             last = None;
             continue;
         }
@@ -150,12 +150,12 @@ pub(super) fn open(
             Ok(bytes) => match reading.replay(&name, base, &bytes) {
                 Ok(end) => Some((base, end)),
                 Err((at, why)) => {
-                    reading.findings.push(set_aside(&*disk, &name, Some(at), why));
+                    reading.warnings.push(set_aside(&*disk, &name, Some(at), why));
                     None
                 }
             },
             Err(error) => {
-                reading.findings.push(found(&name, None, format!("it cannot be read: {error}")));
+                reading.warnings.push(warning(&name, None, format!("it cannot be read: {error}")));
                 None
             }
         };
@@ -170,22 +170,22 @@ pub(super) fn open(
 /// Nothing on the disk can be used.
 fn begin(
     disk: Arc<dyn Disk>,
-    start: Start,
+    start: InitialConfig,
     now_unix_ms: u64,
     logs: &[u64],
-    mut findings: Vec<Finding>,
+    mut warnings: Vec<RecoveryWarning>,
 ) -> Result<(Store, Recovery), OpenError> {
     for log in logs {
         let why = "there is no snapshot that it goes on from";
-        findings.push(set_aside(&*disk, &snapshot_file::log_name(*log), None, why));
+        warnings.push(set_aside(&*disk, &snapshot_file::log_name(*log), None, why));
     }
     let mut store = Store::begin(start, now_unix_ms)?;
     let log = Log::create(disk, store.history.head(), &store.start, Vec::new());
-    if let Some(trouble) = log.trouble() {
-        return Err(OpenError::Io(std::io::Error::other(trouble.to_owned())));
+    if let Some(failure) = log.failure() {
+        return Err(OpenError::Io(std::io::Error::other(failure.to_owned())));
     }
     store.log = Some(log);
-    let recovery = Recovery::of(&store, Source::File, findings);
+    let recovery = Recovery::of(&store, Source::File, warnings);
     Ok((store, recovery))
 }
 
@@ -196,14 +196,14 @@ impl Reading {
             snapshot: Arc::new(Snapshot::from_replay(contents.revision, config)),
             previous: contents.previous,
             origin: contents.origin,
-            how: contents.how,
+            kind: contents.kind,
             changes: Arc::default(),
         };
         Ok(Reading {
             history: History::new(Arc::new(revision)),
             start: contents.start,
             replayed: false,
-            findings: Vec::new(),
+            warnings: Vec::new(),
         })
     }
 
@@ -227,7 +227,7 @@ impl Reading {
                 }
                 Err(why) => {
                     let file = snapshot_file::name(revision);
-                    self.findings.push(found(&file, None, format!("{why}; it is not used")));
+                    self.warnings.push(warning(&file, None, format!("{why}; it is not used")));
                 }
             }
         }
@@ -257,13 +257,13 @@ impl Reading {
                 }
                 Record::Confirm(revision) => {
                     for changed in pending.drain(..).filter(|c| c.revision <= revision) {
-                        self.push(name, changed, How::Change);
+                        self.push(name, changed, RevisionKind::Change);
                     }
                     sound = next;
                 }
                 Record::RolledBack(changed) => {
                     pending.clear();
-                    self.push(name, changed, How::RolledBack);
+                    self.push(name, changed, RevisionKind::RolledBack);
                     sound = next;
                 }
                 Record::Start(start) => {
@@ -274,7 +274,7 @@ impl Reading {
             at = next;
         };
         if let Some(first) = pending.first() {
-            let sentence = match pending.len() {
+            let message = match pending.len() {
                 1 => format!("revision {} was never confirmed", first.revision),
                 more => format!(
                     "revision {} and {} more were never confirmed",
@@ -282,8 +282,8 @@ impl Reading {
                     more - 1
                 ),
             };
-            let sentence = format!("{sentence}: the process ended within it; it is forgotten");
-            self.findings.push(found(name, Some(sound as u64), sentence));
+            let message = format!("{message}: the process ended within it; it is forgotten");
+            self.warnings.push(warning(name, Some(sound as u64), message));
         }
         match stopped {
             Stop::End => Ok(sound as u64),
@@ -291,18 +291,18 @@ impl Reading {
         }
     }
 
-    fn push(&mut self, name: &str, changed: Changed, how: How) {
+    fn push(&mut self, name: &str, changed: Changed, kind: RevisionKind) {
         let head = self.history.head();
         let mut config = head.snapshot.config.clone();
         for (pointer, after) in changed.changes {
             let done = Pointer::parse(&pointer)
-                .map_err(|fault| fault.to_string())
+                .map_err(|error| error.to_string())
                 .and_then(|at| Snapshot::replay(&mut config, &at, after.map(|after| after.is)));
             if let Err(why) = done {
                 // Another version of Dunlin knew another key.
-                let sentence =
+                let message =
                     format!("revision {} sets {pointer}: {why}; it is left out", changed.revision);
-                self.findings.push(found(name, None, sentence));
+                self.warnings.push(warning(name, None, message));
             }
         }
         let changes = changes(&head.snapshot.config, &config).into();
@@ -310,7 +310,7 @@ impl Reading {
             snapshot: Arc::new(head.snapshot.next_replay(changed.revision, config)),
             previous: head.snapshot.revision,
             origin: changed.origin,
-            how: if how == How::Change { changed.how } else { how },
+            kind: if kind == RevisionKind::Change { changed.kind } else { kind },
             changes,
         };
         self.history.push(Arc::new(revision));
@@ -321,13 +321,13 @@ impl Reading {
 /// Judges what was read, adds what was edited in the file, and opens the log to be gone on with.
 fn finish(
     disk: &Arc<dyn Disk>,
-    start: Start,
+    start: InitialConfig,
     now_unix_ms: u64,
     reading: Reading,
     last: Option<(u64, u64)>,
     names: &[String],
 ) -> Result<(Store, Recovery), OpenError> {
-    let Reading { history, start: begun, replayed, mut findings } = reading;
+    let Reading { history, start: begun, replayed, mut warnings } = reading;
     let source = if replayed { Source::Log } else { Source::Snapshot };
     let valid = |revision: &Arc<Revision>| {
         let snapshot = &revision.snapshot;
@@ -351,7 +351,7 @@ fn finish(
                 Ok(log) => log,
                 Err(error) => {
                     let name = snapshot_file::log_name(base);
-                    findings.push(found(
+                    warnings.push(warning(
                         &name,
                         None,
                         format!("it cannot be gone on with: {error}"),
@@ -362,7 +362,7 @@ fn finish(
         }
         None => Log::create(Arc::clone(disk), &head, &store.start, pairs),
     });
-    if let Err(faults) = judged {
+    if let Err(errors) = judged {
         // Another version of Dunlin allowed what this one refuses.
         let older = store.history.iter().rev().find_map(|revision| valid(revision).ok());
         let (snapshot, instead) = match (older, &start.config) {
@@ -374,32 +374,37 @@ fn finish(
                 let snapshot = Snapshot::new(head.snapshot.revision, config.clone());
                 (snapshot.map_err(OpenError::Invalid)?, start.name.clone())
             }
-            (None, Err(_)) => return Err(OpenError::Invalid(faults)),
+            (None, Err(_)) => return Err(OpenError::Invalid(errors)),
         };
-        let sentence = format!("revision {} is not valid here: {faults}", head.snapshot.revision);
-        findings.push(found("settings", None, format!("{sentence}; {instead} is used")));
+        let message = format!("revision {} is not valid here: {errors}", head.snapshot.revision);
+        warnings.push(warning("settings", None, format!("{message}; {instead} is used")));
         let change = Change::Restore(Arc::new(snapshot));
         let comment = format!("revision {} is not valid", head.snapshot.revision);
         let origin = origin(&start.name, &comment, now_unix_ms);
         store.add(&change, origin).map_err(OpenError::Invalid)?;
     }
-    store.edited(start, now_unix_ms, &mut findings);
-    if let Some(trouble) = store.trouble() {
-        let sentence =
-            format!("{trouble}; settings are served and cannot be changed until it is well");
-        findings.push(found("state directory", None, sentence));
+    store.edited(start, now_unix_ms, &mut warnings);
+    if let Some(failure) = store.failure() {
+        let message =
+            format!("{failure}; settings are served and cannot be changed until it is well");
+        warnings.push(warning("state directory", None, message));
     }
-    let recovery = Recovery::of(&store, source, findings);
+    let recovery = Recovery::of(&store, source, warnings);
     Ok((store, recovery))
 }
 
 impl Store {
     /// Does to the settings what was edited in the file since they were begun with it.
-    fn edited(&mut self, start: Start, now_unix_ms: u64, findings: &mut Vec<Finding>) {
+    fn edited(
+        &mut self,
+        start: InitialConfig,
+        now_unix_ms: u64,
+        warnings: &mut Vec<RecoveryWarning>,
+    ) {
         let file = match start.config {
             Ok(config) => config,
-            Err(faults) => {
-                findings.push(found(&start.name, None, format!("{faults}; the log is used")));
+            Err(errors) => {
+                warnings.push(warning(&start.name, None, format!("{errors}; the log is used")));
                 return;
             }
         };
@@ -408,8 +413,8 @@ impl Store {
             return;
         }
         let Ok(old) = snapshot_file::config(self.start.config.clone()) else {
-            let sentence = "what it was is not known any more, so that nothing of it is taken over";
-            findings.push(found(&start.name, None, sentence.to_owned()));
+            let message = "what it was is not known any more, so that nothing of it is taken over";
+            warnings.push(warning(&start.name, None, message.to_owned()));
             self.begun_with(Started { name: start.name, config: sparse });
             return;
         };
@@ -425,22 +430,24 @@ impl Store {
         let origin = origin(&start.name, &comment, now_unix_ms);
         match self.add(&Change::Restore(wanted), origin) {
             Ok(()) => self.begun_with(Started { name: start.name, config: sparse }),
-            Err(faults) => {
-                let sentence = format!(
-                    "it was edited, and with what the log has it is not valid: {faults}; the log is used"
+            Err(errors) => {
+                let message = format!(
+                    "it was edited, and with what the log has it is not valid: {errors}; the log is used"
                 );
-                findings.push(found(&start.name, None, sentence));
+                warnings.push(warning(&start.name, None, message));
             }
         }
     }
 
     /// A revision of the start itself.
-    fn add(&mut self, change: &Change, origin: Origin) -> Result<(), crate::Faults> {
+    fn add(&mut self, change: &Change, origin: Origin) -> Result<(), crate::ConfigErrors> {
         let prepared = match self.head().prepare(change, None) {
             Ok(prepared) => prepared,
-            Err(Refusal::Invalid(faults)) => return Err(faults),
-            Err(Refusal::Conflict(fault) | Refusal::NotFound(fault)) => return Err(fault.into()),
-            Err(Refusal::Revision { .. }) => return Ok(()),
+            Err(ChangeError::Invalid(errors)) => return Err(errors),
+            Err(ChangeError::Conflict(error) | ChangeError::NotFound(error)) => {
+                return Err(error.into());
+            }
+            Err(ChangeError::Revision { .. }) => return Ok(()),
         };
         if prepared.is_unchanged() {
             return Ok(());
@@ -449,7 +456,7 @@ impl Store {
             snapshot: Arc::clone(prepared.snapshot()),
             previous: prepared.base().revision,
             origin,
-            how: How::File,
+            kind: RevisionKind::File,
             changes: Arc::clone(prepared.shared_changes()),
         };
         let revision = Arc::new(revision);
@@ -480,18 +487,18 @@ fn origin(name: &str, comment: &str, now_unix_ms: u64) -> Origin {
     }
 }
 
-fn found(file: &str, at: Option<u64>, sentence: String) -> Finding {
-    Finding { file: file.to_owned(), at, sentence }
+fn warning(file: &str, at: Option<u64>, message: String) -> RecoveryWarning {
+    RecoveryWarning { file: file.to_owned(), at, message }
 }
 
 /// A file that is not written on and not read again, kept for whoever wants to know.
-fn set_aside(disk: &dyn Disk, name: &str, at: Option<u64>, why: &str) -> Finding {
+fn set_aside(disk: &dyn Disk, name: &str, at: Option<u64>, why: &str) -> RecoveryWarning {
     let aside = format!("{name}{DAMAGED}");
-    let sentence = match disk.rename(name, &aside) {
+    let message = match disk.rename(name, &aside) {
         Ok(()) => format!("{why}; it is set aside as {aside}"),
         Err(error) => format!("{why}; it cannot be set aside: {error}"),
     };
-    found(name, at, sentence)
+    warning(name, at, message)
 }
 
 /// The oldest files set aside go once there are many.

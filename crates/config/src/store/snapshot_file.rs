@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::Config;
 use crate::part::Part;
 use crate::store::record::Started;
-use crate::store::{Disk, How, Origin, Revision};
+use crate::store::{Disk, Origin, Revision, RevisionKind};
 
 const MAGIC: &[u8; 8] = b"dunlinsn";
 const VERSION: u32 = 1;
@@ -19,7 +19,8 @@ const HEAD_BYTES: usize = 8 + 4 + 4 + 8;
 pub(super) struct Contents {
     pub(super) revision: u64,
     pub(super) previous: u64,
-    pub(super) how: How,
+    #[serde(alias = "how")]
+    pub(super) kind: RevisionKind,
     pub(super) origin: Origin,
     /// What the settings were begun with.
     pub(super) start: Started,
@@ -32,7 +33,7 @@ impl Contents {
         Contents {
             revision: revision.snapshot.revision,
             previous: revision.previous,
-            how: revision.how,
+            kind: revision.kind,
             origin: revision.origin.clone(),
             start: start.clone(),
             config: revision.snapshot.config.sparse(),
@@ -79,7 +80,7 @@ impl Contents {
 
 /// Settings of what differs from the defaults.
 pub(super) fn config(sparse: Value) -> Result<Config, String> {
-    Config::from_value(sparse).map_err(|trouble| format!("{trouble:?}"))
+    Config::from_value(sparse).map_err(|failure| format!("{failure:?}"))
 }
 
 /// Of the length and of what follows it.

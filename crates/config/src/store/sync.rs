@@ -21,12 +21,12 @@ struct State {
     confirmed: u64,
     durable: u64,
     /// Why nothing can be promised: a disk that failed once may have thrown away what it had.
-    trouble: Option<String>,
+    failure: Option<String>,
 }
 
 impl SyncHandle {
     pub(super) fn new(disk: Arc<dyn Disk>, file: Arc<dyn DiskFile>, confirmed: u64) -> SyncHandle {
-        let state = State { files: vec![file], names: true, confirmed, durable: 0, trouble: None };
+        let state = State { files: vec![file], names: true, confirmed, durable: 0, failure: None };
         SyncHandle { disk, state: Arc::new(Mutex::new(state)) }
     }
 
@@ -38,8 +38,8 @@ impl SyncHandle {
     pub fn sync(&self) -> io::Result<u64> {
         let (files, names, confirmed) = {
             let state = self.state();
-            if let Some(trouble) = &state.trouble {
-                return Err(io::Error::other(trouble.clone()));
+            if let Some(failure) = &state.failure {
+                return Err(io::Error::other(failure.clone()));
             }
             if state.durable >= state.confirmed {
                 return Ok(state.durable);
@@ -52,7 +52,7 @@ impl SyncHandle {
             .and_then(|()| if names { self.disk.sync() } else { Ok(()) });
         let mut state = self.state();
         if let Err(error) = synced {
-            state.trouble = Some(error.to_string());
+            state.failure = Some(error.to_string());
             return Err(error);
         }
         // Logs that were left behind meanwhile are complete; this one goes on.
@@ -90,16 +90,16 @@ impl SyncHandle {
     pub(super) fn begin_anew(&self, file: Arc<dyn DiskFile>, durable: u64) {
         let mut state = self.state();
         state.files = vec![file];
-        state.trouble = None;
+        state.failure = None;
         state.durable = durable;
     }
 
     pub(super) fn fail(&self, error: &io::Error) {
-        self.state().trouble = Some(error.to_string());
+        self.state().failure = Some(error.to_string());
     }
 
-    pub(super) fn is_in_trouble(&self) -> bool {
-        self.state().trouble.is_some()
+    pub(super) fn has_failed(&self) -> bool {
+        self.state().failure.is_some()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use dunlin_config::store::{Disk, DiskFile, Start, Store};
+use dunlin_config::store::{Disk, DiskFile, InitialConfig, Store};
 use dunlin_config::{Change, Config, Pattern, Pointer, Secrets, Snapshot, json};
 
 /// A target by the name of its corpus.
@@ -28,14 +28,14 @@ pub fn run(name: &str, data: &[u8]) {
     target(data);
 }
 
-/// What is read strictly is what serde_json reads, or refused with at least one fault.
+/// What is read strictly is what serde_json reads, or refused with at least one error.
 fn json(text: &[u8]) {
     match json::parse(text, 4_096) {
         Ok(value) => {
             let lenient: serde_json::Value = serde_json::from_slice(text).expect("JSON");
             assert_eq!(value, lenient);
         }
-        Err(faults) => assert!(!faults.is_empty() && !faults.to_string().is_empty()),
+        Err(errors) => assert!(!errors.is_empty() && !errors.to_string().is_empty()),
     }
 }
 
@@ -93,7 +93,7 @@ fn base() -> &'static Arc<Snapshot> {
 fn log(bytes: &[u8]) {
     let disk = Memory::default();
     let open = |disk: &Memory| {
-        let start = Start { config: Ok(Config::default()), name: "dunlin.toml".into() };
+        let start = InitialConfig { config: Ok(Config::default()), name: "dunlin.toml".into() };
         Store::open(Some(Box::new(disk.clone())), start, 0).expect("a store")
     };
     drop(open(&disk));
@@ -103,7 +103,7 @@ fn log(bytes: &[u8]) {
     assert_eq!(store.head().config.validate(), Ok(()));
     let (again, second) = open(&disk);
     assert_eq!(again.head().config, store.head().config);
-    assert!(second.findings.len() <= recovery.findings.len());
+    assert!(second.warnings.len() <= recovery.warnings.len());
 }
 
 /// The files of a directory, in memory.

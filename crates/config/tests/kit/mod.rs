@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use dunlin_config::store::{Disk, DiskFile, Origin, Recovery, Start, Store};
+use dunlin_config::store::{Disk, DiskFile, InitialConfig, Origin, Recovery, Store};
 use dunlin_config::{Change, Config, Pointer};
 
 /// The file system of a machine.
@@ -235,8 +235,8 @@ pub fn origin(who: &str) -> Origin {
     Origin { who: who.into(), from: "127.0.0.1:1".into(), comment: "".into(), at_unix_ms: 1_000 }
 }
 
-pub fn begin(config: Config) -> Start {
-    Start { config: Ok(config), name: "dunlin.toml".into() }
+pub fn begin(config: Config) -> InitialConfig {
+    InitialConfig { config: Ok(config), name: "dunlin.toml".into() }
 }
 
 pub fn open(disk: &Memory) -> (Store, Recovery) {

@@ -180,7 +180,7 @@ impl Admin {
             let prepared = match base.prepare(&wish.change, wish.expected) {
                 Ok(prepared) => prepared,
                 Err(refusal) => {
-                    Problem::of_refusal(&refusal).answer(cx, wish.conn);
+                    Problem::of_change_error(&refusal).answer(cx, wish.conn);
                     continue;
                 }
             };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use dunlin_config::{Fault, Faults, Refusal};
+use dunlin_config::{ChangeError, ConfigError, ConfigErrors};
 use dunlin_net::{ConnId, Context, http};
 use serde_json::{Map, Value, json};
 
@@ -101,15 +101,15 @@ impl Problem {
         self
     }
 
-    pub(super) fn fault(mut self, fault: &Fault) -> Self {
+    pub(super) fn fault(mut self, fault: &ConfigError) -> Self {
         self.0.errors.push(error(fault));
         self
     }
 
-    pub(super) fn faults(kind: &'static Kind, faults: &Faults) -> Self {
+    pub(super) fn faults(kind: &'static Kind, faults: &ConfigErrors) -> Self {
         let detail = match faults.len() {
             1 => faults.iter().next().map(ToString::to_string).unwrap_or_default(),
-            count => format!("there are {count} faults"),
+            count => format!("there are {count} errors"),
         };
         let mut problem = Problem::new(kind, detail);
         problem.0.errors = faults.iter().map(error).collect();
@@ -130,17 +130,21 @@ impl Problem {
         Problem::new(&METHOD_NOT_ALLOWED, format!("use one of {allow}")).header("Allow", &allow)
     }
 
-    pub(super) fn of_refusal(refusal: &Refusal) -> Self {
-        match refusal {
-            Refusal::Revision { current } => {
+    pub(super) fn of_change_error(error: &ChangeError) -> Self {
+        match error {
+            ChangeError::Revision { current } => {
                 let detail = format!("the current revision is {current}");
                 Problem::new(&REVISION_MISMATCH, detail)
                     .with("current", *current)
                     .header("ETag", &format_args!("\"{current}\""))
             }
-            Refusal::Invalid(faults) => Problem::faults(&INVALID, faults),
-            Refusal::Conflict(fault) => Problem::new(&TEST_FAILED, fault.to_string()).fault(fault),
-            Refusal::NotFound(fault) => Problem::new(&NOT_FOUND, fault.to_string()).fault(fault),
+            ChangeError::Invalid(faults) => Problem::faults(&INVALID, faults),
+            ChangeError::Conflict(fault) => {
+                Problem::new(&TEST_FAILED, fault.to_string()).fault(fault)
+            }
+            ChangeError::NotFound(fault) => {
+                Problem::new(&NOT_FOUND, fault.to_string()).fault(fault)
+            }
         }
     }
 
@@ -195,8 +199,8 @@ impl Problem {
     }
 }
 
-fn error(fault: &Fault) -> Value {
-    let mut error = json!({ "pointer": fault.path.pointer(), "detail": fault.sentence });
+fn error(fault: &ConfigError) -> Value {
+    let mut error = json!({ "pointer": fault.path.pointer(), "detail": fault.message });
     if let (Some(object), Some(fix)) = (error.as_object_mut(), &fault.fix) {
         object.insert("fix".into(), fix.as_str().into());
     }

@@ -188,7 +188,7 @@ impl Admin {
     ) -> Result<(), Problem> {
         let head = Arc::clone(self.store.head());
         let prepared =
-            head.prepare(change, expected).map_err(|refusal| Problem::of_refusal(&refusal))?;
+            head.prepare(change, expected).map_err(|refusal| Problem::of_change_error(&refusal))?;
         let next = &prepared.snapshot().config;
         crate::judge(&head.config, next)
             .map_err(|faults| Problem::faults(&problem::INVALID, &faults))?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
-use dunlin_config::store::{Disk, Start, Store};
+use dunlin_config::store::{Disk, InitialConfig, Store};
 use dunlin_config::{Config, Log};
 use serde_json::{Value, json};
 
@@ -65,7 +65,7 @@ impl Live {
     }
 
     pub(super) fn begin(workers: usize, config: Config, disk: Option<Box<dyn Disk>>) -> Live {
-        let start = Start { config: Ok(config), name: "test".into() };
+        let start = InitialConfig { config: Ok(config), name: "test".into() };
         let (store, _) = Store::open(disk, start, 0).unwrap();
         let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), workers, 1024).unwrap();
         let clients = listeners[0].local_addr().unwrap();

@@ -1,6 +1,6 @@
 //! What a person should know of a change, beside that it is in effect.
 
-use dunlin_config::{Fault, Prepared};
+use dunlin_config::{ConfigError, Prepared};
 use serde_json::{Value, json};
 
 /// Places told one by one.
@@ -46,10 +46,10 @@ pub(super) fn of(prepared: &Prepared, closed: u64) -> Vec<Value> {
     told
 }
 
-fn spelt(warning: &Fault) -> Value {
+fn spelt(warning: &ConfigError) -> Value {
     json!({
         "pointer": warning.path.pointer(),
-        "detail": warning.sentence,
+        "detail": warning.message,
         "fix": warning.fix,
     })
 }

@@ -4,7 +4,7 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use dunlin_config::{ApnsEnvironment, Fault, Faults, Path, Push, Route, Secret};
+use dunlin_config::{ApnsEnvironment, ConfigError, ConfigErrors, Path, Push, Route, Secret};
 use dunlin_push::apns::{
     Apns, Certificate, CertificateFault, Credential, Environment, ProviderKey, ProviderToken,
 };
@@ -14,7 +14,7 @@ use dunlin_push::{Connect, Connections, Dialer, Origin, SenderConfig};
 
 /// Judges the credentials that differ: whether each key, certificate and account can be opened and is valid now, and
 /// whether there is somebody to trust in a connection. Each that cannot be used is told, with the key at fault.
-pub(crate) fn judge(before: &Push, after: &Push, faults: &mut Faults) {
+pub(crate) fn judge(before: &Push, after: &Push, faults: &mut ConfigErrors) {
     for (name, _, credential) in after.apns.changes_from(&before.apns) {
         let Some(credential) = credential else { continue };
         let path = Path::of("push.apns").join(name);
@@ -39,19 +39,19 @@ pub(crate) fn judge(before: &Push, after: &Push, faults: &mut Faults) {
 }
 
 /// What opens connections to an origin: its name is one, and somebody's signature counts there.
-fn dialer(path: &Path, origin: Origin) -> Result<Dialer, Fault> {
+fn dialer(path: &Path, origin: Origin) -> Result<Dialer, ConfigError> {
     Dialer::new(origin).map_err(|error| fault(path, error.0, ""))
 }
 
 /// Starts a sender for an app at Apple's, in the current runtime.
-pub(super) fn start_apns(path: &Path, config: &dunlin_config::Apns) -> Result<Apns, Fault> {
+pub(super) fn start_apns(path: &Path, config: &dunlin_config::Apns) -> Result<Apns, ConfigError> {
     let (origin, credential) = apns(path, config)?;
     let bounds = bounds(path, config.connections_max, config.queue_bytes_max);
     Apns::start(origin, credential, bounds).map_err(|error| fault(path, error.0, ""))
 }
 
 /// The same for a project at Google's.
-pub(super) fn start_fcm(path: &Path, config: &dunlin_config::Fcm) -> Result<Fcm, Fault> {
+pub(super) fn start_fcm(path: &Path, config: &dunlin_config::Fcm) -> Result<Fcm, ConfigError> {
     let (account, origin, token_origin) = fcm(path, config)?;
     let (service, tokens) = (dialer(path, origin)?, dialer(path, token_origin)?);
     let bounds = bounds(path, config.connections_max, config.queue_bytes_max);
@@ -59,7 +59,10 @@ pub(super) fn start_fcm(path: &Path, config: &dunlin_config::Fcm) -> Result<Fcm,
 }
 
 /// The same for an identity towards browsers' services.
-pub(super) fn start_vapid(path: &Path, config: &dunlin_config::Vapid) -> Result<WebPush, Fault> {
+pub(super) fn start_vapid(
+    path: &Path,
+    config: &dunlin_config::Vapid,
+) -> Result<WebPush, ConfigError> {
     let vapid = vapid(path, config)?;
     let mut how = WebPushConfig {
         sender: bounds(path, config.connections_max, config.queue_bytes_max),
@@ -79,7 +82,7 @@ pub(super) fn start_vapid(path: &Path, config: &dunlin_config::Vapid) -> Result<
     }))
 }
 
-fn apns(path: &Path, config: &dunlin_config::Apns) -> Result<(Origin, Credential), Fault> {
+fn apns(path: &Path, config: &dunlin_config::Apns) -> Result<(Origin, Credential), ConfigError> {
     let environment = match config.environment {
         ApnsEnvironment::Production => Environment::Production,
         ApnsEnvironment::Sandbox => Environment::Sandbox,
@@ -126,7 +129,7 @@ fn apns(path: &Path, config: &dunlin_config::Apns) -> Result<(Origin, Credential
 fn fcm(
     path: &Path,
     config: &dunlin_config::Fcm,
-) -> Result<(ServiceAccount, Origin, Origin), Fault> {
+) -> Result<(ServiceAccount, Origin, Origin), ConfigError> {
     let text = config.service_account.as_ref().map_or("", Secret::reveal);
     let account = ServiceAccount::from_json(text).map_err(|error| {
         let fix = "set it to the text of the JSON file that the console gives";
@@ -144,14 +147,14 @@ fn fcm(
     let token_route = Route { address: config.token_address.clone(), ..config.route.clone() };
     route(&at, &token_route, &mut token_origin).map_err(|fault| {
         match fault.path == at.join("address") {
-            true => Fault { path: path.join("token_address"), ..fault },
+            true => ConfigError { path: path.join("token_address"), ..fault },
             false => fault,
         }
     })?;
     Ok((account, origin, token_origin))
 }
 
-fn vapid(path: &Path, config: &dunlin_config::Vapid) -> Result<Vapid, Fault> {
+fn vapid(path: &Path, config: &dunlin_config::Vapid) -> Result<Vapid, ConfigError> {
     let key = config.private_key.as_ref().map_or("", Secret::reveal);
     let vapid = Vapid::new(key, &config.subject).map_err(|error| {
         let why = error.to_string();
@@ -163,7 +166,7 @@ fn vapid(path: &Path, config: &dunlin_config::Vapid) -> Result<Vapid, Fault> {
 }
 
 /// Puts a route into an origin.
-fn route(path: &Path, route: &Route, origin: &mut Origin) -> Result<(), Fault> {
+fn route(path: &Path, route: &Route, origin: &mut Origin) -> Result<(), ConfigError> {
     if let Some(address) = &route.address {
         host_and_port(address, 0).ok().filter(|(_, port)| *port != 0).ok_or_else(|| {
             let sentence = format!("{address:?} has no host or no port");
@@ -203,9 +206,9 @@ fn bounds(path: &Path, connections_max: u32, queue_bytes_max: u64) -> SenderConf
     }
 }
 
-fn fault(path: &Path, sentence: String, fix: &str) -> Fault {
+fn fault(path: &Path, sentence: String, fix: &str) -> ConfigError {
     let fix = (!fix.is_empty()).then(|| fix.to_owned());
-    Fault { path: path.clone(), line: None, sentence, fix }
+    ConfigError { path: path.clone(), line: None, message: sentence, fix }
 }
 
 #[cfg(test)]
@@ -218,8 +221,8 @@ mod tests {
     const KEY: &str = include_str!("../../tests/data/apns-key.p8");
     const P12: &[u8] = include_bytes!("../../../push/tests/certificates/valid.p12");
 
-    fn faults_of(push: &Push) -> Faults {
-        let mut faults = Faults::default();
+    fn faults_of(push: &Push) -> ConfigErrors {
+        let mut faults = ConfigErrors::default();
         judge(&Push::default(), push, &mut faults);
         faults
     }
@@ -227,7 +230,7 @@ mod tests {
     fn pointer_of(push: &Push) -> String {
         let faults = faults_of(push);
         let fault = faults.iter().next().expect("a fault");
-        format!("{} {}", fault.path.pointer(), fault.sentence)
+        format!("{} {}", fault.path.pointer(), fault.message)
     }
 
     fn with_apns(apns: Apns) -> Push {
@@ -317,7 +320,7 @@ mod tests {
     fn what_did_not_change_is_not_judged_again() {
         let push = with_apns(keyed("-----BEGIN PRIVATE KEY-----\nexpired since\n"));
         assert!(!faults_of(&push).is_empty());
-        let mut faults = Faults::default();
+        let mut faults = ConfigErrors::default();
         judge(&push.clone(), &push, &mut faults);
         assert!(faults.is_empty());
     }

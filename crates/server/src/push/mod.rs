@@ -39,7 +39,7 @@ impl PushHandle {
         &self,
         before: &dunlin_config::Push,
         after: &dunlin_config::Push,
-    ) -> dunlin_config::Faults {
+    ) -> dunlin_config::ConfigErrors {
         let _runtime = self.0.runtime.enter();
         self.0.senders.apply(before, after)
     }

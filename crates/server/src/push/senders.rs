@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dunlin_config::{Fault, Faults, Map, Path};
+use dunlin_config::{ConfigError, ConfigErrors, Map, Path};
 use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Target};
 use dunlin_push::fcm::{self, Fcm};
 use dunlin_push::notification::{ApnsMessage, Notification};
@@ -69,8 +69,8 @@ impl Senders {
         &self,
         before: &dunlin_config::Push,
         after: &dunlin_config::Push,
-    ) -> Faults {
-        let mut faults = Faults::default();
+    ) -> ConfigErrors {
+        let mut faults = ConfigErrors::default();
         self.follow(Platform::Apns, &before.apns, &after.apns, &mut faults, |name, config| {
             let sender = start_apns(&Path::of("push.apns").join(name), config)?;
             Ok(Sender::Apns(sender, Arc::clone(&config.topic)))
@@ -89,8 +89,8 @@ impl Senders {
         platform: Platform,
         before: &Map<T>,
         after: &Map<T>,
-        faults: &mut Faults,
-        start: impl Fn(&str, &T) -> Result<Sender, Fault>,
+        faults: &mut ConfigErrors,
+        start: impl Fn(&str, &T) -> Result<Sender, ConfigError>,
     ) {
         for (name, _, config) in after.changes_from(before) {
             let Some(config) = config else {

@@ -3,7 +3,7 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use dunlin_config::HookEvent;
+use dunlin_config::HookEventKind;
 use dunlin_hub::{Departure, Epoch, Publication, SessionId};
 
 /// Something that some hook wants to hear of.
@@ -49,13 +49,13 @@ pub(crate) enum What {
 
 impl What {
     /// Which kind of event it is; `None` for one that every hook is told.
-    pub(crate) fn event(&self) -> Option<HookEvent> {
+    pub(crate) fn event(&self) -> Option<HookEventKind> {
         Some(match self {
-            What::Connect { .. } => HookEvent::Connect,
-            What::Disconnect { .. } => HookEvent::Disconnect,
-            What::Subscribe { .. } => HookEvent::Subscribe,
-            What::Unsubscribe { .. } => HookEvent::Unsubscribe,
-            What::Publish { .. } => HookEvent::Publish,
+            What::Connect { .. } => HookEventKind::Connect,
+            What::Disconnect { .. } => HookEventKind::Disconnect,
+            What::Subscribe { .. } => HookEventKind::Subscribe,
+            What::Unsubscribe { .. } => HookEventKind::Unsubscribe,
+            What::Publish { .. } => HookEventKind::Publish,
             What::Missed(_) => return None,
         })
     }

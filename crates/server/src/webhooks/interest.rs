@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_config::{Hook, HookEvent, Map, Pattern};
+use dunlin_config::{Hook, HookEventKind, Map, Pattern};
 use hashbrown::HashMap;
 
 /// Channels whose answer is remembered; beyond it all are forgotten and asked for again.
@@ -13,11 +13,11 @@ const CHANNELS_MAX: usize = 65_536;
 pub(crate) struct EventSet(u8);
 
 impl EventSet {
-    pub(crate) fn of(events: &[HookEvent]) -> EventSet {
+    pub(crate) fn of(events: &[HookEventKind]) -> EventSet {
         EventSet(events.iter().fold(0, |set, &event| set | 1 << event as u8))
     }
 
-    pub(crate) fn has(self, event: HookEvent) -> bool {
+    pub(crate) fn has(self, event: HookEventKind) -> bool {
         self.0 & 1 << event as u8 != 0
     }
 
@@ -74,12 +74,12 @@ impl Interest {
     }
 
     /// Whether any hook wants such events, at least from some channel: the one branch there is without hooks.
-    pub(crate) fn wants(&self, event: HookEvent) -> bool {
+    pub(crate) fn wants(&self, event: HookEventKind) -> bool {
         self.wishes.anywhere.has(event)
     }
 
     /// Whether any hook wants such events from this channel. Patterns are tried once a channel.
-    pub(crate) fn wants_from(&mut self, event: HookEvent, channel: &Arc<str>) -> bool {
+    pub(crate) fn wants_from(&mut self, event: HookEventKind, channel: &Arc<str>) -> bool {
         if !self.wants(event) {
             return false;
         }
@@ -102,7 +102,7 @@ impl Interest {
 mod tests {
     use super::*;
 
-    fn hook(events: &[HookEvent], channels: Option<&str>) -> Hook {
+    fn hook(events: &[HookEventKind], channels: Option<&str>) -> Hook {
         let channels = channels.map(|pattern| Pattern::parse(pattern).unwrap());
         Hook { events: events.into(), channels, ..Hook::default() }
     }
@@ -110,36 +110,36 @@ mod tests {
     #[test]
     fn patterns_decide_by_channel_and_events_without_one_by_kind() {
         let mut interest = Interest::default();
-        assert!(!interest.wants(HookEvent::Publish));
+        assert!(!interest.wants(HookEventKind::Publish));
 
         let hooks: Map<Hook> = [
-            ("chat", hook(&[HookEvent::Publish, HookEvent::Connect], Some("chat:*"))),
-            ("all", hook(&[HookEvent::Subscribe], None)),
+            ("chat", hook(&[HookEventKind::Publish, HookEventKind::Connect], Some("chat:*"))),
+            ("all", hook(&[HookEventKind::Subscribe], None)),
         ]
         .into_iter()
         .collect();
         interest.follow(&Arc::new(Wishes::of(&hooks)));
         let (chat, news): (Arc<str>, Arc<str>) = ("chat:1".into(), "news".into());
         for _ in 0..2 {
-            assert!(interest.wants_from(HookEvent::Publish, &chat));
-            assert!(!interest.wants_from(HookEvent::Publish, &news));
-            assert!(interest.wants_from(HookEvent::Subscribe, &news));
+            assert!(interest.wants_from(HookEventKind::Publish, &chat));
+            assert!(!interest.wants_from(HookEventKind::Publish, &news));
+            assert!(interest.wants_from(HookEventKind::Subscribe, &news));
         }
-        assert!(interest.wants(HookEvent::Connect), "which belongs to no channel");
-        assert!(!interest.wants(HookEvent::Disconnect));
+        assert!(interest.wants(HookEventKind::Connect), "which belongs to no channel");
+        assert!(!interest.wants(HookEventKind::Disconnect));
 
         interest.follow(&Arc::new(Wishes::default()));
-        assert!(!interest.wants_from(HookEvent::Publish, &chat), "what was known is forgotten");
+        assert!(!interest.wants_from(HookEventKind::Publish, &chat), "what was known is forgotten");
     }
 
     #[test]
     fn what_is_known_of_channels_is_bounded() {
         let hooks: Map<Hook> =
-            [("chat", hook(&[HookEvent::Publish], Some("chat:*")))].into_iter().collect();
+            [("chat", hook(&[HookEventKind::Publish], Some("chat:*")))].into_iter().collect();
         let mut interest = Interest::default();
         interest.follow(&Arc::new(Wishes::of(&hooks)));
         for channel in 0..2 * CHANNELS_MAX {
-            interest.wants_from(HookEvent::Publish, &Arc::from(format!("room:{channel}")));
+            interest.wants_from(HookEventKind::Publish, &Arc::from(format!("room:{channel}")));
         }
         assert!(interest.channels.len() <= CHANNELS_MAX);
     }

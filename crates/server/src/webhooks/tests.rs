@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dunlin_config as config;
-use dunlin_config::HookEvent;
+use dunlin_config::HookEventKind;
 use dunlin_hub::{Epoch, Now, Publication, SessionId};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -104,7 +104,7 @@ impl Town {
 fn hook() -> config::Hook {
     config::Hook {
         upstream: "pool".into(),
-        events: [HookEvent::Publish].into(),
+        events: [HookEventKind::Publish].into(),
         ..config::Hook::default()
     }
 }
@@ -417,7 +417,8 @@ fn what_waits_leaves_under_the_settings_of_the_hour() {
 fn events_of_one_session_keep_their_order_and_its_hooks_choose() {
     let mut town = Town::with_members(&["a"]);
     town.hook(|hook| {
-        hook.events = [HookEvent::Connect, HookEvent::Subscribe, HookEvent::Disconnect].into();
+        hook.events =
+            [HookEventKind::Connect, HookEventKind::Subscribe, HookEventKind::Disconnect].into();
         hook.channels = Some(config::Pattern::parse("chat:*").unwrap());
     });
     let session = SessionId::from_u64(5).unwrap();

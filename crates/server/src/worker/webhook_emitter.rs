@@ -1,6 +1,6 @@
 //! What backends are told of what happens here, as far as a hook wants to hear of it.
 
-use dunlin_config::HookEvent;
+use dunlin_config::HookEventKind;
 use dunlin_hub::{Notice, SessionId, Watch};
 use dunlin_protocol::Encoding;
 
@@ -29,9 +29,9 @@ impl Worker<'_> {
         let interest = &mut self.webhook_emitter.interest;
         interest.follow(&self.settings.wishes);
         self.hub.watch(Watch {
-            subscriptions: interest.wants(HookEvent::Subscribe)
-                || interest.wants(HookEvent::Unsubscribe),
-            publications: interest.wants(HookEvent::Publish),
+            subscriptions: interest.wants(HookEventKind::Subscribe)
+                || interest.wants(HookEventKind::Unsubscribe),
+            publications: interest.wants(HookEventKind::Publish),
         });
     }
 
@@ -41,13 +41,13 @@ impl Worker<'_> {
             let interest = &mut self.webhook_emitter.interest;
             let what = match notice {
                 Notice::Subscribed { session, user, channel } => interest
-                    .wants_from(HookEvent::Subscribe, &channel)
+                    .wants_from(HookEventKind::Subscribe, &channel)
                     .then_some(What::Subscribe { session, user, channel }),
                 Notice::Unsubscribed { session, user, channel, departure } => interest
-                    .wants_from(HookEvent::Unsubscribe, &channel)
+                    .wants_from(HookEventKind::Unsubscribe, &channel)
                     .then_some(What::Unsubscribe { session, user, channel, departure }),
                 Notice::Published { channel, epoch, publication } => interest
-                    .wants_from(HookEvent::Publish, &channel)
+                    .wants_from(HookEventKind::Publish, &channel)
                     .then_some(What::Publish { channel, epoch, publication }),
                 _ => None,
             };
@@ -58,7 +58,7 @@ impl Worker<'_> {
     }
 
     pub(super) fn emit_connect(&mut self, session: SessionId, user: &str, encoding: Encoding) {
-        if self.webhook_emitter.interest.wants(HookEvent::Connect) {
+        if self.webhook_emitter.interest.wants(HookEventKind::Connect) {
             self.tell(What::Connect {
                 session,
                 user: user.into(),
@@ -91,7 +91,7 @@ impl Worker<'_> {
 
     /// A long-poll is a request: that it has begun was not told either.
     fn tells_end_of(&self, poll: bool) -> bool {
-        !poll && self.webhook_emitter.interest.wants(HookEvent::Disconnect)
+        !poll && self.webhook_emitter.interest.wants(HookEventKind::Disconnect)
     }
 
     fn tell(&mut self, what: What) {

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::timeline::Timeline;
-use crate::Refusal;
+use crate::CliError;
 
 /// Where a run sends to.
 #[derive(Clone, Debug)]
@@ -87,7 +87,7 @@ fn thread_cpu_s() -> f64 {
 }
 
 /// Runs a load to its end.
-pub(super) fn run(load: Load) -> Result<Measured, Refusal> {
+pub(super) fn run(load: Load) -> Result<Measured, CliError> {
     let (sender, receiver) = mpsc::channel();
     let running = thread::Builder::new().name("apns-bench".to_owned()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -104,7 +104,7 @@ pub(super) fn run(load: Load) -> Result<Measured, Refusal> {
 }
 
 /// The sender that a load asks for.
-pub(super) fn sender(load: &Load) -> Result<Apns, Refusal> {
+pub(super) fn sender(load: &Load) -> Result<Apns, CliError> {
     let mut origin = Origin::new(&load.target.host, 443);
     origin.address = Some(load.target.address.clone());
     origin.add_roots(&load.target.roots_pem)?;
@@ -120,7 +120,7 @@ pub(super) fn sender(load: &Load) -> Result<Apns, Refusal> {
 }
 
 /// A push of a number.
-pub(super) fn push(load: &Load, number: u64, payload: &str) -> Result<Push, Refusal> {
+pub(super) fn push(load: &Load, number: u64, payload: &str) -> Result<Push, CliError> {
     let (device, suspect) = (load.device)(number);
     let mut push = Push::new(DeviceToken::new(&device)?, "com.example.dunlin", payload.to_owned());
     push.suspect = suspect;
@@ -136,7 +136,7 @@ pub(super) fn payload(bytes: usize) -> String {
     format!(r#"{{"aps":{{"alert":"{filler}"}}}}"#)
 }
 
-async fn play(load: Load) -> Result<Measured, Refusal> {
+async fn play(load: Load) -> Result<Measured, CliError> {
     let apns = sender(&load)?;
     let load = Arc::new(load);
     let text = payload(load.payload_bytes);

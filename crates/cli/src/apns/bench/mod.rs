@@ -14,7 +14,7 @@ use dunlin_bench::{PushFindings, PushRow as Row, PushRows, PushTable as Table};
 use dunlin_load::output::Output;
 
 use self::peers::Peer;
-use crate::Refusal;
+use crate::CliError;
 use crate::style::{BOLD, DIM, paint, print};
 
 #[derive(Debug, Args)]
@@ -65,7 +65,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn run(self) -> Result<(), Refusal> {
+    pub(crate) fn run(self) -> Result<(), CliError> {
         let every = [
             Table::Windows,
             Table::Connections,
@@ -102,7 +102,7 @@ impl Bench {
     }
 
     /// On standard output what a person reads; where that belongs to the result, on standard error as progress.
-    fn show(&self, row: &Row) -> Result<(), Refusal> {
+    fn show(&self, row: &Row) -> Result<(), CliError> {
         if self.output.is_json() {
             eprint!("{}", text(row));
             return Ok(());

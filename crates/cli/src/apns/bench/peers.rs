@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::Row;
 use super::load::{Target, payload};
 use super::timeline::Timeline;
-use crate::Refusal;
+use crate::CliError;
 
 /// What a caller without a window of its own keeps in flight: as many as Apple allows streams.
 const IN_FLIGHT: usize = 1_000;
@@ -96,7 +96,7 @@ impl Peer {
         row
     }
 
-    fn ask(&self, ask: &Ask<'_>) -> Result<Said, Refusal> {
+    fn ask(&self, ask: &Ask<'_>) -> Result<Said, CliError> {
         let (_, port) = ask.target.address.rsplit_once(':').ok_or("an address without a port")?;
         let output = Command::new(&self.program)
             // For a sender that knows Apple's address and roots only.
@@ -145,7 +145,7 @@ pub(super) fn h2load(program: &str, what: &str, ask: &Ask<'_>) -> Row {
 }
 
 /// Its rate and its CPU seconds.
-fn ask_h2load(program: &str, ask: &Ask<'_>) -> Result<(f64, f64), Refusal> {
+fn ask_h2load(program: &str, ask: &Ask<'_>) -> Result<(f64, f64), CliError> {
     let body = tempfile::NamedTempFile::new()?;
     fs::write(body.path(), payload(ask.payload_bytes))?;
     let key = ProviderKey::from_scalar(&[7; 32], "BENCHKEY01", "BENCHTEAM1")?;

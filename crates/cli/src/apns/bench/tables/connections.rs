@@ -6,9 +6,9 @@ use dunlin_push::Connections;
 use dunlin_simulate::apns::{Behaviour, WindowReturn};
 
 use super::{Load, Row, STREAMS, Show, WINDOW, WINDOW_LARGE, World, load, row, run};
-use crate::Refusal;
+use crate::CliError;
 
-pub(super) fn connections(show: Show<'_>) -> Result<Vec<Row>, Refusal> {
+pub(super) fn connections(show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let rtt = Duration::from_millis(250);
     let kinds = [
         ("64 KiB, at once", WINDOW as u32, WindowReturn::Eager, WINDOW),

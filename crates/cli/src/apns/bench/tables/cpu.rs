@@ -8,11 +8,11 @@ use dunlin_load::figures::group;
 use dunlin_simulate::apns::Behaviour;
 
 use super::{Bench, Load, Row, Show, WINDOW_LARGE, World, load, other, row, run};
-use crate::Refusal;
+use crate::CliError;
 use crate::apns::bench::load::Target;
 use crate::apns::bench::peers::{Ask, h2load};
 
-pub(super) fn cpu(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
+pub(super) fn cpu(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let world;
     let target = if bench.server.is_some() {
         other(bench)?
@@ -73,7 +73,7 @@ fn forget_peak() -> std::io::Result<()> {
     fs::write("/proc/self/clear_refs", "5")
 }
 
-pub(super) fn queue(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
+pub(super) fn queue(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let rtt = Duration::from_millis(50);
     let behaviour =
         Behaviour { connection_window: WINDOW_LARGE, rtt_ms: 50, ..Behaviour::default() };

@@ -17,9 +17,9 @@ use dunlin_simulate::apns::{Behaviour, Config, Simulator, SlowDown};
 
 use super::load::{Load, Measured, Target, run};
 use super::{Bench, Row, Table};
-use crate::Refusal;
+use crate::CliError;
 
-type Show<'a> = &'a dyn Fn(&Row) -> Result<(), Refusal>;
+type Show<'a> = &'a dyn Fn(&Row) -> Result<(), CliError>;
 
 const WINDOW: f64 = 65_535.0;
 /// A window large enough that it never binds here.
@@ -27,7 +27,7 @@ const WINDOW_LARGE: u32 = 16 << 20;
 const STREAMS: f64 = 1_000.0;
 const QUEUE_BYTES: usize = 8 << 20;
 
-pub(super) fn measure(bench: &Bench, table: Table, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
+pub(super) fn measure(bench: &Bench, table: Table, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     match table {
         Table::Windows if bench.server.is_some() => windows::other_windows(bench, show),
         Table::Windows => windows::windows(bench, show),
@@ -48,7 +48,7 @@ struct World {
 }
 
 impl World {
-    fn new(behaviour: Behaviour, ledger_max: usize) -> Result<World, Refusal> {
+    fn new(behaviour: Behaviour, ledger_max: usize) -> Result<World, CliError> {
         let simulator = Simulator::start(Config {
             listen: ([127, 0, 0, 1], 0).into(),
             ledger_max,
@@ -100,7 +100,7 @@ fn binding(metrics: &SenderMetrics) -> String {
 }
 
 /// The server that was named on the command line.
-fn other(bench: &Bench) -> Result<Target, Refusal> {
+fn other(bench: &Bench) -> Result<Target, CliError> {
     let (Some(address), Some(roots)) = (&bench.server, &bench.roots) else {
         return Err("name the server with --server and its certificate with --roots".into());
     };
@@ -131,7 +131,7 @@ fn row(what: String, measured: &Measured, rtt: Duration, from: Duration) -> Row 
     }
 }
 
-fn bad(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
+fn bad(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let rtt = Duration::from_millis(250);
     let behaviour = Behaviour {
         rtt_ms: 250,

@@ -6,7 +6,7 @@ use dunlin_push::{Connections, results};
 use dunlin_simulate::apns::{Behaviour, WindowReturn};
 
 use super::{Bench, Load, Row, Show, World, load, row, run};
-use crate::Refusal;
+use crate::CliError;
 use crate::apns::bench::load::{payload, push, sender};
 
 /// What those who asked kept in flight.
@@ -15,7 +15,7 @@ const BY_HAND: usize = 150;
 /// many, and the last one of a batch would wait for a window that never comes back.
 const PAYLOAD: usize = 436;
 
-pub(super) fn reference(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
+pub(super) fn reference(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let rtt = Duration::from_millis(250);
     let mut rows = Vec::new();
     for (name, window_return) in [("at once", WindowReturn::Eager), ("never", WindowReturn::Never)]
@@ -46,7 +46,7 @@ pub(super) fn reference(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refus
 }
 
 /// Batches of `BY_HAND`, each on a connection of its own.
-fn batches(world: &World, duration: Duration, name: &str) -> Result<Row, Refusal> {
+fn batches(world: &World, duration: Duration, name: &str) -> Result<Row, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let load = load(&world.target, PAYLOAD, duration);
     let text = payload(load.payload_bytes);
@@ -68,7 +68,7 @@ fn batches(world: &World, duration: Duration, name: &str) -> Result<Row, Refusal
             }
             apns.close();
         }
-        Ok::<_, Refusal>((ended, connections))
+        Ok::<_, CliError>((ended, connections))
     })?;
     Ok(Row {
         who: "dunlin".to_owned(),

@@ -8,9 +8,9 @@ use dunlin_push::{Connections, Outcome};
 use dunlin_simulate::apns::{Behaviour, FlipStreams, GoAway, Unavailable};
 
 use super::{Bench, Load, Row, Show, WINDOW_LARGE, World, load, row, run};
-use crate::Refusal;
+use crate::CliError;
 
-pub(super) fn storm(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
+pub(super) fn storm(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let behaviour = Behaviour {
         rtt_ms: 10,
         connection_window: WINDOW_LARGE,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dunlin_simulate::apns::{Behaviour, WindowReturn};
 
 use super::{Bench, Row, STREAMS, Show, WINDOW, WINDOW_LARGE, World, load, other, row};
-use crate::Refusal;
+use crate::CliError;
 use crate::apns::bench::load::{Measured, Target, run};
 use crate::apns::bench::peers::Ask;
 
@@ -16,7 +16,7 @@ const WITHIN: Duration = Duration::from_secs(2);
 /// Peers need not be watched for as long.
 const PEER: Duration = Duration::from_secs(5);
 
-pub(super) fn windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
+pub(super) fn windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let kinds = [
         ("64 KiB, at once", WINDOW as u32, WindowReturn::Eager),
         ("64 KiB, by halves", WINDOW as u32, WindowReturn::Half),
@@ -59,7 +59,7 @@ pub(super) fn windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal
 }
 
 /// What another server's window allows has to be said with `--window`; how many streams, it says itself.
-pub(super) fn other_windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, Refusal> {
+pub(super) fn other_windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let target = other(bench)?;
     let address = target.address.parse().map_err(|_| "--server: write ADDRESS:PORT, in numbers")?;
     let mut rows = Vec::new();

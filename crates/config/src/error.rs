@@ -4,34 +4,34 @@ use std::fmt;
 use crate::document::Document;
 use crate::path::Path;
 
-/// The most faults one check reports; a hostile document has more, and nobody reads them.
-const FAULTS_MAX: usize = 100;
+/// The most errors one check reports; a hostile document has more, and nobody reads them.
+const ERRORS_MAX: usize = 100;
 
 /// One thing that is wrong with a config: where, what, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// The key at fault; empty when the document as a whole is.
+pub struct ConfigError {
+    /// The key that is wrong; empty when the document as a whole is.
     pub path: Path,
     /// Its line in the file, counted from 1, when it came from one.
     pub line: Option<usize>,
     /// What is wrong, in a sentence without its full stop.
-    pub sentence: String,
+    pub message: String,
     /// What to do about it, when that can be said.
     pub fix: Option<String>,
 }
 
-impl Fault {
-    pub(crate) fn new(path: Path, sentence: impl Into<String>) -> Fault {
-        Fault { path, line: None, sentence: sentence.into(), fix: None }
+impl ConfigError {
+    pub(crate) fn new(path: Path, message: impl Into<String>) -> ConfigError {
+        ConfigError { path, line: None, message: message.into(), fix: None }
     }
 
-    pub(crate) fn with_fix(mut self, fix: impl Into<String>) -> Fault {
+    pub(crate) fn with_fix(mut self, fix: impl Into<String>) -> ConfigError {
         self.fix = Some(fix.into());
         self
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ConfigError {
     /// `line 2: client.ping_interval: there is no such key; did you mean ...?`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(line) = self.line {
@@ -40,7 +40,7 @@ impl fmt::Display for Fault {
         if !self.path.is_root() {
             write!(f, "{}: ", self.path)?;
         }
-        f.write_str(&self.sentence)?;
+        f.write_str(&self.message)?;
         match &self.fix {
             Some(fix) => write!(f, "; {fix}"),
             None => Ok(()),
@@ -50,32 +50,32 @@ impl fmt::Display for Fault {
 
 /// Everything that is wrong with a config; never empty as an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
-    list: Vec<Fault>,
-    /// Faults found beyond [`FAULTS_MAX`].
+pub struct ConfigErrors {
+    list: Vec<ConfigError>,
+    /// ConfigErrors found beyond [`ERRORS_MAX`].
     more: usize,
 }
 
-impl Faults {
+impl ConfigErrors {
     /// Adds one more.
-    pub fn push(&mut self, fault: Fault) {
-        if self.list.len() < FAULTS_MAX {
-            self.list.push(fault);
+    pub fn push(&mut self, error: ConfigError) {
+        if self.list.len() < ERRORS_MAX {
+            self.list.push(error);
         } else {
             self.more += 1;
         }
     }
 
-    pub(crate) fn extend(&mut self, faults: impl IntoIterator<Item = Fault>) {
-        faults.into_iter().for_each(|fault| self.push(fault));
+    pub(crate) fn extend(&mut self, errors: impl IntoIterator<Item = ConfigError>) {
+        errors.into_iter().for_each(|error| self.push(error));
     }
 
-    pub(crate) fn or<T>(self, value: T) -> Result<T, Faults> {
+    pub(crate) fn or<T>(self, value: T) -> Result<T, ConfigErrors> {
         if self.list.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// The faults, at most a hundred.
-    pub fn iter(&self) -> std::slice::Iter<'_, Fault> {
+    /// The errors, at most a hundred.
+    pub fn iter(&self) -> std::slice::Iter<'_, ConfigError> {
         self.list.iter()
     }
 
@@ -89,8 +89,8 @@ impl Faults {
         self.list.is_empty()
     }
 
-    /// Says of each fault on which line of the file the key, or the nearest table around it, stands.
-    /// Semantic faults are found in a [`Config`](crate::Config), which has no lines; this gives them
+    /// Says of each error on which line of the file the key, or the nearest table around it, stands.
+    /// Semantic errors are found in a [`Config`](crate::Config), which has no lines; this gives them
     /// back.
     pub fn locate(&mut self, toml: &str) {
         if let Ok(document) = Document::parse(toml) {
@@ -99,36 +99,36 @@ impl Faults {
     }
 
     pub(crate) fn locate_in(&mut self, document: &Document) {
-        for fault in &mut self.list {
-            fault.line = fault.line.or_else(|| document.line(&fault.path));
+        for error in &mut self.list {
+            error.line = error.line.or_else(|| document.line(&error.path));
         }
-        self.list.sort_by_key(|fault| fault.line);
+        self.list.sort_by_key(|error| error.line);
     }
 }
 
-impl<'a> IntoIterator for &'a Faults {
-    type Item = &'a Fault;
-    type IntoIter = std::slice::Iter<'a, Fault>;
+impl<'a> IntoIterator for &'a ConfigErrors {
+    type Item = &'a ConfigError;
+    type IntoIter = std::slice::Iter<'a, ConfigError>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
 }
 
-impl From<Fault> for Faults {
-    fn from(fault: Fault) -> Faults {
-        Faults { list: vec![fault], more: 0 }
+impl From<ConfigError> for ConfigErrors {
+    fn from(error: ConfigError) -> ConfigErrors {
+        ConfigErrors { list: vec![error], more: 0 }
     }
 }
 
-impl fmt::Display for Faults {
-    /// A line for each fault.
+impl fmt::Display for ConfigErrors {
+    /// A line for each error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, fault) in self.list.iter().enumerate() {
+        for (index, error) in self.list.iter().enumerate() {
             if index > 0 {
                 f.write_str("\n")?;
             }
-            write!(f, "{fault}")?;
+            write!(f, "{error}")?;
         }
         if self.more > 0 {
             write!(f, "\nand {} more", self.more)?;
@@ -137,4 +137,4 @@ impl fmt::Display for Faults {
     }
 }
 
-impl Error for Faults {}
+impl Error for ConfigErrors {}

@@ -132,12 +132,12 @@ fn whichever_byte_flips_a_state_before_that_place_is_found_and_the_byte_is_named
         } else {
             assert_eq!(position, states.len() - 1, "{place} is behind all records");
         }
-        let named = recovery.findings.iter().any(|finding| finding.file == name);
-        assert!(named, "flipped at {place}: {:?}", recovery.findings);
+        let named = recovery.warnings.iter().any(|warning| warning.file == name);
+        assert!(named, "flipped at {place}: {:?}", recovery.warnings);
         // The damaged log is set aside: the next start finds nothing wrong.
         if place % 8 == 0 {
             let (again, recovery) = found(&disk.after_kill(), &states, "the second start");
-            assert_eq!((again, recovery.findings.len()), (position, 0));
+            assert_eq!((again, recovery.warnings.len()), (position, 0));
         }
     }
 }
@@ -153,7 +153,7 @@ fn a_damaged_snapshot_is_named_and_the_log_before_it_is_used() {
     bytes.truncate(end - 1);
     disk.set_bytes(&name, bytes);
     let (store, recovery) = open(&disk);
-    assert_eq!(recovery.findings.len(), 2, "{:?}", recovery.findings);
+    assert_eq!(recovery.warnings.len(), 2, "{:?}", recovery.warnings);
     let config = store.head().config.clone();
     let newest = disk.names().into_iter().rfind(|name| name.ends_with(".snapshot")).unwrap();
     let snapshot = disk.bytes(&newest);
@@ -163,7 +163,7 @@ fn a_damaged_snapshot_is_named_and_the_log_before_it_is_used() {
         flipped[place] ^= 0x10;
         disk.set_bytes(&newest, flipped);
         let (store, recovery) = open(&disk);
-        assert!(recovery.findings.iter().any(|finding| finding.file == newest), "{place}");
+        assert!(recovery.warnings.iter().any(|warning| warning.file == newest), "{place}");
         // The older snapshot is the start; the log that led here was set aside with the damage.
         assert_eq!(store.head().config, Config::default());
     }
@@ -184,6 +184,6 @@ proptest! {
         disk.set_bytes("00000000000000000009.snapshot.new", Vec::new());
         let (store, recovery) = open(&disk);
         prop_assert_eq!(&store.head().config, &Config::default());
-        prop_assert_eq!(recovery.findings.len(), 2);
+        prop_assert_eq!(recovery.warnings.len(), 2);
     }
 }
