@@ -4,7 +4,7 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::path::Path;
 use crate::validate::channel;
-use crate::{Apns, Config, Fcm, Hook, Map, Member, Secret, Upstream, Vapid};
+use crate::{ApnsConfig, Config, FcmConfig, Hook, Map, Member, Secret, Upstream, VapidConfig};
 
 /// Below this a key can be guessed; a placeholder left in the file is shorter still.
 const SECRET_BYTES_MIN: usize = 16;
@@ -235,7 +235,7 @@ fn hook(path: &Path, hook: &Hook, errors: &mut ConfigErrors) {
     }
 }
 
-fn apns(path: &Path, apns: &Apns, errors: &mut ConfigErrors) {
+fn apns(path: &Path, apns: &ApnsConfig, errors: &mut ConfigErrors) {
     let mut push =
         |key, message, fix| errors.push(ConfigError::new(path.join(key), message).with_fix(fix));
     if apns.topic.is_empty() {
@@ -269,7 +269,7 @@ fn apns(path: &Path, apns: &Apns, errors: &mut ConfigErrors) {
     }
 }
 
-fn fcm(path: &Path, fcm: &Fcm, errors: &mut ConfigErrors) {
+fn fcm(path: &Path, fcm: &FcmConfig, errors: &mut ConfigErrors) {
     let account = fcm.service_account.as_ref().map(|account| {
         serde_json::from_str::<serde_json::Value>(account.reveal()).unwrap_or_default()
     });
@@ -289,7 +289,7 @@ fn fcm(path: &Path, fcm: &Fcm, errors: &mut ConfigErrors) {
     );
 }
 
-fn vapid(path: &Path, vapid: &Vapid, errors: &mut ConfigErrors) {
+fn vapid(path: &Path, vapid: &VapidConfig, errors: &mut ConfigErrors) {
     if vapid.private_key.is_none() {
         errors.push(
             ConfigError::new(path.join("private_key"), "it is not set")

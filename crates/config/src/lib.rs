@@ -74,17 +74,17 @@ pub use error::{ConfigError, ConfigErrors};
 pub use limits::Limits;
 pub use listener::Listener;
 pub use log::{Log, LogFormat, LogLevel};
-pub use map::{Changed, Map};
+pub use map::{Map, MapChange};
 pub use pacing::Pacing;
 pub use path::Path;
 pub use pattern::Pattern;
 pub use pointer::Pointer;
-pub use push::{Apns, ApnsEnvironment, Fcm, Push, Route, Vapid};
+pub use push::{ApnsConfig, ApnsEnvironment, FcmConfig, PushConfig, Route, VapidConfig};
 pub use schema::Applies;
 pub use secret::Secret;
 pub use server::Server;
 pub use shutdown::Shutdown;
-pub use snapshot::{ChangeError, ChangedKey, Prepared, Secrets, Snapshot};
+pub use snapshot::{ChangeError, ChangedKey, PreparedChange, Secrets, Snapshot};
 pub use webhooks::{Hook, HookEventKind, Member, Upstream, Webhooks};
 
 /// Takes effect at once, for every connection.
@@ -114,7 +114,7 @@ pub struct Config {
     pub webhooks: Webhooks,
     /// Credentials of the push services that reach whoever is offline, each under a name of your
     /// choice.
-    pub push: Push,
+    pub push: PushConfig,
     /// The bound of everything that could grow. All hold before authentication too; each change_error is
     /// counted in the metrics.
     pub limits: Limits,

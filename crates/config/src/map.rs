@@ -16,7 +16,7 @@ use crate::tree::Tree;
 pub struct Map<T>(Tree<T>);
 
 /// A name and its value in two maps; `None` where it is not.
-pub type Changed<'a, T> = crate::tree::Difference<'a, T>;
+pub type MapChange<'a, T> = crate::tree::Difference<'a, T>;
 
 impl<T> Map<T> {
     /// A map without values.
@@ -114,7 +114,7 @@ impl<T> Map<T> {
 impl<T: PartialEq> Map<T> {
     /// What is new, gone or different against an older map. What both share is skipped: the cost is
     /// that of the difference.
-    pub fn changes_from<'a>(&'a self, older: &'a Map<T>) -> impl Iterator<Item = Changed<'a, T>> {
+    pub fn changes_from<'a>(&'a self, older: &'a Map<T>) -> impl Iterator<Item = MapChange<'a, T>> {
         older.0.diff(&self.0)
     }
 }

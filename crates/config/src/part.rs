@@ -11,9 +11,9 @@ use serde_json::{Map as Object, Value};
 
 use crate::pointer::Pointer;
 use crate::{
-    Admin, Api, Apns, Changes, Channel, ChannelOptions, Client, Config, Fcm, Hook, Limits,
-    Listener, Log, LongPoll, Map, Member, Pacing, Push, Route, Secret, Server, Shutdown, Token,
-    Upstream, Vapid, Webhooks, fields,
+    Admin, Api, ApnsConfig, Changes, Channel, ChannelOptions, Client, Config, FcmConfig, Hook,
+    Limits, Listener, Log, LongPoll, Map, Member, Pacing, PushConfig, Route, Secret, Server,
+    Shutdown, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -302,10 +302,10 @@ table! {
     Upstream { members }
     Member {}
     Hook {}
-    Push { apns, fcm, vapid }
-    Apns { route }
-    Fcm { route }
-    Vapid { route }
+    PushConfig { apns, fcm, vapid }
+    ApnsConfig { route }
+    FcmConfig { route }
+    VapidConfig { route }
     Route {}
     Limits { broadcast_pacing }
     Changes {}

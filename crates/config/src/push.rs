@@ -12,16 +12,16 @@ const QUEUE_BYTES_MAX: u64 = 64 << 20;
 /// Credentials of the push services that reach whoever is offline, each under a name of your choice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Push {
+pub struct PushConfig {
     /// Apps at Apple's push service.
     #[schemars(extend("x-applies" = LIVE))]
-    pub apns: Map<Apns>,
+    pub apns: Map<ApnsConfig>,
     /// Projects at Firebase Cloud Messaging.
     #[schemars(extend("x-applies" = LIVE))]
-    pub fcm: Map<Fcm>,
+    pub fcm: Map<FcmConfig>,
     /// Identities towards the browsers' push services (RFC 8292).
     #[schemars(extend("x-applies" = LIVE))]
-    pub vapid: Map<Vapid>,
+    pub vapid: Map<VapidConfig>,
 }
 
 /// How connections to a push service are made, where the plain way does not do: a simulator, a proxy, a
@@ -44,7 +44,7 @@ pub struct Route {
 /// An app at Apple's push service: a signing key (`team_id`, `key_id`, `key`) or a certificate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Apns {
+pub struct ApnsConfig {
     /// The team's id, ten characters.
     #[schemars(extend("x-applies" = LIVE))]
     pub team_id: Option<Arc<str>>,
@@ -79,9 +79,9 @@ pub struct Apns {
     pub route: Route,
 }
 
-impl Default for Apns {
-    fn default() -> Apns {
-        Apns {
+impl Default for ApnsConfig {
+    fn default() -> ApnsConfig {
+        ApnsConfig {
             team_id: None,
             key_id: None,
             key: None,
@@ -112,7 +112,7 @@ pub enum ApnsEnvironment {
 /// A project at Firebase Cloud Messaging.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Fcm {
+pub struct FcmConfig {
     /// The service account: the text of the JSON file that the console gives.
     #[schemars(extend("x-applies" = LIVE))]
     pub service_account: Option<Secret>,
@@ -129,9 +129,9 @@ pub struct Fcm {
     pub route: Route,
 }
 
-impl Default for Fcm {
-    fn default() -> Fcm {
-        Fcm {
+impl Default for FcmConfig {
+    fn default() -> FcmConfig {
+        FcmConfig {
             service_account: None,
             token_address: None,
             connections_max: CONNECTIONS_MAX,
@@ -144,7 +144,7 @@ impl Default for Fcm {
 /// An identity towards the browsers' push services.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Vapid {
+pub struct VapidConfig {
     /// The private key: 32 bytes in URL-safe Base64, or PEM.
     #[schemars(extend("x-applies" = LIVE))]
     pub private_key: Option<Secret>,
@@ -165,9 +165,9 @@ pub struct Vapid {
     pub route: Route,
 }
 
-impl Default for Vapid {
-    fn default() -> Vapid {
-        Vapid {
+impl Default for VapidConfig {
+    fn default() -> VapidConfig {
+        VapidConfig {
             private_key: None,
             subject: Arc::default(),
             hosts: Arc::default(),

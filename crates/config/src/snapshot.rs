@@ -52,7 +52,7 @@ pub struct ChangedKey {
 
 /// A change that could be made: the snapshot it leads to, complete and valid.
 #[derive(Clone, Debug)]
-pub struct Prepared {
+pub struct PreparedChange {
     base: Arc<Snapshot>,
     snapshot: Arc<Snapshot>,
     changes: Arc<[ChangedKey]>,
@@ -132,7 +132,7 @@ impl Snapshot {
         self: &Arc<Snapshot>,
         change: &Change,
         expected: Option<u64>,
-    ) -> Result<Prepared, ChangeError> {
+    ) -> Result<PreparedChange, ChangeError> {
         if expected.is_some_and(|expected| expected != self.revision) {
             return Err(ChangeError::Revision { current: self.revision });
         }
@@ -145,7 +145,7 @@ impl Snapshot {
         let changes: Arc<[ChangedKey]> = changes(&self.config, &config).into();
         if changes.is_empty() {
             let same = Arc::clone(self);
-            return Ok(Prepared {
+            return Ok(PreparedChange {
                 base: Arc::clone(self),
                 snapshot: same,
                 changes,
@@ -156,7 +156,7 @@ impl Snapshot {
         let index = config.judge(&self.index, &self.config, &mut errors);
         errors.or(()).map_err(ChangeError::Invalid)?;
         let snapshot = Arc::new(Snapshot { revision: self.revision + 1, config, index });
-        Ok(Prepared { base: Arc::clone(self), snapshot, changes, created })
+        Ok(PreparedChange { base: Arc::clone(self), snapshot, changes, created })
     }
 
     /// The same settings under another number.
@@ -260,7 +260,7 @@ impl Serialize for ChangedKey {
     }
 }
 
-impl Prepared {
+impl PreparedChange {
     /// The snapshot the change leads to; when there is nothing to change, the one there is.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot

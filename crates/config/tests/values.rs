@@ -167,7 +167,7 @@ fn what_could_never_match_is_refused() {
     config.client.token.audience = Some(String::new());
     let hosts =
         ["push.example.com", ".example.com", "https://push.example.com", "Push.example.com"];
-    let vapid = dunlin_config::Vapid {
+    let vapid = dunlin_config::VapidConfig {
         private_key: Some(Secret::new("a key")),
         subject: "mailto:ops@example.com".into(),
         hosts: hosts.map(str::to_owned).into(),

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use dunlin_bus::{MeshConfig, mesh};
 use dunlin_config::store::{Directory, InitialConfig, Source, Store};
-use dunlin_config::{Config, ConfigErrors, Log, Push, Webhooks};
+use dunlin_config::{Config, ConfigErrors, Log, PushConfig, Webhooks};
 
 use crate::admin::Parts;
 use crate::control::{Control, listen};

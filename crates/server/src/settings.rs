@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_config::{Changed, Config, Map, Overflow, Pacing, Snapshot};
+use dunlin_config::{Config, Map, MapChange, Overflow, Pacing, Snapshot};
 use dunlin_hub::ChannelOptions;
 
 use crate::auth::Verifier;
@@ -156,7 +156,7 @@ fn all_namespaces(config: &Config) -> Map<Namespace> {
 fn with_namespaces(
     older: &Map<Namespace>,
     config: &Config,
-    changed: &[Changed<'_, Rules>],
+    changed: &[MapChange<'_, Rules>],
 ) -> Map<Namespace> {
     if changed.len() < config.channel.namespaces.len() / 8 {
         let mut namespaces = older.clone();
@@ -187,7 +187,7 @@ fn pacings(config: &Config) -> Map<Pacing> {
 }
 
 /// Brings the rates to those of the namespaces that have `changed`.
-fn with_pacings(mut pacings: Map<Pacing>, changed: &[Changed<'_, Rules>]) -> Map<Pacing> {
+fn with_pacings(mut pacings: Map<Pacing>, changed: &[MapChange<'_, Rules>]) -> Map<Pacing> {
     for (name, _, after) in changed {
         match after.map(|rules| rules.pacing).filter(|pacing| *pacing != Pacing::default()) {
             Some(pacing) => pacings.insert(Arc::clone(*name), pacing),

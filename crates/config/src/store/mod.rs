@@ -4,7 +4,7 @@
 //!
 //! 1. [`Snapshot::prepare`] on the head, or on what was prepared before it and is not yet there;
 //! 2. [`Store::append`]: the change is in the log. Whoever reads the log now forgets it again;
-//! 3. every worker runs [`Prepared::snapshot`]; then [`Store::confirm`]: it is the head, and outlasts the
+//! 3. every worker runs [`PreparedChange::snapshot`]; then [`Store::confirm`]: it is the head, and outlasts the
 //!    end of the process. Or one refuses: [`Store::roll_back`], and the settings before it are the next
 //!    revision;
 //! 4. [`SyncHandle::sync`], on any thread, where the caller wants it to outlast a loss of power too.
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::part::Part;
-use crate::{ChangedKey, Config, ConfigErrors, Prepared, Snapshot};
+use crate::{ChangedKey, Config, ConfigErrors, PreparedChange, Snapshot};
 use history::History;
 use log::Log;
 use record::Started;
@@ -183,7 +183,7 @@ impl Store {
     ///
     /// # Errors
     /// Why they are not in the log; everything is as before.
-    pub fn append(&mut self, changes: &[(Prepared, Origin)]) -> Result<(), AppendError> {
+    pub fn append(&mut self, changes: &[(PreparedChange, Origin)]) -> Result<(), AppendError> {
         let mut newest = self.newest();
         let before = self.pending.len();
         for (prepared, origin) in changes {

@@ -28,19 +28,19 @@ const RECORD_BYTES_MAX: usize = 256 << 20;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
     /// A change, which counts once it is confirmed.
-    Change(Changed),
+    Change(ChangeRecord),
     /// Every change up to this revision runs.
     Confirm(u64),
     /// The changes since the last confirmation were taken back; the settings before them are this
     /// revision.
-    RolledBack(Changed),
+    RolledBack(ChangeRecord),
     /// What the settings were begun with; differences of later files are differences from this.
     Start(Started),
 }
 
 /// A change as the log has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Changed {
+pub(super) struct ChangeRecord {
     #[serde(skip)]
     pub(super) revision: u64,
     #[serde(alias = "how")]
@@ -65,9 +65,9 @@ pub(super) struct Started {
     pub(super) config: Value,
 }
 
-/// As [`Changed`], borrowed.
+/// As [`ChangeRecord`], borrowed.
 #[derive(Serialize)]
-struct ChangedRef<'a> {
+struct ChangeRecordRef<'a> {
     kind: RevisionKind,
     #[serde(flatten)]
     origin: &'a Origin,
@@ -132,7 +132,7 @@ pub(super) fn write_change(
 ) {
     let tag = if kind == RevisionKind::RolledBack { 3 } else { 1 };
     frame(out, at, tag, revision, |out| {
-        let changed = ChangedRef { kind, origin, changes: Changes(changes) };
+        let changed = ChangeRecordRef { kind, origin, changes: Changes(changes) };
         // Memory takes all, and every key is a string.
         let written = serde_json::to_writer(out, &changed);
         debug_assert!(written.is_ok());
@@ -207,9 +207,9 @@ pub(super) fn read(log: &[u8], at: usize) -> Result<(Record, usize), Stop> {
     let revision = u64::from_le_bytes(body[1..9].try_into().expect("eight bytes"));
     let payload = &body[FIXED_BYTES..];
     let changed = || {
-        let changed = serde_json::from_slice::<Changed>(payload);
+        let changed = serde_json::from_slice::<ChangeRecord>(payload);
         changed
-            .map(|changed| Changed { revision, ..changed })
+            .map(|changed| ChangeRecord { revision, ..changed })
             .map_err(|_| Stop::Damaged("a record cannot be understood"))
     };
     let record = match body[0] {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::disk::Disk;
 use super::history::History;
 use super::log::Log;
-use super::record::{self, Changed, HEAD_BYTES, Record, Started, Stop};
+use super::record::{self, ChangeRecord, HEAD_BYTES, Record, Started, Stop};
 use super::snapshot_file::{self, Contents};
 use super::{InitialConfig, OpenError, Origin, Revision, RevisionKind, Store};
 use crate::part::Part;
@@ -240,7 +240,7 @@ impl Reading {
             Ok(_) => return Err((0, "it is another revision's log")),
             Err(why) => return Err((0, why)),
         }
-        let mut pending: Vec<Changed> = Vec::new();
+        let mut pending: Vec<ChangeRecord> = Vec::new();
         let mut at = HEAD_BYTES;
         // Behind the last confirmed change: what follows it is forgotten.
         let mut sound = at;
@@ -291,7 +291,7 @@ impl Reading {
         }
     }
 
-    fn push(&mut self, name: &str, changed: Changed, kind: RevisionKind) {
+    fn push(&mut self, name: &str, changed: ChangeRecord, kind: RevisionKind) {
         let head = self.history.head();
         let mut config = head.snapshot.config.clone();
         for (pointer, after) in changed.changes {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dunlin_config::{Applies, Config, Pointer, Prepared};
+use dunlin_config::{Applies, Config, Pointer, PreparedChange};
 use dunlin_net::{ConnId, Context};
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ impl Admin {
         &mut self,
         cx: &mut Context<Caller>,
         conn: ConnId,
-        prepared: &Prepared,
+        prepared: &PreparedChange,
         mut report: Value,
     ) -> Result<(), Problem> {
         let (old, new) = (&prepared.base().config, &prepared.snapshot().config);
@@ -194,7 +194,7 @@ impl Ask {
 }
 
 /// What of a change only the workers can say whom it concerns.
-fn touched(prepared: &Prepared) -> AffectedScope {
+fn touched(prepared: &PreparedChange) -> AffectedScope {
     let mut namespaces = BTreeSet::new();
     let mut listeners = BTreeMap::new();
     let (old, new) = (&prepared.base().config, &prepared.snapshot().config);

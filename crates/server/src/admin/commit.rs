@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dunlin_config::store::Origin;
-use dunlin_config::{Applies, Change, Prepared, Snapshot};
+use dunlin_config::{Applies, Change, PreparedChange, Snapshot};
 use dunlin_net::{ConnId, Context, TimerId, http};
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ struct UnderWay {
     /// Also sleeping workers have to have switched, since there is something to do.
     everyone: bool,
     before: Arc<Settings>,
-    changes: Vec<(Prepared, Origin)>,
+    changes: Vec<(PreparedChange, Origin)>,
     /// Sessions that they end, as of before.
     closed: u64,
     askers: Vec<Asker>,
@@ -165,7 +165,7 @@ impl Admin {
     /// Prepares what waits, writes it to the log and publishes it.
     fn begin(&mut self, cx: &mut Context<Caller>) {
         let mut base = Arc::clone(self.store.head());
-        let mut changes: Vec<(Prepared, Origin)> = Vec::new();
+        let mut changes: Vec<(PreparedChange, Origin)> = Vec::new();
         if self.commits.waiting.iter().any(|wish| matches!(wish.change, Change::Restore(_))) {
             self.be_patient();
         }
@@ -219,7 +219,7 @@ impl Admin {
         cx: &mut Context<Caller>,
         conn: ConnId,
         durable: bool,
-        change: (Prepared, Origin),
+        change: (PreparedChange, Origin),
         trial: Value,
     ) {
         let previous = change.0.base().revision;
@@ -230,7 +230,7 @@ impl Admin {
     fn commit(
         &mut self,
         cx: &mut Context<Caller>,
-        changes: Vec<(Prepared, Origin)>,
+        changes: Vec<(PreparedChange, Origin)>,
         askers: Vec<Asker>,
         trial: Option<Value>,
     ) {
@@ -482,12 +482,12 @@ impl Admin {
         &mut self,
         cx: &mut Context<Caller>,
         asker: &Asker,
-        changes: &[(Prepared, Origin)],
+        changes: &[(PreparedChange, Origin)],
         outcome: &Outcome<'_>,
     ) {
         let prepared = asker.change.and_then(|at| changes.get(at)).map(|(prepared, _)| prepared);
         let revision = prepared.map_or(asker.previous, |prepared| prepared.snapshot().revision);
-        let created = prepared.is_some_and(Prepared::created);
+        let created = prepared.is_some_and(PreparedChange::created);
         let durable = asker.durable || self.durable >= revision;
         let mut body = std::mem::take(&mut self.commits.body);
         write_body(&mut body, asker, prepared, revision, durable, outcome);
@@ -560,14 +560,14 @@ pub(super) fn etag(revision: u64, buffer: &mut [u8; 24]) -> &str {
 fn write_body(
     body: &mut Vec<u8>,
     asker: &Asker,
-    prepared: Option<&Prepared>,
+    prepared: Option<&PreparedChange>,
     revision: u64,
     durable: bool,
     outcome: &Outcome<'_>,
 ) {
     use std::io::Write;
     body.clear();
-    let changes = prepared.map_or(&[][..], Prepared::changes);
+    let changes = prepared.map_or(&[][..], PreparedChange::changes);
     let Switched { awake, asleep } = outcome.switched;
     // Writing to a Vec cannot fail.
     let _ = write!(

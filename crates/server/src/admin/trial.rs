@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_config::Prepared;
+use dunlin_config::PreparedChange;
 use dunlin_config::store::Origin;
 use dunlin_net::{ConnId, Context};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ const DONE: [Metric; 3] = [Metric::Commands, Metric::ApiCommands, Metric::HttpRe
 pub(super) struct Trial {
     conn: ConnId,
     durable: bool,
-    change: (Prepared, Origin),
+    change: (PreparedChange, Origin),
     canary: Canary,
     generation: u64,
     ends_ms: u64,
@@ -89,7 +89,7 @@ impl Admin {
         canary: Canary,
         conn: ConnId,
         durable: bool,
-        prepared: Prepared,
+        prepared: PreparedChange,
         origin: Origin,
     ) {
         let state = Arc::clone(&self.state);

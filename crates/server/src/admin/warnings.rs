@@ -1,13 +1,13 @@
 //! What a person should know of a change, beside that it is in effect.
 
-use dunlin_config::{ConfigError, Prepared};
+use dunlin_config::{ConfigError, PreparedChange};
 use serde_json::{Value, json};
 
 /// Places told one by one.
 const PLACES_MAX: usize = 20;
 
 /// Warnings about what a change leads to, as an answer has them. `closed`: sessions that it ends.
-pub(super) fn of(prepared: &Prepared, closed: u64) -> Vec<Value> {
+pub(super) fn of(prepared: &PreparedChange, closed: u64) -> Vec<Value> {
     let (old, new) = (&prepared.base().config, &prepared.snapshot().config);
     let mut told = Vec::new();
     let mut tell = |pointer: &str, detail: String, fix: Option<&str>| {

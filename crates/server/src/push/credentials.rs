@@ -4,7 +4,7 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use dunlin_config::{ApnsEnvironment, ConfigError, ConfigErrors, Path, Push, Route, Secret};
+use dunlin_config::{ApnsEnvironment, ConfigError, ConfigErrors, Path, PushConfig, Route, Secret};
 use dunlin_push::apns::{
     Apns, Certificate, CertificateFault, Credential, Environment, ProviderKey, ProviderToken,
 };
@@ -14,7 +14,7 @@ use dunlin_push::{Connect, Connections, Dialer, Origin, SenderConfig};
 
 /// Judges the credentials that differ: whether each key, certificate and account can be opened and is valid now, and
 /// whether there is somebody to trust in a connection. Each that cannot be used is told, with the key at fault.
-pub(crate) fn judge(before: &Push, after: &Push, faults: &mut ConfigErrors) {
+pub(crate) fn judge(before: &PushConfig, after: &PushConfig, faults: &mut ConfigErrors) {
     for (name, _, credential) in after.apns.changes_from(&before.apns) {
         let Some(credential) = credential else { continue };
         let path = Path::of("push.apns").join(name);
@@ -44,14 +44,20 @@ fn dialer(path: &Path, origin: Origin) -> Result<Dialer, ConfigError> {
 }
 
 /// Starts a sender for an app at Apple's, in the current runtime.
-pub(super) fn start_apns(path: &Path, config: &dunlin_config::Apns) -> Result<Apns, ConfigError> {
+pub(super) fn start_apns(
+    path: &Path,
+    config: &dunlin_config::ApnsConfig,
+) -> Result<Apns, ConfigError> {
     let (origin, credential) = apns(path, config)?;
     let bounds = bounds(path, config.connections_max, config.queue_bytes_max);
     Apns::start(origin, credential, bounds).map_err(|error| fault(path, error.0, ""))
 }
 
 /// The same for a project at Google's.
-pub(super) fn start_fcm(path: &Path, config: &dunlin_config::Fcm) -> Result<Fcm, ConfigError> {
+pub(super) fn start_fcm(
+    path: &Path,
+    config: &dunlin_config::FcmConfig,
+) -> Result<Fcm, ConfigError> {
     let (account, origin, token_origin) = fcm(path, config)?;
     let (service, tokens) = (dialer(path, origin)?, dialer(path, token_origin)?);
     let bounds = bounds(path, config.connections_max, config.queue_bytes_max);
@@ -61,7 +67,7 @@ pub(super) fn start_fcm(path: &Path, config: &dunlin_config::Fcm) -> Result<Fcm,
 /// The same for an identity towards browsers' services.
 pub(super) fn start_vapid(
     path: &Path,
-    config: &dunlin_config::Vapid,
+    config: &dunlin_config::VapidConfig,
 ) -> Result<WebPush, ConfigError> {
     let vapid = vapid(path, config)?;
     let mut how = WebPushConfig {
@@ -82,7 +88,10 @@ pub(super) fn start_vapid(
     }))
 }
 
-fn apns(path: &Path, config: &dunlin_config::Apns) -> Result<(Origin, Credential), ConfigError> {
+fn apns(
+    path: &Path,
+    config: &dunlin_config::ApnsConfig,
+) -> Result<(Origin, Credential), ConfigError> {
     let environment = match config.environment {
         ApnsEnvironment::Production => Environment::Production,
         ApnsEnvironment::Sandbox => Environment::Sandbox,
@@ -128,7 +137,7 @@ fn apns(path: &Path, config: &dunlin_config::Apns) -> Result<(Origin, Credential
 
 fn fcm(
     path: &Path,
-    config: &dunlin_config::Fcm,
+    config: &dunlin_config::FcmConfig,
 ) -> Result<(ServiceAccount, Origin, Origin), ConfigError> {
     let text = config.service_account.as_ref().map_or("", Secret::reveal);
     let account = ServiceAccount::from_json(text).map_err(|error| {
@@ -154,7 +163,7 @@ fn fcm(
     Ok((account, origin, token_origin))
 }
 
-fn vapid(path: &Path, config: &dunlin_config::Vapid) -> Result<Vapid, ConfigError> {
+fn vapid(path: &Path, config: &dunlin_config::VapidConfig) -> Result<Vapid, ConfigError> {
     let key = config.private_key.as_ref().map_or("", Secret::reveal);
     let vapid = Vapid::new(key, &config.subject).map_err(|error| {
         let why = error.to_string();
@@ -213,7 +222,7 @@ fn fault(path: &Path, sentence: String, fix: &str) -> ConfigError {
 
 #[cfg(test)]
 mod tests {
-    use dunlin_config::{Apns, Fcm, Map, Vapid};
+    use dunlin_config::{ApnsConfig, FcmConfig, Map, VapidConfig};
 
     use super::*;
 
@@ -221,31 +230,31 @@ mod tests {
     const KEY: &str = include_str!("../../tests/data/apns-key.p8");
     const P12: &[u8] = include_bytes!("../../../push/tests/certificates/valid.p12");
 
-    fn faults_of(push: &Push) -> ConfigErrors {
+    fn faults_of(push: &PushConfig) -> ConfigErrors {
         let mut faults = ConfigErrors::default();
-        judge(&Push::default(), push, &mut faults);
+        judge(&PushConfig::default(), push, &mut faults);
         faults
     }
 
-    fn pointer_of(push: &Push) -> String {
+    fn pointer_of(push: &PushConfig) -> String {
         let faults = faults_of(push);
         let fault = faults.iter().next().expect("a fault");
         format!("{} {}", fault.path.pointer(), fault.message)
     }
 
-    fn with_apns(apns: Apns) -> Push {
+    fn with_apns(apns: ApnsConfig) -> PushConfig {
         let mut map = Map::new();
         map.insert("app", apns);
-        Push { apns: map, ..Push::default() }
+        PushConfig { apns: map, ..PushConfig::default() }
     }
 
-    fn keyed(key: &str) -> Apns {
-        Apns {
+    fn keyed(key: &str) -> ApnsConfig {
+        ApnsConfig {
             key: Some(Secret::new(key)),
             key_id: Some("KEY1234567".into()),
             team_id: Some("TEAM123456".into()),
             topic: "com.example.app".into(),
-            ..Apns::default()
+            ..ApnsConfig::default()
         }
     }
 
@@ -259,11 +268,11 @@ mod tests {
         assert!(told.starts_with("/push/apns/app/key ") && told.contains("P-256"), "{told}");
 
         let p12 = |password: &str, bytes: &[u8]| {
-            with_apns(Apns {
+            with_apns(ApnsConfig {
                 certificate: Some(Secret::new(BASE64_STANDARD.encode(bytes))),
                 certificate_password: Some(Secret::new(password)),
                 topic: "com.example.app".into(),
-                ..Apns::default()
+                ..ApnsConfig::default()
             })
         };
         let told = pointer_of(&p12("wrong", P12));
@@ -275,14 +284,14 @@ mod tests {
         let told = pointer_of(&p12("dunlin", ended));
         assert_eq!(told, "/push/apns/app/certificate the certificate expired on 2020-01-31");
         let early = include_str!("../../../push/tests/certificates/early.pem");
-        let told = pointer_of(&with_apns(Apns {
+        let told = pointer_of(&with_apns(ApnsConfig {
             certificate: Some(Secret::new(early)),
             topic: "com.example.app".into(),
-            ..Apns::default()
+            ..ApnsConfig::default()
         }));
         assert_eq!(told, "/push/apns/app/certificate the certificate is valid from 2100-03-01 on");
 
-        let route = |route: Route| with_apns(Apns { route, ..keyed(KEY) });
+        let route = |route: Route| with_apns(ApnsConfig { route, ..keyed(KEY) });
         let told =
             pointer_of(&route(Route { address: Some("simulator".into()), ..Route::default() }));
         assert!(told.starts_with("/push/apns/app/route/address "), "{told}");
@@ -299,8 +308,8 @@ mod tests {
         let with = |account: &str| {
             let mut fcm = Map::new();
             let service_account = Some(Secret::new(account));
-            fcm.insert("app", Fcm { service_account, ..Fcm::default() });
-            Push { fcm, ..Push::default() }
+            fcm.insert("app", FcmConfig { service_account, ..FcmConfig::default() });
+            PushConfig { fcm, ..PushConfig::default() }
         };
         assert!(faults_of(&with(account)).is_empty());
         let told = pointer_of(&with(&account.replace("https://oauth2", "https://-oauth2")));
@@ -311,8 +320,8 @@ mod tests {
         let mut vapid = Map::new();
         let private_key = Some(Secret::new("abc"));
         let subject = "mailto:ops@example.com".into();
-        vapid.insert("site", Vapid { private_key, subject, ..Vapid::default() });
-        let told = pointer_of(&Push { vapid, ..Push::default() });
+        vapid.insert("site", VapidConfig { private_key, subject, ..VapidConfig::default() });
+        let told = pointer_of(&PushConfig { vapid, ..PushConfig::default() });
         assert!(told.starts_with("/push/vapid/site/private_key "), "{told}");
     }
 

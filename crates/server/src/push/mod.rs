@@ -37,8 +37,8 @@ impl PushHandle {
     /// are gone end what they have under way. Gives what is wrong with those that cannot be used. For the admin thread.
     pub(crate) fn apply(
         &self,
-        before: &dunlin_config::Push,
-        after: &dunlin_config::Push,
+        before: &dunlin_config::PushConfig,
+        after: &dunlin_config::PushConfig,
     ) -> dunlin_config::ConfigErrors {
         let _runtime = self.0.runtime.enter();
         self.0.senders.apply(before, after)

@@ -67,8 +67,8 @@ impl Senders {
     /// Starts, replaces and ends senders by what differs. In a runtime.
     pub(super) fn apply(
         &self,
-        before: &dunlin_config::Push,
-        after: &dunlin_config::Push,
+        before: &dunlin_config::PushConfig,
+        after: &dunlin_config::PushConfig,
     ) -> ConfigErrors {
         let mut faults = ConfigErrors::default();
         self.follow(Platform::Apns, &before.apns, &after.apns, &mut faults, |name, config| {
