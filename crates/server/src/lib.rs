@@ -153,7 +153,8 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
     let handles = handles.map_err(ServeError::Control)?;
     let workers = Workers::start(&state, endpoints, &doorbells, handles, placement)?;
     let pushes = PushThread::start(&state, push_endpoint, state_dir.as_deref())?;
-    for fault in pushes.handle().apply(&Push::default(), &state.settings.load().config.push).iter()
+    for fault in
+        pushes.handle().apply(&PushConfig::default(), &state.settings.load().config.push).iter()
     {
         // Good when it was set; what else there is to push with goes on.
         tracing::error!("{fault}");
