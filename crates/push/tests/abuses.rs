@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dunlin_push::apns::{Apns, Credential, DeviceToken, ProviderKey, ProviderToken, Push};
 use dunlin_push::{Connections, Origin, Outcome, SenderConfig, Uncertain, results};
-use dunlin_simulate::apns::{Behaviour, Config, Order, Simulator};
+use dunlin_simulate::apns::{AnswerTime, Behaviour, Config, Order, Simulator};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
@@ -44,7 +44,8 @@ struct Stage {
 
 impl Stage {
     fn new() -> Stage {
-        let behaviour = Behaviour { answer_delay_ms: 20, ..Behaviour::default() };
+        let behaviour =
+            Behaviour { answer_time: AnswerTime::constant(20.0), ..Behaviour::default() };
         let simulator = Simulator::start(Config { behaviour, ..Config::default() }).unwrap();
         let mut origin = Origin::new("localhost", simulator.addr().port());
         origin.address = Some(simulator.addr().to_string());

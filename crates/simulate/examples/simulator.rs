@@ -1,4 +1,4 @@
-//! The simulator without the rest of Dunlin: `cargo run --example simulator [ADDR]`, plain HTTP/2, no moods.
+//! The simulator without the rest of Dunlin: `cargo run --example simulator [ADDR]`, plain HTTP/2, no faults.
 
 use dunlin_simulate::apns::{Behaviour, Config, Simulator};
 

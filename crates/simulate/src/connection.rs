@@ -1,7 +1,8 @@
 //! One connection: socket, path, TLS, HTTP/2 and provider API in one task.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ const LINE_BYTES_MAX: usize = 256 << 20;
 const DELAYED_MAX: usize = 1_000_000;
 /// Reads in a row before others get their turn.
 const READS_MAX: usize = 4;
+/// Answers may leave so much before their time.
+const TICK: Duration = Duration::from_micros(50);
 /// How long a peer has to take our last bytes and close.
 const LINGER: Duration = Duration::from_millis(500);
 /// Bytes of a flood that wait for the peer to take them.
@@ -52,8 +55,7 @@ pub(crate) struct Connection {
     behaviour: Arc<Behaviour>,
     behaviours: watch::Receiver<Arc<Behaviour>>,
     orders: broadcast::Receiver<Order>,
-    /// Answers that wait for their time, in order.
-    delayed: VecDeque<(Instant, Delayed)>,
+    delayed: DelayedReplies,
     /// Bytes for the socket, from `sent` on.
     out: Vec<u8>,
     sent: usize,
@@ -70,6 +72,51 @@ struct Delayed {
     fate: Fate,
     reply: Reply,
     effect: Option<Effect>,
+}
+
+/// Answers that wait for their time.
+#[derive(Default)]
+struct DelayedReplies {
+    /// When each is due, the number of its push, so that equal times keep their order, and its slot.
+    due: BinaryHeap<Reverse<(Instant, u64, usize)>>,
+    slots: Vec<Option<Delayed>>,
+    free: Vec<usize>,
+    number: u64,
+}
+
+impl DelayedReplies {
+    fn push(&mut self, due: Instant, delayed: Delayed) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(delayed);
+        self.number += 1;
+        self.due.push(Reverse((due, self.number, slot)));
+    }
+
+    fn pop(&mut self, now: Instant) -> Option<Delayed> {
+        // What is due so soon leaves with this one: a timer and a write for each would be what is measured.
+        let &Reverse((due, _, slot)) = self.due.peek()?;
+        if due > now + TICK {
+            return None;
+        }
+        self.due.pop();
+        self.free.push(slot);
+        self.slots[slot].take()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.due.peek().map(|Reverse((due, ..))| *due)
+    }
+
+    fn len(&self) -> usize {
+        self.due.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.due.is_empty()
+    }
 }
 
 /// How far the connection is from its end.
@@ -123,7 +170,7 @@ impl Connection {
             behaviour,
             behaviours,
             orders: shared.orders.subscribe(),
-            delayed: VecDeque::new(),
+            delayed: DelayedReplies::default(),
             out: Vec::new(),
             sent: 0,
             plain: Vec::new(),
@@ -166,7 +213,7 @@ impl Connection {
         let dues = [
             self.up.next_due(),
             self.down.next_due(),
-            self.delayed.front().map(|(due, _)| *due),
+            self.delayed.next_due(),
             self.stalled_until,
             (self.floods() && !writing).then(Instant::now),
         ];
@@ -223,10 +270,8 @@ impl Connection {
                 self.deliver(&bytes);
             }
         }
-        while self.delayed.front().is_some_and(|(due, _)| *due <= now) {
-            if let Some((_, delayed)) = self.delayed.pop_front() {
-                self.answer(&delayed);
-            }
+        while let Some(delayed) = self.delayed.pop(now) {
+            self.answer(&delayed);
         }
         self.extend_flood(now);
         self.transmit(now);
@@ -303,24 +348,22 @@ impl Connection {
             self.http.recycle(request);
             let delayed =
                 Delayed { stream, fate: step.fate, reply: step.reply, effect: step.effect };
-            if self.behaviour.answer_delay_ms == 0 && self.delayed.is_empty() {
+            if step.after.is_zero() {
                 self.answer(&delayed);
             } else {
-                self.delay(delayed);
+                self.delay(delayed, step.after);
             }
             next = self.http.poll_request();
         }
     }
 
     /// Puts an answer off; what it does to the connection as a whole happens with it, but for GOAWAY.
-    fn delay(&mut self, mut delayed: Delayed) {
+    fn delay(&mut self, mut delayed: Delayed, after: Duration) {
         if let Some(effect @ Effect::GoAway { .. }) = delayed.effect {
             self.affect(effect);
             delayed.effect = None;
         }
-        let due = Instant::now() + Duration::from_millis(self.behaviour.answer_delay_ms);
-        let after = self.delayed.back().map_or(due, |(before, _)| due.max(*before));
-        self.delayed.push_back((after, delayed));
+        self.delayed.push(Instant::now() + after, delayed);
     }
 
     fn answer(&mut self, delayed: &Delayed) {

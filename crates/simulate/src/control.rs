@@ -1,4 +1,4 @@
-//! The control port: ledger, counts and moods over HTTP/1.1, for tests in any language.
+//! The control port: ledger, counts and behaviour over HTTP/1.1, for tests in any language.
 
 use std::convert::Infallible;
 use std::sync::Arc;

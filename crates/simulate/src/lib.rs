@@ -1,7 +1,7 @@
 //! Push services to test against.
 //!
 //! [`apns`] behaves as Apple documents its provider API to behave: HTTP/2 over TLS, provider tokens, every header
-//! rule with its reason, the stream limit that starts at one. And it has moods, each a setting: a path of any round
+//! rule with its reason, the stream limit that starts at one. And it has a fault profile, each fault a setting: a path of any round
 //! trip and loss, small windows, answers that never come, streams reset, connections told to go away. It keeps a
 //! ledger of what it accepted, so that a sender's own account can be held against it push by push.
 //!

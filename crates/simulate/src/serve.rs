@@ -12,7 +12,7 @@ use rustls::ServerConfig;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
-use crate::apns::{Behaviour, BehaviourFault, Config, Counts, Entry, Order, Shared};
+use crate::apns::{Behaviour, BehaviourError, Config, Counts, Entry, Order, Shared};
 use crate::connection::Connection;
 use crate::{Authority, StartError, control};
 
@@ -43,7 +43,7 @@ impl Simulator {
     /// # Errors
     /// An address that is taken, a key or a behaviour that is none; the sentence says what to change.
     pub fn start(config: Config) -> Result<Simulator, StartError> {
-        let fault = |fault: BehaviourFault| StartError::because("this is no behaviour", fault);
+        let fault = |fault: BehaviourError| StartError::because("this is no behaviour", fault);
         config.behaviour.validate().map_err(fault)?;
         let authority = match config.authority {
             Some(authority) => authority,
@@ -138,7 +138,7 @@ impl Simulator {
     ///
     /// # Errors
     /// Names the field that is wrong; nothing has changed then.
-    pub fn set_behaviour(&self, behaviour: Behaviour) -> Result<(), BehaviourFault> {
+    pub fn set_behaviour(&self, behaviour: Behaviour) -> Result<(), BehaviourError> {
         behaviour.validate()?;
         self.shared.behaviour.send_replace(Arc::new(behaviour));
         Ok(())

@@ -20,7 +20,7 @@ pub(crate) enum Command {
     Channels(Box<channels::Channels>),
     /// Measure the sender: windows, connections, bad tokens, CPU, a storm
     Bench(Box<bench::Bench>),
-    /// Be Apple's push service, to test senders against: its rules, its reasons, and its moods
+    /// Be Apple's push service, to test senders against: its rules, its reasons, and its faults
     Simulate(Box<simulate::Simulate>),
 }
 

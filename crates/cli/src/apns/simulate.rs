@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum, ValueHint};
 use dunlin_simulate::Authority;
 use dunlin_simulate::apns::{
-    Behaviour, Config, Environment, ProviderKey, Rule, Simulator, WindowReturn,
+    AnswerTime, Behaviour, Config, Drift, Environment, OneIn, ProviderKey, Rule, Simulator,
+    WindowReturn,
 };
 
 use crate::serve::address;
@@ -17,13 +18,13 @@ use crate::{CliError, style};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "All moods, and what the control port takes: docs/operating/apns-simulator.md"
+    after_help = "All faults, and what the control port takes: docs/operating/apns-simulator.md"
 )]
 pub(crate) struct Simulate {
     /// Where pushes are taken
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2197", value_parser = address)]
     listen: SocketAddr,
-    /// Where ledger, counts and moods are served over HTTP/1.1
+    /// Where ledger, counts and behaviour are served over HTTP/1.1
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2198", value_parser = address)]
     control: SocketAddr,
     /// The certificate for clients to trust; it and its key beside it are made if they are not there
@@ -65,9 +66,22 @@ pub(crate) struct Simulate {
     /// When windows are given back
     #[arg(long, value_name = "WHEN")]
     window_return: Option<Return>,
-    /// Milliseconds between a push and its answer, beside the path
-    #[arg(long, value_name = "MS")]
-    answer_delay: Option<u64>,
+    /// What the service takes to answer, beside the path: 20, 5+exponential:25, lognormal:8,0.8, bimodal:0.05,1,30 or
+    /// pareto:5,1.5, in milliseconds
+    #[arg(long, value_name = "TIME")]
+    answer_time: Option<AnswerTime>,
+    /// Answer times grow to a multiple and come back, once in a period
+    #[arg(long, value_name = "SECONDS,FACTOR")]
+    drift: Option<Drift>,
+    /// One device token in so many takes longer
+    #[arg(long, value_name = "ONE_IN,MS")]
+    slow_shard: Option<OneIn>,
+    /// One answer in so many takes longer
+    #[arg(long, value_name = "ONE_IN,MS")]
+    stall: Option<OneIn>,
+    /// Pushes that the service works on at once; others wait
+    #[arg(long, value_name = "N")]
+    workers: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -125,7 +139,12 @@ impl Simulate {
         behaviour.streams_max = self.streams.unwrap_or(behaviour.streams_max);
         behaviour.streams_first = self.streams_first.unwrap_or(behaviour.streams_first);
         behaviour.connection_window = self.window.unwrap_or(behaviour.connection_window);
-        behaviour.answer_delay_ms = self.answer_delay.unwrap_or(behaviour.answer_delay_ms);
+        let time = &mut behaviour.answer_time;
+        *time = self.answer_time.unwrap_or(*time);
+        time.drift = self.drift.unwrap_or(time.drift);
+        time.slow_shard = self.slow_shard.unwrap_or(time.slow_shard);
+        time.stall = self.stall.unwrap_or(time.stall);
+        time.workers = self.workers.unwrap_or(time.workers);
         behaviour.window_return = match self.window_return {
             Some(Return::Eager) => WindowReturn::Eager,
             Some(Return::Half) => WindowReturn::Half,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dunlin_push::{Outcome, SenderConfig, results};
-use dunlin_simulate::apns::{Behaviour, Entry, GoAway, Order, Simulator};
+use dunlin_simulate::apns::{AnswerTime, Behaviour, Entry, GoAway, Order, Simulator};
 
 use super::{Connections, each_once, origin, push, sender, sender_with, simulator, until};
 
@@ -22,7 +22,7 @@ async fn nothing_waits_for_the_drain_and_what_was_not_processed_goes_first() {
     // Every answer takes an hour: a connection that was told to go away never drains in this story.
     let simulator = simulator(Behaviour {
         streams_first: 1_000,
-        answer_delay_ms: 3_600_000,
+        answer_time: AnswerTime::constant(3_600_000.0),
         goaway: GoAway { every: 100, unprocessed: 10, close: false },
         ..Behaviour::default()
     });
@@ -71,7 +71,8 @@ async fn whatever_stream_a_goaway_names_every_push_ends_and_is_processed() {
         // "I will go away": nothing is refused by it (RFC 9113 §6.8).
         (Some(0x7fff_ffff), false),
     ] {
-        let simulator = simulator(Behaviour { answer_delay_ms: 5, ..Behaviour::default() });
+        let simulator =
+            simulator(Behaviour { answer_time: AnswerTime::constant(5.0), ..Behaviour::default() });
         let apns = sender(origin(&simulator), Connections::Fixed(2));
         let (sink, mut ends) = results();
         let submitting = async {

@@ -1,15 +1,16 @@
-//! The moods: path, windows, stream limits, answers that go wrong. All of them can change while connections are open.
+//! The fault profile: path, answer times, windows, stream limits, answers that go wrong. All of it can change while
+//! connections are open.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Reason;
+use super::{AnswerTime, Reason};
 
-/// How the simulator behaves. The default is Apple's provider API in a good mood, next door.
+/// How the simulator behaves. The default is Apple's provider API without faults, next door.
 ///
 /// "Every N" counts pushes, over all connections unless a field says otherwise; 0 is never. The counts, not chance,
-/// decide, so that two runs are alike; only loss on the path is drawn by lot.
+/// decide, so that two runs are alike; only loss on the path and answer times are drawn by lot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Behaviour {
@@ -28,8 +29,8 @@ pub struct Behaviour {
     pub stream_window: u32,
     /// When what was received is given back to the window.
     pub window_return: WindowReturn,
-    /// Milliseconds between a push and its answer, beside the path.
-    pub answer_delay_ms: u64,
+    /// What the service takes to answer, beside the path.
+    pub answer_time: AnswerTime,
     /// Every N accepted pushes one is not answered.
     pub lose_answer_every: u64,
     /// Every N accepted pushes one is answered by HEADERS alone; the stream never ends.
@@ -69,7 +70,7 @@ impl Default for Behaviour {
             connection_window: 65_535,
             stream_window: 65_535,
             window_return: WindowReturn::Eager,
-            answer_delay_ms: 0,
+            answer_time: AnswerTime::default(),
             lose_answer_every: 0,
             half_answer_every: 0,
             reset_every: 0,
@@ -225,32 +226,39 @@ pub enum Order {
 
 /// Why a behaviour is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BehaviourFault(String);
+pub struct BehaviourError(String);
 
-impl fmt::Display for BehaviourFault {
+impl BehaviourError {
+    pub(super) fn new(text: impl Into<String>) -> BehaviourError {
+        BehaviourError(text.into())
+    }
+}
+
+impl fmt::Display for BehaviourError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for BehaviourFault {}
+impl std::error::Error for BehaviourError {}
 
 impl Behaviour {
     /// Judges the values against each other.
     ///
     /// # Errors
     /// Names the field and what it may be.
-    pub fn validate(&self) -> Result<(), BehaviourFault> {
-        let wrong = |text: &str| Err(BehaviourFault(text.to_owned()));
+    pub fn validate(&self) -> Result<(), BehaviourError> {
+        let wrong = |text: &str| Err(BehaviourError(text.to_owned()));
         if !(0.0..=1.0).contains(&self.loss) {
             return wrong("loss: write a share from 0 to 1, as in 0.01");
         }
         if self.clock_ahead_s.unsigned_abs() > 100 * 366 * 86_400 {
             return wrong("clock_ahead_s: a century is the most");
         }
-        if self.rtt_ms > 60_000 || self.answer_delay_ms > 3_600_000 {
-            return wrong("rtt_ms, answer_delay_ms: a minute and an hour are the most");
+        if self.rtt_ms > 60_000 {
+            return wrong("rtt_ms: a minute is the most");
         }
+        self.answer_time.validate()?;
         if self.connection_window < 65_535 {
             return wrong(
                 "connection_window: HTTP/2 begins with 65,535 and cannot go below (RFC 9113 §6.9.2)",
@@ -278,11 +286,11 @@ impl Behaviour {
     ///
     /// # Errors
     /// Names the field that is unknown or wrong.
-    pub fn patched(&self, json: &str) -> Result<Behaviour, BehaviourFault> {
-        let fault = |error: serde_json::Error| BehaviourFault(error.to_string());
+    pub fn patched(&self, json: &str) -> Result<Behaviour, BehaviourError> {
+        let fault = |error: serde_json::Error| BehaviourError(error.to_string());
         let patch: serde_json::Value = serde_json::from_str(json).map_err(fault)?;
         let serde_json::Value::Object(patch) = patch else {
-            return Err(BehaviourFault("write an object, as in {\"rtt_ms\": 250}".to_owned()));
+            return Err(BehaviourError("write an object, as in {\"rtt_ms\": 250}".to_owned()));
         };
         let mut whole = serde_json::to_value(self).map_err(fault)?;
         for (name, value) in patch {

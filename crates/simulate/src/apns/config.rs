@@ -45,7 +45,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// TLS on a free port of 127.0.0.1, every token accepted, a ledger of 100,000 entries, no moods.
+    /// TLS on a free port of 127.0.0.1, every token accepted, a ledger of 100,000 entries, no faults.
     fn default() -> Config {
         Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),

@@ -1,6 +1,7 @@
-//! Apple's provider API as documented ("Sending notification requests to APNs" and the pages around it), and its moods.
+//! Apple's provider API as documented ("Sending notification requests to APNs" and the pages around it), and its faults.
 
 mod account;
+mod answer_time;
 mod behaviour;
 mod channels;
 mod config;
@@ -13,8 +14,9 @@ mod service;
 mod verdict;
 mod world;
 
+pub use answer_time::{AnswerTime, Distribution, Drift, OneIn};
 pub use behaviour::{
-    Behaviour, BehaviourFault, FlipStreams, GoAway, Order, SlowDown, Unavailable, WindowReturn,
+    Behaviour, BehaviourError, FlipStreams, GoAway, Order, SlowDown, Unavailable, WindowReturn,
 };
 pub use config::{Config, Environment};
 pub use ledger::{Answer, Entry};

@@ -42,6 +42,8 @@ pub(crate) struct Step {
     pub(crate) fate: Fate,
     pub(crate) reply: Reply,
     pub(crate) effect: Option<Effect>,
+    /// When the answer leaves, counted from the arrival of the push.
+    pub(crate) after: Duration,
 }
 
 /// The answer.
@@ -131,7 +133,7 @@ impl Service {
         if self.cut.is_some_and(|cut| request.stream > cut) {
             world.counts.unprocessed += 1;
             world.counts.goaways += u64::from(effect.is_some());
-            return Step { fate: Fate::Ignore, reply: Reply::nothing(), effect };
+            return Step::unprocessed(Fate::Ignore, effect);
         }
         self.highest = self.highest.max(request.stream);
         let behaviour = Arc::clone(&self.behaviour);
@@ -139,7 +141,7 @@ impl Service {
         if behaviour.reset_code == REFUSED_STREAM && falls(number, behaviour.reset_every) {
             world.counts.unprocessed += 1;
             world.counts.goaways += u64::from(effect.is_some());
-            return Step { fate: Fate::Reset(REFUSED_STREAM), reply: Reply::nothing(), effect };
+            return Step::unprocessed(Fate::Reset(REFUSED_STREAM), effect);
         }
 
         let fields = Fields::read(request);
@@ -199,7 +201,11 @@ impl Service {
             date: self.behaviour.date.then(|| date(self.clock_s(now))),
             body: refused.map(body_of).unwrap_or_default(),
         };
-        Step { fate, reply, effect }
+        let after = match &self.behaviour.answer_time {
+            time if time.is_zero() => Duration::ZERO,
+            time => world.answer_after(time, number, target.map_or(b"", Target::name), now),
+        };
+        Step { fate, reply, effect, after }
     }
 
     /// What time it is here, in seconds since 1970.
@@ -207,7 +213,7 @@ impl Service {
         (now.unix_ms / 1_000).saturating_add_signed(self.behaviour.clock_ahead_s)
     }
 
-    /// Makes, shows and deletes broadcast channels. That is no push, and moods leave it alone.
+    /// Makes, shows and deletes broadcast channels. That is no push, and faults leave it alone.
     fn manage(
         &mut self,
         asked: Managing<'_>,
@@ -230,7 +236,7 @@ impl Service {
         let apns_id = uuid_text(&id);
         let id_name = "apns-request-id";
         let reply = Reply { status, apns_id, id_name, channel, body, ..Reply::nothing() };
-        Step { fate: Fate::Send, reply, effect: None }
+        Step { fate: Fate::Send, reply, effect: None, after: Duration::ZERO }
     }
 
     /// The topic, and why the push is refused if it is.
@@ -334,6 +340,12 @@ impl Service {
             return Some(Effect::StreamsMax(self.streams_max()));
         }
         None
+    }
+}
+
+impl Step {
+    fn unprocessed(fate: Fate, effect: Option<Effect>) -> Step {
+        Step { fate, reply: Reply::nothing(), effect, after: Duration::ZERO }
     }
 }
 

@@ -1,7 +1,10 @@
 //! What all connections of a simulator share.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
@@ -10,7 +13,7 @@ use super::channels::Channels;
 use super::ledger::Ledger;
 use super::provider_token::Keyring;
 use super::verdict::Rules;
-use super::{Behaviour, Environment, Order, Rule};
+use super::{AnswerTime, Behaviour, Environment, Order, Rule};
 
 /// What a simulator has seen and done since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +51,8 @@ pub(crate) struct World {
     pub(crate) counts: Counts,
     pub(crate) rules: Rules,
     pub(crate) channels: Channels,
+    /// When each busy worker of the service is free again, counted from the start.
+    workers: BinaryHeap<Reverse<Duration>>,
     /// The state of the generator of ids (xorshift64*); ids have to differ, not to be secret.
     random: u64,
 }
@@ -58,6 +63,35 @@ impl World {
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn random_share(&mut self) -> f64 {
+        (self.random_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// How long the answer to a push takes from now, its wait for a worker included.
+    pub(crate) fn answer_after(
+        &mut self,
+        time: &AnswerTime,
+        number: u64,
+        device_token: &[u8],
+        now: Now,
+    ) -> Duration {
+        let subject = foldhash::fast::FixedState::default().hash_one(device_token);
+        let drawn = time.draw(number, subject, now.uptime, || self.random_share());
+        if time.workers == 0 {
+            self.workers.clear();
+            return drawn;
+        }
+        while self.workers.len() > time.workers as usize {
+            self.workers.pop();
+        }
+        let free = match self.workers.len() == time.workers as usize {
+            true => self.workers.pop().map_or(now.uptime, |Reverse(at)| at.max(now.uptime)),
+            false => now.uptime,
+        };
+        self.workers.push(Reverse(free + drawn));
+        free + drawn - now.uptime
     }
 
     /// A new UUID (RFC 9562 version 4).
@@ -102,6 +136,7 @@ impl Shared {
             counts: Counts::default(),
             rules: Rules::new(rules, started_unix_ms.saturating_sub(3_600_000)),
             channels: Channels::default(),
+            workers: BinaryHeap::new(),
             random: seed | 1,
         };
         Shared {
@@ -122,8 +157,9 @@ impl Shared {
 
     /// Milliseconds since the start, and since 1970.
     pub(crate) fn now(&self) -> Now {
-        let at_ms = self.started.elapsed().as_millis() as u64;
-        Now { at_ms, unix_ms: self.started_unix_ms + at_ms }
+        let uptime = self.started.elapsed();
+        let at_ms = uptime.as_millis() as u64;
+        Now { uptime, at_ms, unix_ms: self.started_unix_ms + at_ms }
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -135,6 +171,7 @@ impl Shared {
 /// A moment, for machines that read no clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Now {
+    pub(crate) uptime: Duration,
     pub(crate) at_ms: u64,
     pub(crate) unix_ms: u64,
 }

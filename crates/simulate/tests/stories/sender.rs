@@ -52,6 +52,8 @@ pub(crate) fn key(seed: u8) -> SigningKey {
 pub(crate) struct Sender {
     pub(crate) requests: SendRequest<Bytes>,
     pub(crate) authorization: String,
+    /// Of a connection without TLS.
+    pub(crate) ping: Option<h2::PingPong>,
 }
 
 /// An answer: status, apns-id, body.
@@ -72,9 +74,10 @@ impl Answer {
 impl Sender {
     pub(crate) async fn connect(simulator: &Simulator) -> Sender {
         let stream = TcpStream::connect(simulator.addr()).await.unwrap();
-        let (requests, connection) = h2::client::handshake(stream).await.unwrap();
+        let (requests, mut connection) = h2::client::handshake(stream).await.unwrap();
+        let ping = connection.ping_pong();
         tokio::spawn(async move { drop(connection.await) });
-        Sender::new(requests)
+        Sender { ping, ..Sender::new(requests) }
     }
 
     /// Over TLS, with a client certificate if there is one.
@@ -111,7 +114,7 @@ impl Sender {
 
     fn new(requests: SendRequest<Bytes>) -> Sender {
         let token = provider_token(&key(1), "ABC123DEFG", "DEF123GHIJ", now_s());
-        Sender { requests, authorization: format!("bearer {token}") }
+        Sender { requests, authorization: format!("bearer {token}"), ping: None }
     }
 
     /// Begins a push, with these headers instead of or beside the usual ones; an empty value leaves one out.

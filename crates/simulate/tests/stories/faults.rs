@@ -1,9 +1,10 @@
-//! The moods: what goes wrong on purpose, and that the ledger knows better than the sender.
+//! The fault profile: what goes wrong on purpose, and that the ledger knows better than the sender.
 
 use std::time::{Duration, Instant};
 
 use dunlin_simulate::apns::{
-    Answer, Behaviour, Config, FlipStreams, GoAway, Order, Simulator, SlowDown, Unavailable,
+    Answer, AnswerTime, Behaviour, Config, FlipStreams, GoAway, OneIn, Order, Simulator, SlowDown,
+    Unavailable,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -170,7 +171,8 @@ fn bursts_of_503_come_at_the_end_of_each_round() {
 
 #[test]
 fn a_path_takes_its_time_and_carries_a_thousand_pushes_at_once() {
-    let behaviour = Behaviour { rtt_ms: 60, answer_delay_ms: 10, ..Behaviour::default() };
+    let behaviour =
+        Behaviour { rtt_ms: 60, answer_time: AnswerTime::constant(10.0), ..Behaviour::default() };
     let simulator = Simulator::start(Config { behaviour, ..Config::default() }).unwrap();
     tell(async {
         let began = Instant::now();
@@ -186,6 +188,43 @@ fn a_path_takes_its_time_and_carries_a_thousand_pushes_at_once() {
             assert_eq!(read(answer).await.unwrap().status, 200);
         }
         assert_eq!(simulator.counts().accepted, 1_001);
+    });
+}
+
+#[test]
+fn answers_overtake_each_other_and_workers_make_pushes_wait() {
+    let answer_time =
+        AnswerTime { stall: OneIn { every: 2, ms: 80.0 }, ..AnswerTime::constant(1.0) };
+    let simulator = plain(Behaviour { answer_time, ..Behaviour::default() });
+    tell(async {
+        let mut sender = Sender::connect(&simulator).await;
+        sender.push(TOKEN, &[]).await;
+        let began = Instant::now();
+        let slow = sender.begin(TOKEN, &[], BODY).await.unwrap();
+        let fast = sender.begin(TOKEN, &[], BODY).await.unwrap();
+        // A ping takes the path alone.
+        let mut ping = sender.ping.take().unwrap();
+        ping.ping(h2::Ping::opaque()).await.unwrap();
+        let mut slow = std::pin::pin!(read(slow));
+        tokio::select! {
+            biased;
+            _ = &mut slow => panic!("the answer that is ready first waits for the other"),
+            answer = read(fast) => assert_eq!(answer.unwrap().status, 200),
+        }
+        slow.await.unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(80), "{:?}", began.elapsed());
+
+        let answer_time = AnswerTime { workers: 2, ..AnswerTime::constant(20.0) };
+        simulator.set_behaviour(Behaviour { answer_time, ..Behaviour::default() }).unwrap();
+        let began = Instant::now();
+        let mut answers = Vec::new();
+        for _ in 0..8 {
+            answers.push(sender.begin(TOKEN, &[], BODY).await.unwrap());
+        }
+        for answer in answers {
+            read(answer).await.unwrap();
+        }
+        assert!(began.elapsed() >= Duration::from_millis(79), "{:?}", began.elapsed());
     });
 }
 
