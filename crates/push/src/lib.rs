@@ -48,6 +48,10 @@ pub use dunlin_wire::http2::hpack::Indexing;
 
 /// A hash of whom a request is for.
 fn subject(text: &str) -> u64 {
+    hash(text)
+}
+
+fn hash(value: impl std::hash::Hash) -> u64 {
     use std::hash::BuildHasher;
-    foldhash::fast::FixedState::default().hash_one(text)
+    foldhash::fast::FixedState::default().hash_one(value)
 }

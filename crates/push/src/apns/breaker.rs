@@ -1,15 +1,21 @@
 //! Stops a credential that Apple refuses: a revoked key fails every push the same way, and Apple takes those who go on
 //! asking for attackers.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Refusals in a row, without an answer between that shows the credential to be good. Apple's servers do not learn of a
-/// new key all at once, so that one proves nothing.
-const REFUSALS_MAX: u32 = 3;
+/// So many refusals in a row, without an answer between that shows the credential to be good, stop a credential that has
+/// proved nothing yet. Apple's servers do not learn of a new key all at once, so that one refusal proves nothing.
+const REFUSALS_MIN: u32 = 3;
+/// A proven credential is refused by one of Apple's servers now and then: so many good answers outweigh one more refusal.
+const GOOD_PER_REFUSAL: u32 = 16;
+/// Good answers that count.
+const GOOD_MAX: u32 = 1_024;
+/// Good answers outweigh nothing any more when there has been none for so long after a first refusal.
+const ROW_MAX: Duration = Duration::from_secs(10);
 /// From the last refusal to the next trial, doubled each time.
 const HOLD_MIN: Duration = Duration::from_secs(30);
 const HOLD_MAX: Duration = Duration::from_secs(15 * 60);
@@ -21,12 +27,16 @@ const TRIAL_WITHIN: Duration = Duration::from_secs(30);
 pub(super) struct Breaker {
     /// There is something to look at: refusals were counted.
     noted: AtomicBool,
+    /// Answers that only a good credential gets, up to [`GOOD_MAX`]; approximate, for nothing depends on one.
+    good: AtomicU32,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// Refusals in a row, and when the first of them came.
     refusals: u32,
+    since: Option<Instant>,
     open: Option<Open>,
 }
 
@@ -69,20 +79,27 @@ impl Breaker {
         self.noted.store(true, Relaxed);
         let mut state = self.state();
         state.refusals += 1;
+        let since = *state.since.get_or_insert(now);
+        let good = if now >= since + ROW_MAX { 0 } else { self.good.load(Relaxed) };
         let hold = match &state.open {
             // Late answers to what was sent before it opened are no further trial.
             Some(open) if !open.trying => return,
             Some(open) => (open.hold * 2).min(HOLD_MAX),
-            None if state.refusals >= REFUSALS_MAX => HOLD_MIN,
+            None if state.refusals >= REFUSALS_MIN + good / GOOD_PER_REFUSAL => HOLD_MIN,
             None => return,
         };
         let why = why();
         tracing::warn!(%why, ?hold, "the credential is refused: nothing more is sent with it");
+        self.good.store(0, Relaxed);
         state.open = Some(Open { why, hold, trial_at: now + hold, trying: false });
     }
 
     /// An answer that only a good credential gets.
     pub(super) fn handle_taken(&self) {
+        let good = self.good.load(Relaxed);
+        if good < GOOD_MAX {
+            self.good.store(good + 1, Relaxed);
+        }
         if self.noted.load(Relaxed) {
             *self.state() = State::default();
             self.noted.store(false, Relaxed);
@@ -115,6 +132,27 @@ mod tests {
         assert!(breaker.is_open());
         let why = breaker.check(now).expect_err("it is open");
         assert!(why.starts_with("revoked; nothing is sent for 31 s"), "{why}");
+    }
+
+    #[test]
+    fn a_proven_credential_is_stopped_by_more_refusals_or_by_time() {
+        let (breaker, begin) = (Breaker::default(), Instant::now());
+        let prove = || (0..500).for_each(|_| breaker.handle_taken());
+        prove();
+        let needed = REFUSALS_MIN + 500 / GOOD_PER_REFUSAL;
+        for _ in 1..needed {
+            refuse(&breaker, begin);
+            assert!(!breaker.is_open());
+        }
+        refuse(&breaker, begin);
+        assert!(breaker.is_open());
+        prove();
+        // A few refusals a minute, and nothing else: they need not be many.
+        refuse(&breaker, begin);
+        refuse(&breaker, begin + ROW_MAX);
+        assert!(!breaker.is_open());
+        refuse(&breaker, begin + 2 * ROW_MAX);
+        assert!(breaker.is_open());
     }
 
     #[test]

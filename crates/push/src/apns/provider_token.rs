@@ -99,6 +99,17 @@ pub struct ProviderToken {
     current: Arc<Mutex<Option<Current>>>,
 }
 
+/// How a token stands when the service refuses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// A newer one is in use: the refusal says nothing of that one.
+    Replaced,
+    /// It may be replaced now.
+    Old,
+    /// Apple wants no new one yet: it cannot have grown old, of this age by our clock.
+    Young(Duration),
+}
+
 #[derive(Debug)]
 struct Current {
     authorization: Authorization,
@@ -135,10 +146,19 @@ impl ProviderToken {
         authorization
     }
 
-    /// How old the token is by our clock; `None` before there is one, and where the clock was set back.
-    pub fn age(&self, now: SystemTime) -> Option<Duration> {
+    /// What a refusal of the token of this generation can mean.
+    pub(super) fn standing(&self, generation: u64, now: SystemTime) -> Standing {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        now.duration_since(current.as_ref()?.issued_at).ok()
+        match &*current {
+            Some(token) if token.authorization.generation == generation => {
+                match now.duration_since(token.issued_at) {
+                    Ok(age) if age < RENEW_NOT_BEFORE => Standing::Young(age),
+                    // A clock that was set back makes an age that is none.
+                    _ => Standing::Old,
+                }
+            }
+            _ => Standing::Replaced,
+        }
     }
 
     /// Apple called the token of this generation expired. True if a new one can be made: one that is
@@ -206,12 +226,16 @@ mod tests {
     fn a_spent_token_is_renewed_once_and_not_too_early() {
         let token = ProviderToken::new(key());
         let first = token.authorization(at(0));
+        let young = Standing::Young(Duration::from_secs(5 * 60));
+        assert_eq!(token.standing(first.generation, at(5)), young);
         assert!(!token.handle_spent(first.generation, at(5)), "five minutes old: the clock is off");
         assert_eq!(token.authorization(at(6)).generation, first.generation);
+        assert_eq!(token.standing(first.generation, at(25)), Standing::Old);
         assert!(token.handle_spent(first.generation, at(25)));
         let second = token.authorization(at(25)).generation;
         assert_eq!(second, first.generation + 1);
         // A late answer to the old one spends nothing.
+        assert_eq!(token.standing(first.generation, at(26)), Standing::Replaced);
         assert!(token.handle_spent(first.generation, at(26)));
         assert_eq!(token.authorization(at(26)).generation, second);
     }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::breaker::Breaker;
 use super::feed::{Dead, Feed};
+use super::provider_token::Standing;
 use super::{Certificate, DeadToken, ProviderToken, Push, Reason, certificate, clock};
 use crate::connect::Connect;
 use crate::dial::Dialer;
@@ -232,22 +233,21 @@ impl Service for ApnsService {
                 possible_duplicate: false,
             }));
         }
-        let answer: Answer = serde_json::from_slice(&response.body).unwrap_or_default();
-        let reason = Reason::new(&answer.reason);
-        let advice = self.judge_credential(&reason, response, attempt.retries);
+        let answer: Refusal = serde_json::from_slice(&response.body).unwrap_or_default();
+        let (reason, timestamp_ms) = (Reason::new(&answer.reason), answer.timestamp_ms());
+        let advice = self.note_credential(&reason, response, attempt.generation);
         let retry_after = response.fields.get("retry-after").and_then(|text| text.parse().ok());
         let retry_after = retry_after.map(Duration::from_secs);
         let otherwise = Outcome::Rejected(Rejected {
             status: response.status,
             reason: answer.reason,
-            timestamp_ms: answer.timestamp,
+            timestamp_ms,
             retry_after,
             id,
             advice,
             possible_duplicate: false,
         });
-        let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.retries.min(16));
-        let after = retry_after.unwrap_or(doubled).min(RETRY_MAX);
+        let after = attempt.backoff(request, retry_after, RETRY_MIN, RETRY_MAX);
         match (response.status, &reason) {
             (403, Reason::ExpiredProviderToken) => ResponseAction::Reauthorize { otherwise },
             (429, Reason::TooManyRequests) => ResponseAction::Retry { after, otherwise },
@@ -260,7 +260,6 @@ impl Service for ApnsService {
                     && let Some(token) = request.path.strip_prefix(DEVICE_PATH)
                 {
                     let token = token.to_owned();
-                    let timestamp_ms = answer.timestamp;
                     let dead = DeadToken { token, reason, timestamp_ms };
                     self.dead.handle_dead(request.subject, dead);
                 }
@@ -271,12 +270,12 @@ impl Service for ApnsService {
 }
 
 impl ApnsService {
-    /// What a refusal says of the credential, and what mends it.
-    fn judge_credential(
+    /// Notes what a refusal says of the credential that its push carried, and gives what mends it.
+    fn note_credential(
         &self,
         reason: &Reason,
         response: &Response,
-        attempt: u32,
+        generation: u64,
     ) -> Option<String> {
         if !reason.is_credential() {
             // Apple looks at the push only once it has taken the credential; a 5xx may come before that.
@@ -286,9 +285,14 @@ impl ApnsService {
             return reason.advice().map(str::to_owned);
         }
         let now = SystemTime::now();
-        let age = self.token.as_ref().and_then(|token| token.age(now));
+        let standing = self.token.as_ref().map(|token| token.standing(generation, now));
+        let age = match standing {
+            Some(Standing::Replaced) => return reason.advice().map(str::to_owned),
+            Some(Standing::Young(age)) => Some(age),
+            Some(Standing::Old) | None => None,
+        };
         let off = clock::fault(reason, response.fields.get("date"), age, now);
-        let grew_old = *reason == Reason::ExpiredProviderToken && off.is_none() && attempt == 0;
+        let grew_old = *reason == Reason::ExpiredProviderToken && standing == Some(Standing::Old);
         let over = (*reason == Reason::BadCertificate)
             .then(|| certificate::ended(self.valid_until, now))
             .flatten();
@@ -308,9 +312,19 @@ impl ApnsService {
 /// The body of a refusal.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Answer {
+struct Refusal {
     reason: String,
-    timestamp: Option<u64>,
+    /// Documented as a number. Whatever else it is, the reason counts.
+    timestamp: serde_json::Value,
+}
+
+impl Refusal {
+    fn timestamp_ms(&self) -> Option<u64> {
+        let number = |text: &str| text.trim().parse::<f64>().ok();
+        let ms = self.timestamp.as_f64().or_else(|| self.timestamp.as_str().and_then(number))?;
+        // A millisecond since 1970 is far below where `f64` is no longer exact.
+        (ms.is_finite() && ms >= 0.0).then_some(ms as u64)
+    }
 }
 
 impl fmt::Display for Environment {
@@ -319,5 +333,28 @@ impl fmt::Display for Environment {
             Environment::Production => "production",
             Environment::Sandbox => "sandbox",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_keeps_its_reason_whatever_its_timestamp_is() {
+        for (timestamp, ms) in [
+            ("1795276142526", Some(1_795_276_142_526)),
+            ("1795276142526.25", Some(1_795_276_142_526)),
+            ("\"1795276142526\"", Some(1_795_276_142_526)),
+            ("1.795276142526e12", Some(1_795_276_142_526)),
+            ("-1", None),
+            ("null", None),
+            ("\"yesterday\"", None),
+            ("{}", None),
+        ] {
+            let body = format!(r#"{{"reason":"Unregistered","timestamp":{timestamp}}}"#);
+            let refusal: Refusal = serde_json::from_str(&body).expect("JSON");
+            assert_eq!((&*refusal.reason, refusal.timestamp_ms()), ("Unregistered", ms), "{body}");
+        }
     }
 }

@@ -197,7 +197,7 @@ impl Service for FcmService {
         lock(&self.access.tokens).handle_spent(generation);
     }
 
-    fn classify(&self, _: &Request, response: &Response, attempt: Attempt) -> ResponseAction {
+    fn classify(&self, request: &Request, response: &Response, attempt: Attempt) -> ResponseAction {
         let now_s = seconds(SystemTime::now());
         let header = |name: &str| response.fields.get(name);
         let rejected = |reason: String, message: String, retry_after| {
@@ -226,8 +226,7 @@ impl Service for FcmService {
                 otherwise: rejected("QUOTA_EXCEEDED".to_owned(), message, Some(after)),
             },
             FcmAnswer::Retry { reason, after, least, message } => {
-                let doubled = least * 2u32.saturating_pow(attempt.retries.min(16));
-                let wait = after.unwrap_or(doubled).min(RETRY_MAX);
+                let wait = attempt.backoff(request, after, least, RETRY_MAX);
                 ResponseAction::Retry {
                     after: wait,
                     otherwise: rejected(reason, message, Some(wait)),

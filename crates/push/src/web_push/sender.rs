@@ -250,7 +250,7 @@ impl Service for WebPushService {
         Ok(Some(Authorization { value, generation: 0 }))
     }
 
-    fn classify(&self, _: &Request, response: &Response, attempt: Attempt) -> ResponseAction {
+    fn classify(&self, request: &Request, response: &Response, attempt: Attempt) -> ResponseAction {
         let now_s = seconds(SystemTime::now());
         let header = |name: &str| response.fields.get(name);
         let rejected = |reason: String, message: String, retry_after| {
@@ -268,10 +268,9 @@ impl Service for WebPushService {
                 ResponseAction::Finish(rejected(reason, message, None))
             }
             WebPushAnswer::Retry { status, after } => {
-                let doubled = RETRY_MIN * 2u32.saturating_pow(attempt.retries.min(16));
                 let reason =
                     if matches!(status, 406 | 429) { "TooManyRequests" } else { "Unavailable" };
-                let wait = after.unwrap_or(doubled).min(RETRY_MAX);
+                let wait = attempt.backoff(request, after, RETRY_MIN, RETRY_MAX);
                 let otherwise = rejected(reason.to_owned(), String::new(), Some(wait));
                 ResponseAction::Retry { after: wait, otherwise }
             }

@@ -7,6 +7,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod credentials;
 mod endings;
 mod kit;
 mod storm;
