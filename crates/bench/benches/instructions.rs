@@ -12,7 +12,9 @@ use std::io::IoSlice;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-use dunlin_hub::{ChannelOptions, Hub, HubConfig, NewSession, Now, Publish, Subscribe};
+use dunlin_hub::{
+    ChannelOptions, Hub, HubConfig, NewPublication, NewSession, Now, SubscribeOptions,
+};
 use dunlin_protocol::centrifuge::Command as ClientCommand;
 use dunlin_protocol::{Encoding, FrameEncoder};
 use dunlin_wire::http1::{self, HeaderSlots, decode_request};
@@ -218,10 +220,10 @@ fn hub() -> (Hub, Arc<ChannelOptions>) {
 }
 
 fn subscriber(hub: &mut Hub, options: &Arc<ChannelOptions>, tag: u64) -> dunlin_hub::SessionId {
-    let encoding = dunlin_hub::Encoding(Encoding::WsJson as u8);
+    let encoding = dunlin_hub::EncodingId(Encoding::WsJson as u8);
     let new = NewSession { tag, encoding, ..NewSession::default() };
     let Ok(session) = hub.open_session(NOW, new) else { unreachable!("a hub with room") };
-    hub.handle_subscribe(NOW, tag, session, "c", options, Subscribe::default());
+    hub.handle_subscribe(NOW, tag, session, "c", options, SubscribeOptions::default());
     while hub.poll_event().is_some() {}
     session
 }
@@ -235,7 +237,7 @@ fn publish_and_flush(publishes_at_once: u64, operations: u64) -> u64 {
     for _ in 0..operations {
         for _ in 0..publishes_at_once {
             let data = br#"{"seq":"0000000001","pad":"yyyyyyyyyyyyyyyyyyyyyyyyyyyy"}"#;
-            let publish = Publish { data: data[..].into(), ..Publish::default() };
+            let publish = NewPublication { data: data[..].into(), ..NewPublication::default() };
             hub.handle_publish(NOW, 0, "c", &options, publish);
             while hub.poll_event().is_some() {}
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use dunlin_bus::{Endpoint, MeshConfig, RequestId, Requests, mesh};
+use dunlin_bus::{Endpoint, MeshConfig, RequestId, RequestTable, mesh};
 use rustix::event::{EventfdFlags, epoll};
 use serde::{Deserialize, Serialize};
 
@@ -190,7 +190,7 @@ impl Bench {
 
     fn request_reply(&self, rounds: u64) -> io::Result<f64> {
         self.with_peer(spin, echo(spin), |endpoint| {
-            let mut requests = Requests::new(1_000);
+            let mut requests = RequestTable::new(1_000);
             let start = Instant::now();
             for round in 0..rounds {
                 let Ok(id) = requests.insert(round + 1_000, round) else {

@@ -5,9 +5,9 @@ use std::{cell::Cell, fmt, marker::PhantomData};
 use crate::{
     counter::Counter,
     mesh::{MeshConfig, Shared},
-    port::{State, Wake},
-    refused::{Broadcast, Refused},
+    port::{EndpointState, Wake},
     ring::{Consumer, Counters, Producer},
+    send_error::{BroadcastOutcome, SendError},
     stats::EdgeStats,
     sync::{Arc, Ordering, fence},
 };
@@ -101,30 +101,30 @@ impl<T> Endpoint<T> {
     /// [`flush`](Endpoint::flush) or [`prepare_sleep`](Endpoint::prepare_sleep). No system call.
     ///
     /// # Errors
-    /// The value comes back: [`Refused::Full`] if the edge holds `ring_slots` messages
-    /// ([`poll_room`](Endpoint::poll_room) will tell when there is room), [`Refused::Closed`] if
-    /// the receiver is gone for good (noticed by the next flush, or when its edge is full), [`Refused::Unknown`] if there is no such endpoint.
+    /// The value comes back: [`SendError::Full`] if the edge holds `ring_slots` messages
+    /// ([`poll_room`](Endpoint::poll_room) will tell when there is room), [`SendError::Closed`] if
+    /// the receiver is gone for good (noticed by the next flush, or when its edge is full), [`SendError::Unknown`] if there is no such endpoint.
     #[inline]
-    pub fn send(&mut self, to: usize, value: T) -> Result<(), Refused<T>> {
+    pub fn send(&mut self, to: usize, value: T) -> Result<(), SendError<T>> {
         let Some(port) = self.shared.ports.get(to) else {
-            return Err(Refused::Unknown { to, value });
+            return Err(SendError::Unknown { to, value });
         };
         // Nothing before the push looks at the receiver's lines: that would cost the hop a
         // transfer. `ring_sleepers` looks, and remembers who is gone.
         if self.gone & 1 << to != 0 {
-            return Err(Refused::Closed { to, value });
+            return Err(SendError::Closed { to, value });
         }
         let producer = match &mut self.outbound[to] {
             Some(producer) => producer,
             unused => unused.insert(self.shared.open_edge(self.index, to, self.ring_slots)),
         };
         if let Err(value) = producer.push(value) {
-            if port.state() == State::Closed {
+            if port.state() == EndpointState::Closed {
                 self.gone |= 1 << to;
-                return Err(Refused::Closed { to, value });
+                return Err(SendError::Closed { to, value });
             }
             producer.counters().refused.increment();
-            return Err(Refused::Full { to, value });
+            return Err(SendError::Full { to, value });
         }
         // A set bit may be on its way to be cleared; `flush` makes certain.
         if !port.is_ready(self.index) {
@@ -148,8 +148,8 @@ impl<T> Endpoint<T> {
     ///
     /// Endpoints known to be gone are skipped before `make` is called; a full edge refuses its own
     /// message only.
-    pub fn broadcast(&mut self, mut make: impl FnMut(usize) -> T) -> Broadcast<T> {
-        let mut outcome = Broadcast { sent: 0, refused: Vec::new() };
+    pub fn broadcast(&mut self, mut make: impl FnMut(usize) -> T) -> BroadcastOutcome<T> {
+        let mut outcome = BroadcastOutcome { sent: 0, refused: Vec::new() };
         for to in 0..self.len() {
             if to == self.index || self.gone & 1 << to != 0 {
                 continue;
@@ -182,7 +182,7 @@ impl<T> Endpoint<T> {
         for to in bits(dirty | owed) {
             let port = &self.shared.ports[to];
             let producer = self.outbound[to].as_ref();
-            if port.state() == State::Closed {
+            if port.state() == EndpointState::Closed {
                 self.gone |= 1 << to;
                 continue;
             }
@@ -275,7 +275,7 @@ impl<T> Endpoint<T> {
         max
     }
 
-    /// An endpoint that has refused a message of ours as [`Full`](Refused::Full) and has room
+    /// An endpoint that has refused a message of ours as [`Full`](SendError::Full) and has room
     /// again. Told once for any number of refusals; it wakes a sleeper like a message does.
     ///
     /// Whoever has no use for it need not call it.

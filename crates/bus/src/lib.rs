@@ -6,7 +6,7 @@
 //! for 2 endpoints and for 128.
 //!
 //! Sending to a thread that is awake costs no system call. A thread that goes to sleep says so
-//! ([`State`]: run, sleep, notified), looks once more, and is rung through an eventfd, its
+//! ([`EndpointState`]: run, sleep, notified), looks once more, and is rung through an eventfd, its
 //! *doorbell*, once for each sleep.
 //!
 //! `dunlin bench bus`, 64 endpoints, on 2 virtual cores of a busy machine, median ns, with the cores
@@ -14,9 +14,9 @@
 //! worker 77 and 248; a request and its reply 150 and 510; a message in a stream 30 and 76; a
 //! hop to a sleeping worker 500 more than a bare eventfd and `epoll_wait` (12,000 to 17,000).
 //!
-//! A full edge refuses the message and gives it back ([`Refused`]); the sender hears when there
-//! is room ([`Endpoint::poll_room`]). Requests find their replies through [`Requests`]. What is
-//! published to all through an atomic pointer, and whether everyone has taken it, is [`Adoption`]'s.
+//! A full edge refuses the message and gives it back ([`SendError`]); the sender hears when there
+//! is room ([`Endpoint::poll_room`]). Requests find their replies through [`RequestTable`]. What is
+//! published to all through an atomic pointer, and whether everyone has taken it, is [`Rollout`]'s.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -36,7 +36,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod adoption;
 #[cfg(all(feature = "tokio", not(loom)))]
 mod async_doorbell;
 mod counter;
@@ -44,21 +43,22 @@ mod doorbell;
 mod endpoint;
 mod mesh;
 mod port;
-mod refused;
-mod requests;
+mod request_table;
 mod ring;
+mod rollout;
+mod send_error;
 mod stats;
 mod sync;
 
 #[cfg(all(test, loom))]
 mod models;
 
-pub use adoption::{Adoption, Standing, Wanted};
 #[cfg(all(feature = "tokio", not(loom)))]
 pub use async_doorbell::AsyncDoorbell;
 pub use endpoint::Endpoint;
 pub use mesh::{ENDPOINTS_MAX, MeshConfig, mesh};
-pub use port::State;
-pub use refused::{Broadcast, Refused};
-pub use requests::{RequestId, Requests, TableFull};
+pub use port::EndpointState;
+pub use request_table::{RequestId, RequestTable, TableFull};
+pub use rollout::{AdoptionAwaited, FollowerState, Rollout};
+pub use send_error::{BroadcastOutcome, SendError};
 pub use stats::{EdgeStats, Monitor};

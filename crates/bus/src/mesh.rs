@@ -4,7 +4,7 @@ use std::{io, sync::OnceLock};
 
 use crate::{
     endpoint::Endpoint,
-    port::{Port, State},
+    port::{EndpointState, Port},
     ring::{Consumer, Producer, Ring},
     stats::{EdgeStats, Source},
     sync::Arc,
@@ -93,7 +93,7 @@ where
         self.ports.len()
     }
 
-    fn state(&self, endpoint: usize) -> State {
+    fn state(&self, endpoint: usize) -> EndpointState {
         self.ports[endpoint].state()
     }
 

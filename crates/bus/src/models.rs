@@ -7,7 +7,7 @@
 use loom::{model::Builder, thread};
 
 use crate::{
-    Adoption, Endpoint, MeshConfig, Refused, mesh,
+    Endpoint, MeshConfig, Rollout, SendError, mesh,
     ring::{Consumer, Producer, Ring},
     sync::{Arc, AtomicU64, Ordering},
 };
@@ -349,7 +349,7 @@ fn a_refused_sender_hears_of_room_when_the_receiver_goes_to_sleep() {
     });
 }
 
-/// Refused with two queued where one may be: there is no room yet when the first of them is taken.
+/// SendError with two queued where one may be: there is no room yet when the first of them is taken.
 #[test]
 fn a_sender_refused_by_a_lowered_bound_hears_of_room() {
     explore(|| {
@@ -368,7 +368,7 @@ fn a_sender_refused_by_a_lowered_bound_hears_of_room() {
 
 fn send_when_there_is_room(endpoint: &mut Endpoint<Message>, to: usize, value: u32) {
     let mut refused = endpoint.send(to, Box::new(value)).err();
-    while let Some(Refused::Full { to, value }) = refused.take() {
+    while let Some(SendError::Full { to, value }) = refused.take() {
         endpoint.flush();
         while endpoint.poll_room() != Some(to) {
             if endpoint.prepare_sleep() {
@@ -388,12 +388,12 @@ fn a_message_to_one_who_leaves_is_refused_or_dropped_once() {
         let leaver = thread::spawn(move || drop(b));
         match a.send(1, Box::new(1)) {
             Ok(()) => _ = a.flush(),
-            Err(refused) => assert!(matches!(refused, Refused::Closed { to: 1, .. })),
+            Err(refused) => assert!(matches!(refused, SendError::Closed { to: 1, .. })),
         }
         leaver.join().unwrap();
         let _ = a.send(1, Box::new(2));
         a.flush();
-        assert!(matches!(a.send(1, Box::new(3)), Err(Refused::Closed { .. })));
+        assert!(matches!(a.send(1, Box::new(3)), Err(SendError::Closed { .. })));
         assert_eq!(a.stats().filter(|edge| edge.wakes_sent > 0).count(), 0);
     });
 }
@@ -403,43 +403,43 @@ fn a_message_to_one_who_leaves_is_refused_or_dropped_once() {
 #[test]
 fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
     explore(|| {
-        let adoption = Arc::new(Adoption::new(1));
+        let rollout = Arc::new(Rollout::new(1));
         let value = Arc::new(AtomicU64::new(0));
         let told = Arc::new(AtomicU64::new(0));
         // What the follower did while it ran the old value.
         let done = Arc::new(AtomicU64::new(0));
         let follower = {
-            let (adoption, value, told, done) =
-                (Arc::clone(&adoption), Arc::clone(&value), Arc::clone(&told), Arc::clone(&done));
+            let (rollout, value, told, done) =
+                (Arc::clone(&rollout), Arc::clone(&value), Arc::clone(&told), Arc::clone(&done));
             thread::spawn(move || {
                 let mut mine = 0;
                 let take = |mine: &mut u64| {
                     let newest = value.load(Ordering::Acquire);
                     if newest != *mine {
                         *mine = newest;
-                        adoption.adopted(0, newest);
+                        rollout.adopted(0, newest);
                     }
                 };
                 for _ in 0..2 {
-                    adoption.woke(0, mine);
+                    rollout.wake(0, mine);
                     take(&mut mine);
                     assert!(told.load(Ordering::Relaxed) <= mine);
                     if mine == 0 {
                         done.fetch_add(1, Ordering::Relaxed);
                     }
-                    if adoption.sleeps(0, mine).is_err() {
+                    if rollout.try_sleep(0, mine).is_err() {
                         take(&mut mine);
                         assert!(told.load(Ordering::Relaxed) <= mine);
-                        // Wanted, and what is wanted is there: nothing else keeps it awake.
-                        assert!(adoption.sleeps(0, mine).is_ok());
+                        // AdoptionAwaited, and what is wanted is there: nothing else keeps it awake.
+                        assert!(rollout.try_sleep(0, mine).is_ok());
                     }
                 }
             })
         };
         value.store(1, Ordering::Release);
-        adoption.published();
+        rollout.published();
         // It looks once more, as one who waits does.
-        let is_at = adoption.want(0, 1).is_at(1) || adoption.standing(0).is_at(1);
+        let is_at = rollout.await_adoption(0, 1).is_at(1) || rollout.follower_state(0).is_at(1);
         let seen = is_at.then(|| {
             told.store(1, Ordering::Relaxed);
             done.load(Ordering::Relaxed)
@@ -447,7 +447,7 @@ fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
         follower.join().unwrap();
         // Who was told has seen all of it.
         assert!(seen.is_none_or(|seen| seen == done.load(Ordering::Relaxed)));
-        assert!(adoption.standing(0).is_at(1));
+        assert!(rollout.follower_state(0).is_at(1));
     });
 }
 
@@ -456,34 +456,34 @@ fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
 #[test]
 fn who_asked_to_be_told_is_told() {
     explore(|| {
-        let adoption = Arc::new(Adoption::new(1));
+        let rollout = Arc::new(Rollout::new(1));
         let value = Arc::new(AtomicU64::new(0));
         let heard = Arc::new(AtomicU64::new(0));
         let follower = {
-            let (adoption, value, heard) =
-                (Arc::clone(&adoption), Arc::clone(&value), Arc::clone(&heard));
+            let (rollout, value, heard) =
+                (Arc::clone(&rollout), Arc::clone(&value), Arc::clone(&heard));
             thread::spawn(move || {
                 let take = || {
                     let newest = value.load(Ordering::Acquire);
-                    if adoption.adopted(0, newest) {
+                    if rollout.adopted(0, newest) {
                         // Perhaps of a generation before: the publisher looks, and asks again.
                         heard.store(1, Ordering::Relaxed);
                     }
                     newest
                 };
                 // A life that ends without a word, and the next one.
-                adoption.woke(0, 0);
-                adoption.woke(0, 0);
+                rollout.wake(0, 0);
+                rollout.wake(0, 0);
                 let mine = take();
-                if adoption.sleeps(0, mine).is_err() {
+                if rollout.try_sleep(0, mine).is_err() {
                     let mine = take();
-                    assert!(adoption.sleeps(0, mine).is_ok());
+                    assert!(rollout.try_sleep(0, mine).is_ok());
                 }
             })
         };
         value.store(1, Ordering::Release);
-        adoption.published();
-        let waits = !adoption.want(0, 1).is_at(1);
+        rollout.published();
+        let waits = !rollout.await_adoption(0, 1).is_at(1);
         follower.join().unwrap();
         assert!(!waits || heard.load(Ordering::Relaxed) == 1, "nobody told");
     });

@@ -10,7 +10,7 @@ use crate::{
 
 const WORDS: usize = ENDPOINTS_MAX / 64;
 
-/// On lines of its own. State and ready bits share one: whoever sets a bit looks at the state next.
+/// On lines of its own. EndpointState and ready bits share one: whoever sets a bit looks at the state next.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Port {
@@ -26,7 +26,7 @@ pub(crate) struct Port {
 /// Whether an endpoint's owner runs its loop, sleeps, or has been rung since it went to sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum State {
+pub enum EndpointState {
     /// Awake: it will look at its ready bits before it sleeps, so nobody rings.
     Run = 0,
     /// Asleep or about to block: the next message rings the doorbell.
@@ -50,19 +50,19 @@ impl Port {
     pub(crate) fn new(endpoints: usize) -> io::Result<Port> {
         Ok(Port {
             ready: Bits::new(endpoints),
-            state: AtomicU8::new(State::Run as u8),
+            state: AtomicU8::new(EndpointState::Run as u8),
             doorbell: Doorbell::new()?,
             room: Bits::new(endpoints),
         })
     }
 
     #[inline]
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> EndpointState {
         match self.state.load(Ordering::Relaxed) {
-            0 => State::Run,
-            1 => State::Sleep,
-            2 => State::Notified,
-            _ => State::Closed,
+            0 => EndpointState::Run,
+            1 => EndpointState::Sleep,
+            2 => EndpointState::Notified,
+            _ => EndpointState::Closed,
         }
     }
 
@@ -101,24 +101,24 @@ impl Port {
     /// The owner is about to block. It then looks at its bits once more: either it sees the bit
     /// of whoever sends, or that one sees the state.
     pub(crate) fn announce_sleep(&self) {
-        self.state.store(State::Sleep as u8, Ordering::Relaxed);
+        self.state.store(EndpointState::Sleep as u8, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     pub(crate) fn announce_run(&self) {
-        self.state.swap(State::Run as u8, Ordering::AcqRel);
+        self.state.swap(EndpointState::Run as u8, Ordering::AcqRel);
     }
 
     pub(crate) fn close(&self) {
-        self.state.swap(State::Closed as u8, Ordering::AcqRel);
+        self.state.swap(EndpointState::Closed as u8, Ordering::AcqRel);
     }
 
     /// Rings if the owner sleeps and nobody has rung. A `SeqCst` fence lies between the bit the
     /// caller set and this call.
     #[inline]
     pub(crate) fn notify(&self) -> Wake {
-        const SLEEP: u8 = State::Sleep as u8;
-        const NOTIFIED: u8 = State::Notified as u8;
+        const SLEEP: u8 = EndpointState::Sleep as u8;
+        const NOTIFIED: u8 = EndpointState::Notified as u8;
         if self.state.load(Ordering::Relaxed) != SLEEP
             || self
                 .state

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::port::State;
+use crate::port::EndpointState;
 
 /// Counters of the edge from one endpoint to another, since the mesh began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Monitor {
     ///
     /// # Panics
     /// If the mesh has no such endpoint.
-    pub fn state(&self, endpoint: usize) -> State {
+    pub fn state(&self, endpoint: usize) -> EndpointState {
         self.0.state(endpoint)
     }
 
@@ -77,6 +77,6 @@ impl fmt::Debug for Monitor {
 /// A mesh without the type of its messages.
 pub(crate) trait Source: Send + Sync {
     fn endpoints(&self) -> usize;
-    fn state(&self, endpoint: usize) -> State;
+    fn state(&self, endpoint: usize) -> EndpointState;
     fn edge(&self, from: usize, to: usize) -> Option<EdgeStats>;
 }

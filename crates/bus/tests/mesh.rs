@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use dunlin_bus::{ENDPOINTS_MAX, Endpoint, MeshConfig, Refused, State, mesh};
+use dunlin_bus::{ENDPOINTS_MAX, Endpoint, EndpointState, MeshConfig, SendError, mesh};
 
 fn config(ring_slots: usize) -> MeshConfig {
     MeshConfig { ring_slots, ..MeshConfig::default() }
@@ -44,8 +44,8 @@ fn a_full_edge_gives_the_message_back_and_tells_of_room_once() {
     for value in 0..3 {
         a.send(1, value).unwrap();
     }
-    assert_eq!(a.send(1, 3), Err(Refused::Full { to: 1, value: 3 }));
-    assert_eq!(a.send(1, 4), Err(Refused::Full { to: 1, value: 4 }));
+    assert_eq!(a.send(1, 3), Err(SendError::Full { to: 1, value: 3 }));
+    assert_eq!(a.send(1, 4), Err(SendError::Full { to: 1, value: 4 }));
     a.send(2, 5).expect("another edge has room of its own");
     assert_eq!(a.poll_room(), None, "b has not read");
 
@@ -128,7 +128,7 @@ fn an_endpoint_that_is_gone_refuses() {
     drop(b);
     assert_eq!(a.poll_room(), Some(1), "so that what waits is not kept for ever");
     a.flush();
-    assert!(matches!(a.send(1, Arc::clone(&value)), Err(Refused::Closed { to: 1, .. })));
+    assert!(matches!(a.send(1, Arc::clone(&value)), Err(SendError::Closed { to: 1, .. })));
     assert_eq!(a.broadcast(|_| Arc::clone(&value)).sent, 1, "c alone is left");
 
     assert!(matches!(a.recv(), Some((1, _))), "what b said before it went is still heard");
@@ -143,7 +143,7 @@ fn an_endpoint_that_leaves_before_the_flush_is_noticed_when_its_edge_is_full() {
     drop(b);
     let mut outcomes = std::iter::repeat_with(|| a.send(1, ()));
     assert!(outcomes.by_ref().take(2).all(|sent| sent.is_ok()));
-    assert_eq!(outcomes.next(), Some(Err(Refused::Closed { to: 1, value: () })));
+    assert_eq!(outcomes.next(), Some(Err(SendError::Closed { to: 1, value: () })));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_broadcast_is_one_arc_for_all_others() {
     let text: Arc<str> = Arc::from("to everyone");
     let outcome = a.broadcast(|_| Arc::clone(&text));
     assert_eq!(outcome.sent, 2);
-    assert_eq!(outcome.refused, [Refused::Full { to: 2, value: Arc::clone(&text) }]);
+    assert_eq!(outcome.refused, [SendError::Full { to: 2, value: Arc::clone(&text) }]);
     for endpoint in [&mut b, &mut d] {
         let (from, received) = endpoint.recv().unwrap();
         assert!(from == 0 && Arc::ptr_eq(&received, &text));
@@ -297,13 +297,13 @@ fn counters_are_read_by_another_thread() {
 
     b.recv().unwrap();
     assert!(b.prepare_sleep());
-    assert_eq!(monitor.state(1), State::Sleep);
+    assert_eq!(monitor.state(1), EndpointState::Sleep);
     a.send(1, 3).unwrap();
     assert_eq!(a.flush(), 1);
-    assert_eq!(monitor.state(1), State::Notified);
+    assert_eq!(monitor.state(1), EndpointState::Notified);
     assert_eq!(monitor.edge(0, 1).unwrap().wakes_sent, 1);
     b.wake();
-    assert_eq!(monitor.state(1), State::Run);
+    assert_eq!(monitor.state(1), EndpointState::Run);
     drop(b);
-    assert_eq!(monitor.state(1), State::Closed);
+    assert_eq!(monitor.state(1), EndpointState::Closed);
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use dunlin_bus::{Endpoint, MeshConfig, Refused, RequestId, Requests, mesh};
+use dunlin_bus::{Endpoint, MeshConfig, RequestId, RequestTable, SendError, mesh};
 use proptest::{collection::vec, prelude::*};
 
 fn cases() -> ProptestConfig {
@@ -64,14 +64,14 @@ impl Model {
         from: usize,
         to: usize,
         value: Box<u32>,
-        outcome: &Result<(), Refused<Box<u32>>>,
+        outcome: &Result<(), SendError<Box<u32>>>,
     ) {
         let edge = self.edges.entry((from, to)).or_default();
         if edge.len() < self.slots {
             assert_eq!(outcome, &Ok(()));
             edge.push_back(value);
         } else {
-            assert_eq!(outcome, &Err(Refused::Full { to, value }));
+            assert_eq!(outcome, &Err(SendError::Full { to, value }));
             self.refused.insert((from, to), true);
         }
     }
@@ -162,7 +162,7 @@ proptest! {
         pending_max in 0..20usize,
         calls in vec((0..5u8, 0..100u64), 1..calls_max()),
     ) {
-        let mut requests = Requests::new(pending_max);
+        let mut requests = RequestTable::new(pending_max);
         let mut model = BTreeMap::<RequestId, (u64, u32)>::new();
         let mut gone = Vec::new();
         let mut now = 0;
@@ -219,7 +219,7 @@ proptest! {
 
 #[test]
 fn a_late_reply_is_not_taken_for_the_next_requests() {
-    let mut requests = Requests::new(1);
+    let mut requests = RequestTable::new(1);
     let first = requests.insert(10, "first").unwrap();
     requests.insert(10, "too many").unwrap_err();
     assert_eq!(requests.expire(10).collect::<Vec<_>>(), [(first, "first")]);

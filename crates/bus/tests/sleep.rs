@@ -7,7 +7,7 @@ mod bed;
 use std::thread;
 
 use bed::{Bed, receive};
-use dunlin_bus::{Endpoint, MeshConfig, Refused, mesh};
+use dunlin_bus::{Endpoint, MeshConfig, SendError, mesh};
 
 fn endpoints<T: Send, const N: usize>(ring_slots: usize) -> [Endpoint<T>; N] {
     let config = MeshConfig { ring_slots, ..MeshConfig::default() };
@@ -103,7 +103,7 @@ fn talk_to_everyone(mut endpoint: Endpoint<u64>, each: u64) {
             while next[to] < each {
                 match endpoint.send(to, next[to]) {
                     Ok(()) => next[to] += 1,
-                    Err(Refused::Full { .. }) => break,
+                    Err(SendError::Full { .. }) => break,
                     Err(refused) => unreachable!("everyone stays: {refused}"),
                 }
             }

@@ -99,10 +99,10 @@ pub(crate) struct Channel {
     /// Subscriptions whose request is under way.
     pub(crate) pending: u32,
     /// Tells successive channels at one index apart.
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     pub(crate) home: u8,
     /// The home worker has answered: `position` is valid and what arrives belongs to
-    /// `subscribers`. Before that, what arrives was meant for a former life and is ignored.
+    /// `subscribers`. Before that, what arrives was meant for a former incarnation and is ignored.
     pub(crate) joined: bool,
 }
 

@@ -1,6 +1,6 @@
 //! What callers hand to the hub's operations.
 
-use crate::encode::Encoding;
+use crate::encode::EncodingId;
 use crate::position::StreamPosition;
 use crate::session_id::SessionId;
 
@@ -10,7 +10,7 @@ pub struct NewSession<'a> {
     /// The caller's name for it, a connection id for instance; comes back in events and flushes.
     pub tag: u64,
     /// How its pushes are spelled.
-    pub encoding: Encoding,
+    pub encoding: EncodingId,
     /// Whose it is; empty: nobody's, reached by its id alone.
     pub user: &'a str,
     /// Raw JSON about the connection for [`ClientInfo`](crate::ClientInfo).
@@ -29,7 +29,7 @@ impl Default for NewSession<'_> {
     fn default() -> Self {
         Self {
             tag: 0,
-            encoding: Encoding(0),
+            encoding: EncodingId(0),
             user: "",
             conn_info: None,
             outbox_bytes_max: 1 << 20,
@@ -41,7 +41,7 @@ impl Default for NewSession<'_> {
 
 /// What one subscription wants.
 #[derive(Debug, Clone, Default)]
-pub struct Subscribe {
+pub struct SubscribeOptions {
     /// Hand over what was published after this position, if the history still holds all of it.
     pub recover: Option<StreamPosition>,
     /// The client follows offsets.
@@ -54,7 +54,7 @@ pub struct Subscribe {
     pub chan_info: Option<Box<[u8]>>,
     /// The server subscribes the client, which did not ask.
     pub server_side: bool,
-    /// Push [`Push::Subscribe`](crate::Push::Subscribe) and the recovered publications into the
+    /// Puts [`Outgoing::Subscribe`](crate::Outgoing::Subscribe) and the recovered publications into the
     /// session: for a server-side subscription of a client that is connected already.
     pub announce: bool,
     /// Raw JSON that goes with the announcement.
@@ -102,7 +102,7 @@ pub struct SubscribeUser {
     /// Only this session.
     pub client: Option<SessionId>,
     /// How; `server_side` and `announce` are implied.
-    pub subscribe: Subscribe,
+    pub subscribe: SubscribeOptions,
 }
 
 /// A session with something to send.
@@ -122,7 +122,7 @@ pub struct SessionView<'a> {
     /// The caller's name for it.
     pub tag: u64,
     /// How its pushes are spelled.
-    pub encoding: Encoding,
+    pub encoding: EncodingId,
     /// Whose it is.
     pub user: &'a str,
     /// Subscriptions, those under way included.
@@ -141,7 +141,7 @@ pub struct SessionView<'a> {
 
 /// Gauges and counters of one hub since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stats {
+pub struct HubStats {
     /// Sessions open.
     pub sessions: u64,
     /// Different named users with sessions here.

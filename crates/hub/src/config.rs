@@ -6,14 +6,14 @@ pub struct HubConfig {
     /// This node, below [`NODES_MAX`](crate::NODES_MAX). [`Hub::set_node`](crate::Hub::set_node) changes it.
     pub node: u16,
     /// This boot of the node, below [`BOOTS_MAX`](crate::BOOTS_MAX). A restarted worker gets
-    /// another one, so that its sessions' ids differ from those of its former life.
+    /// another one, so that its sessions' ids differ from those of its former incarnation.
     pub boot: u8,
     /// This worker, below `workers`.
     pub worker: u8,
     /// Workers of the process, at most [`WORKERS_MAX`](crate::WORKERS_MAX).
     pub workers: u8,
-    /// 0 for a worker's first life, one more after each restart.
-    pub life: u32,
+    /// 0 for a worker's first incarnation, one more after each restart.
+    pub incarnation: u32,
     /// Random, the same on every worker of the process: it places channels on home workers.
     pub hash_seed: u64,
     /// Random, different for every hub that is ever made: epochs come from it.
@@ -55,7 +55,7 @@ impl Default for HubConfig {
             boot: 0,
             worker: 0,
             workers: 1,
-            life: 0,
+            incarnation: 0,
             hash_seed: 0,
             seed: 0,
             sessions_max: crate::SESSIONS_MAX as u32,

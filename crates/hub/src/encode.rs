@@ -7,7 +7,7 @@ use crate::publication::{ClientInfo, Publication};
 /// How a session wants its pushes spelled: an index below [`ENCODINGS_MAX`] whose meaning is the
 /// [`Encode`] implementation's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Encoding(pub u8);
+pub struct EncodingId(pub u8);
 
 /// Most encodings, as four bits of a subscriber entry hold one.
 pub const ENCODINGS_MAX: usize = 16;
@@ -17,13 +17,13 @@ pub trait Encode {
     /// Appends to `out` the complete bytes for the socket (WebSocket frame, SSE event, line of
     /// JSON …) of `push`. Appends nothing when the encoding has no word for it: then no one who
     /// uses it is sent anything. Must not touch what is in `out` already.
-    fn encode(&mut self, encoding: Encoding, push: &Push<'_>, out: &mut Vec<u8>);
+    fn encode(&mut self, encoding: EncodingId, outgoing: &Outgoing<'_>, out: &mut Vec<u8>);
 }
 
 /// What the hub sends to clients by itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-pub enum Push<'a> {
+pub enum Outgoing<'a> {
     /// A message of a channel.
     Publication {
         /// The channel.

@@ -81,7 +81,7 @@ pub enum Event {
         result: Result<u64, Error>,
     },
     /// The session is to end. It is subscribed to nothing any more; its outbox holds what may
-    /// still be sent, a [`Push::Disconnect`](crate::Push) last. Send what goes, close the
+    /// still be sent, a [`Outgoing::Disconnect`](crate::Outgoing) last. Send what goes, close the
     /// connection, call [`Hub::close_session`](crate::Hub::close_session).
     Disconnect {
         /// The session.

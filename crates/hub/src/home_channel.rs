@@ -19,7 +19,7 @@ pub(crate) struct HomeChannel {
     pub(crate) stream: Option<Box<Stream>>,
     pub(crate) members: Option<Box<Members>>,
     /// Tells successive channels at one index apart.
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
 }
 
 const _: () = assert!(size_of::<HomeChannel>() <= 56);
@@ -31,13 +31,13 @@ pub(crate) struct ListedMember {
     pub(crate) info: Arc<ClientInfo>,
     /// Shown in presence.
     pub(crate) presence: bool,
-    /// Its departure is told.
+    /// Its cause is told.
     pub(crate) join_leave: bool,
 }
 
 impl HomeChannel {
-    pub(crate) fn new(name: Arc<str>, life: u32) -> Self {
-        Self { name, interest: WorkerSet::default(), stream: None, members: None, life }
+    pub(crate) fn new(name: Arc<str>, incarnation: u32) -> Self {
+        Self { name, interest: WorkerSet::default(), stream: None, members: None, incarnation }
     }
 
     pub(crate) fn is_forgettable(&self) -> bool {

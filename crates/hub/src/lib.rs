@@ -10,7 +10,7 @@
 //! worker therefore share one position, and none has an offset of its own. Where something cannot
 //! be delivered, because a queue is full or a worker died, the client is told: unsubscribed with
 //! [`code::UNSUBSCRIBE_INSUFFICIENT_STATE`] to come back and recover, marked by
-//! [`Push::Missed`], or disconnected to reconnect.
+//! [`Outgoing::Missed`], or disconnected to reconnect.
 //!
 //! What makes it small: a session is one 64-byte record, a subscription 16 bytes and an entry of
 //! eight in the channel's list; a push is written once per worker and encoding into a log of
@@ -22,15 +22,15 @@
 //! use std::sync::Arc;
 //!
 //! use dunlin_hub::{
-//!     ChannelOptions, Encode, Encoding, Event, Hub, HubConfig, NewSession, Now, Publish, Push,
-//!     Subscribe,
+//!     ChannelOptions, Encode, EncodingId, Event, Hub, HubConfig, NewSession, Now, NewPublication, Outgoing,
+//!     SubscribeOptions,
 //! };
 //!
 //! struct Payloads;
 //!
 //! impl Encode for Payloads {
-//!     fn encode(&mut self, _: Encoding, push: &Push<'_>, out: &mut Vec<u8>) {
-//!         if let Push::Publication { publication, .. } = push {
+//!     fn encode(&mut self, _: EncodingId, outgoing: &Outgoing<'_>, out: &mut Vec<u8>) {
+//!         if let Outgoing::Publication { publication, .. } = push {
 //!             out.extend_from_slice(&publication.data);
 //!         }
 //!     }
@@ -41,10 +41,10 @@
 //! let mut hub = Hub::new(HubConfig::default(), Box::new(Payloads));
 //!
 //! let session = hub.open_session(now, NewSession::default())?;
-//! hub.handle_subscribe(now, 1, session, "news", &options, Subscribe::default());
+//! hub.handle_subscribe(now, 1, session, "news", &options, SubscribeOptions::default());
 //! assert!(matches!(hub.poll_event(), Some(Event::Subscribed { token: 1, result: Ok(_), .. })));
 //!
-//! let publish = Publish { data: b"{}".as_slice().into(), ..Publish::default() };
+//! let publish = NewPublication { data: b"{}".as_slice().into(), ..NewPublication::default() };
 //! hub.handle_publish(now, 2, "news", &options, publish);
 //! assert!(matches!(hub.poll_event(), Some(Event::Published { token: 2, result: Ok(_) })));
 //!
@@ -60,6 +60,7 @@
 
 mod broadcast;
 mod channel;
+mod channel_event;
 pub mod code;
 mod command;
 mod config;
@@ -75,7 +76,6 @@ mod idempotency;
 mod message;
 mod named;
 mod nodes;
-mod notice;
 mod options;
 mod outbox;
 mod pacing;
@@ -90,21 +90,21 @@ mod user;
 mod worker_set;
 
 pub use broadcast::BroadcastStatus;
+pub use channel_event::{ChannelEvent, ChannelEventFilter, UnsubscribeCause};
 pub use command::{
-    DisconnectUser, Flush, HistoryFilter, NewSession, SessionView, Stats, Subscribe, SubscribeUser,
-    UnsubscribeUser,
+    DisconnectUser, Flush, HistoryFilter, HubStats, NewSession, SessionView, SubscribeOptions,
+    SubscribeUser, UnsubscribeUser,
 };
 pub use config::{HubConfig, Now};
-pub use encode::{ENCODINGS_MAX, Encode, Encoding, Push};
+pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing};
 pub use error::Error;
 pub use event::{ChannelSummary, Event, History, Info, PresenceStats, Published, Subscribed};
-pub use hub::{Census, Hub};
-pub use message::Message;
-pub use notice::{Departure, Notice, Watch};
-pub use options::{ChannelOptions, Overflow};
+pub use hub::{Hub, SubscriberCount};
+pub use message::HubMessage;
+pub use options::{ChannelOptions, OverflowPolicy};
 pub use pacing::{BURST_MS, Pacing};
 pub use position::{Epoch, StreamPosition};
-pub use publication::{ClientInfo, Publication, Publish, Tags};
+pub use publication::{ClientInfo, NewPublication, Publication, Tags};
 pub use session_id::{
     BOOTS_MAX, InvalidSessionId, NODES_MAX, SESSIONS_MAX, SessionId, WORKERS_MAX,
 };

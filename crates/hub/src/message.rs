@@ -2,41 +2,41 @@
 
 use std::sync::Arc;
 
-use crate::command::{HistoryFilter, Subscribe};
+use crate::command::{HistoryFilter, SubscribeOptions};
 use crate::error::Error;
 use crate::event::{History, Info, Published};
 use crate::options::ChannelOptions;
 use crate::position::{Epoch, StreamPosition};
-use crate::publication::{ClientInfo, Publication, Publish};
+use crate::publication::{ClientInfo, NewPublication, Publication};
 use crate::session_id::SessionId;
 
 /// One word from one worker's hub to another's. Opaque: carry it, in order, to
 /// [`Hub::handle_message`](crate::Hub::handle_message) of the worker it is for.
 #[derive(Debug)]
-pub struct Message {
-    /// The sender's life: what a dead worker left in the rings is not mistaken for its
+pub struct HubMessage {
+    /// The sender's incarnation: what a dead worker left in the rings is not mistaken for its
     /// successor's.
-    pub(crate) life: u32,
-    pub(crate) body: Body,
+    pub(crate) incarnation: u32,
+    pub(crate) kind: HubMessageKind,
 }
 
-const _: () = assert!(size_of::<Message>() <= 64);
+const _: () = assert!(size_of::<HubMessage>() <= 64);
 
-/// A request's name: the asker's life and its key there, so that an answer to a dead worker
+/// A request's name: the asker's incarnation and its key there, so that an answer to a dead worker
 /// is not mistaken for one to its successor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RequestId {
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     pub(crate) key: u32,
 }
 
 #[derive(Debug)]
-pub(crate) enum Body {
-    /// "I was restarted": says nothing but the envelope's `life`.
+pub(crate) enum HubMessageKind {
+    /// "I was restarted": says nothing but the envelope's `incarnation`.
     Hello,
 
     // To a channel's home worker.
-    Subscribe(Box<SubscribeAtHome>),
+    Subscribe(Box<SubscribeRequest>),
     Unsubscribe {
         channel: Arc<str>,
         /// The session to take out of presence.
@@ -44,8 +44,8 @@ pub(crate) enum Body {
         /// The asking worker has no more subscribers.
         last: bool,
     },
-    Publish(Box<PublishAtHome>),
-    History(Box<HistoryAtHome>),
+    Publish(Box<PublishRequest>),
+    History(Box<HistoryRequest>),
     HistoryRemove {
         request: RequestId,
         channel: Arc<str>,
@@ -76,7 +76,7 @@ pub(crate) enum Body {
     Gap {
         channel: Arc<str>,
     },
-    Answer(Box<Answer>),
+    Reply(Box<HubReply>),
 
     // To every worker.
     Ask {
@@ -86,7 +86,7 @@ pub(crate) enum Body {
 }
 
 #[derive(Debug)]
-pub(crate) struct SubscribeAtHome {
+pub(crate) struct SubscribeRequest {
     pub(crate) request: RequestId,
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
@@ -96,15 +96,15 @@ pub(crate) struct SubscribeAtHome {
 }
 
 #[derive(Debug)]
-pub(crate) struct PublishAtHome {
+pub(crate) struct PublishRequest {
     pub(crate) request: RequestId,
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
-    pub(crate) publish: Publish,
+    pub(crate) publish: NewPublication,
 }
 
 #[derive(Debug)]
-pub(crate) struct HistoryAtHome {
+pub(crate) struct HistoryRequest {
     pub(crate) request: RequestId,
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
@@ -112,13 +112,13 @@ pub(crate) struct HistoryAtHome {
 }
 
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HubReply {
     pub(crate) request: RequestId,
-    pub(crate) content: Content,
+    pub(crate) content: ReplyContent,
 }
 
 #[derive(Debug)]
-pub(crate) enum Content {
+pub(crate) enum ReplyContent {
     Failed(Error),
     Subscribed { position: StreamPosition, recovered: bool, publications: Vec<Arc<Publication>> },
     Published(Published),
@@ -158,26 +158,26 @@ pub(crate) enum Question {
         client: Option<SessionId>,
         channel: Arc<str>,
         options: Arc<ChannelOptions>,
-        subscribe: Subscribe,
+        subscribe: SubscribeOptions,
     },
 }
 
-impl Body {
+impl HubMessageKind {
     /// Bytes it stands for while it waits.
     pub(crate) fn cost(&self) -> usize {
-        size_of::<Message>()
+        size_of::<HubMessage>()
             + match self {
                 Self::Publication { publication, .. } => publication.cost(),
                 Self::Publish(publish) => publish.publish.cost(),
-                Self::Answer(answer) => size_of::<Answer>() + answer.content.cost(),
-                Self::Subscribe(_) => size_of::<SubscribeAtHome>(),
-                Self::History(_) => size_of::<HistoryAtHome>(),
+                Self::Reply(answer) => size_of::<HubReply>() + answer.content.cost(),
+                Self::Subscribe(_) => size_of::<SubscribeRequest>(),
+                Self::History(_) => size_of::<HistoryRequest>(),
                 _ => 0,
             }
     }
 }
 
-impl Content {
+impl ReplyContent {
     fn cost(&self) -> usize {
         match self {
             Self::Subscribed { publications, .. } => publications.iter().map(|p| p.cost()).sum(),

@@ -26,7 +26,7 @@ pub struct ChannelOptions {
     /// Every subscription is recoverable, asked or not.
     pub force_recovery: bool,
     /// What happens to a subscriber who does not keep up.
-    pub overflow: Overflow,
+    pub overflow: OverflowPolicy,
     /// Largest payload in bytes; 0: unlimited here.
     pub publication_bytes_max: u32,
     /// Most publications handed over by a recovery; more missed: not recovered. 0: unlimited.
@@ -45,7 +45,7 @@ impl Default for ChannelOptions {
             force_push_join_leave: false,
             force_positioning: false,
             force_recovery: false,
-            overflow: Overflow::Disconnect,
+            overflow: OverflowPolicy::Disconnect,
             publication_bytes_max: 0,
             recovery_publications_max: 0,
         }
@@ -61,14 +61,14 @@ impl ChannelOptions {
 
 /// What gives way when a session's outbox is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Overflow {
+pub enum OverflowPolicy {
     /// The session: disconnected with code 3008 "slow", to come back and recover.
     #[default]
     Disconnect,
-    /// The oldest publications waiting; [`Push::Missed`](crate::Push::Missed) tells the client.
+    /// The oldest publications waiting; [`Outgoing::Missed`](crate::Outgoing::Missed) tells the client.
     DropOldest,
     /// Publications waiting which a later one with the same key (without a key: of the same
-    /// channel) made obsolete, then the oldest; [`Push::Missed`](crate::Push::Missed) tells the
+    /// channel) made obsolete, then the oldest; [`Outgoing::Missed`](crate::Outgoing::Missed) tells the
     /// client.
     KeepLatest,
 }

@@ -6,7 +6,7 @@ use std::fmt;
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 const TEXT_MAX: usize = 11;
 
-/// Tells one life of a channel's stream from the next: when a stream is lost (restart, meta
+/// Tells one incarnation of a channel's stream from the next: when a stream is lost (restart, meta
 /// time-to-live), offsets begin again under a new epoch, and a reader who comes with the old one is
 /// told that recovery is impossible instead of being handed the wrong messages.
 ///
@@ -93,7 +93,7 @@ impl fmt::Debug for Epoch {
 pub struct StreamPosition {
     /// Offset of the last publication seen; 0 before the first.
     pub offset: u64,
-    /// The stream's life this offset belongs to.
+    /// The stream's incarnation this offset belongs to.
     pub epoch: Epoch,
 }
 

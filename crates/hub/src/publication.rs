@@ -17,7 +17,7 @@ pub struct Publication {
     pub info: Option<Arc<ClientInfo>>,
     /// Labels by the publisher; delivered to clients.
     pub tags: Tags,
-    /// What the publication is about, for [`Overflow::KeepLatest`](crate::Overflow::KeepLatest).
+    /// What the publication is about, for [`OverflowPolicy::KeepLatest`](crate::OverflowPolicy::KeepLatest).
     pub key: Option<Box<str>>,
     /// When the home worker took it, Unix time in milliseconds.
     pub time_ms: u64,
@@ -54,7 +54,7 @@ pub struct ClientInfo {
 
 /// A request to publish.
 #[derive(Debug, Clone, Default)]
-pub struct Publish {
+pub struct NewPublication {
     /// The payload: raw JSON, one value without a line break outside strings.
     pub data: Box<[u8]>,
     /// See [`Publication::tags`].
@@ -77,7 +77,7 @@ pub struct Publish {
     pub version_epoch: Box<str>,
 }
 
-impl Publish {
+impl NewPublication {
     pub(crate) fn cost(&self) -> usize {
         publication_cost(self.data.len(), &self.tags, self.key.as_deref())
             + self.idempotency_key.as_deref().map_or(0, str::len)

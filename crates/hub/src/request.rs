@@ -1,11 +1,11 @@
-//! Requests under way, to other workers and to this one.
+//! PendingRequests under way, to other workers and to this one.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use crate::channel::PENDING;
 use crate::event::{ChannelSummary, Info};
-use crate::message::{Content, RequestId};
+use crate::message::{ReplyContent, RequestId};
 use crate::session_id::SessionId;
 use crate::worker_set::WorkerSet;
 
@@ -17,10 +17,10 @@ const SWEEP_INTERVAL_MS: u64 = 50;
 pub(crate) const NO_KEY: u32 = !PENDING;
 
 /// Who waits for what.
-pub(crate) struct Requests {
+pub(crate) struct PendingRequests {
     pending: HashMap<u32, Pending, RandomState>,
     next_key: u32,
-    life: u32,
+    incarnation: u32,
     max: usize,
     /// When to look for requests past their deadline; `None` while there are none at all.
     sweep_ms: Option<u64>,
@@ -90,20 +90,20 @@ pub(crate) enum Sum {
 
 impl Sum {
     /// Adds one worker's part.
-    pub(crate) fn add(&mut self, content: Content) {
+    pub(crate) fn add(&mut self, content: ReplyContent) {
         match (self, content) {
-            (Self::Channels(sum), Content::Channels(channels)) => {
+            (Self::Channels(sum), ReplyContent::Channels(channels)) => {
                 for (name, clients) in channels {
                     *sum.entry(name).or_default() += clients;
                 }
             }
-            (Self::Info(sum), Content::Info(info)) => {
+            (Self::Info(sum), ReplyContent::Info(info)) => {
                 sum.clients += info.clients;
                 sum.users += info.users;
                 sum.channels += info.channels;
                 sum.subscriptions += info.subscriptions;
             }
-            (Self::Affected(sum), Content::Affected(sessions)) => *sum += sessions,
+            (Self::Affected(sum), ReplyContent::Affected(sessions)) => *sum += sessions,
             (_, content) => debug_assert!(false, "{content:?} is no part of this sum"),
         }
     }
@@ -135,9 +135,15 @@ impl Waiter {
     }
 }
 
-impl Requests {
-    pub(crate) fn new(life: u32, max: u32) -> Self {
-        Self { pending: HashMap::default(), next_key: 0, life, max: max as usize, sweep_ms: None }
+impl PendingRequests {
+    pub(crate) fn new(incarnation: u32, max: u32) -> Self {
+        Self {
+            pending: HashMap::default(),
+            next_key: 0,
+            incarnation,
+            max: max as usize,
+            sweep_ms: None,
+        }
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -154,12 +160,12 @@ impl Requests {
         self.next_key = (key + 1) & !PENDING;
         self.pending.insert(key, Pending { deadline_ms, waiter });
         self.sweep_ms.get_or_insert(deadline_ms);
-        RequestId { life: self.life, key }
+        RequestId { incarnation: self.incarnation, key }
     }
 
     /// Ends a request that is under way.
     pub(crate) fn take(&mut self, request: RequestId) -> Option<Waiter> {
-        if request.life != self.life {
+        if request.incarnation != self.incarnation {
             return None;
         }
         self.cancel(request.key)
@@ -174,7 +180,7 @@ impl Requests {
     }
 
     pub(crate) fn gather_mut(&mut self, request: RequestId) -> Option<&mut Gather> {
-        if request.life != self.life {
+        if request.incarnation != self.incarnation {
             return None;
         }
         match &mut self.pending.get_mut(&request.key)?.waiter {
@@ -221,6 +227,6 @@ impl Requests {
 
     /// The request with this key.
     pub(crate) fn id(&self, key: u32) -> RequestId {
-        RequestId { life: self.life, key }
+        RequestId { incarnation: self.incarnation, key }
     }
 }

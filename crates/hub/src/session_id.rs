@@ -65,7 +65,7 @@ impl SessionId {
         (self.0 >> NODE_SHIFT) as u16
     }
 
-    /// The boot of that node (or life of that worker) which opened the session.
+    /// The boot of that node (or incarnation of that worker) which opened the session.
     pub const fn boot(self) -> u8 {
         (self.0 >> BOOT_SHIFT) as u8 & (BOOTS_MAX as u8 - 1)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::message::{Body, Message};
+use crate::message::{HubMessage, HubMessageKind};
 use crate::worker_set::WorkerSet;
 
 /// A queue per other worker, first in first out whatever its ring takes or gives back.
@@ -19,24 +19,24 @@ pub(crate) struct Transmit {
     refused: WorkerSet,
     bytes_max: usize,
     bytes: usize,
-    life: u32,
+    incarnation: u32,
 }
 
 #[derive(Default)]
 struct Edge {
-    queue: VecDeque<Message>,
+    queue: VecDeque<HubMessage>,
     bytes: usize,
 }
 
 impl Transmit {
-    pub(crate) fn new(workers: u8, life: u32, bytes_max: usize) -> Self {
+    pub(crate) fn new(workers: u8, incarnation: u32, bytes_max: usize) -> Self {
         Self {
             edges: (0..workers).map(|_| Edge::default()).collect(),
             waiting: WorkerSet::default(),
             refused: WorkerSet::default(),
             bytes_max,
             bytes: 0,
-            life,
+            incarnation,
         }
     }
 
@@ -59,10 +59,10 @@ impl Transmit {
         edge.bytes == 0 || edge.bytes + cost <= self.bytes_max
     }
 
-    pub(crate) fn push(&mut self, to: u8, body: Body) {
-        let cost = body.cost();
+    pub(crate) fn push(&mut self, to: u8, kind: HubMessageKind) {
+        let cost = kind.cost();
         let edge = &mut self.edges[usize::from(to)];
-        edge.queue.push_back(Message { life: self.life, body });
+        edge.queue.push_back(HubMessage { incarnation: self.incarnation, kind });
         edge.bytes += cost;
         self.bytes += cost;
         self.waiting.insert(to);
@@ -70,14 +70,14 @@ impl Transmit {
 
     /// The next message, of any worker whose ring has not refused one in this round; `None` ends
     /// the round.
-    pub(crate) fn pop(&mut self) -> Option<(u8, Message)> {
+    pub(crate) fn pop(&mut self) -> Option<(u8, HubMessage)> {
         let Some(to) = self.waiting.without(self.refused).first() else {
             self.refused = WorkerSet::default();
             return None;
         };
         let edge = &mut self.edges[usize::from(to)];
         let message = edge.queue.pop_front()?;
-        let cost = message.body.cost();
+        let cost = message.kind.cost();
         edge.bytes -= cost;
         self.bytes -= cost;
         if edge.queue.is_empty() {
@@ -88,8 +88,8 @@ impl Transmit {
     }
 
     /// Takes back what the ring refused, to be the next again.
-    pub(crate) fn unpop(&mut self, to: u8, message: Message) {
-        let cost = message.body.cost();
+    pub(crate) fn unpop(&mut self, to: u8, message: HubMessage) {
+        let cost = message.kind.cost();
         let edge = &mut self.edges[usize::from(to)];
         edge.queue.push_front(message);
         edge.bytes += cost;
@@ -106,17 +106,18 @@ mod tests {
     #[test]
     fn a_refused_message_stays_first_and_does_not_hold_up_other_workers() {
         let mut transmit = Transmit::new(3, 0, 1000);
-        for (to, life) in [(1, 10), (2, 20), (1, 11)] {
-            transmit.life = life;
-            transmit.push(to, Body::Hello);
+        for (to, incarnation) in [(1, 10), (2, 20), (1, 11)] {
+            transmit.incarnation = incarnation;
+            transmit.push(to, HubMessageKind::Hello);
         }
         let (to, first) = transmit.pop().expect("queued");
-        assert_eq!((to, first.life), (1, 10));
+        assert_eq!((to, first.incarnation), (1, 10));
         transmit.unpop(to, first);
-        assert_eq!(transmit.pop().map(|(to, m)| (to, m.life)), Some((2, 20)));
+        assert_eq!(transmit.pop().map(|(to, m)| (to, m.incarnation)), Some((2, 20)));
         assert!(transmit.pop().is_none(), "the round is over");
         assert!(transmit.is_backlogged());
-        let rest: Vec<u32> = std::iter::from_fn(|| transmit.pop()).map(|(_, m)| m.life).collect();
+        let rest: Vec<u32> =
+            std::iter::from_fn(|| transmit.pop()).map(|(_, m)| m.incarnation).collect();
         assert_eq!(rest, [10, 11], "the next round tries again, in order");
         assert_eq!((transmit.bytes(), transmit.is_backlogged()), (0, false));
     }

@@ -5,8 +5,8 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, Encoding, Epoch, Error, Event, HistoryFilter, HubConfig, NewSession, Publish,
-    SessionId, StreamPosition, Subscribe,
+    ChannelOptions, EncodingId, Epoch, Error, Event, HistoryFilter, HubConfig, NewPublication,
+    NewSession, SessionId, StreamPosition, SubscribeOptions,
 };
 use kit::{World, offsets, plain, publish, with_history};
 
@@ -16,7 +16,7 @@ fn a_message_reaches_subscribers_of_every_worker_once() {
     let options = with_history();
     let readers: Vec<SessionId> = (0..3).map(|worker| world.open(worker, "")).collect();
     for &reader in &readers {
-        let subscribed = world.subscribe(reader, "news", &options, Subscribe::default());
+        let subscribed = world.subscribe(reader, "news", &options, SubscribeOptions::default());
         assert_eq!(subscribed.position.offset, 0);
         assert!(!subscribed.position.epoch.is_none());
         assert!(subscribed.recoverable && subscribed.positioned);
@@ -37,7 +37,7 @@ fn the_answer_precedes_the_first_message_whatever_is_handled_between() {
     let now = world.now;
     let options = with_history();
     let hub = world.hub(0);
-    hub.handle_subscribe(now, 1, reader, "news", &options, Subscribe::default());
+    hub.handle_subscribe(now, 1, reader, "news", &options, SubscribeOptions::default());
     // The caller is slow to take the event and publishes first.
     hub.handle_publish(now, 2, "news", &options, publish("early"));
     assert!(hub.poll_flush().is_none());
@@ -56,11 +56,11 @@ fn a_second_subscriber_is_answered_without_asking_home() {
     let channel = world.channel_at(1, "room:");
     let options = with_history();
     let first = world.open(0, "");
-    world.subscribe(first, &channel, &options, Subscribe::default());
+    world.subscribe(first, &channel, &options, SubscribeOptions::default());
     world.publish(0, &channel, &options, "one");
     let second = world.open(0, "");
     let now = world.now;
-    world.hub(0).handle_subscribe(now, 9, second, &channel, &options, Subscribe::default());
+    world.hub(0).handle_subscribe(now, 9, second, &channel, &options, SubscribeOptions::default());
     let event = world.hub(0).poll_event();
     let Some(Event::Subscribed { token: 9, result: Ok(subscribed), .. }) = event else {
         panic!("answered at once: {event:?}");
@@ -75,7 +75,7 @@ fn who_returns_gets_what_he_missed_and_nothing_else() {
     let mut world = World::new(2);
     let options = with_history();
     let reader = world.open(0, "");
-    let start = world.subscribe(reader, "news", &options, Subscribe::default()).position;
+    let start = world.subscribe(reader, "news", &options, SubscribeOptions::default()).position;
     for n in 1..=5 {
         world.publish(1, "news", &options, &format!("m{n}"));
     }
@@ -85,7 +85,7 @@ fn who_returns_gets_what_he_missed_and_nothing_else() {
 
     let back = world.open(1, "");
     let recover = Some(StreamPosition { offset: 2, ..start });
-    let subscribe = Subscribe { recover, ..Subscribe::default() };
+    let subscribe = SubscribeOptions { recover, ..SubscribeOptions::default() };
     let subscribed = world.subscribe(back, "news", &options, subscribe);
     assert!(subscribed.recovered && subscribed.was_recovering);
     assert_eq!(offsets(&subscribed.publications), [3, 4, 5]);
@@ -97,17 +97,17 @@ fn who_returns_gets_what_he_missed_and_nothing_else() {
     for (since, expected) in [(2, vec![3, 4, 5, 6]), (6, vec![])] {
         let other = world.open(1, "");
         let recover = Some(StreamPosition { offset: since, ..start });
-        let subscribe = Subscribe { recover, ..Subscribe::default() };
+        let subscribe = SubscribeOptions { recover, ..SubscribeOptions::default() };
         let subscribed = world.subscribe(other, "news", &options, subscribe);
         assert!(subscribed.recovered);
         assert_eq!(offsets(&subscribed.publications), expected);
     }
 
-    // An epoch of another life, or more than the history holds: told so, and given nothing.
+    // An epoch of another incarnation, or more than the history holds: told so, and given nothing.
     for (offset, epoch) in [(2, Epoch::FOREIGN), (2, Epoch::from_u64(99)), (7, start.epoch)] {
         let other = world.open(1, "");
         let recover = Some(StreamPosition { offset, epoch });
-        let subscribe = Subscribe { recover, ..Subscribe::default() };
+        let subscribe = SubscribeOptions { recover, ..SubscribeOptions::default() };
         let subscribed = world.subscribe(other, "news", &options, subscribe);
         assert!(subscribed.was_recovering && !subscribed.recovered);
         assert_eq!(subscribed.publications, []);
@@ -176,7 +176,7 @@ fn a_stream_does_not_end_under_its_subscribers() {
         ..ChannelOptions::clone(&with_history())
     });
     let reader = world.open(0, "");
-    let start = world.subscribe(reader, "news", &options, Subscribe::default()).position;
+    let start = world.subscribe(reader, "news", &options, SubscribeOptions::default()).position;
     for _ in 0..10 {
         world.pass(1_000);
     }
@@ -190,8 +190,8 @@ fn the_same_key_publishes_once() {
     let mut world = World::new(2);
     let options = with_history();
     let reader = world.open(0, "");
-    world.subscribe(reader, "news", &options, Subscribe::default());
-    let keyed = || Publish { idempotency_key: Some("k1".into()), ..publish("once") };
+    world.subscribe(reader, "news", &options, SubscribeOptions::default());
+    let keyed = || NewPublication { idempotency_key: Some("k1".into()), ..publish("once") };
     let first = world.publish_with(0, "news", &options, keyed());
     let second = world.publish_with(1, "news", &options, keyed());
     assert!(!first.suppressed && second.suppressed);
@@ -206,7 +206,7 @@ fn the_same_key_publishes_once() {
 fn an_older_version_is_suppressed() {
     let mut world = World::new(1);
     let options = with_history();
-    let versioned = |version| Publish { version, ..publish("state") };
+    let versioned = |version| NewPublication { version, ..publish("state") };
     assert!(!world.publish_with(0, "news", &options, versioned(2)).suppressed);
     let older = world.publish_with(0, "news", &options, versioned(1));
     assert!(older.suppressed);
@@ -218,10 +218,10 @@ fn an_older_version_is_suppressed() {
 fn without_history_there_are_no_offsets() {
     let mut world = World::new(2);
     let reader = world.open(0, "");
-    let subscribed = world.subscribe(reader, "chat", &plain(), Subscribe::default());
+    let subscribed = world.subscribe(reader, "chat", &plain(), SubscribeOptions::default());
     assert_eq!(subscribed.position, StreamPosition::default());
     assert_eq!(world.publish(1, "chat", &plain(), "hi").position, StreamPosition::default());
-    let skipped = Publish { skip_history: true, ..publish("skip") };
+    let skipped = NewPublication { skip_history: true, ..publish("skip") };
     let published = world.publish_with(1, "chat", &with_history(), skipped);
     assert_eq!(published.position.offset, 0);
     assert_eq!(world.read(reader), "pub chat 0 hi\npub chat 0 skip\n");
@@ -241,12 +241,12 @@ fn a_history_switched_on_later_does_not_disturb_subscribers() {
     let mut world = World::new(2);
     let channel = world.channel_at(1, "room:");
     let early = world.open(0, "");
-    world.subscribe(early, &channel, &plain(), Subscribe::default());
+    world.subscribe(early, &channel, &plain(), SubscribeOptions::default());
     world.publish(0, &channel, &plain(), "zero");
     let options = with_history();
     world.publish(0, &channel, &options, "one");
     let late = world.open(0, "");
-    let subscribed = world.subscribe(late, &channel, &options, Subscribe::default());
+    let subscribed = world.subscribe(late, &channel, &options, SubscribeOptions::default());
     assert_eq!(subscribed.position.offset, 1);
     world.publish(0, &channel, &options, "two");
     let expected = format!("pub {channel} 0 zero\npub {channel} 1 one\npub {channel} 2 two\n");
@@ -271,10 +271,10 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     let now = world.now;
     let hub = world.hub(0);
     assert_eq!(hub.open_session(now, NewSession::default()), Err(Error::LimitExceeded));
-    let strange = NewSession { encoding: Encoding(16), ..NewSession::default() };
+    let strange = NewSession { encoding: EncodingId(16), ..NewSession::default() };
     assert_eq!(hub.open_session(now, strange), Err(Error::BadRequest));
     let mut subscribe = |session, channel: &str| {
-        hub.handle_subscribe(now, 1, session, channel, &plain(), Subscribe::default());
+        hub.handle_subscribe(now, 1, session, channel, &plain(), SubscribeOptions::default());
         match hub.poll_event() {
             Some(Event::Subscribed { result, .. }) => result.err(),
             other => panic!("{other:?}"),
@@ -294,7 +294,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     assert_eq!(hub.poll_event(), Some(refused));
     hub.close_session(now, session);
     let mut stale = |session| {
-        hub.handle_subscribe(now, 1, session, "a", &plain(), Subscribe::default());
+        hub.handle_subscribe(now, 1, session, "a", &plain(), SubscribeOptions::default());
         matches!(hub.poll_event(), Some(Event::Subscribed { result: Err(Error::NoSession), .. }))
     };
     assert!(stale(session));
@@ -306,7 +306,7 @@ fn a_channel_at_its_limit_displaces_one_nobody_listens_to() {
     let mut world = World::with_config(HubConfig { channels_max: 2, ..HubConfig::default() });
     let options = with_history();
     let reader = world.open(0, "");
-    world.subscribe(reader, "kept", &options, Subscribe::default());
+    world.subscribe(reader, "kept", &options, SubscribeOptions::default());
     for n in 0..10 {
         world.publish(0, &format!("idle:{n}"), &options, "x");
     }
@@ -328,14 +328,14 @@ fn history_memory_is_bounded_and_what_is_left_out_is_told() {
     }
     assert!(world.hub(0).stats().history_evicted > 50);
     let reader = world.open(0, "");
-    let subscribe = Subscribe { recover: Some(start), ..Subscribe::default() };
+    let subscribe = SubscribeOptions { recover: Some(start), ..SubscribeOptions::default() };
     assert!(!world.subscribe(reader, "c0", &options, subscribe).recovered);
     // A message larger than all of the memory is delivered, and missing from history.
     let top = world.publish(0, "c0", &options, &"y".repeat(30_000)).position;
     assert_eq!(world.read(reader).len(), "pub c0 22 \n".len() + 30_000);
     let late = world.open(0, "");
     let before = StreamPosition { offset: top.offset - 1, ..top };
-    let subscribe = Subscribe { recover: Some(before), ..Subscribe::default() };
+    let subscribe = SubscribeOptions { recover: Some(before), ..SubscribeOptions::default() };
     assert!(!world.subscribe(late, "c0", &options, subscribe).recovered);
 }
 
@@ -346,7 +346,7 @@ fn a_subscription_given_up_is_cancelled_on_both_sides() {
     let options = Arc::new(ChannelOptions { presence: true, ..ChannelOptions::default() });
     let session = world.open(0, "ann");
     let now = world.now;
-    world.hub(0).handle_subscribe(now, 4, session, &channel, &options, Subscribe::default());
+    world.hub(0).handle_subscribe(now, 4, session, &channel, &options, SubscribeOptions::default());
     assert!(!world.hub(0).is_subscribed(session, &channel));
     assert!(world.hub(0).handle_unsubscribe(now, session, &channel, None));
     assert!(!world.hub(0).handle_unsubscribe(now, session, &channel, None));
@@ -367,7 +367,7 @@ fn a_silent_home_worker_is_waited_for_so_long() {
     let session = world.open(0, "");
     let now = world.now;
     let hub = world.hub(0);
-    hub.handle_subscribe(now, 1, session, &channel, &plain(), Subscribe::default());
+    hub.handle_subscribe(now, 1, session, &channel, &plain(), SubscribeOptions::default());
     hub.handle_publish(now, 2, &channel, &plain(), publish("x"));
     assert_eq!(hub.poll_event(), None);
     while hub.poll_transmit().is_some() {}
@@ -395,11 +395,11 @@ fn from_nowhere_to_nowhere_nothing_is_missing() {
     for worker in [0, 1, 1] {
         let reader = world.open(worker, "");
         let recover = Some(StreamPosition::default());
-        let subscribe = Subscribe { recover, ..Subscribe::default() };
+        let subscribe = SubscribeOptions { recover, ..SubscribeOptions::default() };
         let subscribed = world.subscribe(reader, "chat", &plain(), subscribe);
         assert!(subscribed.recovered && subscribed.position.epoch.is_none());
         let recover = Some(StreamPosition { offset: 3, epoch: Epoch::from_u64(4) });
-        let subscribe = Subscribe { recover, ..Subscribe::default() };
+        let subscribe = SubscribeOptions { recover, ..SubscribeOptions::default() };
         let other = world.open(worker, "");
         assert!(!world.subscribe(other, "chat", &plain(), subscribe).recovered);
     }

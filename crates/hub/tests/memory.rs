@@ -5,7 +5,7 @@ mod kit;
 use std::alloc::System;
 use std::sync::Arc;
 
-use dunlin_hub::{ChannelOptions, Hub, HubConfig, NewSession, Now, SessionId, Subscribe};
+use dunlin_hub::{ChannelOptions, Hub, HubConfig, NewSession, Now, SessionId, SubscribeOptions};
 use kit::Lines;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -27,7 +27,7 @@ fn bytes_each(count: usize, build: impl FnOnce()) -> usize {
 fn subscribe(hub: &mut Hub, options: &Arc<ChannelOptions>, user: &str, channel: &str) -> SessionId {
     let session =
         hub.open_session(NOW, NewSession { user, ..NewSession::default() }).expect("room");
-    hub.handle_subscribe(NOW, 0, session, channel, options, Subscribe::default());
+    hub.handle_subscribe(NOW, 0, session, channel, options, SubscribeOptions::default());
     while hub.poll_event().is_some() {}
     session
 }

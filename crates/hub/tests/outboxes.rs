@@ -6,11 +6,12 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, Encoding, Event, HubConfig, NewSession, Overflow, Push, SessionId, Subscribe,
+    ChannelOptions, EncodingId, Event, HubConfig, NewSession, Outgoing, OverflowPolicy, SessionId,
+    SubscribeOptions,
 };
 use kit::{World, plain, publish, with_history};
 
-fn policy(overflow: Overflow) -> Arc<ChannelOptions> {
+fn policy(overflow: OverflowPolicy) -> Arc<ChannelOptions> {
     Arc::new(ChannelOptions { overflow, ..ChannelOptions::default() })
 }
 
@@ -18,7 +19,7 @@ fn policy(overflow: Overflow) -> Arc<ChannelOptions> {
 fn slow_reader(world: &mut World, channel: &str, options: &Arc<ChannelOptions>) -> SessionId {
     let new = NewSession { tag: 5, outbox_bytes_max: 100, ..NewSession::default() };
     let session = world.open_with(0, new);
-    world.subscribe(session, channel, options, Subscribe::default());
+    world.subscribe(session, channel, options, SubscribeOptions::default());
     world.hub(0).set_blocked(session, true);
     session
 }
@@ -45,7 +46,7 @@ fn a_burst_leaves_as_one_slice_for_every_subscriber() {
     let mut world = World::new(1);
     let sessions: Vec<SessionId> = (0..50).map(|_| world.open(0, "")).collect();
     for &session in &sessions {
-        world.subscribe(session, "news", &plain(), Subscribe::default());
+        world.subscribe(session, "news", &plain(), SubscribeOptions::default());
     }
     let now = world.now;
     for n in 0..100 {
@@ -77,9 +78,9 @@ fn each_encoding_is_spelled_once_and_may_have_no_word() {
         ..ChannelOptions::default()
     });
     let open = |world: &mut World, encoding| {
-        let new = NewSession { encoding: Encoding(encoding), user: "u", ..NewSession::default() };
+        let new = NewSession { encoding: EncodingId(encoding), user: "u", ..NewSession::default() };
         let session = world.open_with(0, new);
-        world.subscribe(session, "c", &options, Subscribe::default());
+        world.subscribe(session, "c", &options, SubscribeOptions::default());
         session
     };
     let speaks = open(&mut world, 0);
@@ -95,10 +96,10 @@ fn each_encoding_is_spelled_once_and_may_have_no_word() {
 #[test]
 fn who_does_not_keep_up_is_disconnected() {
     let mut world = World::new(1);
-    let options = policy(Overflow::Disconnect);
+    let options = policy(OverflowPolicy::Disconnect);
     let slow = slow_reader(&mut world, "c", &options);
     let quick = world.open(0, "");
-    world.subscribe(quick, "c", &options, Subscribe::default());
+    world.subscribe(quick, "c", &options, SubscribeOptions::default());
     world.publish(0, "c", &options, &"a".repeat(60));
     assert_eq!(take(&mut world, slow, 10), "pub c 0 aa");
     world.publish(0, "c", &options, &"b".repeat(60));
@@ -122,7 +123,7 @@ fn who_does_not_keep_up_is_disconnected() {
 #[test]
 fn the_oldest_make_room_and_a_mark_stands_in_their_place() {
     let mut world = World::new(1);
-    let options = policy(Overflow::DropOldest);
+    let options = policy(OverflowPolicy::DropOldest);
     let slow = slow_reader(&mut world, "c", &options);
     for n in 1..=4 {
         world.publish(0, "c", &options, &format!("{n}{}", "x".repeat(11)));
@@ -149,14 +150,15 @@ fn the_oldest_make_room_and_a_mark_stands_in_their_place() {
 #[test]
 fn the_latest_of_each_key_stays() {
     let mut world = World::new(1);
-    let options = policy(Overflow::KeepLatest);
+    let options = policy(OverflowPolicy::KeepLatest);
     let slow = slow_reader(&mut world, "c", &options);
     for (key, data) in [("a", "a1"), ("b", "b1"), ("a", "a2"), ("a", "a3"), ("c", "c1")] {
-        let publish = dunlin_hub::Publish { key: Some(key.into()), ..publish(data) };
+        let publish = dunlin_hub::NewPublication { key: Some(key.into()), ..publish(data) };
         world.publish_with(0, "c", &options, publish);
     }
     for n in 4..=9 {
-        let publish = dunlin_hub::Publish { key: Some("a".into()), ..publish(&format!("a{n}")) };
+        let publish =
+            dunlin_hub::NewPublication { key: Some("a".into()), ..publish(&format!("a{n}")) };
         world.publish_with(0, "c", &options, publish);
     }
     let rest = unblock(&mut world, slow);
@@ -169,10 +171,10 @@ fn the_latest_of_each_key_stays() {
 #[test]
 fn a_frame_larger_than_the_bound_is_sent_by_itself() {
     let mut world = World::new(1);
-    let options = policy(Overflow::Disconnect);
+    let options = policy(OverflowPolicy::Disconnect);
     let new = NewSession { outbox_bytes_max: 100, ..NewSession::default() };
     let session = world.open_with(0, new);
-    world.subscribe(session, "c", &options, Subscribe::default());
+    world.subscribe(session, "c", &options, SubscribeOptions::default());
     world.publish(0, "c", &options, &"y".repeat(5_000));
     assert!(world.hub(0).wants_flush());
     assert_eq!(world.read(session).len(), "pub c 0 \n".len() + 5_000);
@@ -182,10 +184,10 @@ fn a_frame_larger_than_the_bound_is_sent_by_itself() {
 #[test]
 fn a_burst_between_two_flushes_is_not_slowness() {
     let mut world = World::new(1);
-    let options = policy(Overflow::Disconnect);
+    let options = policy(OverflowPolicy::Disconnect);
     let new = NewSession { outbox_bytes_max: 100, ..NewSession::default() };
     let session = world.open_with(0, new);
-    world.subscribe(session, "c", &options, Subscribe::default());
+    world.subscribe(session, "c", &options, SubscribeOptions::default());
     let mut published = 0;
     while !world.hub(0).wants_flush() {
         world.publish(0, "c", &options, "0123456789");
@@ -203,13 +205,13 @@ fn a_burst_between_two_flushes_is_not_slowness() {
 fn the_longest_slow_pays_first_when_memory_is_used_up() {
     let config = HubConfig { pending_bytes_max: 400_000, ..HubConfig::default() };
     let mut world = World::with_config(config);
-    let keep = policy(Overflow::Disconnect);
-    let drop = policy(Overflow::DropOldest);
+    let keep = policy(OverflowPolicy::Disconnect);
+    let drop = policy(OverflowPolicy::DropOldest);
     let sessions: Vec<SessionId> = (0..6)
         .map(|n| {
             let options = if n % 2 == 0 { &keep } else { &drop };
             let session = world.open(0, "");
-            world.subscribe(session, &format!("c{n}"), options, Subscribe::default());
+            world.subscribe(session, &format!("c{n}"), options, SubscribeOptions::default());
             world.hub(0).set_blocked(session, true);
             session
         })
@@ -243,10 +245,10 @@ fn the_longest_slow_pays_first_when_memory_is_used_up() {
 fn a_slow_reader_of_scattered_messages_does_not_pin_the_log() {
     let mut world = World::new(1);
     let slow = world.open(0, "");
-    world.subscribe(slow, "mine", &plain(), Subscribe::default());
+    world.subscribe(slow, "mine", &plain(), SubscribeOptions::default());
     world.hub(0).set_blocked(slow, true);
     let quick = world.open(0, "");
-    world.subscribe(quick, "busy", &plain(), Subscribe::default());
+    world.subscribe(quick, "busy", &plain(), SubscribeOptions::default());
     for _ in 0..200 {
         world.publish(0, "mine", &plain(), "small");
         for _ in 0..16 {
@@ -264,7 +266,7 @@ fn a_slow_reader_of_scattered_messages_does_not_pin_the_log() {
 fn a_held_session_hears_its_answer_first() {
     let mut world = World::new(1);
     let session = world.open_with(0, NewSession { held: true, ..NewSession::default() });
-    world.subscribe(session, "c", &plain(), Subscribe::default());
+    world.subscribe(session, "c", &plain(), SubscribeOptions::default());
     world.publish(0, "c", &plain(), "early");
     assert_eq!(world.flush(0), []);
     assert!(world.hub(0).release(session, |out| out.extend_from_slice(b"connected\n")));
@@ -278,7 +280,7 @@ fn a_long_poll_is_woken_once_for_a_burst() {
     let options = with_history();
     let new = NewSession { tag: 42, poll: true, ..NewSession::default() };
     let poll = world.open_with(1, new);
-    let first = world.subscribe(poll, "c", &options, Subscribe::default()).position;
+    let first = world.subscribe(poll, "c", &options, SubscribeOptions::default()).position;
     assert_eq!(world.flush(1), []);
     for n in 0..3 {
         world.publish(0, "c", &options, &format!("m{n}"));
@@ -294,7 +296,7 @@ fn a_long_poll_is_woken_once_for_a_burst() {
     world.publish(0, "c", &options, "m3");
     // The next poll comes to another worker with the cursor it was given.
     let next = world.open_with(0, NewSession { poll: true, ..NewSession::default() });
-    let subscribe = Subscribe { recover: Some(cursor), ..Subscribe::default() };
+    let subscribe = SubscribeOptions { recover: Some(cursor), ..SubscribeOptions::default() };
     let subscribed = world.subscribe(next, "c", &options, subscribe);
     assert!(subscribed.recovered);
     assert_eq!(kit::offsets(&subscribed.publications), [4]);
@@ -304,7 +306,7 @@ fn a_long_poll_is_woken_once_for_a_burst() {
 fn nothing_is_sent_to_a_stale_session() {
     let mut world = World::new(1);
     let old = world.open(0, "");
-    world.subscribe(old, "c", &plain(), Subscribe::default());
+    world.subscribe(old, "c", &plain(), SubscribeOptions::default());
     world.publish(0, "c", &plain(), "for the old one");
     let now = world.now;
     world.hub(0).close_session(now, old);
@@ -317,7 +319,7 @@ fn nothing_is_sent_to_a_stale_session() {
     assert_ne!(new, old);
     let hub = world.hub(0);
     assert!(!hub.push(old, |_| panic!("stale")));
-    assert!(!hub.send(old, &Push::Message { data: b"1" }));
+    assert!(!hub.send(old, &Outgoing::Message { data: b"1" }));
     assert_eq!(hub.outbox(old, &mut [IoSlice::new(&[])]), 0);
     hub.advance(old, 10);
     hub.set_blocked(old, true);
@@ -336,16 +338,16 @@ fn a_client_held_for_its_greeting_does_not_pay_for_memory_that_nobody_waits_for(
     let mut world =
         World::with_config(HubConfig { pending_bytes_max: bytes_max, ..HubConfig::default() });
     for encoding in 0..4 {
-        let other = NewSession { encoding: Encoding(encoding), ..NewSession::default() };
+        let other = NewSession { encoding: EncodingId(encoding), ..NewSession::default() };
         let other = world.open_with(0, other);
-        world.subscribe(other, "room", &with_history(), Subscribe::default());
+        world.subscribe(other, "room", &with_history(), SubscribeOptions::default());
     }
     world.publish(0, "room", &with_history(), "hi");
     world.flush(0);
     assert!(world.hub(0).stats().pending_memory_bytes > bytes_max as u64);
     assert!(!world.hub(0).wants_flush(), "nothing waits");
     let held = world.open_with(0, NewSession { held: true, ..NewSession::default() });
-    world.subscribe(held, "room", &with_history(), Subscribe::default());
+    world.subscribe(held, "room", &with_history(), SubscribeOptions::default());
     world.publish(0, "room", &with_history(), "ho");
     world.take_events();
     assert!(world.hub(0).release(held, |out| out.extend_from_slice(b"hello\n")));

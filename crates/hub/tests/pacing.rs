@@ -4,7 +4,7 @@ mod kit;
 
 use std::sync::Arc;
 
-use dunlin_hub::{ChannelOptions, HubConfig, Overflow, Pacing, SessionId, Subscribe};
+use dunlin_hub::{ChannelOptions, HubConfig, OverflowPolicy, Pacing, SessionId, SubscribeOptions};
 use kit::{World, plain, publish, with_history};
 
 const QUANTUM: usize = 10;
@@ -22,7 +22,7 @@ fn subscribers(
     (0..count)
         .map(|_| {
             let session = world.open(0, "");
-            world.subscribe(session, channel, options, Subscribe::default());
+            world.subscribe(session, channel, options, SubscribeOptions::default());
             session
         })
         .collect()
@@ -124,7 +124,7 @@ fn a_session_that_leaves_and_one_that_comes_disturb_nothing() {
     world.settle();
     // In the slot of the one that left, and with the first publication behind it.
     let new = world.open(0, "");
-    let subscribed = world.subscribe(new, "all", &with_history(), Subscribe::default());
+    let subscribed = world.subscribe(new, "all", &with_history(), SubscribeOptions::default());
     assert_eq!(subscribed.position.offset, 1);
     world.publish(0, "all", &with_history(), "2");
     let written = drain(&mut world);
@@ -145,7 +145,7 @@ fn a_namespace_keeps_its_rate_and_does_not_hold_up_another() {
     world.hub(0).set_pacing(now, &"slow".into(), pacing);
     let both = subscribers(&mut world, 40, "slow:x", &slow);
     for &session in &both {
-        world.subscribe(session, "fast", &plain(), Subscribe::default());
+        world.subscribe(session, "fast", &plain(), SubscribeOptions::default());
     }
     world.publish(0, "slow:x", &slow, "s");
     assert_eq!(turn(&mut world).len(), 1, "the burst is one message");
@@ -243,7 +243,7 @@ fn a_broadcast_is_listed_paused_and_resumed() {
 
 #[test]
 fn a_cancelled_broadcast_tells_whom_it_did_not_reach() {
-    for policy in [Overflow::Disconnect, Overflow::DropOldest] {
+    for policy in [OverflowPolicy::Disconnect, OverflowPolicy::DropOldest] {
         let mut world = world();
         let options = Arc::new(ChannelOptions { overflow: policy, ..ChannelOptions::default() });
         let everyone = subscribers(&mut world, 30, "all", &options);
@@ -279,7 +279,7 @@ fn a_paused_broadcast_can_be_cancelled_too() {
 /// Thirty clients of two channels that are both broadcast, `all` first; none has been written to.
 fn two_broadcasts(world: &mut World) {
     for session in subscribers(world, 30, "all", &plain()) {
-        world.subscribe(session, "talk", &plain(), Subscribe::default());
+        world.subscribe(session, "talk", &plain(), SubscribeOptions::default());
     }
     world.publish(0, "all", &plain(), "1");
     world.publish(0, "talk", &plain(), "2");

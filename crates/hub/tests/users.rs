@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dunlin_hub::{
     ChannelOptions, ChannelSummary, DisconnectUser, Error, Event, Info, NewSession, PresenceStats,
-    SessionId, Subscribe, SubscribeUser, UnsubscribeUser,
+    SessionId, SubscribeOptions, SubscribeUser, UnsubscribeUser,
 };
 use kit::{World, plain, with_history};
 
@@ -46,14 +46,14 @@ fn affected(world: &mut World) -> u64 {
 fn everyone_present_is_listed_and_watchers_are_told() {
     let mut world = World::new(3);
     let options = with_presence();
-    let watch = Subscribe { join_leave: true, ..Subscribe::default() };
+    let watch = SubscribeOptions { join_leave: true, ..SubscribeOptions::default() };
     let ann = world.open(0, "ann");
     world.subscribe(ann, "room", &options, watch);
     assert_eq!(world.read(ann), "join room ann\n", "one's own arrival too, after the answer");
     let bob = world.open(1, "bob");
-    world.subscribe(bob, "room", &options, Subscribe::default());
+    world.subscribe(bob, "room", &options, SubscribeOptions::default());
     let again = world.open_with(2, NewSession { user: "ann", ..NewSession::default() });
-    world.subscribe(again, "room", &options, Subscribe::default());
+    world.subscribe(again, "room", &options, SubscribeOptions::default());
     assert_eq!(world.read(ann), "join room bob\njoin room ann\n");
     assert_eq!(world.read(bob), "", "did not ask");
 
@@ -85,7 +85,7 @@ fn presence_is_off_until_configured() {
     let mut world = World::new(1);
     let now = world.now;
     let session = world.open(0, "ann");
-    world.subscribe(session, "room", &plain(), Subscribe::default());
+    world.subscribe(session, "room", &plain(), SubscribeOptions::default());
     world.hub(0).handle_presence(now, 1, "room", &plain());
     let refused = Event::Presence { token: 1, result: Err(Error::NotAvailable) };
     assert_eq!(world.hub(0).poll_event(), Some(refused));
@@ -101,8 +101,10 @@ fn a_publication_can_say_who_made_it() {
         ..NewSession::default()
     };
     let ann = world.open_with(0, new);
-    let subscribe =
-        Subscribe { chan_info: Some(b"{\"role\":1}".as_slice().into()), ..Subscribe::default() };
+    let subscribe = SubscribeOptions {
+        chan_info: Some(b"{\"role\":1}".as_slice().into()),
+        ..SubscribeOptions::default()
+    };
     world.subscribe(ann, "room", &plain(), subscribe);
     let hub = world.hub(0);
     let info = hub.client_info(ann, Some("room")).expect("open");
@@ -118,12 +120,12 @@ fn who_is_there_keeps_his_id_when_the_node_gets_another_number() {
     let mut world = World::new(2);
     let options = with_presence();
     let ann = world.open(0, "ann");
-    world.subscribe(ann, "room", &options, Subscribe::default());
+    world.subscribe(ann, "room", &options, SubscribeOptions::default());
     for worker in 0..2 {
         world.hub(worker).set_node(7).expect("the second number");
     }
     let again = world.open(0, "ann");
-    world.subscribe(again, "room", &options, Subscribe::default());
+    world.subscribe(again, "room", &options, SubscribeOptions::default());
     assert_eq!((ann.node(), again.node()), (0, 7));
     let listed = [("ann".to_owned(), ann), ("ann".to_owned(), again)];
     assert_eq!(present(&mut world, "room"), listed);
@@ -211,14 +213,14 @@ fn a_user_is_subscribed_and_unsubscribed_by_the_server() {
     let options = with_history();
     let here = world.open(0, "ann");
     let there = world.open(1, "ann");
-    world.subscribe(there, "news", &options, Subscribe::default());
+    world.subscribe(there, "news", &options, SubscribeOptions::default());
     world.publish(0, "news", &options, "one");
     world.read(there);
     let now = world.now;
     let subscribe = SubscribeUser {
-        subscribe: Subscribe {
+        subscribe: SubscribeOptions {
             recover: Some(dunlin_hub::StreamPosition::default()),
-            ..Subscribe::default()
+            ..SubscribeOptions::default()
         },
         ..SubscribeUser::default()
     };
@@ -243,8 +245,8 @@ fn a_user_is_subscribed_and_unsubscribed_by_the_server() {
     assert_eq!(world.read(here), "unsub news 2000\n");
     assert_eq!(world.read(there), "unsub news 2000\n");
 
-    world.subscribe(here, "a", &options, Subscribe::default());
-    world.subscribe(here, "b", &options, Subscribe::default());
+    world.subscribe(here, "a", &options, SubscribeOptions::default());
+    world.subscribe(here, "b", &options, SubscribeOptions::default());
     world.hub(0).handle_unsubscribe_user(now, 9, "ann", "", unsubscribe);
     assert_eq!(affected(&mut world), 1, "from everything");
     assert_eq!(world.hub(0).subscriptions(here).count(), 0);
@@ -256,7 +258,7 @@ fn channels_and_counts_are_gathered_from_all_workers() {
     let plans = [(0, "ann", "chat:1"), (1, "bob", "chat:1"), (2, "", "chat:2"), (2, "", "news")];
     for (worker, user, channel) in plans {
         let session = world.open(worker, user);
-        world.subscribe(session, channel, &plain(), Subscribe::default());
+        world.subscribe(session, channel, &plain(), SubscribeOptions::default());
     }
     let now = world.now;
     for (pattern, expected) in [
@@ -289,10 +291,10 @@ fn who_dies_with_a_worker_is_gone_from_presence() {
     let channel = world.channel_at(0, "room:");
     let options = with_presence();
     let ann = world.open(0, "ann");
-    let watch = Subscribe { join_leave: true, ..Subscribe::default() };
+    let watch = SubscribeOptions { join_leave: true, ..SubscribeOptions::default() };
     world.subscribe(ann, &channel, &options, watch);
     let bob = world.open(1, "bob");
-    world.subscribe(bob, &channel, &options, Subscribe::default());
+    world.subscribe(bob, &channel, &options, SubscribeOptions::default());
     world.read(ann);
     world.restart(1);
     world.settle();
@@ -310,7 +312,7 @@ fn a_home_that_dies_is_marked_to_its_subscribers() {
     let channel = world.channel_at(1, "room:");
     let options = with_history();
     let ann = world.open(0, "ann");
-    world.subscribe(ann, &channel, &options, Subscribe::default());
+    world.subscribe(ann, &channel, &options, SubscribeOptions::default());
     let position = world.publish(0, &channel, &options, "one").position;
     world.read(ann);
     let now = world.now;
@@ -324,7 +326,7 @@ fn a_home_that_dies_is_marked_to_its_subscribers() {
         event,
         Event::Published { token: 3, result: Err(Error::WorkerRestarted) }
     )));
-    let recover = Subscribe { recover: Some(position), ..Subscribe::default() };
+    let recover = SubscribeOptions { recover: Some(position), ..SubscribeOptions::default() };
     let subscribed = world.subscribe(ann, &channel, &options, recover);
     assert!(!subscribed.recovered, "the epoch is another, and the truth is told");
     world.publish(0, &channel, &options, "two");

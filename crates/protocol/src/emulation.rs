@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use crate::json::{self, Malformed};
+use crate::json::{self, ProtocolError};
 
 /// Body of an emulation request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -30,12 +30,12 @@ impl<'a> EmulationRequest<'a> {
     /// Parses the body.
     ///
     /// # Errors
-    /// [`Malformed`] (answer: 400) with the path of the field, also when `session` or `data` is missing.
-    pub fn parse(body: &'a [u8]) -> Result<EmulationRequest<'a>, Malformed> {
+    /// [`ProtocolError`] (answer: 400) with the path of the field, also when `session` or `data` is missing.
+    pub fn parse(body: &'a [u8]) -> Result<EmulationRequest<'a>, ProtocolError> {
         let request: EmulationRequest<'a> = json::from_slice(body)?;
         for (field, value) in [("session", &request.session), ("data", &request.data)] {
             if value.is_empty() {
-                return Err(Malformed::new(
+                return Err(ProtocolError::new(
                     field,
                     "is missing; repeat what the connect reply said, with the commands as a string",
                 ));

@@ -1,6 +1,6 @@
 //! From a push or a reply to the bytes for the socket.
 
-use dunlin_hub::Push;
+use dunlin_hub::Outgoing;
 use dunlin_wire::websocket::deflate::Deflater;
 use dunlin_wire::websocket::{FrameHeader, HEADER_BYTES_MAX, Opcode, encode_close};
 
@@ -62,8 +62,8 @@ impl FrameEncoder {
     }
 
     /// Appends `push`.
-    pub fn push(&mut self, encoding: Encoding, push: &Push<'_>, out: &mut Vec<u8>) {
-        if let Push::Disconnect { code, reason, .. } = *push {
+    pub fn push(&mut self, encoding: Encoding, push: &Outgoing<'_>, out: &mut Vec<u8>) {
+        if let Outgoing::Disconnect { code, reason, .. } = *push {
             self.disconnect(encoding, push, code, reason, out);
         } else if encoding == Encoding::Poll {
             long_poll::write_item(out, push);
@@ -77,7 +77,7 @@ impl FrameEncoder {
     fn disconnect(
         &mut self,
         encoding: Encoding,
-        push: &Push<'_>,
+        push: &Outgoing<'_>,
         code: u32,
         reason: &str,
         out: &mut Vec<u8>,
@@ -173,7 +173,7 @@ impl FrameEncoder {
 }
 
 impl dunlin_hub::Encode for FrameEncoder {
-    fn encode(&mut self, encoding: dunlin_hub::Encoding, push: &Push<'_>, out: &mut Vec<u8>) {
+    fn encode(&mut self, encoding: dunlin_hub::EncodingId, push: &Outgoing<'_>, out: &mut Vec<u8>) {
         if let Some(encoding) = Encoding::of(encoding) {
             self.push(encoding, push, out);
         }
@@ -256,7 +256,7 @@ mod tests {
         Publication { offset, data: data.as_bytes().into(), ..Publication::default() }
     }
 
-    fn encode(encoding: Encoding, push: &Push<'_>) -> String {
+    fn encode(encoding: Encoding, push: &Outgoing<'_>) -> String {
         let mut out = Vec::new();
         FrameEncoder::default().encode(encoding.into(), push, &mut out);
         String::from_utf8_lossy(&out).into_owned()
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn a_publication_on_every_transport() {
         let publication = publication(1, r#"{"input":1}"#);
-        let push = Push::Publication { channel: "test", publication: &publication };
+        let push = Outgoing::Publication { channel: "test", publication: &publication };
         let uni = r#"{"channel":"test","pub":{"data":{"input":1},"offset":1}}"#;
         let bi = format!(r#"{{"push":{uni}}}"#);
         assert_eq!((uni.len(), bi.len()), (0x38, 0x41));
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn the_last_word_is_said_where_each_client_listens() {
-        let push = Push::Disconnect { code: 3001, reason: "shutdown", reconnect: true };
+        let push = Outgoing::Disconnect { code: 3001, reason: "shutdown", reconnect: true };
         let uni = r#"{"disconnect":{"code":3001,"reason":"shutdown","reconnect":true}}"#;
         let close = "\u{fffd}\x0a\x0b\u{fffd}shutdown";
         assert_eq!(encode(Encoding::WsJson, &push), close);
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn what_a_long_poll_has_no_word_for_is_not_sent() {
-        let push = Push::Unsubscribe { channel: "a", code: 2500, reason: "insufficient state" };
+        let push = Outgoing::Unsubscribe { channel: "a", code: 2500, reason: "insufficient state" };
         assert_eq!(encode(Encoding::Poll, &push), "");
         assert_eq!(
             encode(Encoding::HttpStreamBare, &push),
@@ -333,15 +333,15 @@ mod tests {
         let position = StreamPosition { offset: 12, epoch: Epoch::from_u64(10) };
         for (push, expected) in [
             (
-                Push::Join { channel: "#2694", info: &info },
+                Outgoing::Join { channel: "#2694", info: &info },
                 format!(r##"{{"channel":"#2694","join":{who}}}"##),
             ),
             (
-                Push::Leave { channel: "#2694", info: &info },
+                Outgoing::Leave { channel: "#2694", info: &info },
                 format!(r##"{{"channel":"#2694","leave":{who}}}"##),
             ),
             (
-                Push::Subscribe {
+                Outgoing::Subscribe {
                     channel: "test",
                     position,
                     recoverable: true,
@@ -352,7 +352,7 @@ mod tests {
                     .to_owned(),
             ),
             (
-                Push::Subscribe {
+                Outgoing::Subscribe {
                     channel: "test",
                     position: StreamPosition::default(),
                     recoverable: false,
@@ -362,10 +362,10 @@ mod tests {
                 r#"{"channel":"test","subscribe":{}}"#.to_owned(),
             ),
             (
-                Push::Missed { channel: "test", count: 3 },
+                Outgoing::Missed { channel: "test", count: 3 },
                 r#"{"channel":"test","missed":{"count":3}}"#.to_owned(),
             ),
-            (Push::Message { data: b"[1]" }, r#"{"message":{"data":[1]}}"#.to_owned()),
+            (Outgoing::Message { data: b"[1]" }, r#"{"message":{"data":[1]}}"#.to_owned()),
         ] {
             assert_eq!(encode(Encoding::UniHttpStreamBare, &push), format!("{expected}\n"));
         }
@@ -427,7 +427,7 @@ mod tests {
         let direction = Direction { context_takeover: false, window_bits: 15 };
         let mut encoder = FrameEncoder::new(Some(Deflater::new(1, direction)));
         let publication = publication(1, &format!("[{}0]", "1234567,".repeat(40)));
-        let push = Push::Publication { channel: "a", publication: &publication };
+        let push = Outgoing::Publication { channel: "a", publication: &publication };
         for _ in 0..2 {
             let mut out = Vec::new();
             encoder.push(Encoding::WsJsonDeflate, &push, &mut out);
@@ -464,7 +464,7 @@ mod tests {
                 tags: vec![(tag.clone().into(), text.clone().into())].into(),
                 ..Publication::default()
             };
-            let push = Push::Publication { channel: &channel, publication: &publication };
+            let push = Outgoing::Publication { channel: &channel, publication: &publication };
             let mut expected = serde_json::json!({
                 "channel": channel,
                 "pub": { "data": { "text": text, "n": [1, 2] }, "tags": { tag: text } },

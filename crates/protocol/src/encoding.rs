@@ -1,7 +1,7 @@
 //! The table of encodings: in which words and in which wrapping a session gets what is pushed to it.
 
 /// How a connection wants everything spelled that is sent to it. The number is what the hub calls an
-/// [`Encoding`](dunlin_hub::Encoding); a publication is encoded once per worker and number.
+/// [`Encoding`](dunlin_hub::EncodingId); a publication is encoded once per worker and number.
 ///
 /// The streams over HTTP come in two wrappings: chunked (RFC 9112 §7.1) for HTTP/1.1, and bare for HTTP/1.0, which
 /// has no chunks and is what reverse proxies speak unless told otherwise; there the end of the connection ends the
@@ -69,7 +69,7 @@ impl Encoding {
     ];
 
     /// The encoding the hub knows by this number.
-    pub fn of(number: dunlin_hub::Encoding) -> Option<Encoding> {
+    pub fn of(number: dunlin_hub::EncodingId) -> Option<Encoding> {
         Encoding::ALL.get(usize::from(number.0)).copied()
     }
 
@@ -157,9 +157,9 @@ impl Encoding {
     }
 }
 
-impl From<Encoding> for dunlin_hub::Encoding {
+impl From<Encoding> for dunlin_hub::EncodingId {
     fn from(encoding: Encoding) -> Self {
-        dunlin_hub::Encoding(encoding as u8)
+        dunlin_hub::EncodingId(encoding as u8)
     }
 }
 
@@ -170,11 +170,11 @@ mod tests {
     #[test]
     fn the_hub_has_room_for_every_number_and_each_leads_back() {
         for (number, encoding) in Encoding::ALL.into_iter().enumerate() {
-            let hub = dunlin_hub::Encoding::from(encoding);
+            let hub = dunlin_hub::EncodingId::from(encoding);
             assert_eq!(usize::from(hub.0), number);
             assert!(number < dunlin_hub::ENCODINGS_MAX);
             assert_eq!(Encoding::of(hub), Some(encoding));
         }
-        assert_eq!(Encoding::of(dunlin_hub::Encoding(13)), None);
+        assert_eq!(Encoding::of(dunlin_hub::EncodingId(13)), None);
     }
 }

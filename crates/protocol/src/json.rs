@@ -121,8 +121,8 @@ where
     T: Deserialize<'de> + Default,
     D: Deserializer<'de>,
 {
-    Option::<Members<T>>::deserialize(deserializer)
-        .map(|object| object.map(|Members(value)| value).unwrap_or_default())
+    Option::<ObjectOnly<T>>::deserialize(deserializer)
+        .map(|object| object.map(|ObjectOnly(value)| value).unwrap_or_default())
 }
 
 /// An object, or nothing for `null`.
@@ -131,25 +131,26 @@ where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    Option::<Members<T>>::deserialize(deserializer).map(|object| object.map(|Members(value)| value))
+    Option::<ObjectOnly<T>>::deserialize(deserializer)
+        .map(|object| object.map(|ObjectOnly(value)| value))
 }
 
 /// A `T` from an object and nothing else. (By itself serde also takes an array with the fields in order.)
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Members<T>(pub T);
+pub struct ObjectOnly<T>(pub T);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for ObjectOnly<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor<T>(PhantomData<T>);
         impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<T> {
-            type Value = Members<T>;
+            type Value = ObjectOnly<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Members<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(Members)
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ObjectOnly<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(ObjectOnly)
             }
         }
         deserializer.deserialize_map(Visitor(PhantomData))
@@ -264,62 +265,63 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Pairs<'a, V> {
 /// so that good input does not pay for the explanation of bad input.
 ///
 /// # Errors
-/// [`Malformed`] with the path of the field.
-pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Malformed> {
+/// [`ProtocolError`] with the path of the field.
+pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ProtocolError> {
     match serde_json::from_slice(text) {
-        Ok(Members(value)) => Ok(value),
+        Ok(ObjectOnly(value)) => Ok(value),
         Err(error) => Err(explain::<T>(text, &error)),
     }
 }
 
 #[cold]
-fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], first: &serde_json::Error) -> Malformed {
+fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], first: &serde_json::Error) -> ProtocolError {
     if !first.is_data() {
-        return Malformed { field: String::new(), why: first.to_string() };
+        return ProtocolError { field: String::new(), reason: first.to_string() };
     }
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let (field, why) = match serde_path_to_error::deserialize::<_, Members<T>>(&mut deserializer) {
-        Ok(_) => (String::new(), first.to_string()),
-        Err(error) => {
-            let path = error.path().to_string();
-            (if path == "." { String::new() } else { path }, error.inner().to_string())
-        }
-    };
+    let (field, reason) =
+        match serde_path_to_error::deserialize::<_, ObjectOnly<T>>(&mut deserializer) {
+            Ok(_) => (String::new(), first.to_string()),
+            Err(error) => {
+                let path = error.path().to_string();
+                (if path == "." { String::new() } else { path }, error.inner().to_string())
+            }
+        };
     // The position counts within one line nobody has in front of them; the field's name says more.
-    let why = match why.find(" at line ") {
-        Some(end) if !field.is_empty() => why[..end].to_owned(),
-        _ => why,
+    let reason = match reason.find(" at line ") {
+        Some(end) if !field.is_empty() => reason[..end].to_owned(),
+        _ => reason,
     };
-    Malformed { field, why }
+    ProtocolError { field, reason }
 }
 
 /// Text that is not what the protocol expects, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Malformed {
+pub struct ProtocolError {
     /// Path of the field in the message, as `subscribe.offset`; empty when the text is not JSON at all.
     pub field: String,
     /// What is wrong with it.
-    pub why: String,
+    pub reason: String,
 }
 
-impl Malformed {
+impl ProtocolError {
     /// The field and what is wrong with it.
-    pub fn new(field: &str, why: impl Into<String>) -> Malformed {
-        Malformed { field: field.to_owned(), why: why.into() }
+    pub fn new(field: &str, reason: impl Into<String>) -> ProtocolError {
+        ProtocolError { field: field.to_owned(), reason: reason.into() }
     }
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.field.is_empty() {
-            f.write_str(&self.why)
+            f.write_str(&self.reason)
         } else {
-            write!(f, "{}: {}", self.field, self.why)
+            write!(f, "{}: {}", self.field, self.reason)
         }
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for ProtocolError {}
 
 /// `text` without line ends: as it is when it has none, without all insignificant whitespace otherwise.
 ///

@@ -20,4 +20,4 @@ pub mod stream;
 
 pub use encode::{FrameEncoder, end_of_stream, ping};
 pub use encoding::Encoding;
-pub use json::{Json, Malformed};
+pub use json::{Json, ProtocolError};

@@ -17,7 +17,7 @@ use crate::encoding::{Encoding, Wrapping};
 
 /// A transport that is opened with an HTTP request which says who connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum StreamTransport {
     /// Server-sent events, with emulation for the way up.
     Sse,
     /// Lines, with emulation for the way up.
@@ -30,24 +30,24 @@ pub enum Stream {
     UniWebSocket,
 }
 
-impl Stream {
+impl StreamTransport {
     /// Value of the `Allow` header, and of `Access-Control-Allow-Methods` in a preflight's answer.
     pub const fn methods(self) -> &'static str {
         match self {
-            Stream::Sse | Stream::UniSse => "GET, POST, OPTIONS",
-            Stream::HttpStream | Stream::UniHttpStream => "POST, OPTIONS",
-            Stream::UniWebSocket => "GET",
+            StreamTransport::Sse | StreamTransport::UniSse => "GET, POST, OPTIONS",
+            StreamTransport::HttpStream | StreamTransport::UniHttpStream => "POST, OPTIONS",
+            StreamTransport::UniWebSocket => "GET",
         }
     }
 
     /// The encoding of the stream; `chunked` unless the client speaks HTTP/1.0.
     pub const fn encoding(self, chunked: bool) -> Encoding {
         match self {
-            Stream::Sse => Encoding::sse(false, chunked),
-            Stream::HttpStream => Encoding::http_stream(false, chunked),
-            Stream::UniSse => Encoding::sse(true, chunked),
-            Stream::UniHttpStream => Encoding::http_stream(true, chunked),
-            Stream::UniWebSocket => Encoding::UniWs,
+            StreamTransport::Sse => Encoding::sse(false, chunked),
+            StreamTransport::HttpStream => Encoding::http_stream(false, chunked),
+            StreamTransport::UniSse => Encoding::sse(true, chunked),
+            StreamTransport::UniHttpStream => Encoding::http_stream(true, chunked),
+            StreamTransport::UniWebSocket => Encoding::UniWs,
         }
     }
 
@@ -56,31 +56,32 @@ impl Stream {
     /// means that a unidirectional WebSocket will say it in its first message.
     ///
     /// # Errors
-    /// [`StreamRefused`] with the status to answer.
-    pub fn opening<'a>(
+    /// [`StreamError`] with the status to answer.
+    pub fn initial_commands<'a>(
         self,
         method: &str,
         query: &'a str,
         body: &'a [u8],
-    ) -> Result<Option<Cow<'a, [u8]>>, StreamRefused> {
+    ) -> Result<Option<Cow<'a, [u8]>>, StreamError> {
         let nothing = Cow::Borrowed(&b"{}"[..]);
         let said = match (self, method) {
-            (Stream::Sse | Stream::UniSse | Stream::UniWebSocket, "GET") => {
-                match (query::pairs(query).find(|(name, _)| name == "cf_connect"), self) {
-                    (Some((_, said)), _) if !said.trim_ascii().is_empty() => match said {
-                        Cow::Borrowed(said) => Cow::Borrowed(said.as_bytes()),
-                        Cow::Owned(said) => Cow::Owned(said.into_bytes()),
-                    },
-                    (_, Stream::UniSse) => nothing,
-                    (_, Stream::UniWebSocket) => return Ok(None),
-                    _ => return Err(StreamRefused::NoConnect),
-                }
-            }
-            (Stream::UniWebSocket, _) => return Err(StreamRefused::Method(self)),
+            (
+                StreamTransport::Sse | StreamTransport::UniSse | StreamTransport::UniWebSocket,
+                "GET",
+            ) => match (query::pairs(query).find(|(name, _)| name == "cf_connect"), self) {
+                (Some((_, said)), _) if !said.trim_ascii().is_empty() => match said {
+                    Cow::Borrowed(said) => Cow::Borrowed(said.as_bytes()),
+                    Cow::Owned(said) => Cow::Owned(said.into_bytes()),
+                },
+                (_, StreamTransport::UniSse) => nothing,
+                (_, StreamTransport::UniWebSocket) => return Ok(None),
+                _ => return Err(StreamError::NoConnect),
+            },
+            (StreamTransport::UniWebSocket, _) => return Err(StreamError::Method(self)),
             (_, "POST") if !body.trim_ascii().is_empty() => Cow::Borrowed(body),
-            (Stream::UniSse | Stream::UniHttpStream, "POST") => nothing,
-            (_, "POST") => return Err(StreamRefused::NoConnect),
-            _ => return Err(StreamRefused::Method(self)),
+            (StreamTransport::UniSse | StreamTransport::UniHttpStream, "POST") => nothing,
+            (_, "POST") => return Err(StreamError::NoConnect),
+            _ => return Err(StreamError::Method(self)),
         };
         Ok(Some(said))
     }
@@ -88,41 +89,41 @@ impl Stream {
 
 /// A request that opens no stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamRefused {
+pub enum StreamError {
     /// The transport has other methods.
-    Method(Stream),
+    Method(StreamTransport),
     /// A bidirectional stream whose request does not say who connects.
     NoConnect,
     /// The client wants the binary variant of the protocol.
     Protobuf,
 }
 
-impl StreamRefused {
+impl StreamError {
     /// The HTTP status to answer.
     pub const fn status(self) -> u16 {
         match self {
-            StreamRefused::Method(_) => 405,
-            StreamRefused::NoConnect => 400,
-            StreamRefused::Protobuf => 415,
+            StreamError::Method(_) => 405,
+            StreamError::NoConnect => 400,
+            StreamError::Protobuf => 415,
         }
     }
 }
 
-impl fmt::Display for StreamRefused {
+impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StreamRefused::Method(stream) => write!(f, "use one of {}", stream.methods()),
-            StreamRefused::NoConnect => f.write_str(
+            StreamError::Method(stream) => write!(f, "use one of {}", stream.methods()),
+            StreamError::NoConnect => f.write_str(
                 "the connect command is missing; send it as `cf_connect` in the query or in the body of a POST",
             ),
-            StreamRefused::Protobuf => {
+            StreamError::Protobuf => {
                 f.write_str("this server speaks the JSON variant of the protocol only")
             }
         }
     }
 }
 
-impl std::error::Error for StreamRefused {}
+impl std::error::Error for StreamError {}
 
 /// Whether a request asks for the binary variant of the protocol, which this server does not speak: by its content
 /// type (streams, emulation), or by query parameter or subprotocol (WebSocket). Better refused than misunderstood.
@@ -160,8 +161,13 @@ pub const fn headers(encoding: Encoding) -> &'static [(&'static str, &'static st
 mod tests {
     use super::*;
 
-    fn opening(stream: Stream, method: &str, query: &str, body: &str) -> Result<String, u16> {
-        match stream.opening(method, query, body.as_bytes()) {
+    fn initial_commands(
+        stream: StreamTransport,
+        method: &str,
+        query: &str,
+        body: &str,
+    ) -> Result<String, u16> {
+        match stream.initial_commands(method, query, body.as_bytes()) {
             Ok(Some(said)) => Ok(String::from_utf8(said.into_owned()).unwrap()),
             Ok(None) => Ok("(first message)".to_owned()),
             Err(refused) => Err(refused.status()),
@@ -172,36 +178,54 @@ mod tests {
     fn centrifuge_js_opens_its_streams() {
         let query = "cf_connect=%7B%22connect%22%3A%7B%7D%2C%22id%22%3A1%7D";
         assert_eq!(
-            opening(Stream::Sse, "GET", query, ""),
+            initial_commands(StreamTransport::Sse, "GET", query, ""),
             Ok(r#"{"connect":{},"id":1}"#.to_owned())
         );
         let body = r#"{"connect":{},"id":1}"#;
-        assert_eq!(opening(Stream::HttpStream, "POST", "", body), Ok(body.to_owned()));
+        assert_eq!(
+            initial_commands(StreamTransport::HttpStream, "POST", "", body),
+            Ok(body.to_owned())
+        );
     }
 
     #[test]
     fn a_bidirectional_stream_has_to_say_who_connects() {
-        assert_eq!(opening(Stream::Sse, "GET", "", ""), Err(400));
-        assert_eq!(opening(Stream::Sse, "GET", "cf_connect=", ""), Err(400));
-        assert_eq!(opening(Stream::HttpStream, "POST", "", " "), Err(400));
+        assert_eq!(initial_commands(StreamTransport::Sse, "GET", "", ""), Err(400));
+        assert_eq!(initial_commands(StreamTransport::Sse, "GET", "cf_connect=", ""), Err(400));
+        assert_eq!(initial_commands(StreamTransport::HttpStream, "POST", "", " "), Err(400));
     }
 
     #[test]
     fn a_unidirectional_one_may_be_silent() {
-        assert_eq!(opening(Stream::UniSse, "GET", "", ""), Ok("{}".to_owned()));
-        assert_eq!(opening(Stream::UniSse, "POST", "", ""), Ok("{}".to_owned()));
-        assert_eq!(opening(Stream::UniHttpStream, "POST", "", ""), Ok("{}".to_owned()));
-        assert_eq!(opening(Stream::UniWebSocket, "GET", "", ""), Ok("(first message)".to_owned()));
-        assert_eq!(opening(Stream::UniWebSocket, "GET", "cf_connect={}", ""), Ok("{}".to_owned()));
+        assert_eq!(initial_commands(StreamTransport::UniSse, "GET", "", ""), Ok("{}".to_owned()));
+        assert_eq!(initial_commands(StreamTransport::UniSse, "POST", "", ""), Ok("{}".to_owned()));
+        assert_eq!(
+            initial_commands(StreamTransport::UniHttpStream, "POST", "", ""),
+            Ok("{}".to_owned())
+        );
+        assert_eq!(
+            initial_commands(StreamTransport::UniWebSocket, "GET", "", ""),
+            Ok("(first message)".to_owned())
+        );
+        assert_eq!(
+            initial_commands(StreamTransport::UniWebSocket, "GET", "cf_connect={}", ""),
+            Ok("{}".to_owned())
+        );
     }
 
     #[test]
     fn other_methods_are_told_the_right_ones() {
-        assert_eq!(opening(Stream::HttpStream, "GET", "cf_connect={}", ""), Err(405));
-        assert_eq!(opening(Stream::UniHttpStream, "GET", "", ""), Err(405));
-        assert_eq!(opening(Stream::Sse, "PUT", "", "{}"), Err(405));
-        assert_eq!(opening(Stream::UniWebSocket, "POST", "", "{}"), Err(405));
-        assert_eq!(StreamRefused::Method(Stream::Sse).to_string(), "use one of GET, POST, OPTIONS");
+        assert_eq!(
+            initial_commands(StreamTransport::HttpStream, "GET", "cf_connect={}", ""),
+            Err(405)
+        );
+        assert_eq!(initial_commands(StreamTransport::UniHttpStream, "GET", "", ""), Err(405));
+        assert_eq!(initial_commands(StreamTransport::Sse, "PUT", "", "{}"), Err(405));
+        assert_eq!(initial_commands(StreamTransport::UniWebSocket, "POST", "", "{}"), Err(405));
+        assert_eq!(
+            StreamError::Method(StreamTransport::Sse).to_string(),
+            "use one of GET, POST, OPTIONS"
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::push_message::{PushReply, PushRequest};
 /// One message on the bus. A `request_id` is chosen by who asks and comes back with the reply.
 pub(crate) enum BusMessage {
     /// Worker to worker, between their hubs.
-    Hub(dunlin_hub::Message),
+    Hub(dunlin_hub::HubMessage),
     /// Worker to worker: commands that a client posted to `/emulation` at a worker that does not own its session.
     Emulation {
         /// The sender has verified the session's token.

@@ -213,9 +213,9 @@ fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions
         force_positioning: rules.positioned,
         force_recovery: rules.recover,
         overflow: match rules.overflow {
-            Overflow::Disconnect => dunlin_hub::Overflow::Disconnect,
-            Overflow::DropOldest => dunlin_hub::Overflow::DropOldest,
-            Overflow::KeepLatest => dunlin_hub::Overflow::KeepLatest,
+            Overflow::Disconnect => dunlin_hub::OverflowPolicy::Disconnect,
+            Overflow::DropOldest => dunlin_hub::OverflowPolicy::DropOldest,
+            Overflow::KeepLatest => dunlin_hub::OverflowPolicy::KeepLatest,
         },
         publication_bytes_max: u32::try_from(config.limits.publication_bytes_max)
             .unwrap_or(u32::MAX),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use dunlin_bus::{Adoption, Monitor};
+use dunlin_bus::{Monitor, Rollout};
 use serde_json::{Value, json};
 
 use crate::admission::Admissions;
@@ -54,7 +54,7 @@ pub(crate) struct ServerState {
     /// They listen no more, since that setting has changed.
     boot_closed: AtomicBool,
     /// Which generation each worker runs, and who sleeps.
-    pub(crate) adoption: Adoption,
+    pub(crate) rollout: Rollout,
     /// Why a worker runs another snapshot than the newest.
     refusals: Vec<Mutex<Option<Refusal>>>,
     /// One a worker.
@@ -109,7 +109,7 @@ impl ServerState {
             settings: ArcSwap::from_pointee(settings),
             canary: ArcSwapOption::empty(),
             generation: AtomicU64::new(1),
-            adoption: Adoption::new(workers),
+            rollout: Rollout::new(workers),
             refusals: (0..workers).map(|_| Mutex::new(None)).collect(),
             loop_stats: (0..workers).map(|_| LoopStats::new(started)).collect(),
             keys: (0..workers).map(|_| Mutex::new(Vec::new())).collect(),
@@ -159,7 +159,7 @@ impl ServerState {
     }
 
     /// Makes a snapshot the one every worker runs, and ends a trial. Workers that are awake switch at the
-    /// end of their turn, sleeping ones before anything else; [`Adoption`] says who has. Gives the
+    /// end of their turn, sleeping ones before anything else; [`Rollout`] says who has. Gives the
     /// generation. For the admin thread alone.
     pub(crate) fn publish(&self, settings: Arc<Settings>) -> u64 {
         self.settings.store(settings);
@@ -175,7 +175,7 @@ impl ServerState {
 
     fn next_generation(&self) -> u64 {
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
-        self.adoption.published();
+        self.rollout.published();
         generation
     }
 

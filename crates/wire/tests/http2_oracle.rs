@@ -87,7 +87,7 @@ async fn send(mut io: DuplexStream, sizes: &[usize]) -> Vec<Event> {
     let mut next = 0;
     let mut buffer = vec![0; 64 << 10];
     while ends.iter().any(Option::is_none) {
-        while next < sizes.len() && client.room().streams > 0 {
+        while next < sizes.len() && client.capacity().streams > 0 {
             let path = format!("/3/device/{next}");
             let stream = client.open(vec![b'x'; sizes[next]], |field| {
                 field(b":method", b"POST", Indexing::Table);

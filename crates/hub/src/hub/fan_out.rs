@@ -10,10 +10,10 @@ use foldhash::fast::FixedState;
 
 use super::Hub;
 use crate::channel::{Channel, JOIN_LEAVE};
-use crate::encode::{ENCODINGS_MAX, Encoding, Push};
+use crate::encode::{ENCODINGS_MAX, EncodingId, Outgoing};
 use crate::frame_log::{FrameKind, Label, Range};
-use crate::message::Body;
-use crate::options::Overflow;
+use crate::message::HubMessageKind;
+use crate::options::OverflowPolicy;
 use crate::outbox::Appended;
 use crate::position::Epoch;
 use crate::publication::{ClientInfo, Publication};
@@ -38,7 +38,7 @@ impl Hub {
             // Normal while an unsubscription is on its way. Said again because a predecessor of
             // this hub may have subscribed.
             let channel = Arc::clone(name);
-            self.send_to(from, Body::Unsubscribe { channel, member: None, last: true });
+            self.send_to(from, HubMessageKind::Unsubscribe { channel, member: None, last: true });
             return;
         };
         let channel = &mut self.channels[at];
@@ -66,16 +66,16 @@ impl Hub {
             label.channel = Some(name);
         }
         let estimate = publication.data.len() + name.len() + 256;
-        let push = Push::Publication { channel: name, publication };
-        self.fan_out(at, &push, label, estimate, 0, paced);
+        let outgoing = Outgoing::Publication { channel: name, publication };
+        self.fan_out(at, &outgoing, label, estimate, 0, paced);
     }
 
     pub(super) fn deliver_join(&mut self, name: &Arc<str>, info: &ClientInfo) {
-        self.fan_out_to_watchers(name, &Push::Join { channel: name, info });
+        self.fan_out_to_watchers(name, &Outgoing::Join { channel: name, info });
     }
 
     pub(super) fn deliver_leave(&mut self, name: &Arc<str>, info: &ClientInfo) {
-        self.fan_out_to_watchers(name, &Push::Leave { channel: name, info });
+        self.fan_out_to_watchers(name, &Outgoing::Leave { channel: name, info });
     }
 
     /// The home worker could not send everything.
@@ -89,15 +89,15 @@ impl Hub {
 
     pub(super) fn fan_out_unsubscribe(&mut self, at: u32, code: u32, reason: &str) {
         let name = Arc::clone(&self.channels[at].name);
-        let push = Push::Unsubscribe { channel: &name, code, reason };
-        self.fan_out(at, &push, Label::KEPT, 256 + name.len(), 0, None);
+        let outgoing = Outgoing::Unsubscribe { channel: &name, code, reason };
+        self.fan_out(at, &outgoing, Label::KEPT, 256 + name.len(), 0, None);
     }
 
-    fn fan_out_to_watchers(&mut self, name: &Arc<str>, push: &Push<'_>) {
+    fn fan_out_to_watchers(&mut self, name: &Arc<str>, outgoing: &Outgoing<'_>) {
         if let Some(at) = self.channels.find(&self.names, name)
             && self.channels[at].joined
         {
-            self.fan_out(at, push, Label::KEPT, 512, JOIN_LEAVE, None);
+            self.fan_out(at, outgoing, Label::KEPT, 512, JOIN_LEAVE, None);
         }
     }
 
@@ -107,7 +107,7 @@ impl Hub {
     fn fan_out(
         &mut self,
         at: u32,
-        push: &Push<'_>,
+        outgoing: &Outgoing<'_>,
         label: Label<'_>,
         estimate: usize,
         flags: u8,
@@ -139,7 +139,7 @@ impl Hub {
             if spelled & 1 << encoding == 0 {
                 spelled |= 1 << encoding;
                 let frame = log.append(encoding, estimate, label, |out| {
-                    encoder.encode(Encoding(encoding as u8), push, out);
+                    encoder.encode(EncodingId(encoding as u8), outgoing, out);
                 });
                 if let Some(frame) = frame {
                     frames[encoding] = frame;
@@ -188,16 +188,16 @@ impl Hub {
     }
 
     /// Puts a push into one session's outbox, where nothing may drop it.
-    pub(super) fn enqueue(&mut self, slot: u32, push: &Push<'_>) {
-        let encoding = Encoding(self.sessions[slot].encoding);
-        let estimate = match push {
-            Push::Publication { publication, .. } => publication.data.len() + 512,
-            Push::Message { data } => data.len() + 256,
+    pub(super) fn enqueue(&mut self, slot: u32, outgoing: &Outgoing<'_>) {
+        let encoding = EncodingId(self.sessions[slot].encoding);
+        let estimate = match outgoing {
+            Outgoing::Publication { publication, .. } => publication.data.len() + 512,
+            Outgoing::Message { data } => data.len() + 256,
             _ => 512,
         };
         let Self { log, encoder, .. } = self;
         let frame = log.append(crate::frame_log::PRIVATE_LANE, estimate, Label::KEPT, |out| {
-            encoder.encode(encoding, push, out);
+            encoder.encode(encoding, outgoing, out);
         });
         if let Some(frame) = frame {
             self.stats.deliveries += 1;
@@ -220,11 +220,11 @@ impl Hub {
     }
 }
 
-fn label<'a>(policy: Overflow, name: &'a Arc<str>, publication: &Publication) -> Label<'a> {
+fn label<'a>(policy: OverflowPolicy, name: &'a Arc<str>, publication: &Publication) -> Label<'a> {
     let kind = match policy {
-        Overflow::Disconnect => return Label::KEPT,
-        Overflow::DropOldest => FrameKind::DropOldest,
-        Overflow::KeepLatest => FrameKind::KeepLatest,
+        OverflowPolicy::Disconnect => return Label::KEPT,
+        OverflowPolicy::DropOldest => FrameKind::DropOldest,
+        OverflowPolicy::KeepLatest => FrameKind::KeepLatest,
     };
     let key = publication
         .key

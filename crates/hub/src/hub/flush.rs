@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use super::Hub;
 use crate::command::Flush;
-use crate::encode::Push;
+use crate::encode::Outgoing;
 use crate::frame_log::{Label, PRIVATE_LANE};
 use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
 use crate::session_id::SessionId;
@@ -96,9 +96,9 @@ impl Hub {
 
     /// Puts a push for this session alone into its outbox, spelled in its encoding; false when the
     /// id is stale or the session is closing.
-    pub fn send(&mut self, id: SessionId, push: &Push<'_>) -> bool {
+    pub fn send(&mut self, id: SessionId, outgoing: &Outgoing<'_>) -> bool {
         let Some(slot) = self.live_slot(id) else { return false };
-        self.enqueue(slot, push);
+        self.enqueue(slot, outgoing);
         true
     }
 

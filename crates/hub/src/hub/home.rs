@@ -6,15 +6,16 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 
 use super::Hub;
+use crate::channel_event::ChannelEvent;
 use crate::error::Error;
 use crate::event::{History, Published};
 use crate::history::Stream;
 use crate::home_channel::{HomeChannel, ListedMember};
 use crate::idempotency::DEFAULT_TTL_MS;
 use crate::message::{
-    Answer, Body, Content, HistoryAtHome, PublishAtHome, RequestId, SubscribeAtHome,
+    HistoryRequest, HubMessageKind, HubReply, PublishRequest, ReplyContent, RequestId,
+    SubscribeRequest,
 };
-use crate::notice::Notice;
 use crate::options::ChannelOptions;
 use crate::position::StreamPosition;
 use crate::publication::Publication;
@@ -24,10 +25,10 @@ use crate::session_id::SessionId;
 const EVICTION_STEPS_MAX: usize = 1024;
 
 impl Hub {
-    pub(super) fn subscribe_at_home(&mut self, from: u8, asked: SubscribeAtHome) {
-        let SubscribeAtHome { request, channel, options, since, member } = asked;
+    pub(super) fn subscribe_at_home(&mut self, from: u8, asked: SubscribeRequest) {
+        let SubscribeRequest { request, channel, options, since, member } = asked;
         let Some(at) = self.home_channel(&channel) else {
-            self.answer(from, request, Content::Failed(Error::LimitExceeded));
+            self.answer(from, request, ReplyContent::Failed(Error::LimitExceeded));
             return;
         };
         if options.keeps_history() {
@@ -46,7 +47,7 @@ impl Hub {
             ),
         };
         let recovered = recovered.flatten();
-        let content = Content::Subscribed {
+        let content = ReplyContent::Subscribed {
             position,
             recovered: recovered.is_some(),
             publications: recovered.unwrap_or_default(),
@@ -69,7 +70,10 @@ impl Hub {
             };
             self.homes[at].members.get_or_insert_default().insert(info.client, listed);
             if options.join_leave {
-                self.broadcast(at, |channel| Body::Join { channel, info: Arc::clone(&info) });
+                self.broadcast(at, |channel| HubMessageKind::Join {
+                    channel,
+                    info: Arc::clone(&info),
+                });
             }
         }
     }
@@ -91,19 +95,19 @@ impl Hub {
         self.forget_if_empty(at);
     }
 
-    pub(super) fn publish_at_home(&mut self, from: u8, asked: PublishAtHome) {
-        let PublishAtHome { request, channel, options, publish } = asked;
+    pub(super) fn publish_at_home(&mut self, from: u8, asked: PublishRequest) {
+        let PublishRequest { request, channel, options, publish } = asked;
         if let Some(key) = &publish.idempotency_key
             && let Some(position) = self.idempotency.find(&channel, key, self.now.ms)
         {
             let published = Published { position, suppressed: true };
-            self.answer(from, request, Content::Published(published));
+            self.answer(from, request, ReplyContent::Published(published));
             return;
         }
         let kept = options.keeps_history() && !publish.skip_history;
         let at = if kept {
             let Some(at) = self.home_channel(&channel) else {
-                self.answer(from, request, Content::Failed(Error::LimitExceeded));
+                self.answer(from, request, ReplyContent::Failed(Error::LimitExceeded));
                 return;
             };
             Some(at)
@@ -116,7 +120,7 @@ impl Hub {
             let stream = self.ensure_stream(at, &options);
             if !stream.advance_version(publish.version, &publish.version_epoch) {
                 let published = Published { position: stream.position(), suppressed: true };
-                self.answer(from, request, Content::Published(published));
+                self.answer(from, request, ReplyContent::Published(published));
                 return;
             }
             stream.top += 1;
@@ -136,34 +140,34 @@ impl Hub {
             key: publish.key,
             time_ms: self.now.unix_ms,
         });
-        if self.watch.publications {
+        if self.channel_event_filter.publications {
             let (publication, epoch) = (Arc::clone(&publication), position.epoch);
-            self.notices.push_back(Notice::Published { channel, epoch, publication });
+            self.channel_events.push_back(ChannelEvent::Published { channel, epoch, publication });
         }
         if let Some(at) = at {
             if kept {
                 self.keep(at, &publication, &options);
             }
             let epoch = position.epoch;
-            self.broadcast(at, |channel| Body::Publication {
+            self.broadcast(at, |channel| HubMessageKind::Publication {
                 channel,
                 epoch,
                 publication: Arc::clone(&publication),
             });
         }
         let published = Published { position, suppressed: false };
-        self.answer(from, request, Content::Published(published));
+        self.answer(from, request, ReplyContent::Published(published));
     }
 
-    pub(super) fn history_at_home(&mut self, from: u8, asked: &HistoryAtHome) {
+    pub(super) fn history_at_home(&mut self, from: u8, asked: &HistoryRequest) {
         let content = match self.home_channel(&asked.channel) {
             Some(at) => match self.ensure_stream(at, &asked.options).read(&asked.filter) {
-                Ok(history) => Content::History(history),
-                Err(error) => Content::Failed(error),
+                Ok(history) => ReplyContent::History(history),
+                Err(error) => ReplyContent::Failed(error),
             },
             // No room to begin a stream: there is none.
-            None if asked.filter.since.is_none() => Content::History(History::default()),
-            None => Content::Failed(Error::UnrecoverablePosition(StreamPosition::default())),
+            None if asked.filter.since.is_none() => ReplyContent::History(History::default()),
+            None => ReplyContent::Failed(Error::UnrecoverablePosition(StreamPosition::default())),
         };
         self.answer(from, asked.request, content);
     }
@@ -174,7 +178,7 @@ impl Hub {
         {
             self.history_bytes -= stream.clear();
         }
-        self.answer(from, request, Content::HistoryRemoved);
+        self.answer(from, request, ReplyContent::HistoryRemoved);
     }
 
     pub(super) fn presence_at_home(
@@ -198,21 +202,21 @@ impl Hub {
                 clients += 1;
                 users.insert(&*info.user);
             }
-            Content::PresenceStats { clients, users: users.len() as u64 }
+            ReplyContent::PresenceStats { clients, users: users.len() as u64 }
         } else {
-            Content::Presence(present.cloned().collect())
+            ReplyContent::Presence(present.cloned().collect())
         };
         self.answer(from, request, content);
     }
 
     /// Lets streams go whose time has come.
     pub(super) fn expire_streams(&mut self) {
-        while let Some(&Reverse((due, at, life))) = self.alarms.peek() {
+        while let Some(&Reverse((due, at, incarnation))) = self.alarms.peek() {
             if due > self.now.ms {
                 return;
             }
             self.alarms.pop();
-            if self.homes.get(at).is_none_or(|home| home.life != life) {
+            if self.homes.get(at).is_none_or(|home| home.incarnation != incarnation) {
                 continue;
             }
             let home = &mut self.homes[at];
@@ -247,7 +251,10 @@ impl Hub {
             home.members = None;
         }
         if let Some(ListedMember { info, join_leave: true, .. }) = listed {
-            self.broadcast(at, |channel| Body::Leave { channel, info: Arc::clone(&info) });
+            self.broadcast(at, |channel| HubMessageKind::Leave {
+                channel,
+                info: Arc::clone(&info),
+            });
         }
     }
 
@@ -276,7 +283,7 @@ impl Hub {
         if self.homes.len() >= self.config.channels_max {
             self.forget_idle_channel();
         }
-        let record = HomeChannel::new(Arc::clone(name), self.next_life());
+        let record = HomeChannel::new(Arc::clone(name), self.next_incarnation());
         self.homes.insert(&self.names, record, self.config.channels_max)
     }
 
@@ -365,43 +372,43 @@ impl Hub {
         let due = stream.expires_ms.min(stream.meta_expires_ms);
         if due < stream.alarm_ms {
             stream.alarm_ms = due;
-            self.alarms.push(Reverse((due, at, home.life)));
+            self.alarms.push(Reverse((due, at, home.incarnation)));
         }
     }
 
     /// Sends to every worker that listens. One whose queue is full gets a gap instead, and nothing
     /// more until it asks anew.
-    fn broadcast(&mut self, at: u32, body: impl Fn(Arc<str>) -> Body) {
+    fn broadcast(&mut self, at: u32, kind: impl Fn(Arc<str>) -> HubMessageKind) {
         let home = &self.homes[at];
         let name = Arc::clone(&home.name);
         for worker in home.interest.iter() {
-            let body = body(Arc::clone(&name));
-            if self.has_room(worker, body.cost()) {
-                self.send_to(worker, body);
+            let kind = kind(Arc::clone(&name));
+            if self.has_room(worker, kind.cost()) {
+                self.send_to(worker, kind);
             } else {
                 self.stats.overloaded += 1;
                 self.drop_interest(at, worker);
-                self.send_to(worker, Body::Gap { channel: Arc::clone(&name) });
+                self.send_to(worker, HubMessageKind::Gap { channel: Arc::clone(&name) });
             }
         }
     }
 
     /// Answers a request. An answer that carries data is replaced by an error when the queue is
     /// full; then the result is false.
-    pub(super) fn answer(&mut self, to: u8, request: RequestId, content: Content) -> bool {
-        let body = Body::Answer(Box::new(Answer { request, content }));
-        let fits = body.cost() <= ANSWER_BYTES_SMALL || self.has_room(to, body.cost());
-        let body = if fits {
-            body
+    pub(super) fn answer(&mut self, to: u8, request: RequestId, content: ReplyContent) -> bool {
+        let kind = HubMessageKind::Reply(Box::new(HubReply { request, content }));
+        let fits = kind.cost() <= REPLY_BYTES_SMALL || self.has_room(to, kind.cost());
+        let kind = if fits {
+            kind
         } else {
             self.stats.overloaded += 1;
-            let content = Content::Failed(Error::Overloaded);
-            Body::Answer(Box::new(Answer { request, content }))
+            let content = ReplyContent::Failed(Error::Overloaded);
+            HubMessageKind::Reply(Box::new(HubReply { request, content }))
         };
-        self.send_to(to, body);
+        self.send_to(to, kind);
         fits
     }
 }
 
 /// Answers up to this size carry no data.
-const ANSWER_BYTES_SMALL: usize = size_of::<Answer>() + size_of::<crate::Message>();
+const REPLY_BYTES_SMALL: usize = size_of::<HubReply>() + size_of::<crate::HubMessage>();

@@ -1,7 +1,5 @@
 //! One worker's hub.
 
-mod ask;
-mod census;
 mod fan_out;
 mod flush;
 mod home;
@@ -9,8 +7,10 @@ mod operation;
 mod overflow;
 mod pacing;
 mod restart;
+mod scatter_gather;
 mod session;
 mod subscribe;
+mod subscriber_count;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -20,7 +20,8 @@ use hashbrown::HashMap;
 
 use crate::broadcast::Broadcasts;
 use crate::channel::{Channel, Member, NameHasher, Subscription};
-use crate::command::Stats;
+use crate::channel_event::{ChannelEvent, ChannelEventFilter};
+use crate::command::HubStats;
 use crate::config::{HubConfig, Now};
 use crate::encode::Encode;
 use crate::error::Error;
@@ -28,19 +29,18 @@ use crate::event::Event;
 use crate::frame_log::FrameLog;
 use crate::home_channel::HomeChannel;
 use crate::idempotency::Idempotency;
-use crate::message::{Body, Message, RequestId};
+use crate::message::{HubMessage, HubMessageKind, RequestId};
 use crate::named::NamedSlots;
 use crate::nodes::Nodes;
-use crate::notice::{Notice, Watch};
 use crate::position::{Epoch, StreamPosition};
-use crate::request::{Requests, Waiter};
+use crate::request::{PendingRequests, Waiter};
 use crate::session::Session;
 use crate::session_id::{SESSIONS_MAX, WORKERS_MAX};
 use crate::slots::{NONE, Slots};
 use crate::transmit::Transmit;
 use crate::user::Users;
 
-pub use census::Census;
+pub use subscriber_count::SubscriberCount;
 
 /// Sessions, subscriptions, the home channels of one worker, and what waits to be sent. Does no
 /// I/O and reads no clock.
@@ -54,7 +54,7 @@ pub use census::Census;
 ///    enters that session's outbox, so that a reply [pushed](Hub::push) on the event precedes
 ///    them.
 /// 3. At the end of a turn [`Hub::poll_transmit`] until `None`, each message handed to the worker
-///    it is for or given back with [`Hub::transmit_refused`]; and, after [`Hub::begin_flush`],
+///    it is for or given back with [`Hub::requeue`]; and, after [`Hub::begin_flush`],
 ///    [`Hub::poll_flush`] until `None`, each session's [outbox](Hub::outbox) written and
 ///    [advanced](Hub::advance).
 /// 4. [`Hub::handle_timeout`] no later than [`Hub::poll_timeout`] says, and the next turn no later
@@ -80,7 +80,7 @@ pub struct Hub {
     members: HashMap<u32, Member, RandomState>,
     channels: NamedSlots<Channel>,
     /// Lives given to channels and home channels so far.
-    lives: u32,
+    incarnations: u32,
 
     homes: NamedSlots<HomeChannel>,
     /// Home channels interesting to some worker.
@@ -89,7 +89,7 @@ pub struct Hub {
     /// The home channel whose history gave way last.
     history_hand: u32,
     epochs: u64,
-    /// Time, index and life of home channels whose stream has something that expires.
+    /// Time, index and incarnation of home channels whose stream has something that expires.
     alarms: BinaryHeap<Reverse<(u64, u32, u32)>>,
     idempotency: Idempotency,
 
@@ -106,22 +106,22 @@ pub struct Hub {
     slow_tail: u32,
     slow_len: u32,
 
-    requests: Requests,
+    requests: PendingRequests,
     transmit: Transmit,
     /// Lives of the other workers, as far as known.
     peers: Box<[Option<u32>]>,
     events: VecDeque<Event>,
-    watch: Watch,
-    notices: VecDeque<Notice>,
+    channel_event_filter: ChannelEventFilter,
+    channel_events: VecDeque<ChannelEvent>,
     /// Messages waiting for the events before them to be taken, own ones included.
-    inbound: VecDeque<(u8, Body)>,
+    inbound: VecDeque<(u8, HubMessageKind)>,
     running: bool,
     /// Counters; gauges are read from where they are.
-    stats: Stats,
+    stats: HubStats,
 }
 
 impl Hub {
-    /// A worker's hub, without sessions or channels. With a `life` above 0 it announces itself to
+    /// A worker's hub, without sessions or channels. With an `incarnation` above 0 it announces itself to
     /// the other workers as restarted.
     ///
     /// # Panics
@@ -133,14 +133,15 @@ impl Hub {
         );
         config.sessions_max = config.sessions_max.min(SESSIONS_MAX as u32);
         config.history_meta_ttl_ms = config.history_meta_ttl_ms.max(1);
-        let mut transmit = Transmit::new(config.workers, config.life, config.transmit_bytes_max);
-        if config.life > 0 {
+        let mut transmit =
+            Transmit::new(config.workers, config.incarnation, config.transmit_bytes_max);
+        if config.incarnation > 0 {
             for worker in (0..config.workers).filter(|&worker| worker != config.worker) {
-                transmit.push(worker, Body::Hello);
+                transmit.push(worker, HubMessageKind::Hello);
             }
         }
-        // A first life's peers are in theirs. A later one learns of its peers' lives from them.
-        let known = (config.life == 0).then_some(0);
+        // A first incarnation's peers are in theirs. A later one learns of its peers' lives from them.
+        let known = (config.incarnation == 0).then_some(0);
         Self {
             names: NameHasher::new(config.hash_seed, config.workers),
             encoder,
@@ -151,7 +152,7 @@ impl Hub {
             subscriptions: Slots::new(0),
             members: HashMap::default(),
             channels: NamedSlots::new(),
-            lives: 0,
+            incarnations: 0,
             homes: NamedSlots::new(),
             interesting_homes: 0,
             history_bytes: 0,
@@ -168,15 +169,15 @@ impl Hub {
             slow_head: NONE,
             slow_tail: NONE,
             slow_len: 0,
-            requests: Requests::new(config.life, config.requests_max),
+            requests: PendingRequests::new(config.incarnation, config.requests_max),
             transmit,
             peers: vec![known; usize::from(config.workers)].into(),
             events: VecDeque::new(),
-            watch: Watch::default(),
-            notices: VecDeque::new(),
+            channel_event_filter: ChannelEventFilter::default(),
+            channel_events: VecDeque::new(),
             inbound: VecDeque::new(),
             running: false,
-            stats: Stats::default(),
+            stats: HubStats::default(),
             config,
         }
     }
@@ -219,45 +220,45 @@ impl Hub {
         self.events.pop_front()
     }
 
-    /// Which [notices](Notice) to write from now on.
-    pub fn watch(&mut self, watch: Watch) {
-        self.watch = watch;
+    /// Which [notices](ChannelEvent) to write from now on.
+    pub fn set_channel_event_filter(&mut self, filter: ChannelEventFilter) {
+        self.channel_event_filter = filter;
     }
 
     /// The next notice. Call until `None` after each [`Hub::poll_event`], before its event is acted on: what led
     /// to an event was noticed before it.
-    pub fn poll_notice(&mut self) -> Option<Notice> {
-        self.notices.pop_front()
+    pub fn poll_channel_event(&mut self) -> Option<ChannelEvent> {
+        self.channel_events.pop_front()
     }
 
     /// Takes a message of another worker's hub.
-    pub fn handle_message(&mut self, now: Now, from: u8, message: Message) {
+    pub fn handle_message(&mut self, now: Now, from: u8, message: HubMessage) {
         self.now = now;
         let Some(peer) = self.peers.get_mut(usize::from(from)) else { return };
         match *peer {
-            Some(life) if message.life < life => return,
-            Some(life) if message.life > life => {
-                self.inbound.push_back((from, Body::Hello));
-                self.peers[usize::from(from)] = Some(message.life);
+            Some(incarnation) if message.incarnation < incarnation => return,
+            Some(incarnation) if message.incarnation > incarnation => {
+                self.inbound.push_back((from, HubMessageKind::Hello));
+                self.peers[usize::from(from)] = Some(message.incarnation);
             }
             Some(_) => {}
-            None => *peer = Some(message.life),
+            None => *peer = Some(message.incarnation),
         }
-        if !matches!(message.body, Body::Hello) {
-            self.inbound.push_back((from, message.body));
+        if !matches!(message.kind, HubMessageKind::Hello) {
+            self.inbound.push_back((from, message.kind));
         }
         self.run();
     }
 
     /// The next message and the worker it is for. Call until `None`, which begins a new round: a
-    /// worker whose message was [refused](Hub::transmit_refused) is left out until then.
-    pub fn poll_transmit(&mut self) -> Option<(u8, Message)> {
+    /// worker whose message was [refused](Hub::requeue) is left out until then.
+    pub fn poll_transmit(&mut self) -> Option<(u8, HubMessage)> {
         self.transmit.pop()
     }
 
     /// Gives back a message that could not be handed over because the ring was full. It stays the
     /// first of its worker's queue.
-    pub fn transmit_refused(&mut self, to: u8, message: Message) {
+    pub fn requeue(&mut self, to: u8, message: HubMessage) {
         self.stats.transmit_refused += 1;
         self.transmit.unpop(to, message);
     }
@@ -291,8 +292,8 @@ impl Hub {
     }
 
     /// Gauges and counters.
-    pub fn stats(&self) -> Stats {
-        Stats {
+    pub fn stats(&self) -> HubStats {
+        HubStats {
             sessions: self.sessions.len().into(),
             users: self.users.len().into(),
             subscriptions: self.subscriptions.len().into(),
@@ -313,35 +314,37 @@ impl Hub {
             return;
         }
         while self.events.is_empty() {
-            let Some((from, body)) = self.inbound.pop_front() else { break };
-            self.handle_body(from, body);
+            let Some((from, kind)) = self.inbound.pop_front() else { break };
+            self.handle_kind(from, kind);
         }
         self.running = false;
     }
 
-    fn handle_body(&mut self, from: u8, body: Body) {
-        match body {
-            Body::Hello => self.forget_worker(from),
-            Body::Subscribe(request) => self.subscribe_at_home(from, *request),
-            Body::Unsubscribe { channel, member, last } => {
+    fn handle_kind(&mut self, from: u8, kind: HubMessageKind) {
+        match kind {
+            HubMessageKind::Hello => self.forget_worker(from),
+            HubMessageKind::Subscribe(request) => self.subscribe_at_home(from, *request),
+            HubMessageKind::Unsubscribe { channel, member, last } => {
                 self.unsubscribe_at_home(from, &channel, member, last);
             }
-            Body::Publish(request) => self.publish_at_home(from, *request),
-            Body::History(request) => self.history_at_home(from, &request),
-            Body::HistoryRemove { request, channel } => {
+            HubMessageKind::Publish(request) => self.publish_at_home(from, *request),
+            HubMessageKind::History(request) => self.history_at_home(from, &request),
+            HubMessageKind::HistoryRemove { request, channel } => {
                 self.history_remove_at_home(from, request, &channel);
             }
-            Body::Presence { request, channel, stats } => {
+            HubMessageKind::Presence { request, channel, stats } => {
                 self.presence_at_home(from, request, &channel, stats);
             }
-            Body::Publication { channel, epoch, publication } => {
+            HubMessageKind::Publication { channel, epoch, publication } => {
                 self.deliver_publication(from, &channel, epoch, &publication);
             }
-            Body::Join { channel, info } => self.deliver_join(&channel, &info),
-            Body::Leave { channel, info } => self.deliver_leave(&channel, &info),
-            Body::Gap { channel } => self.deliver_gap(&channel),
-            Body::Answer(answer) => self.take_answer(from, answer.request, answer.content),
-            Body::Ask { request, question } => self.answer_question(from, request, &question),
+            HubMessageKind::Join { channel, info } => self.deliver_join(&channel, &info),
+            HubMessageKind::Leave { channel, info } => self.deliver_leave(&channel, &info),
+            HubMessageKind::Gap { channel } => self.deliver_gap(&channel),
+            HubMessageKind::Reply(answer) => self.take_answer(from, answer.request, answer.content),
+            HubMessageKind::Ask { request, question } => {
+                self.answer_question(from, request, &question)
+            }
         }
     }
 
@@ -350,11 +353,11 @@ impl Hub {
     }
 
     /// Sends what is always admitted; see [`Transmit`].
-    fn send_to(&mut self, worker: u8, body: Body) {
+    fn send_to(&mut self, worker: u8, kind: HubMessageKind) {
         if self.is_self(worker) {
-            self.inbound.push_back((worker, body));
+            self.inbound.push_back((worker, kind));
         } else {
-            self.transmit.push(worker, body);
+            self.transmit.push(worker, kind);
         }
     }
 
@@ -367,7 +370,7 @@ impl Hub {
         &mut self,
         home: u8,
         waiter: Waiter,
-        body: impl FnOnce(RequestId) -> Body,
+        kind: impl FnOnce(RequestId) -> HubMessageKind,
     ) -> Result<RequestId, Error> {
         if !self.requests.has_room() {
             self.stats.overloaded += 1;
@@ -375,13 +378,13 @@ impl Hub {
         }
         let deadline_ms = self.now.ms + self.config.request_timeout_ms;
         let request = self.requests.insert(deadline_ms, waiter);
-        let body = body(request);
-        if !self.has_room(home, body.cost()) {
+        let kind = kind(request);
+        if !self.has_room(home, kind.cost()) {
             self.requests.cancel(request.key);
             self.stats.overloaded += 1;
             return Err(Error::Overloaded);
         }
-        self.send_to(home, body);
+        self.send_to(home, kind);
         Ok(request)
     }
 
@@ -390,9 +393,9 @@ impl Hub {
         if fits { Ok(()) } else { Err(Error::ChannelName) }
     }
 
-    fn next_life(&mut self) -> u32 {
-        self.lives = self.lives.wrapping_add(1);
-        self.lives
+    fn next_incarnation(&mut self) -> u32 {
+        self.incarnations = self.incarnations.wrapping_add(1);
+        self.incarnations
     }
 
     /// An epoch no stream of this process has had: SplitMix64 from the hub's own seed.

@@ -7,9 +7,9 @@ use crate::command::HistoryFilter;
 use crate::config::Now;
 use crate::error::Error;
 use crate::event::{Event, PresenceStats};
-use crate::message::{Body, Content, HistoryAtHome, PublishAtHome, RequestId};
+use crate::message::{HistoryRequest, HubMessageKind, PublishRequest, ReplyContent, RequestId};
 use crate::options::ChannelOptions;
-use crate::publication::Publish;
+use crate::publication::NewPublication;
 use crate::request::{Sum, Waiter};
 
 impl Hub {
@@ -20,7 +20,7 @@ impl Hub {
         token: u64,
         channel: &str,
         options: &Arc<ChannelOptions>,
-        publish: Publish,
+        publish: NewPublication,
     ) {
         self.now = now;
         let bytes_max = options.publication_bytes_max as usize;
@@ -33,7 +33,12 @@ impl Hub {
             let (home, channel) = self.home_of(channel);
             let options = Arc::clone(options);
             self.request(home, Waiter::Publish { token, home }, |request| {
-                Body::Publish(Box::new(PublishAtHome { request, channel, options, publish }))
+                HubMessageKind::Publish(Box::new(PublishRequest {
+                    request,
+                    channel,
+                    options,
+                    publish,
+                }))
             })
         });
         if let Err(error) = sent {
@@ -61,7 +66,12 @@ impl Hub {
             let (home, channel) = self.home_of(channel);
             let options = Arc::clone(options);
             self.request(home, Waiter::History { token, home }, |request| {
-                Body::History(Box::new(HistoryAtHome { request, channel, options, filter }))
+                HubMessageKind::History(Box::new(HistoryRequest {
+                    request,
+                    channel,
+                    options,
+                    filter,
+                }))
             })
         });
         if let Err(error) = sent {
@@ -76,7 +86,7 @@ impl Hub {
         let sent = self.check_name(channel).and_then(|()| {
             let (home, channel) = self.home_of(channel);
             self.request(home, Waiter::HistoryRemove { token, home }, |request| {
-                Body::HistoryRemove { request, channel }
+                HubMessageKind::HistoryRemove { request, channel }
             })
         });
         if let Err(error) = sent {
@@ -127,17 +137,15 @@ impl Hub {
         }
         self.check_name(channel)?;
         let (home, channel) = self.home_of(channel);
-        self.request(home, Waiter::Presence { token, home, stats }, |request| Body::Presence {
-            request,
-            channel,
-            stats,
+        self.request(home, Waiter::Presence { token, home, stats }, |request| {
+            HubMessageKind::Presence { request, channel, stats }
         })?;
         Ok(())
     }
 
     /// An answer came. One to a request that is over already (given up, timed out, of a former
-    /// life) is ignored.
-    pub(super) fn take_answer(&mut self, from: u8, request: RequestId, content: Content) {
+    /// incarnation) is ignored.
+    pub(super) fn take_answer(&mut self, from: u8, request: RequestId, content: ReplyContent) {
         if let Some(gather) = self.requests.gather_mut(request) {
             if !gather.waiting.remove(from) {
                 return;
@@ -152,24 +160,24 @@ impl Hub {
         let event = match (waiter, content) {
             (
                 Waiter::Subscribe(pending),
-                Content::Subscribed { position, recovered, publications },
+                ReplyContent::Subscribed { position, recovered, publications },
             ) => return self.take_subscribed(*pending, position, recovered, publications),
-            (Waiter::Publish { token, .. }, Content::Published(published)) => {
+            (Waiter::Publish { token, .. }, ReplyContent::Published(published)) => {
                 Event::Published { token, result: Ok(published) }
             }
-            (Waiter::History { token, .. }, Content::History(history)) => {
+            (Waiter::History { token, .. }, ReplyContent::History(history)) => {
                 Event::History { token, result: Ok(history) }
             }
-            (Waiter::HistoryRemove { token, .. }, Content::HistoryRemoved) => {
+            (Waiter::HistoryRemove { token, .. }, ReplyContent::HistoryRemoved) => {
                 Event::HistoryRemoved { token, result: Ok(()) }
             }
-            (Waiter::Presence { token, .. }, Content::Presence(infos)) => {
+            (Waiter::Presence { token, .. }, ReplyContent::Presence(infos)) => {
                 Event::Presence { token, result: Ok(infos) }
             }
-            (Waiter::Presence { token, .. }, Content::PresenceStats { clients, users }) => {
+            (Waiter::Presence { token, .. }, ReplyContent::PresenceStats { clients, users }) => {
                 Event::PresenceStats { token, result: Ok(PresenceStats { clients, users }) }
             }
-            (waiter, Content::Failed(error)) => return self.fail(waiter, error),
+            (waiter, ReplyContent::Failed(error)) => return self.fail(waiter, error),
             (waiter, content) => {
                 debug_assert!(false, "{content:?} is no answer to this request");
                 return self.fail(waiter, Error::Timeout);

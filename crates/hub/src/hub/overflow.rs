@@ -6,7 +6,7 @@ use hashbrown::HashSet;
 
 use super::Hub;
 use crate::code;
-use crate::encode::{Encoding, Push};
+use crate::encode::{EncodingId, Outgoing};
 use crate::frame_log::{FrameKind, Label, PRIVATE_LANE, Part, Range};
 use crate::session::{BLOCKED, DIRTY, HELD, SLOW};
 use crate::slots::NONE;
@@ -239,11 +239,11 @@ impl Hub {
     }
 
     fn spell_mark(&mut self, slot: u32, mark: &Mark) -> Option<Range> {
-        let encoding = Encoding(self.sessions[slot].encoding);
-        let push = Push::Missed { channel: &mark.channel, count: mark.count.into() };
+        let encoding = EncodingId(self.sessions[slot].encoding);
+        let outgoing = Outgoing::Missed { channel: &mark.channel, count: mark.count.into() };
         let label = Label { kind: FrameKind::Mark, key: mark.count, channel: Some(&mark.channel) };
         let encoder = &mut self.encoder;
-        self.log.append(PRIVATE_LANE, 256, label, |out| encoder.encode(encoding, &push, out))
+        self.log.append(PRIVATE_LANE, 256, label, |out| encoder.encode(encoding, &outgoing, out))
     }
 
     fn disconnect_slow(&mut self, slot: u32) {

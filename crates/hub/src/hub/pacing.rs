@@ -14,7 +14,7 @@ use super::Hub;
 use crate::broadcast::{Broadcast, BroadcastStatus};
 use crate::command::Flush;
 use crate::config::Now;
-use crate::encode::{Encoding, Push};
+use crate::encode::{EncodingId, Outgoing};
 use crate::frame_log::{FrameKind, Label, PRIVATE_LANE, Range};
 use crate::pacing::{Allowance, Pacing};
 use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
@@ -151,7 +151,7 @@ impl Hub {
         true
     }
 
-    /// Ends a channel's broadcast: whoever has not got it is told by [`Push::Missed`] how many
+    /// Ends a channel's broadcast: whoever has not got it is told by [`Outgoing::Missed`] how many
     /// publications that were. Returns how many publications were taken back from clients together;
     /// `None`: no broadcast is under way.
     pub fn cancel_broadcast(&mut self, channel: &str) -> Option<u64> {
@@ -250,13 +250,13 @@ impl Hub {
             self.log.retain(range.chunk, 1);
         }
         if let Some(place) = place {
-            let encoding = Encoding(self.sessions[slot].encoding);
-            let push = Push::Missed { channel, count: count.into() };
+            let encoding = EncodingId(self.sessions[slot].encoding);
+            let outgoing = Outgoing::Missed { channel, count: count.into() };
             let label = Label { kind: FrameKind::Mark, key: count, channel: Some(channel) };
             let encoder = &mut self.encoder;
             let frame = self
                 .log
-                .append(PRIVATE_LANE, 256, label, |out| encoder.encode(encoding, &push, out));
+                .append(PRIVATE_LANE, 256, label, |out| encoder.encode(encoding, &outgoing, out));
             if let Some(frame) = frame {
                 self.log.retain(frame.chunk, 1);
                 kept.insert(place, frame);

@@ -3,24 +3,24 @@
 use super::Hub;
 use crate::config::Now;
 use crate::error::Error;
-use crate::message::Body;
+use crate::message::HubMessageKind;
 use crate::session_id::SessionId;
 
 impl Hub {
-    /// Notes that a worker was restarted and is now in its `life`: what it knew is gone. Its home
+    /// Notes that a worker was restarted and is now in its `incarnation`: what it knew is gone. Its home
     /// channels begin anew (their subscribers here are told to subscribe again), its sessions are
     /// gone from presence, requests to it fail. The restarted hub says the same by its first
     /// message; whichever comes first counts.
-    pub fn handle_worker_restarted(&mut self, now: Now, worker: u8, life: u32) {
+    pub fn handle_worker_restarted(&mut self, now: Now, worker: u8, incarnation: u32) {
         self.now = now;
         if self.is_self(worker) {
             return;
         }
         if let Some(known) = self.peers.get_mut(usize::from(worker))
-            && known.is_none_or(|known| known < life)
+            && known.is_none_or(|known| known < incarnation)
         {
-            *known = Some(life);
-            self.inbound.push_back((worker, Body::Hello));
+            *known = Some(incarnation);
+            self.inbound.push_back((worker, HubMessageKind::Hello));
         }
         self.run();
     }
@@ -45,11 +45,11 @@ impl Hub {
             .channels
             .iter()
             .filter(|(_, channel)| channel.home == worker && channel.joined)
-            .map(|(at, channel)| (at, channel.life))
+            .map(|(at, channel)| (at, channel.incarnation))
             .collect();
-        for (at, life) in orphans {
+        for (at, incarnation) in orphans {
             // One gap can end another channel's last subscription, by a disconnect.
-            if self.channels.get(at).is_some_and(|channel| channel.life == life) {
+            if self.channels.get(at).is_some_and(|channel| channel.incarnation == incarnation) {
                 self.gap(at);
             }
         }

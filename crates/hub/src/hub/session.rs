@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::Hub;
+use crate::channel_event::UnsubscribeCause;
 use crate::command::{NewSession, SessionView};
 use crate::config::Now;
-use crate::encode::{ENCODINGS_MAX, Encoding, Push};
+use crate::encode::{ENCODINGS_MAX, EncodingId, Outgoing};
 use crate::error::Error;
 use crate::event::Event;
-use crate::notice::Departure;
 use crate::publication::ClientInfo;
 use crate::session::{BLOCKED, CLOSING, HELD, OPEN, POLL, Session};
 use crate::session_id::SessionId;
@@ -68,7 +68,7 @@ impl Hub {
     }
 
     /// Tells the client that this is the end: it leaves every channel, a
-    /// [`Push::Disconnect`] is the last word in its outbox, and [`Event::Disconnect`] asks the
+    /// [`Outgoing::Disconnect`] is the last word in its outbox, and [`Event::Disconnect`] asks the
     /// caller to close. A stale id, or one that is closing, does nothing.
     pub fn disconnect_session(&mut self, now: Now, id: SessionId, code: u32, reason: &str) {
         self.now = now;
@@ -83,7 +83,7 @@ impl Hub {
         let session = &self.sessions[self.slot_of(id)?];
         Some(SessionView {
             tag: session.tag,
-            encoding: Encoding(session.encoding),
+            encoding: EncodingId(session.encoding),
             user: self.users.name(session.user),
             subscriptions: session.subscriptions,
             poll: session.is(POLL),
@@ -194,14 +194,14 @@ impl Hub {
         }
         self.detach_all(slot);
         let reconnect = crate::code::reconnects(code);
-        self.enqueue(slot, &Push::Disconnect { code, reason, reconnect });
+        self.enqueue(slot, &Outgoing::Disconnect { code, reason, reconnect });
         let session = self.id_of(slot);
         self.events.push_back(Event::Disconnect { session, tag, code, reason: Arc::clone(reason) });
     }
 
     pub(super) fn detach_all(&mut self, slot: u32) {
         while self.sessions[slot].subscription != NONE {
-            self.detach(self.sessions[slot].subscription, Departure::Disconnect);
+            self.detach(self.sessions[slot].subscription, UnsubscribeCause::Disconnect);
         }
     }
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::Hub;
 use crate::channel::{Channel, JOIN_LEAVE, Member, PENDING, Subscriber, Subscription};
+use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
-use crate::command::Subscribe;
+use crate::command::SubscribeOptions;
 use crate::config::Now;
-use crate::encode::Push;
+use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::event::{Event, Subscribed};
-use crate::message::{Body, SubscribeAtHome};
-use crate::notice::{Departure, Notice};
+use crate::message::{HubMessageKind, SubscribeRequest};
 use crate::options::ChannelOptions;
 use crate::position::StreamPosition;
 use crate::request::{Manner, NO_KEY, PendingSubscribe, Waiter};
@@ -33,7 +33,7 @@ impl Hub {
         session: SessionId,
         channel: &str,
         options: &Arc<ChannelOptions>,
-        subscribe: Subscribe,
+        subscribe: SubscribeOptions,
     ) {
         self.now = now;
         if let Err(error) = self.subscribe(Some(token), session, channel, options, subscribe) {
@@ -48,7 +48,7 @@ impl Hub {
     }
 
     /// Ends a session's subscription, or gives up one under way ([`Error::Cancelled`]). `notify`:
-    /// code and reason of a [`Push::Unsubscribe`] to the client, if it did not ask for this
+    /// code and reason of a [`Outgoing::Unsubscribe`] to the client, if it did not ask for this
     /// itself. False when there is no such subscription.
     pub fn handle_unsubscribe(
         &mut self,
@@ -63,10 +63,11 @@ impl Hub {
             Some((slot, self.subscription_to(slot, channel)?))
         });
         let Some((slot, subscription)) = subscription else { return false };
-        let departure = if notify.is_some() { Departure::Server } else { Departure::Client };
-        self.detach(subscription, departure);
+        let cause =
+            if notify.is_some() { UnsubscribeCause::Server } else { UnsubscribeCause::Client };
+        self.detach(subscription, cause);
         if let Some((code, reason)) = notify {
-            self.enqueue(slot, &Push::Unsubscribe { channel, code, reason });
+            self.enqueue(slot, &Outgoing::Unsubscribe { channel, code, reason });
         }
         self.run();
         true
@@ -78,7 +79,7 @@ impl Hub {
         session: SessionId,
         name: &str,
         options: &Arc<ChannelOptions>,
-        subscribe: Subscribe,
+        subscribe: SubscribeOptions,
     ) -> Result<(), Error> {
         let slot = self.live_slot(session).ok_or(Error::NoSession)?;
         self.check_name(name)?;
@@ -117,7 +118,7 @@ impl Hub {
                     position: StreamPosition::default(),
                     options: Arc::clone(options),
                     pending: 0,
-                    life: self.next_life(),
+                    incarnation: self.next_incarnation(),
                     home: self.names.home(hash),
                     joined: false,
                 };
@@ -138,7 +139,7 @@ impl Hub {
         let home = self.channels[channel].home;
         let pending = PendingSubscribe { token, session, subscription, home, manner };
         if here.is_none() {
-            let request = SubscribeAtHome {
+            let request = SubscribeRequest {
                 request: self.requests.id(0),
                 channel: Arc::clone(&self.channels[channel].name),
                 options: Arc::clone(options),
@@ -147,7 +148,7 @@ impl Hub {
             };
             let waiter = Waiter::Subscribe(Box::new(pending.clone()));
             let sent = self.request(home, waiter, |id| {
-                Body::Subscribe(Box::new(SubscribeAtHome { request: id, ..request }))
+                HubMessageKind::Subscribe(Box::new(SubscribeRequest { request: id, ..request }))
             });
             match sent {
                 Ok(request) => self.subscriptions[subscription].place = PENDING | request.key,
@@ -206,7 +207,7 @@ impl Hub {
         let name = Arc::clone(&self.channels[channel].name);
         // The request itself is over; what is left is taken apart like any subscription.
         self.subscriptions[at].place = PENDING | NO_KEY;
-        self.detach(at, Departure::Server);
+        self.detach(at, UnsubscribeCause::Server);
         if let Some(token) = pending.token {
             self.events.push_back(Event::Subscribed {
                 token,
@@ -219,16 +220,24 @@ impl Hub {
 
     /// Takes a subscription apart, established or under way, and tells the home worker what it has
     /// to know. A channel that nobody here is subscribed to any more is forgotten.
-    pub(super) fn detach(&mut self, at: u32, departure: Departure) {
+    pub(super) fn detach(&mut self, at: u32, cause: UnsubscribeCause) {
         let subscription = self.subscriptions[at];
         let slot = subscription.session;
         let session_id = self.id_of(slot);
         self.unlink_subscription(slot, at);
-        if self.watch.subscriptions && !subscription.is_pending() && !self.sessions[slot].is(POLL) {
+        if self.channel_event_filter.subscriptions
+            && !subscription.is_pending()
+            && !self.sessions[slot].is(POLL)
+        {
             let user = self.users.name(self.sessions[slot].user).into();
             let channel = Arc::clone(&self.channels[subscription.channel].name);
             let session = session_id;
-            self.notices.push_back(Notice::Unsubscribed { session, user, channel, departure });
+            self.channel_events.push_back(ChannelEvent::Unsubscribed {
+                session,
+                user,
+                channel,
+                cause,
+            });
         }
 
         let channel = &mut self.channels[subscription.channel];
@@ -261,12 +270,12 @@ impl Hub {
         let channel = &self.channels[subscription.channel];
         let last = channel.is_deserted();
         if last || listed {
-            let body = Body::Unsubscribe {
+            let kind = HubMessageKind::Unsubscribe {
                 channel: Arc::clone(&channel.name),
                 member: listed.then_some(session_id),
                 last,
             };
-            self.send_to(channel.home, body);
+            self.send_to(channel.home, kind);
         }
         if last {
             self.channels.remove(&self.names, subscription.channel);
@@ -278,15 +287,15 @@ impl Hub {
     pub(super) fn gap(&mut self, at: u32) {
         const CODE: u32 = code::UNSUBSCRIBE_INSUFFICIENT_STATE;
         let name = Arc::clone(&self.channels[at].name);
-        let life = self.channels[at].life;
+        let incarnation = self.channels[at].incarnation;
         // What arrives until the home worker has answered anew belongs to nobody.
         self.channels[at].joined = false;
         self.fan_out_unsubscribe(at, CODE, "insufficient state");
-        let alive = self.channels.get(at).filter(|channel| channel.life == life);
+        let alive = self.channels.get(at).filter(|channel| channel.incarnation == incarnation);
         let subscribers = alive.map_or_else(Vec::new, |channel| channel.subscribers.clone());
         for subscriber in subscribers {
             self.stats.gaps += 1;
-            self.detach(subscriber.subscription(), Departure::InsufficientState);
+            self.detach(subscriber.subscription(), UnsubscribeCause::InsufficientState);
             self.tell_unsubscribed(subscriber.slot(), &name, CODE);
         }
     }
@@ -350,16 +359,16 @@ impl Hub {
         self.subscriptions[subscription].place = channel.subscribers.len() as u32;
         channel.subscribers.push(Subscriber::new(subscription, flags, encoding, slot));
         let name = Arc::clone(&channel.name);
-        if self.watch.subscriptions && !self.sessions[slot].is(POLL) {
+        if self.channel_event_filter.subscriptions && !self.sessions[slot].is(POLL) {
             let user = self.users.name(self.sessions[slot].user).into();
             let channel = Arc::clone(&name);
-            self.notices.push_back(Notice::Subscribed { session, user, channel });
+            self.channel_events.push_back(ChannelEvent::Subscribed { session, user, channel });
         }
 
         if manner.announce {
             self.enqueue(
                 slot,
-                &Push::Subscribe {
+                &Outgoing::Subscribe {
                     channel: &name,
                     position,
                     recoverable: manner.recoverable,
@@ -368,7 +377,7 @@ impl Hub {
                 },
             );
             for publication in &publications {
-                self.enqueue(slot, &Push::Publication { channel: &name, publication });
+                self.enqueue(slot, &Outgoing::Publication { channel: &name, publication });
             }
         }
         if let Some(token) = token {

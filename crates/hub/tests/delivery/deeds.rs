@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dunlin_hub::{
-    Census, DisconnectUser, Epoch, Error, History, HistoryFilter, HubConfig, Notice, Pacing,
-    SessionId, UnsubscribeUser, Watch,
+    ChannelEvent, ChannelEventFilter, DisconnectUser, Epoch, Error, History, HistoryFilter,
+    HubConfig, Pacing, SessionId, SubscriberCount, UnsubscribeUser,
 };
 
 use crate::play::{CLIENTS, Dice, LIVE, Play, WORKERS, Weather};
@@ -85,7 +85,10 @@ impl Play {
 
     fn watch(&mut self) {
         for hub in &mut self.world.hubs {
-            hub.watch(Watch { subscriptions: true, publications: true });
+            hub.set_channel_event_filter(ChannelEventFilter {
+                subscriptions: true,
+                publications: true,
+            });
         }
     }
 
@@ -191,20 +194,20 @@ impl Play {
     }
 
     pub fn take_notices(&mut self, worker: u8) {
-        while let Some(notice) = self.world.hub(worker).poll_notice() {
-            let Notices { published, subscribed } = &mut self.notices;
+        while let Some(notice) = self.world.hub(worker).poll_channel_event() {
+            let Notices { published, subscribed } = &mut self.channel_events;
             match notice {
-                Notice::Published { channel, publication, .. } if &*channel == LIVE => {
+                ChannelEvent::Published { channel, publication, .. } if &*channel == LIVE => {
                     assert_eq!(publication.offset, 0);
                 }
-                Notice::Published { channel, epoch, publication } => {
+                ChannelEvent::Published { channel, epoch, publication } => {
                     let before = published.insert((channel, epoch), publication.offset);
                     assert_eq!(publication.offset, before.unwrap_or(0) + 1);
                 }
-                Notice::Subscribed { session, channel, .. } => {
+                ChannelEvent::Subscribed { session, channel, .. } => {
                     assert!(subscribed.insert((session, channel)), "subscribed twice");
                 }
-                Notice::Unsubscribed { session, channel, .. } => {
+                ChannelEvent::Unsubscribed { session, channel, .. } => {
                     assert!(subscribed.remove(&(session, channel)), "ended before it began");
                 }
                 other => panic!("{other:?}"),
@@ -244,13 +247,13 @@ impl Play {
     /// Counted a little at a time, everyone is counted once.
     fn judge_census(&mut self) {
         for (worker, hub) in self.world.hubs.iter().enumerate() {
-            let mut census = Census::default();
-            while !hub.count_subscribers(&mut census, 1, |_, _| true) {}
+            let mut count = SubscriberCount::default();
+            while !hub.count_subscribers(&mut count, 1, |_, _| true) {}
             let here = |session: &SessionId| usize::from(session.worker()) == worker;
             let subscribed = |session: &SessionId| hub.subscriptions(*session).next().is_some();
             let sessions = self.clients.iter().filter_map(|client| client.session);
             let expected = sessions.filter(|session| here(session) && subscribed(session)).count();
-            assert_eq!(census.sessions(), expected as u64, "worker {worker}");
+            assert_eq!(count.sessions(), expected as u64, "worker {worker}");
         }
     }
 }

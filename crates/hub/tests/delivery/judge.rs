@@ -91,7 +91,7 @@ impl Play {
             assert_eq!(known, client.channels.keys().map(String::as_str).collect());
         }
         let hubs = &self.world.hubs;
-        let sum = |gauge: fn(dunlin_hub::Stats) -> u64| -> u64 {
+        let sum = |gauge: fn(dunlin_hub::HubStats) -> u64| -> u64 {
             hubs.iter().map(|hub| gauge(hub.stats())).sum()
         };
         assert_eq!(sum(|stats| stats.pending_bytes), 0);

@@ -5,7 +5,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, Encoding, Epoch, Error, Event, HubConfig, NewSession, Overflow, Subscribe,
+    ChannelOptions, EncodingId, Epoch, Error, Event, HubConfig, NewSession, OverflowPolicy,
+    SubscribeOptions,
 };
 
 use crate::client::{Client, State};
@@ -76,7 +77,7 @@ pub struct Play {
     /// All is being brought to rest.
     pub resting: bool,
     /// What hooks would have been told.
-    pub notices: Notices,
+    pub channel_events: Notices,
     pub log: Vec<String>,
 }
 
@@ -96,7 +97,8 @@ impl Play {
         };
         let mut world = World::with_config(config);
         world.ring_slots = weather.ring_slots;
-        let overflows = [Overflow::Disconnect, Overflow::DropOldest, Overflow::KeepLatest];
+        let overflows =
+            [OverflowPolicy::Disconnect, OverflowPolicy::DropOldest, OverflowPolicy::KeepLatest];
         let mut channels: Vec<_> = (0..6)
             .map(|n| {
                 let options = ChannelOptions {
@@ -111,7 +113,8 @@ impl Play {
                 (format!("c{n}"), Arc::new(options))
             })
             .collect();
-        let live = ChannelOptions { overflow: Overflow::DropOldest, ..ChannelOptions::default() };
+        let live =
+            ChannelOptions { overflow: OverflowPolicy::DropOldest, ..ChannelOptions::default() };
         channels.push((LIVE.to_owned(), Arc::new(live)));
         Self {
             world,
@@ -125,7 +128,7 @@ impl Play {
             live: BTreeSet::new(),
             tokens: 1000,
             resting: false,
-            notices: Notices::default(),
+            channel_events: Notices::default(),
             log: Vec::new(),
         }
     }
@@ -186,7 +189,7 @@ impl Play {
             let payload = format!("t{}{}", self.tokens, "x".repeat(self.dice.roll(60)));
             self.asked.insert(self.tokens, (name.clone(), payload.clone()));
             let key = ["a", "b", "c"][self.dice.roll(3)];
-            let publish = dunlin_hub::Publish { key: Some(key.into()), ..publish(&payload) };
+            let publish = dunlin_hub::NewPublication { key: Some(key.into()), ..publish(&payload) };
             let (now, token) = (self.world.now, self.tokens);
             let worker = if name == LIVE { 0 } else { worker };
             if name == LIVE {
@@ -204,7 +207,7 @@ impl Play {
         let worker = self.dice.roll(usize::from(WORKERS)) as u8;
         let new = NewSession {
             tag: at as u64,
-            encoding: Encoding(self.dice.roll(3) as u8),
+            encoding: EncodingId(self.dice.roll(3) as u8),
             user: ["", "ann", "bob"][at % 3],
             outbox_bytes_max: self.weather.outbox_bytes_max,
             held: self.dice.roll(2) == 0,
@@ -242,7 +245,8 @@ impl Play {
         *state = State::Asked(recover, token);
         let options = &self.channels.iter().find(|(name, _)| name == channel).expect("ours").1;
         let options = Arc::clone(options);
-        let subscribe = Subscribe { recover, join_leave: at == 0, ..Subscribe::default() };
+        let subscribe =
+            SubscribeOptions { recover, join_leave: at == 0, ..SubscribeOptions::default() };
         let now = self.world.now;
         self.note(format!("client {at} subscribes to {channel} from {recover:?}"));
         self.world
@@ -296,11 +300,11 @@ impl Play {
         // Rings are first in, first out whoever lives at their ends. Some peers are told before
         // they read of it.
         self.world.restart(worker);
-        let life = self.world.lives[usize::from(worker)];
+        let incarnation = self.world.incarnations[usize::from(worker)];
         for other in 0..WORKERS {
             if other != worker && self.dice.roll(2) == 0 {
                 let now = self.world.now;
-                self.world.hub(other).handle_worker_restarted(now, worker, life);
+                self.world.hub(other).handle_worker_restarted(now, worker, incarnation);
                 self.collect(other);
             }
         }

@@ -8,30 +8,30 @@ use std::sync::Arc;
 
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_hub::{
-    ChannelOptions, Encode, Encoding, Event, Flush, Hub, HubConfig, Message, NewSession, Now,
-    Publish, Push, SessionId, Subscribe, Subscribed,
+    ChannelOptions, Encode, EncodingId, Event, Flush, Hub, HubConfig, HubMessage, NewPublication,
+    NewSession, Now, Outgoing, SessionId, SubscribeOptions, Subscribed,
 };
 
-/// Spells pushes as lines. Encoding 1 has no word for join and leave.
+/// Spells pushes as lines. EncodingId 1 has no word for join and leave.
 pub struct Lines;
 
 impl Encode for Lines {
-    fn encode(&mut self, encoding: Encoding, push: &Push<'_>, out: &mut Vec<u8>) {
-        let line = match push {
-            Push::Publication { channel, publication } => {
+    fn encode(&mut self, encoding: EncodingId, outgoing: &Outgoing<'_>, out: &mut Vec<u8>) {
+        let line = match outgoing {
+            Outgoing::Publication { channel, publication } => {
                 let data = String::from_utf8_lossy(&publication.data);
                 format!("pub {channel} {} {data}", publication.offset)
             }
-            Push::Join { .. } | Push::Leave { .. } if encoding.0 == 1 => return,
-            Push::Join { channel, info } => format!("join {channel} {}", info.user),
-            Push::Leave { channel, info } => format!("leave {channel} {}", info.user),
-            Push::Unsubscribe { channel, code, .. } => format!("unsub {channel} {code}"),
-            Push::Subscribe { channel, position, .. } => {
+            Outgoing::Join { .. } | Outgoing::Leave { .. } if encoding.0 == 1 => return,
+            Outgoing::Join { channel, info } => format!("join {channel} {}", info.user),
+            Outgoing::Leave { channel, info } => format!("leave {channel} {}", info.user),
+            Outgoing::Unsubscribe { channel, code, .. } => format!("unsub {channel} {code}"),
+            Outgoing::Subscribe { channel, position, .. } => {
                 format!("sub {channel} {} {}", position.offset, position.epoch)
             }
-            Push::Missed { channel, count } => format!("missed {channel} {count}"),
-            Push::Disconnect { code, .. } => format!("bye {code}"),
-            Push::Message { data } => format!("msg {}", String::from_utf8_lossy(data)),
+            Outgoing::Missed { channel, count } => format!("missed {channel} {count}"),
+            Outgoing::Disconnect { code, .. } => format!("bye {code}"),
+            Outgoing::Message { data } => format!("msg {}", String::from_utf8_lossy(data)),
             other => format!("{other:?}"),
         };
         out.extend_from_slice(line.as_bytes());
@@ -43,13 +43,13 @@ impl Encode for Lines {
 pub struct World {
     pub now: Now,
     pub hubs: Vec<Hub>,
-    pub lives: Vec<u32>,
+    pub incarnations: Vec<u32>,
     /// First in, first out; by sender and receiver.
-    pub rings: BTreeMap<(u8, u8), VecDeque<Message>>,
+    pub rings: BTreeMap<(u8, u8), VecDeque<HubMessage>>,
     /// Messages a ring takes.
     pub ring_slots: usize,
     /// Real rings in place of those, if there are any, and who sleeps.
-    pub bus: Vec<Endpoint<Message>>,
+    pub bus: Vec<Endpoint<HubMessage>>,
     pub asleep: Vec<bool>,
     pub config: HubConfig,
     pub events: Vec<(u8, Event)>,
@@ -67,7 +67,7 @@ impl World {
         let mut world = Self {
             now: Now { ms: 1_000_000, unix_ms: 1_700_000_000_000 },
             hubs: Vec::new(),
-            lives: vec![0; usize::from(workers)],
+            incarnations: vec![0; usize::from(workers)],
             rings: BTreeMap::new(),
             ring_slots: usize::MAX,
             bus: Vec::new(),
@@ -84,13 +84,13 @@ impl World {
     }
 
     fn birth(&self, worker: u8) -> Hub {
-        let life = self.lives[usize::from(worker)];
+        let incarnation = self.incarnations[usize::from(worker)];
         let config = HubConfig {
             worker,
-            life,
-            boot: life as u8,
+            incarnation,
+            boot: incarnation as u8,
             hash_seed: 5,
-            seed: u64::from(worker) << 32 | u64::from(life) << 8 | 7,
+            seed: u64::from(worker) << 32 | u64::from(incarnation) << 8 | 7,
             ..self.config.clone()
         };
         Hub::new(config, Box::new(Lines))
@@ -102,7 +102,7 @@ impl World {
 
     /// The worker dies with all it knew; what it sent before is still in the rings.
     pub fn restart(&mut self, worker: u8) {
-        self.lives[usize::from(worker)] += 1;
+        self.incarnations[usize::from(worker)] += 1;
         self.hubs[usize::from(worker)] = self.birth(worker);
         self.collect(worker);
     }
@@ -127,7 +127,7 @@ impl World {
             if ring.len() < self.ring_slots {
                 ring.push_back(message);
             } else {
-                hub.transmit_refused(to, message);
+                hub.requeue(to, message);
             }
         }
     }
@@ -147,7 +147,7 @@ impl World {
         }
         while let Some((to, message)) = hub.poll_transmit() {
             if let Err(refused) = endpoint.send(usize::from(to), message) {
-                hub.transmit_refused(to, refused.into_value());
+                hub.requeue(to, refused.into_value());
             }
         }
         endpoint.flush();
@@ -262,7 +262,7 @@ impl World {
         session: SessionId,
         channel: &str,
         options: &Arc<ChannelOptions>,
-        subscribe: Subscribe,
+        subscribe: SubscribeOptions,
     ) -> Subscribed {
         let now = self.now;
         let worker = session.worker();
@@ -292,7 +292,7 @@ impl World {
         worker: u8,
         channel: &str,
         options: &Arc<ChannelOptions>,
-        publish: Publish,
+        publish: NewPublication,
     ) -> dunlin_hub::Published {
         let now = self.now;
         self.hub(worker).handle_publish(now, 88, channel, options, publish);
@@ -345,8 +345,8 @@ impl World {
     }
 }
 
-pub fn publish(data: &str) -> Publish {
-    Publish { data: data.as_bytes().into(), ..Publish::default() }
+pub fn publish(data: &str) -> NewPublication {
+    NewPublication { data: data.as_bytes().into(), ..NewPublication::default() }
 }
 
 /// Keeps the last 100 messages for five minutes.

@@ -4,7 +4,7 @@ use std::{error, fmt};
 
 use dunlin_wire::http1::{self, Decoded, HeaderSlots, Method};
 use dunlin_wire::websocket::handshake::{
-    self, ClientConfig, ClientHandshake, ServerConfig, encode_refusal,
+    self, ClientConfig, ClientHandshake, ServerConfig, encode_rejection,
 };
 
 use super::{ClientHandshakeError, DeflateConfig, HandshakeError, Limits, WebSocketConfig};
@@ -98,7 +98,7 @@ impl<D: Default> Context<D> {
             Ok(accepted) => accepted,
             Err(error) => {
                 let keep_alive = flags.has(Flags::KEEP_ALIVE);
-                self.append(conn, 256, |out| encode_refusal(out, error, keep_alive))
+                self.append(conn, 256, |out| encode_rejection(out, error, keep_alive))
                     .map_err(UpgradeError::Write)?;
                 self.answered(conn);
                 return Err(UpgradeError::Handshake(error));

@@ -114,7 +114,7 @@ impl ErrorCode {
     }
 
     /// The error with a text of its own: the standard text, a colon, and what exactly is wrong.
-    pub fn because(self, why: impl fmt::Display) -> Error<'static> {
+    pub fn with_reason(self, why: impl fmt::Display) -> Error<'static> {
         Error {
             code: self.code(),
             message: Cow::Owned(format!("{}: {why}", self.text())),
@@ -151,13 +151,13 @@ impl From<dunlin_hub::Error> for Error<'static> {
         match error {
             Hub::AlreadySubscribed => ErrorCode::AlreadySubscribed.into(),
             Hub::LimitExceeded => ErrorCode::LimitExceeded.into(),
-            Hub::PublicationTooLarge => ErrorCode::LimitExceeded.because(error),
-            Hub::ChannelName => ErrorCode::BadRequest.because(error),
+            Hub::PublicationTooLarge => ErrorCode::LimitExceeded.with_reason(error),
+            Hub::ChannelName => ErrorCode::BadRequest.with_reason(error),
             Hub::BadRequest => ErrorCode::BadRequest.into(),
             Hub::NotAvailable => ErrorCode::NotAvailable.into(),
             Hub::UnrecoverablePosition(_) => ErrorCode::UnrecoverablePosition.into(),
             // All of these pass: the queue drains, the worker comes back, the session is replaced by a new one.
-            _ => ErrorCode::Internal.because(error),
+            _ => ErrorCode::Internal.with_reason(error),
         }
     }
 }
@@ -254,7 +254,7 @@ impl DisconnectCode {
 
     /// The disconnect with a text of its own: the standard text, a colon, and what exactly is wrong, cut to what a
     /// WebSocket close frame holds.
-    pub fn because(self, why: impl fmt::Display) -> Disconnect<'static> {
+    pub fn with_reason(self, why: impl fmt::Display) -> Disconnect<'static> {
         let mut reason = format!("{}: {why}", self.text());
         if reason.len() > REASON_BYTES_MAX {
             reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_long_reason_is_cut_between_characters() {
-        let reason = DisconnectCode::BadRequest.because("ü".repeat(200)).reason;
+        let reason = DisconnectCode::BadRequest.with_reason("ü".repeat(200)).reason;
         assert!(reason.len() <= REASON_BYTES_MAX);
         assert!(reason.starts_with("bad request: ü"));
     }

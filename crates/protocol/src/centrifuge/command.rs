@@ -9,13 +9,13 @@ use std::fmt;
 use dunlin_hub::{Epoch, StreamPosition};
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess};
 
-use crate::json::{self, Json, Malformed, Members, Pairs, Text};
+use crate::json::{self, Json, ObjectOnly, Pairs, ProtocolError, Text};
 
 /// One command of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command<'a> {
     /// Chosen by the client, repeated in the reply. 0 means that no reply is expected, which only
-    /// [`Request::Send`] and [`Request::Pong`] may ask for; see [`Conversation::admit`](super::Conversation::admit).
+    /// [`Request::Send`] and [`Request::Pong`] may ask for; see [`ProtocolState::admit`](super::ProtocolState::admit).
     pub id: u32,
     /// What is asked.
     pub request: Request<'a>,
@@ -120,8 +120,8 @@ impl<'a> ConnectRequest<'a> {
     /// or the first WebSocket message. `null` is a request with nothing in it.
     ///
     /// # Errors
-    /// [`Malformed`] with the path of the field.
-    pub fn parse(text: &'a [u8]) -> Result<ConnectRequest<'a>, Malformed> {
+    /// [`ProtocolError`] with the path of the field.
+    pub fn parse(text: &'a [u8]) -> Result<ConnectRequest<'a>, ProtocolError> {
         if text.trim_ascii() == b"null" {
             return Ok(ConnectRequest::default());
         }
@@ -302,8 +302,8 @@ impl<'a> Command<'a> {
     /// Parses one command.
     ///
     /// # Errors
-    /// [`Malformed`] with the path of the field.
-    pub fn parse(text: &'a [u8]) -> Result<Command<'a>, Malformed> {
+    /// [`ProtocolError`] with the path of the field.
+    pub fn parse(text: &'a [u8]) -> Result<Command<'a>, ProtocolError> {
         // A million clients answer a ping with these two bytes; nothing else needs to be that quick.
         if text == b"{}" {
             return Ok(Command { id: 0, request: Request::Pong });
@@ -381,14 +381,15 @@ impl<'de> serde::de::Visitor<'de> for CommandVisitor {
 fn subs<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Pairs<'a, SubscribeRequest<'a>>, D::Error> {
-    let subs: Pairs<'a, Option<Members<SubscribeRequest<'a>>>> = json::nullable(deserializer)?;
-    let request = |sub: Option<Members<_>>| sub.map(|Members(request)| request).unwrap_or_default();
+    let subs: Pairs<'a, Option<ObjectOnly<SubscribeRequest<'a>>>> = json::nullable(deserializer)?;
+    let request =
+        |sub: Option<ObjectOnly<_>>| sub.map(|ObjectOnly(request)| request).unwrap_or_default();
     Ok(Pairs(subs.0.into_iter().map(|(channel, sub)| (channel, request(sub))).collect()))
 }
 
 /// The object under the key just read, if it is not null.
 fn member<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: &mut A) -> Result<Option<T>, A::Error> {
-    Ok(map.next_value::<Option<Members<T>>>()?.map(|Members(value)| value))
+    Ok(map.next_value::<Option<ObjectOnly<T>>>()?.map(|ObjectOnly(value)| value))
 }
 
 /// An object whose members do not matter.
@@ -417,7 +418,7 @@ impl<'a> Commands<'a> {
 }
 
 impl<'a> Iterator for Commands<'a> {
-    type Item = Result<Command<'a>, Malformed>;
+    type Item = Result<Command<'a>, ProtocolError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

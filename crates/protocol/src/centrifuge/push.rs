@@ -3,16 +3,16 @@
 //! On bidirectional transports a push is a reply without an id, `{"push":{…}}`; on unidirectional ones it stands
 //! alone.
 
-use dunlin_hub::Push;
+use dunlin_hub::Outgoing;
 
 use super::reply::{ConnectResult, write_client_info, write_epoch, write_publication_rest};
 use crate::json::{Object, write_string};
 
 /// Writes `push` without the reply around it. Writes nothing for a push this protocol has no word for.
-pub fn write_push(out: &mut Vec<u8>, push: &Push<'_>) {
+pub fn write_push(out: &mut Vec<u8>, push: &Outgoing<'_>) {
     match *push {
         // By hand, because this one is written for every message: three copies and two numbers.
-        Push::Publication { channel, publication } => {
+        Outgoing::Publication { channel, publication } => {
             out.reserve(publication.data.len() + channel.len() + 64);
             out.extend_from_slice(b"{\"channel\":");
             write_string(out, channel);
@@ -23,7 +23,7 @@ pub fn write_push(out: &mut Vec<u8>, push: &Push<'_>) {
             object.end();
             out.push(b'}');
         }
-        Push::Join { channel, info } => {
+        Outgoing::Join { channel, info } => {
             let mut push = Object::begin(out);
             push.string("channel", channel);
             let mut join = Object::begin(push.key("join"));
@@ -31,7 +31,7 @@ pub fn write_push(out: &mut Vec<u8>, push: &Push<'_>) {
             join.end();
             push.end();
         }
-        Push::Leave { channel, info } => {
+        Outgoing::Leave { channel, info } => {
             let mut push = Object::begin(out);
             push.string("channel", channel);
             let mut leave = Object::begin(push.key("leave"));
@@ -39,7 +39,7 @@ pub fn write_push(out: &mut Vec<u8>, push: &Push<'_>) {
             leave.end();
             push.end();
         }
-        Push::Unsubscribe { channel, code, reason } => {
+        Outgoing::Unsubscribe { channel, code, reason } => {
             let mut push = Object::begin(out);
             push.string("channel", channel);
             let mut unsubscribe = Object::begin(push.key("unsubscribe"));
@@ -47,7 +47,7 @@ pub fn write_push(out: &mut Vec<u8>, push: &Push<'_>) {
             unsubscribe.end();
             push.end();
         }
-        Push::Subscribe { channel, position, recoverable, positioned, data } => {
+        Outgoing::Subscribe { channel, position, recoverable, positioned, data } => {
             let mut push = Object::begin(out);
             push.string("channel", channel);
             let mut subscribe = Object::begin(push.key("subscribe"));
@@ -64,7 +64,7 @@ pub fn write_push(out: &mut Vec<u8>, push: &Push<'_>) {
             push.end();
         }
         // An addition of ours to the protocol: client libraries skip a push they do not know.
-        Push::Missed { channel, count } => {
+        Outgoing::Missed { channel, count } => {
             let mut push = Object::begin(out);
             push.string("channel", channel);
             let mut missed = Object::begin(push.key("missed"));
@@ -72,7 +72,7 @@ pub fn write_push(out: &mut Vec<u8>, push: &Push<'_>) {
             missed.end();
             push.end();
         }
-        Push::Disconnect { code, reason, reconnect } => {
+        Outgoing::Disconnect { code, reason, reconnect } => {
             let mut push = Object::begin(out);
             let mut disconnect = Object::begin(push.key("disconnect"));
             disconnect.integer("code", code).string("reason", reason);
@@ -80,7 +80,7 @@ pub fn write_push(out: &mut Vec<u8>, push: &Push<'_>) {
             disconnect.end();
             push.end();
         }
-        Push::Message { data } => {
+        Outgoing::Message { data } => {
             let mut push = Object::begin(out);
             let mut message = Object::begin(push.key("message"));
             message.raw("data", data);

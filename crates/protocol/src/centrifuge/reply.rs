@@ -443,7 +443,7 @@ mod tests {
             written(&Reply::SubRefresh { ttl_s: 60 }),
             r#"{"id":7,"sub_refresh":{"expires":true,"ttl":60}}"#
         );
-        let error = ErrorCode::BadRequest.because("say \"please\"\n");
+        let error = ErrorCode::BadRequest.with_reason("say \"please\"\n");
         assert_eq!(
             written(&Reply::Error(&error)),
             r#"{"id":7,"error":{"code":107,"message":"bad request: say \"please\"\n"}}"#

@@ -16,10 +16,10 @@
 //!   channels and why, as `[{"channel":"a","reason":"expired"}]` ([`Gap`]). An item with `missed` instead of `data` counts publications dropped
 //!   because too many came at once.
 
-mod answer;
 mod cursor;
 mod request;
+mod response;
 
-pub use answer::{AnswerChannel, Gap, write_answer, write_item, write_publication_item};
 pub use cursor::{Cursor, CursorError, Since};
 pub use request::{PollLimits, PollRequest};
+pub use response::{Gap, ResponseChannel, write_item, write_publication_item, write_response};

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use dunlin_wire::http1::query;
 
 use super::cursor::Cursor;
-use crate::json::Malformed;
+use crate::json::ProtocolError;
 
 /// What a request may ask for.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +48,8 @@ impl<'a> PollRequest<'a> {
     /// Reads the query string, without its question mark.
     ///
     /// # Errors
-    /// [`Malformed`] (answer: 400) with the name of the parameter.
-    pub fn parse(query: &'a str, limits: &PollLimits) -> Result<PollRequest<'a>, Malformed> {
+    /// [`ProtocolError`] (answer: 400) with the name of the parameter.
+    pub fn parse(query: &'a str, limits: &PollLimits) -> Result<PollRequest<'a>, ProtocolError> {
         let mut request = PollRequest {
             channels: Vec::new(),
             cursor: None,
@@ -60,10 +60,10 @@ impl<'a> PollRequest<'a> {
             match &*name {
                 "channel" => {
                     if value.is_empty() {
-                        return Err(Malformed::new("channel", "is empty"));
+                        return Err(ProtocolError::new("channel", "is empty"));
                     }
                     if value.len() > limits.channel_bytes_max {
-                        return Err(Malformed::new(
+                        return Err(ProtocolError::new(
                             "channel",
                             format!(
                                 "is {} bytes long, {} are allowed",
@@ -76,7 +76,7 @@ impl<'a> PollRequest<'a> {
                         continue;
                     }
                     if request.channels.len() == limits.channels_max {
-                        return Err(Malformed::new(
+                        return Err(ProtocolError::new(
                             "channel",
                             format!("at most {} channels a request", limits.channels_max),
                         ));
@@ -87,11 +87,11 @@ impl<'a> PollRequest<'a> {
                 "cursor" => {
                     let cursor = Cursor::parse(&value, limits.channels_max);
                     request.cursor =
-                        Some(cursor.map_err(|why| Malformed::new("cursor", why.to_string()))?);
+                        Some(cursor.map_err(|why| ProtocolError::new("cursor", why.to_string()))?);
                 }
                 "timeout" => {
                     let timeout_ms = parse_timeout_ms(&value).ok_or_else(|| {
-                        Malformed::new(
+                        ProtocolError::new(
                             "timeout",
                             "is not a time; write seconds (`25`, `2.5`) or milliseconds (`500ms`)",
                         )
@@ -102,7 +102,7 @@ impl<'a> PollRequest<'a> {
                 // What libraries add to keep caches out.
                 "_" => {}
                 _ => {
-                    return Err(Malformed::new(
+                    return Err(ProtocolError::new(
                         &name,
                         "is not a parameter; there are channel, cursor, timeout and token",
                     ));
@@ -110,7 +110,7 @@ impl<'a> PollRequest<'a> {
             }
         }
         if request.channels.is_empty() {
-            return Err(Malformed::new("channel", "is missing; name at least one channel"));
+            return Err(ProtocolError::new("channel", "is missing; name at least one channel"));
         }
         Ok(request)
     }

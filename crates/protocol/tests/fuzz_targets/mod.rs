@@ -3,7 +3,7 @@
 //! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds. Each target takes any
 //! bytes and panics when an invariant is broken.
 
-use dunlin_protocol::centrifuge::{Commands, ConnectRequest, Conversation, Refusal};
+use dunlin_protocol::centrifuge::{CommandError, Commands, ConnectRequest, ProtocolState};
 use dunlin_protocol::emulation::EmulationRequest;
 use dunlin_protocol::json::{Json, write_string};
 use dunlin_protocol::long_poll::{Cursor, PollLimits, PollRequest, Since};
@@ -30,7 +30,7 @@ pub fn run(name: &str, data: &[u8]) {
 
 /// A conversation survives any frame, and what it refuses it refuses in words that fit where they go.
 fn commands(frame: &[u8]) {
-    let mut conversation = Conversation::default();
+    let mut state = ProtocolState::default();
     let mut commands = Commands::of(frame);
     let empty = commands.is_empty();
     let mut count = 0;
@@ -43,10 +43,10 @@ fn commands(frame: &[u8]) {
         for payload in payloads(&command.request) {
             one_line(payload);
         }
-        match conversation.admit(&command) {
-            Ok(_) if command.request.method() == "connect" => conversation.connected(),
-            Ok(_) | Err(Refusal::Error(_)) => {}
-            Err(Refusal::Disconnect(disconnect)) => {
+        match state.admit(&command) {
+            Ok(_) if command.request.method() == "connect" => state.connected(),
+            Ok(_) | Err(CommandError::Reply(_)) => {}
+            Err(CommandError::Disconnect(disconnect)) => {
                 assert!(disconnect.reason.len() <= dunlin_protocol::centrifuge::REASON_BYTES_MAX);
                 break;
             }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use dunlin_wire::http2::client::{Config, Connection, Event, Sent};
+use dunlin_wire::http2::client::{Config, Connection, Event, SendProgress};
 use dunlin_wire::http2::hpack::Indexing;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
@@ -299,8 +299,8 @@ impl<S: Service> Link<S> {
     }
 
     /// A request that got no answer.
-    fn lose(&self, mut job: Box<Job>, sent: Sent, why: Uncertain) {
-        if sent == Sent::Partly {
+    fn lose(&self, mut job: Box<Job>, sent: SendProgress, why: Uncertain) {
+        if sent == SendProgress::Partly {
             // No server can have taken it: its end never left.
             self.shared.stats.refused.fetch_add(1, Relaxed);
             job.note_return("sent in part");
@@ -339,7 +339,7 @@ impl<S: Service> Link<S> {
                 }
                 break Binding::Demand;
             }
-            let room = self.connection.room();
+            let room = self.connection.capacity();
             let in_flight = self.flights.len() as u32;
             let carried = self.path.in_flight_max().saturating_sub(in_flight);
             let limit = if room.streams == 0 {
@@ -398,7 +398,7 @@ impl<S: Service> Link<S> {
             && self.connection.transmit().is_empty()
             && (self.connection.unsent_bytes() > 0 || self.binding == Binding::Window)
             && self.flights.len() <= UNSENT_STREAMS_MAX
-            && self.connection.open_streams().all(|(_, sent)| sent == Sent::Partly);
+            && self.connection.open_streams().all(|(_, sent)| sent == SendProgress::Partly);
         if !dry {
             self.dry_since = None;
             return false;
@@ -517,11 +517,11 @@ impl<S: Service> Link<S> {
                 .map(|(&stream, _)| stream)
                 .collect();
             for stream in streams {
-                let sent = self.connection.cancel(stream).unwrap_or(Sent::Wholly);
+                let sent = self.connection.cancel(stream).unwrap_or(SendProgress::Wholly);
                 if let Some(flight) = self.flights.remove(&stream) {
                     match sent {
-                        Sent::Wholly => self.lose(flight.job, sent, Uncertain::Deadline),
-                        Sent::Partly => {
+                        SendProgress::Wholly => self.lose(flight.job, sent, Uncertain::Deadline),
+                        SendProgress::Partly => {
                             self.shared.finish_not_sent(flight.job, NotSent::Deadline);
                         }
                     }
@@ -574,7 +574,7 @@ impl<S: Service> Link<S> {
 
     /// The connection is over: what of it was sent whole is uncertain, all else goes back.
     fn account(&mut self, end: &End) {
-        let open: HashMap<u32, Sent> = self.connection.open_streams().collect();
+        let open: HashMap<u32, SendProgress> = self.connection.open_streams().collect();
         let mut flights: Vec<(u32, Flight)> = self.flights.drain().collect();
         // In front of the queue, in their order.
         flights.sort_unstable_by_key(|(stream, _)| std::cmp::Reverse(*stream));
@@ -582,7 +582,7 @@ impl<S: Service> Link<S> {
             debug!(?end, in_flight = flights.len(), "a connection was lost");
         }
         for (stream, flight) in flights {
-            let sent = open.get(&stream).copied().unwrap_or(Sent::Wholly);
+            let sent = open.get(&stream).copied().unwrap_or(SendProgress::Wholly);
             self.lose(flight.job, sent, Uncertain::ConnectionLost);
         }
     }

@@ -3,7 +3,7 @@
 //! One commit is under way at a time. What arrives meanwhile waits, and becomes the next commit together: each
 //! change is a revision of its own, and all of them are one write to the log, one publication and one wait.
 //!
-//! A worker that sleeps runs the new snapshot before it does anything else ([`dunlin_bus::Adoption`]), so only
+//! A worker that sleeps runs the new snapshot before it does anything else ([`dunlin_bus::Rollout`]), so only
 //! those that are awake are waited for: for a moment by looking again and again, since most turns end within
 //! microseconds, then by being told, within `config.commit_timeout_ms`.
 
@@ -332,7 +332,7 @@ impl Admin {
             }
         }
         for worker in 0..self.state.workers() {
-            self.state.adoption.want(worker, under_way.generation);
+            self.state.rollout.await_adoption(worker, under_way.generation);
         }
         // One may have switched, or fallen asleep, before it was asked to tell.
         self.is_settled(under_way).then(|| self.switched(under_way.generation))
@@ -340,7 +340,7 @@ impl Admin {
 
     fn is_settled(&self, under_way: &UnderWay) -> bool {
         (0..self.state.workers()).all(|worker| {
-            let standing = self.state.adoption.standing(worker);
+            let standing = self.state.rollout.follower_state(worker);
             if under_way.everyone {
                 standing.generation >= under_way.generation
             } else {
@@ -352,7 +352,7 @@ impl Admin {
     fn switched(&self, generation: u64) -> Switched {
         let total = self.state.workers();
         let awake = (0..total)
-            .filter(|&worker| self.state.adoption.standing(worker).generation >= generation)
+            .filter(|&worker| self.state.rollout.follower_state(worker).generation >= generation)
             .count();
         Switched { awake, asleep: total - awake }
     }
@@ -404,7 +404,7 @@ impl Admin {
         let bound_ms = self.store.head().config.config.commit_timeout_ms;
         let reasons = (0..self.state.workers())
             .filter(|&worker| {
-                let standing = self.state.adoption.standing(worker);
+                let standing = self.state.rollout.follower_state(worker);
                 !standing.is_at(under_way.generation)
                     || under_way.everyone && standing.generation < under_way.generation
             })

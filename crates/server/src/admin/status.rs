@@ -1,6 +1,6 @@
 //! `GET /status/workers`: what each worker runs, how its loop does, and what lies on the bus between them.
 
-use dunlin_bus::State as BusState;
+use dunlin_bus::EndpointState;
 use serde_json::{Value, json};
 
 use super::Admin;
@@ -33,12 +33,12 @@ impl Admin {
 
 fn status_of(state: &ServerState, worker: usize) -> Value {
     let (stats, counters) = (&state.loop_stats[worker], &state.counters[worker]);
-    let standing = state.adoption.standing(worker);
+    let standing = state.rollout.follower_state(worker);
     let run_state = match state.monitor.get().map(|monitor| monitor.state(worker)) {
-        Some(BusState::Run) | None => "run",
-        Some(BusState::Sleep) => "sleep",
-        Some(BusState::Notified) => "notified",
-        Some(BusState::Closed) => "closed",
+        Some(EndpointState::Run) | None => "run",
+        Some(EndpointState::Sleep) => "sleep",
+        Some(EndpointState::Notified) => "notified",
+        Some(EndpointState::Closed) => "closed",
     };
     let turn_us = |quantile| quantile_ns(&[&stats.turn_times], quantile).div_ceil(1000);
     json!({

@@ -156,7 +156,7 @@ impl Admin {
         let own = Tally::of(state, std::iter::once(worker)).since(trial.own);
         let others = Tally::of(state, others(state, worker)).since(trial.others);
         let usual = others.rate().max(trial.own_before.rate());
-        let standing = state.adoption.standing(worker);
+        let standing = state.rollout.follower_state(worker);
         let verdict = if let Some(reason) = state.refusal(worker, trial.generation) {
             Some(format!("worker {worker} could not switch: {reason}"))
         } else if state.counters[worker].get(Metric::Restarts) > trial.restarts {

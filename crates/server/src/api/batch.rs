@@ -55,7 +55,7 @@ impl<'a> Batch<'a> {
         // As in Go's JSON, a member that is null is one that is not there.
         let mut given = named.0.into_iter().filter(|(_, body)| body.get() != "null");
         let (Some((name, body)), None) = (given.next(), given.next()) else {
-            return Err(ApiErrorCode::BadRequest.because(format_args!(
+            return Err(ApiErrorCode::BadRequest.with_reason(format_args!(
                 "commands[{at}] should be an object of one method and its request"
             )));
         };

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use dunlin_hub::{Epoch, SessionId, StreamPosition};
 use dunlin_protocol::Json;
 use dunlin_protocol::centrifuge::{DisconnectCode, REASON_BYTES_MAX};
-use dunlin_protocol::json::{self, Members, Pairs, Text};
+use dunlin_protocol::json::{self, ObjectOnly, Pairs, Text};
 use serde::Deserialize;
 
 use super::error::{ApiError, ApiErrorCode};
@@ -84,7 +84,7 @@ pub(super) struct BroadcastBody<'a> {
 impl<'a> BroadcastBody<'a> {
     pub(super) fn judge(self) -> Result<BroadcastRequest<'a>, ApiError> {
         if self.channels.is_empty() {
-            return Err(ApiErrorCode::BadRequest.because("channels: name at least one channel"));
+            return Err(ApiErrorCode::BadRequest.with_reason("channels: name at least one channel"));
         }
         let message = Message {
             data: data(self.data, &self.b64data)?,
@@ -130,7 +130,7 @@ impl<'a> SubscribeBody<'a> {
         given("channel", &self.channel)?;
         if self.expire_at != 0 {
             return Err(ApiErrorCode::NotAvailable
-                .because("expire_at: subscriptions made by the API do not expire here"));
+                .with_reason("expire_at: subscriptions made by the API do not expire here"));
         }
         Ok(SubscribeRequest {
             target: target(self.user, &self.client, self.session)?,
@@ -146,16 +146,17 @@ impl<'a> SubscribeBody<'a> {
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct OverrideBody {
-    presence: Option<Members<BoolValue>>,
-    join_leave: Option<Members<BoolValue>>,
-    force_push_join_leave: Option<Members<BoolValue>>,
-    force_positioning: Option<Members<BoolValue>>,
-    force_recovery: Option<Members<BoolValue>>,
+    presence: Option<ObjectOnly<BoolValue>>,
+    join_leave: Option<ObjectOnly<BoolValue>>,
+    force_push_join_leave: Option<ObjectOnly<BoolValue>>,
+    force_positioning: Option<ObjectOnly<BoolValue>>,
+    force_recovery: Option<ObjectOnly<BoolValue>>,
 }
 
 impl From<OverrideBody> for OptionsOverride {
     fn from(body: OverrideBody) -> Self {
-        let value = |option: Option<Members<BoolValue>>| option.map(|Members(option)| option.value);
+        let value =
+            |option: Option<ObjectOnly<BoolValue>>| option.map(|ObjectOnly(option)| option.value);
         OptionsOverride {
             presence: value(body.presence),
             join_leave: value(body.join_leave),
@@ -234,13 +235,13 @@ impl<'a> DisconnectBody<'a> {
             0 => default.code(),
             code @ 3000..=4999 => code as u16,
             code => {
-                return Err(ApiErrorCode::BadRequest.because(format_args!(
+                return Err(ApiErrorCode::BadRequest.with_reason(format_args!(
                     "disconnect.code: {code} is not one of 3000–4999 (an application's own are 4000–4999)"
                 )));
             }
         };
         if given.reason.len() > REASON_BYTES_MAX {
-            return Err(ApiErrorCode::BadRequest.because(format_args!(
+            return Err(ApiErrorCode::BadRequest.with_reason(format_args!(
                 "disconnect.reason: is {} bytes long, a close frame holds {REASON_BYTES_MAX}",
                 given.reason.len()
             )));
@@ -279,7 +280,7 @@ pub(super) struct RefreshBody<'a> {
 impl<'a> RefreshBody<'a> {
     pub(super) fn judge(self) -> Result<RefreshRequest<'a>, ApiError> {
         if self.expire_at < 0 {
-            return Err(ApiErrorCode::BadRequest.because("expire_at: is before 1970"));
+            return Err(ApiErrorCode::BadRequest.with_reason("expire_at: is before 1970"));
         }
         Ok(RefreshRequest {
             target: target(self.user, &self.client, self.session)?,
@@ -332,14 +333,16 @@ impl PositionBody<'_> {
 
 pub(super) fn given(field: &str, value: &str) -> Result<(), ApiError> {
     if value.is_empty() {
-        return Err(ApiErrorCode::BadRequest.because(format_args!("{field}: is missing or empty")));
+        return Err(
+            ApiErrorCode::BadRequest.with_reason(format_args!("{field}: is missing or empty"))
+        );
     }
     Ok(())
 }
 
 fn data<'a>(data: Option<Json<'a>>, b64data: &str) -> Result<Json<'a>, ApiError> {
     optional("b64data", data, b64data)?
-        .ok_or_else(|| ApiErrorCode::BadRequest.because("data: is missing"))
+        .ok_or_else(|| ApiErrorCode::BadRequest.with_reason("data: is missing"))
 }
 
 /// A payload that may come in base64 instead, which then goes first.
@@ -353,7 +356,7 @@ fn optional<'a>(
     }
     match Json::from_base64(base64) {
         Ok(data) => Ok(Some(data)),
-        Err(why) => Err(ApiErrorCode::BadRequest.because(format_args!("{field}: {why}"))),
+        Err(why) => Err(ApiErrorCode::BadRequest.with_reason(format_args!("{field}: {why}"))),
     }
 }
 
@@ -368,7 +371,7 @@ fn target<'a>(
     };
     if user.is_empty() && client.is_none() && session.is_empty() {
         return Err(ApiErrorCode::BadRequest
-            .because("user: is missing or empty; name a user, or one client by its id"));
+            .with_reason("user: is missing or empty; name a user, or one client by its id"));
     }
     Ok(Target { user, client, session })
 }
@@ -376,6 +379,6 @@ fn target<'a>(
 fn session_id(field: &str, text: &str) -> Result<SessionId, ApiError> {
     text.parse().map_err(|_| {
         let text = &text[..text.floor_char_boundary(64)];
-        ApiErrorCode::BadRequest.because(format_args!("{field}: {text:?} is not a client id"))
+        ApiErrorCode::BadRequest.with_reason(format_args!("{field}: {text:?} is not a client id"))
     })
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use dunlin_protocol::Malformed;
+use dunlin_protocol::ProtocolError;
 use dunlin_protocol::centrifuge;
 use dunlin_protocol::json::Object;
 
@@ -47,7 +47,7 @@ impl ApiErrorCode {
     }
 
     /// The error with a text of its own: the standard text, a colon, and what exactly is wrong.
-    pub fn because(self, why: impl fmt::Display) -> ApiError {
+    pub fn with_reason(self, why: impl fmt::Display) -> ApiError {
         ApiError {
             code: self.code(),
             message: Cow::Owned(format!("{}: {why}", self.text())),
@@ -69,7 +69,7 @@ pub struct ApiError {
 impl ApiError {
     /// The error of a body that is not the request it should be.
     pub(crate) fn malformed(why: impl fmt::Display) -> ApiError {
-        ApiError { malformed: true, ..ApiErrorCode::BadRequest.because(why) }
+        ApiError { malformed: true, ..ApiErrorCode::BadRequest.with_reason(why) }
     }
 
     /// HTTP status of an answer that is this error: 400 if the body is no request of the method, else 200.
@@ -111,9 +111,9 @@ impl From<ApiErrorCode> for ApiError {
     }
 }
 
-impl From<Malformed> for ApiError {
-    fn from(malformed: Malformed) -> Self {
-        if malformed.field.is_empty() && malformed.why.contains(" at line ") {
+impl From<ProtocolError> for ApiError {
+    fn from(malformed: ProtocolError) -> Self {
+        if malformed.field.is_empty() && malformed.reason.contains(" at line ") {
             return ApiError::malformed(format_args!(
                 "the body is not the JSON object it should be: {malformed}"
             ));
@@ -127,13 +127,13 @@ impl From<dunlin_hub::Error> for ApiError {
         use dunlin_hub::Error as Hub;
         match error {
             Hub::ChannelName | Hub::PublicationTooLarge | Hub::NoSession => {
-                ApiErrorCode::BadRequest.because(error)
+                ApiErrorCode::BadRequest.with_reason(error)
             }
             Hub::BadRequest => ApiErrorCode::BadRequest.into(),
-            Hub::NotAvailable => ApiErrorCode::NotAvailable.because(error),
+            Hub::NotAvailable => ApiErrorCode::NotAvailable.with_reason(error),
             Hub::LimitExceeded => ApiErrorCode::LimitExceeded.into(),
             Hub::UnrecoverablePosition(_) => ApiErrorCode::UnrecoverablePosition.into(),
-            _ => ApiErrorCode::Internal.because(error),
+            _ => ApiErrorCode::Internal.with_reason(error),
         }
     }
 }

@@ -83,7 +83,7 @@ fn method(raw: &str) -> Result<Method, ApiError> {
     }
     match serde_json::from_str(raw) {
         Ok(number) => Method::of_number(number).ok_or_else(|| unknown(raw)),
-        Err(_) => Err(ApiErrorCode::BadRequest.because("method: should be a string")),
+        Err(_) => Err(ApiErrorCode::BadRequest.with_reason("method: should be a string")),
     }
 }
 

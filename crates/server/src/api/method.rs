@@ -62,7 +62,7 @@ pub(super) fn unknown(name: &str) -> ApiError {
     let names: Vec<_> = Method::ALL.iter().map(|method| method.name()).collect();
     let name = &name[..name.floor_char_boundary(64)];
     ApiErrorCode::NotFound
-        .because(format_args!("there is no method {name:?}; there are {}", names.join(", ")))
+        .with_reason(format_args!("there is no method {name:?}; there are {}", names.join(", ")))
 }
 
 impl Method {

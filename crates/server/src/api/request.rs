@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use dunlin_hub::{ChannelOptions, HistoryFilter, Publish, SessionId, StreamPosition};
+use dunlin_hub::{ChannelOptions, HistoryFilter, NewPublication, SessionId, StreamPosition};
 use dunlin_protocol::Json;
 use dunlin_protocol::json::{self, Pairs, Text};
 use serde::Deserialize;
@@ -149,16 +149,16 @@ pub struct Message<'a> {
 
 impl Message<'_> {
     /// The publication as the hub takes it.
-    pub fn to_publish(&self) -> Publish {
+    pub fn to_publish(&self) -> NewPublication {
         let some = |text: &str| (!text.is_empty()).then(|| text.into());
-        Publish {
+        NewPublication {
             data: self.data.as_bytes().into(),
             tags: self.tags.iter().map(|(name, value)| (name.into(), (*value.0).into())).collect(),
             idempotency_key: some(&self.idempotency_key),
             skip_history: self.skip_history,
             version: self.version,
             version_epoch: (*self.version_epoch).into(),
-            ..Publish::default()
+            ..NewPublication::default()
         }
     }
 }

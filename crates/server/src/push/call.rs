@@ -84,7 +84,7 @@ async fn read<T: Send + 'static>(
         return reader(&body);
     }
     let read = tokio::task::spawn_blocking(move || reader(&body)).await;
-    read.unwrap_or_else(|error| Err(ApiErrorCode::Internal.because(error)))
+    read.unwrap_or_else(|error| Err(ApiErrorCode::Internal.with_reason(error)))
 }
 
 /// Whom a call answers.

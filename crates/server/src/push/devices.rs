@@ -120,7 +120,7 @@ fn expand(groups: Vec<Recipients>) -> Result<Vec<Device>, ApiError> {
         groups.into_iter().flat_map(Recipients::into_devices).take(DEVICES_MAX + 1).collect();
     if devices.len() > DEVICES_MAX {
         let why = format!("a call has at most {DEVICES_MAX} devices");
-        return Err(ApiErrorCode::LimitExceeded.because(why));
+        return Err(ApiErrorCode::LimitExceeded.with_reason(why));
     }
     Ok(devices)
 }
@@ -157,14 +157,14 @@ async fn on_disk<T: Send + 'static>(
             tracing::error!(%error, "the device registry cannot be read");
             Err(refused(error))
         }
-        Err(error) => Err(ApiErrorCode::Internal.because(error)),
+        Err(error) => Err(ApiErrorCode::Internal.with_reason(error)),
     }
 }
 
 fn refused(error: RegistryError) -> ApiError {
     match error {
         RegistryError::Invalid(why) => ApiError::malformed(why),
-        error => ApiErrorCode::Internal.because(error),
+        error => ApiErrorCode::Internal.with_reason(error),
     }
 }
 

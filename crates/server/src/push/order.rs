@@ -221,7 +221,7 @@ impl Order {
                 "/api/push takes {DEVICES_MAX} devices, {USERS_MAX} users and {BROADCASTS_MAX} broadcasts; \
                  /api/push/batch takes more, and answers as it goes"
             );
-            return Err(ApiErrorCode::LimitExceeded.because(why));
+            return Err(ApiErrorCode::LimitExceeded.with_reason(why));
         }
         Ok(order)
     }

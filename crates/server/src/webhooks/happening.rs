@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use dunlin_config::HookEventKind;
-use dunlin_hub::{Departure, Epoch, Publication, SessionId};
+use dunlin_hub::{Epoch, Publication, SessionId, UnsubscribeCause};
 
 /// Something that some hook wants to hear of.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) enum What {
         session: SessionId,
         user: Box<str>,
         channel: Arc<str>,
-        departure: Departure,
+        cause: UnsubscribeCause,
     },
     Publish {
         channel: Arc<str>,

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use dunlin_hub::Departure;
+use dunlin_hub::UnsubscribeCause;
 
 use super::happening::{Happening, What};
 
@@ -73,17 +73,17 @@ impl Speller {
                 who(&mut out, session, user);
                 text(&mut out, "channel", channel);
             }
-            What::Unsubscribe { session, user, channel, departure } => {
+            What::Unsubscribe { session, user, channel, cause } => {
                 who(&mut out, session, user);
                 text(&mut out, "channel", channel);
                 text(
                     &mut out,
                     "reason",
-                    match departure {
-                        Departure::Client => "client",
-                        Departure::Server => "server",
-                        Departure::Disconnect => "disconnect",
-                        Departure::InsufficientState => "insufficient_state",
+                    match cause {
+                        UnsubscribeCause::Client => "client",
+                        UnsubscribeCause::Server => "server",
+                        UnsubscribeCause::Disconnect => "disconnect",
+                        UnsubscribeCause::InsufficientState => "insufficient_state",
                     },
                 );
             }
@@ -205,9 +205,9 @@ mod tests {
             spelled(What::Subscribe { session, user: user(), channel: Arc::clone(&channel) }),
             with(begin("subscribe"), json!({"channel": "chat:\\1"}))
         );
-        let departure = Departure::Disconnect;
+        let cause = UnsubscribeCause::Disconnect;
         assert_eq!(
-            spelled(What::Unsubscribe { session, user: user(), channel, departure }),
+            spelled(What::Unsubscribe { session, user: user(), channel, cause }),
             with(begin("unsubscribe"), json!({"channel": "chat:\\1", "reason": "disconnect"}))
         );
     }

@@ -2,7 +2,7 @@
 //!
 //! A worker that slept takes the newest snapshot before it looks at anything; one that is awake, at the end of
 //! each turn. So it is nobody's business to wake a worker for a change, unless something has to be done now:
-//! see [`dunlin_bus::Adoption`] for why nothing older is acted on once the change was acknowledged.
+//! see [`dunlin_bus::Rollout`] for why nothing older is acted on once the change was acknowledged.
 
 use std::io;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ impl Worker<'_> {
         }
         self.generation = generation;
         self.state.loop_stats[self.index].runs(self.settings.revision);
-        let is_awaited = self.state.adoption.adopted(self.index, generation);
+        let is_awaited = self.state.rollout.adopted(self.index, generation);
         crash::reach("adopted");
         if is_awaited {
             self.confirm_adoption();
@@ -210,7 +210,7 @@ impl Worker<'_> {
             let Some(&mut link) = cx.data(conn) else { continue };
             let key = self.params.get(link.params()).and_then(|params| params.key);
             if matches!(link.role, Role::Client(_)) && key.is_some_and(|key| !verifier.keeps(key)) {
-                let why = DisconnectCode::Expired.because("the key of its token was revoked");
+                let why = DisconnectCode::Expired.with_reason("the key of its token was revoked");
                 self.disconnect(cx, conn, &why);
             }
         }

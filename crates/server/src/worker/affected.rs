@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::Census;
+use dunlin_hub::SubscriberCount;
 use dunlin_net::{ConnId, Context};
 
 use super::Worker;
@@ -18,7 +18,7 @@ const CONNECTIONS: usize = 64;
 pub(super) struct Count {
     request_id: u64,
     scope: Arc<AffectedScope>,
-    census: Census,
+    census: SubscriberCount,
     /// Those still to be asked through which listener they came.
     connections: Vec<ConnId>,
     found: AffectedCounts,
@@ -35,7 +35,7 @@ impl Worker<'_> {
             true => Vec::new(),
             false => cx.connections().collect(),
         };
-        let (census, found) = (Census::default(), AffectedCounts::default());
+        let (census, found) = (SubscriberCount::default(), AffectedCounts::default());
         self.counts.push(Count { request_id, scope, census, connections, found });
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, DisconnectUser, SessionId, Subscribe, SubscribeUser, UnsubscribeUser,
+    ChannelOptions, DisconnectUser, SessionId, SubscribeOptions, SubscribeUser, UnsubscribeUser,
 };
 use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
@@ -296,7 +296,7 @@ impl Worker<'_> {
         if !refresh.expired {
             let why = "refresh prolongs no connection here: the client does, with a new token; \
                        `expired: true` ends one";
-            return Err(ApiErrorCode::NotAvailable.because(why));
+            return Err(ApiErrorCode::NotAvailable.with_reason(why));
         }
         let code = DisconnectCode::Expired;
         let how = DisconnectUser {
@@ -315,7 +315,7 @@ impl Worker<'_> {
         let max = self.settings.config.limits.channel_bytes_max;
         if channel.is_empty() || channel.len() > max {
             let why = format_args!("a channel name has 1 to {max} bytes");
-            return Err(ApiErrorCode::BadRequest.because(why));
+            return Err(ApiErrorCode::BadRequest.with_reason(why));
         }
         match self.settings.namespace(channel) {
             Some(namespace) => Ok(Arc::clone(&namespace.options)),
@@ -330,7 +330,7 @@ impl Worker<'_> {
         }
         match session_token::verify(&self.state.secret, &target.session) {
             Some(session) => Ok(Some(session)),
-            None => Err(ApiErrorCode::BadRequest.because("session: not issued by this server")),
+            None => Err(ApiErrorCode::BadRequest.with_reason("session: not issued by this server")),
         }
     }
 
@@ -489,13 +489,13 @@ fn subscribe_user(
     };
     let raw =
         |json: &Option<dunlin_protocol::Json<'_>>| json.as_ref().map(|json| json.as_bytes().into());
-    let subscribe = Subscribe {
+    let subscribe = SubscribeOptions {
         recover: request.recover_since,
         chan_info: raw(&request.info),
         data: raw(&request.data),
         server_side: true,
         announce: true,
-        ..Subscribe::default()
+        ..SubscribeOptions::default()
     };
     (options, SubscribeUser { client, subscribe })
 }

@@ -1,10 +1,10 @@
 //! Commands of clients: what becomes of each, and what is said to its client.
 
-use dunlin_hub::{HistoryFilter, Publish, SessionId, Subscribe};
+use dunlin_hub::{HistoryFilter, NewPublication, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
-    Command, Commands, Disconnect, DisconnectCode, Error, ErrorCode, Refusal, Reply, Request,
+    Command, CommandError, Commands, Disconnect, DisconnectCode, Error, ErrorCode, Reply, Request,
     SubscribeRequest,
 };
 
@@ -19,7 +19,7 @@ impl Worker<'_> {
     pub(super) fn handle_frame(&mut self, cx: &mut Context<Link>, conn: ConnId, frame: &[u8]) {
         let commands = Commands::of(frame);
         if commands.is_empty() {
-            let empty = DisconnectCode::BadRequest.because("a frame without a command");
+            let empty = DisconnectCode::BadRequest.with_reason("a frame without a command");
             return self.disconnect(cx, conn, &empty);
         }
         for command in commands {
@@ -31,19 +31,19 @@ impl Worker<'_> {
                 Ok(command) => command,
                 Err(malformed) => {
                     self.count(Metric::ProtocolErrors);
-                    let why = DisconnectCode::BadRequest.because(malformed);
+                    let why = DisconnectCode::BadRequest.with_reason(malformed);
                     return self.disconnect(cx, conn, &why);
                 }
             };
-            match link.conversation.admit(&command) {
+            match link.protocol_state.admit(&command) {
                 // A connect is decided at once; while its subscriptions are being made, what it is answered
                 // is held back, and so is the answer to anything said after it.
                 Ok(_) => self.handle_command(cx, conn, &command),
-                Err(Refusal::Error(error)) => {
+                Err(CommandError::Reply(error)) => {
                     self.count(Metric::Commands);
                     self.reply_error(cx, conn, command.id, &error);
                 }
-                Err(Refusal::Disconnect(disconnect)) => {
+                Err(CommandError::Disconnect(disconnect)) => {
                     self.count(Metric::ProtocolErrors);
                     return self.disconnect(cx, conn, &disconnect);
                 }
@@ -73,15 +73,15 @@ impl Worker<'_> {
             }
             Request::Publish(request) => {
                 self.allowed(session, &request.channel, Wish::Publish).map(|options| {
-                    let publish = Publish {
-                        // Conversation::admit has seen to it that there is data.
+                    let publish = NewPublication {
+                        // ProtocolState::admit has seen to it that there is data.
                         data: request
                             .data
                             .clone()
                             .map(|data| data.into_bytes())
                             .unwrap_or_default(),
                         info: self.hub.client_info(session, Some(&request.channel)),
-                        ..Publish::default()
+                        ..NewPublication::default()
                     };
                     if let Some(token) = self.token(cx, Pending::Command { session, id }) {
                         self.hub.handle_publish(now, token, &request.channel, &options, publish);
@@ -128,10 +128,10 @@ impl Worker<'_> {
                     self.reply(session, id, &Reply::SubRefresh { ttl_s: 0 });
                     Ok(())
                 } else {
-                    Err(ErrorCode::PermissionDenied.because("not subscribed to this channel"))
+                    Err(ErrorCode::PermissionDenied.with_reason("not subscribed to this channel"))
                 }
             }
-            // Answered by Conversation::admit or above.
+            // Answered by ProtocolState::admit or above.
             Request::Connect(_)
             | Request::Send(_)
             | Request::Rpc(_)
@@ -208,7 +208,7 @@ impl Worker<'_> {
         link.closing = true;
         self.count(Metric::Disconnects);
         let mut bytes = Vec::with_capacity(128);
-        let push = dunlin_hub::Push::Disconnect {
+        let push = dunlin_hub::Outgoing::Disconnect {
             code: u32::from(why.code),
             reason: &why.reason,
             reconnect: why.reconnects(),
@@ -220,13 +220,13 @@ impl Worker<'_> {
 }
 
 /// The hub's form of what a client asks of a subscription.
-pub(super) fn subscribe(request: Option<&SubscribeRequest<'_>>) -> Subscribe {
-    let Some(request) = request else { return Subscribe::default() };
-    Subscribe {
+pub(super) fn subscribe(request: Option<&SubscribeRequest<'_>>) -> SubscribeOptions {
+    let Some(request) = request else { return SubscribeOptions::default() };
+    SubscribeOptions {
         recover: request.since(),
         positioned: request.positioned,
         recoverable: request.recoverable,
         join_leave: request.join_leave,
-        ..Subscribe::default()
+        ..SubscribeOptions::default()
     }
 }

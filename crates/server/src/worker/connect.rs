@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::{ChannelOptions, NewSession, SessionId, Subscribe};
+use dunlin_hub::{ChannelOptions, NewSession, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
-    ConnectRequest, ConnectResult, DisconnectCode, ErrorCode, RefreshResult, Refusal, Reply,
+    CommandError, ConnectRequest, ConnectResult, DisconnectCode, ErrorCode, RefreshResult, Reply,
     SubscribeResult,
 };
 
@@ -54,17 +54,19 @@ impl Worker<'_> {
         let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else { return };
         let identity = match self.identify(&request.token) {
             Ok(identity) => identity,
-            Err(Refusal::Error(error)) if encoding.is_bidirectional() => {
+            Err(CommandError::Reply(error)) if encoding.is_bidirectional() => {
                 if let Some(link) = cx.data(conn) {
-                    link.conversation.refused();
+                    link.protocol_state.rejected();
                 }
                 return self.reply_error(cx, conn, id, &error);
             }
-            Err(Refusal::Error(error)) => {
+            Err(CommandError::Reply(error)) => {
                 let code = ErrorCode::from_code(error.code).unwrap_or(ErrorCode::Internal);
                 return self.disconnect(cx, conn, &code.disconnect().into());
             }
-            Err(Refusal::Disconnect(disconnect)) => return self.disconnect(cx, conn, &disconnect),
+            Err(CommandError::Disconnect(disconnect)) => {
+                return self.disconnect(cx, conn, &disconnect);
+            }
         };
         let now = self.now(cx);
         let Some(params) = self.params.hold(self.params_for(identity.key)) else {
@@ -92,7 +94,7 @@ impl Worker<'_> {
         };
         if let Some(link) = cx.data(conn) {
             link.set_session(Some(session), params);
-            link.conversation.connected();
+            link.protocol_state.connected();
         }
         if let Some(expire_at_s) = identity.expire_at_s {
             self.expiries.insert(session, expire_at_s);
@@ -157,17 +159,19 @@ impl Worker<'_> {
     }
 
     /// Whose connection this is, by its token.
-    pub(super) fn identify(&self, token: &str) -> Result<Identity, Refusal> {
+    pub(super) fn identify(&self, token: &str) -> Result<Identity, CommandError> {
         if token.is_empty() {
             if self.settings.config.client.anonymous {
                 return Ok(Identity::default());
             }
             let why = "a connection token is required (JWT signed with client.token.hmac_secret)";
-            return Err(Refusal::Disconnect(DisconnectCode::PermissionDenied.because(why)));
+            return Err(CommandError::Disconnect(
+                DisconnectCode::PermissionDenied.with_reason(why),
+            ));
         }
         self.settings.verifier.verify(token, self.unix_ms()).map_err(|error| match error {
-            auth::Error::Expired => Refusal::Error(ErrorCode::TokenExpired.into()),
-            error => Refusal::Disconnect(DisconnectCode::InvalidToken.because(error)),
+            auth::Error::Expired => CommandError::Reply(ErrorCode::TokenExpired.into()),
+            error => CommandError::Disconnect(DisconnectCode::InvalidToken.with_reason(error)),
         })
     }
 
@@ -218,7 +222,10 @@ impl Worker<'_> {
                     wishes.push(ServerSide {
                         channel: channel.to_owned(),
                         options,
-                        subscribe: Subscribe { server_side: true, ..subscribe(Some(request)) },
+                        subscribe: SubscribeOptions {
+                            server_side: true,
+                            ..subscribe(Some(request))
+                        },
                         data: None,
                     });
                 }
@@ -319,11 +326,12 @@ impl Worker<'_> {
                 self.schedule_ping(cx, conn);
             }
             Ok(_) => {
-                let other = DisconnectCode::InvalidToken.because("the token is of another user");
+                let other =
+                    DisconnectCode::InvalidToken.with_reason("the token is of another user");
                 self.disconnect(cx, conn, &other);
             }
-            Err(Refusal::Error(error)) => self.reply_error(cx, conn, id, &error),
-            Err(Refusal::Disconnect(disconnect)) => self.disconnect(cx, conn, &disconnect),
+            Err(CommandError::Reply(error)) => self.reply_error(cx, conn, id, &error),
+            Err(CommandError::Disconnect(disconnect)) => self.disconnect(cx, conn, &disconnect),
         }
     }
 
@@ -340,7 +348,7 @@ impl Worker<'_> {
 struct ServerSide {
     channel: String,
     options: Arc<ChannelOptions>,
-    subscribe: Subscribe,
+    subscribe: SubscribeOptions,
     data: Option<Box<[u8]>>,
 }
 

@@ -93,7 +93,7 @@ impl Worker<'_> {
                 if self.expired(session) {
                     return self.disconnect(cx, conn, &DisconnectCode::Expired.into());
                 }
-                if link.conversation.awaits_pong() {
+                if link.protocol_state.awaits_pong() {
                     self.count(Metric::DeadlinesMissed);
                     return self.disconnect(cx, conn, &DisconnectCode::NoPong.into());
                 }
@@ -101,7 +101,7 @@ impl Worker<'_> {
                 self.hub.push(session, |out| out.extend_from_slice(ping(encoding)));
                 if encoding.is_bidirectional() {
                     if let Some(link) = cx.data(conn) {
-                        link.conversation.ping_sent();
+                        link.protocol_state.ping_sent();
                     }
                     let timeout = self.params_of(cx, session).pong_timeout_ms;
                     self.schedule(cx, conn, session, timeout);

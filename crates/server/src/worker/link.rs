@@ -2,7 +2,7 @@
 
 use dunlin_hub::SessionId;
 use dunlin_protocol::Encoding;
-use dunlin_protocol::centrifuge::Conversation;
+use dunlin_protocol::centrifuge::ProtocolState;
 
 /// Plain data of one connection.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct Link {
     pub(crate) address: u32,
     pub(crate) role: Role,
     /// How far a bidirectional client has come.
-    pub(crate) conversation: Conversation,
+    pub(crate) protocol_state: ProtocolState,
     /// The last word has been said: the connection closes when the outbox is empty.
     pub(crate) closing: bool,
 }
@@ -47,7 +47,7 @@ impl Default for Link {
             session: NO_SESSION,
             address: super::addresses::UNKNOWN,
             role: Role::Http,
-            conversation: Conversation::default(),
+            protocol_state: ProtocolState::default(),
             closing: false,
         }
     }

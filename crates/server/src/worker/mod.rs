@@ -38,7 +38,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use dunlin_bus::{Endpoint, Requests};
+use dunlin_bus::{Endpoint, RequestTable};
 use dunlin_hub::{Hub, HubConfig, Now, SessionId};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, ListenConfig, ListenerId, LoopConfig,
@@ -98,7 +98,7 @@ pub(crate) struct Worker<'w> {
     /// Spells replies; the hub has its own for pushes.
     encoder: FrameEncoder,
     /// Who waits for which answer of the hub.
-    pending: Requests<Pending>,
+    pending: RequestTable<Pending>,
     /// Connects whose server-side subscriptions are being made.
     connecting: FastMap<SessionId, Connecting>,
     polls: FastMap<SessionId, Poll>,
@@ -136,12 +136,12 @@ impl<'w> Worker<'w> {
     /// Serves until told to stop.
     pub(crate) fn run(
         index: usize,
-        life: u32,
+        incarnation: u32,
         state: &Arc<ServerState>,
         endpoint: &'w mut Endpoint<BusMessage>,
         boot: &'w TcpListener,
     ) -> io::Result<()> {
-        state.adoption.woke(index, 0);
+        state.rollout.wake(index, 0);
         state.loop_stats[index].wakes();
         let generation = state.generation();
         let settings = state.newest_for(index);
@@ -153,11 +153,11 @@ impl<'w> Worker<'w> {
         let mut worker = Self {
             index,
             hub: Hub::new(
-                hub_config(index, life, state, &settings, u64::from_ne_bytes(seed)),
+                hub_config(index, incarnation, state, &settings, u64::from_ne_bytes(seed)),
                 Box::new(FrameEncoder::new(Some(stream::broadcast_deflater()))),
             ),
             encoder: FrameEncoder::new(None),
-            pending: Requests::new(PENDING_MAX),
+            pending: RequestTable::new(PENDING_MAX),
             connecting: FastMap::default(),
             polls: FastMap::default(),
             calls: FastMap::default(),
@@ -193,11 +193,11 @@ impl<'w> Worker<'w> {
         }
         worker.apply_pacing(None);
         worker.apply_hooks();
-        // A former life may have left it at another bound.
+        // A former incarnation may have left it at another bound.
         worker.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
         state.loop_stats[index].runs(settings.revision);
-        if state.adoption.adopted(index, generation) {
-            // The admin thread has asked the life before this one.
+        if state.rollout.adopted(index, generation) {
+            // The admin thread has asked the incarnation before this one.
             let _ = worker.endpoint.send(state.admin_endpoint(), BusMessage::SettingsAdopted);
         }
         state.worker_ready(index);
@@ -294,8 +294,8 @@ impl<'w> Worker<'w> {
     fn transmit(&mut self) {
         while let Some((to, message)) = self.hub.poll_transmit() {
             let refused = self.endpoint.send(usize::from(to), BusMessage::Hub(message)).err();
-            if let Some(BusMessage::Hub(message)) = refused.map(dunlin_bus::Refused::into_value) {
-                self.hub.transmit_refused(to, message);
+            if let Some(BusMessage::Hub(message)) = refused.map(dunlin_bus::SendError::into_value) {
+                self.hub.requeue(to, message);
             }
         }
         let woken = self.endpoint.flush();
@@ -493,7 +493,7 @@ impl Handler for Worker<'_> {
             return Sleep::Poll;
         }
         // Rule 7 of the data plane: from here until `on_wake` this worker acts on no snapshot at all.
-        if self.state.adoption.sleeps(self.index, self.generation).is_err() {
+        if self.state.rollout.try_sleep(self.index, self.generation).is_err() {
             self.endpoint.wake();
             return Sleep::Poll;
         }
@@ -503,7 +503,7 @@ impl Handler for Worker<'_> {
 
     fn on_wake(&mut self, cx: &mut Context<Link>) {
         self.endpoint.wake();
-        self.state.adoption.woke(self.index, self.generation);
+        self.state.rollout.wake(self.index, self.generation);
         self.state.loop_stats[self.index].wakes();
         self.adopt_newest(cx);
     }
@@ -620,7 +620,7 @@ fn listen_config(settings: &Settings) -> ListenConfig {
 
 fn hub_config(
     index: usize,
-    life: u32,
+    incarnation: u32,
     state: &ServerState,
     settings: &Settings,
     seed: u64,
@@ -630,10 +630,10 @@ fn hub_config(
     let per_worker = |total: usize| total.div_ceil(workers);
     HubConfig {
         node: settings.config.server.node,
-        boot: ((u32::from(state.secret[0]) + life) % BOOTS) as u8,
+        boot: ((u32::from(state.secret[0]) + incarnation) % BOOTS) as u8,
         worker: index as u8,
         workers: workers as u8,
-        life,
+        incarnation,
         hash_seed: u64::from_ne_bytes(
             state.secret[8..].try_into().expect("eight of sixteen bytes"),
         ),

@@ -48,7 +48,7 @@ impl Worker<'_> {
         let limit = self.settings.config.limits.channel_bytes_max;
         if channel.len() > limit {
             return Err(ErrorCode::BadRequest
-                .because(format_args!("a channel name has at most {limit} bytes")));
+                .with_reason(format_args!("a channel name has at most {limit} bytes")));
         }
         let Some(namespace) = self.settings.namespace(channel) else {
             return Err(ErrorCode::UnknownChannel.into());
@@ -85,6 +85,6 @@ impl Worker<'_> {
         }
         let whom = if user.is_empty() { "anonymous" } else { "client" };
         Err(ErrorCode::PermissionDenied
-            .because(format_args!("{key}_for_{whom} is not set for this channel")))
+            .with_reason(format_args!("{key}_for_{whom} is not set for this channel")))
     }
 }

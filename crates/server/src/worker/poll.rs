@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::{Event, HistoryFilter, NewSession, SessionId, StreamPosition, Subscribe};
+use dunlin_hub::{Event, HistoryFilter, NewSession, SessionId, StreamPosition, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::long_poll::{
-    AnswerChannel, Gap, PollLimits, PollRequest, Since, write_answer, write_publication_item,
+    Gap, PollLimits, PollRequest, ResponseChannel, Since, write_publication_item, write_response,
 };
 
 use super::Worker;
@@ -134,12 +134,12 @@ impl Worker<'_> {
             },
         );
         for (name, options) in wishes {
-            let subscribe = Subscribe {
+            let subscribe = SubscribeOptions {
                 recover: since(&name),
                 positioned: true,
                 recoverable: true,
                 server_side: true,
-                ..Subscribe::default()
+                ..SubscribeOptions::default()
             };
             let Some(token) = self.token(cx, Pending::Poll { session, channel: Arc::clone(&name) })
             else {
@@ -258,17 +258,17 @@ impl Worker<'_> {
                 }
             }
         }
-        let channels: Vec<AnswerChannel<'_>> = poll
+        let channels: Vec<ResponseChannel<'_>> = poll
             .channels
             .iter()
-            .map(|entry| AnswerChannel {
+            .map(|entry| ResponseChannel {
                 channel: &entry.name,
                 position: entry.position,
                 gap: entry.gap,
             })
             .collect();
         let mut body = Vec::new();
-        write_answer(&mut body, &items, &channels);
+        write_response(&mut body, &items, &channels);
         self.end_poll(cx, session, poll.conn);
         self.answer_to(cx, poll.conn, poll.origin.as_deref(), Answer::json(200, body));
     }
@@ -316,10 +316,10 @@ impl Worker<'_> {
     }
 }
 
-fn refusal_text(refusal: &dunlin_protocol::centrifuge::Refusal) -> String {
-    use dunlin_protocol::centrifuge::Refusal;
+fn refusal_text(refusal: &dunlin_protocol::centrifuge::CommandError) -> String {
+    use dunlin_protocol::centrifuge::CommandError;
     match refusal {
-        Refusal::Error(error) => error.message.clone().into_owned(),
-        Refusal::Disconnect(disconnect) => disconnect.reason.clone().into_owned(),
+        CommandError::Reply(error) => error.message.clone().into_owned(),
+        CommandError::Disconnect(disconnect) => disconnect.reason.clone().into_owned(),
     }
 }

@@ -41,7 +41,7 @@ impl Worker<'_> {
         let Some(method) = PushMethod::find(path) else {
             let why = "below /api there are push, push/batch, and push/devices/register, remove, list and feed";
             self.count(Metric::ApiErrors);
-            let (_, body) = ApiErrorCode::NotFound.because(why).response(errors_as_status);
+            let (_, body) = ApiErrorCode::NotFound.with_reason(why).response(errors_as_status);
             return self.answer(cx, conn, &Answer::json(404, body));
         };
         let admission = self.state.push_admissions.admit(request.body.len());
@@ -65,7 +65,7 @@ impl Worker<'_> {
     fn push_overloaded(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         self.count(Metric::ApiErrors);
         let why = "too many pushes are under way; send again in a moment";
-        let (_, body) = ApiErrorCode::LimitExceeded.because(why).response(true);
+        let (_, body) = ApiErrorCode::LimitExceeded.with_reason(why).response(true);
         let answer = Answer::json(503, body).header("Retry-After", "1");
         self.answer(cx, conn, &answer);
     }

@@ -1,7 +1,7 @@
 //! From the path of a request to what serves it.
 
 use dunlin_net::{ConnId, Context, http};
-use dunlin_protocol::stream::Stream;
+use dunlin_protocol::stream::StreamTransport;
 
 use super::Worker;
 use super::link::Link;
@@ -36,10 +36,10 @@ impl Worker<'_> {
         let stream = match path {
             "/connection/websocket" => return self.open_websocket(cx, conn, request, false),
             "/connection/uni_websocket" => return self.open_websocket(cx, conn, request, true),
-            "/connection/sse" => Stream::Sse,
-            "/connection/http_stream" => Stream::HttpStream,
-            "/connection/uni_sse" => Stream::UniSse,
-            "/connection/uni_http_stream" => Stream::UniHttpStream,
+            "/connection/sse" => StreamTransport::Sse,
+            "/connection/http_stream" => StreamTransport::HttpStream,
+            "/connection/uni_sse" => StreamTransport::UniSse,
+            "/connection/uni_http_stream" => StreamTransport::UniHttpStream,
             "/connection/poll" => return self.open_poll(cx, conn, request),
             "/emulation" => return self.emulation(cx, conn, request),
             _ => return self.serve_page(cx, conn, request),

@@ -5,7 +5,7 @@ use dunlin_net::{ConnId, Context, ProtocolError, http, websocket};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{Commands, ConnectRequest, DisconnectCode};
 use dunlin_protocol::emulation::{EmulationRequest, EmulationStatus};
-use dunlin_protocol::stream::{Stream, headers, wants_protobuf};
+use dunlin_protocol::stream::{StreamTransport, headers, wants_protobuf};
 use dunlin_wire::websocket::deflate::{DeflateConfig, Deflater, Direction, WINDOW_BITS_MAX};
 use dunlin_wire::websocket::handshake::{self, ServerConfig};
 use dunlin_wire::websocket::{Opcode, encode_close, encode_frame};
@@ -74,7 +74,10 @@ impl Worker<'_> {
             link.role = Role::Client(Encoding::websocket(unidirectional, compressed));
         }
         self.await_connect(cx, conn);
-        if unidirectional && let Ok(Some(said)) = Stream::UniWebSocket.opening("GET", query, b"") {
+        if unidirectional
+            && let Ok(Some(said)) =
+                StreamTransport::UniWebSocket.initial_commands("GET", query, b"")
+        {
             self.connect_said(cx, conn, &said);
         }
     }
@@ -85,7 +88,7 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         request: &http::Request<'_>,
-        stream: Stream,
+        stream: StreamTransport,
     ) {
         if !self.is_same_or_allowed_origin(request) {
             return self.answer(cx, conn, &origin_refused());
@@ -99,7 +102,7 @@ impl Worker<'_> {
             let why = "this server speaks the JSON variant of the protocol only";
             return self.answer(cx, conn, &Answer::error(415, why));
         }
-        let said = match stream.opening(request.method.as_str(), query, request.body) {
+        let said = match stream.initial_commands(request.method.as_str(), query, request.body) {
             Ok(said) => said.unwrap_or_default(),
             Err(refused) => {
                 let answer = Answer::error(refused.status(), refused);
@@ -140,7 +143,7 @@ impl Worker<'_> {
             }
             Err(malformed) => {
                 self.count(Metric::ProtocolErrors);
-                self.disconnect(cx, conn, &DisconnectCode::BadRequest.because(malformed));
+                self.disconnect(cx, conn, &DisconnectCode::BadRequest.with_reason(malformed));
             }
         }
     }
@@ -166,7 +169,7 @@ impl Worker<'_> {
         }) {
             self.count(Metric::ProtocolErrors);
             let why = "a unidirectional connection takes no commands; use /connection/websocket";
-            self.disconnect(cx, conn, &DisconnectCode::BadRequest.because(why));
+            self.disconnect(cx, conn, &DisconnectCode::BadRequest.with_reason(why));
         }
     }
 

@@ -1,7 +1,7 @@
-//! Worker threads: started, watched, and given another life when one panics.
+//! Worker threads: started, watched, and given another incarnation when one panics.
 //!
 //! A worker that panics takes its own connections with it and nobody else's: its descriptor table goes with
-//! the thread, its clients reconnect, its endpoint on the bus and its listener stay and serve the next life.
+//! the thread, its clients reconnect, its endpoint on the bus and its listener stay and serve the next incarnation.
 
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -29,10 +29,10 @@ pub(crate) struct Placement {
     pub(crate) pinned: bool,
 }
 
-/// What outlives a life of a worker.
+/// What outlives an incarnation of a worker.
 struct Slot {
     endpoint: Endpoint<BusMessage>,
-    lives: u32,
+    incarnations: u32,
 }
 
 /// All worker threads.
@@ -67,15 +67,17 @@ impl Workers {
             name: "dunlin-".to_owned(),
         };
         let count = endpoints.len();
-        let slots: Vec<Mutex<Slot>> =
-            endpoints.into_iter().map(|endpoint| Mutex::new(Slot { endpoint, lives: 0 })).collect();
+        let slots: Vec<Mutex<Slot>> = endpoints
+            .into_iter()
+            .map(|endpoint| Mutex::new(Slot { endpoint, incarnations: 0 }))
+            .collect();
         let shared = Arc::clone(state);
         let threads = spawn_workers(count, &config, move |index| {
             // A worker that panicked held this lock; its endpoint is made for being taken over.
             let mut slot = slots[index].lock().unwrap_or_else(PoisonError::into_inner);
-            let life = slot.lives;
-            slot.lives += 1;
-            Worker::run(index, life, &shared, &mut slot.endpoint, &listeners[index])
+            let incarnation = slot.incarnations;
+            slot.incarnations += 1;
+            Worker::run(index, incarnation, &shared, &mut slot.endpoint, &listeners[index])
         })
         .map_err(|source| ServeError::Worker { worker: 0, source })?;
         Ok(Self { threads, state: Arc::clone(state) })
@@ -100,7 +102,7 @@ impl Workers {
         }
     }
 
-    /// Gives workers that ended another life.
+    /// Gives workers that ended another incarnation.
     pub(crate) fn look_after(&mut self) -> Result<(), ServeError> {
         while let Some((worker, exit)) = self.threads.try_wait() {
             match exit {

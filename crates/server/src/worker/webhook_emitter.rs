@@ -1,7 +1,7 @@
 //! What backends are told of what happens here, as far as a hook wants to hear of it.
 
 use dunlin_config::HookEventKind;
-use dunlin_hub::{Notice, SessionId, Watch};
+use dunlin_hub::{ChannelEvent, ChannelEventFilter, SessionId};
 use dunlin_protocol::Encoding;
 
 use super::Worker;
@@ -28,7 +28,7 @@ impl Worker<'_> {
     pub(super) fn apply_hooks(&mut self) {
         let interest = &mut self.webhook_emitter.interest;
         interest.follow(&self.settings.wishes);
-        self.hub.watch(Watch {
+        self.hub.set_channel_event_filter(ChannelEventFilter {
             subscriptions: interest.wants(HookEventKind::Subscribe)
                 || interest.wants(HookEventKind::Unsubscribe),
             publications: interest.wants(HookEventKind::Publish),
@@ -37,16 +37,16 @@ impl Worker<'_> {
 
     /// Tells what the hub has noticed.
     pub(super) fn emit_notices(&mut self) {
-        while let Some(notice) = self.hub.poll_notice() {
+        while let Some(notice) = self.hub.poll_channel_event() {
             let interest = &mut self.webhook_emitter.interest;
             let what = match notice {
-                Notice::Subscribed { session, user, channel } => interest
+                ChannelEvent::Subscribed { session, user, channel } => interest
                     .wants_from(HookEventKind::Subscribe, &channel)
                     .then_some(What::Subscribe { session, user, channel }),
-                Notice::Unsubscribed { session, user, channel, departure } => interest
+                ChannelEvent::Unsubscribed { session, user, channel, cause } => interest
                     .wants_from(HookEventKind::Unsubscribe, &channel)
-                    .then_some(What::Unsubscribe { session, user, channel, departure }),
-                Notice::Published { channel, epoch, publication } => interest
+                    .then_some(What::Unsubscribe { session, user, channel, cause }),
+                ChannelEvent::Published { channel, epoch, publication } => interest
                     .wants_from(HookEventKind::Publish, &channel)
                     .then_some(What::Publish { channel, epoch, publication }),
                 _ => None,

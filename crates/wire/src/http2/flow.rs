@@ -9,7 +9,7 @@ pub struct Window(i64);
 
 /// A window that would grow beyond 2³¹−1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overflow;
+pub struct WindowOverflow;
 
 impl Window {
     /// A window of so many bytes.
@@ -41,7 +41,7 @@ impl Window {
     ///
     /// The window would exceed 2³¹−1, a flow-control error (§6.9.1).
     #[inline]
-    pub fn increase(&mut self, bytes: u32) -> Result<(), Overflow> {
+    pub fn increase(&mut self, bytes: u32) -> Result<(), WindowOverflow> {
         self.adjust(i64::from(bytes))
     }
 
@@ -50,10 +50,10 @@ impl Window {
     /// # Errors
     ///
     /// As [`increase`](Window::increase).
-    pub fn adjust(&mut self, bytes: i64) -> Result<(), Overflow> {
+    pub fn adjust(&mut self, bytes: i64) -> Result<(), WindowOverflow> {
         let window = self.0 + bytes;
         if window > i64::from(WINDOW_BYTES_MAX) {
-            return Err(Overflow);
+            return Err(WindowOverflow);
         }
         self.0 = window;
         Ok(())

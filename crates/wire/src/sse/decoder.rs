@@ -24,7 +24,7 @@ pub struct Decoder {
 
 /// An event as a client receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received<'d> {
+pub struct ReceivedEvent<'d> {
     /// The last event id of the stream, of this event or an earlier one; empty if there was none.
     pub id: &'d str,
     /// The type, `message` if none was given.
@@ -35,15 +35,15 @@ pub struct Received<'d> {
 
 /// An event has more bytes than the decoder's bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLong;
+pub struct EventTooLong;
 
-impl fmt::Display for TooLong {
+impl fmt::Display for EventTooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an event of the stream is too long")
     }
 }
 
-impl std::error::Error for TooLong {}
+impl std::error::Error for EventTooLong {}
 
 impl Decoder {
     /// A decoder at the begin of a stream. `event_bytes_max` bounds the data of an event and each line.
@@ -71,8 +71,11 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// [`TooLong`]; the stream cannot be read on.
-    pub fn decode(&mut self, bytes: &[u8]) -> Result<(usize, Option<Received<'_>>), TooLong> {
+    /// [`EventTooLong`]; the stream cannot be read on.
+    pub fn decode(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<(usize, Option<ReceivedEvent<'_>>), EventTooLong> {
         if self.dispatched {
             self.dispatched = false;
             self.data.clear();
@@ -87,7 +90,7 @@ impl Decoder {
             }
             let Some(end) = rest.iter().position(|&byte| matches!(byte, b'\r' | b'\n')) else {
                 if self.line.len() + rest.len() > self.event_bytes_max {
-                    return Err(TooLong);
+                    return Err(EventTooLong);
                 }
                 self.line.extend_from_slice(rest);
                 return Ok((bytes.len(), None));
@@ -112,14 +115,14 @@ impl Decoder {
             }
             if self.dispatched {
                 let event = if self.event.is_empty() { "message" } else { &self.event };
-                let received = Received { id: &self.id, event, data: &self.data };
+                let received = ReceivedEvent { id: &self.id, event, data: &self.data };
                 return Ok((bytes.len() - rest.len(), Some(received)));
             }
         }
         Ok((bytes.len(), None))
     }
 
-    fn take_line(&mut self, line: &[u8]) -> Result<(), TooLong> {
+    fn take_line(&mut self, line: &[u8]) -> Result<(), EventTooLong> {
         let line = match std::mem::take(&mut self.at_begin) {
             true => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
             false => line,
@@ -129,7 +132,7 @@ impl Decoder {
             return Ok(());
         }
         if self.data.len() + line.len() > self.event_bytes_max {
-            return Err(TooLong);
+            return Err(EventTooLong);
         }
         let line = String::from_utf8_lossy(line);
         let (name, value) = line.split_once(':').unwrap_or((&line, ""));

@@ -12,11 +12,11 @@
 //! let event = event.expect("the event is complete");
 //! assert_eq!((event.id, event.event, event.data), ("7", "message", "one\ntwo"));
 //! assert_eq!(consumed, out.len());
-//! # Ok::<(), dunlin_wire::sse::TooLong>(())
+//! # Ok::<(), dunlin_wire::sse::EventTooLong>(())
 //! ```
 
 mod decoder;
 mod event;
 
-pub use decoder::{Decoder, Received, TooLong};
+pub use decoder::{Decoder, EventTooLong, ReceivedEvent};
 pub use event::{CONTENT_TYPE, Event, encode_comment};

@@ -333,7 +333,7 @@ impl ClientHandshake {
 
 /// Appends the response to a request that is no acceptable handshake, with the error's text as body.
 /// `keep_alive` is the request's.
-pub fn encode_refusal(out: &mut Vec<u8>, error: HandshakeError, keep_alive: bool) {
+pub fn encode_rejection(out: &mut Vec<u8>, error: HandshakeError, keep_alive: bool) {
     ResponseWriter::new(out, error.status())
         .headers(error.headers())
         .header("Content-Type", "text/plain; charset=utf-8")

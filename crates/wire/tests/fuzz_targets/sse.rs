@@ -1,10 +1,10 @@
 //! Event streams: no cut changes what they say, and no field breaks out of its line.
 
-use dunlin_wire::sse::{Decoder, Event, TooLong, encode_comment};
+use dunlin_wire::sse::{Decoder, Event, EventTooLong, encode_comment};
 
 type Events = Vec<(String, String, String)>;
 
-fn events(stream: &[u8], piece: usize) -> (Events, Option<u64>, Result<(), TooLong>) {
+fn events(stream: &[u8], piece: usize) -> (Events, Option<u64>, Result<(), EventTooLong>) {
     let mut decoder = Decoder::new(512);
     let mut events = Vec::new();
     for mut piece in stream.chunks(piece) {

@@ -1,6 +1,6 @@
 //! A client's connection and a scripted server: what is sent when, and how each stream ends.
 
-use dunlin_wire::http2::client::{Config, Connection, Event, Refusal, Room, Sent};
+use dunlin_wire::http2::client::{Capacity, Config, Connection, Event, OpenError, SendProgress};
 use dunlin_wire::http2::frame::{self, Frame};
 use dunlin_wire::http2::hpack::{Decoder, Encoder, Indexing};
 use dunlin_wire::http2::{ErrorCode, FRAME_BYTES_MAX, PREFACE, Setting};
@@ -87,7 +87,7 @@ fn connection(server: &mut Server) -> Connection<Vec<u8>> {
     client
 }
 
-fn open(client: &mut Connection<Vec<u8>>, bytes: usize) -> Result<u32, Refusal> {
+fn open(client: &mut Connection<Vec<u8>>, bytes: usize) -> Result<u32, OpenError> {
     client.open(vec![7; bytes], |field| {
         field(b":method", b"POST", Indexing::Table);
         field(b":path", b"/3/device/0", Indexing::None);
@@ -122,25 +122,25 @@ fn the_settings_of_a_server_come_before_anything_else() {
     frame::encode_ping(&mut bytes, [0; 8], false);
     assert!(client.handle_bytes(&bytes).is_err());
     assert_eq!(said(&mut client).last().unwrap(), "GOAWAY PROTOCOL_ERROR");
-    assert_eq!(open(&mut client, 1), Err(Refusal::Closing));
+    assert_eq!(open(&mut client, 1), Err(OpenError::Closing));
 }
 
 #[test]
 fn one_stream_until_the_server_says_more() {
     let mut client = Connection::new(Config { streams_before_settings: 1, ..Config::default() });
     assert_eq!(open(&mut client, 1), Ok(1));
-    assert_eq!(open(&mut client, 1), Err(Refusal::StreamLimit));
+    assert_eq!(open(&mut client, 1), Err(OpenError::StreamLimit));
     let mut server = Server::default().settings(&[(Setting::MaxConcurrentStreams, 1)]);
     server.to(&mut client);
-    assert_eq!(client.room().streams, 0);
+    assert_eq!(client.capacity().streams, 0);
     server = server.answers(1, "200", b"").settings(&[(Setting::MaxConcurrentStreams, 1_000)]);
     server.to(&mut client);
-    assert_eq!(client.room().streams, 1_000);
+    assert_eq!(client.capacity().streams, 1_000);
     // And down again, under what is open: none can be opened, none is lost.
     open(&mut client, 1).unwrap();
     open(&mut client, 1).unwrap();
     server.settings(&[(Setting::MaxConcurrentStreams, 1)]).to(&mut client);
-    assert_eq!((client.room().streams, client.streams_open()), (0, 2));
+    assert_eq!((client.capacity().streams, client.streams_open()), (0, 2));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn the_window_of_the_connection_is_used_to_its_last_byte() {
     }
     let words = said(&mut client);
     assert_eq!(words.last().unwrap(), "DATA 31 4095");
-    assert_eq!(client.room(), Room { streams: u32::MAX - 16, window_bytes: 0 });
+    assert_eq!(client.capacity(), Capacity { streams: u32::MAX - 16, window_bytes: 0 });
     assert_eq!(client.unsent_bytes(), 1);
     // The next one begins, and its body waits behind the one that came before.
     open(&mut client, 10).unwrap();
@@ -162,7 +162,7 @@ fn the_window_of_the_connection_is_used_to_its_last_byte() {
     assert_eq!(said(&mut client), ["DATA 31 1 end", "DATA 33 4"]);
     server.window(0, 1_000).to(&mut client);
     assert_eq!(said(&mut client), ["DATA 33 6 end"]);
-    assert_eq!(client.room().window_bytes, 994);
+    assert_eq!(client.capacity().window_bytes, 994);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn streams_above_the_last_of_a_goaway_were_not_processed() {
     server.to(&mut client);
     assert_eq!(client.poll_event(), Some(Event::Refused { stream: 5 }));
     assert!(matches!(client.poll_event(), Some(Event::GoAway { .. })));
-    assert_eq!(open(&mut client, 10), Err(Refusal::Closing));
+    assert_eq!(open(&mut client, 10), Err(OpenError::Closing));
     // A second one lowers the last stream; what is accepted still ends.
     server = server.answers(1, "200", b"").goes_away(1);
     server.to(&mut client);
@@ -218,9 +218,15 @@ fn a_refused_stream_is_told_from_a_reset_one() {
         .resets(3, ErrorCode::INTERNAL_ERROR)
         .to(&mut client);
     let code = ErrorCode::INTERNAL_ERROR;
-    assert_eq!(client.poll_event(), Some(Event::Reset { stream: 5, code, sent: Sent::Partly }));
+    assert_eq!(
+        client.poll_event(),
+        Some(Event::Reset { stream: 5, code, sent: SendProgress::Partly })
+    );
     assert_eq!(client.poll_event(), Some(Event::Refused { stream: 1 }));
-    assert_eq!(client.poll_event(), Some(Event::Reset { stream: 3, code, sent: Sent::Wholly }));
+    assert_eq!(
+        client.poll_event(),
+        Some(Event::Reset { stream: 3, code, sent: SendProgress::Wholly })
+    );
 }
 
 #[test]
@@ -241,7 +247,7 @@ fn what_arrives_for_a_stream_given_up_is_passed_over() {
     let mut client = connection(&mut server);
     open(&mut client, 10).unwrap();
     said(&mut client);
-    assert_eq!(client.cancel(1), Some(Sent::Wholly));
+    assert_eq!(client.cancel(1), Some(SendProgress::Wholly));
     assert_eq!(said(&mut client), ["RST 1 CANCEL"]);
     open(&mut client, 10).unwrap();
     // The block of the first is read all the same: the second refers to it.

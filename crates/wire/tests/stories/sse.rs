@@ -1,13 +1,13 @@
 //! Event streams (WHATWG HTML §9.2).
 
-use dunlin_wire::sse::{Decoder, Event, TooLong, encode_comment};
+use dunlin_wire::sse::{Decoder, Event, EventTooLong, encode_comment};
 
 /// Id, type and data of each event of a stream fed in pieces.
 pub fn events(
     decoder: &mut Decoder,
     bytes: &[u8],
     piece: usize,
-) -> Result<Vec<(String, String, String)>, TooLong> {
+) -> Result<Vec<(String, String, String)>, EventTooLong> {
     let mut events = Vec::new();
     for mut piece in bytes.chunks(piece) {
         while !piece.is_empty() {
@@ -82,13 +82,13 @@ fn an_id_stays_until_the_next() {
 #[test]
 fn events_are_bounded() {
     let long = "a".repeat(100);
-    assert_eq!(events(&mut Decoder::new(64), long.as_bytes(), 7), Err(TooLong));
+    assert_eq!(events(&mut Decoder::new(64), long.as_bytes(), 7), Err(EventTooLong));
     assert_eq!(
         events(&mut Decoder::new(64), format!("data: {long}\n").as_bytes(), 999),
-        Err(TooLong)
+        Err(EventTooLong)
     );
     let lines = "data: 0123456789\n".repeat(9);
-    assert_eq!(events(&mut Decoder::new(64), lines.as_bytes(), 999), Err(TooLong));
+    assert_eq!(events(&mut Decoder::new(64), lines.as_bytes(), 999), Err(EventTooLong));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use dunlin_wire::websocket::Role;
 use dunlin_wire::websocket::deflate::{DeflateConfig, DeflateParams, Direction};
 use dunlin_wire::websocket::handshake::{
     self, ClientConfig, ClientHandshake, ClientHandshakeError, HandshakeError, ServerConfig,
-    encode_refusal,
+    encode_rejection,
 };
 
 use super::http1_request::request;
@@ -82,7 +82,7 @@ fn each_missing_part_is_named() {
 #[test]
 fn a_refusal_says_what_is_spoken_here() {
     let mut out = Vec::new();
-    encode_refusal(&mut out, HandshakeError::Version, true);
+    encode_rejection(&mut out, HandshakeError::Version, true);
     response(&out, Method::Get, |head, consumed| {
         assert_eq!((head.status, head.keep_alive), (426, true));
         assert_eq!(head.headers.get_str("sec-websocket-version"), Some("13"));

@@ -73,7 +73,7 @@ pub enum Event {
         /// Why.
         code: ErrorCode,
         /// How much of the request had left.
-        sent: Sent,
+        sent: SendProgress,
     },
     /// The peer will take no more streams. Those that are open and not refused go on.
     GoAway {
@@ -88,7 +88,7 @@ pub enum Event {
 
 /// How much of a request has left for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendProgress {
     /// Not its end: no server can have taken it for a whole request.
     Partly,
     /// To its last byte, as far as [`Connection::handle_transmitted`] was told.
@@ -97,7 +97,7 @@ pub enum Sent {
 
 /// Why no stream was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum OpenError {
     /// As many are open as the peer allows.
     StreamLimit,
     /// The peer sent GOAWAY, or the connection failed.
@@ -108,7 +108,7 @@ pub enum Refusal {
 
 /// What of a further request the connection could carry now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Capacity {
     /// Streams that may be opened.
     pub streams: u32,
     /// Bytes that the connection's window allows beyond those of bodies that are already waiting.
@@ -202,11 +202,11 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// Streams and window that are free.
     #[inline]
-    pub fn room(&self) -> Room {
+    pub fn capacity(&self) -> Capacity {
         let streams =
             if self.closing { 0 } else { self.streams_max.saturating_sub(self.streams_open()) };
         let window = u64::from(self.window.available()).saturating_sub(self.unsent_bytes);
-        Room { streams, window_bytes: window as u32 }
+        Capacity { streams, window_bytes: window as u32 }
     }
 
     /// How many streams are open.
@@ -242,14 +242,14 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     /// The streams that are open, in no order, and how much of each request left.
-    pub fn open_streams(&self) -> impl Iterator<Item = (u32, Sent)> {
+    pub fn open_streams(&self) -> impl Iterator<Item = (u32, SendProgress)> {
         self.streams.iter().map(|(&id, stream)| (id, self.sent(stream)))
     }
 
-    pub(super) fn sent(&self, stream: &Stream<B>) -> Sent {
+    pub(super) fn sent(&self, stream: &Stream<B>) -> SendProgress {
         match stream.end_at {
-            Some(end_at) if end_at <= self.transmitted => Sent::Wholly,
-            _ => Sent::Partly,
+            Some(end_at) if end_at <= self.transmitted => SendProgress::Wholly,
+            _ => SendProgress::Partly,
         }
     }
 
@@ -269,15 +269,15 @@ impl<B: AsRef<[u8]>> Connection<B> {
         &mut self,
         body: B,
         fields: impl FnOnce(&mut dyn FnMut(&[u8], &[u8], Indexing)),
-    ) -> Result<u32, Refusal> {
+    ) -> Result<u32, OpenError> {
         if self.closing {
-            return Err(Refusal::Closing);
+            return Err(OpenError::Closing);
         }
         if self.next_stream > STREAM_MAX {
-            return Err(Refusal::Exhausted);
+            return Err(OpenError::Exhausted);
         }
         if self.streams_open() >= self.streams_max {
-            return Err(Refusal::StreamLimit);
+            return Err(OpenError::StreamLimit);
         }
         let id = self.next_stream;
         self.next_stream += 2;
@@ -303,7 +303,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     /// Gives a stream up; nothing more is heard of it. Says how much of its request left, if it was open.
-    pub fn cancel(&mut self, stream: u32) -> Option<Sent> {
+    pub fn cancel(&mut self, stream: u32) -> Option<SendProgress> {
         let removed = self.remove(stream)?;
         frame::encode_reset(&mut self.out, stream, ErrorCode::CANCEL);
         Some(self.sent(&removed))

@@ -18,5 +18,5 @@ mod receive;
 mod response;
 mod stream;
 
-pub use connection::{Config, Connection, Event, Refusal, Room, Sent};
+pub use connection::{Capacity, Config, Connection, Event, OpenError, SendProgress};
 pub use response::{Fields, Response};

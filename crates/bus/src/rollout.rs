@@ -28,25 +28,25 @@ use crate::sync::{AtomicU64, Ordering, Padded, fence};
 
 const ASLEEP: u64 = 1;
 /// The publisher waits for this word to change, and wants to be told.
-const WANTED: u64 = 2;
+const AWAITED: u64 = 2;
 const SHIFT: u32 = 2;
 
 /// A word for each follower. One publisher at a time.
 #[derive(Debug)]
-pub struct Adoption {
+pub struct Rollout {
     words: Box<[Padded<AtomicU64>]>,
 }
 
 /// Where a follower stands, as its publisher sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct FollowerState {
     /// The generation it ran last.
     pub generation: u64,
     /// It sleeps, and loads the newest value before it does anything else.
     pub asleep: bool,
 }
 
-impl Standing {
+impl FollowerState {
     /// Whether nothing older than `generation` is acted on.
     pub fn is_at(self, generation: u64) -> bool {
         self.asleep || self.generation >= generation
@@ -55,13 +55,13 @@ impl Standing {
 
 /// A follower must not sleep, for the publisher waits to hear from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted;
+pub struct AdoptionAwaited;
 
-impl Adoption {
+impl Rollout {
     /// Words for `followers` threads, all of them asleep at generation 0: a thread that does not run
-    /// yet acts on nothing, and calls [`woke`](Adoption::woke) first.
-    pub fn new(followers: usize) -> Adoption {
-        Adoption { words: (0..followers).map(|_| Padded(AtomicU64::new(ASLEEP))).collect() }
+    /// yet acts on nothing, and calls [`wake`](Rollout::wake) first.
+    pub fn new(followers: usize) -> Rollout {
+        Rollout { words: (0..followers).map(|_| Padded(AtomicU64::new(ASLEEP))).collect() }
     }
 
     /// How many followers there are.
@@ -74,12 +74,12 @@ impl Adoption {
     ///
     /// # Panics
     /// If there is no such follower.
-    pub fn woke(&self, follower: usize, generation: u64) {
+    pub fn wake(&self, follower: usize, generation: u64) {
         let word = &self.words[follower];
         // A publisher asks nobody it sees asleep, so the mark can only have been left for a life of
         // this follower that ended awake: the next one answers it.
-        if word.swap(generation << SHIFT, Ordering::AcqRel) & WANTED != 0 {
-            word.fetch_or(WANTED, Ordering::AcqRel);
+        if word.swap(generation << SHIFT, Ordering::AcqRel) & AWAITED != 0 {
+            word.fetch_or(AWAITED, Ordering::AcqRel);
         }
         fence(Ordering::SeqCst);
     }
@@ -89,24 +89,24 @@ impl Adoption {
     /// # Panics
     /// If there is no such follower.
     pub fn adopted(&self, follower: usize, generation: u64) -> bool {
-        self.words[follower].swap(generation << SHIFT, Ordering::AcqRel) & WANTED != 0
+        self.words[follower].swap(generation << SHIFT, Ordering::AcqRel) & AWAITED != 0
     }
 
     /// The follower is about to block and acts on nothing until it has called
-    /// [`woke`](Adoption::woke).
+    /// [`wake`](Rollout::wake).
     ///
     /// # Errors
-    /// [`Wanted`] when the publisher waits for it: it stays awake, adopts and tells.
+    /// [`AdoptionAwaited`] when the publisher waits for it: it stays awake, adopts and tells.
     ///
     /// # Panics
     /// If there is no such follower.
-    pub fn sleeps(&self, follower: usize, generation: u64) -> Result<(), Wanted> {
+    pub fn try_sleep(&self, follower: usize, generation: u64) -> Result<(), AdoptionAwaited> {
         let awake = generation << SHIFT;
         // Not a plain store: the mark may come between a look and the store.
         self.words[follower]
             .compare_exchange(awake, awake | ASLEEP, Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
-            .map_err(|_| Wanted)
+            .map_err(|_| AdoptionAwaited)
     }
 
     /// For the publisher, between storing a value and looking at where followers stand.
@@ -118,8 +118,8 @@ impl Adoption {
     ///
     /// # Panics
     /// If there is no such follower.
-    pub fn standing(&self, follower: usize) -> Standing {
-        Standing::read(self.words[follower].load(Ordering::Acquire))
+    pub fn follower_state(&self, follower: usize) -> FollowerState {
+        FollowerState::read(self.words[follower].load(Ordering::Acquire))
     }
 
     /// The same, and asks the follower to tell the publisher when it has adopted something, unless
@@ -127,13 +127,13 @@ impl Adoption {
     ///
     /// # Panics
     /// If there is no such follower.
-    pub fn want(&self, follower: usize, generation: u64) -> Standing {
+    pub fn await_adoption(&self, follower: usize, generation: u64) -> FollowerState {
         let word = &self.words[follower];
         let mut seen = word.load(Ordering::Acquire);
-        while !Standing::read(seen).is_at(generation) {
+        while !FollowerState::read(seen).is_at(generation) {
             match word.compare_exchange_weak(
                 seen,
-                seen | WANTED,
+                seen | AWAITED,
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
@@ -141,13 +141,13 @@ impl Adoption {
                 Err(now) => seen = now,
             }
         }
-        Standing::read(seen)
+        FollowerState::read(seen)
     }
 }
 
-impl Standing {
-    fn read(word: u64) -> Standing {
-        Standing { generation: word >> SHIFT, asleep: word & ASLEEP != 0 }
+impl FollowerState {
+    fn read(word: u64) -> FollowerState {
+        FollowerState { generation: word >> SHIFT, asleep: word & ASLEEP != 0 }
     }
 }
 
@@ -160,26 +160,26 @@ mod tests {
 
     #[test]
     fn a_thread_not_started_is_at_every_generation() {
-        let adoption = Adoption::new(1);
-        assert!(adoption.standing(0).is_at(9));
-        adoption.woke(0, 0);
-        assert!(!adoption.standing(0).is_at(9));
-        assert!(!adoption.adopted(0, 9), "nobody asked to be told");
-        assert!(adoption.standing(0).is_at(9));
+        let rollout = Rollout::new(1);
+        assert!(rollout.follower_state(0).is_at(9));
+        rollout.wake(0, 0);
+        assert!(!rollout.follower_state(0).is_at(9));
+        assert!(!rollout.adopted(0, 9), "nobody asked to be told");
+        assert!(rollout.follower_state(0).is_at(9));
     }
 
     #[test]
     fn who_is_wanted_stays_awake_and_tells_once() {
-        let adoption = Adoption::new(1);
-        adoption.woke(0, 1);
-        assert_eq!(adoption.want(0, 2), Standing { generation: 1, asleep: false });
-        assert_eq!(adoption.sleeps(0, 1), Err(Wanted));
-        assert!(adoption.adopted(0, 2));
-        assert!(!adoption.adopted(0, 2));
-        assert_eq!(adoption.sleeps(0, 2), Ok(()));
-        assert!(adoption.want(0, 3).asleep, "a sleeper is not asked");
-        adoption.woke(0, 2);
-        assert!(!adoption.adopted(0, 3));
+        let rollout = Rollout::new(1);
+        rollout.wake(0, 1);
+        assert_eq!(rollout.await_adoption(0, 2), FollowerState { generation: 1, asleep: false });
+        assert_eq!(rollout.try_sleep(0, 1), Err(AdoptionAwaited));
+        assert!(rollout.adopted(0, 2));
+        assert!(!rollout.adopted(0, 2));
+        assert_eq!(rollout.try_sleep(0, 2), Ok(()));
+        assert!(rollout.await_adoption(0, 3).asleep, "a sleeper is not asked");
+        rollout.wake(0, 2);
+        assert!(!rollout.adopted(0, 3));
     }
 
     /// The promise itself, on real threads: once the publisher was told, nobody acts on less.
@@ -187,7 +187,7 @@ mod tests {
     fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
         const FOLLOWERS: usize = 3;
         const PUBLICATIONS: u64 = 20_000;
-        let adoption = Arc::new(Adoption::new(FOLLOWERS));
+        let rollout = Arc::new(Rollout::new(FOLLOWERS));
         let value = Arc::new(Plain::new(0));
         // What the publisher has been told: nobody may act on less.
         let told = Arc::new(Plain::new(0));
@@ -195,11 +195,11 @@ mod tests {
         let ready = Arc::new(std::sync::Barrier::new(FOLLOWERS + 1));
         let followers: Vec<_> = (0..FOLLOWERS)
             .map(|me| {
-                let (adoption, value) = (Arc::clone(&adoption), Arc::clone(&value));
+                let (rollout, value) = (Arc::clone(&rollout), Arc::clone(&value));
                 let (told, over) = (Arc::clone(&told), Arc::clone(&over));
                 let ready = Arc::clone(&ready);
                 std::thread::spawn(move || {
-                    adoption.woke(me, 0);
+                    rollout.wake(me, 0);
                     ready.wait();
                     let mut turn = me as u64;
                     let mut mine = 0;
@@ -209,18 +209,18 @@ mod tests {
                         let newest = value.load(Ordering::Acquire);
                         if newest != mine {
                             mine = newest;
-                            adoption.adopted(me, mine);
+                            rollout.adopted(me, mine);
                         }
-                        if turn >> 62 != 0 && adoption.sleeps(me, mine).is_ok() {
+                        if turn >> 62 != 0 && rollout.try_sleep(me, mine).is_ok() {
                             slept += 1;
                             if turn >> 61 & 1 == 1 {
                                 std::thread::yield_now();
                             }
-                            adoption.woke(me, mine);
+                            rollout.wake(me, mine);
                             let newest = value.load(Ordering::Acquire);
                             if newest != mine {
                                 mine = newest;
-                                adoption.adopted(me, mine);
+                                rollout.adopted(me, mine);
                             }
                         }
                         assert!(mine >= told.load(Ordering::SeqCst), "an old value is acted on");
@@ -232,9 +232,9 @@ mod tests {
         ready.wait();
         for generation in 1..=PUBLICATIONS {
             value.store(generation, Ordering::Release);
-            adoption.published();
+            rollout.published();
             for follower in 0..FOLLOWERS {
-                while !adoption.want(follower, generation).is_at(generation) {
+                while !rollout.await_adoption(follower, generation).is_at(generation) {
                     std::thread::yield_now();
                 }
             }

@@ -7,7 +7,7 @@ use super::Hub;
 /// A count of the sessions subscribed to some channels, in pieces: a worker with a million of them does
 /// other things in between. What comes or goes meanwhile may be counted or not.
 #[derive(Debug, Default)]
-pub struct Census {
+pub struct SubscriberCount {
     /// Where to go on: a channel, and a place among its subscribers.
     channel: u32,
     place: usize,
@@ -16,7 +16,7 @@ pub struct Census {
     sessions: u64,
 }
 
-impl Census {
+impl SubscriberCount {
     /// Sessions found so far, each once.
     pub fn sessions(&self) -> u64 {
         self.sessions
@@ -38,36 +38,36 @@ impl Hub {
     /// have been looked at.
     pub fn count_subscribers(
         &self,
-        census: &mut Census,
+        count: &mut SubscriberCount,
         steps: usize,
         mut is_wanted: impl FnMut(&Arc<str>, u64) -> bool,
     ) -> bool {
         let mut left = steps;
         let end = self.channels.indices().end;
-        while census.channel < end {
+        while count.channel < end {
             if left == 0 {
                 return false;
             }
             left -= 1;
-            let found = self.channels.get(census.channel);
+            let found = self.channels.get(count.channel);
             // One that came to this place since has fewer subscribers than were counted of the one before.
-            let Some(channel) = found.filter(|channel| channel.subscribers.len() > census.place)
+            let Some(channel) = found.filter(|channel| channel.subscribers.len() > count.place)
             else {
-                census.channel += 1;
-                census.place = 0;
+                count.channel += 1;
+                count.place = 0;
                 continue;
             };
             let subscribers = channel.subscribers.len();
-            if census.place == 0 && !is_wanted(&channel.options.namespace, subscribers as u64) {
-                census.channel += 1;
+            if count.place == 0 && !is_wanted(&channel.options.namespace, subscribers as u64) {
+                count.channel += 1;
                 continue;
             }
-            let to = subscribers.min(census.place + left + 1);
-            left = left.saturating_sub(to - census.place);
-            for subscriber in &channel.subscribers[census.place..to] {
-                census.mark(subscriber.slot());
+            let to = subscribers.min(count.place + left + 1);
+            left = left.saturating_sub(to - count.place);
+            for subscriber in &channel.subscribers[count.place..to] {
+                count.mark(subscriber.slot());
             }
-            census.place = to;
+            count.place = to;
         }
         true
     }

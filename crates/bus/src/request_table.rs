@@ -61,19 +61,19 @@ impl<C> std::error::Error for TableFull<C> {}
 /// Requests that await a reply, each with a deadline and what to do then (`C`).
 ///
 /// It belongs to one thread and reads no clock: a deadline is a number of the caller's clock, in
-/// any unit. Every request leaves exactly once: by [`take`](Requests::take) when its reply comes,
-/// or by [`expire`](Requests::expire).
+/// any unit. Every request leaves exactly once: by [`take`](RequestTable::take) when its reply comes,
+/// or by [`expire`](RequestTable::expire).
 ///
 /// ```
-/// # use dunlin_bus::Requests;
-/// let mut requests = Requests::new(1000);
+/// # use dunlin_bus::RequestTable;
+/// let mut requests = RequestTable::new(1000);
 /// let id = requests.insert(50, "what to do with the answer").unwrap();
 /// // … the id travels with the request and comes back with the reply:
 /// assert_eq!(requests.take(id), Some("what to do with the answer"));
 /// assert_eq!(requests.take(id), None, "a second reply finds nothing");
 /// ```
 #[derive(Debug)]
-pub struct Requests<C> {
+pub struct RequestTable<C> {
     places: Vec<Place<C>>,
     /// First of the list of vacant places, or `NONE`.
     vacant: u32,
@@ -99,12 +99,12 @@ struct Deadline {
     place: u32,
 }
 
-impl<C> Requests<C> {
+impl<C> RequestTable<C> {
     /// An empty table that refuses more than `pending_max` requests at a time. Takes no memory
     /// until it is used.
-    pub fn new(pending_max: usize) -> Requests<C> {
+    pub fn new(pending_max: usize) -> RequestTable<C> {
         let pending_max = pending_max.min(NONE as usize - 1);
-        Requests { places: Vec::new(), vacant: NONE, deadlines: Vec::new(), pending_max }
+        RequestTable { places: Vec::new(), vacant: NONE, deadlines: Vec::new(), pending_max }
     }
 
     /// How many replies are awaited.
@@ -161,7 +161,7 @@ impl<C> Requests<C> {
         place.context.as_ref()
     }
 
-    /// Like [`get`](Requests::get), to change it.
+    /// Like [`get`](RequestTable::get), to change it.
     pub fn get_mut(&mut self, id: RequestId) -> Option<&mut C> {
         let place = self.places.get_mut(id.index())?;
         if place.generation.get() != id.generation() {

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A message that was not sent, and why. The message comes back with it.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Refused<T> {
+pub enum SendError<T> {
     /// The edge holds as many messages as it may. Try again when
     /// [`poll_room`](crate::Endpoint::poll_room) names `to`.
     Full {
@@ -29,60 +29,60 @@ pub enum Refused<T> {
     },
 }
 
-impl<T> Refused<T> {
+impl<T> SendError<T> {
     /// The endpoint the message was for.
     pub fn to(&self) -> usize {
         match self {
-            Refused::Full { to, .. } | Refused::Closed { to, .. } | Refused::Unknown { to, .. } => {
-                *to
-            }
+            SendError::Full { to, .. }
+            | SendError::Closed { to, .. }
+            | SendError::Unknown { to, .. } => *to,
         }
     }
 
     /// The message.
     pub fn into_value(self) -> T {
         match self {
-            Refused::Full { value, .. }
-            | Refused::Closed { value, .. }
-            | Refused::Unknown { value, .. } => value,
+            SendError::Full { value, .. }
+            | SendError::Closed { value, .. }
+            | SendError::Unknown { value, .. } => value,
         }
     }
 
     /// Whether trying again later can help.
     pub fn is_full(&self) -> bool {
-        matches!(self, Refused::Full { .. })
+        matches!(self, SendError::Full { .. })
     }
 }
 
-impl<T> fmt::Display for Refused<T> {
+impl<T> fmt::Display for SendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Full { to, .. } => write!(f, "the edge to endpoint {to} is full"),
-            Refused::Closed { to, .. } => write!(f, "endpoint {to} is gone"),
-            Refused::Unknown { to, .. } => write!(f, "the mesh has no endpoint {to}"),
+            SendError::Full { to, .. } => write!(f, "the edge to endpoint {to} is full"),
+            SendError::Closed { to, .. } => write!(f, "endpoint {to} is gone"),
+            SendError::Unknown { to, .. } => write!(f, "the mesh has no endpoint {to}"),
         }
     }
 }
 
-impl<T> fmt::Debug for Refused<T> {
+impl<T> fmt::Debug for SendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, to) = match self {
-            Refused::Full { to, .. } => ("Full", to),
-            Refused::Closed { to, .. } => ("Closed", to),
-            Refused::Unknown { to, .. } => ("Unknown", to),
+            SendError::Full { to, .. } => ("Full", to),
+            SendError::Closed { to, .. } => ("Closed", to),
+            SendError::Unknown { to, .. } => ("Unknown", to),
         };
         f.debug_struct(name).field("to", to).finish_non_exhaustive()
     }
 }
 
-impl<T> std::error::Error for Refused<T> {}
+impl<T> std::error::Error for SendError<T> {}
 
 /// What became of a [broadcast](crate::Endpoint::broadcast).
 #[derive(Debug)]
 #[must_use = "messages that were refused are in here"]
-pub struct Broadcast<T> {
+pub struct BroadcastOutcome<T> {
     /// Endpoints it was sent to.
     pub sent: usize,
     /// The messages that were not sent; allocates only if there are any.
-    pub refused: Vec<Refused<T>>,
+    pub refused: Vec<SendError<T>>,
 }

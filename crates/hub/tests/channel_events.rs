@@ -4,29 +4,33 @@ mod kit;
 
 use std::sync::Arc;
 
-use dunlin_hub::{Departure, Epoch, NewSession, Notice, SubscribeUser, UnsubscribeUser, Watch};
-use dunlin_hub::{Subscribe, code};
+use dunlin_hub::{
+    ChannelEvent, ChannelEventFilter, Epoch, NewSession, SubscribeUser, UnsubscribeCause,
+    UnsubscribeUser,
+};
+use dunlin_hub::{SubscribeOptions, code};
 use kit::{World, plain, with_history};
 
-const EVERYTHING: Watch = Watch { subscriptions: true, publications: true };
+const EVERYTHING: ChannelEventFilter =
+    ChannelEventFilter { subscriptions: true, publications: true };
 
 fn watched(workers: u8) -> World {
     let mut world = World::new(workers);
-    world.hubs.iter_mut().for_each(|hub| hub.watch(EVERYTHING));
+    world.hubs.iter_mut().for_each(|hub| hub.set_channel_event_filter(EVERYTHING));
     world
 }
 
 /// What a hub has noticed, in words.
 fn noticed(world: &mut World, worker: u8) -> Vec<String> {
     let hub = world.hub(worker);
-    let notices = std::iter::from_fn(|| hub.poll_notice());
-    notices
+    let channel_events = std::iter::from_fn(|| hub.poll_channel_event());
+    channel_events
         .map(|notice| match notice {
-            Notice::Subscribed { user, channel, .. } => format!("{user} in {channel}"),
-            Notice::Unsubscribed { user, channel, departure, .. } => {
-                format!("{user} out {channel} {departure:?}")
+            ChannelEvent::Subscribed { user, channel, .. } => format!("{user} in {channel}"),
+            ChannelEvent::Unsubscribed { user, channel, cause, .. } => {
+                format!("{user} out {channel} {cause:?}")
             }
-            Notice::Published { channel, epoch, publication } => {
+            ChannelEvent::Published { channel, epoch, publication } => {
                 let epoch = if epoch == Epoch::NONE { "" } else { " kept" };
                 format!("{channel} {}{epoch}", publication.offset)
             }
@@ -41,7 +45,7 @@ fn subscriptions_are_noticed_whoever_begins_and_ends_them() {
     let (now, options) = (world.now, plain());
     let ann = world.open(0, "ann");
     for channel in ["a", "b", "c"] {
-        world.subscribe(ann, channel, &options, Subscribe::default());
+        world.subscribe(ann, channel, &options, SubscribeOptions::default());
     }
     world.hub(1).handle_subscribe_user(now, 9, "ann", "d", &options, SubscribeUser::default());
     world.settle();
@@ -72,12 +76,12 @@ fn a_subscription_that_never_was_is_not_noticed_nor_is_a_long_poll() {
     let (now, options) = (world.now, plain());
     let far = world.channel_at(1, "far");
     let ann = world.open(0, "ann");
-    world.hub(0).handle_subscribe(now, 1, ann, &far, &options, Subscribe::default());
+    world.hub(0).handle_subscribe(now, 1, ann, &far, &options, SubscribeOptions::default());
     // Before the home worker has answered.
     world.hub(0).handle_unsubscribe(now, ann, &far, None);
     world.settle();
     let poll = world.open_with(0, NewSession { poll: true, ..NewSession::default() });
-    world.subscribe(poll, "a", &options, Subscribe::default());
+    world.subscribe(poll, "a", &options, SubscribeOptions::default());
     world.hub(0).close_session(now, poll);
     assert_eq!(noticed(&mut world, 0), [] as [&str; 0]);
 }
@@ -87,13 +91,13 @@ fn a_gap_is_the_servers_and_says_so() {
     let mut world = watched(2);
     let far = world.channel_at(1, "far");
     let ann = world.open(0, "ann");
-    world.subscribe(ann, &far, &plain(), Subscribe::default());
+    world.subscribe(ann, &far, &plain(), SubscribeOptions::default());
     world.restart(1);
     world.settle();
     let told = noticed(&mut world, 0);
     assert_eq!(told, [format!("ann in {far}"), format!("ann out {far} InsufficientState")]);
     assert_eq!(code::UNSUBSCRIBE_INSUFFICIENT_STATE, 2500);
-    assert_ne!(Departure::InsufficientState, Departure::Server);
+    assert_ne!(UnsubscribeCause::InsufficientState, UnsubscribeCause::Server);
 }
 
 #[test]
@@ -115,7 +119,7 @@ fn publications_are_noticed_at_home_in_the_order_of_their_offsets() {
 fn who_does_not_watch_notices_nothing() {
     let mut world = World::new(1);
     let ann = world.open(0, "ann");
-    world.subscribe(ann, "a", &plain(), Subscribe::default());
+    world.subscribe(ann, "a", &plain(), SubscribeOptions::default());
     world.publish(0, "a", &Arc::clone(&plain()), "1");
     assert_eq!(noticed(&mut world, 0), [] as [&str; 0]);
 }

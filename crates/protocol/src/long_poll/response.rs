@@ -1,6 +1,6 @@
 //! The answer: publications, the next cursor, and the truth about what is missing.
 
-use dunlin_hub::{Publication, Push, StreamPosition};
+use dunlin_hub::{Outgoing, Publication, StreamPosition};
 
 use super::cursor::Cursor;
 use crate::centrifuge::{write_epoch, write_publication_rest};
@@ -42,7 +42,7 @@ impl Gap {
 
 /// What the answer says about a channel.
 #[derive(Clone, Copy, Debug)]
-pub struct AnswerChannel<'a> {
+pub struct ResponseChannel<'a> {
     /// Its name.
     pub channel: &'a str,
     /// Where the client stands after this answer.
@@ -53,7 +53,7 @@ pub struct AnswerChannel<'a> {
 
 /// Writes the body of the answer. `items` is what [`write_publication_item`] and the hub's pushes in the
 /// [`Poll`](crate::Encoding::Poll) encoding have written, in order; `channels` are those of the request.
-pub fn write_answer(out: &mut Vec<u8>, items: &[u8], channels: &[AnswerChannel<'_>]) {
+pub fn write_response(out: &mut Vec<u8>, items: &[u8], channels: &[ResponseChannel<'_>]) {
     out.reserve(items.len() + 64 + 96 * channels.len());
     let mut answer = Object::begin(out);
     let list = answer.key("publications");
@@ -96,12 +96,12 @@ pub fn write_publication_item(out: &mut Vec<u8>, channel: &str, publication: &Pu
 }
 
 /// Appends what a push is in an answer: publications and dropped ones, nothing else.
-pub fn write_item(out: &mut Vec<u8>, push: &Push<'_>) {
+pub fn write_item(out: &mut Vec<u8>, push: &Outgoing<'_>) {
     match *push {
-        Push::Publication { channel, publication } => {
+        Outgoing::Publication { channel, publication } => {
             write_publication_item(out, channel, publication);
         }
-        Push::Missed { channel, count } => {
+        Outgoing::Missed { channel, count } => {
             out.push(b',');
             let mut item = Object::begin(out);
             item.string("channel", channel).integer("missed", count);
@@ -131,17 +131,17 @@ mod tests {
         write_publication_item(&mut items, "a", &publication(7, r#"{"n":1}"#));
         write_item(
             &mut items,
-            &Push::Publication { channel: "b", publication: &publication(2, "\"x\"") },
+            &Outgoing::Publication { channel: "b", publication: &publication(2, "\"x\"") },
         );
-        write_item(&mut items, &Push::Missed { channel: "b", count: 3 });
-        write_item(&mut items, &Push::Message { data: b"1" });
+        write_item(&mut items, &Outgoing::Missed { channel: "b", count: 3 });
+        write_item(&mut items, &Outgoing::Message { data: b"1" });
         let channels = [
-            AnswerChannel { channel: "a", position: position(7, 10), gap: None },
-            AnswerChannel { channel: "b", position: position(5, 11), gap: Some(Gap::NewStream) },
-            AnswerChannel { channel: "c", position: position(0, 0), gap: Some(Gap::NoHistory) },
+            ResponseChannel { channel: "a", position: position(7, 10), gap: None },
+            ResponseChannel { channel: "b", position: position(5, 11), gap: Some(Gap::NewStream) },
+            ResponseChannel { channel: "c", position: position(0, 0), gap: Some(Gap::NoHistory) },
         ];
         let mut out = Vec::new();
-        write_answer(&mut out, &items, &channels);
+        write_response(&mut out, &items, &channels);
         let cursor =
             Cursor::new([("a", position(7, 10)), ("b", position(5, 11)), ("c", position(0, 0))]);
         assert_eq!(
@@ -161,8 +161,8 @@ mod tests {
     #[test]
     fn an_empty_answer_still_has_a_cursor() {
         let mut out = Vec::new();
-        let channels = [AnswerChannel { channel: "a", position: position(0, 10), gap: None }];
-        write_answer(&mut out, b"", &channels);
+        let channels = [ResponseChannel { channel: "a", position: position(0, 10), gap: None }];
+        write_response(&mut out, b"", &channels);
         let answer: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(answer["publications"], serde_json::json!([]));
         assert!(answer.get("gap").is_none());

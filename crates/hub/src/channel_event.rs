@@ -8,7 +8,7 @@ use crate::session_id::SessionId;
 
 /// Which notices a hub writes. None by default: then each place where one would be written costs a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Watch {
+pub struct ChannelEventFilter {
     /// Subscriptions of this worker's sessions that begin and end.
     pub subscriptions: bool,
     /// Publications into channels at home on this worker.
@@ -21,7 +21,7 @@ pub struct Watch {
 /// Notices of one session come in their order, and so do those of one channel's publications.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum Notice {
+pub enum ChannelEvent {
     /// A session is subscribed.
     Subscribed {
         /// Who.
@@ -40,7 +40,7 @@ pub enum Notice {
         /// From what.
         channel: Arc<str>,
         /// Why.
-        departure: Departure,
+        cause: UnsubscribeCause,
     },
     /// A channel at home here took a publication.
     Published {
@@ -55,7 +55,7 @@ pub enum Notice {
 
 /// Why a subscription ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Departure {
+pub enum UnsubscribeCause {
     /// The client asked for it.
     Client,
     /// The server did: a call of its API.

@@ -5,19 +5,19 @@ use super::command::{Command, Request};
 
 /// State of the conversation on one bidirectional connection. Plain data, part of the connection's record.
 ///
-/// [`Conversation::admit`] is asked about every command in order; a connect it admits is followed by
-/// [`Conversation::connected`] or [`Conversation::refused`] as soon as that is decided.
+/// [`ProtocolState::admit`] is asked about every command in order; a connect it admits is followed by
+/// [`ProtocolState::connected`] or [`ProtocolState::refused`] as soon as that is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Conversation {
-    phase: Phase,
+pub struct ProtocolState {
+    phase: ConnectPhase,
     awaits_pong: bool,
 }
 
-const _: () = assert!(size_of::<Conversation>() == 2);
+const _: () = assert!(size_of::<ProtocolState>() == 2);
 
 /// How far a conversation has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum ConnectPhase {
     /// Nothing was said yet.
     #[default]
     Opened,
@@ -26,12 +26,12 @@ pub enum Phase {
     /// The session is open.
     Connected,
     /// The connect was answered with an error: the client closes, and anything else it says is out of place.
-    Refused,
+    Rejected,
 }
 
 /// When to carry out a command that was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admitted {
+pub enum Admission {
     /// Now.
     Now,
     /// As soon as the connect that is under way is decided: clients send their subscriptions in the same frame.
@@ -40,16 +40,16 @@ pub enum Admitted {
 
 /// The answer to a command that is not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum CommandError {
     /// A reply with this error; the conversation goes on.
-    Error(Error<'static>),
+    Reply(Error<'static>),
     /// The end of the connection.
     Disconnect(Disconnect<'static>),
 }
 
-impl Conversation {
+impl ProtocolState {
     /// How far it has come.
-    pub const fn phase(self) -> Phase {
+    pub const fn phase(self) -> ConnectPhase {
         self.phase
     }
 
@@ -65,12 +65,12 @@ impl Conversation {
 
     /// The connect that was admitted has opened a session.
     pub fn connected(&mut self) {
-        self.phase = Phase::Connected;
+        self.phase = ConnectPhase::Connected;
     }
 
     /// The connect that was admitted was answered with an error.
-    pub fn refused(&mut self) {
-        self.phase = Phase::Refused;
+    pub fn rejected(&mut self) {
+        self.phase = ConnectPhase::Rejected;
     }
 
     /// Judges a command by what was said before it and by itself.
@@ -78,23 +78,23 @@ impl Conversation {
     /// # Errors
     /// What to answer instead of carrying it out. A disconnect is the answer to a client that does not speak the
     /// protocol, an error to one that asks for what it cannot have.
-    pub fn admit(&mut self, command: &Command<'_>) -> Result<Admitted, Refusal> {
+    pub fn admit(&mut self, command: &Command<'_>) -> Result<Admission, CommandError> {
         let bad = |why: std::fmt::Arguments<'_>| {
-            Err(Refusal::Disconnect(DisconnectCode::BadRequest.because(why)))
+            Err(CommandError::Disconnect(DisconnectCode::BadRequest.with_reason(why)))
         };
         let method = command.request.method();
         match (self.phase, &command.request) {
-            (Phase::Opened, Request::Connect(_)) => {}
-            (Phase::Opened, _) => {
+            (ConnectPhase::Opened, Request::Connect(_)) => {}
+            (ConnectPhase::Opened, _) => {
                 return bad(format_args!("the first command is connect, not {method}"));
             }
             (_, Request::Connect(_)) => {
                 return bad(format_args!("a connection connects once"));
             }
-            (Phase::Refused, _) => {
+            (ConnectPhase::Rejected, _) => {
                 return bad(format_args!("the connect was refused; close and connect again"));
             }
-            (Phase::Connecting | Phase::Connected, _) => {}
+            (ConnectPhase::Connecting | ConnectPhase::Connected, _) => {}
         }
         match &command.request {
             // An unknown member in a command without id may be a pong of a later version of the protocol.
@@ -102,7 +102,7 @@ impl Conversation {
                 if !std::mem::take(&mut self.awaits_pong) {
                     return bad(format_args!("a pong without a ping"));
                 }
-                return Ok(Admitted::Now);
+                return Ok(Admission::Now);
             }
             Request::Pong => {
                 return bad(format_args!("command {} carries no request", command.id));
@@ -114,52 +114,58 @@ impl Conversation {
             _ => {}
         }
         valid(&command.request)?;
-        if self.phase == Phase::Opened {
-            self.phase = Phase::Connecting;
-            return Ok(Admitted::Now);
+        if self.phase == ConnectPhase::Opened {
+            self.phase = ConnectPhase::Connecting;
+            return Ok(Admission::Now);
         }
-        Ok(if self.phase == Phase::Connecting { Admitted::AfterConnect } else { Admitted::Now })
+        Ok(if self.phase == ConnectPhase::Connecting {
+            Admission::AfterConnect
+        } else {
+            Admission::Now
+        })
     }
 }
 
 /// What no server of this kind can do, whoever asks.
-fn valid(request: &Request<'_>) -> Result<(), Refusal> {
-    let refuse = |error| Err(Refusal::Error(error));
+fn valid(request: &Request<'_>) -> Result<(), CommandError> {
+    let refuse = |error| Err(CommandError::Reply(error));
     let method = request.method();
     if request.channel().is_some_and(str::is_empty) {
-        return refuse(ErrorCode::BadRequest.because(format_args!("{method}.channel is empty")));
+        return refuse(
+            ErrorCode::BadRequest.with_reason(format_args!("{method}.channel is empty")),
+        );
     }
     match request {
         Request::Subscribe(subscribe) if subscribe.kind != 0 => refuse(
             ErrorCode::NotAvailable
-                .because("subscribe.type: this server has stream subscriptions (type 0) only"),
+                .with_reason("subscribe.type: this server has stream subscriptions (type 0) only"),
         ),
         Request::Subscribe(subscribe) if subscribe.tags_filter.is_some() => refuse(
             ErrorCode::NotAvailable
-                .because("subscribe.tf: this server does not filter publications by tags"),
+                .with_reason("subscribe.tf: this server does not filter publications by tags"),
         ),
         Request::Publish(publish) if publish.kind != 0 => refuse(
             ErrorCode::NotAvailable
-                .because("publish.type: this server has stream publications (type 0) only"),
+                .with_reason("publish.type: this server has stream publications (type 0) only"),
         ),
         Request::Publish(publish) if publish.data.is_none() => {
-            refuse(ErrorCode::BadRequest.because("publish.data is missing"))
+            refuse(ErrorCode::BadRequest.with_reason("publish.data is missing"))
         }
         Request::SubRefresh(refresh) if refresh.kind != 0 => refuse(
             ErrorCode::NotAvailable
-                .because("sub_refresh.type: this server refreshes tokens (type 0) only"),
+                .with_reason("sub_refresh.type: this server refreshes tokens (type 0) only"),
         ),
         Request::Rpc(rpc) => refuse(
             ErrorCode::MethodNotFound
-                .because(format_args!("no remote procedure {:?} here", brief(&rpc.method))),
+                .with_reason(format_args!("no remote procedure {:?} here", brief(&rpc.method))),
         ),
         // There is no reply to put an error in, so the connection has to tell it, as the protocol says.
-        Request::Send(_) => Err(Refusal::Disconnect(
-            DisconnectCode::NotAvailable.because("this server takes no messages by send"),
+        Request::Send(_) => Err(CommandError::Disconnect(
+            DisconnectCode::NotAvailable.with_reason("this server takes no messages by send"),
         )),
         Request::Unknown(name) => refuse(
             ErrorCode::MethodNotFound
-                .because(format_args!("{:?} is no method of the client protocol", brief(name))),
+                .with_reason(format_args!("{:?} is no method of the client protocol", brief(name))),
         ),
         _ => Ok(()),
     }
@@ -176,14 +182,14 @@ mod tests {
     use super::*;
 
     /// Says a frame line by line and tells how each was taken.
-    fn say(conversation: &mut Conversation, frame: &str) -> Vec<String> {
+    fn say(state: &mut ProtocolState, frame: &str) -> Vec<String> {
         Commands::of(frame.as_bytes())
             .map(|command| {
                 let command = command.expect("well-formed");
-                match conversation.admit(&command) {
+                match state.admit(&command) {
                     Ok(admitted) => format!("{} {admitted:?}", command.request.method()),
-                    Err(Refusal::Error(error)) => format!("error {error}"),
-                    Err(Refusal::Disconnect(disconnect)) => format!("disconnect {disconnect}"),
+                    Err(CommandError::Reply(error)) => format!("error {error}"),
+                    Err(CommandError::Disconnect(disconnect)) => format!("disconnect {disconnect}"),
                 }
             })
             .collect()
@@ -191,66 +197,63 @@ mod tests {
 
     #[test]
     fn a_javascript_client_connects_and_subscribes_in_one_frame() {
-        let mut conversation = Conversation::default();
+        let mut state = ProtocolState::default();
         let frame = "{\"connect\":{\"name\":\"js\"},\"id\":1}\n{\"subscribe\":{\"channel\":\"a\"},\"id\":2}";
-        assert_eq!(say(&mut conversation, frame), ["connect Now", "subscribe AfterConnect"]);
-        conversation.connected();
+        assert_eq!(say(&mut state, frame), ["connect Now", "subscribe AfterConnect"]);
+        state.connected();
         assert_eq!(
-            say(&mut conversation, r#"{"publish":{"channel":"a","data":1},"id":3}"#),
+            say(&mut state, r#"{"publish":{"channel":"a","data":1},"id":3}"#),
             ["publish Now"]
         );
     }
 
     #[test]
     fn whoever_does_not_connect_first_is_shown_the_door() {
-        let mut conversation = Conversation::default();
+        let mut state = ProtocolState::default();
         assert_eq!(
-            say(&mut conversation, r#"{"subscribe":{"channel":"a"},"id":1}"#),
+            say(&mut state, r#"{"subscribe":{"channel":"a"},"id":1}"#),
             ["disconnect 3501: bad request: the first command is connect, not subscribe"]
         );
         assert_eq!(
-            say(&mut conversation, "{}"),
+            say(&mut state, "{}"),
             ["disconnect 3501: bad request: the first command is connect, not pong"]
         );
         assert_eq!(
-            say(&mut conversation, r#"{"connect":{}}"#),
+            say(&mut state, r#"{"connect":{}}"#),
             ["disconnect 3501: bad request: connect needs an id above 0"]
         );
     }
 
     #[test]
     fn a_second_connect_and_anything_after_a_refused_one_end_the_connection() {
-        let mut conversation = Conversation::default();
-        say(&mut conversation, r#"{"connect":{},"id":1}"#);
+        let mut state = ProtocolState::default();
+        say(&mut state, r#"{"connect":{},"id":1}"#);
         assert_eq!(
-            say(&mut conversation, r#"{"connect":{},"id":2}"#),
+            say(&mut state, r#"{"connect":{},"id":2}"#),
             ["disconnect 3501: bad request: a connection connects once"]
         );
-        conversation.refused();
+        state.rejected();
         assert_eq!(
-            say(&mut conversation, r#"{"subscribe":{"channel":"a"},"id":3}"#),
+            say(&mut state, r#"{"subscribe":{"channel":"a"},"id":3}"#),
             ["disconnect 3501: bad request: the connect was refused; close and connect again"]
         );
     }
 
     #[test]
     fn one_pong_a_ping() {
-        let mut conversation = Conversation::default();
-        say(&mut conversation, r#"{"connect":{},"id":1}"#);
-        conversation.connected();
-        assert_eq!(
-            say(&mut conversation, "{}"),
-            ["disconnect 3501: bad request: a pong without a ping"]
-        );
-        conversation.ping_sent();
-        assert!(conversation.awaits_pong());
-        assert_eq!(say(&mut conversation, "{}"), ["pong Now"]);
-        assert!(!conversation.awaits_pong());
+        let mut state = ProtocolState::default();
+        say(&mut state, r#"{"connect":{},"id":1}"#);
+        state.connected();
+        assert_eq!(say(&mut state, "{}"), ["disconnect 3501: bad request: a pong without a ping"]);
+        state.ping_sent();
+        assert!(state.awaits_pong());
+        assert_eq!(say(&mut state, "{}"), ["pong Now"]);
+        assert!(!state.awaits_pong());
     }
 
     #[test]
     fn what_the_server_does_not_have_is_said_and_the_connection_stays() {
-        let mut conversation = Conversation { phase: Phase::Connected, awaits_pong: false };
+        let mut state = ProtocolState { phase: ConnectPhase::Connected, awaits_pong: false };
         let frame = r#"
 {"id":1,"rpc":{"method":"getUser","data":{}}}
 {"id":2,"teleport":{}}
@@ -263,7 +266,7 @@ mod tests {
 {"send":{"data":1}}
 {"unsubscribe":{"channel":"a"}}"#;
         assert_eq!(
-            say(&mut conversation, frame),
+            say(&mut state, frame),
             [
                 "error 104: method not found: no remote procedure \"getUser\" here",
                 "error 104: method not found: \"teleport\" is no method of the client protocol",

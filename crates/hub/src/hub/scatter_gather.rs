@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::Hub;
-use crate::command::{DisconnectUser, Subscribe, SubscribeUser, UnsubscribeUser};
+use crate::channel_event::UnsubscribeCause;
+use crate::command::{DisconnectUser, SubscribeOptions, SubscribeUser, UnsubscribeUser};
 use crate::config::Now;
-use crate::encode::Push;
+use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::event::{Event, Info};
 use crate::glob;
-use crate::message::{Body, Content, Question, RequestId};
-use crate::notice::Departure;
+use crate::message::{HubMessageKind, Question, ReplyContent, RequestId};
 use crate::options::ChannelOptions;
 use crate::request::{Gather, Sum, Waiter};
 use crate::session_id::SessionId;
@@ -101,7 +101,7 @@ impl Hub {
             client,
             channel: channel.into(),
             options: Arc::clone(options),
-            subscribe: Subscribe { server_side: true, announce: true, ..subscribe },
+            subscribe: SubscribeOptions { server_side: true, announce: true, ..subscribe },
         };
         self.ask_user(token, user, client, question);
     }
@@ -134,7 +134,7 @@ impl Hub {
                 asked.insert(worker);
             }
         }
-        let full = asked.iter().any(|worker| !self.has_room(worker, size_of::<Body>()));
+        let full = asked.iter().any(|worker| !self.has_room(worker, size_of::<HubMessageKind>()));
         if full || !self.requests.has_room() {
             self.stats.overloaded += 1;
             return Err(Error::Overloaded);
@@ -147,7 +147,7 @@ impl Hub {
             self.finish_gather(request);
         }
         for worker in asked.iter() {
-            self.send_to(worker, Body::Ask { request, question: Arc::clone(&question) });
+            self.send_to(worker, HubMessageKind::Ask { request, question: Arc::clone(&question) });
         }
         Ok(())
     }
@@ -164,8 +164,8 @@ impl Hub {
 
     pub(super) fn answer_question(&mut self, from: u8, request: RequestId, question: &Question) {
         let content = match question {
-            Question::Channels { patterns } => Content::Channels(self.matching(patterns)),
-            Question::Info => Content::Info(Info {
+            Question::Channels { patterns } => ReplyContent::Channels(self.matching(patterns)),
+            Question::Info => ReplyContent::Info(Info {
                 clients: self.sessions.len().into(),
                 users: self.users.len().into(),
                 channels: self.interesting_homes,
@@ -177,7 +177,7 @@ impl Hub {
                 for &slot in &slots {
                     self.disconnect(slot, *code, reason, false);
                 }
-                Content::Affected(slots.len() as u64)
+                ReplyContent::Affected(slots.len() as u64)
             }
             Question::Unsubscribe { user, client, channel, code, reason } => {
                 let slots = self.addressed(user, *client);
@@ -185,7 +185,7 @@ impl Hub {
                 for slot in slots {
                     affected += u64::from(self.unsubscribe_by_server(slot, channel, *code, reason));
                 }
-                Content::Affected(affected)
+                ReplyContent::Affected(affected)
             }
             Question::Subscribe { user, client, channel, options, subscribe } => {
                 let slots = self.addressed(user, *client);
@@ -195,7 +195,7 @@ impl Hub {
                     let begun = self.subscribe(None, id, channel, options, subscribe.clone());
                     affected += u64::from(begun.is_ok());
                 }
-                Content::Affected(affected)
+                ReplyContent::Affected(affected)
             }
         };
         self.answer(from, request, content);
@@ -222,9 +222,9 @@ impl Hub {
             .collect();
         for &at in &ended {
             let name = Arc::clone(&self.channels[self.subscriptions[at].channel].name);
-            self.detach(at, Departure::Server);
+            self.detach(at, UnsubscribeCause::Server);
             self.tell_unsubscribed(slot, &name, code);
-            self.enqueue(slot, &Push::Unsubscribe { channel: &name, code, reason });
+            self.enqueue(slot, &Outgoing::Unsubscribe { channel: &name, code, reason });
             if !self.sessions[slot].is_live() {
                 break;
             }
