@@ -3,10 +3,10 @@
 use dunlin_wire::http1::{self, Body, Decoded, HeaderSlots, RequestWriter};
 
 use super::{Answer, Method, NewRequest, PartialMessage, worth_decoding};
-use crate::conn::{ConnId, Flags, Phase, Protocol};
-use crate::context::Context;
-use crate::error::{CloseReason, WriteError};
-use crate::handler::{Handler, ProtocolError};
+use crate::core::connection::{ConnId, Flags, Phase, Protocol};
+use crate::core::context::Context;
+use crate::core::error::{CloseReason, WriteError};
+use crate::core::handler::{Handler, ProtocolError};
 
 /// What must be remembered of a request until its answer.
 #[derive(Clone, Copy, Debug)]

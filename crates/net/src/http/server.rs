@@ -3,10 +3,10 @@
 use dunlin_wire::http1::{self, CONTINUE, Decoded, HeaderSlots, LAST_CHUNK, ResponseWriter};
 
 use super::{Error, Framing, Method, PartialMessage, Request, Response, Version, worth_decoding};
-use crate::conn::{ConnId, Flags, Phase, Protocol};
-use crate::context::Context;
-use crate::error::{CloseReason, WriteError};
-use crate::handler::{Handler, ProtocolError};
+use crate::core::connection::{ConnId, Flags, Phase, Protocol};
+use crate::core::context::Context;
+use crate::core::error::{CloseReason, WriteError};
+use crate::core::handler::{Handler, ProtocolError};
 
 /// Bytes of a head beyond status line and the caller's headers: enough for `Date`, framing and connection.
 const HEAD_BYTES: usize = 128;
@@ -418,7 +418,10 @@ impl<D: Default> Context<D> {
     }
 }
 
-fn record_partial<D>(slab: &mut crate::slab::Slab<D>, conn: ConnId) -> Option<Box<PartialMessage>> {
+fn record_partial<D>(
+    slab: &mut crate::core::slab::Slab<D>,
+    conn: ConnId,
+) -> Option<Box<PartialMessage>> {
     slab.at_mut(conn.index()).spill.as_mut()?.partial.take()
 }
 

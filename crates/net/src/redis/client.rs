@@ -5,9 +5,9 @@ use std::{error, fmt, io};
 
 use dunlin_wire::resp::Value;
 
-use crate::config::{ConnectConfig, Role};
-use crate::conn::ConnId;
-use crate::context::{Context, TimerId};
+use crate::core::config::{ConnectConfig, Role};
+use crate::core::connection::ConnId;
+use crate::core::context::{Context, TimerId};
 use std::net::SocketAddr;
 
 /// How to reach a Redis server, and what may wait for it.

@@ -10,10 +10,10 @@ use dunlin_wire::resp::{Scanner, encode_command};
 pub use client::{Client, ClientConfig, Full, Message};
 pub use dunlin_wire::resp::{Error, Limits, Value};
 
-use crate::conn::{ConnId, Phase, Protocol};
-use crate::context::Context;
-use crate::error::WriteError;
-use crate::handler::{Handler, ProtocolError};
+use crate::core::connection::{ConnId, Phase, Protocol};
+use crate::core::context::Context;
+use crate::core::error::WriteError;
+use crate::core::handler::{Handler, ProtocolError};
 
 /// Commands that are answered by pushes, one a channel, and by a reply only when they are refused.
 const ANSWERED_BY_PUSHES: [&str; 6] =

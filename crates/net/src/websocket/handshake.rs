@@ -8,10 +8,10 @@ use dunlin_wire::websocket::handshake::{
 };
 
 use super::{ClientHandshakeError, DeflateConfig, HandshakeError, Limits, WebSocketConfig};
-use crate::conn::{ConnId, Flags, Protocol};
-use crate::context::{Context, Profile};
-use crate::error::WriteError;
-use crate::handler::{Handler, ProtocolError};
+use crate::core::connection::{ConnId, Flags, Protocol};
+use crate::core::context::{Context, Profile};
+use crate::core::error::WriteError;
+use crate::core::handler::{Handler, ProtocolError};
 use crate::http::Request;
 
 /// Why a request did not become a WebSocket.

@@ -6,10 +6,10 @@ use dunlin_wire::websocket::{Decoder, Event, Role, encode_close_masked, encode_f
 use super::{
     CONTROL_PAYLOAD_BYTES_MAX, Error, Message, Opcode, close_code, encode_close, encode_frame,
 };
-use crate::conn::{ConnId, Flags, Phase, Protocol};
-use crate::context::Context;
-use crate::error::{CloseReason, WriteError};
-use crate::handler::{Handler, ProtocolError};
+use crate::core::connection::{ConnId, Flags, Phase, Protocol};
+use crate::core::context::Context;
+use crate::core::error::{CloseReason, WriteError};
+use crate::core::handler::{Handler, ProtocolError};
 
 /// Payloads below this many bytes are not worth compressing.
 const COMPRESS_BYTES_MIN: usize = 32;

@@ -1,7 +1,7 @@
 //! Timers that belong to no connection.
 
-use crate::context::TimerId;
-use crate::wheel::{Link, Links, Wheel};
+use crate::core::context::TimerId;
+use crate::core::wheel::{Link, Links, Wheel};
 
 /// Timers of one loop, in a wheel of their own with ticks of one millisecond.
 #[derive(Debug)]

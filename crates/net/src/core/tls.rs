@@ -13,10 +13,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use crate::conn::{ConnId, Flags, Phase};
-use crate::context::Context;
-use crate::error::CloseReason;
-use crate::handler::Handler;
+use crate::core::connection::{ConnId, Flags, Phase};
+use crate::core::context::Context;
+use crate::core::error::CloseReason;
+use crate::core::handler::Handler;
 
 /// Whom to trust. Cloning it copies nothing; sessions of one are resumed.
 #[derive(Clone)]
@@ -185,7 +185,7 @@ impl<D: Default> Context<D> {
             }
             while !handshake.is_empty() {
                 self.stats.writes += 1;
-                match rustix::net::send(fd, handshake, crate::stream::SEND) {
+                match rustix::net::send(fd, handshake, crate::core::stream::SEND) {
                     Ok(taken) => {
                         self.stats.bytes_out += taken as u64;
                         handshake.drain(..taken);
@@ -219,7 +219,7 @@ impl<D: Default> Context<D> {
                 // The server is told why, if it listens.
                 let mut alert = Vec::new();
                 session.flush(&mut alert);
-                let _ = rustix::net::send(fd, &alert, crate::stream::SEND);
+                let _ = rustix::net::send(fd, &alert, crate::core::stream::SEND);
                 return self.fail_connect(conn, error);
             }
         }

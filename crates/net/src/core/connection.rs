@@ -3,8 +3,8 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::spill::Spill;
-use crate::wheel::Link;
+use crate::core::spill::Spill;
+use crate::core::wheel::Link;
 
 /// Names a connection for as long as it lives, and is recognised as stale after.
 ///

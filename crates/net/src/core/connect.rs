@@ -9,11 +9,11 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 
-use crate::config::{ConnectConfig, Role};
-use crate::conn::{ConnId, Flags, Phase, Protocol};
-use crate::context::{Context, Ending, Profile};
-use crate::handler::Handler;
-use crate::tls::Session;
+use crate::core::config::{ConnectConfig, Role};
+use crate::core::connection::{ConnId, Flags, Phase, Protocol};
+use crate::core::context::{Context, Ending, Profile};
+use crate::core::handler::Handler;
+use crate::core::tls::Session;
 
 impl<D: Default> Context<D> {
     /// Connects to an address. `on_open` or `on_connect_failed` follows; what is written before leaves once

@@ -7,13 +7,13 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest};
 use std::os::fd::AsRawFd;
 
-use crate::config::LoopConfig;
-use crate::conn::{ConnId, Flags, Phase};
-use crate::context::Context;
-use crate::error::CloseReason;
-use crate::handler::{Handler, Sleep};
-use crate::remote::{Inbox, Remote, remote_pair};
-use crate::token::Token;
+use crate::core::config::LoopConfig;
+use crate::core::connection::{ConnId, Flags, Phase};
+use crate::core::context::Context;
+use crate::core::error::CloseReason;
+use crate::core::handler::{Handler, Sleep};
+use crate::core::remote::{Inbox, Remote, remote_pair};
+use crate::core::token::Token;
 
 /// An event loop: it owns its connections, listeners, timers and buffers, and calls a [`Handler`].
 ///

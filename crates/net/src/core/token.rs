@@ -1,7 +1,7 @@
 //! What an event of the kernel is about.
 
-use crate::conn::ConnId;
-use crate::slab::INDEX_MAX;
+use crate::core::connection::ConnId;
+use crate::core::slab::INDEX_MAX;
 
 /// The source of an event, packed into the 64 bits the kernel keeps for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

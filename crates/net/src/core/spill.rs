@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 use dunlin_wire::websocket::MessageAssembly;
 
+use crate::core::tls::Session;
 use crate::http::{Asked, PartialMessage};
 use crate::redis::Talk;
-use crate::tls::Session;
 use crate::websocket::{Contexts, Handshake};
 
 /// Bytes waiting to be sent: appended at the end, sent from the front.

@@ -3,9 +3,9 @@
 use std::io;
 use std::net::SocketAddr;
 
-use crate::conn::ConnId;
-use crate::context::{Context, ListenerId, TimerId};
-use crate::error::CloseReason;
+use crate::core::connection::ConnId;
+use crate::core::context::{Context, ListenerId, TimerId};
+use crate::core::error::CloseReason;
 use crate::http;
 use crate::redis;
 use crate::websocket;

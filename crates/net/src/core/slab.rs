@@ -1,7 +1,7 @@
 //! The connection slab: records in chunks that never move, a free list through the records themselves.
 
-use crate::conn::{Conn, ConnId, Phase};
-use crate::wheel::{Link, Links};
+use crate::core::connection::{Conn, ConnId, Phase};
+use crate::core::wheel::{Link, Links};
 
 /// Records a chunk. Growth costs one allocation a chunk and copies nothing.
 const CHUNK: usize = 1 << CHUNK_BITS;
@@ -109,7 +109,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
-    use crate::conn::Protocol;
+    use crate::core::connection::Protocol;
 
     fn descriptor() -> OwnedFd {
         std::fs::File::open("/dev/null").expect("/dev/null").into()

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
+use crate::core::tls::ClientTls;
 use crate::http;
-use crate::tls::ClientTls;
 
 /// Limits of one event loop. All are upper bounds on what peers can make it cost.
 #[derive(Clone, Debug)]

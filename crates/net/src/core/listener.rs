@@ -10,11 +10,11 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 
-use crate::config::{Limits, ListenConfig, Role};
-use crate::conn::{ConnId, Phase, Protocol};
-use crate::context::{Context, ListenerId, Profile};
-use crate::handler::{Admit, Handler};
-use crate::token::Token;
+use crate::core::config::{Limits, ListenConfig, Role};
+use crate::core::connection::{ConnId, Phase, Protocol};
+use crate::core::context::{Context, ListenerId, Profile};
+use crate::core::handler::{Admit, Handler};
+use crate::core::token::Token;
 
 /// The listeners of a loop.
 #[derive(Debug, Default)]
@@ -299,7 +299,7 @@ mod tests {
 
     use super::*;
     use crate::EventLoop;
-    use crate::config::LoopConfig;
+    use crate::core::config::LoopConfig;
 
     /// Handles nothing: the loop does not run.
     struct Nobody;

@@ -5,11 +5,11 @@ use std::io;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
-use crate::conn::{ConnId, Flags, Phase, Protocol};
-use crate::context::{Context, Ending};
-use crate::error::CloseReason;
-use crate::handler::Handler;
-use crate::wheel::NEVER;
+use crate::core::connection::{ConnId, Flags, Phase, Protocol};
+use crate::core::context::{Context, Ending};
+use crate::core::error::CloseReason;
+use crate::core::handler::Handler;
+use crate::core::wheel::NEVER;
 
 impl<D: Default> Context<D> {
     pub(crate) fn peer_finished<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {

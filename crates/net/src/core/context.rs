@@ -10,19 +10,19 @@ use dunlin_wire::websocket::deflate::{DeflateParams, SharedDeflate};
 use mio::unix::SourceFd;
 use mio::{Interest, Poll};
 
-use crate::config::{Limits, LoopConfig};
-use crate::conn::{ConnId, Flags, Phase};
-use crate::error::CloseReason;
+use crate::core::config::{Limits, LoopConfig};
+use crate::core::connection::{ConnId, Flags, Phase};
+use crate::core::error::CloseReason;
+use crate::core::listener::Listeners;
+use crate::core::signal::Signals;
+use crate::core::slab::Slab;
+use crate::core::spill::Pool;
+use crate::core::stats::Stats;
+use crate::core::timer::Timers;
+use crate::core::token::Token;
+use crate::core::wheel::{NEVER, Wheel};
 use crate::http::Date;
-use crate::listener::Listeners;
-use crate::signal::Signals;
-use crate::slab::Slab;
-use crate::spill::Pool;
-use crate::stats::Stats;
-use crate::timer::Timers;
-use crate::token::Token;
 use crate::websocket::{self, Masks};
-use crate::wheel::{NEVER, Wheel};
 
 /// Names a listener of one loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

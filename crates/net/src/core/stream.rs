@@ -6,10 +6,10 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
-use crate::conn::{ConnId, Flags, Phase, Protocol};
-use crate::context::Context;
-use crate::error::{CloseReason, WriteError};
-use crate::handler::Handler;
+use crate::core::connection::{ConnId, Flags, Phase, Protocol};
+use crate::core::context::Context;
+use crate::core::error::{CloseReason, WriteError};
+use crate::core::handler::Handler;
 
 /// Corked connections a turn may gather before their output leaves: so many buffers at most are borrowed
 /// for connections whose sockets are not full.
