@@ -11,7 +11,16 @@ struct Tally {
 }
 
 impl Caller for Tally {
-    fn on_outcome(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, end: &Outcome<'_>) {
+    type Data = ();
+
+    fn on_outcome(
+        &mut self,
+        _: &mut Context<()>,
+        _: &mut Requests<'_>,
+        _: RequestId,
+        tag: u64,
+        end: &Outcome<'_>,
+    ) {
         match end {
             Outcome::Answered(answer) if answer.status == 200 => self.answered += 1,
             Outcome::Answered(answer) => println!("{tag}: status {}", answer.status),

@@ -20,12 +20,7 @@ impl<D: Default> Context<D> {
             Protocol::Tcp => handler.on_eof(self, conn),
             // Answers already given leave; an answer outstanding has lost its asker.
             Protocol::HttpServer => self.drain_for_peer(conn),
-            Protocol::HttpClient => {
-                self.http_client_eof(handler, conn);
-                self.drain_for_peer(conn);
-            }
-            Protocol::RedisClient
-            | Protocol::Stream
+            Protocol::Stream
             | Protocol::WebSocketHandshake
             | Protocol::WebSocketServer
             | Protocol::WebSocketClient => self.finish(conn, CloseReason::Peer),
@@ -87,11 +82,11 @@ impl<D: Default> Context<D> {
                 Ending::Closed(reason) => {
                     self.stats.closed += 1;
                     self.stats.timed_out += u64::from(reason == CloseReason::TimedOut);
-                    self.stats.violations += u64::from(reason == CloseReason::Violation);
+                    self.stats.protocol_errors += u64::from(reason == CloseReason::ProtocolError);
                     handler.on_close(self, conn, data, reason);
                     let record = self.slab.at(conn.index());
                     let sent_all = match reason {
-                        CloseReason::Local | CloseReason::Violation | CloseReason::Peer => true,
+                        CloseReason::Local | CloseReason::ProtocolError | CloseReason::Peer => true,
                         CloseReason::TimedOut => record.flags.has(Flags::OVERDUE),
                         _ => false,
                     };

@@ -54,15 +54,13 @@ impl Default for LoopConfig {
     }
 }
 
-/// What a connection speaks from its first byte.
+/// What is spoken on the connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Bytes as they come.
     Tcp,
-    /// HTTP/1.1, and what it is upgraded to. The listening side serves, the connecting side asks.
+    /// HTTP/1.1, and what it is upgraded to.
     Http,
-    /// Redis, RESP3; the connecting side alone.
-    Redis,
 }
 
 /// How long connections may take, and what they may cost. Shared by all connections of a listener.
@@ -138,8 +136,6 @@ impl ListenConfig {
 /// How to connect.
 #[derive(Clone, Debug)]
 pub struct ConnectConfig {
-    /// What is spoken on it.
-    pub role: Role,
     /// Limits of the connection.
     pub limits: Limits,
     /// Milliseconds until the attempt is given up, the TLS handshake included. 0: when the kernel does, after
@@ -148,31 +144,13 @@ pub struct ConnectConfig {
     /// The address to connect from. With port 0 the kernel chooses one only when the destination is known,
     /// so that each source address has its 28,000 ports a destination.
     pub from: Option<SocketAddr>,
-    /// Speak TLS below the protocol: `on_open` then follows the handshake. What fails in it, a certificate not to be
+    /// Speak TLS below the protocol: `on_connect` then follows the handshake. What fails in it, a certificate not to be
     /// trusted most often, is told by `on_connect_failed` with `ErrorKind::InvalidData`.
     pub tls: Option<ClientTls>,
 }
 
 impl Default for ConnectConfig {
     fn default() -> ConnectConfig {
-        ConnectConfig {
-            role: Role::Tcp,
-            limits: Limits::default(),
-            timeout_ms: 10_000,
-            from: None,
-            tls: None,
-        }
-    }
-}
-
-impl ConnectConfig {
-    /// A raw TCP connection.
-    pub fn tcp() -> ConnectConfig {
-        ConnectConfig::default()
-    }
-
-    /// A connection of an HTTP client, and of a WebSocket client.
-    pub fn http() -> ConnectConfig {
-        ConnectConfig { role: Role::Http, ..ConnectConfig::default() }
+        ConnectConfig { limits: Limits::default(), timeout_ms: 10_000, from: None, tls: None }
     }
 }

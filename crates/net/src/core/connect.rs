@@ -9,14 +9,14 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 
-use crate::core::config::{ConnectConfig, Role};
+use crate::core::config::ConnectConfig;
 use crate::core::connection::{ConnId, Flags, Phase, Protocol};
 use crate::core::context::{Context, Ending, Profile};
 use crate::core::handler::Handler;
 use crate::core::tls::Session;
 
 impl<D: Default> Context<D> {
-    /// Connects to an address. `on_open` or `on_connect_failed` follows; what is written before leaves once
+    /// Connects to an address. `on_connect` or `on_connect_failed` follows; what is written before leaves once
     /// the connection is open.
     ///
     /// # Errors
@@ -68,12 +68,7 @@ impl<D: Default> Context<D> {
     fn connecting(&mut self, socket: Socket, config: &ConnectConfig) -> io::Result<ConnId> {
         let session = config.tls.as_ref().map(Session::new).transpose()?;
         let profile = self.profile(&Profile::from(&config.limits))?;
-        let protocol = match config.role {
-            Role::Tcp => Protocol::Tcp,
-            Role::Http => Protocol::HttpClient,
-            Role::Redis => Protocol::RedisClient,
-        };
-        let conn = self.admit(socket.into(), protocol, profile, Phase::Connecting)?;
+        let conn = self.admit(socket.into(), Protocol::Tcp, profile, Phase::Connecting)?;
         let record = self.slab.at_mut(conn.index());
         record.flags.set(Flags::SOCKET_FULL);
         if let Some(session) = session {
@@ -106,7 +101,7 @@ impl<D: Default> Context<D> {
         self.stats.connected += 1;
         self.schedule_own(conn, 0);
         self.start_clock(conn);
-        handler.on_open(self, conn);
+        handler.on_connect(self, conn);
         // What was written meanwhile.
         self.flush(conn);
         let record = self.slab.at_mut(conn.index());

@@ -61,8 +61,6 @@ pub(crate) enum Protocol {
     HttpServer,
     /// The answer has begun and is the caller's to write; what the peer still says is dropped.
     Stream,
-    HttpClient,
-    RedisClient,
     /// A client's request for an upgrade is out; the answer is awaited.
     WebSocketHandshake,
     WebSocketServer,
@@ -139,11 +137,9 @@ flags! {
     /// A close frame has been received.
     CLOSE_RECEIVED = 19;
     /// Closing for the peer's violation of the protocol.
-    VIOLATED = 20;
+    PROTOCOL_ERROR = 20;
     /// The peer began to end the connection; `on_close` says so.
     CLOSED_BY_PEER = 21;
-    /// The body being received goes to the handler piece by piece.
-    STREAMING_BODY = 22;
     /// Closing because a request did not arrive in time; the peer is told so.
     OVERDUE = 23;
     /// What is read and written are TLS records.

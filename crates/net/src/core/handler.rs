@@ -7,7 +7,6 @@ use crate::core::connection::ConnId;
 use crate::core::context::{Context, ListenerId, TimerId};
 use crate::core::error::CloseReason;
 use crate::http;
-use crate::redis;
 use crate::websocket;
 
 /// Whether a connection just accepted is to be kept.
@@ -39,8 +38,6 @@ pub enum ProtocolError {
     Http(http::Error),
     /// A WebSocket violation; carries the close code that says so.
     WebSocket(websocket::Error),
-    /// What a Redis server said is no RESP, or nobody had asked for it.
-    Redis(redis::Error),
     /// The answer to a client's WebSocket handshake was not one.
     Handshake(websocket::ClientHandshakeError),
 }
@@ -51,9 +48,9 @@ pub enum ProtocolError {
 /// handler to [`Context`]: closing a connection in `on_data` leads to its `on_close` later in the turn.
 /// After `on_close` no method is called for that connection again.
 ///
-/// A connection is announced by `on_open`, ended by `on_close` (or `on_connect_failed` instead of both),
-/// and in between speaks one protocol at a time: raw bytes (`on_data`), HTTP (`on_request` at a server,
-/// `on_response` at a client), or WebSocket (`on_message`).
+/// An accepted connection is announced by `on_open`, a connect of ours by `on_connect`; `on_close` ends both. A connect
+/// that fails has `on_connect_failed` instead of all that. In between a connection speaks one protocol at a time: raw
+/// bytes (`on_data`), HTTP (`on_request`), or WebSocket (`on_message`).
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait Handler: Sized {
     /// What the application keeps of each connection, inside the connection's record. Keep it small: it is
@@ -81,10 +78,13 @@ pub trait Handler: Sized {
     ) {
     }
 
-    /// A connection is open: accepted, or connected.
+    /// An accepted connection is open.
     fn on_open(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
 
-    /// A connect failed or took too long (`ErrorKind::TimedOut`). Neither `on_open` nor `on_close` is
+    /// A connection that [`Context::connect`] began is open, its TLS handshake included.
+    fn on_connect(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
+
+    /// A connect failed or took too long (`ErrorKind::TimedOut`). Neither `on_connect` nor `on_close` is
     /// called for it.
     fn on_connect_failed(
         &mut self,
@@ -116,26 +116,6 @@ pub trait Handler: Sized {
     ) {
         let _ = cx.respond(conn, &http::Response::new(404));
     }
-
-    /// The answer to the oldest request outstanding on a client's connection has arrived: head and body,
-    /// or, when the request asked for a stream, the head alone, its body to follow in `on_body`.
-    fn on_response(
-        &mut self,
-        cx: &mut Context<Self::Data>,
-        conn: ConnId,
-        response: &http::Answer<'_>,
-    ) {
-    }
-
-    /// The next piece of a streamed answer. The last piece, which may be empty, is marked as such.
-    fn on_body(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, bytes: &[u8], last: bool) {}
-
-    /// The reply to the oldest command outstanding on a connection to Redis.
-    fn on_reply(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, reply: &redis::Value<'_>) {}
-
-    /// What a Redis server says beside its replies: messages of channels, confirmations of subscriptions, and the
-    /// error by which it refuses one.
-    fn on_push(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, push: &redis::Value<'_>) {}
 
     /// A client's WebSocket handshake has succeeded, with the subprotocol the server chose: messages may be
     /// sent. (A server knows when it upgrades.)
@@ -181,7 +161,7 @@ pub trait Handler: Sized {
         conn: ConnId,
         error: &ProtocolError,
     ) {
-        cx.answer_violation(conn, error);
+        cx.answer_protocol_error(conn, error);
     }
 
     /// A write fell short before, and now there is room again: `try_write_slices` took less than it was

@@ -71,18 +71,12 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// Those of `fcntl`, `setsockopt` and `epoll_ctl`; `InvalidInput` for a role that only connects.
+    /// Those of `fcntl`, `setsockopt` and `epoll_ctl`.
     pub fn adopt_listener(
         &mut self,
         listener: TcpListener,
         config: &ListenConfig,
     ) -> io::Result<ListenerId> {
-        if config.role == Role::Redis {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "Redis is spoken by the connecting side alone; listen with another role",
-            ));
-        }
         listener.set_nonblocking(true)?;
         // Linux hands the option down to accepted sockets: one call here instead of one a connection.
         rustix::net::sockopt::set_tcp_nodelay(&listener, true)?;
@@ -216,8 +210,7 @@ impl<D: Default> Context<D> {
                 Admit::Pause => self.pause_accept(ListenerId(place)),
             }
             let protocol = match role {
-                // Refused when the listener was made.
-                Role::Tcp | Role::Redis => Protocol::Tcp,
+                Role::Tcp => Protocol::Tcp,
                 Role::Http => Protocol::HttpServer,
             };
             match self.admit(fd, protocol, profile, Phase::Open) {

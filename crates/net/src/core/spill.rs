@@ -1,13 +1,10 @@
 //! What a connection needs only while something is cut short: half a frame, half a head, unsent bytes.
 //! Borrowed from a pool of the loop and given back as soon as it is empty.
 
-use std::collections::VecDeque;
-
 use dunlin_wire::websocket::MessageAssembly;
 
 use crate::core::tls::Session;
-use crate::http::{Asked, PartialMessage};
-use crate::redis::Talk;
+use crate::http::PartialMessage;
 use crate::websocket::{Contexts, Handshake};
 
 /// Bytes waiting to be sent: appended at the end, sent from the front.
@@ -62,16 +59,12 @@ pub(crate) struct Spill {
     pub(crate) output: Output,
     /// An HTTP message whose body is under way.
     pub(crate) partial: Option<Box<PartialMessage>>,
-    /// Requests of a client that wait for their answers.
-    pub(crate) asked: VecDeque<Asked>,
     /// A client's WebSocket handshake that waits for its answer.
     pub(crate) handshake: Option<Box<Handshake>>,
     /// A WebSocket message that is fragmented or cut.
     pub(crate) assembly: Option<Box<MessageAssembly>>,
     /// Compression contexts taken over from message to message.
     pub(crate) contexts: Option<Box<Contexts>>,
-    /// Where a Redis client is in its conversation, for as long as the connection lives.
-    pub(crate) talk: Option<Box<Talk>>,
     /// The TLS session, for as long as the connection lives.
     pub(crate) tls: Option<Box<Session>>,
 }
@@ -81,11 +74,9 @@ impl Spill {
         self.input.is_empty()
             && self.output.is_empty()
             && self.partial.is_none()
-            && self.asked.is_empty()
             && self.handshake.is_none()
             && self.assembly.is_none()
             && self.contexts.is_none()
-            && self.talk.is_none()
             && self.tls.is_none()
     }
 
@@ -123,9 +114,7 @@ impl Pool {
         spill.partial = None;
         spill.handshake = None;
         spill.contexts = None;
-        spill.talk = None;
         spill.tls = None;
-        spill.asked.clear();
         if let Some(assembly) = spill.assembly.take() {
             self.give_back_assembly(assembly);
         }

@@ -23,7 +23,7 @@ pub struct Stats {
     /// Connections that ended.
     pub closed: u64,
     /// Connections closed for a violation of their protocol.
-    pub violations: u64,
+    pub protocol_errors: u64,
     /// Connections closed because a deadline of the loop's own passed.
     pub timed_out: u64,
     /// Requests handed out.

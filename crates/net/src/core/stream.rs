@@ -32,7 +32,7 @@ impl<D: Default> Context<D> {
     /// [`WriteError::Stale`], [`WriteError::Full`] (nothing was taken; `on_writable` follows), or
     /// [`WriteError::OutOfTurn`] after [`Context::shutdown_write`].
     pub fn write(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), WriteError> {
-        self.append(conn, bytes.len(), |out| out.extend_from_slice(bytes))
+        self.write_with(conn, bytes.len(), |out| out.extend_from_slice(bytes))
     }
 
     /// Sends slices at once and as far as the socket takes them, with one system call and no copy: `send` for
@@ -110,7 +110,7 @@ impl<D: Default> Context<D> {
         let (mut taken, mut whole) = (0, true);
         for slice in slices {
             let append = |out: &mut Vec<u8>| out.extend_from_slice(slice);
-            match self.append_within(conn, slice.len(), usize::MAX, append) {
+            match self.write_within(conn, slice.len(), usize::MAX, append) {
                 Ok(()) => taken += slice.len(),
                 // The loop's buffers are full. What they took of this leaves, and must not be offered again.
                 Err(WriteError::Full) => {
@@ -131,19 +131,24 @@ impl<D: Default> Context<D> {
         Ok(taken)
     }
 
-    /// Appends to the output of a connection what `write` appends, `bytes` of it or nearly so.
-    pub(crate) fn append(
+    /// As [`Context::write`], without a copy: `write` appends what is to be sent to the connection's output, `bytes` of it
+    /// or nearly so. It is not called when nothing is taken.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::write`].
+    pub fn write_with(
         &mut self,
         conn: ConnId,
         bytes: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), WriteError> {
         let profile = self.slab.get(conn).ok_or(WriteError::Stale)?.profile;
-        self.append_within(conn, bytes, self.limits(profile).output_bytes_max, write)
+        self.write_within(conn, bytes, self.limits(profile).output_bytes_max, write)
     }
 
-    /// As [`Context::append`], with a bound of the caller's on the bytes buffered.
-    pub(crate) fn append_within(
+    /// As [`Context::write_with`], with a bound of the caller's on the bytes buffered.
+    pub(crate) fn write_within(
         &mut self,
         conn: ConnId,
         bytes: usize,
@@ -285,8 +290,8 @@ impl<D: Default> Context<D> {
             let flags = record.flags;
             let reason = if flags.has(Flags::OVERDUE) {
                 CloseReason::TimedOut
-            } else if flags.has(Flags::VIOLATED) {
-                CloseReason::Violation
+            } else if flags.has(Flags::PROTOCOL_ERROR) {
+                CloseReason::ProtocolError
             } else if flags.has(Flags::CLOSED_BY_PEER) {
                 CloseReason::Peer
             } else {
@@ -481,8 +486,6 @@ impl<D: Default> Context<D> {
                 }
                 Protocol::HttpServer => self.http_server_input(handler, conn, rest, carried),
                 Protocol::Stream => rest.len(),
-                Protocol::HttpClient => self.http_client_input(handler, conn, rest, carried),
-                Protocol::RedisClient => self.redis_input(handler, conn, rest),
                 Protocol::WebSocketHandshake => self.handshake_input(handler, conn, rest),
                 Protocol::WebSocketServer | Protocol::WebSocketClient => {
                     self.websocket_input(handler, conn, rest)

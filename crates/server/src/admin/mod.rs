@@ -431,7 +431,7 @@ impl Handler for Admin {
                     .with("limit", limit)
                     .answer_violation(cx, conn);
             }
-            _ => cx.answer_violation(conn, error),
+            _ => cx.answer_protocol_error(conn, error),
         }
     }
 

@@ -139,7 +139,16 @@ struct Verdicts {
 }
 
 impl Caller for Verdicts {
-    fn on_outcome(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, outcome: &Outcome<'_>) {
+    type Data = ();
+
+    fn on_outcome(
+        &mut self,
+        _: &mut Context<()>,
+        _: &mut Requests<'_>,
+        _: RequestId,
+        tag: u64,
+        outcome: &Outcome<'_>,
+    ) {
         self.ended.push((tag, Verdict::of(outcome, self.now_s)));
     }
 }
@@ -287,8 +296,8 @@ fn host_config(upstream: &config::Upstream) -> Result<HostConfig, Arc<str>> {
 impl Handler for Postman<'_> {
     type Data = ();
 
-    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
-        self.client.on_open(cx, conn);
+    fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.client.on_connect(cx, conn);
     }
 
     fn on_connect_failed(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), error: &io::Error) {
