@@ -11,16 +11,7 @@ struct Tally {
 }
 
 impl Caller for Tally {
-    type Data = ();
-
-    fn on_outcome(
-        &mut self,
-        _: &mut Context<()>,
-        _: &mut Requests<'_>,
-        _: RequestId,
-        tag: u64,
-        end: &Outcome<'_>,
-    ) {
+    fn on_outcome(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, end: &Outcome<'_>) {
         match end {
             Outcome::Answered(answer) if answer.status == 200 => self.answered += 1,
             Outcome::Answered(answer) => println!("{tag}: status {}", answer.status),

@@ -61,7 +61,7 @@ pub(crate) enum BusMessage {
     OnlineReply { request_id: u64, online: Vec<u32> },
 
     /// Worker to the webhooks thread: an event that some hook wants.
-    HookEvent(Box<crate::webhooks::Happening>),
+    HookEvent(Box<dunlin_webhooks::HookEvent>),
 
     /// Control to workers: stop accepting, ask clients to reconnect, spread over the configured time.
     Drain,

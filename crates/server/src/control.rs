@@ -15,7 +15,7 @@ use crate::bus_message::BusMessage;
 use crate::error::ServeError;
 use crate::push::PushThread;
 use crate::state::{Lifecycle, ServerState};
-use crate::webhooks::{FINISH, WebhooksThread};
+use crate::webhooks::{FINISH_TIMEOUT, WebhooksThread};
 use crate::worker::thread::Workers;
 
 /// How often the control thread looks whether the last client has left.
@@ -82,7 +82,7 @@ impl Control {
         let to = running.state.webhooks_endpoint();
         if running.endpoint.send(to, BusMessage::Stop).is_ok() {
             running.endpoint.flush();
-            webhooks.join(FINISH + STOP_TIMEOUT);
+            webhooks.join(FINISH_TIMEOUT + STOP_TIMEOUT);
         }
         Ok(())
     }

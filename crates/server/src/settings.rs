@@ -6,7 +6,7 @@ use dunlin_config::{Config, Map, MapChange, Overflow, Pacing, Snapshot};
 use dunlin_hub::ChannelOptions;
 
 use crate::auth::Verifier;
-use crate::webhooks::Wishes;
+use dunlin_webhooks::EventFilter;
 
 /// What a namespace is in the configuration.
 type Rules = dunlin_config::ChannelOptions;
@@ -30,7 +30,7 @@ pub(crate) struct Settings {
     /// Judges connection tokens.
     pub(crate) verifier: Arc<Verifier>,
     /// Which events hooks want.
-    pub(crate) wishes: Arc<Wishes>,
+    pub(crate) event_filter: Arc<EventFilter>,
     snapshot: Arc<Snapshot>,
     node_name: Arc<str>,
     without_namespace: Arc<Namespace>,
@@ -51,7 +51,7 @@ impl Settings {
             without_namespace: Arc::new(namespace("", &config.channel.without_namespace, &config)),
             namespaces: all_namespaces(&config),
             pacings: pacings(&config),
-            wishes: Arc::new(Wishes::of(&config.webhooks.hooks)),
+            event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
             snapshot,
             config,
         }
@@ -87,16 +87,16 @@ impl Settings {
         };
         let node_name =
             if old.server == new.server { Arc::clone(&self.node_name) } else { node_name(new) };
-        let wishes = if old.webhooks.hooks == new.webhooks.hooks {
-            Arc::clone(&self.wishes)
+        let event_filter = if old.webhooks.hooks == new.webhooks.hooks {
+            Arc::clone(&self.event_filter)
         } else {
-            Arc::new(Wishes::of(&new.webhooks.hooks))
+            Arc::new(EventFilter::of(&new.webhooks.hooks))
         };
         Self {
             revision: snapshot.revision,
             node_name,
             verifier,
-            wishes,
+            event_filter,
             without_namespace,
             namespaces,
             pacings,

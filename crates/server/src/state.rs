@@ -15,7 +15,7 @@ use crate::loop_stats::LoopStats;
 use crate::metrics::{Counters, Metric};
 use crate::push_message::PushAdmissions;
 use crate::settings::Settings;
-use crate::webhooks::Board;
+use crate::webhooks::WebhooksState;
 
 /// Where the process stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub(crate) struct ServerState {
     /// One set a worker.
     pub(crate) counters: Vec<Counters>,
     /// What is known of the webhooks.
-    pub(crate) webhooks: Arc<Board>,
+    pub(crate) webhooks: WebhooksState,
     /// Connections of the whole process.
     pub(crate) admissions: Admissions,
     /// Whose turn it is to broadcast.
@@ -116,7 +116,7 @@ impl ServerState {
             push_admissions: Arc::default(),
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
-            webhooks: Arc::new(Board::new(workers)),
+            webhooks: WebhooksState::new(workers),
             admissions: Admissions::default(),
             fanout_scheduler: FanoutScheduler::new(workers, cores()),
             secret,

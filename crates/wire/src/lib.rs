@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backoff;
 pub mod http1;
 pub mod http2;
 pub mod resp;

@@ -200,10 +200,10 @@ def story_of_a_client(server):
             # Another secret: the backend does not know who asks, and says so once.
             admin(server, "PUT", "/config/webhooks/hooks/audit/secret", "not-the-key-of-the-hook-0123")
             server.publish("news", 3)
-            until(lambda: counter(server, "dropped_refused") == 1, "the refusal to be counted")
-            assert counter(server, "requests_refused") == 1
+            until(lambda: counter(server, "dropped_rejected") == 1, "the refusal to be counted")
+            assert counter(server, "requests_rejected") == 1
             _, status = admin(server, "GET", "/status/webhooks")
-            assert "401" in status["hooks"]["audit"]["last_failure"]["why"], status
+            assert "401" in status["hooks"]["audit"]["last_error"]["error"], status
         finally:
             backend.kill()
             backend.wait()
@@ -216,7 +216,7 @@ def down_and_back(server):
     publish_many(server, channels=10, messages=30)
     until(lambda: counter(server, "requests_unreachable") >= 2, "a second try")
     _, status = admin(server, "GET", "/status/webhooks")
-    assert "check that the server runs" in status["failing"]["pool"]["m0"]["why"], status
+    assert "check that the server runs" in status["failing"]["pool"]["m0"]["error"], status
     assert counter(server, "queue_events") == 300
     backend = Backend(port)
     until(lambda: counter(server, "delivered") == 300, "all events")
@@ -278,9 +278,9 @@ def changed_at_run_time(server):
     status, answer = admin(server, "DELETE", "/config/webhooks/hooks/audit")
     assert status == 200, answer
     until(lambda: counter(server, "dropped_hook_removed") == 10, "the dropped to be counted")
-    told = server.counted("^dunlin_webhook_events_told_total")
+    told = server.counted("^dunlin_webhook_events_emitted_total")
     publish_many(server, channels=2, messages=5, start=20)
-    assert server.counted("^dunlin_webhook_events_told_total") == told, "workers tell nobody anything any more"
+    assert server.counted("^dunlin_webhook_events_emitted_total") == told, "workers tell nobody anything any more"
     # Of an upstream that a hook names, and of a hook without one.
     configure(server, [first.port])
     status, refused = admin(server, "DELETE", "/config/webhooks/upstreams/pool")
@@ -350,9 +350,9 @@ def bad_backends(server):
 
     delivered = ["busy", "later", "slow", "half", "nonsense"]
     until(lambda: all(of(name)["delivered"] == 1 for name in delivered), "five backends to take it")
-    until(lambda: of("moved")["dropped_refused"] == 1 and of("never")["dropped_given_up"] == 1, "two to be given up")
+    until(lambda: of("moved")["dropped_rejected"] == 1 and of("never")["dropped_given_up"] == 1, "two to be given up")
     late.set()
-    kinds = ["requests_busy", "requests_timed_out", "requests_broken", "requests_refused", "requests_unreachable"]
+    kinds = ["requests_busy", "requests_timed_out", "requests_broken", "requests_rejected", "requests_unreachable"]
     counted = {name: {kind: of(name)[kind] for kind in kinds if of(name)[kind]} for name in ports}
     assert counted == {
         "busy": {"requests_busy": 2},
@@ -360,10 +360,10 @@ def bad_backends(server):
         "slow": {"requests_timed_out": 1},
         "half": {"requests_broken": 1},
         "nonsense": {"requests_broken": 1},
-        "moved": {"requests_refused": 1},
+        "moved": {"requests_rejected": 1},
         "never": {"requests_busy": 3},
     }, counted
-    assert "redirects are not followed" in of("moved")["last_failure"]["why"]
+    assert "redirects are not followed" in of("moved")["last_error"]["error"]
     for backend in (*backends.values(), never):
         keys = {headers["Idempotency-Key"] for _, headers, *_ in backend.requests}
         bodies = {body for _, _, body, *_ in backend.requests}
@@ -398,7 +398,7 @@ def private_authority(server):
         server.publish("news", 1)
         until(lambda: counter(server, "requests_unreachable") >= 1, "the stranger to be refused")
         _, status = admin(server, "GET", "/status/webhooks")
-        assert "TLS failed" in status["failing"]["pool"]["m0"]["why"], status
+        assert "TLS failed" in status["failing"]["pool"]["m0"]["error"], status
         assert backend.requests == []
         status, refused = admin(server, "PUT", "/config/webhooks/upstreams/pool/ca", "no certificate")
         assert status == 422 and "no certificate in PEM" in json.dumps(refused), (status, refused)

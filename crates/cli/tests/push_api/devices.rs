@@ -170,7 +170,7 @@ fn a_credential_of_the_wrong_environment_costs_nobody_their_devices() {
         told.iter().all(|verdict| verdict["kept"] == "environment" && verdict["user"] == "ada")
     );
     assert_eq!(listed(&served, "ada"), DEVICES + 1, "all of them are kept");
-    let doubtful = "dunlin_push_environment_doubtful{provider=\"apns\",app=\"shop\"}";
+    let doubtful = "dunlin_push_environment_suspect{provider=\"apns\",app=\"shop\"}";
     let metrics = served.metrics();
     assert!(metrics.contains(&format!("{doubtful} 1")), "{metrics}");
     let kept =

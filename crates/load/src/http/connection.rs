@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use dunlin_pipeline::{
-    Budget, Close, Connection as Pipeline, ConnectionLimits, Copies, InFlight, Kind, Progress,
-    ProtocolError, ReplayDecision, Window, WindowConfig,
+    Budget, Close, Connection as Pipeline, ConnectionLimits, Copies, Fate, InFlight, Kind,
+    Progress, Violation, Window, WindowConfig,
 };
 use rustix::io::Errno;
 
@@ -71,7 +71,7 @@ pub(super) enum End {
     /// The server said that it gives no more answers here.
     Notice,
     Broken(Broken),
-    Violation(ProtocolError),
+    Violation(Violation),
     Upgraded,
     /// Nothing came for `--timeout`.
     Silence,
@@ -197,16 +197,14 @@ impl Core {
     }
 
     /// Decides what becomes of a request that got no answer.
-    fn judge(&mut self, request: &InFlight, decision: ReplayDecision) {
+    fn judge(&mut self, request: &InFlight, fate: Fate) {
         let attempt =
             if request.kind.is_replayed() { self.attempts.remove(&request.tag) } else { None };
         let attempt = attempt.unwrap_or(1);
-        match decision {
-            ReplayDecision::NotProcessed
-            | ReplayDecision::Replay
-            | ReplayDecision::Cut { idempotent: true, .. } => {
+        match fate {
+            Fate::NotProcessed | Fate::Replay | Fate::Cut { idempotent: true, .. } => {
                 if attempt >= self.plan.attempts_max {
-                    let how = closed(decision);
+                    let how = closed(fate);
                     let times = if attempt == 1 { "attempt" } else { "attempts" };
                     let kind = format!("{how}, given up after {attempt} {times}");
                     let advice = "Look at the server's log; --attempts allows more.";
@@ -220,12 +218,12 @@ impl Core {
                 });
             }
             // It was done, and to do it again is not for us to decide.
-            ReplayDecision::Cut { idempotent: false, .. } => {
+            Fate::Cut { idempotent: false, .. } => {
                 let advice = "Look at the server's log; --idempotent sends such requests again.";
-                self.fail(request, attempt, closed(decision), advice);
+                self.fail(request, attempt, closed(fate), advice);
             }
-            ReplayDecision::Uncertain if request.tag < self.counted_from => {}
-            ReplayDecision::Uncertain => {
+            Fate::Uncertain if request.tag < self.counted_from => {}
+            Fate::Uncertain => {
                 self.tally.ends.uncertain += 1;
                 let kind = "closed without a word; the request may have been done";
                 self.tally.error(kind, 1);
@@ -237,17 +235,17 @@ impl Core {
                 self.tally.sample(kind, || sentence);
                 self.note(request.tag, attempt, "uncertain", 0);
             }
-            ReplayDecision::TimedOut { .. } => {
+            Fate::TimedOut { .. } => {
                 let advice = "Look why the server is silent, or give it more than --timeout.";
                 self.fail(request, attempt, "no answer in time", advice);
             }
-            ReplayDecision::ProtocolError(violation) => {
+            Fate::Violated(violation) => {
                 let kind = match violation {
-                    ProtocolError::Malformed(error) => {
+                    Violation::Malformed(error) => {
                         format!("bad answer: {}", error.to_string().trim_end_matches('.'))
                     }
-                    ProtocolError::Unsolicited => "an answer nobody asked for".to_owned(),
-                    ProtocolError::NotHttp => "the answer is not HTTP".to_owned(),
+                    Violation::Unsolicited => "an answer nobody asked for".to_owned(),
+                    Violation::NotHttp => "the answer is not HTTP".to_owned(),
                     _ => "bad answer".to_owned(),
                 };
                 self.fail(request, attempt, &kind, violation.message());
@@ -461,8 +459,8 @@ impl Connection {
         if let Some(window) = self.window {
             core.seed = window;
         }
-        while let Some((request, decision)) = self.pipeline.poll_unanswered() {
-            core.judge(&request, decision);
+        while let Some((request, fate)) = self.pipeline.poll_unanswered() {
+            core.judge(&request, fate);
         }
         if abort {
             self.transport.abort();
@@ -514,10 +512,10 @@ impl Connection {
 }
 
 /// How a connection left a request that could have been sent again.
-fn closed(decision: ReplayDecision) -> &'static str {
-    match decision {
-        ReplayDecision::Cut { status: 0, .. } => "closed in the head of the answer",
-        ReplayDecision::Cut { .. } => "closed in the body of the answer",
+fn closed(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Cut { status: 0, .. } => "closed in the head of the answer",
+        Fate::Cut { .. } => "closed in the body of the answer",
         _ => "closed before the answer",
     }
 }

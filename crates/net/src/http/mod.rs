@@ -1,15 +1,17 @@
 //! HTTP/1.1 on the loop: what a handler is given, and what it answers with.
 
+mod client;
 mod date;
 mod server;
 
 use std::ops::Deref;
 
 pub use dunlin_wire::http1::{
-    Error, HEADERS_MAX, Headers, LAST_CHUNK, Limits, Method, RequestHead, Version, encode_chunk,
-    encode_chunk_with, query,
+    Error, HEADERS_MAX, Headers, LAST_CHUNK, Limits, Method, RequestHead, ResponseHead, Version,
+    encode_chunk, encode_chunk_with, query,
 };
 
+pub(crate) use client::Asked;
 pub(crate) use date::Date;
 
 use dunlin_wire::http1::{Body, BodyDecoder};
@@ -27,6 +29,23 @@ impl<'a> Deref for Request<'a> {
     type Target = RequestHead<'a>;
 
     fn deref(&self) -> &RequestHead<'a> {
+        &self.head
+    }
+}
+
+/// An answer as a client receives it: its head, reached through `Deref`, and its whole body.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    /// Status, headers and the like.
+    pub head: ResponseHead<'a>,
+    /// The body; empty when there is none, or when it follows in `on_body`.
+    pub body: &'a [u8],
+}
+
+impl<'a> Deref for Answer<'a> {
+    type Target = ResponseHead<'a>;
+
+    fn deref(&self) -> &ResponseHead<'a> {
         &self.head
     }
 }
@@ -79,6 +98,43 @@ pub enum Framing {
     Chunked,
     /// The stream ends when the connection is closed.
     UntilClose,
+}
+
+/// A request as a client sends it. `Host`, `Content-Length` and `Connection` are added.
+///
+/// ```
+/// use dunlin_net::http::NewRequest;
+///
+/// let get = NewRequest::get("/info", "127.0.0.1:8000");
+/// let publish = NewRequest { headers: &[("X-API-Key", "k")], ..NewRequest::post("/api/publish", "a", b"{}") };
+/// assert_eq!((get.method, publish.method), ("GET", "POST"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewRequest<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// Path and query, percent-encoded.
+    pub target: &'a str,
+    /// The authority for the `Host` header.
+    pub host: &'a str,
+    /// Names and values of further headers.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// The body; `None` sends none and says nothing of its length.
+    pub body: Option<&'a [u8]>,
+    /// Hand the answer's body out as it arrives, by `on_body`, instead of gathering it.
+    pub stream: bool,
+}
+
+impl<'a> NewRequest<'a> {
+    /// A `GET`.
+    pub const fn get(target: &'a str, host: &'a str) -> NewRequest<'a> {
+        NewRequest { method: "GET", target, host, headers: &[], body: None, stream: false }
+    }
+
+    /// A `POST` with a body.
+    pub const fn post(target: &'a str, host: &'a str, body: &'a [u8]) -> NewRequest<'a> {
+        NewRequest { method: "POST", target, host, headers: &[], body: Some(body), stream: false }
+    }
 }
 
 /// A message whose head is here and whose body is not yet.

@@ -3,10 +3,10 @@
 use dunlin_wire::http1::{self, CONTINUE, Decoded, HeaderSlots, LAST_CHUNK, ResponseWriter};
 
 use super::{Error, Framing, Method, PartialMessage, Request, Response, Version, worth_decoding};
-use crate::core::connection::{ConnId, Flags, Phase, Protocol};
-use crate::core::context::Context;
-use crate::core::error::{CloseReason, WriteError};
-use crate::core::handler::{Handler, ProtocolError};
+use crate::conn::{ConnId, Flags, Phase, Protocol};
+use crate::context::Context;
+use crate::error::{CloseReason, WriteError};
+use crate::handler::{Handler, ProtocolError};
 
 /// Bytes of a head beyond status line and the caller's headers: enough for `Date`, framing and connection.
 const HEAD_BYTES: usize = 128;
@@ -91,7 +91,7 @@ impl<D: Default> Context<D> {
         if record.flags.has(Flags::READ_READY) {
             self.queue_read(conn);
         }
-        self.write_with(conn, head.body.len(), |out| out.extend_from_slice(head.body))
+        self.append(conn, head.body.len(), |out| out.extend_from_slice(head.body))
     }
 
     /// Begins an answer whose body follows in pieces, by [`Context::write_chunk`], and ends with
@@ -128,7 +128,7 @@ impl<D: Default> Context<D> {
         if flags.has(Flags::HEAD_REQUEST) || bytes.is_empty() {
             return Ok(());
         }
-        self.write_with(conn, bytes.len() + 16, |out| {
+        self.append(conn, bytes.len() + 16, |out| {
             if flags.has(Flags::HTTP_1_0) {
                 out.extend_from_slice(bytes);
             } else {
@@ -145,7 +145,7 @@ impl<D: Default> Context<D> {
     pub fn end_chunks(&mut self, conn: ConnId) -> Result<(), WriteError> {
         let flags = self.chunking(conn)?;
         if !flags.has(Flags::HTTP_1_0 | Flags::HEAD_REQUEST) {
-            self.write_with(conn, LAST_CHUNK.len(), |out| out.extend_from_slice(LAST_CHUNK))?;
+            self.append(conn, LAST_CHUNK.len(), |out| out.extend_from_slice(LAST_CHUNK))?;
         }
         self.answered(conn);
         Ok(())
@@ -192,7 +192,7 @@ impl<D: Default> Context<D> {
         let text = date.get(self.now_ms());
         let bytes = HEAD_BYTES + response.body.len();
         // Requests wait while answers do: this one finds no more than a turn's answers before it.
-        let result = self.write_within(conn, bytes, usize::MAX, |out| {
+        let result = self.append_within(conn, bytes, usize::MAX, |out| {
             end_head(
                 ResponseWriter::new(out, response.status)
                     .header("Date", text)
@@ -269,7 +269,7 @@ impl<D: Default> Context<D> {
                     }
                     Err(error) => {
                         self.stats.buffered_bytes -= partial.bytes();
-                        self.protocol_error(handler, conn, &ProtocolError::Http(error));
+                        self.violation(handler, conn, &ProtocolError::Http(error));
                         return bytes.len();
                     }
                 }
@@ -306,7 +306,7 @@ impl<D: Default> Context<D> {
                     }
                     if head.expect_continue && behind.is_empty() {
                         // Only a full buffer or a broken connection refuses it; either will show.
-                        let _ = self.write_with(conn, CONTINUE.len(), |out| {
+                        let _ = self.append(conn, CONTINUE.len(), |out| {
                             out.extend_from_slice(CONTINUE);
                         });
                     }
@@ -317,7 +317,7 @@ impl<D: Default> Context<D> {
                         Some(Box::new(partial));
                 }
                 Err(error) => {
-                    self.protocol_error(handler, conn, &ProtocolError::Http(error));
+                    self.violation(handler, conn, &ProtocolError::Http(error));
                     return bytes.len();
                 }
             }
@@ -360,14 +360,14 @@ impl<D: Default> Context<D> {
             .is_some_and(|spill| !spill.input.is_empty() || spill.partial.is_some());
         if begun {
             record.flags.set(Flags::OVERDUE);
-            self.protocol_error(handler, conn, &ProtocolError::Http(Error::Timeout));
+            self.violation(handler, conn, &ProtocolError::Http(Error::Timeout));
         } else {
             self.finish(conn, CloseReason::TimedOut);
         }
     }
 
     /// The peer broke the rules: the handler says how it ends.
-    pub(crate) fn protocol_error<H: Handler<Data = D>>(
+    pub(crate) fn violation<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
@@ -375,14 +375,14 @@ impl<D: Default> Context<D> {
     ) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         // What follows cannot be trusted to begin anywhere: read no more of it.
-        record.flags.set(Flags::PROTOCOL_ERROR);
+        record.flags.set(Flags::VIOLATED);
         record.flags.set(Flags::READ_PAUSED);
         record.flags.set(Flags::READ_READY);
         handler.on_protocol_error(self, conn, error);
     }
 
     /// What [`Handler::on_protocol_error`] does by default: answers in the protocol's own words and closes.
-    pub fn answer_protocol_error(&mut self, conn: ConnId, error: &ProtocolError) {
+    pub fn answer_violation(&mut self, conn: ConnId, error: &ProtocolError) {
         let Some(record) = self.slab.get(conn) else { return };
         match (error, record.protocol) {
             (ProtocolError::Http(error), Protocol::HttpServer) => {
@@ -406,7 +406,7 @@ impl<D: Default> Context<D> {
 
     /// Answers an HTTP violation in the handler's own words, and closes. The status should be that of the
     /// error. Does nothing on a connection that speaks something else, or has been answered.
-    pub fn respond_to_protocol_error(&mut self, conn: ConnId, response: &Response<'_>) {
+    pub fn refuse_violation(&mut self, conn: ConnId, response: &Response<'_>) {
         let Some(record) = self.slab.get(conn) else { return };
         if record.protocol == Protocol::HttpServer && record.phase == Phase::Open {
             // If it does not fit, the peer is not reading.
@@ -418,10 +418,7 @@ impl<D: Default> Context<D> {
     }
 }
 
-fn record_partial<D>(
-    slab: &mut crate::core::slab::Slab<D>,
-    conn: ConnId,
-) -> Option<Box<PartialMessage>> {
+fn record_partial<D>(slab: &mut crate::slab::Slab<D>, conn: ConnId) -> Option<Box<PartialMessage>> {
     slab.at_mut(conn.index()).spill.as_mut()?.partial.take()
 }
 

@@ -8,10 +8,10 @@ use dunlin_wire::websocket::handshake::{
 };
 
 use super::{ClientHandshakeError, DeflateConfig, HandshakeError, Limits, WebSocketConfig};
-use crate::core::connection::{ConnId, Flags, Protocol};
-use crate::core::context::{Context, Profile};
-use crate::core::error::WriteError;
-use crate::core::handler::{Handler, ProtocolError};
+use crate::conn::{ConnId, Flags, Protocol};
+use crate::context::{Context, Profile};
+use crate::error::WriteError;
+use crate::handler::{Handler, ProtocolError};
 use crate::http::Request;
 
 /// Why a request did not become a WebSocket.
@@ -98,7 +98,7 @@ impl<D: Default> Context<D> {
             Ok(accepted) => accepted,
             Err(error) => {
                 let keep_alive = flags.has(Flags::KEEP_ALIVE);
-                self.write_with(conn, 256, |out| encode_rejection(out, error, keep_alive))
+                self.append(conn, 256, |out| encode_rejection(out, error, keep_alive))
                     .map_err(UpgradeError::Write)?;
                 self.answered(conn);
                 return Err(UpgradeError::Handshake(error));
@@ -112,32 +112,33 @@ impl<D: Default> Context<D> {
         });
         // 65,536 different limits: the application makes them up as it goes.
         let profile = profile.map_err(|_| UpgradeError::Write(WriteError::OutOfTurn))?;
-        self.write_with(conn, 256, |out| accepted.encode_response(out, &[]))
+        self.append(conn, 256, |out| accepted.encode_response(out, &[]))
             .map_err(UpgradeError::Write)?;
         self.slab.at_mut(conn.index()).flags.clear(Flags::AWAITING_RESPONSE);
         self.becomes_websocket(conn, Protocol::WebSocketServer, profile);
         Ok(accepted.protocol)
     }
 
-    /// Sends a WebSocket handshake on a connection of ours, which may still be connecting. `on_websocket`
+    /// Sends a WebSocket handshake on a client's connection, which may still be connecting. `on_websocket`
     /// follows, or `on_protocol_error` when the server does not agree. A deadline until then is the
     /// handler's to set.
     ///
     /// # Errors
     ///
-    /// [`WriteError::OutOfTurn`] when it is no raw connection; [`WriteError::Stale`].
+    /// [`WriteError::OutOfTurn`] when it is not an HTTP client's connection, or has requests outstanding;
+    /// [`WriteError::Stale`].
     pub fn websocket_handshake(
         &mut self,
         conn: ConnId,
         new: &NewHandshake<'_>,
     ) -> Result<(), WriteError> {
         let record = self.slab.get(conn).ok_or(WriteError::Stale)?;
-        if record.protocol != Protocol::Tcp {
+        if record.protocol != Protocol::HttpClient || self.requests_outstanding(conn) > 0 {
             return Err(WriteError::OutOfTurn);
         }
         let handshake = ClientHandshake::new(self.masks.take());
         let client = ClientConfig { protocols: new.protocols, deflate: new.deflate };
-        self.write_with(conn, 256, |out| {
+        self.append(conn, 256, |out| {
             handshake.encode_request(out, new.target, new.host, new.headers, &client);
         })?;
         let record = self.slab.at_mut(conn.index());
@@ -172,7 +173,7 @@ impl<D: Default> Context<D> {
                     Ok(Decoded::NeedMore) => return at,
                     Ok(Decoded::Head(head, consumed)) => (head, consumed),
                     Err(error) => {
-                        self.protocol_error(handler, conn, &ProtocolError::Http(error));
+                        self.violation(handler, conn, &ProtocolError::Http(error));
                         return bytes.len();
                     }
                 };
@@ -203,7 +204,7 @@ impl<D: Default> Context<D> {
                     return at;
                 }
                 Err(error) => {
-                    self.protocol_error(handler, conn, &ProtocolError::Handshake(error));
+                    self.violation(handler, conn, &ProtocolError::Handshake(error));
                     return bytes.len();
                 }
             }

@@ -6,10 +6,10 @@ use dunlin_wire::websocket::{Decoder, Event, Role, encode_close_masked, encode_f
 use super::{
     CONTROL_PAYLOAD_BYTES_MAX, Error, Message, Opcode, close_code, encode_close, encode_frame,
 };
-use crate::core::connection::{ConnId, Flags, Phase, Protocol};
-use crate::core::context::Context;
-use crate::core::error::{CloseReason, WriteError};
-use crate::core::handler::{Handler, ProtocolError};
+use crate::conn::{ConnId, Flags, Phase, Protocol};
+use crate::context::Context;
+use crate::error::{CloseReason, WriteError};
+use crate::handler::{Handler, ProtocolError};
 
 /// Payloads below this many bytes are not worth compressing.
 const COMPRESS_BYTES_MIN: usize = 32;
@@ -114,7 +114,7 @@ impl<D: Default> Context<D> {
     ) -> Result<(), WriteError> {
         let (role, _) = self.sending(conn)?;
         let mask = (role == Role::Client).then(|| self.masks.take());
-        self.write_with(conn, CONTROL_PAYLOAD_BYTES_MAX, |out| match mask {
+        self.append(conn, CONTROL_PAYLOAD_BYTES_MAX, |out| match mask {
             None => encode_close(out, code, reason),
             Some(mask) => encode_close_masked(out, code, reason, mask),
         })?;
@@ -143,7 +143,7 @@ impl<D: Default> Context<D> {
         payload: &[u8],
     ) -> Result<(), WriteError> {
         let mask = (role == Role::Client).then(|| self.masks.take());
-        self.write_with(conn, payload.len() + 14, |out| match mask {
+        self.append(conn, payload.len() + 14, |out| match mask {
             None => encode_frame(out, opcode, payload),
             Some(mask) => encode_frame_masked(out, opcode, payload, mask),
         })
@@ -168,15 +168,16 @@ impl<D: Default> Context<D> {
             let deflater = contexts
                 .deflater
                 .get_or_insert_with(|| Deflater::new(self.config.deflate_level, direction));
-            let sent = self
-                .write_with(conn, bytes, |out| deflater.encode_frame(out, opcode, payload, mask));
+            let sent =
+                self.append(conn, bytes, |out| deflater.encode_frame(out, opcode, payload, mask));
             self.return_contexts(conn, contexts);
             return sent;
         }
         let mut shared = self.deflate.take().unwrap_or_else(|| self.new_deflate());
         let sent = match shared.deflater(direction) {
-            Some(deflater) => self
-                .write_with(conn, bytes, |out| deflater.encode_frame(out, opcode, payload, mask)),
+            Some(deflater) => {
+                self.append(conn, bytes, |out| deflater.encode_frame(out, opcode, payload, mask))
+            }
             None => self.send_frame(conn, role, opcode, payload),
         };
         self.deflate = Some(shared);
@@ -203,7 +204,7 @@ impl<D: Default> Context<D> {
             let decoded = match decoder.decode(assembly.as_deref_mut(), &mut bytes[at..]) {
                 Ok(decoded) => decoded,
                 Err(error) => {
-                    self.websocket_error(handler, conn, error);
+                    self.websocket_violation(handler, conn, error);
                     break;
                 }
             };
@@ -231,7 +232,7 @@ impl<D: Default> Context<D> {
             }
             let over = self.slab.get(conn).is_none_or(|record| {
                 record.phase != Phase::Open
-                    || record.flags.has(Flags::CLOSE_RECEIVED | Flags::PROTOCOL_ERROR)
+                    || record.flags.has(Flags::CLOSE_RECEIVED | Flags::VIOLATED)
             });
             if over {
                 break;
@@ -282,19 +283,19 @@ impl<D: Default> Context<D> {
                 self.stats.messages += 1;
                 handler.on_message(self, conn, message);
             }
-            Err(error) => self.websocket_error(handler, conn, error),
+            Err(error) => self.websocket_violation(handler, conn, error),
         }
         scratch.shrink_to(self.config.receive_bytes);
         self.inflated = scratch;
     }
 
-    fn websocket_error<H: Handler<Data = D>>(
+    fn websocket_violation<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
         error: Error,
     ) {
-        self.protocol_error(handler, conn, &ProtocolError::WebSocket(error));
+        self.violation(handler, conn, &ProtocolError::WebSocket(error));
     }
 
     fn borrow_contexts(&mut self, conn: ConnId) -> Box<Contexts> {

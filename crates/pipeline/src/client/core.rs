@@ -174,12 +174,7 @@ impl Core {
     }
 
     /// No connection could be opened.
-    pub(crate) fn dial_failed<D: Default>(
-        &mut self,
-        cx: &mut Context<D>,
-        host_id: HostId,
-        error: &io::Error,
-    ) {
+    pub(crate) fn dial_failed(&mut self, cx: &mut Context<()>, host_id: HostId, error: &io::Error) {
         let host = &mut self.hosts[host_id.0 as usize];
         host.dials -= 1;
         host.failures += 1;
@@ -204,9 +199,9 @@ impl Core {
         self.mark(host_id);
     }
 
-    pub(crate) fn resolve<D: Default>(
+    pub(crate) fn resolve(
         &mut self,
-        cx: &mut Context<D>,
+        cx: &mut Context<()>,
         host_id: HostId,
         name: &str,
         port: u16,
@@ -224,7 +219,7 @@ impl Core {
     }
 
     /// The resolver has rung.
-    pub(crate) fn take_resolved<D: Default>(&mut self, cx: &mut Context<D>) {
+    pub(crate) fn take_resolved(&mut self, cx: &mut Context<()>) {
         let results = self.resolver.as_ref().map(Resolver::take).unwrap_or_default();
         for (host, result) in results {
             let host_id = HostId(host);
@@ -240,7 +235,7 @@ impl Core {
         }
     }
 
-    fn unresolvable<D: Default>(&mut self, cx: &mut Context<D>, host_id: HostId, error: &Arc<str>) {
+    fn unresolvable(&mut self, cx: &mut Context<()>, host_id: HostId, error: &Arc<str>) {
         let waiting = self.unresolved.iter().filter(|&&waiting| waiting == host_id).count();
         self.unresolved.retain(|&waiting| waiting != host_id);
         let host = &mut self.hosts[host_id.0 as usize];
@@ -255,7 +250,7 @@ impl Core {
     }
 
     /// Opens as many connections as the requests waiting can fill.
-    pub(crate) fn open_more<D: Default>(&mut self, cx: &mut Context<D>, host_id: HostId) {
+    pub(crate) fn open_more(&mut self, cx: &mut Context<()>, host_id: HostId) {
         let host = &self.hosts[host_id.0 as usize];
         let alive = host.links.iter().filter(|&&link| {
             matches!(&self.entries.get(link.index() as usize), Some(Entry::Open(link)) if link.connection.is_open())
@@ -284,14 +279,6 @@ impl Core {
         match self.entries.get_mut(conn.index() as usize) {
             Some(Entry::Open(link)) if link.id == conn => Some(link),
             _ => None,
-        }
-    }
-
-    /// Whether a connection is open to a host. One being opened is its host's as well, but has no number of its own yet.
-    pub(crate) fn owns(&self, conn: ConnId) -> bool {
-        match self.entries.get(conn.index() as usize) {
-            Some(Entry::Open(link)) => link.id == conn,
-            _ => false,
         }
     }
 

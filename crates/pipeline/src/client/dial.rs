@@ -23,7 +23,7 @@ pub(crate) struct Dial {
 
 impl Core {
     /// Begins to open a connection to a host, whose name is resolved first if need be.
-    pub(crate) fn dial<D: Default>(&mut self, cx: &mut Context<D>, host_id: HostId) {
+    pub(crate) fn dial(&mut self, cx: &mut Context<()>, host_id: HostId) {
         let now_ms = cx.now_ms();
         let host = &mut self.hosts[host_id.0 as usize];
         host.dials += 1;
@@ -73,7 +73,7 @@ impl Core {
     }
 
     /// The addresses of a host are known: the dials that waited for them begin.
-    pub(crate) fn resolved<D: Default>(&mut self, cx: &mut Context<D>, host_id: HostId) {
+    pub(crate) fn resolved(&mut self, cx: &mut Context<()>, host_id: HostId) {
         let waiting = self.unresolved.iter().filter(|&&waiting| waiting == host_id).count();
         self.unresolved.retain(|&waiting| waiting != host_id);
         self.hosts[host_id.0 as usize].dials -= waiting as u32;
@@ -83,7 +83,7 @@ impl Core {
     }
 
     /// Tries the next address, and has the one after it tried in a while.
-    pub(crate) fn attempt<D: Default>(&mut self, cx: &mut Context<D>, place: u32) {
+    pub(crate) fn attempt(&mut self, cx: &mut Context<()>, place: u32) {
         let Some(Some(dial)) = self.dials.get_mut(place as usize) else { return };
         if let Some(timer) = dial.timer.take() {
             cx.cancel(timer);
@@ -93,7 +93,7 @@ impl Core {
             timeout_ms: host.config.connect_timeout_ms,
             limits: Limits { output_bytes_max: usize::MAX, ..Limits::default() },
             tls: None,
-            ..ConnectConfig::default()
+            ..ConnectConfig::tcp()
         };
         loop {
             let attempt = match &host.origin.place {
@@ -132,9 +132,9 @@ impl Core {
     }
 
     /// An attempt has failed.
-    pub(crate) fn attempt_failed<D: Default>(
+    pub(crate) fn attempt_failed(
         &mut self,
-        cx: &mut Context<D>,
+        cx: &mut Context<()>,
         place: u32,
         conn: ConnId,
         error: &io::Error,
@@ -147,9 +147,9 @@ impl Core {
     }
 
     /// An attempt has succeeded: the others are not needed. Returns the host.
-    pub(crate) fn attempt_won<D: Default>(
+    pub(crate) fn attempt_won(
         &mut self,
-        cx: &mut Context<D>,
+        cx: &mut Context<()>,
         place: u32,
         conn: ConnId,
     ) -> Option<HostId> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::{Head, ProtocolError, RequestId};
+use crate::{Head, RequestId, Violation};
 
 /// How a request ended. Each request that was taken ends once.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub enum ErrorKind {
     /// It did not leave within `queue_timeout_ms`.
     QueueTimeout,
     /// The answer is none.
-    Protocol(ProtocolError),
+    Violation(Violation),
     /// The connection ended in the middle of the answer; the status, if that came.
     Truncated {
         /// The status, 0 when not even that came.
@@ -106,7 +106,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::QueueTimeout => f.write_str(
                 "it did not leave within queue_timeout_ms; send less, or raise connections or depth",
             ),
-            ErrorKind::Protocol(violation) => violation.fmt(f),
+            ErrorKind::Violation(violation) => violation.fmt(f),
             ErrorKind::Truncated { status: 0 } => f.write_str(
                 "the connection ended in the head of the answer; look at the server's log",
             ),

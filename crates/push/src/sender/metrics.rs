@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Re
 use std::time::Duration;
 
 use bytes::Bytes;
+use dunlin_metrics::{Histogram, Snapshot};
 use dunlin_wire::http2::ErrorCode;
 use dunlin_wire::http2::client::Connection;
 use serde::Serialize;
@@ -241,6 +242,9 @@ pub struct SenderMetrics {
     pub answer_p50_s: Option<f64>,
     /// The time that one answer in a hundred exceeded.
     pub answer_p99_s: Option<f64>,
+    /// The times from request to response in the life of the sender.
+    #[serde(skip)]
+    pub response_times: Snapshot,
     /// Connections opened.
     pub opened: u64,
     /// Attempts to open one that failed.
@@ -271,73 +275,13 @@ pub(super) struct SenderStats {
     pub(super) failed: AtomicU64,
     pub(super) lost: AtomicU64,
     pub(super) answered: AtomicU64,
-    answer_times: AnswerTimes,
-}
-
-/// Answer times in classes of 3 %: per power of two of microseconds, 32 classes.
-struct AnswerTimes([AtomicU64; ANSWER_CLASSES]);
-
-const ANSWER_CLASSES: usize = 32 * 27;
-
-impl AnswerTimes {
-    fn record(&self, us: u64) {
-        let us = us.max(32);
-        let power = us.ilog2();
-        let class = (power - 5) as usize * 32 + ((us >> (power - 5)) & 31) as usize;
-        self.0[class.min(ANSWER_CLASSES - 1)].fetch_add(1, Relaxed);
-    }
-
-    /// The time that `share` of the answers did not exceed.
-    fn quantile_s(&self, share: f64) -> Option<f64> {
-        let counts: Vec<u64> = self.0.iter().map(|count| count.load(Relaxed)).collect();
-        let rank = (counts.iter().sum::<u64>() as f64 * share).ceil() as u64;
-        let mut seen = 0;
-        let class = counts.iter().position(|count| {
-            seen += count;
-            rank > 0 && seen >= rank
-        })?;
-        let (power, step) = (class / 32, class % 32);
-        // The middle of the class.
-        Some(((step + 32) as f64 + 0.5) * 2f64.powi(power as i32) / 1e6)
-    }
-}
-
-impl Default for AnswerTimes {
-    fn default() -> AnswerTimes {
-        AnswerTimes(std::array::from_fn(|_| AtomicU64::new(0)))
-    }
-}
-
-impl std::fmt::Debug for AnswerTimes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AnswerTimes").field("p50", &self.quantile_s(0.5)).finish()
-    }
+    /// Known to within 3 %.
+    pub(super) response_times: Histogram<1_024>,
 }
 
 impl SenderStats {
-    /// Half of the answers, and all but one in a hundred, took no longer than so many seconds.
-    pub(super) fn answer_times_s(&self) -> (Option<f64>, Option<f64>) {
-        (self.answer_times.quantile_s(0.5), self.answer_times.quantile_s(0.99))
-    }
-
     pub(super) fn record_answer(&self, time: Duration) {
         self.answered.fetch_add(1, Relaxed);
-        self.answer_times.record(time.as_micros() as u64);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_right_within_three_percent() {
-        for us in [40, 1_000, 250_000, 30_000_000] {
-            let times = AnswerTimes::default();
-            times.record(us);
-            let p50 = times.quantile_s(0.5).expect("one was recorded") * 1e6;
-            assert!((p50 / us as f64 - 1.0).abs() < 0.03, "{p50} for {us}");
-        }
-        assert_eq!(AnswerTimes::default().quantile_s(0.5), None);
+        self.response_times.record_shared(time.as_nanos() as u64);
     }
 }

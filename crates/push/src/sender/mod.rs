@@ -215,11 +215,13 @@ impl<S: Service> Sender<S> {
             (queue.len(), queue.ended())
         };
         let links = shared.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let (answer_p50_s, answer_p99_s) = stats.answer_times_s();
+        let response_times = stats.response_times.snapshot();
+        let quantile_s = |share| response_times.quantile_ns(share).map(|ns| ns as f64 / 1e9);
         SenderMetrics {
             answered: stats.answered.load(Relaxed),
-            answer_p50_s,
-            answer_p99_s,
+            answer_p50_s: quantile_s(0.5),
+            answer_p99_s: quantile_s(0.99),
+            response_times,
             queued,
             queued_bytes: shared.config.queue_bytes_max - shared.room.available_permits(),
             submitted: stats.submitted.load(Relaxed),

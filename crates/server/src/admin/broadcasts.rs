@@ -29,7 +29,7 @@ pub(super) struct Ask {
     deadline: Instant,
     silent: Vec<usize>,
     found: Vec<(usize, BroadcastStatus)>,
-    taken_back: u64,
+    discarded: u64,
     acted: usize,
 }
 
@@ -92,7 +92,7 @@ impl Admin {
             deadline: Instant::now() + PATIENCE,
             silent: (0..workers).collect(),
             found: Vec::new(),
-            taken_back: 0,
+            discarded: 0,
             acted: 0,
         });
         Ok(())
@@ -114,7 +114,7 @@ impl Admin {
         waiting.silent.retain(|&silent| silent != worker);
         waiting.found.extend(found.into_iter().map(|status| (worker, status)));
         waiting.acted += usize::from(acted.is_some());
-        waiting.taken_back += acted.unwrap_or(0);
+        waiting.discarded += acted.unwrap_or(0);
         if waiting.silent.is_empty() {
             let ask = self.asks.waiting.swap_remove(at);
             ask.answer(cx);
@@ -150,7 +150,7 @@ impl Ask {
         }
         let mut body = json!({ "channel": &**channel, "workers": self.acted });
         if let BroadcastCommand::Cancel(_) = self.action {
-            body["taken_back"] = json!(self.taken_back);
+            body["discarded"] = json!(self.discarded);
         }
         if !self.silent.is_empty() {
             body["silent_workers"] = json!(self.silent);
@@ -236,8 +236,8 @@ mod tests {
         let (live, mut everyone) = audience();
         live.publish("all", 1);
         let cancelled = live.call("POST", "/broadcasts/all/cancel", &[], "").json();
-        let taken_back = cancelled["taken_back"].as_u64().unwrap();
-        assert!((8..16).contains(&taken_back), "{cancelled}");
+        let discarded = cancelled["discarded"].as_u64().unwrap();
+        assert!((8..16).contains(&discarded), "{cancelled}");
         assert_eq!(live.put(RATES, "{}").status, 200);
         live.publish("all", 2);
         let mut missed = 0;
@@ -251,7 +251,7 @@ mod tests {
                 assert_eq!(subscriber.publication()["data"], 2);
             }
         }
-        assert_eq!(missed, taken_back);
+        assert_eq!(missed, discarded);
     }
 
     #[test]

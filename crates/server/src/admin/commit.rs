@@ -22,6 +22,7 @@ use super::problem::{self, Problem};
 use super::{Admin, COMMIT_TIMEOUT, Caller, WEBHOOKS_DUE, unix_ms, warnings};
 use crate::bus_message::BusMessage;
 use crate::crash;
+use crate::metrics::ConfigMetric;
 use crate::settings::Settings;
 
 /// How long to look before asking to be told: a turn of a worker that is not at the end of a large fan-out
@@ -361,7 +362,7 @@ impl Admin {
     fn settled(&mut self, cx: &mut Context<Caller>, under_way: UnderWay, switched: Switched) {
         cx.cancel(under_way.timeout);
         if let Phase::TakingBack { .. } = under_way.phase {
-            return self.taken_back(cx, under_way);
+            return self.roll_back(cx, under_way);
         }
         let reasons: Vec<(usize, String)> = (0..self.state.workers())
             .filter_map(|worker| Some((worker, self.state.refusal(worker, under_way.generation)?)))
@@ -384,7 +385,7 @@ impl Admin {
         for asker in &under_way.askers {
             self.answer(cx, asker, &under_way.changes, &outcome);
         }
-        self.committed += under_way.changes.len() as u64;
+        self.counters.add(ConfigMetric::Changes, under_way.changes.len() as u64);
         self.tell_watchers(cx, under_way.changes[0].0.base().revision);
         self.sync_if_wanted();
         self.compact_if_due();
@@ -399,7 +400,7 @@ impl Admin {
         }
         if let Phase::TakingBack { .. } = under_way.phase {
             // Who is stuck has not taken up the change either, and takes the good one when it comes round.
-            return self.taken_back(cx, under_way);
+            return self.roll_back(cx, under_way);
         }
         let bound_ms = self.store.head().config.config.commit_timeout_ms;
         let reasons = (0..self.state.workers())
@@ -434,7 +435,7 @@ impl Admin {
         }
         let why = why.trim_end_matches("; ");
         tracing::warn!(why, "a change is taken back");
-        self.taken_back += 1;
+        self.counters.count(ConfigMetric::RolledBack);
         crash::reach("take-back");
         let good = self.store.roll_back(why, unix_ms());
         crash::reach("taken-back");
@@ -452,7 +453,7 @@ impl Admin {
         });
     }
 
-    fn taken_back(&mut self, cx: &mut Context<Caller>, under_way: UnderWay) {
+    fn roll_back(&mut self, cx: &mut Context<Caller>, under_way: UnderWay) {
         cx.cancel(under_way.timeout);
         let Phase::TakingBack { revision, reasons } = under_way.phase else { return };
         self.reservations.keep_only(&self.store.head().config);

@@ -39,6 +39,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use dunlin_bus::Endpoint;
 use dunlin_config::store::Store;
 use dunlin_config::{Config, Log};
+use dunlin_metrics::{Registry, text};
 use dunlin_net::http::{self, Method};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Inbox, ListenConfig, ListenerId,
@@ -53,7 +54,7 @@ use self::sync::Sync;
 use self::trial::Trial;
 use self::watch::Watcher;
 use crate::bus_message::BusMessage;
-use crate::metrics;
+use crate::metrics::{ConfigCounters, ConfigMetric, WorkerMetrics};
 use crate::push::PushHandle;
 use crate::reservations::Reservations;
 use crate::settings::Settings;
@@ -116,9 +117,8 @@ pub(crate) struct Admin {
     boot: Vec<TcpListener>,
     body_bytes_max: usize,
     seconds: u64,
-    /// Changes in effect and changes taken back, since the start.
-    committed: u64,
-    taken_back: u64,
+    counters: Arc<ConfigCounters>,
+    registry: Registry,
 }
 
 /// What the admin thread is given.
@@ -183,6 +183,14 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
     let listener = cx.adopt_listener(listener, &listen_config(body_bytes_max))?;
     cx.register_fd(endpoint.doorbell(), DOORBELL)?;
     cx.run_every(1000, SECOND);
+    let counters = Arc::<ConfigCounters>::default();
+    let mut registry = Registry::with_prefix("dunlin");
+    registry.register_collector(Box::new(WorkerMetrics(Arc::clone(&state))));
+    registry.register_collector(Box::new(Arc::clone(&counters)));
+    registry.register_collector(Box::new(Arc::clone(&state.webhooks.stats)));
+    if let Some(push) = &push {
+        registry.register_collector(Box::new(push.clone()));
+    }
     let mut admin = Admin {
         state,
         push,
@@ -204,8 +212,8 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
         boot,
         body_bytes_max,
         seconds: 0,
-        committed: 0,
-        taken_back: 0,
+        counters,
+        registry,
     };
     event_loop.run(&mut admin)
 }
@@ -251,15 +259,11 @@ impl Admin {
         }
         match path {
             "/metrics" => {
-                let text = metrics::exposition(&self.state.counters)
-                    + &self.own_metrics()
-                    + &self.state.webhooks.exposition()
-                    + &self.push.as_ref().map_or_else(String::new, PushHandle::exposition);
-                let exposition = "text/plain; version=0.0.4; charset=utf-8";
-                answer(cx, conn, 200, exposition, text.as_bytes());
+                let (media_type, text) = self.metrics(request.headers.get_str("Accept"));
+                answer(cx, conn, 200, media_type, text.as_bytes());
             }
             "/info" => answer_json(cx, conn, 200, &self.state.info()),
-            "/status/webhooks" => answer_json(cx, conn, 200, &self.state.webhooks.status()),
+            "/status/webhooks" => answer_json(cx, conn, 200, &self.state.webhooks.stats.status()),
             "/status/workers" => answer_json(cx, conn, 200, &self.workers_status()),
             "/openapi.json" => {
                 answer(cx, conn, 200, "application/json", openapi::document().as_bytes());
@@ -298,35 +302,11 @@ impl Admin {
         Err(Problem::new(&problem::UNAUTHORIZED, why).header("WWW-Authenticate", &"Bearer"))
     }
 
-    /// What the metrics say of the configuration.
-    fn own_metrics(&self) -> String {
-        let mut text = String::new();
-        for (name, kind, help, value) in [
-            ("config_revision", "gauge", "Revision every worker runs.", self.store.head().revision),
-            (
-                "config_durable_revision",
-                "gauge",
-                "Newest revision known to be on disk.",
-                self.durable,
-            ),
-            (
-                "config_changes_total",
-                "counter",
-                "Changes in effect since the start.",
-                self.committed,
-            ),
-            (
-                "config_taken_back_total",
-                "counter",
-                "Commits a worker could not switch to.",
-                self.taken_back,
-            ),
-        ] {
-            text += &format!(
-                "# HELP dunlin_{name} {help}\n# TYPE dunlin_{name} {kind}\ndunlin_{name} {value}\n"
-            );
-        }
-        text
+    /// Media type and text for `/metrics`.
+    fn metrics(&self, accept: Option<&str>) -> (&'static str, String) {
+        self.counters.set(ConfigMetric::Revision, self.store.head().revision);
+        self.counters.set(ConfigMetric::DurableRevision, self.durable);
+        text::negotiate(&self.registry, accept)
     }
 
     /// Where a connection comes from, as the history has it.
@@ -431,7 +411,7 @@ impl Handler for Admin {
                     .with("limit", limit)
                     .answer_violation(cx, conn);
             }
-            _ => cx.answer_protocol_error(conn, error),
+            _ => cx.answer_violation(conn, error),
         }
     }
 

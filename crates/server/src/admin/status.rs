@@ -1,11 +1,11 @@
 //! `GET /status/workers`: what each worker runs, how its loop does, and what lies on the bus between them.
 
 use dunlin_bus::EndpointState;
+use dunlin_metrics::Snapshot;
 use serde_json::{Value, json};
 
 use super::Admin;
-use crate::loop_stats::{Histogram, quantile_ns};
-use crate::metrics::Metric;
+use crate::metrics::{ConfigMetric, Metric};
 use crate::state::ServerState;
 
 impl Admin {
@@ -13,19 +13,20 @@ impl Admin {
         let state = &self.state;
         let workers: Vec<Value> =
             (0..state.workers()).map(|worker| status_of(state, worker)).collect();
-        let hops: Vec<&Histogram> = state.loop_stats.iter().map(|stats| &stats.hop_times).collect();
+        let mut hops = Snapshot::default();
+        state.loop_stats.iter().for_each(|stats| hops.merge(&stats.hop_times.snapshot()));
         json!({
             "revision": self.store.head().revision,
             "durable": self.durable,
-            "committed": self.committed,
-            "taken_back": self.taken_back,
+            "committed": self.counters.get(ConfigMetric::Changes),
+            "rolled_back": self.counters.get(ConfigMetric::RolledBack),
             "watchers": self.watchers.len(),
             "workers": workers,
             "edges": edges(state),
             "hops": {
-                "measured": hops.iter().map(|hops| hops.count()).sum::<u64>(),
-                "p50_ns": quantile_ns(&hops, 0.5),
-                "p99_ns": quantile_ns(&hops, 0.99),
+                "measured": hops.count(),
+                "p50_ns": hops.quantile_ns(0.5).unwrap_or(0),
+                "p99_ns": hops.quantile_ns(0.99).unwrap_or(0),
             },
         })
     }
@@ -40,7 +41,8 @@ fn status_of(state: &ServerState, worker: usize) -> Value {
         Some(EndpointState::Notified) => "notified",
         Some(EndpointState::Closed) => "closed",
     };
-    let turn_us = |quantile| quantile_ns(&[&stats.turn_times], quantile).div_ceil(1000);
+    let turn_times = stats.turn_times.snapshot();
+    let turn_us = |share| turn_times.quantile_ns(share).unwrap_or(0).div_ceil(1000);
     json!({
         "worker": worker,
         "state": run_state,
@@ -49,14 +51,14 @@ fn status_of(state: &ServerState, worker: usize) -> Value {
         "connections": counters.get(Metric::Connections),
         "sessions": counters.get(Metric::Sessions),
         "loop": {
-            "turns": stats.turn_times.count(),
+            "turns": turn_times.count(),
             "sleeps": stats.sleep_count(),
             "lag_ms": stats.lag_ms(),
             "busy_ppm": stats.busy_ppm(),
             "turn_us": {
                 "p50": turn_us(0.5),
                 "p99": turn_us(0.99),
-                "max": stats.turn_times.max_ns().div_ceil(1000),
+                "max": turn_times.max_ns().div_ceil(1000),
             },
         },
         "restarts": counters.get(Metric::Restarts),

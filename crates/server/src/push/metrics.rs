@@ -1,13 +1,14 @@
 //! `dunlin_push_*`: what each credential's sender does, for `/metrics`.
 
-use std::fmt::Write;
+use std::fmt;
 use std::time::UNIX_EPOCH;
 
+use dunlin_metrics::{Collector, DescriptorEncoder, Family, Kind, Snapshot};
 use dunlin_push::registry::Platform;
-use dunlin_push::{Binding, ConnectFault, SenderMetrics};
+use dunlin_push::{Binding, ConnectFault, ConnectionMetrics, SenderMetrics};
 
+use super::PushHandle;
 use super::senders::Credential;
-use super::thread::Shared;
 
 const BINDINGS: [(Binding, &str); 5] = [
     (Binding::Demand, "demand"),
@@ -17,178 +18,179 @@ const BINDINGS: [(Binding, &str); 5] = [
     (Binding::Socket, "socket"),
 ];
 
-/// A metric of a sender: name, kind, help, value.
-type Gauge = (&'static str, &'static str, &'static str, fn(&SenderMetrics) -> Option<f64>);
+type Labels = Vec<(&'static str, String)>;
+type OfSender = (Family, fn(&SenderMetrics) -> u64);
 
-const OF_SENDERS: [Gauge; 15] = [
-    ("queued", "gauge", "PushHandle that wait, those to be tried again included.", |m| {
-        Some(m.queued as f64)
+const OF_SENDERS: [OfSender; 13] = [
+    (gauge("push_queued", "Pushes that wait, delayed retries included."), |m| m.queued as u64),
+    (gauge("push_queued_bytes", "Bytes of pushes that wait or are in flight."), |m| {
+        m.queued_bytes as u64
     }),
-    ("queued_bytes", "gauge", "Bytes of pushes that wait or are under way.", |m| {
-        Some(m.queued_bytes as f64)
+    (gauge("push_in_flight", "Pushes sent and not answered."), |m| {
+        sum(m, |connection| connection.in_flight)
     }),
-    ("in_flight", "gauge", "PushHandle sent and not answered.", |m| {
-        Some(m.connections.iter().map(|c| f64::from(c.in_flight)).sum())
+    (gauge("push_in_flight_max", "Pushes that the paths are estimated to carry at once."), |m| {
+        sum(m, |connection| connection.in_flight_max)
     }),
-    ("in_flight_max", "gauge", "PushHandle that the paths are thought to carry at once.", |m| {
-        Some(m.connections.iter().map(|c| f64::from(c.in_flight_max)).sum())
+    (gauge("push_window_bytes", "Bytes left of the connections' flow-control windows."), |m| {
+        sum(m, |connection| connection.window_bytes)
     }),
-    ("window_bytes", "gauge", "Bytes left of the connections' flow-control windows.", |m| {
-        Some(m.connections.iter().map(|c| f64::from(c.window_bytes)).sum())
+    (gauge("push_connections", "Open connections."), |m| m.connections.len() as u64),
+    (counter("push_connections_opened_total", "Connections opened."), |m| m.opened),
+    (counter("push_connects_failed_total", "Connections that could not be opened."), |m| m.failed),
+    (counter("push_connections_lost_total", "Connections that had answered and broke."), |m| {
+        m.lost
     }),
-    ("connections", "gauge", "Connections open.", |m| Some(m.connections.len() as f64)),
-    ("connections_opened_total", "counter", "Connections opened.", |m| Some(m.opened as f64)),
-    ("connects_failed_total", "counter", "Connections that could not be opened.", |m| {
-        Some(m.failed as f64)
+    (counter("push_submitted_total", "Pushes handed over to the sender."), |m| m.submitted),
+    (counter("push_retried_total", "Responses that asked for another attempt later."), |m| {
+        m.retried
     }),
-    ("connections_lost_total", "counter", "Connections that had answered and broke.", |m| {
-        Some(m.lost as f64)
+    (counter("push_refused_total", "Pushes the service did not process, resent at once."), |m| {
+        m.refused
     }),
-    ("submitted_total", "counter", "PushHandle handed over.", |m| Some(m.submitted as f64)),
-    ("retried_total", "counter", "Answers that asked for another try later.", |m| {
-        Some(m.retried as f64)
+    (counter("push_resent_total", "Pushes resent though they may have been accepted."), |m| {
+        m.resent
     }),
-    (
-        "refused_total",
-        "counter",
-        "PushHandle the service did not process, sent again at once.",
-        |m| Some(m.refused as f64),
-    ),
-    ("resent_total", "counter", "PushHandle sent again though they may have been accepted.", |m| {
-        Some(m.resent as f64)
-    }),
-    ("answer_seconds_p50", "gauge", "Half of the answers took no longer.", |m| m.answer_p50_s),
-    ("answer_seconds_p99", "gauge", "One answer in a hundred took longer.", |m| m.answer_p99_s),
 ];
 
-/// Renders what there is, in the Prometheus text format.
-pub(super) fn exposition(shared: &Shared) -> String {
-    let credentials = shared.senders.all();
-    let senders: Vec<(String, SenderMetrics)> = credentials
-        .iter()
-        .flat_map(|credential| {
-            let labels = labels(credential);
-            credential.metrics().into_iter().map(move |(origin, metrics)| {
-                let origin = match &*origin {
-                    "" => String::new(),
-                    origin => format!(",origin=\"{}\"", escaped(origin)),
-                };
-                (format!("{labels}{origin}"), metrics)
-            })
-        })
-        .collect();
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let head = |text: &mut String, name: &str, kind: &str, help: &str| {
-        let _ =
-            writeln!(text, "# HELP dunlin_push_{name} {help}\n# TYPE dunlin_push_{name} {kind}");
-    };
-    for (name, kind, help, value) in OF_SENDERS {
-        head(&mut text, name, kind, help);
-        for (labels, metrics) in &senders {
-            if let Some(value) = value(metrics) {
-                let _ = writeln!(text, "dunlin_push_{name}{{{labels}}} {value}");
-            }
-        }
-    }
-    head(
-        &mut text,
-        "bound",
-        "gauge",
-        "Connections that could carry more but for this limit; demand: none.",
-    );
-    for (labels, metrics) in &senders {
-        for (binding, limit) in BINDINGS {
-            let count = metrics.connections.iter().filter(|c| c.binding == binding).count();
-            let _ = writeln!(text, "dunlin_push_bound{{{labels},limit=\"{limit}\"}} {count}");
-        }
-    }
-    head(
-        &mut text,
-        "no_connection",
-        "gauge",
-        "1 for what keeps a credential from having any connection; its log line has the sentence.",
-    );
-    for (labels, metrics) in &senders {
-        let error = metrics.connect_error.as_ref();
-        for fault in ConnectFault::ALL {
-            let value = u8::from(error.is_some_and(|error| error.fault == fault));
-            let fault = fault.as_str();
-            let _ =
-                writeln!(text, "dunlin_push_no_connection{{{labels},fault=\"{fault}\"}} {value}");
-        }
-    }
-    head(
-        &mut text,
-        "certificate_end_seconds",
-        "gauge",
-        "When a client certificate ends, in seconds since 1970.",
-    );
-    for credential in &credentials {
-        let end = credential.valid_until().and_then(|end| end.duration_since(UNIX_EPOCH).ok());
-        if let Some(end) = end {
-            let (labels, end_s) = (labels(credential), end.as_secs());
-            let _ = writeln!(text, "dunlin_push_certificate_end_seconds{{{labels}}} {end_s}");
-        }
-    }
-    head(&mut text, "outcomes_total", "counter", "How pushes ended, by the word for it.");
-    for credential in &credentials {
-        let labels = labels(credential);
-        for (end, reason, count) in credential.tally.ends() {
-            let (end, reason) = (end.as_str(), escaped(&reason));
-            let _ = writeln!(
-                text,
-                "dunlin_push_outcomes_total{{{labels},outcome=\"{end}\",reason=\"{reason}\"}} {count}"
-            );
-        }
-    }
-    head(
-        &mut text,
-        "usable",
-        "gauge",
-        "Whether a credential can be used; 0: its log line says why.",
-    );
-    for credential in &credentials {
-        let usable = u8::from(credential.is_usable());
-        let _ = writeln!(text, "dunlin_push_usable{{{}}} {usable}", labels(credential));
-    }
-    let apns = || credentials.iter().filter(|c| c.platform == Platform::Apns);
-    head(
-        &mut text,
-        "environment_doubtful",
-        "gauge",
-        "1: Apple calls most device tokens bad; `environment` of the credential looks wrong.",
-    );
-    for credential in apns() {
-        let doubtful = u8::from(credential.environment.looks_wrong());
-        let _ =
-            writeln!(text, "dunlin_push_environment_doubtful{{{}}} {doubtful}", labels(credential));
-    }
-    head(
-        &mut text,
-        "bad_tokens_kept",
-        "gauge",
-        "Tokens called bad and not dropped since the credential was set: its environment was in doubt.",
-    );
-    for credential in apns() {
-        let kept = credential.environment.kept();
-        let _ = writeln!(text, "dunlin_push_bad_tokens_kept{{{}}} {kept}", labels(credential));
-    }
-    head(&mut text, "calls", "gauge", "Calls below /api/push under way.");
-    let _ = writeln!(text, "dunlin_push_calls {}", shared.calls());
-    text
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family { name, help, kind: Kind::Gauge }
 }
 
-fn labels(credential: &Credential) -> String {
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    Family { name, help, kind: Kind::Counter }
+}
+
+fn sum(metrics: &SenderMetrics, of: fn(&ConnectionMetrics) -> u32) -> u64 {
+    metrics.connections.iter().map(|connection| u64::from(of(connection))).sum()
+}
+
+impl fmt::Debug for PushHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PushHandle").finish_non_exhaustive()
+    }
+}
+
+impl Collector for PushHandle {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let credentials = self.0.senders.all();
+        let mut senders: Vec<(Labels, SenderMetrics)> = Vec::new();
+        for credential in &credentials {
+            for (origin, metrics) in credential.metrics() {
+                let origin = (!origin.is_empty()).then_some(("origin", origin));
+                senders.push((labels(credential, origin), metrics));
+            }
+        }
+        encode_senders(&mut encoder, &senders)?;
+        encode_credentials(&mut encoder, &credentials)?;
+        gauge("push_calls", "Calls below /api/push in flight.")
+            .encode_one(&mut encoder, self.0.calls() as u64)
+    }
+}
+
+fn encode_senders(
+    encoder: &mut DescriptorEncoder<'_>,
+    senders: &[(Labels, SenderMetrics)],
+) -> fmt::Result {
+    for (family, value) in OF_SENDERS {
+        family.encode(encoder, senders.iter().map(|(labels, m)| (&labels[..], value(m))))?;
+    }
+    Snapshot::encode(
+        encoder,
+        ("push_response_seconds", "Time from request to response."),
+        20..36,
+        senders.iter().map(|(labels, m)| (&labels[..], m.response_times.clone())),
+    )?;
+    gauge("push_limited_connections", "Connections whose rate this limit binds; demand: none.")
+        .encode(
+            encoder,
+            senders.iter().flat_map(|(labels, metrics)| {
+                BINDINGS.iter().map(move |(binding, limit)| {
+                    let bound = metrics.connections.iter().filter(|c| c.binding == *binding);
+                    (with(labels, "limit", limit), bound.count() as u64)
+                })
+            }),
+        )?;
+    gauge("push_connect_error", "1: why a credential has no connection; its log line has details.")
+        .encode(
+            encoder,
+            senders.iter().flat_map(|(labels, metrics)| {
+                ConnectFault::ALL.iter().map(move |fault| {
+                    let error = metrics.connect_error.as_ref();
+                    let is_fault = error.is_some_and(|error| error.fault == *fault);
+                    (with(labels, "fault", fault.as_str()), u64::from(is_fault))
+                })
+            }),
+        )
+}
+
+fn encode_credentials(
+    encoder: &mut DescriptorEncoder<'_>,
+    credentials: &[std::sync::Arc<Credential>],
+) -> fmt::Result {
+    let each = |value: fn(&Credential) -> Option<u64>| {
+        credentials
+            .iter()
+            .filter_map(move |credential| Some((labels(credential, None), value(credential)?)))
+    };
+    gauge(
+        "push_certificate_expiry_timestamp_seconds",
+        "When a client certificate expires, in seconds since 1970.",
+    )
+    .encode(
+        encoder,
+        each(|credential| {
+            let end = credential.valid_until()?.duration_since(UNIX_EPOCH).ok()?;
+            Some(end.as_secs())
+        }),
+    )?;
+    counter("push_outcomes_total", "How pushes ended, and why.").encode(
+        encoder,
+        credentials.iter().flat_map(|credential| {
+            credential.tally.ends().into_iter().map(|(kind, reason, count)| {
+                let mut labels = with(&labels(credential, None), "outcome", kind.as_str());
+                labels.push(("reason", reason));
+                (labels, count)
+            })
+        }),
+    )?;
+    gauge("push_usable", "Whether a credential can be used; 0: its log line says why.")
+        .encode(encoder, each(|credential| Some(u64::from(credential.is_usable()))))?;
+    gauge(
+        "push_environment_suspect",
+        "1: Apple rejects most device tokens; `environment` of the credential looks wrong.",
+    )
+    .encode(
+        encoder,
+        each(|credential| {
+            (credential.platform == Platform::Apns)
+                .then(|| u64::from(credential.environment.looks_wrong()))
+        }),
+    )?;
+    gauge(
+        "push_bad_tokens_kept",
+        "Tokens rejected as bad and kept since the credential was set, for its environment is suspect.",
+    )
+    .encode(
+        encoder,
+        each(|credential| {
+            (credential.platform == Platform::Apns).then(|| credential.environment.kept() as u64)
+        }),
+    )
+}
+
+fn labels(credential: &Credential, origin: Option<(&'static str, String)>) -> Labels {
     let provider = match credential.platform {
         Platform::Apns => "apns",
         Platform::Fcm => "fcm",
         Platform::Web => "web",
     };
-    format!("provider=\"{provider}\",app=\"{}\"", escaped(&credential.app))
+    let own = [("provider", provider.to_owned()), ("app", credential.app.to_string())];
+    own.into_iter().chain(origin).collect()
 }
 
-/// A label's value as the format wants it.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+fn with(labels: &Labels, name: &'static str, value: &str) -> Labels {
+    let mut labels = labels.clone();
+    labels.push((name, value.to_owned()));
+    labels
 }

@@ -43,9 +43,4 @@ impl PushHandle {
         let _runtime = self.0.runtime.enter();
         self.0.senders.apply(before, after)
     }
-
-    /// What `/metrics` shows of it.
-    pub(crate) fn exposition(&self) -> String {
-        metrics::exposition(&self.0)
-    }
 }

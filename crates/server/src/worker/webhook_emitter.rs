@@ -3,11 +3,11 @@
 use dunlin_config::HookEventKind;
 use dunlin_hub::{ChannelEvent, ChannelEventFilter, SessionId};
 use dunlin_protocol::Encoding;
+use dunlin_webhooks::{FilterCache, HookEvent, HookEventBody};
 
 use super::Worker;
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
-use crate::webhooks::{Happening, Interest, What};
 
 /// Milliseconds between two lines of the log about events that could not be handed over.
 const LOG_INTERVAL_MS: u64 = 10_000;
@@ -15,7 +15,7 @@ const LOG_INTERVAL_MS: u64 = 10_000;
 /// Which events are told, and what could not be.
 #[derive(Debug, Default)]
 pub(super) struct WebhookEmitter {
-    interest: Interest,
+    filter: FilterCache,
     /// Events there was no room for, until that is told.
     missed: u64,
     /// The same, until it is logged.
@@ -26,29 +26,29 @@ pub(super) struct WebhookEmitter {
 impl Worker<'_> {
     /// Takes up what hooks of the present settings want.
     pub(super) fn apply_hooks(&mut self) {
-        let interest = &mut self.webhook_emitter.interest;
-        interest.follow(&self.settings.wishes);
+        let filter = &mut self.webhook_emitter.filter;
+        filter.set_filter(&self.settings.event_filter);
         self.hub.set_channel_event_filter(ChannelEventFilter {
-            subscriptions: interest.wants(HookEventKind::Subscribe)
-                || interest.wants(HookEventKind::Unsubscribe),
-            publications: interest.wants(HookEventKind::Publish),
+            subscriptions: filter.wants(HookEventKind::Subscribe)
+                || filter.wants(HookEventKind::Unsubscribe),
+            publications: filter.wants(HookEventKind::Publish),
         });
     }
 
     /// Tells what the hub has noticed.
     pub(super) fn emit_notices(&mut self) {
         while let Some(notice) = self.hub.poll_channel_event() {
-            let interest = &mut self.webhook_emitter.interest;
+            let filter = &mut self.webhook_emitter.filter;
             let what = match notice {
-                ChannelEvent::Subscribed { session, user, channel } => interest
+                ChannelEvent::Subscribed { session, user, channel } => filter
                     .wants_from(HookEventKind::Subscribe, &channel)
-                    .then_some(What::Subscribe { session, user, channel }),
-                ChannelEvent::Unsubscribed { session, user, channel, cause } => interest
+                    .then_some(HookEventBody::Subscribe { session, user, channel }),
+                ChannelEvent::Unsubscribed { session, user, channel, cause } => filter
                     .wants_from(HookEventKind::Unsubscribe, &channel)
-                    .then_some(What::Unsubscribe { session, user, channel, cause }),
-                ChannelEvent::Published { channel, epoch, publication } => interest
+                    .then_some(HookEventBody::Unsubscribe { session, user, channel, cause }),
+                ChannelEvent::Published { channel, epoch, publication } => filter
                     .wants_from(HookEventKind::Publish, &channel)
-                    .then_some(What::Publish { channel, epoch, publication }),
+                    .then_some(HookEventBody::Publish { channel, epoch, publication }),
                 _ => None,
             };
             if let Some(what) = what {
@@ -58,8 +58,8 @@ impl Worker<'_> {
     }
 
     pub(super) fn emit_connect(&mut self, session: SessionId, user: &str, encoding: Encoding) {
-        if self.webhook_emitter.interest.wants(HookEventKind::Connect) {
-            self.tell(What::Connect {
+        if self.webhook_emitter.filter.wants(HookEventKind::Connect) {
+            self.tell(HookEventBody::Connect {
                 session,
                 user: user.into(),
                 transport: encoding.transport(),
@@ -74,7 +74,7 @@ impl Worker<'_> {
         code: u32,
         reason: &str,
     ) {
-        self.tell(What::Disconnect { session, user, code, reason: reason.into() });
+        self.tell(HookEventBody::Disconnect { session, user, code, reason: reason.into() });
     }
 
     /// Whose session this is that is about to be closed, if its end is to be told and was not.
@@ -91,12 +91,12 @@ impl Worker<'_> {
 
     /// A long-poll is a request: that it has begun was not told either.
     fn tells_end_of(&self, poll: bool) -> bool {
-        !poll && self.webhook_emitter.interest.wants(HookEventKind::Disconnect)
+        !poll && self.webhook_emitter.filter.wants(HookEventKind::Disconnect)
     }
 
-    fn tell(&mut self, what: What) {
+    fn tell(&mut self, what: HookEventBody) {
         if self.webhook_emitter.missed > 0
-            && self.hand_over(What::Missed(self.webhook_emitter.missed))
+            && self.hand_over(HookEventBody::Missed(self.webhook_emitter.missed))
         {
             self.webhook_emitter.missed = 0;
         }
@@ -119,16 +119,17 @@ impl Worker<'_> {
     }
 
     /// Puts an event on the bus. False: there is no room.
-    fn hand_over(&mut self, what: What) -> bool {
-        let Some(transit) = self.state.webhooks.transit(self.index) else { return false };
-        let cost = what.cost();
-        if !transit.admit(cost) {
+    fn hand_over(&mut self, what: HookEventBody) -> bool {
+        let Some(in_transit) = self.state.webhooks.in_transit(self.index) else { return false };
+        let cost = what.cost_bytes();
+        if !in_transit.try_send(cost) {
             return false;
         }
-        let message = BusMessage::HookEvent(Box::new(Happening { unix_ms: self.unix_ms(), what }));
+        let message =
+            BusMessage::HookEvent(Box::new(HookEvent { unix_ms: self.unix_ms(), body: what }));
         let sent = self.endpoint.send(self.state.webhooks_endpoint(), message).is_ok();
         if !sent {
-            transit.take_back(cost);
+            in_transit.cancel_send(cost);
         }
         sent
     }

@@ -1,0 +1,178 @@
+//! Limits and time-outs of a loop, of a listener and of an outgoing connection.
+
+use std::net::SocketAddr;
+
+use crate::http;
+use crate::tls::ClientTls;
+
+/// Limits of one event loop. All are upper bounds on what peers can make it cost.
+#[derive(Clone, Debug)]
+pub struct LoopConfig {
+    /// Connections held at once; beyond it they are accepted and closed at once. A full loop takes no memory
+    /// for those it refuses.
+    pub connections_max: usize,
+    /// Bytes of the receive buffer every connection of the loop shares. One read takes as many at most.
+    pub receive_bytes: usize,
+    /// Bytes read from one connection before the others get their turn.
+    pub read_budget_bytes: usize,
+    /// Connections accepted from one listener before the others get their turn.
+    pub accept_budget: usize,
+    /// How long a listener waits after running out of descriptors or memory, in milliseconds.
+    pub accept_retry_ms: u64,
+    /// Bytes buffered, in and out, for all connections together. Beyond it writes are refused as full and
+    /// connections that need input buffered are closed.
+    pub buffered_bytes_max: usize,
+    /// How exact connection deadlines are, in milliseconds: they pass late by as much, never early, and a
+    /// sleeping loop wakes no more often than that for them. Timers have a resolution of one millisecond.
+    pub deadline_tick_ms: u64,
+    /// How long a closed connection may take to accept our last bytes, and to send its FIN after ours, in
+    /// milliseconds each.
+    pub linger_ms: u64,
+    /// Level of permessage-deflate, from 1 (fast) to 9 (small).
+    pub deflate_level: u32,
+    /// Events taken from the kernel at once.
+    pub events_max: usize,
+    /// Buffers kept for the next connection that needs one, each of 32 KiB at most.
+    pub spare_buffers_max: usize,
+}
+
+impl Default for LoopConfig {
+    fn default() -> LoopConfig {
+        LoopConfig {
+            connections_max: 4 << 20,
+            receive_bytes: 64 << 10,
+            read_budget_bytes: 256 << 10,
+            accept_budget: 256,
+            accept_retry_ms: 100,
+            buffered_bytes_max: 1 << 30,
+            deadline_tick_ms: 16,
+            linger_ms: 2000,
+            deflate_level: 1,
+            events_max: 1024,
+            spare_buffers_max: 256,
+        }
+    }
+}
+
+/// What a connection speaks from its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Bytes as they come.
+    Tcp,
+    /// HTTP/1.1, and what it is upgraded to. The listening side serves, the connecting side asks.
+    Http,
+    /// Redis, RESP3; the connecting side alone.
+    Redis,
+}
+
+/// How long connections may take, and what they may cost. Shared by all connections of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes buffered for sending on one connection by [`write`](crate::Context::write) and what is built on
+    /// it. A single answer may exceed it if the buffer was empty.
+    pub output_bytes_max: usize,
+    /// Raw TCP: closed after so many milliseconds in which nothing arrived. 0: never.
+    pub idle_timeout_ms: u64,
+    /// HTTP server: milliseconds from accept, or from a request's first byte, to its last. A peer that sent
+    /// part of one is answered with status 408. 0: never.
+    pub request_timeout_ms: u64,
+    /// HTTP server: milliseconds between an answer and the first byte of the next request. 0: never.
+    pub keep_alive_timeout_ms: u64,
+    /// Bounds on heads and bodies of HTTP messages.
+    pub http: http::Limits,
+    /// Bytes of pipelined requests kept waiting behind one whose answer is outstanding. Beyond it the
+    /// connection is not read from until it has been answered.
+    pub pipelined_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            output_bytes_max: 1 << 20,
+            idle_timeout_ms: 0,
+            request_timeout_ms: 10_000,
+            keep_alive_timeout_ms: 75_000,
+            http: http::Limits::default(),
+            pipelined_bytes_max: 64 << 10,
+        }
+    }
+}
+
+/// How to listen.
+#[derive(Clone, Debug)]
+pub struct ListenConfig {
+    /// What is spoken on it.
+    pub role: Role,
+    /// Time-outs and limits of its connections.
+    pub limits: Limits,
+    /// Let several sockets listen on the address, the kernel spreading connections over them
+    /// (`SO_REUSEPORT`): one a worker.
+    pub reuse_port: bool,
+    /// Connections the kernel keeps waiting for accept. It takes at most `net.core.somaxconn`.
+    pub backlog: i32,
+}
+
+impl Default for ListenConfig {
+    fn default() -> ListenConfig {
+        ListenConfig {
+            role: Role::Tcp,
+            limits: Limits::default(),
+            reuse_port: false,
+            backlog: 65_535,
+        }
+    }
+}
+
+impl ListenConfig {
+    /// A listener for raw TCP.
+    pub fn tcp() -> ListenConfig {
+        ListenConfig::default()
+    }
+
+    /// A listener for HTTP, and WebSocket through it.
+    pub fn http() -> ListenConfig {
+        ListenConfig { role: Role::Http, ..ListenConfig::default() }
+    }
+}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct ConnectConfig {
+    /// What is spoken on it.
+    pub role: Role,
+    /// Limits of the connection.
+    pub limits: Limits,
+    /// Milliseconds until the attempt is given up, the TLS handshake included. 0: when the kernel does, after
+    /// minutes.
+    pub timeout_ms: u64,
+    /// The address to connect from. With port 0 the kernel chooses one only when the destination is known,
+    /// so that each source address has its 28,000 ports a destination.
+    pub from: Option<SocketAddr>,
+    /// Speak TLS below the protocol: `on_open` then follows the handshake. What fails in it, a certificate not to be
+    /// trusted most often, is told by `on_connect_failed` with `ErrorKind::InvalidData`.
+    pub tls: Option<ClientTls>,
+}
+
+impl Default for ConnectConfig {
+    fn default() -> ConnectConfig {
+        ConnectConfig {
+            role: Role::Tcp,
+            limits: Limits::default(),
+            timeout_ms: 10_000,
+            from: None,
+            tls: None,
+        }
+    }
+}
+
+impl ConnectConfig {
+    /// A raw TCP connection.
+    pub fn tcp() -> ConnectConfig {
+        ConnectConfig::default()
+    }
+
+    /// A connection of an HTTP client, and of a WebSocket client.
+    pub fn http() -> ConnectConfig {
+        ConnectConfig { role: Role::Http, ..ConnectConfig::default() }
+    }
+}

@@ -1,0 +1,280 @@
+//! A connection: its id, and the record that is all an idle one costs.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::spill::Spill;
+use crate::wheel::Link;
+
+/// Names a connection for as long as it lives, and is recognised as stale after.
+///
+/// Records are reused; the generation tells the tenants of one record apart, so an id kept too long
+/// reaches nobody instead of somebody else.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId {
+    index: u32,
+    generation: u32,
+}
+
+impl ConnId {
+    pub(crate) const fn new(index: u32, generation: u32) -> ConnId {
+        ConnId { index, generation }
+    }
+
+    /// Where the record lies: small, dense, reused. Fit for a table beside the loop's own.
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+
+    /// Which tenant of the record this is.
+    pub const fn generation(self) -> u32 {
+        self.generation
+    }
+
+    /// The id as one number: generation above, index below.
+    pub const fn to_u64(self) -> u64 {
+        (self.generation as u64) << 32 | self.index as u64
+    }
+
+    /// The inverse of [`ConnId::to_u64`]. Any number is an id; most are stale.
+    pub const fn from_u64(id: u64) -> ConnId {
+        ConnId { index: id as u32, generation: (id >> 32) as u32 }
+    }
+}
+
+impl fmt::Debug for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Which of the loop's languages a connection speaks at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Tcp,
+    HttpServer,
+    /// The answer has begun and is the caller's to write; what the peer still says is dropped.
+    Stream,
+    HttpClient,
+    RedisClient,
+    /// A client's request for an upgrade is out; the answer is awaited.
+    WebSocketHandshake,
+    WebSocketServer,
+    WebSocketClient,
+}
+
+/// How far the life of a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Free,
+    /// `connect` is under way.
+    Connecting,
+    Open,
+    /// The handler closed it; what is buffered still leaves. Nothing is read or handed out any more.
+    Draining,
+    /// In the list of those whose `on_close` is due.
+    Closed,
+    /// `on_close` has been called and FIN sent; what the peer still sends is dropped until its FIN, lest
+    /// the kernel answer it with RST and the peer lose our last bytes.
+    Lingering,
+}
+
+macro_rules! flags {
+    ($($(#[$doc:meta])* $name:ident = $bit:expr;)*) => {
+        impl Flags {
+            $($(#[$doc])* pub(crate) const $name: Flags = Flags(1 << $bit);)*
+        }
+    };
+}
+
+/// What is to be remembered of a connection, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags(u32);
+
+flags! {
+    /// The socket took less than it was given: a writable event is on its way.
+    SOCKET_FULL = 0;
+    /// The handler is owed an `on_writable`.
+    WANT_WRITE = 1;
+    /// In the list of those with corked output.
+    CORKED = 2;
+    /// Bytes may wait in the socket although no event will say so again.
+    READ_READY = 3;
+    /// In the list of those to be read from in the next turn.
+    READ_QUEUED = 4;
+    /// The handler asked for no more input for now.
+    READ_PAUSED = 5;
+    /// The peer has sent its FIN.
+    PEER_FINISHED = 6;
+    /// The handler asked for a FIN once the output has left.
+    SHUTDOWN_WRITE = 7;
+    /// FIN has been sent.
+    WRITE_FINISHED = 8;
+    /// The deadline in the link is the loop's own, not the handler's.
+    OWN_DEADLINE = 9;
+    /// The deadline in the link is moved on by every read.
+    IDLE_DEADLINE = 10;
+    /// A request has been handed out and its answer is not complete.
+    AWAITING_RESPONSE = 11;
+    /// The peer wants the connection kept after the present answer.
+    KEEP_ALIVE = 12;
+    /// The present request was a HEAD: its answer has no body.
+    HEAD_REQUEST = 13;
+    /// The present request came as HTTP/1.0: its answer cannot be chunked.
+    HTTP_1_0 = 14;
+    /// The answer is being written in chunks by the loop.
+    CHUNKED = 15;
+    /// In the list of those whose buffered input is to be looked at again.
+    RESUME_QUEUED = 16;
+    /// FIN can be followed by close: nothing more is to come from the peer that matters.
+    CLOSE_AT_ONCE = 17;
+    /// A close frame has been sent.
+    CLOSE_SENT = 18;
+    /// A close frame has been received.
+    CLOSE_RECEIVED = 19;
+    /// Closing for the peer's violation of the protocol.
+    VIOLATED = 20;
+    /// The peer began to end the connection; `on_close` says so.
+    CLOSED_BY_PEER = 21;
+    /// The body being received goes to the handler piece by piece.
+    STREAMING_BODY = 22;
+    /// Closing because a request did not arrive in time; the peer is told so.
+    OVERDUE = 23;
+    /// What is read and written are TLS records.
+    TLS = 24;
+    /// Connected, and the TLS handshake is under way.
+    TLS_HANDSHAKE = 25;
+    /// In the list of those refused for what the loop buffers for others.
+    PARCHED = 26;
+}
+
+impl Flags {
+    pub(crate) fn has(self, flag: Flags) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    pub(crate) fn set(&mut self, flag: Flags) {
+        self.0 |= flag.0;
+    }
+
+    pub(crate) fn clear(&mut self, flag: Flags) {
+        self.0 &= !flag.0;
+    }
+
+    pub(crate) fn put(&mut self, flag: Flags, on: bool) {
+        if on { self.set(flag) } else { self.clear(flag) }
+    }
+
+    /// Clears the flag and says whether it was set.
+    pub(crate) fn take(&mut self, flag: Flags) -> bool {
+        let was = self.has(flag);
+        self.clear(flag);
+        was
+    }
+}
+
+impl std::ops::BitOr for Flags {
+    type Output = Flags;
+    fn bitor(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+/// The record of a connection. No buffer, no closure: what an idle connection does not need lives in the
+/// loop, or in a [`Spill`] borrowed from its pool.
+#[derive(Debug)]
+pub(crate) struct Conn<D> {
+    /// Its deadline and its place in the wheel.
+    pub(crate) link: Link,
+    /// Bytes cut short and bytes not yet sent; `None` while there are none.
+    pub(crate) spill: Option<Box<Spill>>,
+    pub(crate) generation: u32,
+    pub(crate) flags: Flags,
+    /// `None` only while the record is free.
+    pub(crate) fd: Option<OwnedFd>,
+    /// Index of the limits and time-outs it was opened with.
+    pub(crate) profile: u16,
+    pub(crate) protocol: Protocol,
+    pub(crate) phase: Phase,
+    pub(crate) data: D,
+}
+
+/// What the record may cost besides the handler's own data. A million connections pay it a million times.
+pub(crate) const CONN_BYTES: usize = 40;
+const _: () = assert!(size_of::<Conn<()>>() <= CONN_BYTES);
+const _: () = assert!(size_of::<Conn<[u64; 3]>>() <= CONN_BYTES + 24);
+
+impl<D: Default> Conn<D> {
+    pub(crate) fn free() -> Conn<D> {
+        Conn {
+            link: Link::default(),
+            spill: None,
+            generation: 1,
+            flags: Flags::default(),
+            fd: None,
+            profile: 0,
+            protocol: Protocol::Tcp,
+            phase: Phase::Free,
+            data: D::default(),
+        }
+    }
+
+    pub(crate) fn open(&mut self, fd: OwnedFd, protocol: Protocol, profile: u16, phase: Phase) {
+        debug_assert!(self.fd.is_none() && self.spill.is_none() && self.phase == Phase::Free);
+        self.fd = Some(fd);
+        self.flags = Flags::default();
+        (self.protocol, self.profile, self.phase) = (protocol, profile, phase);
+    }
+
+    /// Closes the descriptor and makes every id of this tenant stale.
+    pub(crate) fn vacate(&mut self) {
+        debug_assert!(self.spill.is_none(), "buffers go back to the pool first");
+        self.fd = None;
+        self.phase = Phase::Free;
+        self.generation = self.generation.wrapping_add(1).max(1);
+        self.data = D::default();
+    }
+}
+
+impl<D> Conn<D> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("only a record in use is asked for its descriptor").as_fd()
+    }
+
+    /// Whether requests of this connection wait: for the answer outstanding, or for the socket to take those
+    /// given before. A peer that asks without reading is answered no further, and later not read from.
+    pub(crate) fn holds_requests(&self) -> bool {
+        self.protocol == Protocol::HttpServer
+            && (self.flags.has(Flags::AWAITING_RESPONSE)
+                || self.flags.has(Flags::SOCKET_FULL) && self.output_bytes() > 0)
+    }
+
+    /// Bytes buffered for sending.
+    pub(crate) fn output_bytes(&self) -> usize {
+        self.spill.as_ref().map_or(0, |spill| spill.output.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_costs_forty_bytes_and_its_data() {
+        assert_eq!(size_of::<Conn<()>>(), CONN_BYTES);
+        assert_eq!(size_of::<Conn<[u64; 4]>>(), CONN_BYTES + 32);
+    }
+
+    #[test]
+    fn an_id_survives_the_round_trip_through_a_number() {
+        let id = ConnId::new(7, 0xdead_beef);
+        assert_eq!(ConnId::from_u64(id.to_u64()), id);
+        assert_eq!(id.to_string(), "7.3735928559");
+    }
+}

@@ -1,0 +1,439 @@
+//! The handler's side of the loop: everything an application can ask of it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Instant;
+
+use dunlin_wire::websocket::deflate::{DeflateParams, SharedDeflate};
+use mio::unix::SourceFd;
+use mio::{Interest, Poll};
+
+use crate::config::{Limits, LoopConfig};
+use crate::conn::{ConnId, Flags, Phase};
+use crate::error::CloseReason;
+use crate::http::Date;
+use crate::listener::Listeners;
+use crate::signal::Signals;
+use crate::slab::Slab;
+use crate::spill::Pool;
+use crate::stats::Stats;
+use crate::timer::Timers;
+use crate::token::Token;
+use crate::websocket::{self, Masks};
+use crate::wheel::{NEVER, Wheel};
+
+/// Names a listener of one loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerId(pub(crate) u32);
+
+/// Names a timer of one loop. A timer that is over is recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TimerId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// The loop as its handler sees it: connections, listeners, timers, and the time. `D` is the handler's
+/// [`Data`](crate::Handler::Data).
+///
+/// No method calls the handler; what follows from a call is told in the same turn or a later one. Methods
+/// that take a [`ConnId`] recognise a stale one.
+#[derive(Debug)]
+pub struct Context<D> {
+    pub(crate) config: LoopConfig,
+    pub(crate) poll: Poll,
+    pub(crate) slab: Slab<D>,
+    pub(crate) wheel: Wheel,
+    pub(crate) pool: Pool,
+    pub(crate) listeners: Listeners,
+    pub(crate) timers: Timers,
+    pub(crate) signals: Option<Signals>,
+    /// Tokens of foreign descriptors, by place; the second is the descriptor.
+    foreign: Vec<Option<(u64, RawFd)>>,
+    /// Limits and time-outs connections were opened with, few and shared.
+    profiles: Vec<Profile>,
+    /// The buffer every connection is read into.
+    pub(crate) receive: Vec<u8>,
+    /// Connections whose output leaves at the end of the turn.
+    pub(crate) corked: Vec<ConnId>,
+    /// Connections with input in the socket that no event will announce.
+    pub(crate) unread: Vec<ConnId>,
+    /// Connections whose buffered input may now be looked at.
+    pub(crate) resumed: Vec<ConnId>,
+    /// Connections that were refused because of what the loop buffers for others, and how much that was.
+    pub(crate) parched: Vec<ConnId>,
+    pub(crate) parched_bytes: usize,
+    /// Connections whose `on_close` or `on_connect_failed` is due.
+    pub(crate) ended: VecDeque<(ConnId, Ending)>,
+    pub(crate) date: Date,
+    pub(crate) masks: Masks,
+    /// Compressors of all connections without context takeover, made when the first is needed.
+    pub(crate) deflate: Option<Box<SharedDeflate>>,
+    /// Where messages are inflated to.
+    pub(crate) inflated: Vec<u8>,
+    /// Where TLS records are opened to.
+    pub(crate) decrypted: Vec<u8>,
+    pub(crate) stats: Stats,
+    start: Instant,
+    now_ms: u64,
+    stopping: bool,
+}
+
+/// What many connections have in common: told apart by sixteen bits in each record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Profile {
+    pub(crate) limits: Limits,
+    pub(crate) websocket: websocket::Limits,
+    /// What was agreed on compression.
+    pub(crate) deflate: Option<DeflateParams>,
+}
+
+impl Profile {
+    pub(crate) fn with_idle_timeout(&self, idle_timeout_ms: u64) -> Profile {
+        Profile { limits: Limits { idle_timeout_ms, ..self.limits.clone() }, ..self.clone() }
+    }
+}
+
+impl From<&Limits> for Profile {
+    fn from(limits: &Limits) -> Profile {
+        Profile { limits: limits.clone(), ..Profile::default() }
+    }
+}
+
+/// How a connection in [`Context::ended`] ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    Closed(CloseReason),
+    ConnectFailed(io::Error),
+}
+
+impl<D: Default> Context<D> {
+    pub(crate) fn new(config: LoopConfig) -> io::Result<Context<D>> {
+        Ok(Context {
+            poll: Poll::new()?,
+            slab: Slab::new(),
+            wheel: Wheel::new(),
+            pool: Pool::new(config.spare_buffers_max),
+            listeners: Listeners::default(),
+            timers: Timers::new(),
+            signals: None,
+            foreign: Vec::new(),
+            profiles: Vec::new(),
+            receive: Vec::new(),
+            corked: Vec::new(),
+            unread: Vec::new(),
+            resumed: Vec::new(),
+            parched: Vec::new(),
+            parched_bytes: 0,
+            ended: VecDeque::new(),
+            date: Date::default(),
+            masks: Masks::default(),
+            deflate: None,
+            inflated: Vec::new(),
+            decrypted: Vec::new(),
+            stats: Stats::default(),
+            start: Instant::now(),
+            now_ms: 0,
+            stopping: false,
+            config,
+        })
+    }
+
+    /// Sends, then finishes: what is buffered leaves, then FIN, and what the peer still sends is dropped
+    /// until it finishes too, for at most [`linger_ms`](LoopConfig::linger_ms). `on_close` follows as soon as
+    /// the last byte is the kernel's. Writes are refused from now on, and nothing more is handed out. A connect
+    /// under way is given up: `on_connect_failed` follows, with `ErrorKind::ConnectionAborted`.
+    pub fn close(&mut self, conn: ConnId) {
+        self.begin_drain(conn);
+    }
+
+    /// Cuts the connection: what is buffered is dropped and the peer is sent a reset. `on_close` follows.
+    pub fn abort(&mut self, conn: ConnId) {
+        let Some(record) = self.slab.get(conn) else { return };
+        if !matches!(record.phase, Phase::Connecting | Phase::Open | Phase::Draining) {
+            return;
+        }
+        let now = Some(std::time::Duration::ZERO);
+        // A socket that does not take the option is closed in the ordinary way.
+        let _ = rustix::net::sockopt::set_socket_linger(record.fd(), now);
+        self.finish(conn, CloseReason::Aborted);
+    }
+
+    /// Sends FIN once what is buffered has left; the peer may go on sending. Further writes are refused.
+    /// For raw TCP.
+    pub fn shutdown_write(&mut self, conn: ConnId) {
+        if let Some(record) = self.slab.get_mut(conn)
+            && matches!(record.phase, Phase::Open | Phase::Connecting)
+        {
+            record.flags.set(Flags::SHUTDOWN_WRITE);
+            self.tls_goodbye(conn);
+            self.cork(conn);
+        }
+    }
+
+    /// Takes no more input from a connection, so that its peer, in time, cannot send more. A peer that goes
+    /// away meanwhile is noticed only on writing or resuming.
+    pub fn pause_read(&mut self, conn: ConnId) {
+        if let Some(record) = self.slab.get_mut(conn) {
+            record.flags.set(Flags::READ_PAUSED);
+        }
+    }
+
+    /// Asks for `on_writable` once everything buffered for a connection has left. False when nothing is left
+    /// to wait for, and then none follows. How a handler that passes bytes on keeps pace with a slow reader:
+    /// it pauses reading until then.
+    pub fn want_writable(&mut self, conn: ConnId) -> bool {
+        if self.output_bytes(conn) > 0 {
+            self.flush(conn);
+        }
+        let Some(record) = self.slab.get_mut(conn) else { return false };
+        let full = matches!(record.phase, Phase::Open | Phase::Connecting)
+            && record.flags.has(Flags::SOCKET_FULL);
+        record.flags.put(Flags::WANT_WRITE, full);
+        full
+    }
+
+    /// Takes input again after [`Context::pause_read`].
+    pub fn resume_read(&mut self, conn: ConnId) {
+        if let Some(record) = self.slab.get_mut(conn)
+            && record.flags.take(Flags::READ_PAUSED)
+            && record.flags.has(Flags::READ_READY)
+        {
+            self.queue_read(conn);
+        }
+    }
+}
+
+impl<D> Context<D> {
+    /// The handler's data of a connection; `None` when the id is stale or the connection is ending.
+    pub fn data(&mut self, conn: ConnId) -> Option<&mut D> {
+        let record = self.slab.get_mut(conn)?;
+        match record.phase {
+            Phase::Connecting | Phase::Open | Phase::Draining => Some(&mut record.data),
+            Phase::Free | Phase::Closed | Phase::Lingering => None,
+        }
+    }
+
+    /// True while the connection is open (or still connecting) and nobody has begun to close it.
+    pub fn is_open(&self, conn: ConnId) -> bool {
+        self.slab
+            .get(conn)
+            .is_some_and(|record| matches!(record.phase, Phase::Open | Phase::Connecting))
+    }
+
+    /// The peer's address, asked of the kernel: it is not kept. `None` when the id is stale or the kernel has
+    /// forgotten it, as after a reset.
+    pub fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        rustix::net::getpeername(self.slab.get(conn)?.fd()).ok()??.try_into().ok()
+    }
+
+    /// The local address, asked of the kernel.
+    pub fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        rustix::net::getsockname(self.slab.get(conn)?.fd()).ok()?.try_into().ok()
+    }
+
+    /// The socket of a connection, for options this library does not know. It must stay non-blocking, and
+    /// reading or writing it is the loop's.
+    pub fn descriptor(&self, conn: ConnId) -> Option<BorrowedFd<'_>> {
+        Some(self.slab.get(conn)?.fd())
+    }
+
+    /// Bytes of this connection that wait to be sent; 0 for a stale id.
+    pub fn output_bytes(&self, conn: ConnId) -> usize {
+        self.slab.get(conn).map_or(0, |record| record.output_bytes())
+    }
+
+    /// The ids of all connections, in no particular order.
+    pub fn connections(&self) -> impl Iterator<Item = ConnId> + '_ {
+        self.slab.ids().filter(|&id| {
+            let phase = self.slab.at(id.index()).phase;
+            !matches!(phase, Phase::Closed | Phase::Lingering)
+        })
+    }
+
+    /// Sets or clears the deadline of a connection, in milliseconds of [`Context::now_ms`]'s clock;
+    /// `on_deadline` is called once it has passed, at most [`deadline_tick_ms`](LoopConfig::deadline_tick_ms)
+    /// late. Costs a store when it moves away. It replaces the loop's own time-out, if one was running; the end
+    /// of an HTTP answer, [`Context::close`] and [`Context::ws_close`] replace it by the loop's own. While a
+    /// connect is under way its time-out stands.
+    pub fn set_deadline(&mut self, conn: ConnId, deadline_ms: Option<u64>) {
+        if let Some(record) = self.slab.get_mut(conn)
+            && record.phase == Phase::Open
+        {
+            record.flags.clear(Flags::OWN_DEADLINE);
+            record.flags.clear(Flags::IDLE_DEADLINE);
+            self.schedule(conn, deadline_ms);
+        }
+    }
+
+    /// The deadline set with [`Context::set_deadline`], rounded up to the tick of the wheel.
+    pub fn deadline(&self, conn: ConnId) -> Option<u64> {
+        let record = self.slab.get(conn)?;
+        let tick = record.link.deadline();
+        (tick < NEVER && !record.flags.has(Flags::OWN_DEADLINE))
+            .then(|| tick * self.config.deadline_tick_ms)
+    }
+
+    /// Calls `on_timer` with `data` once, `delay_ms` milliseconds from now or at most one later.
+    pub fn run_after(&mut self, delay_ms: u64, data: u64) -> TimerId {
+        self.timers.arm(self.now_ms.saturating_add(delay_ms), None, data)
+    }
+
+    /// Calls `on_timer` with `data` every `period_ms` (at least 1) milliseconds, first one period from now,
+    /// until cancelled. A loop that falls behind skips the calls it missed.
+    pub fn run_every(&mut self, period_ms: u64, data: u64) -> TimerId {
+        let period_ms = period_ms.max(1);
+        self.timers.arm(self.now_ms.saturating_add(period_ms), Some(period_ms), data)
+    }
+
+    /// Cancels a timer. False when it was over already.
+    pub fn cancel(&mut self, timer: TimerId) -> bool {
+        self.timers.disarm(timer)
+    }
+
+    /// Milliseconds since the loop was made, monotonic, taken once a turn.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// The instant at which [`Context::now_ms`] was 0.
+    pub fn started_at(&self) -> Instant {
+        self.start
+    }
+
+    pub(crate) fn update_clock(&mut self) {
+        self.now_ms = self.start.elapsed().as_millis() as u64;
+    }
+
+    /// Watches a descriptor that is not a connection; `on_fd` is called with `token` when it becomes
+    /// readable, edge-triggered. The caller keeps it open until [`Context::deregister_fd`].
+    ///
+    /// # Errors
+    ///
+    /// Those of `epoll_ctl`: the descriptor is registered already, or cannot be polled.
+    pub fn register_fd(&mut self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let place = self.foreign.iter().position(Option::is_none).unwrap_or(self.foreign.len());
+        let event = Token::Foreign(place as u32).into();
+        let raw = fd.as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&raw), event, Interest::READABLE)?;
+        if place == self.foreign.len() {
+            self.foreign.push(None);
+        }
+        self.foreign[place] = Some((token, raw));
+        Ok(())
+    }
+
+    /// Watches a descriptor no longer.
+    ///
+    /// # Errors
+    ///
+    /// Those of `epoll_ctl`: the descriptor is not registered.
+    pub fn deregister_fd(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let raw = fd.as_raw_fd();
+        self.poll.registry().deregister(&mut SourceFd(&raw))?;
+        for place in &mut self.foreign {
+            place.take_if(|(_, registered)| *registered == raw);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn foreign_token(&self, place: u32) -> Option<u64> {
+        self.foreign.get(place as usize).copied().flatten().map(|(token, _)| token)
+    }
+
+    /// Takes these signals as events: `on_signal` is called instead of what they would do otherwise. They
+    /// are blocked in the calling thread and in every thread it starts afterwards, so call this before
+    /// starting threads: a signal reaches the loop only if no thread of the process leaves it unblocked.
+    /// Workers of [`spawn_workers`](crate::spawn_workers) block every signal by themselves.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a number that is no signal or cannot be caught, and those of `signalfd`.
+    pub fn register_signals(&mut self, signals: &[i32]) -> io::Result<()> {
+        match &mut self.signals {
+            Some(registered) => registered.add(signals),
+            None => {
+                let registered = Signals::open(signals)?;
+                let event = Token::Signals.into();
+                let raw = registered.as_raw_fd();
+                self.poll.registry().register(&mut SourceFd(&raw), event, Interest::READABLE)?;
+                self.signals = Some(registered);
+                Ok(())
+            }
+        }
+    }
+
+    /// A random number of the kernel's, fetched ahead: fit for jitter and for secrets.
+    pub fn random_u64(&mut self) -> u64 {
+        u64::from_ne_bytes(self.masks.take())
+    }
+
+    /// What the loop has done since it was made.
+    pub fn stats(&self) -> Stats {
+        Stats { connections: self.slab.len(), ..self.stats }
+    }
+
+    /// Connections that hold buffers at present: something of theirs is cut short, waits to be sent, or waits
+    /// for an answer. All others cost their record alone.
+    pub fn buffers_lent(&self) -> usize {
+        self.slab.ids().filter(|id| self.slab.at(id.index()).spill.is_some()).count()
+    }
+
+    /// The configuration of the loop.
+    pub fn config(&self) -> &LoopConfig {
+        &self.config
+    }
+
+    /// Ends [`run`](crate::EventLoop::run) at the end of this turn. Connections stay as they are.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// True once [`Context::stop`] has been called.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// The limits a connection was opened with.
+    pub(crate) fn limits(&self, profile: u16) -> &Limits {
+        &self.profiles[profile as usize].limits
+    }
+
+    pub(crate) fn profile_at(&self, profile: u16) -> &Profile {
+        &self.profiles[profile as usize]
+    }
+
+    /// A place for limits to be shared from. Those seen before are found again, so that a client that
+    /// connects a million times adds none.
+    pub(crate) fn profile(&mut self, profile: &Profile) -> io::Result<u16> {
+        if let Some(known) = self.profiles.iter().rposition(|known| known == profile) {
+            return Ok(known as u16);
+        }
+        let place = u16::try_from(self.profiles.len()).map_err(|_| {
+            io::Error::new(io::ErrorKind::QuotaExceeded, "65,536 different limits on one loop")
+        })?;
+        self.profiles.push(profile.clone());
+        Ok(place)
+    }
+
+    pub(crate) fn new_deflate(&self) -> Box<SharedDeflate> {
+        Box::new(SharedDeflate::new(self.config.deflate_level))
+    }
+
+    /// Writes the deadline of a connection, whoever's it is.
+    pub(crate) fn schedule(&mut self, conn: ConnId, deadline_ms: Option<u64>) {
+        let tick = deadline_ms.map_or(NEVER, |ms| ms.div_ceil(self.config.deadline_tick_ms));
+        self.wheel.schedule(&mut self.slab, conn.index(), tick);
+    }
+
+    /// Sets a deadline of the loop's own, after which the connection is closed. 0: none.
+    pub(crate) fn schedule_own(&mut self, conn: ConnId, timeout_ms: u64) {
+        if let Some(record) = self.slab.get_mut(conn) {
+            record.flags.set(Flags::OWN_DEADLINE);
+            let deadline = (timeout_ms > 0).then(|| self.now_ms.saturating_add(timeout_ms));
+            self.schedule(conn, deadline);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! How connections end: in order, by violation, by time-out, by error; and what follows.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
+
+use crate::conn::{ConnId, Flags, Phase, Protocol};
+use crate::context::{Context, Ending};
+use crate::error::CloseReason;
+use crate::handler::Handler;
+use crate::wheel::NEVER;
+
+impl<D: Default> Context<D> {
+    pub(crate) fn peer_finished<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        record.flags.set(Flags::PEER_FINISHED);
+        record.flags.clear(Flags::READ_READY);
+        match record.protocol {
+            Protocol::Tcp => handler.on_eof(self, conn),
+            // Answers already given leave; an answer outstanding has lost its asker.
+            Protocol::HttpServer => self.drain_for_peer(conn),
+            Protocol::HttpClient => {
+                self.http_client_eof(handler, conn);
+                self.drain_for_peer(conn);
+            }
+            Protocol::RedisClient
+            | Protocol::Stream
+            | Protocol::WebSocketHandshake
+            | Protocol::WebSocketServer
+            | Protocol::WebSocketClient => self.finish(conn, CloseReason::Peer),
+        }
+    }
+
+    pub(crate) fn drain_for_peer(&mut self, conn: ConnId) {
+        if let Some(record) = self.slab.get_mut(conn)
+            && record.phase == Phase::Open
+        {
+            record.flags.set(Flags::CLOSED_BY_PEER);
+            self.begin_drain(conn);
+        }
+    }
+
+    /// Nothing more is handed out or taken; the connection ends when its output has left.
+    pub(crate) fn begin_drain(&mut self, conn: ConnId) {
+        let Some(record) = self.slab.get_mut(conn) else { return };
+        match record.phase {
+            Phase::Connecting => self.finish(conn, CloseReason::Local),
+            Phase::Open => {
+                self.tls_goodbye(conn);
+                self.slab.at_mut(conn.index()).phase = Phase::Draining;
+                let linger_ms = self.config.linger_ms;
+                self.schedule_own(conn, linger_ms);
+                self.cork(conn);
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends a connection: its `on_close` is due.
+    pub(crate) fn finish(&mut self, conn: ConnId, reason: CloseReason) {
+        let Some(record) = self.slab.get_mut(conn) else { return };
+        if matches!(record.phase, Phase::Free | Phase::Closed | Phase::Lingering) {
+            return;
+        }
+        let opened = record.phase != Phase::Connecting;
+        record.phase = Phase::Closed;
+        self.ended.push_back((
+            conn,
+            match opened {
+                true => Ending::Closed(reason),
+                false => Ending::ConnectFailed(io::ErrorKind::ConnectionAborted.into()),
+            },
+        ));
+    }
+
+    /// Tells the handler of those that ended and lets go of them.
+    pub(crate) fn bury<H: Handler<Data = D>>(&mut self, handler: &mut H) {
+        while let Some((conn, ending)) = self.ended.pop_front() {
+            let record = self.slab.at_mut(conn.index());
+            let data = std::mem::take(&mut record.data);
+            if let Some(spill) = record.spill.take() {
+                self.stats.buffered_bytes -= spill.bytes();
+                self.pool.give_back(spill);
+            }
+            match ending {
+                Ending::Closed(reason) => {
+                    self.stats.closed += 1;
+                    self.stats.timed_out += u64::from(reason == CloseReason::TimedOut);
+                    self.stats.violations += u64::from(reason == CloseReason::Violation);
+                    handler.on_close(self, conn, data, reason);
+                    let record = self.slab.at(conn.index());
+                    let sent_all = match reason {
+                        CloseReason::Local | CloseReason::Violation | CloseReason::Peer => true,
+                        CloseReason::TimedOut => record.flags.has(Flags::OVERDUE),
+                        _ => false,
+                    };
+                    // Nothing unread and nothing to come: close sends FIN, not RST.
+                    let silent = record.flags.has(Flags::PEER_FINISHED)
+                        || record.flags.has(Flags::CLOSE_AT_ONCE)
+                            && !record.flags.has(Flags::READ_READY);
+                    if sent_all && !silent {
+                        self.linger(conn);
+                        continue;
+                    }
+                }
+                Ending::ConnectFailed(error) => {
+                    handler.on_connect_failed(self, conn, data, &error);
+                }
+            }
+            self.release(conn);
+        }
+    }
+
+    fn linger(&mut self, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        record.phase = Phase::Lingering;
+        if !record.flags.has(Flags::WRITE_FINISHED)
+            && rustix::net::shutdown(record.fd(), Shutdown::Write).is_err()
+        {
+            return self.release(conn);
+        }
+        let unread = record.flags.has(Flags::READ_READY);
+        let linger_ms = self.config.linger_ms;
+        self.schedule_own(conn, linger_ms);
+        if unread {
+            self.discard(conn);
+        }
+    }
+
+    /// Drops what the peer of a lingering connection still sends, and the connection at its FIN.
+    pub(crate) fn discard(&mut self, conn: ConnId) {
+        let room = self.config.receive_bytes;
+        if self.receive.len() < room {
+            self.receive.resize(room, 0);
+        }
+        let mut budget = self.config.read_budget_bytes;
+        loop {
+            let record = self.slab.at_mut(conn.index());
+            match rustix::net::recv(record.fd(), &mut self.receive[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return self.release(conn),
+                Ok((received, _)) if budget > received => budget -= received,
+                Ok(_) => return self.queue_read(conn),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Err(_) => return self.release(conn),
+            }
+        }
+    }
+
+    /// Closes the descriptor; the id is stale from now on.
+    pub(crate) fn release(&mut self, conn: ConnId) {
+        self.wheel.cancel(&mut self.slab, conn.index());
+        self.slab.release(conn.index());
+        self.listeners.feed();
+    }
+
+    /// The deadline of a connection has passed.
+    pub(crate) fn expire<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        if !record.flags.take(Flags::OWN_DEADLINE) {
+            if record.phase == Phase::Open {
+                handler.on_deadline(self, conn);
+            }
+            return;
+        }
+        match record.phase {
+            Phase::Connecting => self.fail_connect(conn, io::ErrorKind::TimedOut.into()),
+            Phase::Lingering => self.release(conn),
+            Phase::Draining => self.finish(conn, CloseReason::TimedOut),
+            Phase::Open if record.protocol == Protocol::HttpServer => {
+                self.http_server_timeout(handler, conn);
+            }
+            Phase::Open => self.finish(conn, CloseReason::TimedOut),
+            Phase::Closed | Phase::Free => {}
+        }
+    }
+
+    /// A peer that takes our bytes slowly takes them: its time-out begins anew.
+    pub(crate) fn prolong(&mut self, conn: ConnId) {
+        let record = self.slab.at(conn.index());
+        if record.link.deadline() == NEVER {
+            return;
+        }
+        let timeout_ms = match (record.phase, record.protocol) {
+            (Phase::Draining, _) => self.config.linger_ms,
+            (_, Protocol::HttpServer) => self.limits(record.profile).keep_alive_timeout_ms,
+            _ => return,
+        };
+        self.schedule_own(conn, timeout_ms);
+    }
+
+    /// Starts the loop's own time-out of a connection that has just opened.
+    pub(crate) fn start_clock(&mut self, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        let (profile, protocol) = (record.profile, record.protocol);
+        let limits = self.limits(profile);
+        match protocol {
+            Protocol::Tcp if limits.idle_timeout_ms > 0 => {
+                let idle_timeout_ms = limits.idle_timeout_ms;
+                self.slab.at_mut(conn.index()).flags.set(Flags::IDLE_DEADLINE);
+                self.schedule_own(conn, idle_timeout_ms);
+            }
+            Protocol::HttpServer if limits.request_timeout_ms > 0 => {
+                let request_timeout_ms = limits.request_timeout_ms;
+                self.schedule_own(conn, request_timeout_ms);
+            }
+            _ => {}
+        }
+    }
+}

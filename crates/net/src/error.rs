@@ -1,0 +1,64 @@
+//! Why an operation on a connection was refused, and why a connection ended.
+
+use std::{error, fmt, io};
+
+/// Why bytes were not taken for sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// No such connection any more, or it is being closed. Its `on_close` has been or will be called.
+    Stale,
+    /// The bytes would exceed `output_bytes_max` of the connection or `buffered_bytes_max` of the loop.
+    /// Nothing was taken; `on_writable` follows when what is buffered has left.
+    Full,
+    /// Not at this point of this connection's protocol: an answer without a request outstanding, a
+    /// WebSocket message on what is not a WebSocket.
+    OutOfTurn,
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WriteError::Stale => "the connection is closed",
+            WriteError::Full => "the connection's output buffer is full",
+            WriteError::OutOfTurn => "the connection's protocol does not allow this now",
+        })
+    }
+}
+
+impl error::Error for WriteError {}
+
+/// Why a connection ended. Handed to `on_close`, once for every connection that had its `on_open`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// The peer finished: FIN, or a completed WebSocket closing handshake it began.
+    Peer,
+    /// The handler closed it, and everything buffered was sent.
+    Local,
+    /// The handler aborted it, or the loop was dropped.
+    Aborted,
+    /// A deadline of the loop's own passed: no complete request in time, nothing heard for the idle time,
+    /// or no progress in sending the last bytes.
+    TimedOut,
+    /// The peer violated its protocol; `on_protocol_error` was called before.
+    Violation,
+    /// The peer's unprocessed bytes would have exceeded `buffered_bytes_max` of the loop.
+    OutOfMemory,
+    /// The kernel reported an error: a reset, an unreachable peer.
+    Io(io::ErrorKind),
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CloseReason::Peer => f.write_str("closed by the peer"),
+            CloseReason::Local => f.write_str("closed here"),
+            CloseReason::Aborted => f.write_str("aborted here"),
+            CloseReason::TimedOut => f.write_str("timed out"),
+            CloseReason::Violation => f.write_str("protocol violated by the peer"),
+            CloseReason::OutOfMemory => f.write_str("out of buffer memory"),
+            CloseReason::Io(kind) => write!(f, "{kind}"),
+        }
+    }
+}

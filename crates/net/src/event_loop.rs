@@ -1,0 +1,258 @@
+//! The loop: wait for the kernel, hand out events, send what came of them.
+
+use std::io;
+use std::time::Duration;
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest};
+use std::os::fd::AsRawFd;
+
+use crate::config::LoopConfig;
+use crate::conn::{ConnId, Flags, Phase};
+use crate::context::Context;
+use crate::error::CloseReason;
+use crate::handler::{Handler, Sleep};
+use crate::remote::{Inbox, Remote, remote_pair};
+use crate::token::Token;
+
+/// An event loop: it owns its connections, listeners, timers and buffers, and calls a [`Handler`].
+///
+/// ```no_run
+/// use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig};
+///
+/// struct Echo;
+///
+/// impl Handler for Echo {
+///     type Data = ();
+///
+///     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
+///         if cx.write(conn, bytes).is_err() {
+///             cx.abort(conn); // it sends without reading
+///         }
+///     }
+/// }
+///
+/// let mut event_loop = EventLoop::new(LoopConfig::default())?;
+/// event_loop.context().listen("127.0.0.1:7000".parse().unwrap(), &ListenConfig::tcp())?;
+/// event_loop.run(&mut Echo)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct EventLoop<H: Handler> {
+    context: Context<H::Data>,
+    inbox: Inbox<H>,
+    events: Events,
+    /// `on_close` was called after the last `on_tick`: what it led to must not wait for an event.
+    restless: bool,
+}
+
+impl<H: Handler> EventLoop<H> {
+    /// A loop with an inbox of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of `epoll_create1` and `eventfd`: no descriptors left.
+    pub fn new(config: LoopConfig) -> io::Result<EventLoop<H>> {
+        EventLoop::with_inbox(config, remote_pair()?.1)
+    }
+
+    /// A loop behind an inbox made before, by [`remote_pair`]: for a loop that is made in the thread it runs
+    /// in, while others hold its [`Remote`] already.
+    ///
+    /// # Errors
+    ///
+    /// Those of `epoll_create1`: no descriptors left.
+    pub fn with_inbox(config: LoopConfig, inbox: Inbox<H>) -> io::Result<EventLoop<H>> {
+        let events = Events::with_capacity(config.events_max.max(1));
+        let context = Context::new(config)?;
+        let raw = inbox.doorbell().as_raw_fd();
+        let event = Token::Inbox.into();
+        context.poll.registry().register(&mut SourceFd(&raw), event, Interest::READABLE)?;
+        Ok(EventLoop { context, inbox, events, restless: true })
+    }
+
+    /// The loop as its handler sees it, for setting it up.
+    pub fn context(&mut self) -> &mut Context<H::Data> {
+        &mut self.context
+    }
+
+    /// A handle to run closures in the loop from any thread.
+    pub fn remote(&self) -> Remote<H> {
+        self.inbox.remote()
+    }
+
+    /// Turns until [`Context::stop`].
+    ///
+    /// # Errors
+    ///
+    /// Those of `epoll_wait` other than interruption, which cannot happen to a sound program.
+    pub fn run(&mut self, handler: &mut H) -> io::Result<()> {
+        while !self.context.is_stopping() {
+            self.turn(handler, None)?;
+        }
+        Ok(())
+    }
+
+    /// One turn: waits for something to happen, at most `timeout` long (`None`: as long as it takes), and
+    /// handles it.
+    ///
+    /// # Errors
+    ///
+    /// As [`EventLoop::run`].
+    pub fn turn(&mut self, handler: &mut H, timeout: Option<Duration>) -> io::Result<()> {
+        let cx = &mut self.context;
+        cx.update_clock();
+        let busy = self.restless || cx.has_work();
+        let mut timeout = if busy { Some(Duration::ZERO) } else { cx.time_to_deadline(timeout) };
+        let mut sleeping = timeout != Some(Duration::ZERO);
+        if sleeping && handler.on_sleep(cx) == Sleep::Poll {
+            (timeout, sleeping) = (Some(Duration::ZERO), false);
+        }
+        if sleeping {
+            cx.stats.sleeps += 1;
+        }
+        let polled = cx.poll.poll(&mut self.events, timeout);
+        cx.update_clock();
+        if sleeping {
+            handler.on_wake(cx);
+        }
+        match polled {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        cx.stats.turns += 1;
+
+        // Those left over from before; who spends its budget in this turn waits for the next.
+        let unread = std::mem::take(&mut cx.unread);
+        let interrupted = polled.is_err();
+        for event in self.events.iter().filter(|_| !interrupted) {
+            cx.stats.events += 1;
+            match Token::from(event.token()) {
+                Token::Conn(conn) => cx.conn_event(handler, conn, event),
+                Token::Listener(place) => cx.accept(handler, place),
+                Token::Foreign(place) => {
+                    if let Some(token) = cx.foreign_token(place) {
+                        handler.on_fd(cx, token);
+                    }
+                }
+                Token::Signals => {
+                    while let Some(signal) = cx.signals.as_ref().and_then(|signals| signals.next())
+                    {
+                        handler.on_signal(cx, signal);
+                    }
+                }
+                Token::Inbox => {
+                    for call in self.inbox.take() {
+                        call(handler, cx);
+                    }
+                }
+            }
+        }
+        cx.leftovers(handler, unread);
+        cx.timers_due(handler);
+        cx.bury(handler);
+        handler.on_tick(cx);
+        cx.uncork();
+        self.restless = !cx.ended.is_empty();
+        cx.bury(handler);
+        cx.uncork();
+        self.restless |= !cx.ended.is_empty();
+        Ok(())
+    }
+}
+
+impl<D: Default> Context<D> {
+    /// True when the next turn must not block.
+    fn has_work(&self) -> bool {
+        !(self.unread.is_empty()
+            && self.resumed.is_empty()
+            && self.corked.is_empty()
+            && self.ended.is_empty()
+            && self.listeners.ready.is_empty())
+            || self.has_room_again()
+            || self.is_stopping()
+    }
+
+    /// How long nothing is due, at most `limit`.
+    fn time_to_deadline(&self, limit: Option<Duration>) -> Option<Duration> {
+        let deadline_ms = self.wheel.next_tick().map(|tick| tick * self.config.deadline_tick_ms);
+        [deadline_ms, self.timers.next_ms(), self.listeners.retry_at_ms]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at_ms| Duration::from_millis(at_ms.saturating_sub(self.now_ms())))
+            .into_iter()
+            .chain(limit)
+            .min()
+    }
+
+    fn conn_event<H: Handler<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        event: &mio::event::Event,
+    ) {
+        let Some(record) = self.slab.get_mut(conn) else { return };
+        if record.phase == Phase::Connecting && record.flags.has(Flags::TLS_HANDSHAKE) {
+            return self.tls_handshake(handler, conn);
+        }
+        if record.phase == Phase::Connecting {
+            if !event.is_writable() && !event.is_error() && !event.is_read_closed() {
+                return;
+            }
+            self.connected(handler, conn);
+        } else if event.is_writable() {
+            self.writable(handler, conn);
+        }
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            self.read(handler, conn, event.is_read_closed());
+        }
+        // Nobody reads from these, so nobody finds the error.
+        if event.is_error()
+            && let Some(record) = self.slab.get(conn)
+            && (record.phase == Phase::Draining || record.flags.has(Flags::READ_PAUSED))
+        {
+            let error = rustix::net::sockopt::socket_error(record.fd());
+            let kind = match error {
+                Ok(Err(errno)) | Err(errno) => io::Error::from(errno).kind(),
+                Ok(Ok(())) => io::ErrorKind::ConnectionReset,
+            };
+            self.finish(conn, CloseReason::Io(kind));
+        }
+    }
+
+    /// What was left over from the turn before, or has come up in this one, and no event will announce.
+    fn leftovers<H: Handler<Data = D>>(&mut self, handler: &mut H, unread: Vec<ConnId>) {
+        if self.listeners.retry_at_ms.is_some_and(|at| at <= self.now_ms()) {
+            self.listeners.feed();
+        }
+        for place in std::mem::take(&mut self.listeners.ready) {
+            self.accept(handler, place);
+        }
+        for conn in unread {
+            if let Some(record) = self.slab.get_mut(conn)
+                && record.flags.take(Flags::READ_QUEUED)
+            {
+                // FIN may be among what was left: read until the socket says it is empty.
+                self.read(handler, conn, true);
+            }
+        }
+        // Answers given this turn free the requests that wait behind them.
+        for conn in std::mem::take(&mut self.resumed) {
+            self.resume(handler, conn);
+        }
+        self.tell_of_room(handler);
+    }
+
+    fn timers_due<H: Handler<Data = D>>(&mut self, handler: &mut H) {
+        let now_ms = self.now_ms();
+        while let Some((timer, data)) = self.timers.pop(now_ms) {
+            handler.on_timer(self, timer, data);
+        }
+        let tick = now_ms / self.config.deadline_tick_ms;
+        while let Some(index) = self.wheel.pop(&mut self.slab, tick) {
+            let conn = ConnId::new(index, self.slab.at(index).generation);
+            self.expire(handler, conn);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What an application answers to: one method an event, every one with a sensible default.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::conn::ConnId;
+use crate::context::{Context, ListenerId, TimerId};
+use crate::error::CloseReason;
+use crate::http;
+use crate::redis;
+use crate::websocket;
+
+/// Whether a connection just accepted is to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admit {
+    /// Keep it; `on_open` follows.
+    Accept,
+    /// Close it at once, unread and unanswered. Counted in `Stats::refused`.
+    Refuse,
+    /// Keep it, but accept no more from this listener until [`Context::resume_accept`]. Who comes waits
+    /// in the kernel's backlog.
+    Pause,
+}
+
+/// Whether the loop may block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// Wait until something happens.
+    Block,
+    /// Look at the sockets and come back at once.
+    Poll,
+}
+
+/// What a peer did against its protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// Malformed, oversized or overdue HTTP; carries the status code that says so.
+    Http(http::Error),
+    /// A WebSocket violation; carries the close code that says so.
+    WebSocket(websocket::Error),
+    /// What a Redis server said is no RESP, or nobody had asked for it.
+    Redis(redis::Error),
+    /// The answer to a client's WebSocket handshake was not one.
+    Handshake(websocket::ClientHandshakeError),
+}
+
+/// The application: it owns its state, the loop owns the connections.
+///
+/// The loop calls one method at a time, in the order of events, and never from inside a call of the
+/// handler to [`Context`]: closing a connection in `on_data` leads to its `on_close` later in the turn.
+/// After `on_close` no method is called for that connection again.
+///
+/// A connection is announced by `on_open`, ended by `on_close` (or `on_connect_failed` instead of both),
+/// and in between speaks one protocol at a time: raw bytes (`on_data`), HTTP (`on_request` at a server,
+/// `on_response` at a client), or WebSocket (`on_message`).
+#[expect(unused_variables, reason = "the names of the arguments are documentation")]
+pub trait Handler: Sized {
+    /// What the application keeps of each connection, inside the connection's record. Keep it small: it is
+    /// paid for every connection.
+    type Data: Default;
+
+    /// A connection has been accepted from `peer`. It has no id yet.
+    fn on_accept(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        listener: ListenerId,
+        peer: SocketAddr,
+    ) -> Admit {
+        Admit::Accept
+    }
+
+    /// A listener could not accept: the process is out of descriptors (`EMFILE`), the system of memory. It
+    /// is paused and tries again by itself, when a connection closes or after
+    /// [`accept_retry_ms`](crate::LoopConfig::accept_retry_ms).
+    fn on_accept_failed(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        listener: ListenerId,
+        error: &io::Error,
+    ) {
+    }
+
+    /// A connection is open: accepted, or connected.
+    fn on_open(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
+
+    /// A connect failed or took too long (`ErrorKind::TimedOut`). Neither `on_open` nor `on_close` is
+    /// called for it.
+    fn on_connect_failed(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        conn: ConnId,
+        data: Self::Data,
+        error: &io::Error,
+    ) {
+    }
+
+    /// Bytes have arrived on a raw TCP connection. They are the handler's for the length of the call.
+    fn on_data(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, bytes: &[u8]) {}
+
+    /// The peer of a raw TCP connection has finished sending; it may still be reading. By default the
+    /// connection is closed once what is buffered has left. A handler that leaves it open must close it
+    /// itself.
+    fn on_eof(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {
+        cx.close(conn);
+    }
+
+    /// A complete request has arrived: head and body. Answer it now or in a later turn with
+    /// [`Context::respond`], [`Context::start_stream`], [`Context::start_chunked`] or
+    /// [`Context::upgrade_websocket`]. Further pipelined requests of this connection wait until then.
+    fn on_request(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) {
+        let _ = cx.respond(conn, &http::Response::new(404));
+    }
+
+    /// The answer to the oldest request outstanding on a client's connection has arrived: head and body,
+    /// or, when the request asked for a stream, the head alone, its body to follow in `on_body`.
+    fn on_response(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        conn: ConnId,
+        response: &http::Answer<'_>,
+    ) {
+    }
+
+    /// The next piece of a streamed answer. The last piece, which may be empty, is marked as such.
+    fn on_body(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, bytes: &[u8], last: bool) {}
+
+    /// The reply to the oldest command outstanding on a connection to Redis.
+    fn on_reply(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, reply: &redis::Value<'_>) {}
+
+    /// What a Redis server says beside its replies: messages of channels, confirmations of subscriptions, and the
+    /// error by which it refuses one.
+    fn on_push(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, push: &redis::Value<'_>) {}
+
+    /// A client's WebSocket handshake has succeeded, with the subprotocol the server chose: messages may be
+    /// sent. (A server knows when it upgrades.)
+    fn on_websocket(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, protocol: Option<&str>) {
+    }
+
+    /// A complete message, unmasked, inflated and, if text, valid UTF-8.
+    fn on_message(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        conn: ConnId,
+        message: websocket::Message<'_>,
+    ) {
+    }
+
+    /// A ping frame. By default answered with a pong of the same payload (RFC 6455 §5.5.2).
+    fn on_ping(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, payload: &[u8]) {
+        let _ = cx.ws_pong(conn, payload);
+    }
+
+    /// A pong frame.
+    fn on_pong(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, payload: &[u8]) {}
+
+    /// A close frame; `code` is 1005 when it had none. No message follows. By default the close frame is
+    /// answered, unless ours went first, and the connection closed (RFC 6455 §5.5.1). A handler that
+    /// overrides this must do as much in the end.
+    fn on_close_frame(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        conn: ConnId,
+        code: u16,
+        reason: &str,
+    ) {
+        cx.answer_close_frame(conn, code);
+    }
+
+    /// The peer violated its protocol. By default an HTTP server answers with the status of the error, a
+    /// WebSocket end sends a close frame with its code, and the connection is closed. A handler that
+    /// overrides this must close it in the end; nothing more is read from it in any case.
+    fn on_protocol_error(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        conn: ConnId,
+        error: &ProtocolError,
+    ) {
+        cx.answer_violation(conn, error);
+    }
+
+    /// A write fell short before, and now there is room again: `try_write_slices` took less than it was
+    /// given, or a buffered write was refused as full.
+    fn on_writable(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
+
+    /// A connection has ended. Its data comes back; its id is stale when this returns. Not called for
+    /// connections still open when the loop is dropped.
+    fn on_close(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        conn: ConnId,
+        data: Self::Data,
+        reason: CloseReason,
+    ) {
+    }
+
+    /// The deadline set with [`Context::set_deadline`] has passed. It is not set any more.
+    fn on_deadline(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
+
+    /// A timer has fired. One that was to fire once is gone.
+    fn on_timer(&mut self, cx: &mut Context<Self::Data>, timer: TimerId, data: u64) {}
+
+    /// A descriptor registered with [`Context::register_fd`] became readable. Edge-triggered: read it until
+    /// it has nothing more, unless each of its edges stands for itself, as an eventfd's do.
+    fn on_fd(&mut self, cx: &mut Context<Self::Data>, token: u64) {}
+
+    /// A signal registered with [`Context::register_signals`] has been sent to the process.
+    fn on_signal(&mut self, cx: &mut Context<Self::Data>, signal: i32) {}
+
+    /// Once a turn of the loop, after its events and timers and before what they wrote leaves.
+    fn on_tick(&mut self, cx: &mut Context<Self::Data>) {}
+
+    /// The loop is about to block. [`Sleep::Poll`] keeps it from it, for there is work elsewhere.
+    fn on_sleep(&mut self, cx: &mut Context<Self::Data>) -> Sleep {
+        Sleep::Block
+    }
+
+    /// The loop comes back after `on_sleep` returned [`Sleep::Block`]. Called before any event is handed
+    /// out.
+    fn on_wake(&mut self, cx: &mut Context<Self::Data>) {}
+}

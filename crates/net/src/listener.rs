@@ -1,0 +1,329 @@
+//! Listening and accepting.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Token as MioToken};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
+
+use crate::config::{Limits, ListenConfig, Role};
+use crate::conn::{ConnId, Phase, Protocol};
+use crate::context::{Context, ListenerId, Profile};
+use crate::handler::{Admit, Handler};
+use crate::token::Token;
+
+/// The listeners of a loop.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    places: Vec<Option<Listener>>,
+    /// Listeners that ran out of their budget, or were resumed: to be accepted from without an event.
+    pub(crate) ready: Vec<u32>,
+    /// Some listener waits for descriptors or memory, until then in milliseconds.
+    pub(crate) retry_at_ms: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Listener {
+    fd: OwnedFd,
+    role: Role,
+    profile: u16,
+    /// Paused by the handler.
+    paused: bool,
+    /// Out of descriptors or memory.
+    starved: bool,
+    queued: bool,
+}
+
+/// Opens a listening socket without a loop, for one to be adopted by another thread later.
+///
+/// # Errors
+///
+/// Those of `socket`, `bind` and `listen`: the address is in use, or not ours.
+pub fn open_listener(addr: SocketAddr, config: &ListenConfig) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(SocketProtocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(config.reuse_port)?;
+    if addr.is_ipv6() {
+        // One socket a family, whatever net.ipv6.bindv6only says.
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&addr.into())?;
+    socket.listen(config.backlog)?;
+    Ok(socket.into())
+}
+
+impl<D: Default> Context<D> {
+    /// Listens on an address; port 0 takes a free one, see [`Context::listener_addr`].
+    ///
+    /// # Errors
+    ///
+    /// Those of `socket`, `bind`, `listen` and `epoll_ctl`.
+    pub fn listen(&mut self, addr: SocketAddr, config: &ListenConfig) -> io::Result<ListenerId> {
+        self.adopt_listener(open_listener(addr, config)?, config)
+    }
+
+    /// Accepts from a socket that listens already: one opened before the threads were started, or handed
+    /// over by another process. Of `config` its role and limits apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of `fcntl`, `setsockopt` and `epoll_ctl`; `InvalidInput` for a role that only connects.
+    pub fn adopt_listener(
+        &mut self,
+        listener: TcpListener,
+        config: &ListenConfig,
+    ) -> io::Result<ListenerId> {
+        if config.role == Role::Redis {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "Redis is spoken by the connecting side alone; listen with another role",
+            ));
+        }
+        listener.set_nonblocking(true)?;
+        // Linux hands the option down to accepted sockets: one call here instead of one a connection.
+        rustix::net::sockopt::set_tcp_nodelay(&listener, true)?;
+        let profile = self.profile(&Profile::from(&config.limits))?;
+        let listeners = &mut self.listeners.places;
+        let place = listeners.iter().position(Option::is_none).unwrap_or(listeners.len());
+        let event: MioToken = Token::Listener(place as u32).into();
+        let raw = listener.as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&raw), event, Interest::READABLE)?;
+        if place == listeners.len() {
+            listeners.push(None);
+        }
+        listeners[place] = Some(Listener {
+            fd: listener.into(),
+            role: config.role,
+            profile,
+            paused: false,
+            starved: false,
+            queued: false,
+        });
+        Ok(ListenerId(place as u32))
+    }
+
+    /// The address of a listener; `None` when it has been closed.
+    pub fn listener_addr(&self, listener: ListenerId) -> Option<SocketAddr> {
+        let listener = self.listeners.places.get(listener.0 as usize)?.as_ref()?;
+        rustix::net::getsockname(&listener.fd).ok()?.try_into().ok()
+    }
+
+    /// The listeners of the loop.
+    pub fn listeners(&self) -> impl Iterator<Item = ListenerId> + '_ {
+        let open = self.listeners.places.iter().enumerate().filter(|(_, place)| place.is_some());
+        open.map(|(place, _)| ListenerId(place as u32))
+    }
+
+    /// Accepts no more from a listener. Who comes waits in the kernel's backlog.
+    pub fn pause_accept(&mut self, listener: ListenerId) {
+        if let Some(listener) = self.listeners.get_mut(listener.0) {
+            listener.paused = true;
+        }
+    }
+
+    /// Accepts again after [`Context::pause_accept`] or [`Admit::Pause`].
+    pub fn resume_accept(&mut self, listener: ListenerId) {
+        if let Some(found) = self.listeners.get_mut(listener.0) {
+            found.paused = false;
+            self.listeners.queue(listener.0);
+        }
+    }
+
+    /// Has connections accepted from now on live by these limits. Those accepted before keep theirs.
+    ///
+    /// # Errors
+    ///
+    /// `QuotaExceeded` after 65,536 different limits on one loop; then nothing has changed.
+    pub fn update_listener(&mut self, listener: ListenerId, limits: &Limits) -> io::Result<()> {
+        let profile = self.profile(&Profile::from(limits))?;
+        if let Some(listener) = self.listeners.get_mut(listener.0) {
+            listener.profile = profile;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel queue this many connections until they are accepted (`listen(2)`).
+    ///
+    /// # Errors
+    ///
+    /// Those of `listen`.
+    pub fn set_backlog(&mut self, listener: ListenerId, backlog: i32) -> io::Result<()> {
+        match self.listeners.get_mut(listener.0) {
+            Some(listener) => Ok(rustix::net::listen(&listener.fd, backlog)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes a listener. Connections accepted from it stay.
+    pub fn close_listener(&mut self, listener: ListenerId) {
+        let place = self.listeners.places.get_mut(listener.0 as usize);
+        if let Some(closed) = place.and_then(Option::take) {
+            // The file may be open in another thread's descriptor table: closing it here would leave it
+            // in the interest list.
+            let _ = self.poll.registry().deregister(&mut SourceFd(&closed.fd.as_raw_fd()));
+        }
+    }
+
+    /// Accepts until nobody waits or the budget is spent.
+    pub(crate) fn accept<H: Handler<Data = D>>(&mut self, handler: &mut H, place: u32) {
+        if let Some(listener) = self.listeners.get_mut(place) {
+            listener.queued = false;
+        }
+        for _ in 0..self.config.accept_budget {
+            let Some(listener) = self.listeners.get_mut(place) else { return };
+            if listener.paused || listener.starved {
+                return;
+            }
+            let (role, profile) = (listener.role, listener.profile);
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let (fd, peer) = match rustix::net::acceptfrom_with(&listener.fd, flags) {
+                Ok((fd, peer)) => (fd, peer),
+                Err(Errno::AGAIN) => return,
+                // The connection died in the backlog, or the network under it did: on to the next.
+                Err(
+                    Errno::CONNABORTED
+                    | Errno::INTR
+                    | Errno::PROTO
+                    | Errno::PERM
+                    | Errno::NETDOWN
+                    | Errno::NETUNREACH
+                    | Errno::HOSTDOWN
+                    | Errno::HOSTUNREACH
+                    | Errno::NONET
+                    | Errno::NOPROTOOPT
+                    | Errno::TIMEDOUT,
+                ) => continue,
+                // No descriptors (EMFILE, ENFILE) or no memory (ENOBUFS, ENOMEM): not now.
+                Err(errno) => return self.starve(handler, place, &errno.into()),
+            };
+            let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
+                continue;
+            };
+            if self.slab.len() >= self.config.connections_max {
+                self.stats.refused += 1;
+                continue;
+            }
+            match handler.on_accept(self, ListenerId(place), peer) {
+                Admit::Accept => {}
+                Admit::Refuse => {
+                    self.stats.refused += 1;
+                    continue;
+                }
+                Admit::Pause => self.pause_accept(ListenerId(place)),
+            }
+            let protocol = match role {
+                // Refused when the listener was made.
+                Role::Tcp | Role::Redis => Protocol::Tcp,
+                Role::Http => Protocol::HttpServer,
+            };
+            match self.admit(fd, protocol, profile, Phase::Open) {
+                Ok(conn) => {
+                    self.stats.accepted += 1;
+                    self.start_clock(conn);
+                    handler.on_open(self, conn);
+                }
+                Err(error) => return self.starve(handler, place, &error),
+            }
+        }
+        self.listeners.queue(place);
+    }
+
+    /// Gives a socket a record and has the kernel watch it, once for its whole life.
+    pub(crate) fn admit(
+        &mut self,
+        fd: OwnedFd,
+        protocol: Protocol,
+        profile: u16,
+        phase: Phase,
+    ) -> io::Result<ConnId> {
+        let conn = self.slab.reserve();
+        let raw = fd.as_raw_fd();
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let event = Token::Conn(conn).into();
+        if let Err(error) = self.poll.registry().register(&mut SourceFd(&raw), event, both) {
+            self.slab.release(conn.index());
+            return Err(error);
+        }
+        self.slab.at_mut(conn.index()).open(fd, protocol, profile, phase);
+        Ok(conn)
+    }
+
+    fn starve<H: Handler<Data = D>>(&mut self, handler: &mut H, place: u32, error: &io::Error) {
+        self.stats.accept_failed += 1;
+        if let Some(listener) = self.listeners.get_mut(place) {
+            listener.starved = true;
+        }
+        let retry = self.now_ms() + self.config.accept_retry_ms;
+        self.listeners.retry_at_ms = Some(self.listeners.retry_at_ms.unwrap_or(retry).min(retry));
+        handler.on_accept_failed(self, ListenerId(place), error);
+    }
+}
+
+impl Listeners {
+    fn get_mut(&mut self, place: u32) -> Option<&mut Listener> {
+        self.places.get_mut(place as usize)?.as_mut()
+    }
+
+    fn queue(&mut self, place: u32) {
+        if let Some(listener) = self.get_mut(place)
+            && !listener.queued
+        {
+            listener.queued = true;
+            self.ready.push(place);
+        }
+    }
+
+    /// A descriptor has become free, or it is time to try again.
+    pub(crate) fn feed(&mut self) {
+        if self.retry_at_ms.take().is_some() {
+            for place in 0..self.places.len() as u32 {
+                if let Some(listener) = self.get_mut(place)
+                    && listener.starved
+                {
+                    listener.starved = false;
+                    self.queue(place);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::EventLoop;
+    use crate::config::LoopConfig;
+
+    /// Handles nothing: the loop does not run.
+    struct Nobody;
+
+    impl Handler for Nobody {
+        type Data = ();
+    }
+
+    #[test]
+    fn a_longer_queue_takes_who_did_not_fit_the_shorter_one() {
+        let mut event_loop = EventLoop::<Nobody>::new(LoopConfig::default()).unwrap();
+        let cx = event_loop.context();
+        let config = ListenConfig { backlog: 1, ..ListenConfig::http() };
+        let listener = cx.listen("127.0.0.1:0".parse().unwrap(), &config).unwrap();
+        let address = cx.listener_addr(listener).unwrap();
+        // Nobody accepts: the queue takes one more than it is long.
+        let _queued = [TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap()];
+        cx.set_backlog(listener, 64).unwrap();
+        let third = TcpStream::connect_timeout(&address, Duration::from_secs(30));
+        assert!(third.is_ok(), "{third:?}");
+        cx.close_listener(listener);
+        assert!(
+            cx.set_backlog(listener, 64).is_ok(),
+            "nothing is there any more, and nothing is wrong"
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! The connection slab: records in chunks that never move, a free list through the records themselves.
+
+use crate::conn::{Conn, ConnId, Phase};
+use crate::wheel::{Link, Links};
+
+/// Records a chunk. Growth costs one allocation a chunk and copies nothing.
+const CHUNK: usize = 1 << CHUNK_BITS;
+const CHUNK_BITS: u32 = 10;
+/// Indexes from here on are tokens of what is not a connection.
+pub(crate) const INDEX_MAX: u32 = u32::MAX - 1;
+
+#[derive(Debug)]
+pub(crate) struct Slab<D> {
+    chunks: Vec<Box<[Conn<D>]>>,
+    /// Free records, the one freed last on top: it is the one still in the cache.
+    free: Vec<u32>,
+    /// Records handed out at least once.
+    touched: u32,
+    len: usize,
+}
+
+impl<D: Default> Slab<D> {
+    pub(crate) fn new() -> Slab<D> {
+        Slab { chunks: Vec::new(), free: Vec::new(), touched: 0, len: 0 }
+    }
+
+    /// Records there is memory for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.chunks.len() * CHUNK
+    }
+
+    /// A free record. The caller opens it.
+    pub(crate) fn reserve(&mut self) -> ConnId {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = self.touched;
+                assert!(index < INDEX_MAX, "descriptors run out long before indexes");
+                if index as usize == self.capacity() {
+                    self.chunks.push((0..CHUNK).map(|_| Conn::free()).collect());
+                }
+                self.touched += 1;
+                index
+            }
+        };
+        self.len += 1;
+        ConnId::new(index, self.at(index).generation)
+    }
+
+    /// Takes a record back; see [`Conn::vacate`].
+    pub(crate) fn release(&mut self, index: u32) {
+        self.at_mut(index).vacate();
+        self.free.push(index);
+        self.len -= 1;
+    }
+}
+
+impl<D> Slab<D> {
+    /// Records in use.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The record of a live id.
+    #[inline]
+    pub(crate) fn get(&self, id: ConnId) -> Option<&Conn<D>> {
+        let chunk = self.chunks.get((id.index() >> CHUNK_BITS) as usize)?;
+        let conn = &chunk[id.index() as usize & (CHUNK - 1)];
+        (conn.generation == id.generation() && conn.phase != Phase::Free).then_some(conn)
+    }
+
+    /// The record of a live id.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn<D>> {
+        let chunk = self.chunks.get_mut((id.index() >> CHUNK_BITS) as usize)?;
+        let conn = &mut chunk[id.index() as usize & (CHUNK - 1)];
+        (conn.generation == id.generation() && conn.phase != Phase::Free).then_some(conn)
+    }
+
+    pub(crate) fn at(&self, index: u32) -> &Conn<D> {
+        &self.chunks[(index >> CHUNK_BITS) as usize][index as usize & (CHUNK - 1)]
+    }
+
+    pub(crate) fn at_mut(&mut self, index: u32) -> &mut Conn<D> {
+        &mut self.chunks[(index >> CHUNK_BITS) as usize][index as usize & (CHUNK - 1)]
+    }
+
+    /// The ids in use, in the order of their records.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ConnId> + '_ {
+        (0..self.touched).filter_map(|index| {
+            let conn = self.at(index);
+            (conn.phase != Phase::Free).then(|| ConnId::new(index, conn.generation))
+        })
+    }
+}
+
+impl<D> Links for Slab<D> {
+    fn link(&self, index: u32) -> &Link {
+        &self.at(index).link
+    }
+
+    fn link_mut(&mut self, index: u32) -> &mut Link {
+        &mut self.at_mut(index).link
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+    use crate::conn::Protocol;
+
+    fn descriptor() -> OwnedFd {
+        std::fs::File::open("/dev/null").expect("/dev/null").into()
+    }
+
+    #[test]
+    fn an_id_kept_too_long_is_recognised() {
+        let mut slab: Slab<u32> = Slab::new();
+        let first = slab.reserve();
+        slab.at_mut(first.index()).open(descriptor(), Protocol::Tcp, 0, Phase::Open);
+        assert!(slab.get(first).is_some());
+
+        slab.release(first.index());
+        assert!(slab.get(first).is_none(), "freed");
+
+        let second = slab.reserve();
+        slab.at_mut(second.index()).open(descriptor(), Protocol::Tcp, 0, Phase::Open);
+        assert_eq!(second.index(), first.index(), "the record is used again");
+        assert!(slab.get(first).is_none(), "but not for the old id");
+        assert_eq!(slab.ids().collect::<Vec<_>>(), [second]);
+    }
+
+    #[test]
+    fn a_slab_grows_by_chunks_and_reuses_what_is_free() {
+        let mut slab: Slab<u32> = Slab::new();
+        let ids: Vec<ConnId> = (0..CHUNK + 1).map(|_| slab.reserve()).collect();
+        assert_eq!((slab.len(), slab.capacity()), (CHUNK + 1, 2 * CHUNK));
+        for id in &ids {
+            slab.release(id.index());
+        }
+        for _ in &ids {
+            slab.reserve();
+        }
+        assert_eq!((slab.len(), slab.capacity()), (CHUNK + 1, 2 * CHUNK));
+    }
+}

@@ -1,0 +1,580 @@
+//! Bytes of a connection: read and handed out, corked and sent.
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+
+use crate::conn::{ConnId, Flags, Phase, Protocol};
+use crate::context::Context;
+use crate::error::{CloseReason, WriteError};
+use crate::handler::Handler;
+
+/// Corked connections a turn may gather before their output leaves: so many buffers at most are borrowed
+/// for connections whose sockets are not full.
+const CORKED_MAX: usize = 64;
+/// Corked bytes of one connection that leave without waiting for the end of the turn.
+const CORK_BYTES_MAX: usize = 64 << 10;
+/// Slices the kernel takes in one call (`IOV_MAX`).
+const SLICES_MAX: usize = 1024;
+
+/// How the sockets are written to: SIGPIPE is not wanted, nor is waiting.
+pub(crate) const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+
+impl<D: Default> Context<D> {
+    /// Sends bytes, at the end of this turn together with what else is written to the connection in it.
+    /// What the socket does not take is kept, up to
+    /// [`output_bytes_max`](crate::Limits::output_bytes_max), and follows as it does.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::Stale`], [`WriteError::Full`] (nothing was taken; `on_writable` follows), or
+    /// [`WriteError::OutOfTurn`] after [`Context::shutdown_write`].
+    pub fn write(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), WriteError> {
+        self.append(conn, bytes.len(), |out| out.extend_from_slice(bytes))
+    }
+
+    /// Sends slices at once and as far as the socket takes them, with one system call and no copy: `send` for
+    /// one slice, `sendmsg` for several. Returns the bytes taken. After less than all, `on_writable` follows;
+    /// so it does after 0, which is returned without a call while bytes buffered before wait for room.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::Stale`], also when the write itself finds the connection broken; `on_close` follows.
+    pub fn try_write_slices(
+        &mut self,
+        conn: ConnId,
+        slices: &[IoSlice<'_>],
+    ) -> Result<usize, WriteError> {
+        let record = self.slab.get_mut(conn).ok_or(WriteError::Stale)?;
+        match record.phase {
+            Phase::Open => {}
+            Phase::Connecting => {
+                record.flags.set(Flags::WANT_WRITE);
+                return Ok(0);
+            }
+            _ => return Err(WriteError::Stale),
+        }
+        if record.flags.has(Flags::SOCKET_FULL | Flags::SHUTDOWN_WRITE) || record.spill.is_some() {
+            if record.flags.has(Flags::SHUTDOWN_WRITE) {
+                return Err(WriteError::OutOfTurn);
+            }
+            if record.output_bytes() > 0 {
+                self.flush(conn);
+            }
+            let record = self.slab.at_mut(conn.index());
+            if record.phase != Phase::Open {
+                return Err(WriteError::Stale);
+            }
+            if record.flags.has(Flags::SOCKET_FULL) {
+                record.flags.set(Flags::WANT_WRITE);
+                return Ok(0);
+            }
+        }
+        if self.slab.at(conn.index()).flags.has(Flags::TLS) {
+            return self.try_write_records(conn, slices);
+        }
+        let slices = &slices[..slices.len().min(SLICES_MAX)];
+        let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
+        let record = self.slab.at_mut(conn.index());
+        match send(record.fd(), slices) {
+            Ok(taken) => {
+                self.stats.writes += 1;
+                self.stats.bytes_out += taken as u64;
+                if taken < wanted {
+                    record.flags.set(Flags::SOCKET_FULL);
+                    record.flags.set(Flags::WANT_WRITE);
+                }
+                Ok(taken)
+            }
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                self.stats.writes += 1;
+                record.flags.set(Flags::SOCKET_FULL);
+                record.flags.set(Flags::WANT_WRITE);
+                Ok(0)
+            }
+            Err(errno) => {
+                self.finish(conn, CloseReason::Io(io::Error::from(errno).kind()));
+                Err(WriteError::Stale)
+            }
+        }
+    }
+
+    /// As [`Context::try_write_slices`] behind TLS: all is taken while the socket takes the records.
+    fn try_write_records(
+        &mut self,
+        conn: ConnId,
+        slices: &[IoSlice<'_>],
+    ) -> Result<usize, WriteError> {
+        let (mut taken, mut whole) = (0, true);
+        for slice in slices {
+            let append = |out: &mut Vec<u8>| out.extend_from_slice(slice);
+            match self.append_within(conn, slice.len(), usize::MAX, append) {
+                Ok(()) => taken += slice.len(),
+                // The loop's buffers are full. What they took of this leaves, and must not be offered again.
+                Err(WriteError::Full) => {
+                    whole = false;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.flush(conn);
+        let record = self.slab.at_mut(conn.index());
+        if record.phase != Phase::Open {
+            return Err(WriteError::Stale);
+        }
+        if record.flags.has(Flags::SOCKET_FULL) || !whole {
+            record.flags.set(Flags::WANT_WRITE);
+        }
+        Ok(taken)
+    }
+
+    /// Appends to the output of a connection what `write` appends, `bytes` of it or nearly so.
+    pub(crate) fn append(
+        &mut self,
+        conn: ConnId,
+        bytes: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), WriteError> {
+        let profile = self.slab.get(conn).ok_or(WriteError::Stale)?.profile;
+        self.append_within(conn, bytes, self.limits(profile).output_bytes_max, write)
+    }
+
+    /// As [`Context::append`], with a bound of the caller's on the bytes buffered.
+    pub(crate) fn append_within(
+        &mut self,
+        conn: ConnId,
+        bytes: usize,
+        bytes_max: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), WriteError> {
+        let record = self.slab.get_mut(conn).ok_or(WriteError::Stale)?;
+        if !matches!(record.phase, Phase::Open | Phase::Connecting) {
+            return Err(WriteError::Stale);
+        }
+        if record.flags.has(Flags::SHUTDOWN_WRITE) {
+            return Err(WriteError::OutOfTurn);
+        }
+        let buffered = record.output_bytes();
+        let fits =
+            |buffered: usize, max: usize| buffered == 0 || buffered.saturating_add(bytes) <= max;
+        if !fits(buffered, bytes_max)
+            || !fits(self.stats.buffered_bytes, self.config.buffered_bytes_max)
+        {
+            // What is corked may be all that stands in the way.
+            self.flush(conn);
+            let record = self.slab.at(conn.index());
+            let buffered = record.output_bytes();
+            if record.phase == Phase::Closed {
+                return Err(WriteError::Stale);
+            }
+            if !fits(buffered, bytes_max)
+                || !fits(self.stats.buffered_bytes, self.config.buffered_bytes_max)
+            {
+                self.stats.refused_writes += 1;
+                let flags = &mut self.slab.at_mut(conn.index()).flags;
+                flags.set(Flags::WANT_WRITE);
+                // Its socket has room, so no event of it will come: others stand in its way.
+                if !flags.has(Flags::SOCKET_FULL) && !flags.has(Flags::PARCHED) {
+                    flags.set(Flags::PARCHED);
+                    self.parched.push(conn);
+                    self.parched_bytes = self.stats.buffered_bytes;
+                }
+                return Err(WriteError::Full);
+            }
+        }
+        let record = self.slab.at_mut(conn.index());
+        let encrypted = record.flags.has(Flags::TLS) && record.phase == Phase::Open;
+        let spill = record.spill.get_or_insert_with(|| self.pool.borrow());
+        let output = &mut spill.output;
+        let before = output.len();
+        match spill.tls.as_mut().filter(|_| encrypted) {
+            None => write(output.tail()),
+            Some(session) => {
+                let mut plain = std::mem::take(&mut self.decrypted);
+                plain.clear();
+                write(&mut plain);
+                session.send(&plain, output.tail());
+                self.decrypted = plain;
+            }
+        }
+        let after = output.len();
+        self.stats.buffered_bytes += after - before;
+        if after >= CORK_BYTES_MAX {
+            self.flush(conn);
+        } else {
+            self.cork(conn);
+        }
+        Ok(())
+    }
+
+    /// Has the output of a connection leave at the end of the turn.
+    pub(crate) fn cork(&mut self, conn: ConnId) {
+        let Some(record) = self.slab.get_mut(conn) else { return };
+        if record.flags.has(Flags::CORKED) {
+            return;
+        }
+        record.flags.set(Flags::CORKED);
+        self.corked.push(conn);
+        if self.corked.len() >= CORKED_MAX {
+            self.uncork();
+        }
+    }
+
+    /// Sends what this turn has gathered.
+    pub(crate) fn uncork(&mut self) {
+        let mut corked = std::mem::take(&mut self.corked);
+        for conn in corked.drain(..) {
+            if let Some(record) = self.slab.get_mut(conn) {
+                record.flags.clear(Flags::CORKED);
+                self.flush(conn);
+            }
+        }
+        // Flushing corks nothing; keep the allocation.
+        self.corked = corked;
+    }
+
+    /// Sends what is buffered, as far as the socket takes it, and takes the steps that wait for the last of
+    /// it. Does nothing for a record that ended.
+    pub(crate) fn flush(&mut self, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        if !matches!(record.phase, Phase::Open | Phase::Draining) {
+            return;
+        }
+        if let Some(spill) = &mut record.spill
+            && !spill.output.is_empty()
+        {
+            let fd = record.fd.as_ref().expect("an open connection has a descriptor");
+            let before = spill.output.len();
+            while !record.flags.has(Flags::SOCKET_FULL) && !spill.output.is_empty() {
+                self.stats.writes += 1;
+                match rustix::net::send(fd, spill.output.as_slice(), SEND) {
+                    Ok(taken) => {
+                        self.stats.bytes_out += taken as u64;
+                        self.stats.buffered_bytes -= taken;
+                        // Less than all is how the kernel says it is full; it will tell when it is not.
+                        record.flags.put(Flags::SOCKET_FULL, taken < spill.output.len());
+                        spill.output.advance(taken);
+                    }
+                    Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                        record.flags.set(Flags::SOCKET_FULL);
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(errno) => {
+                        self.finish(conn, CloseReason::Io(io::Error::from(errno).kind()));
+                        return;
+                    }
+                }
+            }
+            if !spill.output.is_empty() {
+                if spill.output.len() < before && record.flags.has(Flags::OWN_DEADLINE) {
+                    self.prolong(conn);
+                }
+                return;
+            }
+            self.pool.settle(&mut record.spill);
+        }
+        if record.flags.has(Flags::SHUTDOWN_WRITE) && !record.flags.has(Flags::WRITE_FINISHED) {
+            record.flags.set(Flags::WRITE_FINISHED);
+            // ENOTCONN: the peer has reset it, which reading will tell.
+            let _ = rustix::net::shutdown(record.fd(), Shutdown::Write);
+        }
+        if record.phase == Phase::Draining {
+            let flags = record.flags;
+            let reason = if flags.has(Flags::OVERDUE) {
+                CloseReason::TimedOut
+            } else if flags.has(Flags::VIOLATED) {
+                CloseReason::Violation
+            } else if flags.has(Flags::CLOSED_BY_PEER) {
+                CloseReason::Peer
+            } else {
+                CloseReason::Local
+            };
+            self.finish(conn, reason);
+        }
+    }
+
+    /// The socket has room again.
+    pub(crate) fn writable<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        if !record.flags.take(Flags::SOCKET_FULL) {
+            return;
+        }
+        if record.output_bytes() > 0 || record.phase == Phase::Draining {
+            self.flush(conn);
+        }
+        let record = self.slab.at_mut(conn.index());
+        if record.phase != Phase::Open || record.flags.has(Flags::SOCKET_FULL) {
+            return;
+        }
+        let wanted = record.flags.take(Flags::WANT_WRITE);
+        if record.protocol == Protocol::HttpServer {
+            self.queue_resume(conn);
+        }
+        if wanted {
+            handler.on_writable(self, conn);
+        }
+    }
+
+    /// Whether those who were refused because of what the loop buffers for others may try again: it is half of what it
+    /// may be, and less than when they last tried.
+    pub(crate) fn has_room_again(&self) -> bool {
+        let buffered = self.stats.buffered_bytes;
+        !self.parched.is_empty()
+            && buffered <= self.config.buffered_bytes_max / 2
+            && buffered < self.parched_bytes
+    }
+
+    /// Tells them.
+    pub(crate) fn tell_of_room<H: Handler<Data = D>>(&mut self, handler: &mut H) {
+        if !self.has_room_again() {
+            return;
+        }
+        for conn in std::mem::take(&mut self.parched) {
+            let Some(record) = self.slab.get_mut(conn) else { continue };
+            record.flags.clear(Flags::PARCHED);
+            let free = record.phase == Phase::Open && !record.flags.has(Flags::SOCKET_FULL);
+            if free && record.flags.take(Flags::WANT_WRITE) {
+                handler.on_writable(self, conn);
+            }
+        }
+    }
+
+    /// Reads what the socket has, within the budget, and hands it out. `finished` says that an event
+    /// announced the peer's FIN, so that a short read is not the last.
+    pub(crate) fn read<H: Handler<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        finished: bool,
+    ) {
+        let mut budget = self.config.read_budget_bytes;
+        let room = self.config.receive_bytes;
+        loop {
+            let Some(record) = self.slab.get_mut(conn) else { return };
+            match record.phase {
+                Phase::Lingering => return self.discard(conn),
+                Phase::Open if record.flags.has(Flags::PEER_FINISHED) => return,
+                Phase::Open => {}
+                // Whoever ends the connection reads the rest, if anybody.
+                Phase::Draining | Phase::Closed => return record.flags.set(Flags::READ_READY),
+                Phase::Connecting | Phase::Free => return,
+            }
+            // Input behind a request whose answer is outstanding is kept, not parsed.
+            let held = record.holds_requests();
+            let carried = record.spill.as_ref().map_or(0, |spill| spill.input.len());
+            let profile = record.profile;
+            if record.flags.has(Flags::READ_PAUSED)
+                || (held && carried >= self.limits(profile).pipelined_bytes_max)
+            {
+                return self.slab.at_mut(conn.index()).flags.set(Flags::READ_READY);
+            }
+            if budget == 0 {
+                return self.queue_read(conn);
+            }
+
+            let front = if held { 0 } else { carried };
+            if self.receive.len() < front + room {
+                self.receive.resize(front + room, 0);
+            }
+            let record = self.slab.at_mut(conn.index());
+            let fd = record.fd.as_ref().expect("an open connection has a descriptor");
+            self.stats.reads += 1;
+            let flags = RecvFlags::DONTWAIT;
+            let received = rustix::net::recv(fd, &mut self.receive[front..front + room], flags);
+            let received = match received {
+                Ok((0, _)) if record.flags.has(Flags::TLS) => return self.tls_cut(conn),
+                Ok((0, _)) => return self.peer_finished(handler, conn),
+                Ok((received, _)) => received,
+                Err(Errno::AGAIN) => return record.flags.clear(Flags::READ_READY),
+                Err(Errno::INTR) => continue,
+                Err(errno) => {
+                    let kind = io::Error::from(errno).kind();
+                    return self.finish(conn, CloseReason::Io(kind));
+                }
+            };
+            record.flags.clear(Flags::READ_READY);
+            self.stats.bytes_in += received as u64;
+            budget = budget.saturating_sub(received);
+            let drained = received < room && !finished;
+            let (received, closed) = if record.flags.has(Flags::TLS) {
+                match self.decrypt(conn, front, received) {
+                    Ok(decrypted) => decrypted,
+                    Err(error) => return self.finish(conn, CloseReason::Io(error.kind())),
+                }
+            } else {
+                (received, false)
+            };
+            if received == 0 {
+                match (closed, drained) {
+                    (true, _) => return self.peer_finished(handler, conn),
+                    (false, true) => return,
+                    (false, false) => continue,
+                }
+            }
+            let record = self.slab.at_mut(conn.index());
+
+            // The buffer belongs to the loop, the loop to the handler: lend it out of the way.
+            let mut receive = std::mem::take(&mut self.receive);
+            if held {
+                self.keep_input(conn, &receive[..received]);
+            } else {
+                if let Some(spill) = record.spill.as_mut().filter(|_| carried > 0) {
+                    receive[..carried].copy_from_slice(&spill.input);
+                    spill.input.clear();
+                    self.stats.buffered_bytes -= carried;
+                    self.pool.settle(&mut record.spill);
+                }
+                if record.flags.has(Flags::IDLE_DEADLINE) {
+                    let idle = self.limits(profile).idle_timeout_ms;
+                    self.schedule(conn, Some(self.now_ms() + idle));
+                }
+                let filled = &mut receive[..carried + received];
+                let consumed = self.hand_out(handler, conn, filled, carried);
+                self.keep_input(conn, &receive[consumed..carried + received]);
+            }
+            self.receive = receive;
+            // One huge head must not make the shared buffer huge for good.
+            if self.receive.len() > room * 4 {
+                self.receive.truncate(room);
+                self.receive.shrink_to_fit();
+            }
+
+            if closed {
+                if self.slab.get(conn).is_some_and(|record| record.phase == Phase::Open) {
+                    self.peer_finished(handler, conn);
+                }
+                return;
+            }
+            // A short read has drained the socket: more will be announced. FIN behind it has been.
+            if drained {
+                return;
+            }
+        }
+    }
+
+    /// Gives input to whoever speaks the connection's protocol. Returns the bytes consumed; the first
+    /// `carried` have been seen before.
+    pub(crate) fn hand_out<H: Handler<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        bytes: &mut [u8],
+        carried: usize,
+    ) -> usize {
+        let mut consumed = 0;
+        // A request may turn the connection into a WebSocket whose first frame is here already.
+        loop {
+            let Some(record) = self.slab.get(conn).filter(|record| record.phase == Phase::Open)
+            else {
+                return bytes.len();
+            };
+            let protocol = record.protocol;
+            let rest = &mut bytes[consumed..];
+            let carried = carried.saturating_sub(consumed);
+            consumed += match protocol {
+                Protocol::Tcp => {
+                    handler.on_data(self, conn, rest);
+                    rest.len()
+                }
+                Protocol::HttpServer => self.http_server_input(handler, conn, rest, carried),
+                Protocol::Stream => rest.len(),
+                Protocol::HttpClient => self.http_client_input(handler, conn, rest, carried),
+                Protocol::RedisClient => self.redis_input(handler, conn, rest),
+                Protocol::WebSocketHandshake => self.handshake_input(handler, conn, rest),
+                Protocol::WebSocketServer | Protocol::WebSocketClient => {
+                    self.websocket_input(handler, conn, rest)
+                }
+            };
+            let changed = self
+                .slab
+                .get(conn)
+                .is_some_and(|now| now.phase == Phase::Open && now.protocol != protocol);
+            if !changed || consumed == bytes.len() {
+                return consumed;
+            }
+        }
+    }
+
+    /// Keeps input that could not be consumed yet for when more arrives.
+    pub(crate) fn keep_input(&mut self, conn: ConnId, bytes: &[u8]) {
+        let Some(record) = self.slab.get_mut(conn).filter(|record| record.phase == Phase::Open)
+        else {
+            return;
+        };
+        if bytes.is_empty() {
+            return self.pool.settle(&mut record.spill);
+        }
+        if self.stats.buffered_bytes + bytes.len() > self.config.buffered_bytes_max {
+            return self.finish(conn, CloseReason::OutOfMemory);
+        }
+        self.stats.buffered_bytes += bytes.len();
+        let spill = record.spill.get_or_insert_with(|| self.pool.borrow());
+        spill.input.extend_from_slice(bytes);
+    }
+
+    /// Looks again at the input kept for a connection: what held it up is out of the way.
+    pub(crate) fn resume<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+        let Some(record) = self.slab.get_mut(conn) else { return };
+        record.flags.clear(Flags::RESUME_QUEUED);
+        if record.phase != Phase::Open {
+            return;
+        }
+        if let Some(spill) = &mut record.spill
+            && !spill.input.is_empty()
+        {
+            let mut input = std::mem::take(&mut spill.input);
+            self.stats.buffered_bytes -= input.len();
+            let consumed = self.hand_out(handler, conn, &mut input, 0);
+            if let Some(record) = self.slab.get_mut(conn).filter(|r| r.phase == Phase::Open) {
+                input.drain(..consumed);
+                self.stats.buffered_bytes += input.len();
+                record.spill.get_or_insert_with(|| self.pool.borrow()).input = input;
+                self.pool.settle(&mut record.spill);
+            }
+        }
+        if let Some(record) = self.slab.get(conn)
+            && record.flags.has(Flags::READ_READY)
+        {
+            self.queue_read(conn);
+        }
+    }
+
+    /// Looks at input kept or left in the socket once this turn's answers have left.
+    pub(crate) fn queue_resume(&mut self, conn: ConnId) {
+        let record = self.slab.at_mut(conn.index());
+        let kept = record.spill.as_ref().is_some_and(|spill| !spill.input.is_empty());
+        if (kept || record.flags.has(Flags::READ_READY)) && !record.flags.has(Flags::RESUME_QUEUED)
+        {
+            record.flags.set(Flags::RESUME_QUEUED);
+            self.resumed.push(conn);
+        }
+    }
+
+    /// Reads from a connection in the next turn, event or not.
+    pub(crate) fn queue_read(&mut self, conn: ConnId) {
+        let flags = &mut self.slab.at_mut(conn.index()).flags;
+        flags.set(Flags::READ_READY);
+        if !flags.has(Flags::READ_QUEUED) {
+            flags.set(Flags::READ_QUEUED);
+            self.unread.push(conn);
+        }
+    }
+}
+
+fn send(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    loop {
+        let sent = match slices {
+            [slice] => rustix::net::send(fd, slice, SEND),
+            slices => {
+                let mut control = SendAncillaryBuffer::default();
+                rustix::net::sendmsg(fd, slices, &mut control, SEND)
+            }
+        };
+        if sent != Err(Errno::INTR) {
+            return sent;
+        }
+    }
+}

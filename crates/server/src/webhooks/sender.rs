@@ -1,0 +1,392 @@
+//! The webhooks thread: sends the requests of the [`Dispatcher`] through the pipelining client of `pipeline`.
+//!
+//! It is a thread of its own, not a part of the admin thread: a change of the configuration has forty microseconds, and
+//! must wait neither behind the events of a million clients that connect nor behind a TLS handshake with a backend. It
+//! stands on the bus like a worker, so that an event costs a worker a store, and without hooks the thread sleeps.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use dunlin_bus::Endpoint;
+use dunlin_config as config;
+use dunlin_hub::Now;
+use dunlin_net::{
+    CloseReason, ConnId, Context, EventLoop, Handler, LoopConfig, Sleep, TimerId, Tls,
+};
+use dunlin_pipeline::{
+    BodyMode, Caller, Client, ClientConfig, Depth, ErrorKind, HostConfig, HostId, Outcome, Request,
+    RequestError, RequestId, Requests,
+};
+use dunlin_webhooks::{Attempt, DeliveryResult, Dispatcher, EventEncoder, HookEvent};
+use dunlin_wire::http1::retry_after;
+use hashbrown::HashMap;
+
+use crate::bus_message::BusMessage;
+use crate::state::ServerState;
+
+/// How long the last events may take to reach their backends when the process ends.
+pub(crate) const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Messages taken from the bus before requests are sent.
+const MESSAGES_PER_TURN: usize = 4_096;
+/// Times in a turn that results lead to new requests at once, before the loop goes on.
+const ROUNDS_A_TURN: usize = 16;
+/// The doorbell among the loop's foreign descriptors.
+const DOORBELL: u64 = 0;
+/// Timers by what they carry; the client's have bits above.
+const DISPATCHER_TIMER: u64 = 1;
+const FINISH_TIMER: u64 = 2;
+/// Times the thread restarts after a panic.
+const INCARNATIONS_MAX: u32 = 50;
+/// Connections to backends.
+const CONNECTIONS_MAX: usize = 65_536;
+
+/// The webhooks thread, from outside. It ends when it is sent [`BusMessage::Stop`] and has sent what it had.
+pub(crate) struct WebhooksThread {
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl WebhooksThread {
+    pub(crate) fn start(
+        state: Arc<ServerState>,
+        mut endpoint: Endpoint<BusMessage>,
+    ) -> io::Result<WebhooksThread> {
+        let builder = std::thread::Builder::new().name("dunlin-webhooks".into());
+        let thread = builder.spawn(move || {
+            for incarnation in 0..INCARNATIONS_MAX {
+                // Nothing but the endpoint, which may be taken over, outlives an incarnation.
+                let outcome = catch_unwind(AssertUnwindSafe(|| run(&state, &mut endpoint)));
+                match outcome {
+                    Ok(Ok(())) => return,
+                    Ok(Err(error)) => {
+                        return tracing::error!(%error, "webhooks are not sent any more");
+                    }
+                    Err(_) => {
+                        tracing::error!(
+                            incarnation,
+                            "the webhooks thread panicked; the queued events are lost"
+                        );
+                        state.webhooks.stats.restart();
+                    }
+                }
+            }
+            tracing::error!(
+                "the webhooks thread panicked too often; webhooks are not sent any more"
+            );
+        })?;
+        Ok(WebhooksThread { thread })
+    }
+
+    /// Waits for the thread to end, within a bound.
+    pub(crate) fn join(self, bound: Duration) {
+        let deadline = Instant::now() + bound;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMessage>) -> io::Result<()> {
+    let config = LoopConfig { connections_max: CONNECTIONS_MAX, ..LoopConfig::default() };
+    let mut event_loop = EventLoop::new(config)?;
+    let cx = event_loop.context();
+    cx.register_fd(endpoint.doorbell(), DOORBELL)?;
+    let settings = state.settings.load_full();
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
+    // Of the process's UUID the digits that are random.
+    let run: String = state.uid.chars().filter(|c| *c != '-').take(12).collect();
+    let encoder = EventEncoder::new(&run, settings.node_name());
+    let stats = Arc::clone(&state.webhooks.stats);
+    let mut sender = WebhookSender {
+        dispatcher: Dispatcher::new(stats, encoder, u64::from_ne_bytes(seed)),
+        state: Arc::clone(state),
+        endpoint,
+        client: Client::new(ClientConfig::default(), Results::default()),
+        hosts: HashMap::new(),
+        generation: 0,
+        timer: None,
+        busy: false,
+        stopping: false,
+    };
+    sender.endpoint.wake();
+    sender.adopt_newest();
+    event_loop.run(&mut sender)
+}
+
+struct WebhookSender<'e> {
+    state: Arc<ServerState>,
+    endpoint: &'e mut Endpoint<BusMessage>,
+    dispatcher: Dispatcher,
+    client: Client<Results>,
+    /// By the pools of the dispatcher; an error says why a pool cannot be used.
+    hosts: HashMap<u64, Result<HostId, Arc<str>>>,
+    /// Of the settings it runs.
+    generation: u64,
+    /// When the dispatcher's time-out is due, and the loop's timer for it.
+    timer: Option<(u64, TimerId)>,
+    /// There is more to do before the loop may sleep.
+    busy: bool,
+    /// The thread ends as soon as nothing is queued.
+    stopping: bool,
+}
+
+/// Results of requests, until the end of the turn.
+#[derive(Default)]
+struct Results {
+    ended: Vec<(u64, DeliveryResult)>,
+    now_s: u64,
+}
+
+impl Caller for Results {
+    fn on_outcome(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, outcome: &Outcome<'_>) {
+        self.ended.push((tag, delivery_result(outcome, self.now_s)));
+    }
+}
+
+impl WebhookSender<'_> {
+    /// Switches to the newest settings, if it does not run them.
+    fn adopt_newest(&mut self) {
+        let generation = self.state.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            let settings = self.state.settings.load();
+            self.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
+            self.dispatcher.handle_settings(&settings.config.webhooks);
+        }
+    }
+
+    fn take_messages(&mut self, cx: &mut Context<()>, now: Now) {
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some((from, message)) = self.endpoint.recv() else { return };
+            // A worker that sends an event for a new hook runs settings with it, which were published before.
+            self.adopt_newest();
+            match message {
+                BusMessage::HookEvent(event) => self.handle_event(now, from, &event),
+                BusMessage::Stop => {
+                    self.stopping = true;
+                    cx.run_after(FINISH_TIMEOUT.as_millis() as u64, FINISH_TIMER);
+                }
+                // Everything else only wakes the thread.
+                _ => {}
+            }
+        }
+        self.busy = true;
+    }
+
+    fn handle_event(&mut self, now: Now, from: usize, event: &HookEvent) {
+        if let Some(in_transit) = self.state.webhooks.in_transit(from) {
+            in_transit.received(event.body.cost_bytes());
+        }
+        self.dispatcher.handle_event(now, event);
+    }
+
+    /// Sends what is due, and what follows from results that come at once.
+    fn send(&mut self, cx: &mut Context<()>, now: Now) {
+        for _ in 0..ROUNDS_A_TURN {
+            self.client.on_tick(cx);
+            let ended = std::mem::take(&mut self.client.caller().ended);
+            for (tag, result) in &ended {
+                self.dispatcher.handle_result(now, *tag, result);
+            }
+            let mut sent = 0;
+            while let Some(attempt) = self.dispatcher.poll_attempt(now) {
+                self.send_attempt(&attempt);
+                sent += 1;
+            }
+            while let Some(pool) = self.dispatcher.poll_unused_pool() {
+                if let Some(Ok(host)) = self.hosts.remove(&pool) {
+                    self.client.requests().remove(host);
+                    sent += 1;
+                }
+            }
+            if sent == 0 && self.client.caller().ended.is_empty() {
+                return;
+            }
+        }
+        self.busy = true;
+    }
+
+    fn send_attempt(&mut self, attempt: &Attempt) {
+        let client = &mut self.client;
+        let host = self.hosts.entry(attempt.pool).or_insert_with(|| {
+            let config = host_config(&attempt.upstream)?;
+            let scheme = if attempt.upstream.tls { "https" } else { "http" };
+            let url = format!("{scheme}://{}", attempt.member.address);
+            client.requests().host(&url, config).map_err(|error| error.to_string().into())
+        });
+        let not_sent = match host {
+            Ok(host) => {
+                let mut requests = client.requests();
+                let prepared = attempt.with_headers(|headers| {
+                    let request = Request {
+                        headers,
+                        // The body of the response is for the backend's own log.
+                        answer: BodyMode::Count,
+                        ..Request::post(&attempt.hook.path, &attempt.body)
+                    };
+                    requests.prepare(*host, &request)
+                });
+                requests.send(*host, &prepared, attempt.tag).err().map(|why| why.to_string().into())
+            }
+            Err(why) => Some(Arc::clone(why)),
+        };
+        if let Some(why) = not_sent {
+            client.caller().ended.push((attempt.tag, DeliveryResult::Unreachable(why)));
+        }
+    }
+
+    /// Sets the loop's timer to the dispatcher's time-out.
+    fn arm_timer(&mut self, cx: &mut Context<()>) {
+        let due_ms = self.dispatcher.poll_timeout();
+        if due_ms == self.timer.map(|(at_ms, _)| at_ms) {
+            return;
+        }
+        if let Some((_, timer)) = self.timer.take() {
+            cx.cancel(timer);
+        }
+        self.timer = due_ms.map(|at_ms| {
+            (at_ms, cx.run_after(at_ms.saturating_sub(cx.now_ms()).max(1), DISPATCHER_TIMER))
+        });
+    }
+
+    /// Ends the thread, and logs how many events were not delivered.
+    fn finish(&self, cx: &mut Context<()>) {
+        let lost = self.dispatcher.len();
+        if lost > 0 {
+            tracing::warn!(
+                lost,
+                "the process ends with webhook events that no backend has taken within {} s",
+                FINISH_TIMEOUT.as_secs()
+            );
+        }
+        cx.stop();
+    }
+}
+
+/// What an outcome is to the dispatcher. `now_s` is the time since 1970, for dates in `Retry-After`.
+fn delivery_result(outcome: &Outcome<'_>, now_s: u64) -> DeliveryResult {
+    let sentence = |error: &RequestError| error.kind.to_string().into();
+    match outcome {
+        Outcome::Answered(answer) => {
+            let value = answer.head.header("retry-after");
+            let value = value.and_then(|value| std::str::from_utf8(value).ok());
+            let after = value.and_then(|value| retry_after::parse(value, now_s));
+            DeliveryResult::from_status(answer.status, after)
+        }
+        Outcome::NotSent(error) | Outcome::Failed(error) | Outcome::Uncertain(error)
+            if matches!(error.kind, ErrorKind::Removed | ErrorKind::Shutdown) =>
+        {
+            DeliveryResult::Cancelled
+        }
+        Outcome::NotSent(error) => DeliveryResult::Unreachable(sentence(error)),
+        Outcome::Failed(error) | Outcome::Uncertain(error) => match error.kind {
+            ErrorKind::AnswerTimeout => DeliveryResult::TimedOut,
+            _ => DeliveryResult::Broken(sentence(error)),
+        },
+    }
+}
+
+/// How to connect to the members of an upstream, or why that is impossible.
+fn host_config(upstream: &config::Upstream) -> Result<HostConfig, Arc<str>> {
+    let tls = match &upstream.ca {
+        Some(ca) if upstream.tls => match Tls::with_roots(ca.as_bytes()) {
+            Ok(tls) => Some(tls),
+            Err(error) => return Err(format!("`ca` cannot be read: {error}").into()),
+        },
+        _ => None,
+    };
+    Ok(HostConfig {
+        connections: upstream.connections_per_member_max,
+        // Proxies and slow backends answer one request at a time best; many events share a request.
+        depth: Depth::Fixed(1),
+        answer_timeout_ms: upstream.timeout_ms,
+        // Each queue has one request in flight, and queues are few.
+        queue_timeout_ms: 0,
+        queue_max: usize::MAX,
+        queue_bytes_max: usize::MAX,
+        connect_timeout_ms: upstream.connect_timeout_ms,
+        // The dispatcher tries another member.
+        connect_attempts: 1,
+        // A connection that was closed while it was idle is no failure.
+        replays_max: 1,
+        tls,
+        ..HostConfig::default()
+    })
+}
+
+impl Handler for WebhookSender<'_> {
+    type Data = ();
+
+    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.client.on_open(cx, conn);
+    }
+
+    fn on_connect_failed(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), error: &io::Error) {
+        self.client.on_connect_failed(cx, conn, (), error);
+    }
+
+    fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
+        self.client.on_data(cx, conn, bytes);
+    }
+
+    fn on_eof(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.client.on_eof(cx, conn);
+    }
+
+    fn on_close(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), reason: CloseReason) {
+        self.client.on_close(cx, conn, (), reason);
+    }
+
+    fn on_writable(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.client.on_writable(cx, conn);
+    }
+
+    fn on_deadline(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.client.on_deadline(cx, conn);
+    }
+
+    fn on_fd(&mut self, cx: &mut Context<()>, token: u64) {
+        if token != DOORBELL {
+            self.client.on_fd(cx, token);
+        }
+    }
+
+    fn on_timer(&mut self, cx: &mut Context<()>, timer: TimerId, data: u64) {
+        match data {
+            DISPATCHER_TIMER => self.timer = None,
+            FINISH_TIMER => self.finish(cx),
+            _ => self.client.on_timer(cx, timer, data),
+        }
+    }
+
+    fn on_tick(&mut self, cx: &mut Context<()>) {
+        self.busy = false;
+        self.adopt_newest();
+        let unix_ms = unix_ms();
+        let now = Now { ms: cx.now_ms(), unix_ms };
+        self.client.caller().now_s = unix_ms / 1000;
+        self.take_messages(cx, now);
+        self.dispatcher.handle_timeout(now);
+        self.send(cx, now);
+        self.arm_timer(cx);
+        if self.stopping && self.dispatcher.len() == 0 && !self.busy {
+            self.finish(cx);
+        }
+        self.endpoint.flush();
+    }
+
+    fn on_sleep(&mut self, _: &mut Context<()>) -> Sleep {
+        if self.busy || !self.endpoint.prepare_sleep() { Sleep::Poll } else { Sleep::Block }
+    }
+
+    fn on_wake(&mut self, _: &mut Context<()>) {
+        self.endpoint.wake();
+    }
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

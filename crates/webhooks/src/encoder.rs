@@ -1,0 +1,255 @@
+//! Events as JSON, in the format of `docs/operating/webhooks.md`. It may gain keys and loses none.
+
+use std::io::Write;
+
+use dunlin_hub::UnsubscribeCause;
+
+use crate::event::{HookEvent, HookEventBody};
+
+/// Why events are missing: the `reason` of a `missed` event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DropReason {
+    /// They happened faster than the dispatcher took them.
+    Overflow,
+    /// The hook's queue was full.
+    QueueFull,
+    /// A backend rejected them.
+    Rejected,
+    /// They were sent `attempts_max` times.
+    GivenUp,
+}
+
+impl DropReason {
+    fn name(self) -> &'static str {
+        match self {
+            DropReason::Overflow => "overflow",
+            DropReason::QueueFull => "queue_full",
+            DropReason::Rejected => "rejected",
+            DropReason::GivenUp => "given_up",
+        }
+    }
+}
+
+/// Writes events as JSON, each with an id that no other event has.
+#[derive(Debug)]
+pub struct EventEncoder {
+    run: Box<str>,
+    node: Box<str>,
+}
+
+impl EventEncoder {
+    /// An encoder for one run of a process. `run` differs in each run and needs no escaping in JSON; `node` is the name
+    /// of this node.
+    pub fn new(run: &str, node: &str) -> EventEncoder {
+        EventEncoder { run: run.into(), node: node.into() }
+    }
+
+    /// The id of the `number`th event or request of this process.
+    pub(crate) fn id(&self, number: u64) -> String {
+        format!("{}-{number}", self.run)
+    }
+
+    /// Encodes an event. `None` for [`HookEventBody::Missed`], which is not sent by itself.
+    pub(crate) fn encode(&self, number: u64, event: &HookEvent) -> Option<Vec<u8>> {
+        let mut out = Vec::with_capacity(256);
+        let name = match &event.body {
+            HookEventBody::Connect { .. } => "connect",
+            HookEventBody::Disconnect { .. } => "disconnect",
+            HookEventBody::Subscribe { .. } => "subscribe",
+            HookEventBody::Unsubscribe { .. } => "unsubscribe",
+            HookEventBody::Publish { .. } => "publish",
+            HookEventBody::Missed(_) => return None,
+        };
+        self.begin(&mut out, number, name, event.unix_ms);
+        match &event.body {
+            HookEventBody::Connect { session, user, transport } => {
+                client(&mut out, session, user);
+                text(&mut out, "transport", transport);
+            }
+            HookEventBody::Disconnect { session, user, code, reason } => {
+                client(&mut out, session, user);
+                integer(&mut out, "code", u64::from(*code));
+                text(&mut out, "reason", reason);
+            }
+            HookEventBody::Subscribe { session, user, channel } => {
+                client(&mut out, session, user);
+                text(&mut out, "channel", channel);
+            }
+            HookEventBody::Unsubscribe { session, user, channel, cause } => {
+                client(&mut out, session, user);
+                text(&mut out, "channel", channel);
+                text(
+                    &mut out,
+                    "reason",
+                    match cause {
+                        UnsubscribeCause::Client => "client",
+                        UnsubscribeCause::Server => "server",
+                        UnsubscribeCause::Disconnect => "disconnect",
+                        UnsubscribeCause::InsufficientState => "insufficient_state",
+                    },
+                );
+            }
+            HookEventBody::Publish { channel, epoch, publication } => {
+                if let Some(info) = &publication.info {
+                    client(&mut out, &info.client, &info.user);
+                }
+                text(&mut out, "channel", channel);
+                if publication.offset > 0 {
+                    integer(&mut out, "offset", publication.offset);
+                    text(&mut out, "epoch", &epoch.to_string());
+                }
+                if !publication.tags.is_empty() {
+                    out.extend_from_slice(b",\"tags\":{");
+                    for (at, (name, value)) in publication.tags.iter().enumerate() {
+                        if at > 0 {
+                            out.push(b',');
+                        }
+                        quote(&mut out, name);
+                        out.push(b':');
+                        quote(&mut out, value);
+                    }
+                    out.push(b'}');
+                }
+                // Raw JSON already.
+                let data: &[u8] =
+                    if publication.data.is_empty() { b"null" } else { &publication.data };
+                out.extend_from_slice(b",\"data\":");
+                out.extend_from_slice(data);
+            }
+            HookEventBody::Missed(_) => {}
+        }
+        out.push(b'}');
+        Some(out)
+    }
+
+    /// Encodes a `missed` event, in the place of `count` events that were dropped.
+    pub(crate) fn encode_missed(
+        &self,
+        out: &mut Vec<u8>,
+        number: u64,
+        unix_ms: u64,
+        count: u64,
+        reason: DropReason,
+    ) {
+        self.begin(out, number, "missed", unix_ms);
+        integer(out, "count", count);
+        text(out, "reason", reason.name());
+        out.push(b'}');
+    }
+
+    fn begin(&self, out: &mut Vec<u8>, number: u64, event: &str, unix_ms: u64) {
+        // Neither the run nor the name of an event has anything to escape. Writing to memory cannot fail.
+        let _ = write!(out, "{{\"id\":\"{}-{number}\",\"event\":\"{event}\"", self.run);
+        integer(out, "time_ms", unix_ms);
+        text(out, "node", &self.node);
+    }
+}
+
+fn client(out: &mut Vec<u8>, session: &dunlin_hub::SessionId, user: &str) {
+    // A string, as in the client protocol.
+    let _ = write!(out, ",\"client\":\"{session}\"");
+    text(out, "user", user);
+}
+
+fn integer(out: &mut Vec<u8>, key: &str, value: u64) {
+    let _ = write!(out, ",\"{key}\":{value}");
+}
+
+fn text(out: &mut Vec<u8>, key: &str, value: &str) {
+    let _ = write!(out, ",\"{key}\":");
+    quote(out, value);
+}
+
+fn quote(out: &mut Vec<u8>, value: &str) {
+    let _ = serde_json::to_writer(out, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use dunlin_hub::{ClientInfo, Epoch, Publication, SessionId};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn encoded(body: HookEventBody) -> Value {
+        let encoder = EventEncoder::new("9f3c", "a \"node\"");
+        let event = encoder.encode(7, &HookEvent { unix_ms: 1_800_000_000_000, body }).unwrap();
+        serde_json::from_slice(&event).unwrap()
+    }
+
+    #[test]
+    fn every_event_is_json_with_an_id_and_says_who_where_and_why() {
+        let session = SessionId::from_u64(42).unwrap();
+        let user = || Box::from("a\"da\u{1}");
+        let begin = |event: &str| {
+            let time_ms = 1_800_000_000_000_u64;
+            json!({"id": "9f3c-7", "event": event, "time_ms": time_ms, "node": "a \"node\"",
+                   "client": "42", "user": "a\"da\u{1}"})
+        };
+        let with = |mut base: Value, more: Value| {
+            let more = more.as_object().unwrap().clone();
+            base.as_object_mut().unwrap().extend(more);
+            base
+        };
+        assert_eq!(
+            encoded(HookEventBody::Connect { session, user: user(), transport: "websocket" }),
+            with(begin("connect"), json!({"transport": "websocket"}))
+        );
+        let reason = "connection closed".into();
+        assert_eq!(
+            encoded(HookEventBody::Disconnect { session, user: user(), code: 3000, reason }),
+            with(begin("disconnect"), json!({"code": 3000, "reason": "connection closed"}))
+        );
+        let channel: Arc<str> = "chat:\\1".into();
+        assert_eq!(
+            encoded(HookEventBody::Subscribe {
+                session,
+                user: user(),
+                channel: Arc::clone(&channel)
+            }),
+            with(begin("subscribe"), json!({"channel": "chat:\\1"}))
+        );
+        let cause = UnsubscribeCause::Disconnect;
+        assert_eq!(
+            encoded(HookEventBody::Unsubscribe { session, user: user(), channel, cause }),
+            with(begin("unsubscribe"), json!({"channel": "chat:\\1", "reason": "disconnect"}))
+        );
+    }
+
+    #[test]
+    fn a_publication_carries_its_place_and_its_data_as_they_are() {
+        let info = ClientInfo {
+            user: "ada".into(),
+            client: SessionId::from_u64(42).unwrap(),
+            conn_info: None,
+            chan_info: None,
+        };
+        let publication = Publication {
+            offset: 3,
+            data: b"{\"n\": 1.50}".as_slice().into(),
+            info: Some(Arc::new(info)),
+            tags: [("a".into(), "b\"".into()), ("c".into(), "".into())].into(),
+            ..Publication::default()
+        };
+        let body = HookEventBody::Publish {
+            channel: "news".into(),
+            epoch: Epoch::parse("xyz"),
+            publication: Arc::new(publication),
+        };
+        assert_eq!(
+            encoded(body),
+            json!({"id": "9f3c-7", "event": "publish", "time_ms": 1_800_000_000_000_u64,
+                   "node": "a \"node\"", "client": "42", "user": "ada", "channel": "news", "offset": 3,
+                   "epoch": "xyz", "tags": {"a": "b\"", "c": ""}, "data": {"n": 1.5}})
+        );
+        let bare = HookEventBody::Publish {
+            channel: "news".into(),
+            epoch: Epoch::NONE,
+            publication: Arc::default(),
+        };
+        let bare = encoded(bare);
+        assert_eq!((bare.get("offset"), &bare["data"]), (None, &Value::Null));
+    }
+}

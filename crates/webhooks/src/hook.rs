@@ -1,0 +1,127 @@
+//! A hook: its queues, and the bound over all of them.
+
+use std::sync::Arc;
+
+use dunlin_config as config;
+
+use crate::encoder::DropReason;
+use crate::filter::KindSet;
+use crate::queue::{self, Batch, OrderedQueue};
+use crate::stats::{HookMetric, HookStats};
+
+/// Requests of one hook that may be in flight at once.
+pub(crate) const QUEUES_PER_HOOK: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Hook {
+    pub(crate) name: Arc<str>,
+    pub(crate) config: Arc<config::Hook>,
+    pub(crate) kinds: KindSet,
+    /// Tells it from a removed hook that had the same index.
+    pub(crate) incarnation: u32,
+    pub(crate) queues: [OrderedQueue; QUEUES_PER_HOOK],
+    /// Bytes of all queues, requests in flight included.
+    bytes: usize,
+    pub(crate) stats: Arc<HookStats>,
+    /// Dropped events since they were logged last, and when that was.
+    unlogged: u64,
+    logged_ms: Option<u64>,
+}
+
+/// Milliseconds between two log lines about events that one hook drops.
+const LOG_INTERVAL_MS: u64 = 10_000;
+
+impl Hook {
+    pub(crate) fn new(
+        name: &Arc<str>,
+        config: &Arc<config::Hook>,
+        incarnation: u32,
+        stats: Arc<HookStats>,
+    ) -> Hook {
+        Hook {
+            name: Arc::clone(name),
+            config: Arc::clone(config),
+            kinds: KindSet::of(&config.events),
+            incarnation,
+            queues: Default::default(),
+            bytes: 0,
+            stats,
+            unlogged: 0,
+            logged_ms: None,
+        }
+    }
+
+    pub(crate) fn configure(&mut self, config: &Arc<config::Hook>) {
+        self.config = Arc::clone(config);
+        self.kinds = KindSet::of(&config.events);
+    }
+
+    /// Whether the hook wants events of this channel.
+    pub(crate) fn covers(&self, channel: &str) -> bool {
+        self.config.channels.as_ref().is_none_or(|pattern| pattern.matches(channel))
+    }
+
+    /// Queues an event, if there is room.
+    pub(crate) fn push(&mut self, now_ms: u64, queue: usize, event: &Arc<[u8]>) {
+        let cost_bytes = queue::cost_bytes(event);
+        if self.bytes + cost_bytes > self.config.queue_bytes_max {
+            self.queues[queue].add_missed(1, DropReason::QueueFull);
+            return self.count_dropped(now_ms, 1, HookMetric::DroppedQueueFull);
+        }
+        self.bytes += cost_bytes;
+        self.queues[queue].push(Arc::clone(event));
+        self.stats.counters.count(HookMetric::Events);
+        self.update_gauges();
+    }
+
+    /// The request of a queue was delivered.
+    pub(crate) fn delivered(&mut self, queue: usize) {
+        if let Some(batch) = self.queues[queue].delivered() {
+            self.stats.counters.add(HookMetric::Delivered, batch.events);
+            self.release(&batch);
+        }
+    }
+
+    /// Drops the request of a queue.
+    pub(crate) fn drop_request(&mut self, now_ms: u64, queue: usize, reason: DropReason) {
+        if let Some(batch) = self.queues[queue].drop_batch(reason) {
+            let metric = match reason {
+                DropReason::Rejected => HookMetric::DroppedRejected,
+                _ => HookMetric::DroppedGivenUp,
+            };
+            self.count_dropped(now_ms, batch.events, metric);
+            self.release(&batch);
+        }
+    }
+
+    /// Events that wait or are in flight.
+    pub(crate) fn len(&self) -> u64 {
+        self.queues.iter().map(OrderedQueue::len).sum()
+    }
+
+    fn release(&mut self, batch: &Batch) {
+        self.bytes -= batch.cost_bytes;
+        self.update_gauges();
+    }
+
+    fn update_gauges(&self) {
+        self.stats.counters.set(HookMetric::QueueEvents, self.len());
+        self.stats.counters.set(HookMetric::QueueBytes, self.bytes as u64);
+    }
+
+    fn count_dropped(&mut self, now_ms: u64, count: u64, metric: HookMetric) {
+        self.stats.counters.add(metric, count);
+        self.unlogged += count;
+        if self.logged_ms.is_some_and(|at_ms| now_ms < at_ms + LOG_INTERVAL_MS) {
+            return;
+        }
+        self.logged_ms = Some(now_ms);
+        let dropped = std::mem::take(&mut self.unlogged);
+        tracing::warn!(
+            hook = %self.name,
+            dropped,
+            metric = metric.family().name,
+            "webhook events are dropped; see /status/webhooks"
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! Webhook delivery: events to backends, ordered and at least once, without I/O and without a clock.
+//!
+//! The [`Dispatcher`] takes [`HookEvent`]s and settings, and gives out HTTP requests to be sent ([`Attempt`]). Whoever
+//! sends one hands its [`DeliveryResult`] back. Time is an argument.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use dunlin_config::{Hook, HookEventKind, Member, Upstream, Webhooks};
+//! use dunlin_hub::{Now, SessionId};
+//! use dunlin_webhooks::{
+//!     DeliveryResult, DeliveryStats, Dispatcher, EventEncoder, HookEvent, HookEventBody,
+//! };
+//!
+//! let member = Member { address: "backend.example:80".into(), ..Member::default() };
+//! let pool = Upstream { members: [("a", member)].into_iter().collect(), ..Upstream::default() };
+//! let hook = Hook {
+//!     upstream: "pool".into(),
+//!     events: [HookEventKind::Connect].into(),
+//!     ..Hook::default()
+//! };
+//! let mut settings = Webhooks::default();
+//! settings.upstreams.insert("pool", pool);
+//! settings.hooks.insert("audit", hook);
+//!
+//! let stats = Arc::new(DeliveryStats::default());
+//! let encoder = EventEncoder::new("3f2a", "node-1");
+//! let mut dispatcher = Dispatcher::new(Arc::clone(&stats), encoder, 1);
+//! dispatcher.handle_settings(&settings);
+//!
+//! let mut now = Now { ms: 0, unix_ms: 1_800_000_000_000 };
+//! let session = SessionId::from_u64(42).unwrap();
+//! let body = HookEventBody::Connect { session, user: "ada".into(), transport: "websocket" };
+//! dispatcher.handle_event(now, &HookEvent { unix_ms: now.unix_ms, body });
+//!
+//! let first = dispatcher.poll_attempt(now).expect("a request");
+//! assert!(first.body.starts_with(br#"[{"id":"3f2a-1","event":"connect""#));
+//! // The backend answers 500: the same request is sent again after a back-off.
+//! let result = DeliveryResult::from_status(500, None);
+//! dispatcher.handle_result(now, first.tag, &result);
+//! assert!(dispatcher.poll_attempt(now).is_none());
+//! now.ms = dispatcher.poll_timeout().expect("a back-off");
+//! dispatcher.handle_timeout(now);
+//! let second = dispatcher.poll_attempt(now).expect("the same request");
+//! assert_eq!((&second.key, second.number), (&first.key, 2));
+//! dispatcher.handle_result(now, second.tag, &DeliveryResult::Delivered);
+//! assert_eq!(dispatcher.len(), 0);
+//! ```
+//!
+//! # How it works
+//!
+//! - An [`EventFilter`] says which events any hook wants, so that a producer without hooks pays one branch.
+//! - The [`EventEncoder`] writes an event as JSON once for all hooks.
+//! - A hook has eight ordered queues, by session or by channel. A queue keeps the order of its events and has one
+//!   request under way. Events that arrive meanwhile leave together in the next.
+//! - An upstream shares requests among its members by weight. A member that fails is left out while its circuit is open.
+//! - Every queue is bounded in bytes. Dropped events are counted and announced to the backend by a `missed` event.
+#![forbid(unsafe_code)]
+
+mod dispatcher;
+mod encoder;
+mod event;
+mod filter;
+mod hook;
+mod queue;
+mod result;
+mod signature;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod upstream;
+
+pub use dispatcher::{Attempt, Dispatcher};
+pub use encoder::EventEncoder;
+pub use event::{HookEvent, HookEventBody};
+pub use filter::{EventFilter, FilterCache};
+pub use result::DeliveryResult;
+pub use stats::{DeliveryStats, HookMetric};

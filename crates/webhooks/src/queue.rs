@@ -1,0 +1,225 @@
+//! An ordered queue of a hook: events, and the one request in flight with the first of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::encoder::DropReason;
+
+/// Bytes accounted for each event beside its JSON.
+const ENTRY_BYTES: usize = 64;
+
+/// Events that keep their order. At most one request of them is in flight.
+#[derive(Debug, Default)]
+pub(crate) struct OrderedQueue {
+    entries: VecDeque<Entry>,
+    /// Events among the entries.
+    events: u64,
+    pub(crate) batch: Option<Batch>,
+    pub(crate) state: QueueState,
+}
+
+/// What a queue waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum QueueState {
+    /// An event.
+    #[default]
+    Idle,
+    /// Its turn to send.
+    Ready,
+    /// A member of its upstream that may be asked.
+    AwaitingMember,
+    /// The result of its request.
+    InFlight,
+    /// The time of its next attempt, in milliseconds.
+    BackingOff(u64),
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// An encoded event, shared by all hooks.
+    Event(Arc<[u8]>),
+    /// So many events were dropped here.
+    Missed(u64, DropReason),
+}
+
+/// Events of one request. Each attempt sends the same body under the same key.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) key: Arc<str>,
+    pub(crate) body: Arc<[u8]>,
+    pub(crate) events: u64,
+    /// Sum of the counts of its `missed` events.
+    missed: u64,
+    /// Bytes of the hook's bound that it takes.
+    pub(crate) cost_bytes: usize,
+    /// Attempts that reached a backend, or may have.
+    pub(crate) attempts: u32,
+    /// The member of the last attempt.
+    pub(crate) member: Option<Arc<str>>,
+}
+
+/// Bytes of its hook's bound that an event takes.
+pub(crate) fn cost_bytes(event: &[u8]) -> usize {
+    event.len() + ENTRY_BYTES
+}
+
+impl OrderedQueue {
+    pub(crate) fn push(&mut self, event: Arc<[u8]>) {
+        self.entries.push_back(Entry::Event(event));
+        self.events += 1;
+    }
+
+    /// Notes that events were dropped behind those that wait.
+    pub(crate) fn add_missed(&mut self, count: u64, reason: DropReason) {
+        let behind = self.entries.iter_mut().rev().map_while(|entry| match entry {
+            Entry::Missed(total, reason) => Some((total, *reason)),
+            Entry::Event(_) => None,
+        });
+        // One for each reason behind an event: causes that take turns while the queue is full take no room.
+        match behind.into_iter().find(|(_, same)| *same == reason) {
+            Some((total, _)) => *total += count,
+            None => self.entries.push_back(Entry::Missed(count, reason)),
+        }
+    }
+
+    /// Whether there is an event to be sent. A `missed` event is never sent alone: a backend that rejects everything
+    /// would get one after the other for ever.
+    pub(crate) fn has_events(&self) -> bool {
+        self.batch.is_some() || self.events > 0
+    }
+
+    /// Events that wait or are in flight.
+    pub(crate) fn len(&self) -> u64 {
+        self.events + self.batch.as_ref().map_or(0, |batch| batch.events)
+    }
+
+    /// Puts the first events together into the body of a request. `missed` spells that some are missing, `key`
+    /// names the request.
+    pub(crate) fn compose(
+        &mut self,
+        events_max: u32,
+        bytes_max: usize,
+        key: impl FnOnce() -> String,
+        mut missed: impl FnMut(&mut Vec<u8>, u64, DropReason),
+    ) {
+        if self.events == 0 {
+            return;
+        }
+        let mut batch = Batch {
+            key: "".into(),
+            body: Arc::default(),
+            events: 0,
+            missed: 0,
+            cost_bytes: 0,
+            attempts: 0,
+            member: None,
+        };
+        let mut body = vec![b'['];
+        while let Some(first) = self.entries.front() {
+            if let Entry::Event(event) = first
+                && batch.events > 0
+                && (batch.events >= u64::from(events_max) || body.len() + event.len() > bytes_max)
+            {
+                break;
+            }
+            if body.len() > 1 {
+                body.push(b',');
+            }
+            match first {
+                Entry::Event(event) => {
+                    body.extend_from_slice(event);
+                    batch.events += 1;
+                    batch.cost_bytes += cost_bytes(event);
+                }
+                Entry::Missed(count, reason) => {
+                    missed(&mut body, *count, *reason);
+                    batch.missed += count;
+                }
+            }
+            self.entries.pop_front();
+        }
+        body.push(b']');
+        self.events -= batch.events;
+        (batch.key, batch.body) = (key().into(), body.into());
+        self.batch = Some(batch);
+    }
+
+    /// The request in flight was delivered.
+    pub(crate) fn delivered(&mut self) -> Option<Batch> {
+        self.batch.take()
+    }
+
+    /// Drops the request in flight; the next begins with a `missed` event.
+    pub(crate) fn drop_batch(&mut self, reason: DropReason) -> Option<Batch> {
+        let batch = self.batch.take()?;
+        let dropped = batch.events + batch.missed;
+        match self.entries.front_mut() {
+            Some(Entry::Missed(count, same)) if *same == reason => *count += dropped,
+            _ => self.entries.push_front(Entry::Missed(dropped, reason)),
+        }
+        Some(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(text: &str) -> Arc<[u8]> {
+        text.as_bytes().into()
+    }
+
+    fn compose(queue: &mut OrderedQueue, events_max: u32, bytes_max: usize) -> String {
+        queue.compose(
+            events_max,
+            bytes_max,
+            || "key".into(),
+            |out, count, reason| {
+                out.extend_from_slice(format!("{count} {reason:?}").as_bytes());
+            },
+        );
+        let body = queue.batch.as_ref().map_or(&[][..], |batch| &batch.body);
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_request_takes_events_in_order_up_to_its_bounds() {
+        let mut queue = OrderedQueue::default();
+        ["1", "22", "333", "4"].iter().for_each(|text| queue.push(event(text)));
+        assert_eq!(compose(&mut queue, 2, 100), "[1,22]");
+        assert_eq!((queue.len(), queue.delivered().unwrap().cost_bytes), (4, 3 + 2 * ENTRY_BYTES));
+        assert_eq!(compose(&mut queue, 9, 4), "[333]", "the bytes are bounded");
+        queue.delivered();
+        assert_eq!(compose(&mut queue, 9, 1), "[4]", "a larger event has a request to itself");
+        queue.delivered();
+        assert!(!queue.has_events());
+    }
+
+    #[test]
+    fn alternating_drop_reasons_do_not_grow_a_full_queue() {
+        let mut queue = OrderedQueue::default();
+        queue.push(event("1"));
+        for _ in 0..1_000 {
+            queue.add_missed(1, DropReason::QueueFull);
+            queue.add_missed(2, DropReason::Overflow);
+        }
+        assert_eq!(queue.entries.len(), 3);
+        assert_eq!(compose(&mut queue, 9, 100), "[1,1000 QueueFull,2000 Overflow]");
+    }
+
+    #[test]
+    fn a_missed_event_stands_where_events_were_dropped_and_is_never_sent_alone() {
+        let mut queue = OrderedQueue::default();
+        queue.push(event("1"));
+        queue.add_missed(1, DropReason::QueueFull);
+        queue.add_missed(1, DropReason::QueueFull);
+        queue.push(event("2"));
+        assert_eq!(compose(&mut queue, 9, 100), "[1,2 QueueFull,2]");
+        assert_eq!(queue.drop_batch(DropReason::GivenUp).unwrap().events, 2);
+        assert!(!queue.has_events());
+        assert_eq!(compose(&mut queue, 9, 100), "", "never alone");
+        queue.push(event("3"));
+        // The dropped request had a `missed` event itself, whose count goes on.
+        assert_eq!(compose(&mut queue, 9, 100), "[4 GivenUp,3]");
+    }
+}

@@ -1,0 +1,55 @@
+//! Exponential back-off with jitter: how long to wait before the next attempt where the peer does not say.
+
+/// The bounds of a back-off. The delay begins at `min_ms` and doubles with each attempt up to `max_ms`.
+///
+/// ```
+/// use dunlin_wire::backoff::{Backoff, Jitter};
+///
+/// const RETRY: Backoff = Backoff { min_ms: 100, max_ms: 30_000 };
+/// assert_eq!([1, 2, 3, 99].map(|attempt| RETRY.delay_ms(attempt)), [100, 200, 400, 30_000]);
+/// let mut jitter = Jitter::new(7);
+/// assert!((200..=400).contains(&RETRY.jittered_ms(3, &mut jitter)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// The delay after the first failed attempt.
+    pub min_ms: u64,
+    /// The longest delay.
+    pub max_ms: u64,
+}
+
+impl Backoff {
+    /// The delay after so many failed attempts in a row, at least one.
+    pub const fn delay_ms(self, attempts: u32) -> u64 {
+        let doublings = attempts.saturating_sub(1);
+        let doublings = if doublings > 32 { 32 } else { doublings };
+        let delay_ms = self.min_ms.saturating_mul(1 << doublings);
+        if delay_ms < self.max_ms { delay_ms } else { self.max_ms }
+    }
+
+    /// The same, less up to a half of it, so that attempts which failed together do not return together.
+    pub fn jittered_ms(self, attempts: u32, jitter: &mut Jitter) -> u64 {
+        let delay_ms = self.delay_ms(attempts);
+        delay_ms - jitter.below(delay_ms / 2 + 1)
+    }
+}
+
+/// Random numbers to spread things in time (xorshift64). They are predictable: not for secrets.
+#[derive(Clone, Debug)]
+pub struct Jitter(u64);
+
+impl Jitter {
+    /// `seed` is any number.
+    pub const fn new(seed: u64) -> Jitter {
+        // Zero would stay zero.
+        Jitter(seed | 1)
+    }
+
+    /// The next number, less than `bound`; 0 for a bound of 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % if bound > 0 { bound } else { 1 }
+    }
+}
