@@ -4,6 +4,7 @@
 mod apns;
 mod check;
 mod config;
+mod error;
 mod push;
 mod serve;
 mod style;
@@ -55,9 +56,6 @@ enum Command {
         shell: Shell,
     },
 }
-
-/// Why a command did not do what was asked: what to print.
-type CliError = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let outcome = match Dunlin::parse().command {

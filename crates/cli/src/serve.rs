@@ -16,8 +16,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
 
 use crate::config::File;
+use crate::error::CliError;
+use crate::style;
 use crate::style::{BOLD, DIM, LINK, WARN, paint};
-use crate::{CliError, style};
 
 /// Goes before `log.level` when it is set.
 const LOG_VARIABLE: &str = "DUNLIN_LOG";

@@ -9,7 +9,8 @@ use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Map, Value, json};
 
 use crate::config::File;
-use crate::{CliError, style};
+use crate::error::CliError;
+use crate::style;
 
 #[derive(Debug, Args)]
 pub(crate) struct Token {

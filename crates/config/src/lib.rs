@@ -115,7 +115,7 @@ pub struct Config {
     /// Credentials of the push services that reach whoever is offline, each under a name of your
     /// choice.
     pub push: PushConfig,
-    /// The bound of everything that could grow. All hold before authentication too; each change_error is
+    /// The bound of everything that could grow. All hold before authentication too; each refusal is
     /// counted in the metrics.
     pub limits: Limits,
     /// Changes while the server runs.

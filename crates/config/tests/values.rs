@@ -1,4 +1,4 @@
-//! What values together are refused, and what the change_error says.
+//! What values together are refused, and what the error says.
 
 use dunlin_config::{Config, Secret};
 use proptest::prelude::*;

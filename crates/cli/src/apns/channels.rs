@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use dunlin_push::apns::{Channels as Managed, Storage};
 
 use super::credential::Account;
-use crate::CliError;
+use crate::error::CliError;
 use crate::style::{GOOD, paint, print};
 
 #[derive(Debug, Args)]

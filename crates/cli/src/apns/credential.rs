@@ -7,7 +7,7 @@ use clap::{Args, ValueHint};
 use dunlin_push::apns::{Certificate, Credential, Environment, ProviderKey, ProviderToken};
 use dunlin_push::{Origin, Proxy};
 
-use crate::CliError;
+use crate::error::CliError;
 
 #[derive(Debug, Args)]
 pub(crate) struct Account {

@@ -10,7 +10,7 @@ use clap::Subcommand;
 
 pub(crate) use self::credential::{Account, Way, read, text_or_file};
 pub(crate) use self::send::tell;
-use crate::CliError;
+use crate::error::CliError;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -8,7 +8,7 @@ use dunlin_push::apns::{Apns, Credential, DeviceToken, Push, PushType, Target};
 use dunlin_push::{Connections, Outcome, SenderConfig};
 
 use super::credential::{Account, text_or_file};
-use crate::CliError;
+use crate::error::CliError;
 use crate::style::{BAD, DIM, GOOD, WARN, paint, print, warning};
 
 /// How soon a person learns what a push waits for.

@@ -12,9 +12,10 @@ use dunlin_simulate::apns::{
     WindowReturn,
 };
 
+use crate::error::CliError;
 use crate::serve::address;
+use crate::style;
 use crate::style::{BOLD, DIM, LINK, WARN, paint};
-use crate::{CliError, style};
 
 #[derive(Debug, Args)]
 #[command(

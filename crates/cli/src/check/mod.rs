@@ -12,8 +12,9 @@ use dunlin_config::Config;
 use self::finding::{Demand, Finding, Verdict, findings};
 use self::machine::Machine;
 use crate::config::File;
+use crate::error::CliError;
+use crate::style;
 use crate::style::{BAD, BOLD, DIM, GOOD, LINK, WARN, grouped, paint};
-use crate::{CliError, style};
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {

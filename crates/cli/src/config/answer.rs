@@ -7,7 +7,7 @@ use dunlin_config::Pointer;
 use serde_json::Value;
 
 use super::client::Response;
-use crate::CliError;
+use crate::error::CliError;
 use crate::style::{GOOD, paint};
 
 const BODY_BYTES_MAX: u64 = 512 << 20;

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::CliError;
+use crate::error::CliError;
 
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

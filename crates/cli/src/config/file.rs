@@ -6,7 +6,8 @@ use std::path::Path;
 
 use dunlin_config::{Config, ConfigErrors};
 
-use crate::{CliError, style};
+use crate::error::CliError;
+use crate::style;
 
 /// A configuration file with its text, so that errors can be said with their lines.
 pub(crate) struct File {

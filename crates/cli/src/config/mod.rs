@@ -14,7 +14,8 @@ use clap::{Args, Subcommand, ValueHint};
 use dunlin_config::{Config, Pointer, docs, schema};
 use serde_json::Value;
 
-use crate::{CliError, style};
+use crate::error::CliError;
+use crate::style;
 use answer::Answer;
 use client::{Client, Method};
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use dunlin_config::Pointer;
 use serde_json::Value;
 
-use crate::CliError;
+use crate::error::CliError;
 use crate::style::{BAD, BOLD, DIM, GOOD, LINK, WARN, grouped, paint};
 
 /// A value alone, or a table in TOML.

@@ -7,8 +7,9 @@ use serde_json::Value;
 use super::answer::Answer;
 use super::client::{Client, Method};
 use super::show;
+use crate::error::CliError;
+use crate::style;
 use crate::style::{DIM, paint};
-use crate::{CliError, style};
 
 /// Follows the stream until it ends or nobody reads on.
 pub(super) fn run(from: Option<u64>, client: &Client, json: bool) -> Result<(), CliError> {

@@ -12,8 +12,8 @@ use dunlin_push::{NotSent, Outcome, OutcomeCounts, ResultStream, SenderConfig, r
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::results::Results;
-use crate::CliError;
 use crate::apns::{Account, text_or_file};
+use crate::error::CliError;
 use crate::style::{BAD, DIM, GOOD, WARN, grouped, paint, print};
 
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@ mod send;
 
 use clap::Subcommand;
 
-use crate::CliError;
+use crate::error::CliError;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::timeline::Timeline;
-use crate::CliError;
+use crate::error::CliError;
 
 /// Where a run sends to.
 #[derive(Clone, Debug)]

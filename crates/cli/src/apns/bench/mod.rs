@@ -14,7 +14,7 @@ use dunlin_bench::{PushFindings, PushRow as Row, PushRows, PushTable as Table};
 use dunlin_load::output::Output;
 
 use self::peers::Peer;
-use crate::CliError;
+use crate::error::CliError;
 use crate::style::{BOLD, DIM, paint, print};
 
 #[derive(Debug, Args)]

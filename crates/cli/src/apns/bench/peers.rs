@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::Row;
 use super::load::{Target, payload};
 use super::timeline::Timeline;
-use crate::CliError;
+use crate::error::CliError;
 
 /// What a caller without a window of its own keeps in flight: as many as Apple allows streams.
 const IN_FLIGHT: usize = 1_000;

@@ -6,7 +6,7 @@ use dunlin_push::Connections;
 use dunlin_simulate::apns::{Behaviour, WindowReturn};
 
 use super::{Load, Row, STREAMS, Show, WINDOW, WINDOW_LARGE, World, load, row, run};
-use crate::CliError;
+use crate::error::CliError;
 
 pub(super) fn connections(show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let rtt = Duration::from_millis(250);

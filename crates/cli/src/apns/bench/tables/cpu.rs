@@ -8,9 +8,9 @@ use dunlin_load::figures::group;
 use dunlin_simulate::apns::Behaviour;
 
 use super::{Bench, Load, Row, Show, WINDOW_LARGE, World, load, other, row, run};
-use crate::CliError;
 use crate::apns::bench::load::Target;
 use crate::apns::bench::peers::{Ask, h2load};
+use crate::error::CliError;
 
 pub(super) fn cpu(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let world;

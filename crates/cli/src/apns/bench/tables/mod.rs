@@ -17,7 +17,7 @@ use dunlin_simulate::apns::{Behaviour, Config, Simulator, SlowDown};
 
 use super::load::{Load, Measured, Target, run};
 use super::{Bench, Row, Table};
-use crate::CliError;
+use crate::error::CliError;
 
 type Show<'a> = &'a dyn Fn(&Row) -> Result<(), CliError>;
 

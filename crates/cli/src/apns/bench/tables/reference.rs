@@ -6,8 +6,8 @@ use dunlin_push::{Connections, results};
 use dunlin_simulate::apns::{Behaviour, WindowReturn};
 
 use super::{Bench, Load, Row, Show, World, load, row, run};
-use crate::CliError;
 use crate::apns::bench::load::{payload, push, sender};
+use crate::error::CliError;
 
 /// What those who asked kept in flight.
 const BY_HAND: usize = 150;

@@ -8,7 +8,7 @@ use dunlin_push::{Connections, Outcome};
 use dunlin_simulate::apns::{Behaviour, FlipStreams, GoAway, Unavailable};
 
 use super::{Bench, Load, Row, Show, WINDOW_LARGE, World, load, row, run};
-use crate::CliError;
+use crate::error::CliError;
 
 pub(super) fn storm(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let behaviour = Behaviour {

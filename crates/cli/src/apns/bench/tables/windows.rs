@@ -5,9 +5,9 @@ use std::time::Duration;
 use dunlin_simulate::apns::{Behaviour, WindowReturn};
 
 use super::{Bench, Row, STREAMS, Show, WINDOW, WINDOW_LARGE, World, load, other, row};
-use crate::CliError;
 use crate::apns::bench::load::{Measured, Target, run};
 use crate::apns::bench::peers::Ask;
+use crate::error::CliError;
 
 const RTTS_MS: [u64; 2] = [50, 250];
 const PAYLOADS: [usize; 4] = [128, 437, 1_024, 4_096];
