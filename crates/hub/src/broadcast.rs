@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::pacing::{Allowance, Pacing};
+use crate::pacing::{Pacing, RateLimiter};
 
 /// Broadcasts of one worker under way at once; a fan-out beyond that leaves in one turn.
 pub(crate) const BROADCASTS_MAX: usize = 256;
@@ -43,7 +43,7 @@ pub(crate) struct Broadcast {
     /// [`LIMITED`](crate::session::LIMITED).
     pub(crate) flag: u16,
     /// Sessions it may still have flushed in this turn.
-    pub(crate) left: u32,
+    pub(crate) turn_budget: u32,
 }
 
 /// All broadcasts of a worker, and what they may do.
@@ -51,26 +51,26 @@ pub(crate) struct Broadcast {
 pub(crate) struct Broadcasts {
     pub(crate) running: Vec<Broadcast>,
     /// Which of them is next.
-    pub(crate) hand: usize,
+    pub(crate) cursor: usize,
     /// Sessions a turn, 0: all; see [`HubConfig`](crate::HubConfig).
     pub(crate) quantum: u32,
     /// How many of this turn's are left.
     pub(crate) budget: u32,
     /// Rates of namespaces that have any.
-    pub(crate) namespaces: HashMap<Arc<str>, Allowance, RandomState>,
+    pub(crate) namespaces: HashMap<Arc<str>, RateLimiter, RandomState>,
     /// Rates of all broadcasts together.
-    pub(crate) worker: Allowance,
+    pub(crate) worker: RateLimiter,
 }
 
 impl Broadcasts {
     pub(crate) fn new(quantum: u32) -> Self {
         Self {
             running: Vec::new(),
-            hand: 0,
+            cursor: 0,
             quantum,
             budget: u32::MAX,
             namespaces: HashMap::default(),
-            worker: Allowance::new(Pacing::default(), 0),
+            worker: RateLimiter::new(Pacing::default(), 0),
         }
     }
 
@@ -109,7 +109,7 @@ impl Broadcasts {
                     namespace: Arc::clone(namespace),
                     queue: VecDeque::new(),
                     flag,
-                    left: self.turn_of(namespace),
+                    turn_budget: self.sessions_per_turn(namespace),
                 });
                 self.running.len() - 1
             }
@@ -120,8 +120,8 @@ impl Broadcasts {
     }
 
     /// Sessions a broadcast of a namespace may have flushed in one turn.
-    pub(crate) fn turn_of(&self, namespace: &str) -> u32 {
-        let own = self.namespaces.get(namespace).map(|allowance| allowance.pacing());
+    pub(crate) fn sessions_per_turn(&self, namespace: &str) -> u32 {
+        let own = self.namespaces.get(namespace).map(|limiter| limiter.pacing());
         own.map(|pacing| pacing.sessions_per_turn).filter(|&most| most > 0).unwrap_or(u32::MAX)
     }
 
@@ -131,7 +131,7 @@ impl Broadcasts {
 
     /// When a broadcast may go on by its rates and the worker's; a time past means now.
     pub(crate) fn ready_ms(&self, broadcast: &Broadcast) -> u64 {
-        let namespace = self.namespaces.get(&broadcast.namespace).map_or(0, Allowance::ready_ms);
+        let namespace = self.namespaces.get(&broadcast.namespace).map_or(0, RateLimiter::ready_ms);
         namespace.max(self.worker.ready_ms())
     }
 
@@ -140,8 +140,8 @@ impl Broadcasts {
         let broadcast = &mut self.running[at];
         broadcast.status.written += 1;
         broadcast.status.written_bytes += bytes;
-        if let Some(allowance) = self.namespaces.get_mut(&broadcast.namespace) {
-            allowance.take(messages, bytes);
+        if let Some(limiter) = self.namespaces.get_mut(&broadcast.namespace) {
+            limiter.take(messages, bytes);
         }
         self.worker.take(messages, bytes);
     }
@@ -150,6 +150,6 @@ impl Broadcasts {
     pub(crate) fn counts_messages(&self, at: usize) -> bool {
         let namespace = self.namespaces.get(&self.running[at].namespace);
         self.worker.pacing().messages_per_s > 0
-            || namespace.is_some_and(|allowance| allowance.pacing().messages_per_s > 0)
+            || namespace.is_some_and(|limiter| limiter.pacing().messages_per_s > 0)
     }
 }

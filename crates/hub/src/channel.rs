@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foldhash::quality::FixedState;
 
-use crate::named::Named;
+use crate::channel_table::ChannelRecord;
 use crate::options::ChannelOptions;
 use crate::position::StreamPosition;
 use crate::publication::ClientInfo;
@@ -17,27 +17,62 @@ pub(crate) struct Subscription {
     /// Slot of the session.
     pub(crate) session: u32,
     pub(crate) channel: u32,
-    /// Where it is in the channel's list of subscribers; with [`PENDING`] set it is not there yet
-    /// and the other bits are the key of the request under way.
-    pub(crate) place: u32,
+    pub(crate) state: PackedState,
     /// Next of the session's list.
     pub(crate) next: u32,
 }
 
 const _: () = assert!(size_of::<Subscription>() == 16);
 
-/// See [`Subscription::place`].
-pub(crate) const PENDING: u32 = 1 << 31;
+/// How far a subscription has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SubscriptionState {
+    /// It has the entry `index` of the channel's list of subscribers.
+    Established { index: u32 },
+    /// The home worker has not yet replied to the request `key`, at most [`REQUEST_KEY_MAX`].
+    Pending { key: u32 },
+    /// Neither: just made, or its request has failed.
+    Detached,
+}
+
+/// Largest key of a request that fits a [`PackedState`].
+pub(crate) const REQUEST_KEY_MAX: u32 = PENDING - 2;
+
+const PENDING: u32 = 1 << 31;
+
+/// A [`SubscriptionState`] in 32 bits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PackedState(u32);
+
+impl PackedState {
+    pub(crate) fn get(self) -> SubscriptionState {
+        match self.0 {
+            u32::MAX => SubscriptionState::Detached,
+            PENDING.. => SubscriptionState::Pending { key: self.0 & !PENDING },
+            index => SubscriptionState::Established { index },
+        }
+    }
+}
+
+impl From<SubscriptionState> for PackedState {
+    fn from(state: SubscriptionState) -> Self {
+        Self(match state {
+            SubscriptionState::Established { index } => index,
+            SubscriptionState::Pending { key } => PENDING | key,
+            SubscriptionState::Detached => u32::MAX,
+        })
+    }
+}
 
 impl Default for Subscription {
     fn default() -> Self {
-        Self { session: NONE, channel: NONE, place: 0, next: NONE }
+        Self { session: NONE, channel: NONE, state: SubscriptionState::Detached.into(), next: NONE }
     }
 }
 
 impl Subscription {
     pub(crate) fn is_pending(&self) -> bool {
-        self.place & PENDING != 0
+        self.state.0 & PENDING != 0
     }
 }
 
@@ -110,7 +145,7 @@ const _: () = assert!(size_of::<Channel>() <= 80);
 const _: () = assert!(size_of::<Option<Channel>>() == size_of::<Channel>());
 
 impl Channel {
-    pub(crate) fn is_deserted(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         self.subscribers.is_empty() && self.pending == 0
     }
 }
@@ -139,7 +174,7 @@ impl NameHasher {
     }
 }
 
-impl Named for Channel {
+impl ChannelRecord for Channel {
     fn name(&self) -> &str {
         &self.name
     }
@@ -157,6 +192,16 @@ mod tests {
         let entry = Subscriber::new(7, JOIN_LEAVE, 3, 9);
         assert_eq!((entry.subscription(), entry.flags()), (7, JOIN_LEAVE));
         assert_eq!((entry.encoding(), entry.slot()), (3, 9));
+    }
+
+    #[test]
+    fn a_state_survives_packing() {
+        use SubscriptionState::{Detached, Established, Pending};
+        let keys = [0, REQUEST_KEY_MAX].map(|key| Pending { key });
+        let indices = [0, PENDING - 1].map(|index| Established { index });
+        for state in keys.into_iter().chain(indices).chain([Detached]) {
+            assert_eq!(PackedState::from(state).get(), state);
+        }
     }
 
     #[test]

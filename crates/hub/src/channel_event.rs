@@ -18,7 +18,7 @@ pub struct ChannelEventFilter {
 /// Something that happened, whoever caused it: an operation, another worker, a limit. Long-polls write none but
 /// publications: they are requests, whose subscriptions last for one answer.
 ///
-/// Notices of one session come in their order, and so do those of one channel's publications.
+/// RecordedEvents of one session come in their order, and so do those of one channel's publications.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum ChannelEvent {
@@ -31,7 +31,7 @@ pub enum ChannelEvent {
         /// To what.
         channel: Arc<str>,
     },
-    /// A session that was subscribed is not any more.
+    /// A session that was subscribed is not any backlog.
     Unsubscribed {
         /// Who.
         session: SessionId,

@@ -13,7 +13,7 @@ pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
 /// The lane for frames of one session alone, apart from the encodings' lanes so that it does not
 /// come between two frames of a burst.
-pub(crate) const PRIVATE_LANE: usize = ENCODINGS_MAX;
+pub(crate) const SESSION_LANE: usize = ENCODINGS_MAX;
 
 const LANES: usize = ENCODINGS_MAX + 1;
 const NO_CHUNK: u32 = u32::MAX;
@@ -53,12 +53,12 @@ pub(crate) struct Label<'a> {
 
 impl Label<'_> {
     pub(crate) const KEPT: Self = Self { kind: FrameKind::Kept, key: 0, channel: None };
-    const REST: Self = Self { kind: FrameKind::Rest, ..Self::KEPT };
+    const PARTIAL: Self = Self { kind: FrameKind::Partial, ..Self::KEPT };
 }
 
 /// A frame, or what is left of it.
 #[derive(Clone, Copy)]
-pub(crate) struct Part<'a> {
+pub(crate) struct Frame<'a> {
     pub(crate) range: Range,
     pub(crate) label: Label<'a>,
     /// Nothing of it has been sent.
@@ -68,7 +68,7 @@ pub(crate) struct Part<'a> {
 impl FrameKind {
     /// Stays where it is.
     pub(crate) fn is_fixed(self) -> bool {
-        matches!(self, Self::Kept | Self::Rest)
+        matches!(self, Self::Kept | Self::Partial)
     }
 
     /// May be dropped to make room.
@@ -83,9 +83,9 @@ pub(crate) enum FrameKind {
     /// No: a reply, or a push that changes what the client must believe.
     Kept,
     /// No, on no account: the rest of a frame whose beginning has been sent.
-    Rest,
+    Partial,
     /// It stands where publications were dropped.
-    Mark,
+    GapMarker,
     /// When it is the oldest.
     DropOldest,
     /// When a later one has its key, or it is the oldest.
@@ -93,7 +93,7 @@ pub(crate) enum FrameKind {
 }
 
 #[derive(Clone, Copy)]
-struct Frame {
+struct FrameRecord {
     end: u32,
     /// Index into the chunk's channels, or [`NO_CHANNEL`].
     channel: u32,
@@ -107,7 +107,7 @@ const NO_CHANNEL: u32 = u32::MAX;
 struct Chunk {
     bytes: Vec<u8>,
     /// In order; a frame begins where the one before it ends.
-    frames: Vec<Frame>,
+    records: Vec<FrameRecord>,
     /// Names that frames refer to, each once as long as nothing comes between.
     channels: Vec<Arc<str>>,
     /// Ranges that point here.
@@ -119,7 +119,7 @@ struct Chunk {
 impl Chunk {
     fn memory(&self) -> usize {
         self.bytes.capacity()
-            + self.frames.capacity() * size_of::<Frame>()
+            + self.records.capacity() * size_of::<FrameRecord>()
             + self.channels.capacity() * size_of::<Arc<str>>()
     }
 
@@ -132,21 +132,21 @@ impl Chunk {
             self.channels.len() as u32 - 1
         });
         let Label { kind, key, .. } = label;
-        self.frames.push(Frame { end: self.bytes.len() as u32, channel, key, kind });
+        self.records.push(FrameRecord { end: self.bytes.len() as u32, channel, key, kind });
     }
 
-    fn label(&self, frame: &Frame) -> Label<'_> {
-        let channel = self.channels.get(frame.channel as usize);
-        Label { kind: frame.kind, key: frame.key, channel }
+    fn label(&self, record: &FrameRecord) -> Label<'_> {
+        let channel = self.channels.get(record.channel as usize);
+        Label { kind: record.kind, key: record.key, channel }
     }
 
     fn clear(&mut self) {
         self.bytes.clear();
-        self.frames.clear();
+        self.records.clear();
         self.bytes.shrink_to(CHUNK_BYTES);
-        self.frames.shrink_to(CHUNK_BYTES / size_of::<Frame>());
+        self.records.shrink_to(CHUNK_BYTES / size_of::<FrameRecord>());
         self.channels.clear();
-        self.channels.shrink_to(CHUNK_BYTES / size_of::<Frame>());
+        self.channels.shrink_to(CHUNK_BYTES / size_of::<FrameRecord>());
     }
 }
 
@@ -222,9 +222,9 @@ impl FrameLog {
         let length: usize = ranges.iter().map(|range| range.len() as usize).sum();
         let mut chunk = Chunk { bytes: Vec::with_capacity(length), refs: 1, ..Chunk::default() };
         for range in ranges {
-            for part in self.parts(*range) {
-                chunk.bytes.extend_from_slice(self.bytes(part.range));
-                chunk.end_frame(if part.whole { part.label } else { Label::REST });
+            for frame in self.frames(*range) {
+                chunk.bytes.extend_from_slice(self.bytes(frame.range));
+                chunk.end_frame(if frame.whole { frame.label } else { Label::PARTIAL });
             }
         }
         self.ranges += 1;
@@ -239,18 +239,18 @@ impl FrameLog {
     }
 
     /// The frames in a range, oldest first, and whether each is whole. Only a range's first frame
-    /// can be cut, by having been sent in part.
-    pub(crate) fn parts(&self, range: Range) -> impl Iterator<Item = Part<'_>> {
+    /// can be cut, by having been sent in frame.
+    pub(crate) fn frames(&self, range: Range) -> impl Iterator<Item = Frame<'_>> {
         let chunk = &self.chunks[range.chunk as usize];
-        let frames = &chunk.frames;
-        let first = frames.partition_point(|frame| frame.end <= range.start);
-        let last = frames.partition_point(|frame| frame.end <= range.end);
+        let records = &chunk.records;
+        let first = records.partition_point(|record| record.end <= range.start);
+        let last = records.partition_point(|record| record.end <= range.end);
         (first..last).map(move |at| {
-            let begin = if at == 0 { 0 } else { frames[at - 1].end };
+            let begin = if at == 0 { 0 } else { records[at - 1].end };
             let start = begin.max(range.start);
-            let range = Range { chunk: range.chunk, start, end: frames[at].end };
-            let label = chunk.label(&frames[at]);
-            Part { range, label, whole: start == begin && label.kind != FrameKind::Rest }
+            let range = Range { chunk: range.chunk, start, end: records[at].end };
+            let label = chunk.label(&records[at]);
+            Frame { range, label, whole: start == begin && label.kind != FrameKind::Partial }
         })
     }
 
@@ -344,7 +344,8 @@ mod tests {
         let both = Range { end: two.end, ..one };
         assert_eq!(log.bytes(both), b"onetwo");
         let cut = Range { start: 1, ..both };
-        let frames: Vec<_> = log.parts(cut).map(|part| (part.range.start, part.whole)).collect();
+        let frames: Vec<_> =
+            log.frames(cut).map(|frame| (frame.range.start, frame.whole)).collect();
         assert_eq!(frames, [(1, false), (3, true)]);
     }
 
@@ -398,7 +399,7 @@ mod tests {
         let own = log.relocate(&[Range { start: 1, ..one }, two]);
         log.release(one.chunk, 1);
         assert_eq!(log.bytes(own), b"netwo");
-        let frames: Vec<_> = log.parts(own).map(|part| (part.range.end, part.whole)).collect();
+        let frames: Vec<_> = log.frames(own).map(|frame| (frame.range.end, frame.whole)).collect();
         assert_eq!(frames, [(2, false), (5, true)], "it still knows what was cut");
         log.release(own.chunk, 1);
         assert_eq!(log.ranges(), 0);

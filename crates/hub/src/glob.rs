@@ -127,7 +127,7 @@ fn braces(pattern: &str) -> Option<Option<(usize, usize)>> {
 
 /// Splits at commas outside inner braces.
 fn alternatives(inner: &str) -> Vec<&str> {
-    let mut parts = Vec::new();
+    let mut frames = Vec::new();
     let (mut depth, mut start, mut escaped) = (0, 0, false);
     for (at, character) in inner.char_indices() {
         match character {
@@ -136,14 +136,14 @@ fn alternatives(inner: &str) -> Vec<&str> {
             '{' => depth += 1,
             '}' => depth -= 1,
             ',' if depth == 0 => {
-                parts.push(&inner[start..at]);
+                frames.push(&inner[start..at]);
                 start = at + 1;
             }
             _ => {}
         }
     }
-    parts.push(&inner[start..]);
-    parts
+    frames.push(&inner[start..]);
+    frames
 }
 
 fn is_wellformed(pattern: &str) -> bool {

@@ -26,7 +26,7 @@ pub(crate) struct Stream {
     pub(crate) meta_expires_ms: u64,
     pub(crate) meta_ttl_ms: u64,
     /// The earliest timer that is set for it.
-    pub(crate) alarm_ms: u64,
+    pub(crate) timer_ms: u64,
     version: u64,
     version_epoch: Box<str>,
 }
@@ -41,7 +41,7 @@ impl Stream {
             expires_ms: u64::MAX,
             meta_expires_ms: u64::MAX,
             meta_ttl_ms: 0,
-            alarm_ms: u64::MAX,
+            timer_ms: u64::MAX,
             version: 0,
             version_epoch: Box::default(),
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use crate::channel_table::ChannelRecord;
 use crate::history::Stream;
-use crate::named::Named;
 use crate::publication::ClientInfo;
 use crate::session_id::SessionId;
 use crate::worker_set::WorkerSet;
@@ -25,9 +25,9 @@ pub(crate) struct HomeChannel {
 const _: () = assert!(size_of::<HomeChannel>() <= 56);
 
 /// Sessions in a channel that has presence or tells of join and leave.
-pub(crate) type Members = HashMap<SessionId, ListedMember, RandomState>;
+pub(crate) type Members = HashMap<SessionId, HomeMember, RandomState>;
 
-pub(crate) struct ListedMember {
+pub(crate) struct HomeMember {
     pub(crate) info: Arc<ClientInfo>,
     /// Shown in presence.
     pub(crate) presence: bool,
@@ -40,12 +40,12 @@ impl HomeChannel {
         Self { name, interest: WorkerSet::default(), stream: None, members: None, incarnation }
     }
 
-    pub(crate) fn is_forgettable(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.interest.is_empty() && self.stream.is_none() && self.members.is_none()
     }
 }
 
-impl Named for HomeChannel {
+impl ChannelRecord for HomeChannel {
     fn name(&self) -> &str {
         &self.name
     }

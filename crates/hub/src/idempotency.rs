@@ -53,7 +53,7 @@ impl Idempotency {
         self.expire(now_ms);
         let mut evicted = 0;
         while self.results.len() >= self.max.max(1) {
-            if !self.forget_first() {
+            if !self.evict_first() {
                 break;
             }
             evicted += 1;
@@ -67,7 +67,7 @@ impl Idempotency {
 
     pub(crate) fn expire(&mut self, now_ms: u64) {
         while self.next_ms().is_some_and(|at| at <= now_ms) {
-            self.forget_first();
+            self.evict_first();
         }
     }
 
@@ -75,7 +75,7 @@ impl Idempotency {
         self.expiries.peek().map(|Reverse((at, _))| *at)
     }
 
-    fn forget_first(&mut self) -> bool {
+    fn evict_first(&mut self) -> bool {
         let Some(Reverse((_, name))) = self.expiries.pop() else { return false };
         self.results.remove(&name);
         true

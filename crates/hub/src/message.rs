@@ -33,7 +33,7 @@ pub(crate) struct RequestId {
 #[derive(Debug)]
 pub(crate) enum HubMessageKind {
     /// "I was restarted": says nothing but the envelope's `incarnation`.
-    Hello,
+    Restarted,
 
     // To a channel's home worker.
     Subscribe(Box<SubscribeRequest>),
@@ -79,9 +79,9 @@ pub(crate) enum HubMessageKind {
     Reply(Box<HubReply>),
 
     // To every worker.
-    Ask {
+    Scatter {
         request: RequestId,
-        question: Arc<Question>,
+        scatter: Arc<ScatterRequest>,
     },
 }
 
@@ -133,7 +133,7 @@ pub(crate) enum ReplyContent {
 
 /// What every worker is asked at once.
 #[derive(Debug)]
-pub(crate) enum Question {
+pub(crate) enum ScatterRequest {
     Channels {
         /// Alternatives, each a pattern without braces; empty: all.
         patterns: Vec<String>,
@@ -169,7 +169,7 @@ impl HubMessageKind {
             + match self {
                 Self::Publication { publication, .. } => publication.cost(),
                 Self::Publish(publish) => publish.publish.cost(),
-                Self::Reply(answer) => size_of::<HubReply>() + answer.content.cost(),
+                Self::Reply(reply) => size_of::<HubReply>() + reply.content.cost(),
                 Self::Subscribe(_) => size_of::<SubscribeRequest>(),
                 Self::History(_) => size_of::<HistoryRequest>(),
                 _ => 0,

@@ -10,13 +10,13 @@ use crate::slots::NONE;
 /// is at most one: idle, or a single burst.
 pub(crate) struct Outbox {
     head: Range,
-    /// Sum of all ranges' lengths.
+    /// Aggregate of all ranges' lengths.
     bytes: u32,
-    more: Option<Box<More>>,
+    backlog: Option<Box<Backlog>>,
 }
 
 /// What only a session that lags needs.
-pub(crate) struct More {
+pub(crate) struct Backlog {
     /// Behind `head`, and empty while `head` is.
     ranges: VecDeque<Range>,
     /// Links of the list of slow sessions.
@@ -24,7 +24,7 @@ pub(crate) struct More {
     pub(crate) slow_prev: u32,
 }
 
-impl Default for More {
+impl Default for Backlog {
     fn default() -> Self {
         Self { ranges: VecDeque::new(), slow_next: NONE, slow_prev: NONE }
     }
@@ -43,7 +43,7 @@ pub(crate) enum Appended {
 
 impl Default for Outbox {
     fn default() -> Self {
-        Self { head: Range::NONE, bytes: 0, more: None }
+        Self { head: Range::NONE, bytes: 0, backlog: None }
     }
 }
 
@@ -59,15 +59,16 @@ impl Outbox {
 
     /// Ranges waiting.
     pub(crate) fn len(&self) -> usize {
-        usize::from(!self.head.is_none()) + self.more.as_ref().map_or(0, |more| more.ranges.len())
+        usize::from(!self.head.is_none())
+            + self.backlog.as_ref().map_or(0, |backlog| backlog.ranges.len())
     }
 
     /// Adds a frame. Unless it joined the last range, the caller has to retain it.
     #[inline]
     pub(crate) fn append(&mut self, range: Range) -> Appended {
         self.bytes = self.bytes.saturating_add(range.len());
-        let last = match &mut self.more {
-            Some(more) => more.ranges.back_mut().unwrap_or(&mut self.head),
+        let last = match &mut self.backlog {
+            Some(backlog) => backlog.ranges.back_mut().unwrap_or(&mut self.head),
             None => &mut self.head,
         };
         if last.is_none() {
@@ -77,7 +78,7 @@ impl Outbox {
             last.end = range.end;
             Appended::Joined
         } else {
-            self.more_mut().ranges.push_back(range);
+            self.backlog_mut().ranges.push_back(range);
             Appended::Behind
         }
     }
@@ -105,8 +106,8 @@ impl Outbox {
             }
             count -= length;
             log.release(self.head.chunk, 1);
-            self.head = match &mut self.more {
-                Some(more) => more.ranges.pop_front().unwrap_or(Range::NONE),
+            self.head = match &mut self.backlog {
+                Some(backlog) => backlog.ranges.pop_front().unwrap_or(Range::NONE),
                 None => Range::NONE,
             };
         }
@@ -115,8 +116,8 @@ impl Outbox {
     }
 
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range> + '_ {
-        let more = self.more.iter().flat_map(|more| more.ranges.iter().copied());
-        std::iter::once(self.head).filter(|head| !head.is_none()).chain(more)
+        let backlog = self.backlog.iter().flat_map(|backlog| backlog.ranges.iter().copied());
+        std::iter::once(self.head).filter(|head| !head.is_none()).chain(backlog)
     }
 
     /// Takes all ranges out; the caller now answers for their references.
@@ -124,8 +125,8 @@ impl Outbox {
         let ranges = self.ranges().collect();
         self.head = Range::NONE;
         self.bytes = 0;
-        if let Some(more) = &mut self.more {
-            more.ranges = VecDeque::new();
+        if let Some(backlog) = &mut self.backlog {
+            backlog.ranges = VecDeque::new();
         }
         ranges
     }
@@ -141,21 +142,21 @@ impl Outbox {
         self.trim();
     }
 
-    pub(crate) fn more(&self) -> Option<&More> {
-        self.more.as_deref()
+    pub(crate) fn backlog(&self) -> Option<&Backlog> {
+        self.backlog.as_deref()
     }
 
-    pub(crate) fn more_mut(&mut self) -> &mut More {
-        self.more.get_or_insert_default()
+    pub(crate) fn backlog_mut(&mut self) -> &mut Backlog {
+        self.backlog.get_or_insert_default()
     }
 
-    /// Gives the allocation back once a session does not lag any more.
+    /// Gives the allocation back once a session does not lag any backlog.
     pub(crate) fn trim(&mut self) {
-        let needed = self.more.as_ref().is_some_and(|more| {
-            !more.ranges.is_empty() || more.slow_next != NONE || more.slow_prev != NONE
+        let needed = self.backlog.as_ref().is_some_and(|backlog| {
+            !backlog.ranges.is_empty() || backlog.slow_next != NONE || backlog.slow_prev != NONE
         });
         if !needed {
-            self.more = None;
+            self.backlog = None;
         }
     }
 }
@@ -184,7 +185,7 @@ mod tests {
         let mut slices = [IoSlice::new(&[]); 4];
         assert_eq!(outbox.slices(&log, &mut slices), 1);
         assert_eq!(slices[0].len(), 1000);
-        assert!(outbox.more().is_none());
+        assert!(outbox.backlog().is_none());
         assert_eq!(outbox.advance(1, &mut log), 1);
         assert_eq!(outbox.advance(5000, &mut log), 999);
         assert!(outbox.is_empty());

@@ -29,7 +29,7 @@ impl Pacing {
 ///
 /// What is taken may overdraw them once, so that a message larger than the bucket leaves at all.
 #[derive(Debug, Clone)]
-pub(crate) struct Allowance {
+pub(crate) struct RateLimiter {
     pacing: Pacing,
     messages: i128,
     bytes: i128,
@@ -38,13 +38,13 @@ pub(crate) struct Allowance {
 
 const THOUSAND: i128 = 1000;
 
-impl Allowance {
+impl RateLimiter {
     /// Full buckets.
     pub(crate) fn new(pacing: Pacing, now_ms: u64) -> Self {
-        let mut allowance = Self { pacing, messages: 0, bytes: 0, refilled_ms: now_ms };
-        allowance.messages = allowance.capacity(pacing.messages_per_s);
-        allowance.bytes = allowance.capacity(pacing.bytes_per_s);
-        allowance
+        let mut limiter = Self { pacing, messages: 0, bytes: 0, refilled_ms: now_ms };
+        limiter.messages = limiter.capacity(pacing.messages_per_s);
+        limiter.bytes = limiter.capacity(pacing.bytes_per_s);
+        limiter
     }
 
     pub(crate) fn pacing(&self) -> Pacing {
@@ -114,13 +114,13 @@ mod tests {
         Pacing { messages_per_s, ..Pacing::default() }
     }
 
-    /// Takes one message whenever the allowance says so, from `from_ms` to `to_ms`.
-    fn spend(allowance: &mut Allowance, from_ms: u64, to_ms: u64, bytes: u64) -> u64 {
+    /// Takes one message whenever the limiter says so, from `from_ms` to `to_ms`.
+    fn spend(limiter: &mut RateLimiter, from_ms: u64, to_ms: u64, bytes: u64) -> u64 {
         let mut taken = 0;
         for now_ms in from_ms..to_ms {
-            allowance.refill(now_ms);
-            while allowance.ready_ms() <= now_ms && taken < 1_000_000 {
-                allowance.take(1, bytes);
+            limiter.refill(now_ms);
+            while limiter.ready_ms() <= now_ms && taken < 1_000_000 {
+                limiter.take(1, bytes);
                 taken += 1;
             }
         }
@@ -129,38 +129,38 @@ mod tests {
 
     #[test]
     fn a_rate_holds_over_time_after_its_burst() {
-        let mut allowance = Allowance::new(messages(1000), 0);
-        let taken = spend(&mut allowance, 0, 10_000, 1);
+        let mut limiter = RateLimiter::new(messages(1000), 0);
+        let taken = spend(&mut limiter, 0, 10_000, 1);
         assert!((10_000..=10_101).contains(&taken), "{taken}");
     }
 
     #[test]
     fn a_slow_rate_lets_one_through_at_a_time() {
-        let mut allowance = Allowance::new(messages(1), 0);
-        let taken = spend(&mut allowance, 0, 10_000, 1);
+        let mut limiter = RateLimiter::new(messages(1), 0);
+        let taken = spend(&mut limiter, 0, 10_000, 1);
         assert!((10..=11).contains(&taken), "{taken}");
     }
 
     #[test]
     fn a_message_larger_than_the_bucket_leaves_and_is_paid_for_afterwards() {
         let pacing = Pacing { bytes_per_s: 1000, ..Pacing::default() };
-        let mut allowance = Allowance::new(pacing, 0);
-        assert_eq!(allowance.ready_ms(), 0);
-        allowance.take(1, 5000);
+        let mut limiter = RateLimiter::new(pacing, 0);
+        assert_eq!(limiter.ready_ms(), 0);
+        limiter.take(1, 5000);
         // 100 bytes were there; 4,900 are owed, at one a millisecond.
-        assert_eq!(allowance.ready_ms(), 4_901);
-        allowance.refill(4_901);
-        assert!(allowance.ready_ms() <= 4_901);
+        assert_eq!(limiter.ready_ms(), 4_901);
+        limiter.refill(4_901);
+        assert!(limiter.ready_ms() <= 4_901);
     }
 
     #[test]
     fn a_changed_rate_holds_at_once() {
-        let mut allowance = Allowance::new(messages(1), 0);
-        spend(&mut allowance, 0, 1000, 1);
-        allowance.change(messages(1000), 1000);
-        let taken = spend(&mut allowance, 1000, 2000, 1);
+        let mut limiter = RateLimiter::new(messages(1), 0);
+        spend(&mut limiter, 0, 1000, 1);
+        limiter.change(messages(1000), 1000);
+        let taken = spend(&mut limiter, 1000, 2000, 1);
         assert!((990..=1101).contains(&taken), "{taken}");
-        allowance.change(Pacing::default(), 2000);
-        assert!(allowance.ready_ms() <= 2000, "no limit, nothing to wait for");
+        limiter.change(Pacing::default(), 2000);
+        assert!(limiter.ready_ms() <= 2000, "no limit, nothing to wait for");
     }
 }

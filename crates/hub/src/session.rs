@@ -1,6 +1,6 @@
 //! The record of a session.
 
-use crate::nodes::NODES_KEPT;
+use crate::node_numbers::NODE_NUMBERS_MAX;
 use crate::outbox::Outbox;
 use crate::slots::NONE;
 
@@ -46,10 +46,10 @@ pub(crate) const BULK: u16 = 1 << 7;
 /// held back by rates does not hold back what is not.
 pub(crate) const LIMITED: u16 = 1 << 8;
 /// Where the three bits begin that say under which number of this node it was opened: a place of
-/// [`Nodes`](crate::nodes::Nodes).
+/// [`NodeNumbers`](crate::node_numbers::NodeNumbers).
 const NODE_SHIFT: u32 = 9;
-const NODE: u16 = (NODES_KEPT as u16 - 1) << NODE_SHIFT;
-const _: () = assert!(NODES_KEPT == 8);
+const NODE: u16 = (NODE_NUMBERS_MAX as u16 - 1) << NODE_SHIFT;
+const _: () = assert!(NODE_NUMBERS_MAX == 8);
 
 impl Session {
     pub(crate) fn is(&self, flag: u16) -> bool {

@@ -108,7 +108,7 @@ mod tests {
         let mut transmit = Transmit::new(3, 0, 1000);
         for (to, incarnation) in [(1, 10), (2, 20), (1, 11)] {
             transmit.incarnation = incarnation;
-            transmit.push(to, HubMessageKind::Hello);
+            transmit.push(to, HubMessageKind::Restarted);
         }
         let (to, first) = transmit.pop().expect("queued");
         assert_eq!((to, first.incarnation), (1, 10));

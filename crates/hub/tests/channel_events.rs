@@ -25,7 +25,7 @@ fn noticed(world: &mut World, worker: u8) -> Vec<String> {
     let hub = world.hub(worker);
     let channel_events = std::iter::from_fn(|| hub.poll_channel_event());
     channel_events
-        .map(|notice| match notice {
+        .map(|event| match event {
             ChannelEvent::Subscribed { user, channel, .. } => format!("{user} in {channel}"),
             ChannelEvent::Unsubscribed { user, channel, cause, .. } => {
                 format!("{user} out {channel} {cause:?}")

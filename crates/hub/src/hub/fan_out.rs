@@ -26,6 +26,23 @@ const FLUSH_BYTES: u32 = 64 << 10;
 /// frame log is in proportion to what it waits for.
 const RANGES_MAX: usize = 32;
 
+/// A push to many subscribers.
+struct FanOut<'a> {
+    outgoing: &'a Outgoing<'a>,
+    label: Label<'a>,
+    estimate_bytes: usize,
+    /// Only to subscribers that have all of these.
+    flags: u8,
+    /// The session flag of the broadcast that flushes it over several turns.
+    paced: Option<u16>,
+}
+
+impl<'a> FanOut<'a> {
+    fn unpaced(outgoing: &'a Outgoing<'a>, estimate_bytes: usize, flags: u8) -> Self {
+        Self { outgoing, label: Label::KEPT, estimate_bytes, flags, paced: None }
+    }
+}
+
 impl Hub {
     pub(super) fn deliver_publication(
         &mut self,
@@ -65,9 +82,9 @@ impl Hub {
             // So that a broadcast can be taken back.
             label.channel = Some(name);
         }
-        let estimate = publication.data.len() + name.len() + 256;
-        let outgoing = Outgoing::Publication { channel: name, publication };
-        self.fan_out(at, &outgoing, label, estimate, 0, paced);
+        let estimate_bytes = publication.data.len() + name.len() + 256;
+        let outgoing = &Outgoing::Publication { channel: name, publication };
+        self.fan_out(at, FanOut { outgoing, label, estimate_bytes, flags: 0, paced });
     }
 
     pub(super) fn deliver_join(&mut self, name: &Arc<str>, info: &ClientInfo) {
@@ -89,31 +106,23 @@ impl Hub {
 
     pub(super) fn fan_out_unsubscribe(&mut self, at: u32, code: u32, reason: &str) {
         let name = Arc::clone(&self.channels[at].name);
-        let outgoing = Outgoing::Unsubscribe { channel: &name, code, reason };
-        self.fan_out(at, &outgoing, Label::KEPT, 256 + name.len(), 0, None);
+        let outgoing = &Outgoing::Unsubscribe { channel: &name, code, reason };
+        self.fan_out(at, FanOut::unpaced(outgoing, 256 + name.len(), 0));
     }
 
     fn fan_out_to_watchers(&mut self, name: &Arc<str>, outgoing: &Outgoing<'_>) {
         if let Some(at) = self.channels.find(&self.names, name)
             && self.channels[at].joined
         {
-            self.fan_out(at, outgoing, Label::KEPT, 512, JOIN_LEAVE, None);
+            self.fan_out(at, FanOut::unpaced(outgoing, 512, JOIN_LEAVE));
         }
     }
 
-    /// Puts a push into the outbox of every subscriber that has all of `flags`; `paced`: to be
-    /// flushed by and by, marked with this flag. Afterwards the channel may be gone: whoever could
-    /// not take it may have been disconnected.
-    fn fan_out(
-        &mut self,
-        at: u32,
-        outgoing: &Outgoing<'_>,
-        label: Label<'_>,
-        estimate: usize,
-        flags: u8,
-        paced: Option<u16>,
-    ) {
-        let Self { channels, sessions, encoder, log, dirty, pressed, broadcasts, .. } = self;
+    /// Puts a frame into the outbox of every subscriber that has all of its flags. Afterwards the
+    /// channel may be gone: a subscriber whose outbox is full may have been disconnected.
+    fn fan_out(&mut self, at: u32, fan_out: FanOut<'_>) {
+        let FanOut { outgoing, label, estimate_bytes, flags, paced } = fan_out;
+        let Self { channels, sessions, encoder, log, dirty, flush_wanted, broadcasts, .. } = self;
         let mut broadcast = paced.and_then(|flag| {
             let Channel { name, options, .. } = &channels[at];
             broadcasts.join(name, &options.namespace, flag, self.now.unix_ms)
@@ -127,18 +136,18 @@ impl Hub {
         // begin with it.
         let mut frames = [Range::NONE; ENCODINGS_MAX];
         let mut created = [0u64; ENCODINGS_MAX];
-        let mut spelled = 0u16;
+        let mut encoded = 0u16;
         let mut bytes = 0u64;
         let mut delivered = 0u64;
-        let mut crowded = Vec::new();
+        let mut over_limit = Vec::new();
         for &subscriber in &channels[at].subscribers {
             if subscriber.flags() & flags != flags {
                 continue;
             }
             let encoding = subscriber.encoding();
-            if spelled & 1 << encoding == 0 {
-                spelled |= 1 << encoding;
-                let frame = log.append(encoding, estimate, label, |out| {
+            if encoded & 1 << encoding == 0 {
+                encoded |= 1 << encoding;
+                let frame = log.append(encoding, estimate_bytes, label, |out| {
                     encoder.encode(EncodingId(encoding as u8), outgoing, out);
                 });
                 if let Some(frame) = frame {
@@ -163,14 +172,14 @@ impl Hub {
             }
             let waiting = session.outbox.bytes();
             if waiting > FLUSH_BYTES.min(session.outbox_bytes_max / 2) {
-                *pressed |= session.flags & (BLOCKED | HELD) == 0;
+                *flush_wanted |= session.flags & (BLOCKED | HELD) == 0;
                 if waiting > session.outbox_bytes_max {
-                    crowded.push(slot);
+                    over_limit.push(slot);
                     continue;
                 }
             }
             if appended == Appended::Behind && session.flags & (BLOCKED | HELD) != 0 {
-                crowded.push(slot);
+                over_limit.push(slot);
             }
         }
         for (frame, created) in frames.iter().zip(created) {
@@ -181,10 +190,10 @@ impl Hub {
         }
         self.pending_bytes += bytes;
         self.stats.deliveries += delivered;
-        for slot in crowded {
-            self.relieve(slot, RANGES_MAX);
+        for slot in over_limit {
+            self.enforce_limit(slot, RANGES_MAX);
         }
-        self.keep_budget();
+        self.enforce_budget();
     }
 
     /// Puts a push into one session's outbox, where nothing may drop it.
@@ -196,7 +205,7 @@ impl Hub {
             _ => 512,
         };
         let Self { log, encoder, .. } = self;
-        let frame = log.append(crate::frame_log::PRIVATE_LANE, estimate, Label::KEPT, |out| {
+        let frame = log.append(crate::frame_log::SESSION_LANE, estimate, Label::KEPT, |out| {
             encoder.encode(encoding, outgoing, out);
         });
         if let Some(frame) = frame {
@@ -214,8 +223,8 @@ impl Hub {
         self.pending_bytes += u64::from(frame.len());
         self.mark_dirty(slot);
         if self.sessions[slot].is_live() {
-            self.relieve(slot, RANGES_MAX);
-            self.keep_budget();
+            self.enforce_limit(slot, RANGES_MAX);
+            self.enforce_budget();
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use super::Hub;
 use crate::command::Flush;
 use crate::encode::Outgoing;
-use crate::frame_log::{Label, PRIVATE_LANE};
+use crate::frame_log::{Label, SESSION_LANE};
 use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
 use crate::session_id::SessionId;
 
@@ -35,14 +35,14 @@ impl Hub {
         }
         let flush = self.poll_broadcast();
         if flush.is_none() {
-            self.pressed = false;
+            self.flush_wanted = false;
         }
         flush
     }
 
-    /// True when outboxes fill up only because they are not flushed: flush before handling more.
+    /// True when outboxes fill up only because they are not flushed: flush before handling backlog.
     pub fn wants_flush(&self) -> bool {
-        self.pressed || self.log.is_over(self.config.pending_bytes_max)
+        self.flush_wanted || self.log.is_over(self.config.pending_bytes_max)
     }
 
     /// Points `slices` at the first bytes waiting for a session, in order; returns how many slices
@@ -88,7 +88,7 @@ impl Hub {
     /// the id is stale or the session is closing.
     pub fn push(&mut self, id: SessionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Some(slot) = self.live_slot(id) else { return false };
-        if let Some(frame) = self.log.append(PRIVATE_LANE, 512, Label::KEPT, write) {
+        if let Some(frame) = self.log.append(SESSION_LANE, 512, Label::KEPT, write) {
             self.enqueue_frame(slot, frame);
         }
         true
@@ -109,7 +109,7 @@ impl Hub {
         let Some(slot) = self.live_slot(id).filter(|&slot| self.sessions[slot].is(HELD)) else {
             return false;
         };
-        if let Some(frame) = self.log.append(PRIVATE_LANE, 512, Label::KEPT, write) {
+        if let Some(frame) = self.log.append(SESSION_LANE, 512, Label::KEPT, write) {
             self.log.retain(frame.chunk, 1);
             self.pending_bytes += u64::from(frame.len());
             self.insert_front(slot, &[frame]);
@@ -121,7 +121,7 @@ impl Hub {
         if !self.sessions[slot].outbox.is_empty() {
             self.mark_dirty(slot);
         }
-        self.relieve(slot, usize::MAX);
+        self.enforce_limit(slot, usize::MAX);
         true
     }
 }

@@ -10,7 +10,7 @@ use crate::channel_event::ChannelEvent;
 use crate::error::Error;
 use crate::event::{History, Published};
 use crate::history::Stream;
-use crate::home_channel::{HomeChannel, ListedMember};
+use crate::home_channel::{HomeChannel, HomeMember};
 use crate::idempotency::DEFAULT_TTL_MS;
 use crate::message::{
     HistoryRequest, HubMessageKind, HubReply, PublishRequest, ReplyContent, RequestId,
@@ -25,10 +25,10 @@ use crate::session_id::SessionId;
 const EVICTION_STEPS_MAX: usize = 1024;
 
 impl Hub {
-    pub(super) fn subscribe_at_home(&mut self, from: u8, asked: SubscribeRequest) {
+    pub(super) fn home_subscribe(&mut self, from: u8, asked: SubscribeRequest) {
         let SubscribeRequest { request, channel, options, since, member } = asked;
         let Some(at) = self.home_channel(&channel) else {
-            self.answer(from, request, ReplyContent::Failed(Error::LimitExceeded));
+            self.reply(from, request, ReplyContent::Failed(Error::LimitExceeded));
             return;
         };
         if options.keeps_history() {
@@ -54,16 +54,16 @@ impl Hub {
         };
         // The answer goes first: everything sent to `from` after it belongs to the subscriber.
         // If it cannot go, there is no subscriber.
-        if !self.answer(from, request, content) {
-            self.forget_if_empty(at);
+        if !self.reply(from, request, content) {
+            self.remove_if_empty(at);
             return;
         }
         if self.homes[at].interest.is_empty() {
-            self.interesting_homes += 1;
+            self.active_homes += 1;
         }
         self.homes[at].interest.insert(from);
         if let Some(info) = member {
-            let listed = ListedMember {
+            let listed = HomeMember {
                 info: Arc::clone(&info),
                 presence: options.presence,
                 join_leave: options.join_leave,
@@ -78,7 +78,7 @@ impl Hub {
         }
     }
 
-    pub(super) fn unsubscribe_at_home(
+    pub(super) fn home_unsubscribe(
         &mut self,
         from: u8,
         channel: &str,
@@ -90,24 +90,24 @@ impl Hub {
             self.drop_interest(at, from);
         }
         if let Some(member) = member {
-            self.unlist(at, member);
+            self.remove_member(at, member);
         }
-        self.forget_if_empty(at);
+        self.remove_if_empty(at);
     }
 
-    pub(super) fn publish_at_home(&mut self, from: u8, asked: PublishRequest) {
+    pub(super) fn home_publish(&mut self, from: u8, asked: PublishRequest) {
         let PublishRequest { request, channel, options, publish } = asked;
         if let Some(key) = &publish.idempotency_key
             && let Some(position) = self.idempotency.find(&channel, key, self.now.ms)
         {
             let published = Published { position, suppressed: true };
-            self.answer(from, request, ReplyContent::Published(published));
+            self.reply(from, request, ReplyContent::Published(published));
             return;
         }
         let kept = options.keeps_history() && !publish.skip_history;
         let at = if kept {
             let Some(at) = self.home_channel(&channel) else {
-                self.answer(from, request, ReplyContent::Failed(Error::LimitExceeded));
+                self.reply(from, request, ReplyContent::Failed(Error::LimitExceeded));
                 return;
             };
             Some(at)
@@ -120,7 +120,7 @@ impl Hub {
             let stream = self.ensure_stream(at, &options);
             if !stream.advance_version(publish.version, &publish.version_epoch) {
                 let published = Published { position: stream.position(), suppressed: true };
-                self.answer(from, request, ReplyContent::Published(published));
+                self.reply(from, request, ReplyContent::Published(published));
                 return;
             }
             stream.top += 1;
@@ -146,7 +146,7 @@ impl Hub {
         }
         if let Some(at) = at {
             if kept {
-                self.keep(at, &publication, &options);
+                self.append_history(at, &publication, &options);
             }
             let epoch = position.epoch;
             self.broadcast(at, |channel| HubMessageKind::Publication {
@@ -156,10 +156,10 @@ impl Hub {
             });
         }
         let published = Published { position, suppressed: false };
-        self.answer(from, request, ReplyContent::Published(published));
+        self.reply(from, request, ReplyContent::Published(published));
     }
 
-    pub(super) fn history_at_home(&mut self, from: u8, asked: &HistoryRequest) {
+    pub(super) fn home_history(&mut self, from: u8, asked: &HistoryRequest) {
         let content = match self.home_channel(&asked.channel) {
             Some(at) => match self.ensure_stream(at, &asked.options).read(&asked.filter) {
                 Ok(history) => ReplyContent::History(history),
@@ -169,19 +169,19 @@ impl Hub {
             None if asked.filter.since.is_none() => ReplyContent::History(History::default()),
             None => ReplyContent::Failed(Error::UnrecoverablePosition(StreamPosition::default())),
         };
-        self.answer(from, asked.request, content);
+        self.reply(from, asked.request, content);
     }
 
-    pub(super) fn history_remove_at_home(&mut self, from: u8, request: RequestId, channel: &str) {
+    pub(super) fn home_history_remove(&mut self, from: u8, request: RequestId, channel: &str) {
         if let Some(at) = self.homes.find(&self.names, channel)
             && let Some(stream) = &mut self.homes[at].stream
         {
             self.history_bytes -= stream.clear();
         }
-        self.answer(from, request, ReplyContent::HistoryRemoved);
+        self.reply(from, request, ReplyContent::HistoryRemoved);
     }
 
-    pub(super) fn presence_at_home(
+    pub(super) fn home_presence(
         &mut self,
         from: u8,
         request: RequestId,
@@ -206,25 +206,25 @@ impl Hub {
         } else {
             ReplyContent::Presence(present.cloned().collect())
         };
-        self.answer(from, request, content);
+        self.reply(from, request, content);
     }
 
     /// Lets streams go whose time has come.
     pub(super) fn expire_streams(&mut self) {
-        while let Some(&Reverse((due, at, incarnation))) = self.alarms.peek() {
+        while let Some(&Reverse((due, at, incarnation))) = self.stream_timers.peek() {
             if due > self.now.ms {
                 return;
             }
-            self.alarms.pop();
+            self.stream_timers.pop();
             if self.homes.get(at).is_none_or(|home| home.incarnation != incarnation) {
                 continue;
             }
             let home = &mut self.homes[at];
             let Some(stream) = &mut home.stream else { continue };
-            if stream.alarm_ms != due {
+            if stream.timer_ms != due {
                 continue;
             }
-            stream.alarm_ms = u64::MAX;
+            stream.timer_ms = u64::MAX;
             if stream.expires_ms <= self.now.ms {
                 self.history_bytes -= stream.clear();
                 stream.expires_ms = u64::MAX;
@@ -233,24 +233,24 @@ impl Hub {
                 if home.interest.is_empty() {
                     self.history_bytes -= stream.clear();
                     home.stream = None;
-                    self.forget_if_empty(at);
+                    self.remove_if_empty(at);
                     continue;
                 }
                 stream.meta_expires_ms = self.now.ms + stream.meta_ttl_ms;
             }
-            self.set_alarm(at);
+            self.schedule_timer(at);
         }
     }
 
     /// Takes a session out of a channel's presence, and tells of its departure.
-    pub(super) fn unlist(&mut self, at: u32, member: SessionId) {
+    pub(super) fn remove_member(&mut self, at: u32, member: SessionId) {
         let home = &mut self.homes[at];
         let Some(members) = &mut home.members else { return };
         let listed = members.remove(&member);
         if members.is_empty() {
             home.members = None;
         }
-        if let Some(ListedMember { info, join_leave: true, .. }) = listed {
+        if let Some(HomeMember { info, join_leave: true, .. }) = listed {
             self.broadcast(at, |channel| HubMessageKind::Leave {
                 channel,
                 info: Arc::clone(&info),
@@ -261,27 +261,27 @@ impl Hub {
     pub(super) fn drop_interest(&mut self, at: u32, worker: u8) {
         let home = &mut self.homes[at];
         if home.interest.remove(worker) && home.interest.is_empty() {
-            self.interesting_homes -= 1;
+            self.active_homes -= 1;
             if let Some(stream) = &mut home.stream {
                 stream.meta_expires_ms = self.now.ms + stream.meta_ttl_ms;
             }
         }
     }
 
-    pub(super) fn forget_if_empty(&mut self, at: u32) {
-        if self.homes[at].is_forgettable() {
+    pub(super) fn remove_if_empty(&mut self, at: u32) {
+        if self.homes[at].is_empty() {
             self.homes.remove(&self.names, at);
         }
     }
 
     /// The record of a channel at home here, made if there is none; `None` when there may be no
-    /// more.
+    /// backlog.
     fn home_channel(&mut self, name: &Arc<str>) -> Option<u32> {
         if let Some(at) = self.homes.find(&self.names, name) {
             return Some(at);
         }
         if self.homes.len() >= self.config.channels_max {
-            self.forget_idle_channel();
+            self.evict_idle_channel();
         }
         let record = HomeChannel::new(Arc::clone(name), self.next_incarnation());
         self.homes.insert(&self.names, record, self.config.channels_max)
@@ -289,11 +289,11 @@ impl Hub {
 
     /// Makes room for another channel by forgetting one that nobody listens to: who comes back to
     /// it is told, by its new epoch.
-    fn forget_idle_channel(&mut self) {
+    fn evict_idle_channel(&mut self) {
         let channels = self.homes.indices().end;
         for _ in 0..EVICTION_STEPS_MAX.min(channels as usize) {
-            self.history_hand = (self.history_hand + 1) % channels;
-            let at = self.history_hand;
+            self.history_cursor = (self.history_cursor + 1) % channels;
+            let at = self.history_cursor;
             if self.homes.get(at).is_none() {
                 continue;
             }
@@ -325,13 +325,18 @@ impl Hub {
             stream.meta_ttl_ms = meta_ttl_ms;
             stream.meta_expires_ms = now_ms + meta_ttl_ms;
         }
-        self.set_alarm(at);
+        self.schedule_timer(at);
         self.homes[at].stream.as_mut().expect("made above")
     }
 
     /// Puts a publication into its channel's history.
-    fn keep(&mut self, at: u32, publication: &Arc<Publication>, options: &ChannelOptions) {
-        self.make_room(publication.cost());
+    fn append_history(
+        &mut self,
+        at: u32,
+        publication: &Arc<Publication>,
+        options: &ChannelOptions,
+    ) {
+        self.evict_history(publication.cost());
         let expires_ms = self.now.ms + options.history_ttl_ms;
         let bytes_max = self.config.history_bytes_max;
         let Some(stream) = &mut self.homes[at].stream else { return };
@@ -342,21 +347,21 @@ impl Hub {
             self.stats.history_evicted += stream.len() as u64;
             self.history_bytes -= stream.clear();
         }
-        self.set_alarm(at);
+        self.schedule_timer(at);
     }
 
     /// Lets the oldest publications of some channels go, going round, until there is room.
-    fn make_room(&mut self, cost: usize) {
+    fn evict_history(&mut self, cost: usize) {
         let channels = self.homes.indices().end;
         for _ in 0..EVICTION_STEPS_MAX {
             if self.history_bytes + cost <= self.config.history_bytes_max || channels == 0 {
                 return;
             }
-            self.history_hand = (self.history_hand + 1) % channels;
-            if self.homes.get(self.history_hand).is_none() {
+            self.history_cursor = (self.history_cursor + 1) % channels;
+            if self.homes.get(self.history_cursor).is_none() {
                 continue;
             }
-            if let Some(stream) = &mut self.homes[self.history_hand].stream
+            if let Some(stream) = &mut self.homes[self.history_cursor].stream
                 && stream.len() > 0
             {
                 self.history_bytes -= stream.evict();
@@ -366,13 +371,13 @@ impl Hub {
     }
 
     /// Sees to it that a stream is looked at when something of it expires.
-    fn set_alarm(&mut self, at: u32) {
+    fn schedule_timer(&mut self, at: u32) {
         let home = &mut self.homes[at];
         let Some(stream) = &mut home.stream else { return };
         let due = stream.expires_ms.min(stream.meta_expires_ms);
-        if due < stream.alarm_ms {
-            stream.alarm_ms = due;
-            self.alarms.push(Reverse((due, at, home.incarnation)));
+        if due < stream.timer_ms {
+            stream.timer_ms = due;
+            self.stream_timers.push(Reverse((due, at, home.incarnation)));
         }
     }
 
@@ -395,7 +400,7 @@ impl Hub {
 
     /// Answers a request. An answer that carries data is replaced by an error when the queue is
     /// full; then the result is false.
-    pub(super) fn answer(&mut self, to: u8, request: RequestId, content: ReplyContent) -> bool {
+    pub(super) fn reply(&mut self, to: u8, request: RequestId, content: ReplyContent) -> bool {
         let kind = HubMessageKind::Reply(Box::new(HubReply { request, content }));
         let fits = kind.cost() <= REPLY_BYTES_SMALL || self.has_room(to, kind.cost());
         let kind = if fits {

@@ -21,6 +21,7 @@ use hashbrown::HashMap;
 use crate::broadcast::Broadcasts;
 use crate::channel::{Channel, Member, NameHasher, Subscription};
 use crate::channel_event::{ChannelEvent, ChannelEventFilter};
+use crate::channel_table::ChannelTable;
 use crate::command::HubStats;
 use crate::config::{HubConfig, Now};
 use crate::encode::Encode;
@@ -30,10 +31,9 @@ use crate::frame_log::FrameLog;
 use crate::home_channel::HomeChannel;
 use crate::idempotency::Idempotency;
 use crate::message::{HubMessage, HubMessageKind, RequestId};
-use crate::named::NamedSlots;
-use crate::nodes::Nodes;
+use crate::node_numbers::NodeNumbers;
+use crate::pending_requests::{PendingRequests, Waiter};
 use crate::position::{Epoch, StreamPosition};
-use crate::request::{PendingRequests, Waiter};
 use crate::session::Session;
 use crate::session_id::{SESSIONS_MAX, WORKERS_MAX};
 use crate::slots::{NONE, Slots};
@@ -71,36 +71,36 @@ pub struct Hub {
 
     sessions: Slots<Session>,
     /// What sessions are named by.
-    nodes: Nodes,
+    nodes: NodeNumbers,
     users: Users,
     /// Raw JSON about connections, of those that have any.
     conn_infos: HashMap<u32, Box<[u8]>, RandomState>,
     subscriptions: Slots<Subscription>,
     /// Of the subscriptions that others can see.
     members: HashMap<u32, Member, RandomState>,
-    channels: NamedSlots<Channel>,
+    channels: ChannelTable<Channel>,
     /// Lives given to channels and home channels so far.
     incarnations: u32,
 
-    homes: NamedSlots<HomeChannel>,
+    homes: ChannelTable<HomeChannel>,
     /// Home channels interesting to some worker.
-    interesting_homes: u64,
+    active_homes: u64,
     history_bytes: usize,
     /// The home channel whose history gave way last.
-    history_hand: u32,
+    history_cursor: u32,
     epochs: u64,
     /// Time, index and incarnation of home channels whose stream has something that expires.
-    alarms: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    stream_timers: BinaryHeap<Reverse<(u64, u32, u32)>>,
     idempotency: Idempotency,
 
     log: FrameLog,
-    /// Sum over all outboxes.
+    /// Aggregate over all outboxes.
     pending_bytes: u64,
     dirty: VecDeque<u32>,
     /// What leaves by and by, after the dirty ones.
     broadcasts: Broadcasts,
     /// Some outbox is getting full for want of a flush.
-    pressed: bool,
+    flush_wanted: bool,
     /// Ends and length of the list of sessions that cannot be flushed, longest first.
     slow_head: u32,
     slow_tail: u32,
@@ -137,7 +137,7 @@ impl Hub {
             Transmit::new(config.workers, config.incarnation, config.transmit_bytes_max);
         if config.incarnation > 0 {
             for worker in (0..config.workers).filter(|&worker| worker != config.worker) {
-                transmit.push(worker, HubMessageKind::Hello);
+                transmit.push(worker, HubMessageKind::Restarted);
             }
         }
         // A first incarnation's peers are in theirs. A later one learns of its peers' lives from them.
@@ -151,21 +151,21 @@ impl Hub {
             conn_infos: HashMap::default(),
             subscriptions: Slots::new(0),
             members: HashMap::default(),
-            channels: NamedSlots::new(),
+            channels: ChannelTable::new(),
             incarnations: 0,
-            homes: NamedSlots::new(),
-            interesting_homes: 0,
+            homes: ChannelTable::new(),
+            active_homes: 0,
             history_bytes: 0,
-            history_hand: 0,
+            history_cursor: 0,
             epochs: 0,
-            nodes: Nodes::new(config.node),
-            alarms: BinaryHeap::new(),
+            nodes: NodeNumbers::new(config.node),
+            stream_timers: BinaryHeap::new(),
             idempotency: Idempotency::new(config.idempotency_keys_max),
             log: FrameLog::new(),
             pending_bytes: 0,
             dirty: VecDeque::new(),
             broadcasts: Broadcasts::new(config.broadcast_quantum),
-            pressed: false,
+            flush_wanted: false,
             slow_head: NONE,
             slow_tail: NONE,
             slow_len: 0,
@@ -238,13 +238,13 @@ impl Hub {
         match *peer {
             Some(incarnation) if message.incarnation < incarnation => return,
             Some(incarnation) if message.incarnation > incarnation => {
-                self.inbound.push_back((from, HubMessageKind::Hello));
+                self.inbound.push_back((from, HubMessageKind::Restarted));
                 self.peers[usize::from(from)] = Some(message.incarnation);
             }
             Some(_) => {}
             None => *peer = Some(message.incarnation),
         }
-        if !matches!(message.kind, HubMessageKind::Hello) {
+        if !matches!(message.kind, HubMessageKind::Restarted) {
             self.inbound.push_back((from, message.kind));
         }
         self.run();
@@ -267,8 +267,8 @@ impl Hub {
     /// for a full ring: the turn it causes tries again.
     pub fn poll_timeout(&self) -> Option<u64> {
         let retry = self.transmit.is_backlogged().then(|| self.now.ms + 1);
-        let alarm = self.alarms.peek().map(|Reverse((at, ..))| *at);
-        let times = [retry, alarm, self.idempotency.next_ms(), self.requests.sweep_ms()];
+        let stream_timer = self.stream_timers.peek().map(|Reverse((at, ..))| *at);
+        let times = [retry, stream_timer, self.idempotency.next_ms(), self.requests.sweep_ms()];
         times.into_iter().flatten().min()
     }
 
@@ -322,18 +322,18 @@ impl Hub {
 
     fn handle_kind(&mut self, from: u8, kind: HubMessageKind) {
         match kind {
-            HubMessageKind::Hello => self.forget_worker(from),
-            HubMessageKind::Subscribe(request) => self.subscribe_at_home(from, *request),
+            HubMessageKind::Restarted => self.handle_restart(from),
+            HubMessageKind::Subscribe(request) => self.home_subscribe(from, *request),
             HubMessageKind::Unsubscribe { channel, member, last } => {
-                self.unsubscribe_at_home(from, &channel, member, last);
+                self.home_unsubscribe(from, &channel, member, last);
             }
-            HubMessageKind::Publish(request) => self.publish_at_home(from, *request),
-            HubMessageKind::History(request) => self.history_at_home(from, &request),
+            HubMessageKind::Publish(request) => self.home_publish(from, *request),
+            HubMessageKind::History(request) => self.home_history(from, &request),
             HubMessageKind::HistoryRemove { request, channel } => {
-                self.history_remove_at_home(from, request, &channel);
+                self.home_history_remove(from, request, &channel);
             }
             HubMessageKind::Presence { request, channel, stats } => {
-                self.presence_at_home(from, request, &channel, stats);
+                self.home_presence(from, request, &channel, stats);
             }
             HubMessageKind::Publication { channel, epoch, publication } => {
                 self.deliver_publication(from, &channel, epoch, &publication);
@@ -341,9 +341,9 @@ impl Hub {
             HubMessageKind::Join { channel, info } => self.deliver_join(&channel, &info),
             HubMessageKind::Leave { channel, info } => self.deliver_leave(&channel, &info),
             HubMessageKind::Gap { channel } => self.deliver_gap(&channel),
-            HubMessageKind::Reply(answer) => self.take_answer(from, answer.request, answer.content),
-            HubMessageKind::Ask { request, question } => {
-                self.answer_question(from, request, &question)
+            HubMessageKind::Reply(reply) => self.handle_reply(from, reply.request, reply.content),
+            HubMessageKind::Scatter { request, scatter } => {
+                self.handle_scatter(from, request, &scatter)
             }
         }
     }

@@ -9,8 +9,8 @@ use crate::error::Error;
 use crate::event::{Event, PresenceStats};
 use crate::message::{HistoryRequest, HubMessageKind, PublishRequest, ReplyContent, RequestId};
 use crate::options::ChannelOptions;
+use crate::pending_requests::{Aggregate, Waiter};
 use crate::publication::NewPublication;
-use crate::request::{Sum, Waiter};
 
 impl Hub {
     /// Publishes into a channel; ends in [`Event::Published`].
@@ -104,7 +104,7 @@ impl Hub {
         options: &Arc<ChannelOptions>,
     ) {
         self.now = now;
-        if let Err(error) = self.ask_presence(token, channel, options, false) {
+        if let Err(error) = self.request_presence(token, channel, options, false) {
             self.events.push_back(Event::Presence { token, result: Err(error) });
         }
         self.run();
@@ -119,13 +119,13 @@ impl Hub {
         options: &Arc<ChannelOptions>,
     ) {
         self.now = now;
-        if let Err(error) = self.ask_presence(token, channel, options, true) {
+        if let Err(error) = self.request_presence(token, channel, options, true) {
             self.events.push_back(Event::PresenceStats { token, result: Err(error) });
         }
         self.run();
     }
 
-    fn ask_presence(
+    fn request_presence(
         &mut self,
         token: u64,
         channel: &str,
@@ -145,12 +145,12 @@ impl Hub {
 
     /// An answer came. One to a request that is over already (given up, timed out, of a former
     /// incarnation) is ignored.
-    pub(super) fn take_answer(&mut self, from: u8, request: RequestId, content: ReplyContent) {
+    pub(super) fn handle_reply(&mut self, from: u8, request: RequestId, content: ReplyContent) {
         if let Some(gather) = self.requests.gather_mut(request) {
             if !gather.waiting.remove(from) {
                 return;
             }
-            gather.sum.add(content);
+            gather.result.add(content);
             if gather.waiting.is_empty() {
                 self.finish_gather(request);
             }
@@ -161,7 +161,7 @@ impl Hub {
             (
                 Waiter::Subscribe(pending),
                 ReplyContent::Subscribed { position, recovered, publications },
-            ) => return self.take_subscribed(*pending, position, recovered, publications),
+            ) => return self.handle_subscribed(*pending, position, recovered, publications),
             (Waiter::Publish { token, .. }, ReplyContent::Published(published)) => {
                 Event::Published { token, result: Ok(published) }
             }
@@ -208,10 +208,14 @@ impl Hub {
             Waiter::Presence { token, stats: true, .. } => {
                 Event::PresenceStats { token, result: Err(error) }
             }
-            Waiter::Gather(gather) => match gather.sum {
-                Sum::Channels(_) => Event::Channels { token: gather.token, result: Err(error) },
-                Sum::Info(_) => Event::Info { token: gather.token, result: Err(error) },
-                Sum::Affected(_) => Event::Affected { token: gather.token, result: Err(error) },
+            Waiter::ScatterGather(gather) => match gather.result {
+                Aggregate::Channels(_) => {
+                    Event::Channels { token: gather.token, result: Err(error) }
+                }
+                Aggregate::Info(_) => Event::Info { token: gather.token, result: Err(error) },
+                Aggregate::Affected(_) => {
+                    Event::Affected { token: gather.token, result: Err(error) }
+                }
             },
         };
         self.events.push_back(event);

@@ -15,8 +15,8 @@ use crate::broadcast::{Broadcast, BroadcastStatus};
 use crate::command::Flush;
 use crate::config::Now;
 use crate::encode::{EncodingId, Outgoing};
-use crate::frame_log::{FrameKind, Label, PRIVATE_LANE, Range};
-use crate::pacing::{Allowance, Pacing};
+use crate::frame_log::{FrameKind, Label, Range, SESSION_LANE};
+use crate::pacing::{Pacing, RateLimiter};
 use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
 
 impl Hub {
@@ -30,11 +30,11 @@ impl Hub {
         }
         broadcasts.worker.refill(now.ms);
         for broadcast in &mut broadcasts.running {
-            broadcast.left = u32::MAX;
-            if let Some(allowance) = broadcasts.namespaces.get_mut(&broadcast.namespace) {
-                allowance.refill(now.ms);
-                let own = allowance.pacing().sessions_per_turn;
-                broadcast.left = if own == 0 { u32::MAX } else { own };
+            broadcast.turn_budget = u32::MAX;
+            if let Some(limiter) = broadcasts.namespaces.get_mut(&broadcast.namespace) {
+                limiter.refill(now.ms);
+                let own = limiter.pacing().sessions_per_turn;
+                broadcast.turn_budget = if own == 0 { u32::MAX } else { own };
             }
         }
     }
@@ -62,10 +62,10 @@ impl Hub {
         let namespaces = &mut self.broadcasts.namespaces;
         if !pacing.is_limited() {
             namespaces.remove(namespace);
-        } else if let Some(allowance) = namespaces.get_mut(namespace) {
-            allowance.change(pacing, now.ms);
+        } else if let Some(limiter) = namespaces.get_mut(namespace) {
+            limiter.change(pacing, now.ms);
         } else {
-            namespaces.insert(Arc::clone(namespace), Allowance::new(pacing, now.ms));
+            namespaces.insert(Arc::clone(namespace), RateLimiter::new(pacing, now.ms));
         }
     }
 
@@ -101,7 +101,7 @@ impl Hub {
                 self.sessions[slot].flags &= !flag;
             }
             for slot in queue {
-                self.hand_on(slot, channel, flag);
+                self.join_other_broadcast(slot, channel, flag);
             }
         }
         true
@@ -109,7 +109,7 @@ impl Hub {
 
     /// Puts a session that waits in the queue of `channel`'s broadcast no longer into that of another one
     /// which it waits for as well: a session is in one queue of a kind only.
-    fn hand_on(&mut self, slot: u32, channel: &str, flag: u16) {
+    fn join_other_broadcast(&mut self, slot: u32, channel: &str, flag: u16) {
         let session = &self.sessions[slot];
         if session.outbox.is_empty()
             || session.flags & (OPEN | DIRTY | BLOCKED | HELD | flag) != OPEN
@@ -117,8 +117,8 @@ impl Hub {
             return;
         }
         let running = &self.broadcasts.running;
-        let parts = session.outbox.ranges().flat_map(|range| self.log.parts(range));
-        let waits_for = parts.filter_map(|part| part.label.channel);
+        let frames = session.outbox.ranges().flat_map(|range| self.log.frames(range));
+        let waits_for = frames.filter_map(|frame| frame.label.channel);
         let others = waits_for.filter(|name| ***name != *channel);
         let other = { others }.find_map(|name| {
             running.iter().position(|broadcast| {
@@ -164,7 +164,7 @@ impl Hub {
             let session = &mut self.sessions[slot];
             if session.is(flag) && session.is(OPEN) {
                 session.flags &= !flag;
-                taken += self.take_back(slot, &status.channel);
+                taken += self.withdraw(slot, &status.channel);
                 if !self.sessions[slot].outbox.is_empty() {
                     self.mark_dirty(slot);
                 }
@@ -175,7 +175,7 @@ impl Hub {
             for at in 0..self.channels[place].subscribers.len() {
                 let slot = self.channels[place].subscribers[at].slot();
                 if self.sessions[slot].is(flag) {
-                    taken += self.take_back(slot, &status.channel);
+                    taken += self.withdraw(slot, &status.channel);
                 }
             }
         }
@@ -191,11 +191,12 @@ impl Hub {
             if self.broadcasts.budget == 0 && !self.wants_flush() {
                 return None;
             }
-            let at = self.broadcasts.hand % self.broadcasts.running.len();
+            let at = self.broadcasts.cursor % self.broadcasts.running.len();
             let broadcast = &self.broadcasts.running[at];
-            let held = broadcast.status.paused || (broadcast.left == 0 && !self.wants_flush());
+            let held =
+                broadcast.status.paused || (broadcast.turn_budget == 0 && !self.wants_flush());
             if held || self.broadcasts.ready_ms(broadcast) > self.now.ms {
-                self.broadcasts.hand = at + 1;
+                self.broadcasts.cursor = at + 1;
                 tried += 1;
                 continue;
             }
@@ -215,16 +216,16 @@ impl Hub {
             let bytes = u64::from(session.outbox.bytes());
             let messages = if self.broadcasts.counts_messages(at) {
                 let ranges = self.sessions[slot].outbox.ranges();
-                ranges.map(|range| self.log.parts(range).count() as u64).sum()
+                ranges.map(|range| self.log.frames(range).count() as u64).sum()
             } else {
                 1
             };
             self.broadcasts.charge(at, messages, bytes);
             self.broadcasts.budget = self.broadcasts.budget.saturating_sub(1);
-            let left = &mut self.broadcasts.running[at].left;
+            let left = &mut self.broadcasts.running[at].turn_budget;
             *left = left.saturating_sub(1);
             // By turns, so that a large one does not hold up a small one.
-            self.broadcasts.hand = at + 1;
+            self.broadcasts.cursor = at + 1;
             return Some(Flush { session: self.id_of(slot), tag, poll });
         }
         None
@@ -232,18 +233,18 @@ impl Hub {
 
     /// Takes a channel's whole publications out of what waits for a session, and puts a mark in
     /// their place. Returns how many they were.
-    fn take_back(&mut self, slot: u32, channel: &Arc<str>) -> u64 {
+    fn withdraw(&mut self, slot: u32, channel: &Arc<str>) -> u64 {
         let ranges = self.sessions[slot].outbox.take();
         let before: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
         let mut kept: Vec<Range> = Vec::new();
         let (mut count, mut place) = (0u32, None);
-        for part in ranges.iter().flat_map(|&range| self.log.parts(range)) {
-            let theirs = part.label.channel.is_some_and(|name| **name == **channel);
-            if theirs && part.whole && part.label.kind != FrameKind::Mark {
+        for frame in ranges.iter().flat_map(|&range| self.log.frames(range)) {
+            let theirs = frame.label.channel.is_some_and(|name| **name == **channel);
+            if theirs && frame.whole && frame.label.kind != FrameKind::GapMarker {
                 count += 1;
                 place.get_or_insert(kept.len());
             } else {
-                kept.push(part.range);
+                kept.push(frame.range);
             }
         }
         for range in &kept {
@@ -252,11 +253,11 @@ impl Hub {
         if let Some(place) = place {
             let encoding = EncodingId(self.sessions[slot].encoding);
             let outgoing = Outgoing::Missed { channel, count: count.into() };
-            let label = Label { kind: FrameKind::Mark, key: count, channel: Some(channel) };
+            let label = Label { kind: FrameKind::GapMarker, key: count, channel: Some(channel) };
             let encoder = &mut self.encoder;
             let frame = self
                 .log
-                .append(PRIVATE_LANE, 256, label, |out| encoder.encode(encoding, &outgoing, out));
+                .append(SESSION_LANE, 256, label, |out| encoder.encode(encoding, &outgoing, out));
             if let Some(frame) = frame {
                 self.log.retain(frame.chunk, 1);
                 kept.insert(place, frame);

@@ -20,12 +20,12 @@ impl Hub {
             && known.is_none_or(|known| known < incarnation)
         {
             *known = Some(incarnation);
-            self.inbound.push_back((worker, HubMessageKind::Hello));
+            self.inbound.push_back((worker, HubMessageKind::Restarted));
         }
         self.run();
     }
 
-    pub(super) fn forget_worker(&mut self, worker: u8) {
+    pub(super) fn handle_restart(&mut self, worker: u8) {
         for key in self.requests.keys(|waiter| waiter.waits_for_home(worker)) {
             self.fail_request(self.requests.id(key), Error::WorkerRestarted);
         }
@@ -63,9 +63,9 @@ impl Hub {
             let gone: Vec<SessionId> =
                 members.copied().filter(|session| session.worker() == worker).collect();
             for session in gone {
-                self.unlist(at, session);
+                self.remove_member(at, session);
             }
-            self.forget_if_empty(at);
+            self.remove_if_empty(at);
         }
     }
 }

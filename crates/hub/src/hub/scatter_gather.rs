@@ -10,9 +10,9 @@ use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::event::{Event, Info};
 use crate::glob;
-use crate::message::{HubMessageKind, Question, ReplyContent, RequestId};
+use crate::message::{HubMessageKind, ReplyContent, RequestId, ScatterRequest};
 use crate::options::ChannelOptions;
-use crate::request::{Gather, Sum, Waiter};
+use crate::pending_requests::{Aggregate, ScatterGather, Waiter};
 use crate::session_id::SessionId;
 use crate::worker_set::WorkerSet;
 
@@ -23,8 +23,8 @@ impl Hub {
         self.now = now;
         let patterns = if pattern.is_empty() { Some(Vec::new()) } else { glob::expand(pattern) };
         let asked = patterns.ok_or(Error::BadRequest).and_then(|patterns| {
-            let question = Question::Channels { patterns };
-            self.ask(token, Sum::Channels(Default::default()), None, question)
+            let scatter = ScatterRequest::Channels { patterns };
+            self.scatter(token, Aggregate::Channels(Default::default()), None, scatter)
         });
         if let Err(error) = asked {
             self.events.push_back(Event::Channels { token, result: Err(error) });
@@ -35,7 +35,9 @@ impl Hub {
     /// Counts sessions, users, channels and subscriptions; ends in [`Event::Info`].
     pub fn handle_info(&mut self, now: Now, token: u64) {
         self.now = now;
-        if let Err(error) = self.ask(token, Sum::Info(Info::default()), None, Question::Info) {
+        if let Err(error) =
+            self.scatter(token, Aggregate::Info(Info::default()), None, ScatterRequest::Info)
+        {
             self.events.push_back(Event::Info { token, result: Err(error) });
         }
         self.run();
@@ -52,9 +54,14 @@ impl Hub {
     ) {
         self.now = now;
         let DisconnectUser { client, except, code, reason } = disconnect;
-        let question =
-            Question::Disconnect { user: user.into(), client, except, code, reason: reason.into() };
-        self.ask_user(token, user, client, question);
+        let scatter = ScatterRequest::Disconnect {
+            user: user.into(),
+            client,
+            except,
+            code,
+            reason: reason.into(),
+        };
+        self.scatter_to_user(token, user, client, scatter);
     }
 
     /// Unsubscribes a user's sessions from a channel, from all with an empty `channel`; ends in
@@ -69,14 +76,14 @@ impl Hub {
     ) {
         self.now = now;
         let UnsubscribeUser { client, code, reason } = unsubscribe;
-        let question = Question::Unsubscribe {
+        let scatter = ScatterRequest::Unsubscribe {
             user: user.into(),
             client,
             channel: channel.into(),
             code,
             reason: reason.into(),
         };
-        self.ask_user(token, user, client, question);
+        self.scatter_to_user(token, user, client, scatter);
     }
 
     /// Subscribes a user's sessions to a channel; ends in [`Event::Affected`] with those that were
@@ -96,21 +103,27 @@ impl Hub {
             return;
         }
         let SubscribeUser { client, subscribe } = subscribe;
-        let question = Question::Subscribe {
+        let scatter = ScatterRequest::Subscribe {
             user: user.into(),
             client,
             channel: channel.into(),
             options: Arc::clone(options),
             subscribe: SubscribeOptions { server_side: true, announce: true, ..subscribe },
         };
-        self.ask_user(token, user, client, question);
+        self.scatter_to_user(token, user, client, scatter);
     }
 
-    fn ask_user(&mut self, token: u64, user: &str, client: Option<SessionId>, question: Question) {
+    fn scatter_to_user(
+        &mut self,
+        token: u64,
+        user: &str,
+        client: Option<SessionId>,
+        scatter: ScatterRequest,
+    ) {
         let asked = if user.is_empty() && client.is_none() {
             Err(Error::BadRequest)
         } else {
-            self.ask(token, Sum::Affected(0), client, question)
+            self.scatter(token, Aggregate::Affected(0), client, scatter)
         };
         if let Err(error) = asked {
             self.events.push_back(Event::Affected { token, result: Err(error) });
@@ -119,14 +132,14 @@ impl Hub {
     }
 
     /// Asks every worker, or only the one a session would be on.
-    fn ask(
+    fn scatter(
         &mut self,
         token: u64,
-        sum: Sum,
+        result: Aggregate,
         client: Option<SessionId>,
-        question: Question,
+        scatter: ScatterRequest,
     ) -> Result<(), Error> {
-        let question = Arc::new(question);
+        let scatter = Arc::new(scatter);
         let only = client.map(SessionId::worker);
         let mut asked = WorkerSet::default();
         for worker in 0..self.config.workers {
@@ -139,39 +152,49 @@ impl Hub {
             self.stats.overloaded += 1;
             return Err(Error::Overloaded);
         }
-        let gather = Gather { token, waiting: asked, sum };
+        let gather = ScatterGather { token, waiting: asked, result };
         let deadline_ms = self.now.ms + self.config.request_timeout_ms;
-        let request = self.requests.insert(deadline_ms, Waiter::Gather(Box::new(gather)));
+        let request = self.requests.insert(deadline_ms, Waiter::ScatterGather(Box::new(gather)));
         if asked.is_empty() {
             // The session named is not of this process.
             self.finish_gather(request);
         }
         for worker in asked.iter() {
-            self.send_to(worker, HubMessageKind::Ask { request, question: Arc::clone(&question) });
+            self.send_to(
+                worker,
+                HubMessageKind::Scatter { request, scatter: Arc::clone(&scatter) },
+            );
         }
         Ok(())
     }
 
     pub(super) fn finish_gather(&mut self, request: RequestId) {
-        let Some(Waiter::Gather(gather)) = self.requests.take(request) else { return };
+        let Some(Waiter::ScatterGather(gather)) = self.requests.take(request) else { return };
         let token = gather.token;
-        self.events.push_back(match gather.sum {
-            Sum::Info(info) => Event::Info { token, result: Ok(info) },
-            Sum::Affected(sessions) => Event::Affected { token, result: Ok(sessions) },
+        self.events.push_back(match gather.result {
+            Aggregate::Info(info) => Event::Info { token, result: Ok(info) },
+            Aggregate::Affected(sessions) => Event::Affected { token, result: Ok(sessions) },
             channels => Event::Channels { token, result: Ok(channels.into_channels()) },
         });
     }
 
-    pub(super) fn answer_question(&mut self, from: u8, request: RequestId, question: &Question) {
-        let content = match question {
-            Question::Channels { patterns } => ReplyContent::Channels(self.matching(patterns)),
-            Question::Info => ReplyContent::Info(Info {
+    pub(super) fn handle_scatter(
+        &mut self,
+        from: u8,
+        request: RequestId,
+        scatter: &ScatterRequest,
+    ) {
+        let content = match scatter {
+            ScatterRequest::Channels { patterns } => {
+                ReplyContent::Channels(self.matching(patterns))
+            }
+            ScatterRequest::Info => ReplyContent::Info(Info {
                 clients: self.sessions.len().into(),
                 users: self.users.len().into(),
-                channels: self.interesting_homes,
+                channels: self.active_homes,
                 subscriptions: self.subscriptions.len().into(),
             }),
-            Question::Disconnect { user, client, except, code, reason } => {
+            ScatterRequest::Disconnect { user, client, except, code, reason } => {
                 let mut slots = self.addressed(user, *client);
                 slots.retain(|&slot| !except.contains(&self.id_of(slot)));
                 for &slot in &slots {
@@ -179,7 +202,7 @@ impl Hub {
                 }
                 ReplyContent::Affected(slots.len() as u64)
             }
-            Question::Unsubscribe { user, client, channel, code, reason } => {
+            ScatterRequest::Unsubscribe { user, client, channel, code, reason } => {
                 let slots = self.addressed(user, *client);
                 let mut affected = 0;
                 for slot in slots {
@@ -187,7 +210,7 @@ impl Hub {
                 }
                 ReplyContent::Affected(affected)
             }
-            Question::Subscribe { user, client, channel, options, subscribe } => {
+            ScatterRequest::Subscribe { user, client, channel, options, subscribe } => {
                 let slots = self.addressed(user, *client);
                 let mut affected = 0;
                 for slot in slots {
@@ -198,7 +221,7 @@ impl Hub {
                 ReplyContent::Affected(affected)
             }
         };
-        self.answer(from, request, content);
+        self.reply(from, request, content);
     }
 
     fn unsubscribe_by_server(
@@ -223,7 +246,7 @@ impl Hub {
         for &at in &ended {
             let name = Arc::clone(&self.channels[self.subscriptions[at].channel].name);
             self.detach(at, UnsubscribeCause::Server);
-            self.tell_unsubscribed(slot, &name, code);
+            self.emit_unsubscribed(slot, &name, code);
             self.enqueue(slot, &Outgoing::Unsubscribe { channel: &name, code, reason });
             if !self.sessions[slot].is_live() {
                 break;

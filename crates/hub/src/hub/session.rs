@@ -56,7 +56,7 @@ impl Hub {
         self.now = now;
         let Some(slot) = self.slot_of(id) else { return };
         self.detach_all(slot);
-        self.drop_outbox(slot);
+        self.clear_outbox(slot);
         self.unlink_slow(slot);
         self.users.unlink(&mut self.sessions, slot);
         self.conn_infos.remove(&slot);
@@ -142,11 +142,15 @@ impl Hub {
             .and_then(|subscription| self.members.get(&subscription));
         Some(match member {
             Some(member) => Arc::clone(&member.info),
-            None => self.describe(slot, None),
+            None => self.new_client_info(slot, None),
         })
     }
 
-    pub(super) fn describe(&self, slot: u32, chan_info: Option<Box<[u8]>>) -> Arc<ClientInfo> {
+    pub(super) fn new_client_info(
+        &self,
+        slot: u32,
+        chan_info: Option<Box<[u8]>>,
+    ) -> Arc<ClientInfo> {
         Arc::new(ClientInfo {
             user: self.users.name(self.sessions[slot].user).into(),
             client: self.id_of(slot),
@@ -176,18 +180,18 @@ impl Hub {
         self.slot_of(id).filter(|&slot| self.sessions[slot].is_live())
     }
 
-    /// Disconnects a live session. `shed`: what waits is forgotten, but for the rest of a frame
+    /// Disconnects a live session. `discard`: what waits is forgotten, but for the rest of a frame
     /// partly sent.
-    pub(super) fn disconnect(&mut self, slot: u32, code: u32, reason: &Arc<str>, shed: bool) {
+    pub(super) fn disconnect(&mut self, slot: u32, code: u32, reason: &Arc<str>, discard: bool) {
         let session = &mut self.sessions[slot];
         debug_assert!(session.is_live());
         session.flags |= CLOSING;
         // A client that has not been told it is connected has no use for what comes after.
-        let shed = shed || session.is(HELD);
+        let discard = discard || session.is(HELD);
         session.flags &= !HELD;
         let tag = session.tag;
-        if shed {
-            self.keep_cut_frame(slot);
+        if discard {
+            self.keep_partial_frame(slot);
         }
         if !self.sessions[slot].is(BLOCKED) {
             self.unlink_slow(slot);

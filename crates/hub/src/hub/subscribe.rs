@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Hub;
-use crate::channel::{Channel, JOIN_LEAVE, Member, PENDING, Subscriber, Subscription};
+use crate::channel::{Channel, JOIN_LEAVE, Member, Subscriber, Subscription, SubscriptionState};
 use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
 use crate::command::SubscribeOptions;
@@ -13,8 +13,9 @@ use crate::error::Error;
 use crate::event::{Event, Subscribed};
 use crate::message::{HubMessageKind, SubscribeRequest};
 use crate::options::ChannelOptions;
+use crate::pending_requests::{PendingSubscribe, SubscriptionMode, Waiter};
 use crate::position::StreamPosition;
-use crate::request::{Manner, NO_KEY, PendingSubscribe, Waiter};
+use crate::publication::ClientInfo;
 use crate::session::POLL;
 use crate::session_id::SessionId;
 use crate::slots::NONE;
@@ -79,7 +80,7 @@ impl Hub {
         session: SessionId,
         name: &str,
         options: &Arc<ChannelOptions>,
-        subscribe: SubscribeOptions,
+        mut subscribe: SubscribeOptions,
     ) -> Result<(), Error> {
         let slot = self.live_slot(session).ok_or(Error::NoSession)?;
         self.check_name(name)?;
@@ -90,77 +91,39 @@ impl Hub {
         if self.sessions[slot].subscriptions >= self.config.subscriptions_per_session_max {
             return Err(Error::LimitExceeded);
         }
+        let recover = subscribe.recover;
         let listed = options.presence || options.join_leave;
-        let manner = Manner {
-            was_recovering: subscribe.recover.is_some(),
-            positioned: subscribe.positioned
-                || subscribe.recoverable
-                || options.force_positioning
-                || options.force_recovery,
-            recoverable: subscribe.recoverable || options.force_recovery,
-            join_leave: subscribe.join_leave || options.force_push_join_leave,
-            announce: subscribe.announce,
-            data: subscribe.data,
-        };
-        let info = (listed || subscribe.chan_info.is_some())
-            .then(|| self.describe(slot, subscribe.chan_info));
+        let local = !listed
+            && known.is_some_and(|at| self.can_answer(&self.channels[at], options, recover));
+        let chan_info = subscribe.chan_info.take();
+        let info = (listed || chan_info.is_some()).then(|| self.new_client_info(slot, chan_info));
 
-        let here = known.filter(|&channel| {
-            !listed && self.can_answer(&self.channels[channel], options, subscribe.recover)
-        });
         let channel = match known {
             Some(channel) => channel,
-            None => {
-                let hash = self.names.hash(name);
-                let record = Channel {
-                    name: self.shared_name(name),
-                    subscribers: Vec::new(),
-                    position: StreamPosition::default(),
-                    options: Arc::clone(options),
-                    pending: 0,
-                    incarnation: self.next_incarnation(),
-                    home: self.names.home(hash),
-                    joined: false,
-                };
-                self.channels
-                    .insert(&self.names, record, self.config.channels_max)
-                    .ok_or(Error::LimitExceeded)?
-            }
+            None => self.insert_channel(name, options)?,
         };
-        let record = Subscription {
-            session: slot,
-            channel,
-            place: PENDING,
-            next: self.sessions[slot].subscription,
-        };
+        let state = SubscriptionState::Detached.into();
+        let next = self.sessions[slot].subscription;
+        let record = Subscription { session: slot, channel, state, next };
         let Ok(subscription) = self.subscriptions.insert(record, NONE) else {
             unreachable!("indices below NONE outnumber all subscriptions")
         };
-        let home = self.channels[channel].home;
-        let pending = PendingSubscribe { token, session, subscription, home, manner };
-        if here.is_none() {
-            let request = SubscribeRequest {
-                request: self.requests.id(0),
-                channel: Arc::clone(&self.channels[channel].name),
-                options: Arc::clone(options),
-                since: subscribe.recover,
-                member: info.clone().filter(|_| listed),
-            };
-            let waiter = Waiter::Subscribe(Box::new(pending.clone()));
-            let sent = self.request(home, waiter, |id| {
-                HubMessageKind::Subscribe(Box::new(SubscribeRequest { request: id, ..request }))
-            });
-            match sent {
-                Ok(request) => self.subscriptions[subscription].place = PENDING | request.key,
-                Err(error) => {
-                    self.subscriptions.remove(subscription);
-                    if self.channels[channel].is_deserted() {
-                        self.channels.remove(&self.names, channel);
-                    }
-                    return Err(error);
+        let mut pending = Some(PendingSubscribe {
+            token,
+            session,
+            subscription,
+            home: self.channels[channel].home,
+            mode: SubscriptionMode::new(subscribe, options),
+        });
+        if !local && let Some(pending) = pending.take() {
+            let member = info.clone().filter(|_| listed);
+            if let Err(error) = self.request_subscription(pending, options, recover, member) {
+                self.subscriptions.remove(subscription);
+                if self.channels[channel].is_unused() {
+                    self.channels.remove(&self.names, channel);
                 }
+                return Err(error);
             }
-            self.channels[channel].pending += 1;
         }
         self.channels[channel].options = Arc::clone(options);
         let session = &mut self.sessions[slot];
@@ -169,15 +132,54 @@ impl Hub {
         if let Some(info) = info {
             self.members.insert(subscription, Member { info, listed });
         }
-        if here.is_some() {
+        if let Some(pending) = pending {
             let position = self.channels[channel].position;
-            self.establish(pending, position, subscribe.recover.is_some(), Vec::new());
+            self.establish(pending, position, recover.is_some(), Vec::new());
         }
         Ok(())
     }
 
+    /// Adds the record of a channel that has none here yet.
+    fn insert_channel(&mut self, name: &str, options: &Arc<ChannelOptions>) -> Result<u32, Error> {
+        let record = Channel {
+            name: self.shared_name(name),
+            subscribers: Vec::new(),
+            position: StreamPosition::default(),
+            options: Arc::clone(options),
+            pending: 0,
+            incarnation: self.next_incarnation(),
+            home: self.names.home(self.names.hash(name)),
+            joined: false,
+        };
+        let at = self.channels.insert(&self.names, record, self.config.channels_max);
+        at.ok_or(Error::LimitExceeded)
+    }
+
+    /// Asks the channel's home worker for a subscription.
+    fn request_subscription(
+        &mut self,
+        pending: PendingSubscribe,
+        options: &Arc<ChannelOptions>,
+        since: Option<StreamPosition>,
+        member: Option<Arc<ClientInfo>>,
+    ) -> Result<(), Error> {
+        let (home, subscription) = (pending.home, pending.subscription);
+        let at = self.subscriptions[subscription].channel;
+        let channel = Arc::clone(&self.channels[at].name);
+        let options = Arc::clone(options);
+        let waiter = Waiter::Subscribe(Box::new(pending));
+        let request = self.request(home, waiter, |request| {
+            let asked = SubscribeRequest { request, channel, options, since, member };
+            HubMessageKind::Subscribe(Box::new(asked))
+        })?;
+        self.subscriptions[subscription].state =
+            SubscriptionState::Pending { key: request.key }.into();
+        self.channels[at].pending += 1;
+        Ok(())
+    }
+
     /// Takes the home worker's answer to a subscription that is still wanted.
-    pub(super) fn take_subscribed(
+    pub(super) fn handle_subscribed(
         &mut self,
         pending: PendingSubscribe,
         position: StreamPosition,
@@ -205,8 +207,7 @@ impl Hub {
         let at = pending.subscription;
         let channel = self.subscriptions[at].channel;
         let name = Arc::clone(&self.channels[channel].name);
-        // The request itself is over; what is left is taken apart like any subscription.
-        self.subscriptions[at].place = PENDING | NO_KEY;
+        self.subscriptions[at].state = SubscriptionState::Detached.into();
         self.detach(at, UnsubscribeCause::Server);
         if let Some(token) = pending.token {
             self.events.push_back(Event::Subscribed {
@@ -241,34 +242,37 @@ impl Hub {
         }
 
         let channel = &mut self.channels[subscription.channel];
-        if subscription.is_pending() {
-            channel.pending -= 1;
-            let cancelled = self.requests.cancel(subscription.place & !PENDING);
-            if let Some(Waiter::Subscribe(pending)) = cancelled
-                && let Some(token) = pending.token
-            {
-                self.events.push_back(Event::Subscribed {
-                    token,
-                    session: pending.session,
-                    channel: Arc::clone(&channel.name),
-                    result: Err(Error::Cancelled),
-                });
+        match subscription.state.get() {
+            SubscriptionState::Established { index } => {
+                let moved_to = subscription.state;
+                channel.subscribers.swap_remove(index as usize);
+                if let Some(moved) = channel.subscribers.get(index as usize) {
+                    self.subscriptions[moved.subscription()].state = moved_to;
+                }
+                if channel.subscribers.len() < channel.subscribers.capacity() / 4 {
+                    channel.subscribers.shrink_to(channel.subscribers.len() * 2);
+                }
             }
-        } else {
-            let place = subscription.place as usize;
-            channel.subscribers.swap_remove(place);
-            if let Some(moved) = channel.subscribers.get(place) {
-                self.subscriptions[moved.subscription()].place = subscription.place;
-            }
-            if channel.subscribers.len() < channel.subscribers.capacity() / 4 {
-                channel.subscribers.shrink_to(channel.subscribers.len() * 2);
+            SubscriptionState::Detached => channel.pending -= 1,
+            SubscriptionState::Pending { key } => {
+                channel.pending -= 1;
+                if let Some(Waiter::Subscribe(pending)) = self.requests.cancel(key)
+                    && let Some(token) = pending.token
+                {
+                    self.events.push_back(Event::Subscribed {
+                        token,
+                        session: pending.session,
+                        channel: Arc::clone(&channel.name),
+                        result: Err(Error::Cancelled),
+                    });
+                }
             }
         }
         self.subscriptions.remove(at);
 
         let listed = self.members.remove(&at).is_some_and(|member| member.listed);
         let channel = &self.channels[subscription.channel];
-        let last = channel.is_deserted();
+        let last = channel.is_unused();
         if last || listed {
             let kind = HubMessageKind::Unsubscribe {
                 channel: Arc::clone(&channel.name),
@@ -296,11 +300,11 @@ impl Hub {
         for subscriber in subscribers {
             self.stats.gaps += 1;
             self.detach(subscriber.subscription(), UnsubscribeCause::InsufficientState);
-            self.tell_unsubscribed(subscriber.slot(), &name, CODE);
+            self.emit_unsubscribed(subscriber.slot(), &name, CODE);
         }
     }
 
-    pub(super) fn tell_unsubscribed(&mut self, slot: u32, channel: &Arc<str>, code: u32) {
+    pub(super) fn emit_unsubscribed(&mut self, slot: u32, channel: &Arc<str>, code: u32) {
         self.events.push_back(Event::Unsubscribed {
             session: self.id_of(slot),
             tag: self.sessions[slot].tag,
@@ -343,20 +347,21 @@ impl Hub {
         recovered: bool,
         publications: Vec<Arc<crate::Publication>>,
     ) {
-        let PendingSubscribe { token, session, subscription, manner, .. } = pending;
+        let PendingSubscribe { token, session, subscription, mode, .. } = pending;
         let Subscription { session: slot, channel: at, .. } = self.subscriptions[subscription];
-        if manner.was_recovering {
+        if mode.was_recovering {
             let counter =
                 if recovered { &mut self.stats.recovered } else { &mut self.stats.unrecovered };
             *counter += 1;
         }
-        let flags = if manner.join_leave { JOIN_LEAVE } else { 0 };
+        let flags = if mode.join_leave { JOIN_LEAVE } else { 0 };
         let encoding = self.sessions[slot].encoding;
         let channel = &mut self.channels[at];
         if channel.subscribers.capacity() == 0 {
             channel.subscribers.reserve_exact(1);
         }
-        self.subscriptions[subscription].place = channel.subscribers.len() as u32;
+        let index = channel.subscribers.len() as u32;
+        self.subscriptions[subscription].state = SubscriptionState::Established { index }.into();
         channel.subscribers.push(Subscriber::new(subscription, flags, encoding, slot));
         let name = Arc::clone(&channel.name);
         if self.channel_event_filter.subscriptions && !self.sessions[slot].is(POLL) {
@@ -365,15 +370,15 @@ impl Hub {
             self.channel_events.push_back(ChannelEvent::Subscribed { session, user, channel });
         }
 
-        if manner.announce {
+        if mode.announce {
             self.enqueue(
                 slot,
                 &Outgoing::Subscribe {
                     channel: &name,
                     position,
-                    recoverable: manner.recoverable,
-                    positioned: manner.positioned,
-                    data: manner.data.as_deref(),
+                    recoverable: mode.recoverable,
+                    positioned: mode.positioned,
+                    data: mode.data.as_deref(),
                 },
             );
             for publication in &publications {
@@ -383,11 +388,11 @@ impl Hub {
         if let Some(token) = token {
             let result = Ok(Subscribed {
                 position,
-                was_recovering: manner.was_recovering,
+                was_recovering: mode.was_recovering,
                 recovered,
                 publications,
-                positioned: manner.positioned,
-                recoverable: manner.recoverable,
+                positioned: mode.positioned,
+                recoverable: mode.recoverable,
             });
             self.events.push_back(Event::Subscribed { token, session, channel: name, result });
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dunlin_hub::{Epoch, SessionId, StreamPosition};
 
-use crate::play::{LIVE, Play};
+use crate::simulation::{LIVE, Simulation};
 
 #[derive(Default)]
 pub struct Client {
@@ -68,7 +68,7 @@ impl Client {
 }
 
 /// Reading what a socket took.
-impl Play {
+impl Simulation {
     pub fn receive(&mut self, at: usize, bytes: &[u8]) {
         self.clients[at].partial.extend_from_slice(bytes);
         let partial = std::mem::take(&mut self.clients[at].partial);
@@ -168,7 +168,7 @@ impl Play {
     pub fn publication(&mut self, at: usize, channel: &str, offset: u64, data: &str) {
         let Some(State::On { last, excused, live }) = self.clients[at].channels.get_mut(channel)
         else {
-            // It has left; or was told that it is not subscribed any more.
+            // It has left; or was told that it is not subscribed any backlog.
             return;
         };
         if channel == LIVE {
@@ -177,7 +177,7 @@ impl Play {
             if let Some(before) = live.replace(token) {
                 assert!(token > before, "client {at}: {token} after {before}");
                 let skipped = self.live.range(before + 1..token).count() as u64;
-                assert!(skipped <= *excused || self.weather.restarts, "client {at}: {skipped}");
+                assert!(skipped <= *excused || self.faults.restarts, "client {at}: {skipped}");
                 *excused = excused.saturating_sub(skipped);
             }
             self.clients[at].received += 1;

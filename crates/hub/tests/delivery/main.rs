@@ -9,34 +9,34 @@
 
 #![allow(unreachable_pub)]
 
+mod actions;
 mod client;
-mod deeds;
-mod judge;
 #[path = "../kit/mod.rs"]
 mod kit;
-mod play;
+mod oracle;
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
+mod simulation;
 
-use play::{Play, Weather};
 use proptest::prelude::*;
+use simulation::{FaultProfile, Simulation};
 
-fn run(seed: u64, steps: usize, weather: Weather) -> (u64, u64, u64) {
-    let mut play = Play::new(seed, weather);
+fn run(seed: u64, steps: usize, faults: FaultProfile) -> (u64, u64, u64) {
+    let mut simulation = Simulation::new(seed, faults);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         for _ in 0..steps {
-            play.step();
+            simulation.step();
         }
-        play.rest();
-        play.judge()
+        simulation.rest();
+        simulation.check()
     }));
     outcome.unwrap_or_else(|panic| {
-        eprintln!("seed {seed}, {weather:?}; the last lines:\n{}", play.log.join("\n"));
+        eprintln!("seed {seed}, {faults:?}; the last lines:\n{}", simulation.log.join("\n"));
         std::panic::resume_unwind(panic)
     })
 }
 
-const FAIR: Weather = Weather {
+const FAIR: FaultProfile = FaultProfile {
     restarts: false,
     ring_slots: usize::MAX,
     transmit_bytes_max: usize::MAX,
@@ -57,9 +57,9 @@ fn in_fair_weather_nothing_is_ever_missing() {
 
 #[test]
 fn slow_sockets_and_full_rings_delay_but_lose_nothing() {
-    let weather = Weather { blocking: true, ring_slots: 2, ..FAIR };
+    let faults = FaultProfile { blocking: true, ring_slots: 2, ..FAIR };
     for seed in 100..120 {
-        let (received, _, gaps) = run(seed, 2_000, weather);
+        let (received, _, gaps) = run(seed, 2_000, faults);
         assert_eq!(gaps, 0, "seed {seed}");
         assert!(received > 500);
     }
@@ -67,7 +67,7 @@ fn slow_sockets_and_full_rings_delay_but_lose_nothing() {
 
 #[test]
 fn with_bounded_queues_whatever_is_missing_is_marked() {
-    let weather = Weather {
+    let faults = FaultProfile {
         blocking: true,
         ring_slots: 2,
         transmit_bytes_max: 600,
@@ -76,7 +76,7 @@ fn with_bounded_queues_whatever_is_missing_is_marked() {
     };
     let (mut received, mut gaps) = (0, 0);
     for seed in 200..230 {
-        let seen = run(seed, 2_000, weather);
+        let seen = run(seed, 2_000, faults);
         received += seen.0;
         gaps += seen.2;
     }
@@ -85,10 +85,10 @@ fn with_bounded_queues_whatever_is_missing_is_marked() {
 
 #[test]
 fn a_worker_that_dies_takes_only_its_own_along() {
-    let weather = Weather { restarts: true, ring_slots: 3, blocking: true, ..FAIR };
+    let faults = FaultProfile { restarts: true, ring_slots: 3, blocking: true, ..FAIR };
     let (mut received, mut gaps) = (0, 0);
     for seed in 300..330 {
-        let seen = run(seed, 2_000, weather);
+        let seen = run(seed, 2_000, faults);
         received += seen.0;
         gaps += seen.2;
     }
@@ -97,17 +97,17 @@ fn a_worker_that_dies_takes_only_its_own_along() {
 
 #[test]
 fn every_seed_of_the_fuzzer_holds() {
-    replay::all(deeds::TARGETS, deeds::run);
+    replay::all(actions::TARGETS, actions::run);
 }
 
 #[test]
 fn every_cut_and_flip_of_a_seeds_beginning_holds() {
-    replay::cut_and_flipped(deeds::TARGETS, deeds::run, 24);
+    replay::cut_and_flipped(actions::TARGETS, actions::run, 24);
 }
 
 #[test]
 fn the_fuzzer_knows_the_target() {
-    replay::are_known(deeds::TARGETS);
+    replay::are_known(actions::TARGETS);
 }
 
 proptest! {
@@ -125,7 +125,7 @@ proptest! {
         pending_bytes_max in prop_oneof![Just(usize::MAX), 100_000usize..400_000],
         history_size in 1u32..50,
     ) {
-        run(seed, steps, Weather {
+        run(seed, steps, FaultProfile {
             restarts, ring_slots, transmit_bytes_max, outbox_bytes_max, pending_bytes_max,
             blocking, history_size,
         });

@@ -12,7 +12,7 @@ use dunlin_hub::{
     HubConfig, Pacing, SessionId, SubscriberCount, UnsubscribeUser,
 };
 
-use crate::play::{CLIENTS, Dice, LIVE, Play, WORKERS, Weather};
+use crate::simulation::{CLIENTS, FaultProfile, LIVE, Rng, Simulation, WORKERS};
 
 /// A target by the name of its corpus.
 pub type Target = fn(&[u8]);
@@ -29,7 +29,7 @@ pub fn run(name: &str, data: &[u8]) {
 
 /// Bytes that say what the weather is; those behind say what happens.
 const HEAD: usize = 4;
-/// More is a longer run, and not another one.
+/// Backlog is a longer run, and not another one.
 const BYTES_MAX: usize = 4096;
 
 /// Several hubs and the bus between them.
@@ -38,7 +38,7 @@ pub fn hub(data: &[u8]) {
     let Some((&[flags, bounds, outbox, history], deeds)) = data.split_first_chunk::<HEAD>() else {
         return;
     };
-    let weather = Weather {
+    let faults = FaultProfile {
         restarts: flags & 1 != 0,
         blocking: flags & 2 != 0,
         ring_slots: 1 + usize::from(bounds & 3),
@@ -51,36 +51,36 @@ pub fn hub(data: &[u8]) {
         pending_bytes_max: if flags & 16 != 0 { usize::MAX } else { 100_000 },
         history_size: 1 + u32::from(history),
     };
-    let dice = Dice::Given(deeds.iter().copied().collect());
-    let mut play = Play::begin(dice, u32::from(flags >> 5 & 3), weather);
-    play.world.take_the_bus(weather.ring_slots);
+    let rng = Rng::Given(deeds.iter().copied().collect());
+    let mut simulation = Simulation::begin(rng, u32::from(flags >> 5 & 3), faults);
+    simulation.world.take_the_bus(faults.ring_slots);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        play.watch();
-        while !play.is_over() {
-            play.act();
-            play.judge_memory();
+        simulation.watch();
+        while !simulation.is_over() {
+            simulation.act();
+            simulation.check_memory();
         }
-        play.calm();
-        play.rest();
-        play.judge();
-        play.judge_census();
+        simulation.calm();
+        simulation.rest();
+        simulation.check();
+        simulation.check_subscriber_count();
     }));
     if let Err(panic) = outcome {
-        eprintln!("{weather:?}; the last lines:\n{}", play.log.join("\n"));
+        eprintln!("{faults:?}; the last lines:\n{}", simulation.log.join("\n"));
         std::panic::resume_unwind(panic);
     }
 }
 
 /// What hooks would have been told: each publication once and in order, each subscription's begin before its end.
 #[derive(Default)]
-pub struct Notices {
+pub struct RecordedEvents {
     published: HashMap<(Arc<str>, Epoch), u64>,
     subscribed: HashSet<(SessionId, Arc<str>)>,
 }
 
-impl Play {
+impl Simulation {
     fn is_over(&self) -> bool {
-        matches!(&self.dice, Dice::Given(bytes) if bytes.is_empty())
+        matches!(&self.rng, Rng::Given(bytes) if bytes.is_empty())
     }
 
     fn watch(&mut self) {
@@ -93,8 +93,8 @@ impl Play {
     }
 
     fn act(&mut self) {
-        let worker = self.dice.roll(usize::from(WORKERS)) as u8;
-        match self.dice.roll(32) {
+        let worker = self.rng.roll(usize::from(WORKERS)) as u8;
+        match self.rng.roll(32) {
             0..20 => {
                 self.step();
                 // A worker that has begun anew watches nothing.
@@ -111,14 +111,14 @@ impl Play {
     }
 
     fn a_channel(&mut self) -> String {
-        let at = self.dice.roll(self.channels.len());
+        let at = self.rng.roll(self.channels.len());
         self.channels[at].0.clone()
     }
 
     /// A hand on a broadcast, if there is one.
     fn hold(&mut self, worker: u8) {
         let channel = self.a_channel();
-        let deed = self.dice.roll(3);
+        let deed = self.rng.roll(3);
         let hub = self.world.hub(worker);
         let found = match deed {
             0 => hub.pause_broadcast(&channel),
@@ -132,13 +132,13 @@ impl Play {
     fn pace(&mut self, worker: u8) {
         let rates = [0, 0, 1, 1_000];
         let pacing = Pacing {
-            messages_per_s: rates[self.dice.roll(4)],
-            bytes_per_s: rates[self.dice.roll(4)] * 100,
+            messages_per_s: rates[self.rng.roll(4)],
+            bytes_per_s: rates[self.rng.roll(4)] * 100,
             burst_ms: 1,
-            sessions_per_turn: self.dice.roll(3) as u32,
+            sessions_per_turn: self.rng.roll(3) as u32,
         };
         let now = self.world.now;
-        match self.dice.roll(2) {
+        match self.rng.roll(2) {
             0 => self.world.hub(worker).set_worker_pacing(now, pacing),
             _ => self.world.hub(worker).set_pacing(now, &"".into(), pacing),
         }
@@ -146,10 +146,10 @@ impl Play {
 
     fn limit(&mut self, worker: u8) {
         let limits = HubConfig {
-            subscriptions_per_session_max: 1 + self.dice.roll(8) as u16,
-            transmit_bytes_max: 200 + 100 * self.dice.roll(8),
-            pending_bytes_max: [1, 70_000, usize::MAX][self.dice.roll(3)],
-            history_bytes_max: [1, 2_000, usize::MAX][self.dice.roll(3)],
+            subscriptions_per_session_max: 1 + self.rng.roll(8) as u16,
+            transmit_bytes_max: 200 + 100 * self.rng.roll(8),
+            pending_bytes_max: [1, 70_000, usize::MAX][self.rng.roll(3)],
+            history_bytes_max: [1, 2_000, usize::MAX][self.rng.roll(3)],
             ..self.world.config.clone()
         };
         self.world.hub(worker).set_limits(&limits);
@@ -157,11 +157,11 @@ impl Play {
 
     /// The server has enough of a user, or of his listening to a channel.
     fn send_away(&mut self, worker: u8) {
-        let user = ["ann", "bob"][self.dice.roll(2)];
+        let user = ["ann", "bob"][self.rng.roll(2)];
         self.tokens += 1;
         let (now, token) = (self.world.now, self.tokens);
         self.note(format!("worker {worker} sends {user} away, by {token}"));
-        if self.dice.roll(2) == 0 {
+        if self.rng.roll(2) == 0 {
             let how = DisconnectUser { code: 3008, reason: "away".into(), ..Default::default() };
             self.world.hub(worker).handle_disconnect_user(now, token, user, how);
         } else {
@@ -173,10 +173,10 @@ impl Play {
     }
 
     fn read_history(&mut self, worker: u8) {
-        let at = self.dice.roll(self.channels.len() - 1);
+        let at = self.rng.roll(self.channels.len() - 1);
         let (name, options) = self.channels[at].clone();
         let now = self.world.now;
-        let filter = HistoryFilter { reverse: self.dice.roll(2) == 0, ..HistoryFilter::default() };
+        let filter = HistoryFilter { reverse: self.rng.roll(2) == 0, ..HistoryFilter::default() };
         self.world.hub(worker).handle_history(now, 3, &name, &options, filter);
         self.world.hub(worker).handle_presence(now, 4, &name, &options);
         self.collect(worker);
@@ -193,10 +193,10 @@ impl Play {
         assert!(offsets.last().is_none_or(|&last| last == position.offset), "{offsets:?}");
     }
 
-    pub fn take_notices(&mut self, worker: u8) {
-        while let Some(notice) = self.world.hub(worker).poll_channel_event() {
-            let Notices { published, subscribed } = &mut self.channel_events;
-            match notice {
+    pub fn record_channel_events(&mut self, worker: u8) {
+        while let Some(event) = self.world.hub(worker).poll_channel_event() {
+            let RecordedEvents { published, subscribed } = &mut self.channel_events;
+            match event {
                 ChannelEvent::Published { channel, publication, .. } if &*channel == LIVE => {
                     assert_eq!(publication.offset, 0);
                 }
@@ -230,14 +230,14 @@ impl Play {
     }
 
     /// Nothing is kept for ever, whatever happens.
-    fn judge_memory(&self) {
+    fn check_memory(&self) {
         // What four times the bound of an outbox, one frame beyond it, and a reply with all of a history take.
-        let outbox = 4 * u64::from(self.weather.outbox_bytes_max) + (64 << 10);
+        let outbox = 4 * u64::from(self.faults.outbox_bytes_max) + (64 << 10);
         for (worker, hub) in self.world.hubs.iter().enumerate() {
             let stats = hub.stats();
             assert!(stats.pending_bytes <= CLIENTS as u64 * outbox, "worker {worker}: {stats:?}");
             let small = 256 << 10;
-            let most = self.weather.transmit_bytes_max.saturating_mul(3).saturating_add(small);
+            let most = self.faults.transmit_bytes_max.saturating_mul(3).saturating_add(small);
             assert!(stats.transmit_bytes <= most as u64, "worker {worker}: {stats:?}");
             let waiting: u64 = hub.broadcasts().map(|one| one.waiting).sum();
             assert!(waiting <= 4096, "worker {worker}: {waiting} wait for broadcasts");
@@ -245,7 +245,7 @@ impl Play {
     }
 
     /// Counted a little at a time, everyone is counted once.
-    fn judge_census(&mut self) {
+    fn check_subscriber_count(&mut self) {
         for (worker, hub) in self.world.hubs.iter().enumerate() {
             let mut count = SubscriberCount::default();
             while !hub.count_subscribers(&mut count, 1, |_, _| true) {}

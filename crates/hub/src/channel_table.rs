@@ -6,17 +6,17 @@ use crate::channel::NameHasher;
 use crate::slots::Slots;
 
 /// A record with a channel's name.
-pub(crate) trait Named {
+pub(crate) trait ChannelRecord {
     fn name(&self) -> &str;
 }
 
 /// Records of channels. A name is stored once, in its record; the index costs five bytes.
-pub(crate) struct NamedSlots<T> {
+pub(crate) struct ChannelTable<T> {
     records: Slots<Option<T>>,
     by_name: HashTable<u32>,
 }
 
-impl<T: Named> NamedSlots<T> {
+impl<T: ChannelRecord> ChannelTable<T> {
     pub(crate) const fn new() -> Self {
         Self { records: Slots::new(0), by_name: HashTable::new() }
     }
@@ -62,7 +62,7 @@ impl<T: Named> NamedSlots<T> {
     }
 }
 
-impl<T> std::ops::Index<u32> for NamedSlots<T> {
+impl<T> std::ops::Index<u32> for ChannelTable<T> {
     type Output = T;
 
     #[inline]
@@ -71,7 +71,7 @@ impl<T> std::ops::Index<u32> for NamedSlots<T> {
     }
 }
 
-impl<T> std::ops::IndexMut<u32> for NamedSlots<T> {
+impl<T> std::ops::IndexMut<u32> for ChannelTable<T> {
     #[inline]
     fn index_mut(&mut self, at: u32) -> &mut T {
         self.records[at].as_mut().expect("an index is given up with its record")

@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 use dunlin_hub::{Event, HistoryFilter, SessionId, StreamPosition};
 
 use crate::client::State;
-use crate::play::{CLIENTS, LIVE, Play, WORKERS};
+use crate::simulation::{CLIENTS, LIVE, Simulation, WORKERS};
 
-impl Play {
+impl Simulation {
     /// Delivers what is on its way, to the workers and to the clients.
     pub fn settle(&mut self) {
         let mut moved = true;
@@ -28,7 +28,7 @@ impl Play {
 
     /// Lets everything come to rest: rings drained, sockets read, everyone subscribed again.
     pub fn rest(&mut self) {
-        self.weather.blocking = false;
+        self.faults.blocking = false;
         self.resting = true;
         for round in 0..30 {
             self.settle();
@@ -55,7 +55,7 @@ impl Play {
     }
 
     /// Everyone must have been told of everything.
-    pub fn judge(&mut self) -> (u64, u64, u64) {
+    pub fn check(&mut self) -> (u64, u64, u64) {
         let mut tops = HashMap::new();
         for (name, options) in self.channels.clone() {
             if name == LIVE {
@@ -78,7 +78,7 @@ impl Play {
                 };
                 if channel == LIVE {
                     let after = live.map_or(0, |last| self.live.range(last + 1..).count() as u64);
-                    assert!(after <= *excused || self.weather.restarts, "client {at} in live");
+                    assert!(after <= *excused || self.faults.restarts, "client {at} in live");
                     continue;
                 }
                 // The last of them may be among the missing.
@@ -99,14 +99,14 @@ impl Play {
         assert_eq!(sum(|stats| stats.sessions), CLIENTS as u64);
         let subscriptions = self.clients.iter().map(|client| client.channels.len() as u64).sum();
         assert_eq!(sum(|stats| stats.subscriptions), subscriptions);
-        self.judge_presence();
+        self.check_presence();
         self.clients.iter().fold((0, 0, 0), |(received, recovered, gaps), client| {
             (received + client.received, recovered + client.recovered, gaps + client.gaps)
         })
     }
 
     /// Exactly the subscribed are present.
-    pub fn judge_presence(&mut self) {
+    pub fn check_presence(&mut self) {
         for (name, options) in self.channels.clone() {
             if !options.presence {
                 continue;

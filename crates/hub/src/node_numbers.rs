@@ -1,28 +1,28 @@
 //! The numbers of this node that open sessions were named by.
 
 /// Numbers told apart at once: the present one and those of sessions opened before it.
-pub(crate) const NODES_KEPT: usize = 8;
+pub(crate) const NODE_NUMBERS_MAX: usize = 8;
 
 /// A session keeps the id it was told, so it remembers, in three bits of its flags, which number it was opened
 /// under. A number is forgotten with its last session.
 #[derive(Debug)]
-pub(crate) struct Nodes {
-    numbers: [u16; NODES_KEPT],
+pub(crate) struct NodeNumbers {
+    numbers: [u16; NODE_NUMBERS_MAX],
     /// Open sessions of each.
-    sessions: [u32; NODES_KEPT],
+    sessions: [u32; NODE_NUMBERS_MAX],
     present: u8,
 }
 
-impl Nodes {
-    pub(crate) fn new(number: u16) -> Nodes {
-        let mut numbers = [0; NODES_KEPT];
+impl NodeNumbers {
+    pub(crate) fn new(number: u16) -> NodeNumbers {
+        let mut numbers = [0; NODE_NUMBERS_MAX];
         numbers[0] = number;
-        Nodes { numbers, sessions: [0; NODES_KEPT], present: 0 }
+        NodeNumbers { numbers, sessions: [0; NODE_NUMBERS_MAX], present: 0 }
     }
 
     /// The number a session opened under place `at` has in its id.
     pub(crate) fn number(&self, at: u8) -> u16 {
-        self.numbers[usize::from(at) % NODES_KEPT]
+        self.numbers[usize::from(at) % NODE_NUMBERS_MAX]
     }
 
     /// A session opens; gives the place of its number.
@@ -33,14 +33,15 @@ impl Nodes {
 
     /// A session of this place has closed.
     pub(crate) fn closed(&mut self, at: u8) {
-        self.sessions[usize::from(at) % NODES_KEPT] -= 1;
+        self.sessions[usize::from(at) % NODE_NUMBERS_MAX] -= 1;
     }
 
     /// Names sessions by another number from now on. False, and nothing has changed, while sessions of as many
     /// other numbers are open as can be told apart.
     pub(crate) fn set(&mut self, number: u16) -> bool {
-        let known = (0..NODES_KEPT).find(|&at| self.numbers[at] == number && self.is_used(at));
-        let free = || (0..NODES_KEPT).find(|&at| !self.is_used(at));
+        let known =
+            (0..NODE_NUMBERS_MAX).find(|&at| self.numbers[at] == number && self.is_used(at));
+        let free = || (0..NODE_NUMBERS_MAX).find(|&at| !self.is_used(at));
         // Whoever holds the present place needs it no more if nobody was opened under it.
         let own = || (self.sessions[usize::from(self.present)] == 0).then_some(self.present.into());
         let Some(at) = known.or_else(own).or_else(free) else { return false };
@@ -60,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_number_stays_as_long_as_it_has_sessions_and_the_ninth_is_refused() {
-        let mut nodes = Nodes::new(100);
+        let mut nodes = NodeNumbers::new(100);
         let mut places = vec![nodes.opened()];
         for number in 101..108 {
             assert!(nodes.set(number));

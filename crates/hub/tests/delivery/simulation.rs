@@ -9,8 +9,8 @@ use dunlin_hub::{
     SubscribeOptions,
 };
 
+use crate::actions::RecordedEvents;
 use crate::client::{Client, State};
-use crate::deeds::Notices;
 use crate::kit::{World, publish};
 
 pub const WORKERS: u8 = 3;
@@ -20,7 +20,7 @@ pub const LIVE: &str = "live";
 
 /// What a run may do to the world.
 #[derive(Clone, Copy, Debug)]
-pub struct Weather {
+pub struct FaultProfile {
     pub restarts: bool,
     pub ring_slots: usize,
     pub transmit_bytes_max: usize,
@@ -31,18 +31,18 @@ pub struct Weather {
 }
 
 /// What happens next: a run is its seed, or its bytes.
-pub enum Dice {
+pub enum Rng {
     /// SplitMix64.
     Seeded(Seeded),
     /// Somebody's choice, and 0 when it is used up.
     Given(VecDeque<u8>),
 }
 
-impl Dice {
+impl Rng {
     pub fn roll(&mut self, sides: usize) -> usize {
         match self {
-            Dice::Seeded(seeded) => seeded.roll(sides),
-            Dice::Given(bytes) => usize::from(bytes.pop_front().unwrap_or(0)) % sides,
+            Rng::Seeded(seeded) => seeded.roll(sides),
+            Rng::Given(bytes) => usize::from(bytes.pop_front().unwrap_or(0)) % sides,
         }
     }
 }
@@ -59,10 +59,10 @@ impl Seeded {
     }
 }
 
-pub struct Play {
+pub struct Simulation {
     pub world: World,
-    pub dice: Dice,
-    pub weather: Weather,
+    pub rng: Rng,
+    pub faults: FaultProfile,
     pub clients: Vec<Client>,
     pub channels: Vec<(String, Arc<ChannelOptions>)>,
     /// What was published where, as the publishers were told.
@@ -77,32 +77,32 @@ pub struct Play {
     /// All is being brought to rest.
     pub resting: bool,
     /// What hooks would have been told.
-    pub channel_events: Notices,
+    pub channel_events: RecordedEvents,
     pub log: Vec<String>,
 }
 
-impl Play {
-    pub fn new(seed: u64, weather: Weather) -> Self {
+impl Simulation {
+    pub fn new(seed: u64, faults: FaultProfile) -> Self {
         // No quantum, or so small a one that channels are broadcast by and by.
-        Self::begin(Dice::Seeded(Seeded(seed)), (seed % 3) as u32, weather)
+        Self::begin(Rng::Seeded(Seeded(seed)), (seed % 3) as u32, faults)
     }
 
-    pub fn begin(dice: Dice, broadcast_quantum: u32, weather: Weather) -> Self {
+    pub fn begin(rng: Rng, broadcast_quantum: u32, faults: FaultProfile) -> Self {
         let config = HubConfig {
             workers: WORKERS,
-            transmit_bytes_max: weather.transmit_bytes_max,
-            pending_bytes_max: weather.pending_bytes_max,
+            transmit_bytes_max: faults.transmit_bytes_max,
+            pending_bytes_max: faults.pending_bytes_max,
             broadcast_quantum,
             ..HubConfig::default()
         };
         let mut world = World::with_config(config);
-        world.ring_slots = weather.ring_slots;
+        world.ring_slots = faults.ring_slots;
         let overflows =
             [OverflowPolicy::Disconnect, OverflowPolicy::DropOldest, OverflowPolicy::KeepLatest];
         let mut channels: Vec<_> = (0..6)
             .map(|n| {
                 let options = ChannelOptions {
-                    history_size: weather.history_size,
+                    history_size: faults.history_size,
                     history_ttl_ms: 60_000,
                     force_recovery: true,
                     presence: n % 2 == 1,
@@ -118,8 +118,8 @@ impl Play {
         channels.push((LIVE.to_owned(), Arc::new(live)));
         Self {
             world,
-            dice,
-            weather,
+            rng,
+            faults,
             clients: (0..CLIENTS).map(|_| Client::default()).collect(),
             channels,
             truth: HashMap::new(),
@@ -128,7 +128,7 @@ impl Play {
             live: BTreeSet::new(),
             tokens: 1000,
             resting: false,
-            channel_events: Notices::default(),
+            channel_events: RecordedEvents::default(),
             log: Vec::new(),
         }
     }
@@ -141,16 +141,16 @@ impl Play {
     }
 
     pub fn step(&mut self) {
-        let client = self.dice.roll(CLIENTS);
-        let worker = self.dice.roll(usize::from(WORKERS)) as u8;
-        match self.dice.roll(100) {
+        let client = self.rng.roll(CLIENTS);
+        let worker = self.rng.roll(usize::from(WORKERS)) as u8;
+        match self.rng.roll(100) {
             0..40 => {
-                let to = self.dice.roll(usize::from(WORKERS)) as u8;
-                let many = 1 + self.dice.roll(4);
+                let to = self.rng.roll(usize::from(WORKERS)) as u8;
+                let many = 1 + self.rng.roll(4);
                 for _ in 0..many {
                     self.world.deliver(worker, to);
                     // Now and then the events wait while more is delivered.
-                    if self.dice.roll(3) > 0 {
+                    if self.rng.roll(3) > 0 {
                         self.collect(to);
                     }
                 }
@@ -161,12 +161,12 @@ impl Play {
             66..80 => self.toggle(client),
             80..83 => self.vanish(client),
             83..93 => self.flush(worker),
-            93..96 if self.weather.blocking => self.unblock(client),
+            93..96 if self.faults.blocking => self.unblock(client),
             96 => {
-                let ms = [1, 50, 900, 6_000][self.dice.roll(4)];
+                let ms = [1, 50, 900, 6_000][self.rng.roll(4)];
                 self.pass(ms);
             }
-            97 if self.weather.restarts => self.restart(worker),
+            97 if self.faults.restarts => self.restart(worker),
             _ => self.world.transmit(worker),
         }
     }
@@ -181,14 +181,14 @@ impl Play {
     }
 
     pub fn publish(&mut self, worker: u8) {
-        let burst = 1 + self.dice.roll(3) * self.dice.roll(6);
+        let burst = 1 + self.rng.roll(3) * self.rng.roll(6);
         for _ in 0..burst {
-            let channel = self.dice.roll(self.channels.len());
+            let channel = self.rng.roll(self.channels.len());
             let (name, options) = self.channels[channel].clone();
             self.tokens += 1;
-            let payload = format!("t{}{}", self.tokens, "x".repeat(self.dice.roll(60)));
+            let payload = format!("t{}{}", self.tokens, "x".repeat(self.rng.roll(60)));
             self.asked.insert(self.tokens, (name.clone(), payload.clone()));
-            let key = ["a", "b", "c"][self.dice.roll(3)];
+            let key = ["a", "b", "c"][self.rng.roll(3)];
             let publish = dunlin_hub::NewPublication { key: Some(key.into()), ..publish(&payload) };
             let (now, token) = (self.world.now, self.tokens);
             let worker = if name == LIVE { 0 } else { worker };
@@ -204,13 +204,13 @@ impl Play {
         if self.clients[at].session.is_some() {
             return;
         }
-        let worker = self.dice.roll(usize::from(WORKERS)) as u8;
+        let worker = self.rng.roll(usize::from(WORKERS)) as u8;
         let new = NewSession {
             tag: at as u64,
-            encoding: EncodingId(self.dice.roll(3) as u8),
+            encoding: EncodingId(self.rng.roll(3) as u8),
             user: ["", "ann", "bob"][at % 3],
-            outbox_bytes_max: self.weather.outbox_bytes_max,
-            held: self.dice.roll(2) == 0,
+            outbox_bytes_max: self.faults.outbox_bytes_max,
+            held: self.rng.roll(2) == 0,
             ..NewSession::default()
         };
         let held = new.held;
@@ -259,14 +259,14 @@ impl Play {
     }
 
     pub fn toggle(&mut self, at: usize) {
-        let channel = self.dice.roll(self.channels.len());
+        let channel = self.rng.roll(self.channels.len());
         let channel = self.channels[channel].0.clone();
         let Some(session) = self.clients[at].session.filter(|_| !self.clients[at].ending) else {
             return;
         };
         match self.clients[at].channels.get(&channel).cloned() {
             None | Some(State::Off(_)) => self.subscribe(at, &channel),
-            Some(state) if self.dice.roll(3) == 0 => {
+            Some(state) if self.rng.roll(3) == 0 => {
                 self.note(format!("client {at} leaves {channel}"));
                 // What is on its way to it will be ignored, and asked for again.
                 self.clients[at].channels.insert(channel.clone(), State::Off(state.resume()));
@@ -302,7 +302,7 @@ impl Play {
         self.world.restart(worker);
         let incarnation = self.world.incarnations[usize::from(worker)];
         for other in 0..WORKERS {
-            if other != worker && self.dice.roll(2) == 0 {
+            if other != worker && self.rng.roll(2) == 0 {
                 let now = self.world.now;
                 self.world.hub(other).handle_worker_restarted(now, worker, incarnation);
                 self.collect(other);
@@ -318,8 +318,8 @@ impl Play {
                 let at = flush.tag as usize;
                 let known = self.clients[at].session;
                 assert_eq!(known, Some(flush.session), "a stale session is flushed");
-                let stingy = self.weather.blocking && self.dice.roll(4) == 0;
-                let limit = if stingy { self.dice.roll(200) } else { usize::MAX };
+                let stingy = self.faults.blocking && self.rng.roll(4) == 0;
+                let limit = if stingy { self.rng.roll(200) } else { usize::MAX };
                 self.write(at, limit);
             }
             if !self.resting || self.world.hub(worker).flush_due_ms().is_none() {
@@ -381,7 +381,7 @@ impl Play {
     pub fn collect(&mut self, worker: u8) {
         loop {
             let event = self.world.hub(worker).poll_event();
-            self.take_notices(worker);
+            self.record_channel_events(worker);
             let Some(event) = event else { break };
             match event {
                 Event::Subscribed { session, channel, result, token } => {
@@ -392,7 +392,7 @@ impl Play {
                         Ok(subscribed) => {
                             let position = subscribed.position;
                             let recovered = if subscribed.recovered {
-                                let parts: Vec<String> = subscribed
+                                let frames: Vec<String> = subscribed
                                     .publications
                                     .iter()
                                     .map(|publication| {
@@ -400,7 +400,7 @@ impl Play {
                                         format!("{}={data}", publication.offset)
                                     })
                                     .collect();
-                                format!("yes,{}", parts.join(","))
+                                format!("yes,{}", frames.join(","))
                             } else {
                                 "no".to_owned()
                             };

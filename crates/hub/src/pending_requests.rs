@@ -3,18 +3,17 @@
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::channel::PENDING;
+use crate::channel::REQUEST_KEY_MAX;
+use crate::command::SubscribeOptions;
 use crate::event::{ChannelSummary, Info};
 use crate::message::{ReplyContent, RequestId};
+use crate::options::ChannelOptions;
 use crate::session_id::SessionId;
 use crate::worker_set::WorkerSet;
 
 /// Least time between two looks at all deadlines: with a worker stuck, requests expire every
 /// millisecond.
 const SWEEP_INTERVAL_MS: u64 = 50;
-
-/// The key of no request.
-pub(crate) const NO_KEY: u32 = !PENDING;
 
 /// Who waits for what.
 pub(crate) struct PendingRequests {
@@ -51,7 +50,7 @@ pub(crate) enum Waiter {
         home: u8,
         stats: bool,
     },
-    Gather(Box<Gather>),
+    ScatterGather(Box<ScatterGather>),
 }
 
 #[derive(Clone)]
@@ -61,12 +60,12 @@ pub(crate) struct PendingSubscribe {
     pub(crate) session: SessionId,
     pub(crate) subscription: u32,
     pub(crate) home: u8,
-    pub(crate) manner: Manner,
+    pub(crate) mode: SubscriptionMode,
 }
 
 /// How a subscription is answered.
 #[derive(Clone)]
-pub(crate) struct Manner {
+pub(crate) struct SubscriptionMode {
     pub(crate) was_recovering: bool,
     pub(crate) positioned: bool,
     pub(crate) recoverable: bool,
@@ -76,34 +75,34 @@ pub(crate) struct Manner {
 }
 
 /// Answers of several workers, put together.
-pub(crate) struct Gather {
+pub(crate) struct ScatterGather {
     pub(crate) token: u64,
     pub(crate) waiting: WorkerSet,
-    pub(crate) sum: Sum,
+    pub(crate) result: Aggregate,
 }
 
-pub(crate) enum Sum {
+pub(crate) enum Aggregate {
     Channels(HashMap<std::sync::Arc<str>, u64, RandomState>),
     Info(Info),
     Affected(u64),
 }
 
-impl Sum {
+impl Aggregate {
     /// Adds one worker's part.
     pub(crate) fn add(&mut self, content: ReplyContent) {
         match (self, content) {
-            (Self::Channels(sum), ReplyContent::Channels(channels)) => {
+            (Self::Channels(result), ReplyContent::Channels(channels)) => {
                 for (name, clients) in channels {
-                    *sum.entry(name).or_default() += clients;
+                    *result.entry(name).or_default() += clients;
                 }
             }
-            (Self::Info(sum), ReplyContent::Info(info)) => {
-                sum.clients += info.clients;
-                sum.users += info.users;
-                sum.channels += info.channels;
-                sum.subscriptions += info.subscriptions;
+            (Self::Info(result), ReplyContent::Info(info)) => {
+                result.clients += info.clients;
+                result.users += info.users;
+                result.channels += info.channels;
+                result.subscriptions += info.subscriptions;
             }
-            (Self::Affected(sum), ReplyContent::Affected(sessions)) => *sum += sessions,
+            (Self::Affected(result), ReplyContent::Affected(sessions)) => *result += sessions,
             (_, content) => debug_assert!(false, "{content:?} is no part of this sum"),
         }
     }
@@ -117,9 +116,24 @@ impl Sum {
     }
 }
 
+impl SubscriptionMode {
+    /// What the subscriber asked for, and what the channel forces on it.
+    pub(crate) fn new(asked: SubscribeOptions, channel: &ChannelOptions) -> Self {
+        let recoverable = asked.recoverable || channel.force_recovery;
+        Self {
+            was_recovering: asked.recover.is_some(),
+            positioned: asked.positioned || recoverable || channel.force_positioning,
+            recoverable,
+            join_leave: asked.join_leave || channel.force_push_join_leave,
+            announce: asked.announce,
+            data: asked.data,
+        }
+    }
+}
+
 impl Waiter {
     pub(crate) fn is_gather(&self) -> bool {
-        matches!(self, Self::Gather(_))
+        matches!(self, Self::ScatterGather(_))
     }
 
     /// True when it waits for an answer of `worker`, as a channel's home.
@@ -130,7 +144,7 @@ impl Waiter {
             | Self::History { home, .. }
             | Self::HistoryRemove { home, .. }
             | Self::Presence { home, .. } => *home == worker,
-            Self::Gather(_) => false,
+            Self::ScatterGather(_) => false,
         }
     }
 }
@@ -151,13 +165,14 @@ impl PendingRequests {
     }
 
     /// Keys fit beside the flag [`PENDING`] and are never [`NO_KEY`]. One comes back after 2^31
-    /// requests, when nothing of its former use can be under way any more.
+    /// requests, when nothing of its former use can be under way any backlog.
     pub(crate) fn insert(&mut self, deadline_ms: u64, waiter: Waiter) -> RequestId {
-        while self.next_key == NO_KEY || self.pending.contains_key(&self.next_key) {
-            self.next_key = (self.next_key + 1) & !PENDING;
+        let after = |key| if key == REQUEST_KEY_MAX { 0 } else { key + 1 };
+        while self.pending.contains_key(&self.next_key) {
+            self.next_key = after(self.next_key);
         }
         let key = self.next_key;
-        self.next_key = (key + 1) & !PENDING;
+        self.next_key = after(key);
         self.pending.insert(key, Pending { deadline_ms, waiter });
         self.sweep_ms.get_or_insert(deadline_ms);
         RequestId { incarnation: self.incarnation, key }
@@ -179,12 +194,12 @@ impl PendingRequests {
         Some(pending.waiter)
     }
 
-    pub(crate) fn gather_mut(&mut self, request: RequestId) -> Option<&mut Gather> {
+    pub(crate) fn gather_mut(&mut self, request: RequestId) -> Option<&mut ScatterGather> {
         if request.incarnation != self.incarnation {
             return None;
         }
         match &mut self.pending.get_mut(&request.key)?.waiter {
-            Waiter::Gather(gather) => Some(gather),
+            Waiter::ScatterGather(gather) => Some(gather),
             _ => None,
         }
     }
