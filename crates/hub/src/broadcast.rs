@@ -1,4 +1,4 @@
-//! Broadcasts under way: fan-outs that leave by and by.
+//! Broadcasts under way: fan-outs flushed over several turns.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,26 +8,25 @@ use hashbrown::HashMap;
 
 use crate::pacing::{Pacing, RateLimiter};
 
-/// Broadcasts of one worker under way at once; a fan-out beyond that leaves in one turn.
+/// Maximum number of broadcasts of one worker. A fan-out beyond that leaves in one turn.
 pub(crate) const BROADCASTS_MAX: usize = 256;
 
-/// What is known of a channel's broadcast on one worker.
+/// A channel's broadcast on one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BroadcastStatus {
-    /// The channel, which has at most one broadcast on a worker: what is published meanwhile joins
-    /// it.
+    /// The channel. It has at most one broadcast on a worker; later publications join it.
     pub channel: Arc<str>,
     /// Unix time at which it began, milliseconds.
     pub started_unix_ms: u64,
     /// Publications it carries.
     pub publications: u64,
-    /// Writes to clients done.
+    /// Writes to clients so far.
     pub written: u64,
     /// Bytes of them.
     pub written_bytes: u64,
-    /// Clients something still waits for; of a paused one those it had when it was paused.
+    /// Clients still to be written to; of a paused broadcast, those at the time of the pause.
     pub waiting: u64,
-    /// Held until it is resumed.
+    /// Paused until it is resumed.
     pub paused: bool,
 }
 
@@ -37,16 +36,16 @@ pub(crate) struct Broadcast {
     pub(crate) status: BroadcastStatus,
     /// The channel's namespace, whose rates it keeps.
     pub(crate) namespace: Arc<str>,
-    /// Sessions to be flushed, in the order they subscribed. Some may be served already.
+    /// Sessions to be flushed, in the order they subscribed. Some may have been flushed already.
     pub(crate) queue: VecDeque<u32>,
     /// The flag its sessions carry: [`BULK`](crate::session::BULK) or
     /// [`LIMITED`](crate::session::LIMITED).
     pub(crate) flag: u16,
-    /// Sessions it may still have flushed in this turn.
+    /// Sessions that may still be flushed in this turn.
     pub(crate) turn_budget: u32,
 }
 
-/// All broadcasts of a worker, and what they may do.
+/// All broadcasts of a worker and their rates.
 #[derive(Debug)]
 pub(crate) struct Broadcasts {
     pub(crate) running: Vec<Broadcast>,
@@ -54,7 +53,7 @@ pub(crate) struct Broadcasts {
     pub(crate) cursor: usize,
     /// Sessions a turn, 0: all; see [`HubConfig`](crate::HubConfig).
     pub(crate) quantum: u32,
-    /// How many of this turn's are left.
+    /// Sessions left of this turn's quantum.
     pub(crate) budget: u32,
     /// Rates of namespaces that have any.
     pub(crate) namespaces: HashMap<Arc<str>, RateLimiter, RandomState>,
@@ -74,7 +73,7 @@ impl Broadcasts {
         }
     }
 
-    /// Whether a fan-out to so many subscribers has to leave by and by, and with which flag.
+    /// Whether a fan-out to this many subscribers takes several turns, and its session flag.
     pub(crate) fn flag_for(&self, namespace: &Arc<str>, subscribers: usize) -> Option<u16> {
         if !self.namespaces.is_empty() && self.namespaces.contains_key(namespace) {
             return Some(crate::session::LIMITED);
@@ -83,8 +82,8 @@ impl Broadcasts {
         (large || self.worker.pacing().is_limited()).then_some(crate::session::BULK)
     }
 
-    /// The broadcast a publication of `channel` joins; a new one if there is none. `None`: too many
-    /// are under way.
+    /// The broadcast that a publication of `channel` joins, new if there is none. `None` at the
+    /// limit of broadcasts.
     pub(crate) fn join(
         &mut self,
         channel: &Arc<str>,
@@ -119,7 +118,7 @@ impl Broadcasts {
         Some(broadcast)
     }
 
-    /// Sessions a broadcast of a namespace may have flushed in one turn.
+    /// Maximum number of sessions of a namespace's broadcast flushed in one turn.
     pub(crate) fn sessions_per_turn(&self, namespace: &str) -> u32 {
         let own = self.namespaces.get(namespace).map(|limiter| limiter.pacing());
         own.map(|pacing| pacing.sessions_per_turn).filter(|&most| most > 0).unwrap_or(u32::MAX)
@@ -129,7 +128,7 @@ impl Broadcasts {
         self.running.iter().position(|broadcast| *broadcast.status.channel == *channel)
     }
 
-    /// When a broadcast may go on by its rates and the worker's; a time past means now.
+    /// When the rates of namespace and worker let a broadcast continue; a time past means now.
     pub(crate) fn ready_ms(&self, broadcast: &Broadcast) -> u64 {
         let namespace = self.namespaces.get(&broadcast.namespace).map_or(0, RateLimiter::ready_ms);
         namespace.max(self.worker.ready_ms())

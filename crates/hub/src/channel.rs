@@ -1,4 +1,4 @@
-//! The local side of a channel: who gets what arrives from its home worker.
+//! The local side of a channel: its subscribers on this worker.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -76,10 +76,10 @@ impl Subscription {
     }
 }
 
-/// What is kept beside a subscription that others can see or that carries information.
+/// Kept beside a subscription that is visible to other clients or carries information.
 pub(crate) struct Member {
     pub(crate) info: Arc<ClientInfo>,
-    /// The home worker lists it, and must be told when it goes.
+    /// The home worker has it in its presence list.
     pub(crate) listed: bool,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Subscriber(u64);
 
 const _: () = assert!(size_of::<Subscriber>() == 8);
 
-/// Wants to be told join and leave.
+/// Receives join and leave pushes.
 pub(crate) const JOIN_LEAVE: u8 = 1;
 
 impl Subscriber {
@@ -136,8 +136,8 @@ pub(crate) struct Channel {
     /// Tells successive channels at one index apart.
     pub(crate) incarnation: u32,
     pub(crate) home: u8,
-    /// The home worker has answered: `position` is valid and what arrives belongs to
-    /// `subscribers`. Before that, what arrives was meant for a former incarnation and is ignored.
+    /// The home worker has replied: `position` is valid and messages that arrive are for
+    /// `subscribers`. Earlier messages were meant for a former incarnation and are ignored.
     pub(crate) joined: bool,
 }
 
@@ -150,7 +150,7 @@ impl Channel {
     }
 }
 
-/// Hash of channel names, the same on every worker: it finds the home.
+/// Hash of channel names, the same on every worker. It selects the home worker.
 #[derive(Clone)]
 pub(crate) struct NameHasher {
     state: FixedState,
@@ -166,8 +166,8 @@ impl NameHasher {
         self.state.hash_one(name)
     }
 
-    /// The home worker of a channel. Neither the bits a hash table takes for its buckets nor those
-    /// it takes for its tags decide, so that both stay good among the channels of one home.
+    /// The home worker of a channel, selected by bits that a hash table uses neither for its
+    /// buckets nor for its tags: both stay well distributed among the channels of one home.
     pub(crate) fn home(&self, hash: u64) -> u8 {
         let middle = (hash >> 25) as u32;
         ((u64::from(middle) * u64::from(self.workers)) >> 32) as u8

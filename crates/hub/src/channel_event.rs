@@ -1,4 +1,4 @@
-//! What happened to subscriptions and channels, for whoever tells others of it.
+//! Subscriptions and publications as they happen, for hooks.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::position::Epoch;
 use crate::publication::Publication;
 use crate::session_id::SessionId;
 
-/// Which notices a hub writes. None by default: then each place where one would be written costs a branch.
+/// The channel events a hub records. None by default; then each costs a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ChannelEventFilter {
     /// Subscriptions of this worker's sessions that begin and end.
@@ -15,8 +15,8 @@ pub struct ChannelEventFilter {
     pub publications: bool,
 }
 
-/// Something that happened, whoever caused it: an operation, another worker, a limit. Long-polls write none but
-/// publications: they are requests, whose subscriptions last for one answer.
+/// A change of a subscription, or a publication, whatever its cause: an operation, another worker,
+/// a limit. Subscriptions of long-polls are not recorded: they last for one response.
 ///
 /// RecordedEvents of one session come in their order, and so do those of one channel's publications.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +31,7 @@ pub enum ChannelEvent {
         /// To what.
         channel: Arc<str>,
     },
-    /// A session that was subscribed is not any backlog.
+    /// A session's subscription ended.
     Unsubscribed {
         /// Who.
         session: SessionId,
@@ -42,13 +42,13 @@ pub enum ChannelEvent {
         /// Why.
         cause: UnsubscribeCause,
     },
-    /// A channel at home here took a publication.
+    /// A channel at home here accepted a publication.
     Published {
         /// The channel.
         channel: Arc<str>,
-        /// Of the channel's stream; none when it keeps no history.
+        /// The stream's epoch; none when the channel keeps no history.
         epoch: Epoch,
-        /// What was published, numbered.
+        /// The publication with its offset.
         publication: Arc<Publication>,
     },
 }
@@ -56,12 +56,12 @@ pub enum ChannelEvent {
 /// Why a subscription ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnsubscribeCause {
-    /// The client asked for it.
+    /// The client unsubscribed.
     Client,
-    /// The server did: a call of its API.
+    /// A call of the server API.
     Server,
     /// The session ended.
     Disconnect,
-    /// The stream cannot be vouched for; the client subscribes again and recovers.
+    /// The stream has a gap; the client subscribes again and recovers.
     InsufficientState,
 }

@@ -1,4 +1,4 @@
-//! Records by index and by name.
+//! Channel records by index and by name.
 
 use hashbrown::HashTable;
 

@@ -1,16 +1,15 @@
-//! Codes a client is told when a subscription or connection ends, as Centrifugal clients know
-//! them.
+//! Codes of the Centrifugal protocol that end a subscription or a connection.
 
 /// Unsubscribed by the server API: do not subscribe again.
 pub const UNSUBSCRIBE_SERVER: u32 = 2000;
-/// The server cannot vouch for an unbroken stream: subscribe again and recover.
+/// The stream has a gap: subscribe again and recover.
 pub const UNSUBSCRIBE_INSUFFICIENT_STATE: u32 = 2500;
 
 /// The process shuts down: reconnect.
 pub const DISCONNECT_SHUTDOWN: u32 = 3001;
 /// The client does not read fast enough: reconnect.
 pub const DISCONNECT_SLOW: u32 = 3008;
-/// The server asks for a new connection.
+/// The client must reconnect.
 pub const DISCONNECT_FORCE_RECONNECT: u32 = 3011;
 /// Disconnected by the server API: do not come back.
 pub const DISCONNECT_FORCE_NO_RECONNECT: u32 = 3503;

@@ -1,4 +1,4 @@
-//! What callers hand to the hub's operations.
+//! Arguments of the hub's operations.
 
 use crate::encode::EncodingId;
 use crate::position::StreamPosition;
@@ -11,7 +11,7 @@ pub struct NewSession<'a> {
     pub tag: u64,
     /// How its pushes are spelled.
     pub encoding: EncodingId,
-    /// Whose it is; empty: nobody's, reached by its id alone.
+    /// The user; empty for an anonymous session, which only its id reaches.
     pub user: &'a str,
     /// Raw JSON about the connection for [`ClientInfo`](crate::ClientInfo).
     pub conn_info: Option<Box<[u8]>>,
@@ -19,7 +19,7 @@ pub struct NewSession<'a> {
     /// applies, at most 256 MiB; four times as many may gather between two flushes. A single frame
     /// may be larger.
     pub outbox_bytes_max: u32,
-    /// A long-poll: lives until it has something to answer. Marked so in [`Flush`].
+    /// A long-poll: the session ends with its first response. [`Flush::poll`] repeats it.
     pub poll: bool,
     /// Nothing is flushed until [`Hub::release`](crate::Hub::release).
     pub held: bool,
@@ -39,16 +39,16 @@ impl Default for NewSession<'_> {
     }
 }
 
-/// What one subscription wants.
+/// Options of one subscription.
 #[derive(Debug, Clone, Default)]
 pub struct SubscribeOptions {
-    /// Hand over what was published after this position, if the history still holds all of it.
+    /// Recover the publications after this position, if the history still holds all of them.
     pub recover: Option<StreamPosition>,
     /// The client follows offsets.
     pub positioned: bool,
     /// The client may come back and recover.
     pub recoverable: bool,
-    /// The client wants to be told join and leave (if the channel has them).
+    /// Send join and leave pushes, if the channel has them.
     pub join_leave: bool,
     /// Raw JSON about the connection in this channel, for [`ClientInfo`](crate::ClientInfo).
     pub chan_info: Option<Box<[u8]>>,
@@ -64,15 +64,15 @@ pub struct SubscribeOptions {
 /// Which part of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HistoryFilter {
-    /// Only what is after (reverse: before) this position.
+    /// Only publications after this position, before it if `reverse`.
     pub since: Option<StreamPosition>,
-    /// At most so many; `None`: all; 0: only the position.
+    /// Maximum number of publications. `None`: all. 0: only the position.
     pub limit: Option<u32>,
     /// Newest first.
     pub reverse: bool,
 }
 
-/// Which of a user's sessions to disconnect, and with which words.
+/// Which of a user's sessions to disconnect, with code and reason.
 #[derive(Debug, Clone, Default)]
 pub struct DisconnectUser {
     /// Only this session.
@@ -85,7 +85,7 @@ pub struct DisconnectUser {
     pub reason: Box<str>,
 }
 
-/// Which of a user's sessions to unsubscribe, and with which words.
+/// Which of a user's sessions to unsubscribe, with code and reason.
 #[derive(Debug, Clone, Default)]
 pub struct UnsubscribeUser {
     /// Only this session.
@@ -112,11 +112,11 @@ pub struct Flush {
     pub session: SessionId,
     /// The caller's name for it.
     pub tag: u64,
-    /// It is a long-poll: answer it and close it.
+    /// It is a long-poll: send the response and close the session.
     pub poll: bool,
 }
 
-/// What is known of a session.
+/// A session's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionView<'a> {
     /// The caller's name for it.
@@ -164,26 +164,26 @@ pub struct HubStats {
     pub publications: u64,
     /// Pushes put into outboxes.
     pub deliveries: u64,
-    /// Publications dropped from outboxes, each marked to its client.
+    /// Publications dropped from outboxes. Each is counted in a gap marker to its client.
     pub dropped: u64,
     /// Sessions disconnected for a full outbox or a used-up budget.
     pub slow_disconnects: u64,
-    /// Subscriptions ended because the stream could not be vouched for.
+    /// Subscriptions ended by a gap in their stream.
     pub gaps: u64,
-    /// Recoveries asked for and granted.
+    /// Recoveries that succeeded.
     pub recovered: u64,
-    /// Recoveries asked for and not possible.
+    /// Recoveries that failed.
     pub unrecovered: u64,
-    /// Messages a full ring gave back.
+    /// Messages given back because a ring was full.
     pub transmit_refused: u64,
     /// Requests refused or replies replaced because the queue to a worker was full.
     pub overloaded: u64,
     /// Requests not answered in time.
     pub timeouts: u64,
-    /// Publications evicted from history for memory, before their time.
+    /// Publications evicted from history for memory, before their time to live ended.
     pub history_evicted: u64,
-    /// Home channels nobody listened to, forgotten before their time.
+    /// Home channels without subscribers, evicted before their time to live ended.
     pub channels_evicted: u64,
-    /// Idempotency keys forgotten before their time.
+    /// Idempotency keys evicted before their time to live ended.
     pub idempotency_evicted: u64,
 }

@@ -1,4 +1,4 @@
-//! Who a hub is and what it may use.
+//! Identity and limits of a hub.
 
 /// Identity and limits of one worker's [`Hub`](crate::Hub). Every limit is per worker.
 #[derive(Debug, Clone)]
@@ -14,9 +14,9 @@ pub struct HubConfig {
     pub workers: u8,
     /// 0 for a worker's first incarnation, one more after each restart.
     pub incarnation: u32,
-    /// Random, the same on every worker of the process: it places channels on home workers.
+    /// Random, the same on every worker of the process: it selects the home worker of a channel.
     pub hash_seed: u64,
-    /// Random, different for every hub that is ever made: epochs come from it.
+    /// Random, different for every hub: epochs derive from it.
     pub seed: u64,
 
     /// Sessions, at most [`SESSIONS_MAX`](crate::SESSIONS_MAX).
@@ -29,21 +29,21 @@ pub struct HubConfig {
     pub channel_name_bytes_max: u16,
     /// Requests to other workers under way at once.
     pub requests_max: u32,
-    /// Milliseconds until a request to another worker is given up.
+    /// Milliseconds until a request to another worker times out.
     pub request_timeout_ms: u64,
     /// Bytes of payload waiting for one other worker whose ring is full.
     pub transmit_bytes_max: usize,
-    /// Memory for everything waiting in outboxes together: frames (shared ones once) and queue
-    /// entries. When it is used up the session that has been slow for longest pays first.
+    /// Memory for all outboxes together: frames (shared ones once) and queue entries. At the bound
+    /// the session that has been slow for longest loses its frames first.
     pub pending_bytes_max: usize,
     /// Memory for history of all home channels together.
     pub history_bytes_max: usize,
     /// Default of [`ChannelOptions::history_meta_ttl_ms`](crate::ChannelOptions), not 0.
     pub history_meta_ttl_ms: u64,
-    /// Idempotency keys remembered; the oldest give way.
+    /// Idempotency keys kept; the one that would expire first is evicted.
     pub idempotency_keys_max: usize,
-    /// Sessions of broadcasts flushed in one turn, after everything else; a channel with more
-    /// subscribers here is broadcast by and by. 0: every fan-out leaves in one turn.
+    /// Sessions of broadcasts flushed in one turn, after everything else. A fan-out to more
+    /// subscribers takes several turns. 0: every fan-out leaves in one turn.
     pub broadcast_quantum: u32,
 }
 

@@ -1,22 +1,22 @@
-//! The seam between the hub, which knows who gets what and in which order, and the protocols,
-//! which know how it is spelled.
+//! The interface between the hub, which decides who receives what and in which order, and the
+//! protocols, which encode it.
 
 use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, Publication};
 
-/// How a session wants its pushes spelled: an index below [`ENCODINGS_MAX`] whose meaning is the
-/// [`Encode`] implementation's.
+/// The encoding of a session's pushes: an index below [`ENCODINGS_MAX`]. The [`Encode`]
+/// implementation gives it a meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EncodingId(pub u8);
 
 /// Most encodings, as four bits of a subscriber entry hold one.
 pub const ENCODINGS_MAX: usize = 16;
 
-/// Spells pushes. A broadcast is spelled once per worker and encoding, not per client.
+/// Encodes pushes: once per worker and encoding, not per client.
 pub trait Encode {
-    /// Appends to `out` the complete bytes for the socket (WebSocket frame, SSE event, line of
-    /// JSON …) of `push`. Appends nothing when the encoding has no word for it: then no one who
-    /// uses it is sent anything. Must not touch what is in `out` already.
+    /// Appends to `out` the complete bytes for the socket: a WebSocket frame, an SSE event, a line
+    /// of JSON. Appends nothing when the encoding does not have this push; its sessions then
+    /// receive nothing. Must not change what `out` already holds.
     fn encode(&mut self, encoding: EncodingId, outgoing: &Outgoing<'_>, out: &mut Vec<u8>);
 }
 
@@ -64,7 +64,7 @@ pub enum Outgoing<'a> {
         recoverable: bool,
         /// Offsets have a meaning for the client.
         positioned: bool,
-        /// Raw JSON from whoever subscribed it.
+        /// Raw JSON from the API caller that subscribed the client.
         data: Option<&'a [u8]>,
     },
     /// Publications of the channel were dropped here because the client does not keep up.
@@ -74,7 +74,7 @@ pub enum Outgoing<'a> {
         /// How many.
         count: u64,
     },
-    /// The last word before the connection is closed.
+    /// Sent last, before the connection is closed.
     Disconnect {
         /// One of [`crate::code`]'s disconnect codes, or the API caller's.
         code: u32,

@@ -1,9 +1,8 @@
-//! Why an operation did not happen.
+//! Errors of operations.
 
 use std::fmt;
 
-/// Why the hub did not do what it was asked. Every one is an answer; none leaves anything half
-/// done.
+/// Why an operation failed. It then has changed nothing, unless the variant says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,20 +17,19 @@ pub enum Error {
     ChannelName,
     /// The payload is larger than the channel allows.
     PublicationTooLarge,
-    /// The channel does not have what was asked for (history, presence).
+    /// The channel has no history, or no presence.
     NotAvailable,
-    /// The epoch asked for is not the stream's; the current position is attached where the result
-    /// has room for it.
+    /// The epoch is not the stream's. Carries the stream's position.
     UnrecoverablePosition(crate::position::StreamPosition),
     /// Reverse history from before the first offset, or an empty user.
     BadRequest,
     /// The queue to the channel's home worker is full. Try again.
     Overloaded,
-    /// The home worker did not answer in time; the operation may or may not have happened.
+    /// The home worker did not reply in time. The operation may or may not have happened.
     Timeout,
-    /// The home worker died with the operation under way; it may or may not have happened.
+    /// The home worker died during the operation, which may or may not have happened.
     WorkerRestarted,
-    /// The subscription was given up (unsubscribed, session closed) before it was complete.
+    /// The subscription ended (unsubscribed, session closed) before it was established.
     Cancelled,
 }
 

@@ -1,4 +1,4 @@
-//! What a hub tells its caller.
+//! Events of a hub for its caller.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, Publication};
 use crate::session_id::SessionId;
 
-/// An outcome or a demand. Every operation that took a token ends in exactly one event with that
-/// token; tokens mean nothing to the hub.
+/// An outcome, or something to do. Every operation with a token ends in exactly one event with that
+/// token. The hub does not interpret tokens.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
@@ -16,25 +16,25 @@ pub enum Event {
     Subscribed {
         /// The caller's token.
         token: u64,
-        /// Who subscribed; stale when the session was closed meanwhile.
+        /// The session; stale if it was closed meanwhile.
         session: SessionId,
-        /// To what.
+        /// The channel.
         channel: Arc<str>,
-        /// Where it stands, or why not.
+        /// Its position, or why it failed.
         result: Result<Subscribed, Error>,
     },
     /// Ends [`Hub::handle_publish`](crate::Hub::handle_publish).
     Published {
         /// The caller's token.
         token: u64,
-        /// Its place in the stream.
+        /// Its position in the stream.
         result: Result<Published, Error>,
     },
     /// Ends [`Hub::handle_history`](crate::Hub::handle_history).
     History {
         /// The caller's token.
         token: u64,
-        /// The part asked for.
+        /// The publications.
         result: Result<History, Error>,
     },
     /// Ends [`Hub::handle_history_remove`](crate::Hub::handle_history_remove).
@@ -72,17 +72,18 @@ pub enum Event {
         /// Counts over all workers that answered.
         result: Result<Info, Error>,
     },
-    /// Ends a user-wide operation ([`Hub::handle_disconnect_user`](crate::Hub::handle_disconnect_user)
-    /// and its like): sessions it met, over all workers.
+    /// Ends a user-wide operation such as
+    /// [`Hub::handle_disconnect_user`](crate::Hub::handle_disconnect_user): sessions affected, over
+    /// all workers.
     Affected {
         /// The caller's token.
         token: u64,
         /// How many sessions.
         result: Result<u64, Error>,
     },
-    /// The session is to end. It is subscribed to nothing any more; its outbox holds what may
-    /// still be sent, a [`Outgoing::Disconnect`](crate::Outgoing) last. Send what goes, close the
-    /// connection, call [`Hub::close_session`](crate::Hub::close_session).
+    /// The session must end. It has no subscriptions any more; its outbox ends with an
+    /// [`Outgoing::Disconnect`](crate::Outgoing). Send what the socket takes, close the connection,
+    /// call [`Hub::close_session`](crate::Hub::close_session).
     Disconnect {
         /// The session.
         session: SessionId,
@@ -93,8 +94,8 @@ pub enum Event {
         /// For people.
         reason: Arc<str>,
     },
-    /// The hub ended a subscription by itself (user-wide operation, or a gap) and has told the
-    /// client.
+    /// The hub ended a subscription by itself (a user-wide operation, a gap). The client has an
+    /// [`Outgoing::Unsubscribe`](crate::Outgoing) in its outbox.
     Unsubscribed {
         /// The session.
         session: SessionId,
@@ -107,16 +108,16 @@ pub enum Event {
     },
 }
 
-/// A subscription that came to be.
+/// An established subscription.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Subscribed {
-    /// The stream's position at this instant: whatever is published later is pushed, nothing up
-    /// to here is. Offset 0 and no epoch when the channel has no stream.
+    /// The stream's position at this instant: later publications are pushed, earlier ones are not.
+    /// Offset 0 and no epoch when the channel has no stream.
     pub position: StreamPosition,
-    /// A position to recover from was given.
+    /// The request had a position to recover from.
     pub was_recovering: bool,
-    /// `publications` is everything from that position up to `position`, without a hole. In a
-    /// channel without a stream, from offset 0 without epoch: true, though nobody knows.
+    /// `publications` is complete from that position up to `position`. Also true in a channel
+    /// without a stream, from offset 0 without epoch.
     pub recovered: bool,
     /// Oldest first; empty unless `recovered`.
     pub publications: Vec<Arc<Publication>>,
@@ -126,13 +127,13 @@ pub struct Subscribed {
     pub recoverable: bool,
 }
 
-/// A publication that was taken.
+/// A publication that was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Published {
-    /// Its place; offset 0 and no epoch when the channel keeps no history. When suppressed: of the
+    /// Its position; offset 0 and no epoch when the channel keeps no history. If suppressed: of the
     /// first publication with the same idempotency key, or the stream's top.
     pub position: StreamPosition,
-    /// Not published again: same idempotency key, or a version not newer.
+    /// Not published: the idempotency key is known, or the version is not newer.
     pub suppressed: bool,
 }
 

@@ -1,18 +1,17 @@
-//! Where the bytes of pushes live until the last session has sent them.
+//! Encoded pushes, kept until the last session has sent them.
 //!
-//! A frame is written once and referred to by ranges. Frames of one encoding are written one
-//! behind the other into a chunk, so that a burst which a session gets whole is one range: one
-//! contiguous slice, one `send`.
+//! A frame is written once; outboxes refer to it by ranges. Frames of one encoding follow each
+//! other in a chunk, so that a burst a session receives whole is one range: one slice, one `send`.
 
 use std::sync::Arc;
 
 use crate::encode::ENCODINGS_MAX;
 
-/// Bytes after which a chunk is left for the next one.
+/// Bytes after which a lane begins another chunk.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
-/// The lane for frames of one session alone, apart from the encodings' lanes so that it does not
-/// come between two frames of a burst.
+/// The lane for frames of one session, apart from the encodings' lanes so that they do not separate
+/// the frames of a burst.
 pub(crate) const SESSION_LANE: usize = ENCODINGS_MAX;
 
 const LANES: usize = ENCODINGS_MAX + 1;
@@ -20,7 +19,7 @@ const NO_CHUNK: u32 = u32::MAX;
 /// Empty chunks whose buffer is kept for the next one.
 const SPARE_MAX: usize = 16;
 
-/// A run of whole or cut frames in one chunk.
+/// Consecutive frames of one chunk; the first may be partly sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Range {
     pub(crate) chunk: u32,
@@ -40,14 +39,14 @@ impl Range {
     }
 }
 
-/// What overflow policies are to know of a frame.
+/// Properties of a frame for overflow policies.
 #[derive(Clone, Copy)]
 pub(crate) struct Label<'a> {
     pub(crate) kind: FrameKind,
-    /// Hash of the publication's key; of a mark, how many publications it stands for.
+    /// Hash of the publication's key; of a gap marker, the number of publications it counts.
     pub(crate) key: u32,
-    /// Whose publication it is, or whose mark. Outlives the channel's record: what waits is
-    /// sent, or told missing, after the subscription is over.
+    /// The channel of the publication or gap marker. Outlives the channel's record: frames are
+    /// sent, or counted as missing, after the subscription has ended.
     pub(crate) channel: Option<&'a Arc<str>>,
 }
 
@@ -56,7 +55,7 @@ impl Label<'_> {
     const PARTIAL: Self = Self { kind: FrameKind::Partial, ..Self::KEPT };
 }
 
-/// A frame, or what is left of it.
+/// A frame, or the unsent rest of one.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame<'a> {
     pub(crate) range: Range,
@@ -66,7 +65,7 @@ pub(crate) struct Frame<'a> {
 }
 
 impl FrameKind {
-    /// Stays where it is.
+    /// It keeps its place.
     pub(crate) fn is_fixed(self) -> bool {
         matches!(self, Self::Kept | Self::Partial)
     }
@@ -77,14 +76,14 @@ impl FrameKind {
     }
 }
 
-/// Whether and when a frame may be dropped to make room.
+/// When a frame may be dropped to make room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameKind {
-    /// No: a reply, or a push that changes what the client must believe.
+    /// Never: a reply, or a push that changes the client's state.
     Kept,
-    /// No, on no account: the rest of a frame whose beginning has been sent.
+    /// Never: the rest of a partly sent frame.
     Partial,
-    /// It stands where publications were dropped.
+    /// A gap marker in place of dropped publications.
     GapMarker,
     /// When it is the oldest.
     DropOldest,
@@ -108,9 +107,9 @@ struct Chunk {
     bytes: Vec<u8>,
     /// In order; a frame begins where the one before it ends.
     records: Vec<FrameRecord>,
-    /// Names that frames refer to, each once as long as nothing comes between.
+    /// Names that frames refer to, each once per run of frames.
     channels: Vec<Arc<str>>,
-    /// Ranges that point here.
+    /// Ranges that refer to it.
     refs: u64,
     /// A lane writes into it.
     current: bool,
@@ -123,7 +122,7 @@ impl Chunk {
             + self.channels.capacity() * size_of::<Arc<str>>()
     }
 
-    /// Notes that a frame ends here.
+    /// Records the end of a frame.
     fn end_frame(&mut self, label: Label<'_>) {
         let channel = label.channel.map_or(NO_CHANNEL, |channel| {
             if self.channels.last().is_none_or(|last| !Arc::ptr_eq(last, channel)) {
@@ -152,7 +151,7 @@ impl Chunk {
 
 pub(crate) struct FrameLog {
     chunks: Vec<Chunk>,
-    /// Chunks nobody uses. The last [`SPARE_MAX`] of them still have a buffer.
+    /// Unused chunks. The last [`SPARE_MAX`] of them still have a buffer.
     free: Vec<u32>,
     lanes: [u32; LANES],
     memory: usize,
@@ -175,8 +174,8 @@ impl FrameLog {
         self.memory + self.ranges as usize * size_of::<Range>()
     }
 
-    /// Whether frames that wait take more than `bytes_max`. What lanes keep at hand for the next frames does not count:
-    /// giving frames up would not bring it back.
+    /// Whether waiting frames take more than `bytes_max`. The free space of current chunks does not
+    /// count: dropping frames would not free it.
     pub(crate) fn is_over(&self, bytes_max: usize) -> bool {
         if self.memory() <= bytes_max {
             return false;
@@ -216,8 +215,7 @@ impl FrameLog {
         (end > start).then_some(Range { chunk: index, start: start as u32, end: end as u32 })
     }
 
-    /// Writes one session's waiting bytes, densely, into a chunk of their own. One reference is
-    /// taken.
+    /// Copies one session's ranges into a chunk of their own. Takes one reference.
     pub(crate) fn relocate(&mut self, ranges: &[Range]) -> Range {
         let length: usize = ranges.iter().map(|range| range.len() as usize).sum();
         let mut chunk = Chunk { bytes: Vec::with_capacity(length), refs: 1, ..Chunk::default() };
@@ -238,8 +236,7 @@ impl FrameLog {
         &self.chunks[range.chunk as usize].bytes[range.start as usize..range.end as usize]
     }
 
-    /// The frames in a range, oldest first, and whether each is whole. Only a range's first frame
-    /// can be cut, by having been sent in frame.
+    /// The frames of a range, oldest first. Only the first can be partly sent.
     pub(crate) fn frames(&self, range: Range) -> impl Iterator<Item = Frame<'_>> {
         let chunk = &self.chunks[range.chunk as usize];
         let records = &chunk.records;
@@ -254,13 +251,13 @@ impl FrameLog {
         })
     }
 
-    /// Counts `count` more ranges that point into `chunk`.
+    /// Adds `count` references to `chunk`.
     pub(crate) fn retain(&mut self, chunk: u32, count: u64) {
         self.chunks[chunk as usize].refs += count;
         self.ranges += count;
     }
 
-    /// Counts `count` ranges less; the chunk's memory is used again when there are none.
+    /// Drops `count` references. A chunk without references is reused.
     pub(crate) fn release(&mut self, chunk: u32, count: u64) {
         let record = &mut self.chunks[chunk as usize];
         assert!(record.refs >= count, "every range was retained");
@@ -307,7 +304,7 @@ impl FrameLog {
         self.memory -= chunk.memory();
         chunk.clear();
         if chunk.bytes.capacity() < CHUNK_BYTES {
-            // A relocated chunk's odd size would be of no use to a lane.
+            // A copied chunk's odd size is of no use to a lane.
             *chunk = Chunk::default();
         }
         self.free.push(index);
@@ -317,7 +314,7 @@ impl FrameLog {
         }
     }
 
-    /// Every range that anybody holds, for tests that look for leaks.
+    /// All references, for tests that look for leaks.
     #[cfg(test)]
     pub(crate) fn ranges(&self) -> u64 {
         self.ranges

@@ -1,4 +1,4 @@
-//! A channel's stream: its numbers, and the publications kept.
+//! A channel's stream: its offsets and the publications kept.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::event::History;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::Publication;
 
-/// Lives as long as the channel has subscribers or its meta time-to-live runs. The rules are
+/// Exists while the channel has subscribers or its meta time to live has not ended. The rules are
 /// Centrifugo's: history expires as a whole, counted from the last publication; epoch and top
 /// offset outlive it.
 pub(crate) struct Stream {
@@ -20,9 +20,9 @@ pub(crate) struct Stream {
     publications: VecDeque<Arc<Publication>>,
     /// Memory of `publications`.
     bytes: usize,
-    /// When the publications go.
+    /// When the publications expire.
     pub(crate) expires_ms: u64,
-    /// When the stream goes.
+    /// When the stream expires.
     pub(crate) meta_expires_ms: u64,
     pub(crate) meta_ttl_ms: u64,
     /// The earliest timer that is set for it.
@@ -55,8 +55,8 @@ impl Stream {
         self.publications.len()
     }
 
-    /// Notes an application's version; false when it is not newer than the last one noted in the
-    /// same version epoch.
+    /// Records an application's version. False when it is not newer than the last one of the same
+    /// version epoch.
     pub(crate) fn advance_version(&mut self, version: u64, epoch: &str) -> bool {
         let comparable = epoch.is_empty() || *epoch == *self.version_epoch;
         if version > 0 && comparable && version <= self.version {
@@ -69,8 +69,8 @@ impl Stream {
         true
     }
 
-    /// Keeps the publication that has offset `top`, and of those before it so many that there are
-    /// `size`. Returns how the memory changed.
+    /// Appends the publication at offset `top` and keeps at most `size`. Returns the change of
+    /// memory in bytes.
     pub(crate) fn keep(&mut self, publication: Arc<Publication>, size: usize) -> isize {
         debug_assert_eq!(publication.offset, self.top);
         let before = self.bytes;
@@ -95,7 +95,8 @@ impl Stream {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Everything after `since`, if it is all there and at most `max` (0: any number).
+    /// All publications after `since`, if none is missing and there are at most `max` (0: no
+    /// limit).
     pub(crate) fn recover(
         &self,
         since: StreamPosition,
@@ -123,7 +124,7 @@ impl Stream {
                 if since.offset == 0 {
                     return Err(Error::BadRequest);
                 }
-                // Beyond what was ever published, or before what is kept: nothing, as Centrifugo.
+                // Beyond the top, or before what is kept: empty, as in Centrifugo.
                 let before = since.offset - 1;
                 if (first..=self.top).contains(&before) {
                     0..(before - first + 1) as usize

@@ -14,7 +14,7 @@ use crate::worker_set::WorkerSet;
 /// A channel at home on this worker. Exists while it has something to remember.
 pub(crate) struct HomeChannel {
     pub(crate) name: Arc<str>,
-    /// Workers that have subscribers, or are about to.
+    /// Workers that have subscribers or pending ones.
     pub(crate) interest: WorkerSet,
     pub(crate) stream: Option<Box<Stream>>,
     pub(crate) members: Option<Box<Members>>,
@@ -24,14 +24,14 @@ pub(crate) struct HomeChannel {
 
 const _: () = assert!(size_of::<HomeChannel>() <= 56);
 
-/// Sessions in a channel that has presence or tells of join and leave.
+/// Sessions of a channel with presence or join and leave.
 pub(crate) type Members = HashMap<SessionId, HomeMember, RandomState>;
 
 pub(crate) struct HomeMember {
     pub(crate) info: Arc<ClientInfo>,
     /// Shown in presence.
     pub(crate) presence: bool,
-    /// Its cause is told.
+    /// Its departure is announced.
     pub(crate) join_leave: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Publications that must not happen twice.
+//! Idempotency keys of publications.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,11 +9,11 @@ use hashbrown::HashMap;
 
 use crate::position::StreamPosition;
 
-/// What Centrifugo remembers a key for.
+/// Default time to live of a key, as in Centrifugo.
 pub(crate) const DEFAULT_TTL_MS: u32 = 5 * 60 * 1000;
 
-/// Positions by channel and idempotency key. Bounded in number: the key that would expire first
-/// gives way.
+/// Positions by channel and idempotency key. Bounded in number: the key that would expire first is
+/// evicted.
 pub(crate) struct Idempotency {
     results: HashMap<Arc<str>, Remembered, RandomState>,
     expiries: BinaryHeap<Reverse<(u64, Arc<str>)>>,
@@ -30,7 +30,7 @@ impl Idempotency {
         Self { results: HashMap::default(), expiries: BinaryHeap::new(), max }
     }
 
-    /// Remembers as many from now on; too many leave when the next one comes.
+    /// Changes the bound, effective with the next key.
     pub(crate) fn set_max(&mut self, max: usize) {
         self.max = max;
     }
@@ -40,8 +40,7 @@ impl Idempotency {
         (remembered.expires_ms > now_ms).then_some(remembered.position)
     }
 
-    /// Remembers a key that is not remembered (or has expired). Returns how many others were
-    /// forgotten before their time.
+    /// Stores a key that is not stored or has expired. Returns the number of evicted keys.
     pub(crate) fn remember(
         &mut self,
         channel: &str,
@@ -82,7 +81,7 @@ impl Idempotency {
     }
 }
 
-/// No channel's name with one key can be taken for another's with another: the length leads.
+/// The length prefix keeps two pairs of channel and key from having the same text.
 fn joined(channel: &str, key: &str) -> String {
     format!("{}:{channel}{key}", channel.len())
 }

@@ -1,4 +1,4 @@
-//! What hubs say to each other.
+//! Messages between hubs.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::position::{Epoch, StreamPosition};
 use crate::publication::{ClientInfo, NewPublication, Publication};
 use crate::session_id::SessionId;
 
-/// One word from one worker's hub to another's. Opaque: carry it, in order, to
-/// [`Hub::handle_message`](crate::Hub::handle_message) of the worker it is for.
+/// A message from one worker's hub to another's. Opaque: pass it, in order, to
+/// [`Hub::handle_message`](crate::Hub::handle_message) of its receiver.
 #[derive(Debug)]
 pub struct HubMessage {
-    /// The sender's incarnation: what a dead worker left in the rings is not mistaken for its
-    /// successor's.
+    /// The sender's incarnation. A message that a dead worker left in a ring is not mistaken for
+    /// one of its successor.
     pub(crate) incarnation: u32,
     pub(crate) kind: HubMessageKind,
 }
 
 const _: () = assert!(size_of::<HubMessage>() <= 64);
 
-/// A request's name: the asker's incarnation and its key there, so that an answer to a dead worker
-/// is not mistaken for one to its successor.
+/// Identifies a request: the requester's incarnation and its key there. A reply to a dead worker is
+/// not mistaken for one to its successor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RequestId {
     pub(crate) incarnation: u32,
@@ -32,7 +32,7 @@ pub(crate) struct RequestId {
 
 #[derive(Debug)]
 pub(crate) enum HubMessageKind {
-    /// "I was restarted": says nothing but the envelope's `incarnation`.
+    /// The sender was restarted. Carries nothing but its incarnation.
     Restarted,
 
     // To a channel's home worker.
@@ -71,8 +71,8 @@ pub(crate) enum HubMessageKind {
         channel: Arc<str>,
         info: Arc<ClientInfo>,
     },
-    /// Something of the channel was lost on the way; the home worker sends nothing more until
-    /// asked anew.
+    /// Messages of the channel were lost on the way. The home worker sends nothing more until this
+    /// worker subscribes again.
     Gap {
         channel: Arc<str>,
     },
@@ -91,7 +91,7 @@ pub(crate) struct SubscribeRequest {
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
     pub(crate) since: Option<StreamPosition>,
-    /// Whom to list.
+    /// The entry for the presence list.
     pub(crate) member: Option<Arc<ClientInfo>>,
 }
 
@@ -131,7 +131,7 @@ pub(crate) enum ReplyContent {
     Affected(u64),
 }
 
-/// What every worker is asked at once.
+/// A request to every worker at once.
 #[derive(Debug)]
 pub(crate) enum ScatterRequest {
     Channels {
@@ -163,7 +163,7 @@ pub(crate) enum ScatterRequest {
 }
 
 impl HubMessageKind {
-    /// Bytes it stands for while it waits.
+    /// Bytes it counts in the bound of a queue.
     pub(crate) fn cost(&self) -> usize {
         size_of::<HubMessage>()
             + match self {

@@ -1,10 +1,10 @@
-//! The numbers of this node that open sessions were named by.
+//! The node numbers in the ids of open sessions.
 
-/// Numbers told apart at once: the present one and those of sessions opened before it.
+/// Node numbers in use at once: the current one and those of sessions opened before it.
 pub(crate) const NODE_NUMBERS_MAX: usize = 8;
 
-/// A session keeps the id it was told, so it remembers, in three bits of its flags, which number it was opened
-/// under. A number is forgotten with its last session.
+/// A session keeps its id when the node's number changes. Three bits of its flags say under which
+/// number it was opened. A number is dropped with its last session.
 #[derive(Debug)]
 pub(crate) struct NodeNumbers {
     numbers: [u16; NODE_NUMBERS_MAX],
@@ -20,29 +20,29 @@ impl NodeNumbers {
         NodeNumbers { numbers, sessions: [0; NODE_NUMBERS_MAX], present: 0 }
     }
 
-    /// The number a session opened under place `at` has in its id.
+    /// The node number at this index.
     pub(crate) fn number(&self, at: u8) -> u16 {
         self.numbers[usize::from(at) % NODE_NUMBERS_MAX]
     }
 
-    /// A session opens; gives the place of its number.
+    /// A session opens. Returns the index of its number.
     pub(crate) fn opened(&mut self) -> u8 {
         self.sessions[usize::from(self.present)] += 1;
         self.present
     }
 
-    /// A session of this place has closed.
+    /// A session of this number has closed.
     pub(crate) fn closed(&mut self, at: u8) {
         self.sessions[usize::from(at) % NODE_NUMBERS_MAX] -= 1;
     }
 
-    /// Names sessions by another number from now on. False, and nothing has changed, while sessions of as many
-    /// other numbers are open as can be told apart.
+    /// Changes the number for sessions opened from now on. False, and nothing changes, while
+    /// sessions of [`NODE_NUMBERS_MAX`] other numbers are open.
     pub(crate) fn set(&mut self, number: u16) -> bool {
         let known =
             (0..NODE_NUMBERS_MAX).find(|&at| self.numbers[at] == number && self.is_used(at));
         let free = || (0..NODE_NUMBERS_MAX).find(|&at| !self.is_used(at));
-        // Whoever holds the present place needs it no more if nobody was opened under it.
+        // The current number is replaced if no session was opened under it.
         let own = || (self.sessions[usize::from(self.present)] == 0).then_some(self.present.into());
         let Some(at) = known.or_else(own).or_else(free) else { return false };
         self.numbers[at] = number;

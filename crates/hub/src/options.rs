@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-/// What a channel does, resolved by the caller from its namespace and handed in with each
-/// operation; a changed configuration therefore takes effect with the next operation.
+/// Options of a channel. The caller resolves them from the channel's namespace for each operation,
+/// so a changed configuration takes effect with the next operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelOptions {
-    /// Whose [rates](crate::Hub::set_pacing) its broadcasts keep.
+    /// The namespace, whose [rates](crate::Hub::set_pacing) its broadcasts keep.
     pub namespace: Arc<str>,
     /// Publications kept; 0: no history, no offsets.
     pub history_size: u32,
@@ -17,19 +17,19 @@ pub struct ChannelOptions {
     pub history_meta_ttl_ms: u64,
     /// Subscribers are listed in the channel's presence.
     pub presence: bool,
-    /// Subscribers' arrival and departure are told to those who asked for it.
+    /// Subscribers that ask for it receive join and leave pushes.
     pub join_leave: bool,
-    /// Every subscriber is told join and leave, asked or not.
+    /// Every subscriber receives join and leave pushes.
     pub force_push_join_leave: bool,
-    /// Every subscription is positioned, asked or not.
+    /// Every subscription is positioned.
     pub force_positioning: bool,
-    /// Every subscription is recoverable, asked or not.
+    /// Every subscription is recoverable.
     pub force_recovery: bool,
-    /// What happens to a subscriber who does not keep up.
+    /// What happens to a subscriber that does not keep up.
     pub overflow: OverflowPolicy,
     /// Largest payload in bytes; 0: unlimited here.
     pub publication_bytes_max: u32,
-    /// Most publications handed over by a recovery; more missed: not recovered. 0: unlimited.
+    /// Maximum number of publications of a recovery; if more are missing, it fails. 0: no limit.
     pub recovery_publications_max: u32,
 }
 
@@ -59,16 +59,15 @@ impl ChannelOptions {
     }
 }
 
-/// What gives way when a session's outbox is full.
+/// What is dropped when a session's outbox is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OverflowPolicy {
-    /// The session: disconnected with code 3008 "slow", to come back and recover.
+    /// The session: disconnected with code 3008 "slow". It reconnects and recovers.
     #[default]
     Disconnect,
-    /// The oldest publications waiting; [`Outgoing::Missed`](crate::Outgoing::Missed) tells the client.
+    /// The oldest publications. [`Outgoing::Missed`](crate::Outgoing::Missed) informs the client.
     DropOldest,
-    /// Publications waiting which a later one with the same key (without a key: of the same
-    /// channel) made obsolete, then the oldest; [`Outgoing::Missed`](crate::Outgoing::Missed) tells the
-    /// client.
+    /// Publications that a later one with the same key (without a key: of the same channel) made
+    /// obsolete, then the oldest. [`Outgoing::Missed`](crate::Outgoing::Missed) informs the client.
     KeepLatest,
 }

@@ -1,4 +1,4 @@
-//! What waits for one session.
+//! Bytes waiting for one session.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -15,7 +15,7 @@ pub(crate) struct Outbox {
     backlog: Option<Box<Backlog>>,
 }
 
-/// What only a session that lags needs.
+/// Only for a session that lags.
 pub(crate) struct Backlog {
     /// Behind `head`, and empty while `head` is.
     ranges: VecDeque<Range>,
@@ -30,12 +30,12 @@ impl Default for Backlog {
     }
 }
 
-/// What became of a frame.
+/// How a frame was appended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Appended {
     /// The only range.
     First,
-    /// It lies right behind the last range and made that one longer.
+    /// It follows the last range in the log and extended it.
     Joined,
     /// A further range.
     Behind,
@@ -93,7 +93,7 @@ impl Outbox {
         filled
     }
 
-    /// Forgets the first `count` bytes, which were sent; returns how many there were to forget.
+    /// Removes the first `count` bytes, which were sent. Returns how many there were.
     pub(crate) fn advance(&mut self, mut count: u32, log: &mut FrameLog) -> u32 {
         count = count.min(self.bytes);
         let sent = count;
@@ -120,7 +120,7 @@ impl Outbox {
         std::iter::once(self.head).filter(|head| !head.is_none()).chain(backlog)
     }
 
-    /// Takes all ranges out; the caller now answers for their references.
+    /// Takes all ranges out. Their references pass to the caller.
     pub(crate) fn take(&mut self) -> Vec<Range> {
         let ranges = self.ranges().collect();
         self.head = Range::NONE;
@@ -150,7 +150,7 @@ impl Outbox {
         self.backlog.get_or_insert_default()
     }
 
-    /// Gives the allocation back once a session does not lag any backlog.
+    /// Frees the backlog once a session does not lag any more.
     pub(crate) fn trim(&mut self) {
         let needed = self.backlog.as_ref().is_some_and(|backlog| {
             !backlog.ranges.is_empty() || backlog.slow_next != NONE || backlog.slow_prev != NONE

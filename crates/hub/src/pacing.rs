@@ -27,7 +27,7 @@ impl Pacing {
 /// Two token buckets, of messages and of bytes, in thousandths of a token: a rate a second times
 /// milliseconds.
 ///
-/// What is taken may overdraw them once, so that a message larger than the bucket leaves at all.
+/// A message may overdraw the buckets once, so that one larger than the bucket can leave.
 #[derive(Debug, Clone)]
 pub(crate) struct RateLimiter {
     pacing: Pacing,
@@ -51,8 +51,7 @@ impl RateLimiter {
         self.pacing
     }
 
-    /// Other rates from now on. What had been saved up stays, as far as the new buckets hold it; so
-    /// does a debt.
+    /// Changes the rates. Saved tokens stay as far as the new buckets hold them; so does a debt.
     pub(crate) fn change(&mut self, pacing: Pacing, now_ms: u64) {
         self.refill(now_ms);
         let was = std::mem::replace(&mut self.pacing, pacing);

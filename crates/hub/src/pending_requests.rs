@@ -1,4 +1,4 @@
-//! PendingRequests under way, to other workers and to this one.
+//! Pending requests to other workers and to this one.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -11,17 +11,17 @@ use crate::options::ChannelOptions;
 use crate::session_id::SessionId;
 use crate::worker_set::WorkerSet;
 
-/// Least time between two looks at all deadlines: with a worker stuck, requests expire every
+/// Minimum time between two scans of all deadlines: with a worker stuck, requests expire every
 /// millisecond.
 const SWEEP_INTERVAL_MS: u64 = 50;
 
-/// Who waits for what.
+/// Requests by key.
 pub(crate) struct PendingRequests {
     pending: HashMap<u32, Pending, RandomState>,
     next_key: u32,
     incarnation: u32,
     max: usize,
-    /// When to look for requests past their deadline; `None` while there are none at all.
+    /// Next scan for requests past their deadline; `None` while there are none.
     sweep_ms: Option<u64>,
 }
 
@@ -31,31 +31,17 @@ pub(crate) struct Pending {
 }
 
 pub(crate) enum Waiter {
-    /// A subscription: the record knows the rest.
     Subscribe(Box<PendingSubscribe>),
-    Publish {
-        token: u64,
-        home: u8,
-    },
-    History {
-        token: u64,
-        home: u8,
-    },
-    HistoryRemove {
-        token: u64,
-        home: u8,
-    },
-    Presence {
-        token: u64,
-        home: u8,
-        stats: bool,
-    },
+    Publish { token: u64, home: u8 },
+    History { token: u64, home: u8 },
+    HistoryRemove { token: u64, home: u8 },
+    Presence { token: u64, home: u8, stats: bool },
     ScatterGather(Box<ScatterGather>),
 }
 
 #[derive(Clone)]
 pub(crate) struct PendingSubscribe {
-    /// `None`: nobody waits for an event.
+    /// `None`: no event is due.
     pub(crate) token: Option<u64>,
     pub(crate) session: SessionId,
     pub(crate) subscription: u32,
@@ -63,7 +49,7 @@ pub(crate) struct PendingSubscribe {
     pub(crate) mode: SubscriptionMode,
 }
 
-/// How a subscription is answered.
+/// Properties of a subscription.
 #[derive(Clone)]
 pub(crate) struct SubscriptionMode {
     pub(crate) was_recovering: bool,
@@ -74,7 +60,7 @@ pub(crate) struct SubscriptionMode {
     pub(crate) data: Option<Box<[u8]>>,
 }
 
-/// Answers of several workers, put together.
+/// A request to several workers whose replies are combined.
 pub(crate) struct ScatterGather {
     pub(crate) token: u64,
     pub(crate) waiting: WorkerSet,
@@ -88,7 +74,7 @@ pub(crate) enum Aggregate {
 }
 
 impl Aggregate {
-    /// Adds one worker's part.
+    /// Adds one worker's reply.
     pub(crate) fn add(&mut self, content: ReplyContent) {
         match (self, content) {
             (Self::Channels(result), ReplyContent::Channels(channels)) => {
@@ -136,7 +122,7 @@ impl Waiter {
         matches!(self, Self::ScatterGather(_))
     }
 
-    /// True when it waits for an answer of `worker`, as a channel's home.
+    /// True when it waits for a reply of `worker` as a channel's home.
     pub(crate) fn waits_for_home(&self, worker: u8) -> bool {
         match self {
             Self::Subscribe(pending) => pending.home == worker,
@@ -165,7 +151,7 @@ impl PendingRequests {
     }
 
     /// Keys fit beside the flag [`PENDING`] and are never [`NO_KEY`]. One comes back after 2^31
-    /// requests, when nothing of its former use can be under way any backlog.
+    /// requests, when nothing of its former use can be under way any more.
     pub(crate) fn insert(&mut self, deadline_ms: u64, waiter: Waiter) -> RequestId {
         let after = |key| if key == REQUEST_KEY_MAX { 0 } else { key + 1 };
         while self.pending.contains_key(&self.next_key) {
@@ -178,7 +164,7 @@ impl PendingRequests {
         RequestId { incarnation: self.incarnation, key }
     }
 
-    /// Ends a request that is under way.
+    /// Removes a request of this incarnation.
     pub(crate) fn take(&mut self, request: RequestId) -> Option<Waiter> {
         if request.incarnation != self.incarnation {
             return None;
@@ -208,8 +194,7 @@ impl PendingRequests {
         self.sweep_ms
     }
 
-    /// Keys of the requests whose deadline has passed, in the order they were made (as near as
-    /// it matters).
+    /// Keys of the requests whose deadline has passed, ascending.
     pub(crate) fn expired(&mut self, now_ms: u64) -> Vec<u32> {
         if self.sweep_ms.is_none_or(|at| at > now_ms) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Where a reader stands in a channel.
+//! Positions in a channel's stream.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use std::fmt;
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 const TEXT_MAX: usize = 11;
 
-/// Tells one incarnation of a channel's stream from the next: when a stream is lost (restart, meta
-/// time-to-live), offsets begin again under a new epoch, and a reader who comes with the old one is
-/// told that recovery is impossible instead of being handed the wrong messages.
+/// One incarnation of a channel's stream. When a stream is lost (restart, meta time to live),
+/// offsets begin again under a new epoch. A reader with the old epoch learns that recovery is
+/// impossible and is not sent the wrong messages.
 ///
 /// Text form: up to 11 letters and digits; empty for [`Epoch::NONE`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Epoch(u64);
 
 impl Epoch {
-    /// No epoch: of a channel without a stream; from a client, "whichever".
+    /// No epoch: a channel without a stream; from a client, "any epoch".
     pub const NONE: Self = Self(0);
-    /// An epoch no stream ever has: what a text that is not ours stands for.
+    /// An epoch that no stream has: stands for any text that is not of this form.
     pub const FOREIGN: Self = Self(u64::MAX);
 
     /// The epoch with this value.
@@ -35,9 +35,8 @@ impl Epoch {
         self.0 == 0
     }
 
-    /// Reads the text form. Never fails: clients send back whatever they were given by whatever
-    /// server they spoke to before, and an unknown epoch is an answer ([`Epoch::FOREIGN`]), not an
-    /// error.
+    /// Parses the text form. Never fails: clients send back whatever a server gave them, and an
+    /// unknown epoch is [`Epoch::FOREIGN`].
     pub fn parse(text: &str) -> Self {
         if text.is_empty() {
             return Self::NONE;
@@ -61,8 +60,7 @@ impl Epoch {
         Self(value)
     }
 
-    /// True when a reader with this epoch reads the stream `current`: equal, or the reader did not
-    /// say.
+    /// True when a reader with this epoch may read the stream `current`: equal, or not given.
     pub(crate) fn accepts(self, current: Self) -> bool {
         self.is_none() || self == current
     }
@@ -88,12 +86,12 @@ impl fmt::Debug for Epoch {
     }
 }
 
-/// A place in a channel's stream: everything up to and including `offset` has been seen.
+/// A position in a channel's stream: everything up to and including `offset` has been received.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StreamPosition {
     /// Offset of the last publication seen; 0 before the first.
     pub offset: u64,
-    /// The stream's incarnation this offset belongs to.
+    /// The incarnation of the stream that `offset` belongs to.
     pub epoch: Epoch,
 }
 

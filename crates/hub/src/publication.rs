@@ -1,4 +1,4 @@
-//! What travels through a channel.
+//! Publications and their senders.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ pub struct Publication {
     /// Number in the channel's stream, from 1 without holes; 0 when the channel keeps no history
     /// (or the publisher skipped it).
     pub offset: u64,
-    /// The payload: raw JSON, not looked at by the hub.
+    /// The payload: raw JSON. The hub does not parse it.
     pub data: Box<[u8]>,
-    /// Who published it, when a client did.
+    /// The client that published it, if one did.
     pub info: Option<Arc<ClientInfo>>,
     /// Labels by the publisher; delivered to clients.
     pub tags: Tags,
-    /// What the publication is about, for [`OverflowPolicy::KeepLatest`](crate::OverflowPolicy::KeepLatest).
+    /// The subject, for [`OverflowPolicy::KeepLatest`](crate::OverflowPolicy::KeepLatest).
     pub key: Option<Box<str>>,
-    /// When the home worker took it, Unix time in milliseconds.
+    /// When the home worker accepted it, Unix time in milliseconds.
     pub time_ms: u64,
 }
 
@@ -27,7 +27,7 @@ pub struct Publication {
 pub type Tags = Box<[(Box<str>, Box<str>)]>;
 
 impl Publication {
-    /// Bytes of memory it stands for in the bounds of history and backlogs.
+    /// Bytes it counts in the bounds of history and queues.
     pub(crate) fn cost(&self) -> usize {
         publication_cost(self.data.len(), &self.tags, self.key.as_deref())
     }
@@ -39,7 +39,7 @@ fn publication_cost(data: usize, tags: &Tags, key: Option<&str>) -> usize {
     RECORD + data + tags + key.map_or(0, str::len)
 }
 
-/// Who a client is, as other clients see it in presence, join and leave messages and publications.
+/// A client as other clients see it in presence, join and leave messages and publications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientInfo {
     /// The user, empty when anonymous.
@@ -52,7 +52,7 @@ pub struct ClientInfo {
     pub chan_info: Option<Box<[u8]>>,
 }
 
-/// A request to publish.
+/// What is to be published.
 #[derive(Debug, Clone, Default)]
 pub struct NewPublication {
     /// The payload: raw JSON, one value without a line break outside strings.
@@ -63,8 +63,8 @@ pub struct NewPublication {
     pub info: Option<Arc<ClientInfo>>,
     /// See [`Publication::key`].
     pub key: Option<Box<str>>,
-    /// A second publish into the same channel with the same key, within the time-to-live, is not
-    /// published and answered with the first one's position.
+    /// A second publication with the same key into the same channel, within the time to live, is
+    /// suppressed. It gets the first one's position.
     pub idempotency_key: Option<Box<str>>,
     /// Milliseconds the key is remembered; 5 minutes when `None`.
     pub idempotency_ttl_ms: Option<u32>,

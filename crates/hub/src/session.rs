@@ -7,7 +7,7 @@ use crate::slots::NONE;
 /// One client, as plain data in a chunked table: one cache line.
 pub(crate) struct Session {
     pub(crate) outbox: Outbox,
-    /// The caller's name for it.
+    /// The caller's tag.
     pub(crate) tag: u64,
     /// First of its list of subscriptions.
     pub(crate) subscription: u32,
@@ -28,11 +28,11 @@ const _: () = assert!(size_of::<Session>() <= 64);
 
 /// In use.
 pub(crate) const OPEN: u16 = 1;
-/// In the list of sessions to flush.
+/// In the queue of sessions to flush.
 pub(crate) const DIRTY: u16 = 1 << 1;
-/// Its socket takes nothing more for now.
+/// Its socket is full.
 pub(crate) const BLOCKED: u16 = 1 << 2;
-/// Its caller wants to say something first.
+/// Not flushed until released.
 pub(crate) const HELD: u16 = 1 << 3;
 /// A long-poll.
 pub(crate) const POLL: u16 = 1 << 4;
@@ -42,11 +42,10 @@ pub(crate) const CLOSING: u16 = 1 << 5;
 pub(crate) const SLOW: u16 = 1 << 6;
 /// In the queue of a broadcast without rates of its own.
 pub(crate) const BULK: u16 = 1 << 7;
-/// In the queue of a broadcast whose namespace has rates. Apart from [`BULK`], so that what is
-/// held back by rates does not hold back what is not.
+/// In the queue of a broadcast whose namespace has rates. Separate from [`BULK`], so that rates of
+/// one namespace do not delay other broadcasts.
 pub(crate) const LIMITED: u16 = 1 << 8;
-/// Where the three bits begin that say under which number of this node it was opened: a place of
-/// [`NodeNumbers`](crate::node_numbers::NodeNumbers).
+/// Position of the three bits that index [`NodeNumbers`](crate::node_numbers::NodeNumbers).
 const NODE_SHIFT: u32 = 9;
 const NODE: u16 = (NODE_NUMBERS_MAX as u16 - 1) << NODE_SHIFT;
 const _: () = assert!(NODE_NUMBERS_MAX == 8);
@@ -56,12 +55,12 @@ impl Session {
         self.flags & flag != 0
     }
 
-    /// The flags of a session opened under this place of the node's numbers.
+    /// The flags of a session opened under this node number.
     pub(crate) fn opened_under(at: u8) -> u16 {
         u16::from(at) << NODE_SHIFT & NODE
     }
 
-    /// That place.
+    /// The index of its node number.
     pub(crate) fn node(&self) -> u8 {
         ((self.flags & NODE) >> NODE_SHIFT) as u8
     }

@@ -29,8 +29,8 @@ pub const SESSIONS_MAX: usize = 1 << SLOT_BITS;
 /// Names one session on one worker of one node: node 12 · boot 6 · worker 7 · slot 20 ·
 /// generation 8 bits, most significant first, 53 in all.
 ///
-/// Unicast needs no lookup beyond the id. An id outlives its session: a stale one is recognised by
-/// its generation and boot and reaches nobody. It is not a secret. Rendered in decimal.
+/// Unicast needs no lookup: the id names node, worker and slot. A stale id is recognised by its
+/// generation and boot and reaches nobody. It is not a secret. Its text form is decimal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(u64);
 
@@ -123,7 +123,7 @@ impl FromStr for SessionId {
     type Err = InvalidSessionId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // `u64::from_str` takes a leading plus sign, and zeros in front; an id has one spelling.
+        // `u64::from_str` accepts a leading plus sign and leading zeros; an id has one text form.
         let canonical = text.bytes().all(|byte| byte.is_ascii_digit())
             && (text.len() == 1 || !text.starts_with('0'));
         if !canonical {

@@ -1,4 +1,4 @@
-//! Records in chunks: addressed by index, never moved, no allocation per record.
+//! Records in chunks, addressed by index, never moved.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -16,8 +16,8 @@ pub(crate) struct Slots<T> {
     free: VecDeque<u32>,
     /// Slots below this have been used.
     touched: u32,
-    /// Vacant slots that must exist before one is used again: makes an index come back late, so
-    /// that the generation beside it lasts.
+    /// Minimum number of vacant slots before one is reused: a reused index comes late, so that the
+    /// generation beside it lasts.
     quarantine: usize,
 }
 
@@ -31,13 +31,12 @@ impl<T: Default> Slots<T> {
         self.touched - self.free.len() as u32
     }
 
-    /// Takes a vacant slot below `max` into use, with whatever was left in it; `None` when there
-    /// is none.
+    /// Occupies a vacant slot below `max` with its former content; `None` when there is none.
     pub(crate) fn occupy(&mut self, max: u32) -> Option<u32> {
         let grown = self.touched >= max;
         if self.free.len() > self.quarantine || grown {
-            // The oldest vacancy for records whose stale index must be recognised, else the most
-            // recent one, which is likely still in the cache.
+            // The oldest vacancy where stale indices must be recognised, else the most recent one,
+            // which is likely still in the cache.
             let vacancy =
                 if self.quarantine > 0 { self.free.pop_front() } else { self.free.pop_back() };
             if vacancy.is_some() || grown {
@@ -47,7 +46,7 @@ impl<T: Default> Slots<T> {
         Some(self.grow())
     }
 
-    /// Puts `value` into a vacant slot below `max`; gives it back when there is none.
+    /// Puts `value` into a vacant slot below `max`; returns it when there is none.
     pub(crate) fn insert(&mut self, value: T, max: u32) -> Result<u32, T> {
         let Some(index) = self.occupy(max) else { return Err(value) };
         self[index] = value;
@@ -60,7 +59,7 @@ impl<T: Default> Slots<T> {
         std::mem::take(&mut self[index])
     }
 
-    /// Takes a slot out of use, with whatever is left in it.
+    /// Vacates a slot and leaves its content.
     pub(crate) fn vacate(&mut self, index: u32) {
         self.free.push_back(index);
     }

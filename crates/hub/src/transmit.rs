@@ -7,10 +7,10 @@ use crate::worker_set::WorkerSet;
 
 /// A queue per other worker, first in first out whatever its ring takes or gives back.
 ///
-/// Bounded in bytes: publications, requests and answers that carry data are admitted only while
-/// there is room ([`Transmit::has_room`]). What is always admitted is small and bounded by state
-/// that exists: an unsubscription follows a subscription that was admitted, a gap ends an
-/// interest, a bare answer follows a request.
+/// Bounded in bytes: publications, requests and replies that carry data are admitted only while
+/// there is room ([`Transmit::has_room`]). What is always admitted is small and bounded by other
+/// state: an unsubscription follows an admitted subscription, a gap ends a worker's interest, a
+/// reply without data follows a request.
 pub(crate) struct Transmit {
     edges: Box<[Edge]>,
     /// Workers with something queued.

@@ -1,4 +1,4 @@
-//! Which sessions a user has here.
+//! Users and their sessions on this worker.
 
 use std::hash::BuildHasher;
 
@@ -9,8 +9,8 @@ use hashbrown::hash_table::Entry;
 use crate::session::Session;
 use crate::slots::{NONE, Slots};
 
-/// Users by name. A user's sessions are a list through the session records themselves. Sessions
-/// of nobody are in no list.
+/// Users by name. A user's sessions are a linked list through the session records. Anonymous
+/// sessions are in no list.
 pub(crate) struct Users {
     records: Slots<User>,
     by_name: HashTable<u32>,

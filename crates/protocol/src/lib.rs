@@ -1,13 +1,4 @@
-//! Client protocols as state machines: bytes and facts in, commands and bytes out; no I/O, no clock.
-//!
-//! - [`centrifuge`]: the Centrifugal client protocol v2 in JSON, over WebSocket and, with [`emulation`], over
-//!   server-sent events and HTTP streams; its unidirectional variants.
-//! - [`stream`]: how the transports over HTTP are opened.
-//! - [`long_poll`]: requests, answers and the cursor of the long-poll.
-//! - [`FrameEncoder`]: everything that is sent, spelled for each [`Encoding`]; the hub's seam.
-//!
-//! One offset space: whatever the transport, a publication carries the same `offset` in the same epoch.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod centrifuge;

@@ -19,11 +19,11 @@ use crate::position::Epoch;
 use crate::publication::{ClientInfo, Publication};
 use crate::session::{BLOCKED, DIRTY, HELD};
 
-/// Waiting bytes above which an outbox should be flushed before more is put into it.
+/// Bytes above which an outbox should be flushed before it takes more.
 const FLUSH_BYTES: u32 = 64 << 10;
 
-/// Ranges after which a blocked session's bytes are copied together, so that what it holds of the
-/// frame log is in proportion to what it waits for.
+/// Ranges after which a blocked session's bytes are copied together, so that it holds memory of the
+/// frame log in proportion to its bytes.
 const RANGES_MAX: usize = 32;
 
 /// A push to many subscribers.
@@ -52,8 +52,8 @@ impl Hub {
         publication: &Publication,
     ) {
         let Some(at) = self.channels.find(&self.names, name) else {
-            // Normal while an unsubscription is on its way. Said again because a predecessor of
-            // this hub may have subscribed.
+            // Normal while an unsubscription is on its way. Repeated because a predecessor of this
+            // hub may have subscribed.
             let channel = Arc::clone(name);
             self.send_to(from, HubMessageKind::Unsubscribe { channel, member: None, last: true });
             return;
@@ -79,7 +79,7 @@ impl Hub {
         let paced = self.broadcasts.flag_for(&channel.options.namespace, channel.subscribers.len());
         let mut label = label(channel.options.overflow, name, publication);
         if paced.is_some() {
-            // So that a broadcast can be taken back.
+            // So that the broadcast can be cancelled.
             label.channel = Some(name);
         }
         let estimate_bytes = publication.data.len() + name.len() + 256;
@@ -127,13 +127,12 @@ impl Hub {
             let Channel { name, options, .. } = &channels[at];
             broadcasts.join(name, &options.namespace, flag, self.now.unix_ms)
         });
-        // Where a session that waits for nothing yet is put, and what it is marked with there.
+        // The queue for a session with an empty outbox, and the flag it gets there.
         let (queue, mark, paused) = match &mut broadcast {
             Some(broadcast) => (&mut broadcast.queue, broadcast.flag, broadcast.status.paused),
             None => (&mut *dirty, DIRTY, false),
         };
-        // Per encoding: the frame (or none, if there is no word for it), and how many ranges now
-        // begin with it.
+        // Per encoding: the frame, if the encoding has one, and how many ranges begin with it.
         let mut frames = [Range::NONE; ENCODINGS_MAX];
         let mut created = [0u64; ENCODINGS_MAX];
         let mut encoded = 0u16;
@@ -152,7 +151,7 @@ impl Hub {
                 });
                 if let Some(frame) = frame {
                     frames[encoding] = frame;
-                    // Not to be given up while the loop has not counted its ranges.
+                    // Retained until the loop has counted its ranges.
                     log.retain(frame.chunk, 1);
                 }
             }
@@ -196,7 +195,7 @@ impl Hub {
         self.enforce_budget();
     }
 
-    /// Puts a push into one session's outbox, where nothing may drop it.
+    /// Encodes a push into one session's outbox; it is never dropped.
     pub(super) fn enqueue(&mut self, slot: u32, outgoing: &Outgoing<'_>) {
         let encoding = EncodingId(self.sessions[slot].encoding);
         let estimate = match outgoing {

@@ -10,16 +10,16 @@ use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
 use crate::session_id::SessionId;
 
 impl Hub {
-    /// The next session with something to send: each once, however much came for it. Not one that
-    /// is [blocked](Hub::set_blocked) or held. First all but broadcasts, then of these what
-    /// [`Hub::begin_flush`] allowed.
+    /// The next session with something to send, each once. Not one that is
+    /// [blocked](Hub::set_blocked) or held. Broadcasts come last, as far as [`Hub::begin_flush`]
+    /// allowed.
     ///
     /// Write its [outbox](Hub::outbox) and [`Hub::advance`] by what the socket took. If something
     /// is left, [`Hub::set_blocked`]: otherwise it comes up again only when more is put into it.
     pub fn poll_flush(&mut self) -> Option<Flush> {
         while let Some(slot) = self.dirty.pop_front() {
             let session = &mut self.sessions[slot];
-            // A stale entry: the session it was made for has been closed or blocked since.
+            // Stale entry: the session has been closed or blocked since.
             if !session.is(DIRTY) {
                 continue;
             }
@@ -40,7 +40,7 @@ impl Hub {
         flush
     }
 
-    /// True when outboxes fill up only because they are not flushed: flush before handling backlog.
+    /// True when outboxes fill up only for want of a flush: flush before handling more input.
     pub fn wants_flush(&self) -> bool {
         self.flush_wanted || self.log.is_over(self.config.pending_bytes_max)
     }
@@ -56,7 +56,7 @@ impl Hub {
         self.slot_of(id).map_or(0, |slot| self.sessions[slot].outbox.bytes() as usize)
     }
 
-    /// Forgets the first `bytes` bytes waiting for a session: they were sent.
+    /// Removes the first `bytes` bytes waiting for a session: they were sent.
     pub fn advance(&mut self, id: SessionId, bytes: usize) {
         let Some(slot) = self.slot_of(id) else { return };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -64,8 +64,8 @@ impl Hub {
         self.pending_bytes -= u64::from(sent);
     }
 
-    /// Notes that a session's socket takes nothing more for now, or does again; in the latter case
-    /// it comes up in [`Hub::poll_flush`] if something waits.
+    /// Records whether a session's socket is full. A session that is no longer blocked comes up in
+    /// [`Hub::poll_flush`] if something waits.
     pub fn set_blocked(&mut self, id: SessionId, blocked: bool) {
         let Some(slot) = self.slot_of(id) else { return };
         let session = &mut self.sessions[slot];
@@ -83,9 +83,8 @@ impl Hub {
         }
     }
 
-    /// Puts bytes for this session alone into its outbox, in order with everything else. `write`
-    /// appends what is complete for the socket; it is not called, and the result is false, when
-    /// the id is stale or the session is closing.
+    /// Appends bytes to this session's outbox. `write` appends what is complete for the socket.
+    /// False, and `write` is not called, when the id is stale or the session is closing.
     pub fn push(&mut self, id: SessionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Some(slot) = self.live_slot(id) else { return false };
         if let Some(frame) = self.log.append(SESSION_LANE, 512, Label::KEPT, write) {
@@ -94,17 +93,17 @@ impl Hub {
         true
     }
 
-    /// Puts a push for this session alone into its outbox, spelled in its encoding; false when the
-    /// id is stale or the session is closing.
+    /// Encodes a push into this session's outbox. False when the id is stale or the session is
+    /// closing.
     pub fn send(&mut self, id: SessionId, outgoing: &Outgoing<'_>) -> bool {
         let Some(slot) = self.live_slot(id) else { return false };
         self.enqueue(slot, outgoing);
         true
     }
 
-    /// Ends the hold of a session opened with [`held`](crate::NewSession::held): what `write`
-    /// appends goes before everything that has come for it meanwhile. False, and `write` is not
-    /// called, when the session is not held (any more).
+    /// Releases a session opened with [`held`](crate::NewSession::held). What `write` appends goes
+    /// before everything that has arrived meanwhile. False, and `write` is not called, when the
+    /// session is not held.
     pub fn release(&mut self, id: SessionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Some(slot) = self.live_slot(id).filter(|&slot| self.sessions[slot].is(HELD)) else {
             return false;

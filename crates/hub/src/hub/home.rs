@@ -21,7 +21,7 @@ use crate::position::StreamPosition;
 use crate::publication::Publication;
 use crate::session_id::SessionId;
 
-/// Home channels looked at for one publication to make room for.
+/// Home channels examined to make room for one publication.
 const EVICTION_STEPS_MAX: usize = 1024;
 
 impl Hub {
@@ -40,7 +40,7 @@ impl Hub {
                 since
                     .map(|since| stream.recover(since, options.recovery_publications_max as usize)),
             ),
-            // From nowhere to nowhere: as Centrifugo has it, nothing that was promised is missing.
+            // No position in a channel without a stream counts as recovered, as in Centrifugo.
             None => (
                 StreamPosition::default(),
                 since.map(|since| (since == StreamPosition::default()).then(Vec::new)),
@@ -52,8 +52,8 @@ impl Hub {
             recovered: recovered.is_some(),
             publications: recovered.unwrap_or_default(),
         };
-        // The answer goes first: everything sent to `from` after it belongs to the subscriber.
-        // If it cannot go, there is no subscriber.
+        // The reply goes first: everything sent to `from` after it belongs to the subscriber.
+        // Without room for the reply there is no subscriber.
         if !self.reply(from, request, content) {
             self.remove_if_empty(at);
             return;
@@ -165,7 +165,7 @@ impl Hub {
                 Ok(history) => ReplyContent::History(history),
                 Err(error) => ReplyContent::Failed(error),
             },
-            // No room to begin a stream: there is none.
+            // There is no room to begin a stream, so there is none.
             None if asked.filter.since.is_none() => ReplyContent::History(History::default()),
             None => ReplyContent::Failed(Error::UnrecoverablePosition(StreamPosition::default())),
         };
@@ -209,7 +209,7 @@ impl Hub {
         self.reply(from, request, content);
     }
 
-    /// Lets streams go whose time has come.
+    /// Expires streams.
     pub(super) fn expire_streams(&mut self) {
         while let Some(&Reverse((due, at, incarnation))) = self.stream_timers.peek() {
             if due > self.now.ms {
@@ -242,7 +242,7 @@ impl Hub {
         }
     }
 
-    /// Takes a session out of a channel's presence, and tells of its departure.
+    /// Removes a session from a channel's presence and announces that it left.
     pub(super) fn remove_member(&mut self, at: u32, member: SessionId) {
         let home = &mut self.homes[at];
         let Some(members) = &mut home.members else { return };
@@ -274,8 +274,7 @@ impl Hub {
         }
     }
 
-    /// The record of a channel at home here, made if there is none; `None` when there may be no
-    /// backlog.
+    /// The record of a channel at home here, made if there is none. `None` at the limit.
     fn home_channel(&mut self, name: &Arc<str>) -> Option<u32> {
         if let Some(at) = self.homes.find(&self.names, name) {
             return Some(at);
@@ -287,8 +286,7 @@ impl Hub {
         self.homes.insert(&self.names, record, self.config.channels_max)
     }
 
-    /// Makes room for another channel by forgetting one that nobody listens to: who comes back to
-    /// it is told, by its new epoch.
+    /// Evicts a channel without subscribers. A client that returns to it sees a new epoch.
     fn evict_idle_channel(&mut self) {
         let channels = self.homes.indices().end;
         for _ in 0..EVICTION_STEPS_MAX.min(channels as usize) {
@@ -310,7 +308,7 @@ impl Hub {
         }
     }
 
-    /// A channel's stream, begun if there is none; its time to live counts from now.
+    /// A channel's stream, begun if there is none. Its meta time to live counts from now.
     fn ensure_stream(&mut self, at: u32, options: &ChannelOptions) -> &mut Stream {
         if self.homes[at].stream.is_none() {
             let epoch = self.next_epoch();
@@ -329,7 +327,7 @@ impl Hub {
         self.homes[at].stream.as_mut().expect("made above")
     }
 
-    /// Puts a publication into its channel's history.
+    /// Appends a publication to its channel's history.
     fn append_history(
         &mut self,
         at: u32,
@@ -350,7 +348,7 @@ impl Hub {
         self.schedule_timer(at);
     }
 
-    /// Lets the oldest publications of some channels go, going round, until there is room.
+    /// Evicts the oldest publications of some channels, round robin, until there is room.
     fn evict_history(&mut self, cost: usize) {
         let channels = self.homes.indices().end;
         for _ in 0..EVICTION_STEPS_MAX {
@@ -370,7 +368,7 @@ impl Hub {
         }
     }
 
-    /// Sees to it that a stream is looked at when something of it expires.
+    /// Schedules the next expiry of a stream.
     fn schedule_timer(&mut self, at: u32) {
         let home = &mut self.homes[at];
         let Some(stream) = &mut home.stream else { return };
@@ -381,8 +379,8 @@ impl Hub {
         }
     }
 
-    /// Sends to every worker that listens. One whose queue is full gets a gap instead, and nothing
-    /// more until it asks anew.
+    /// Sends to every worker with subscribers. A worker whose queue is full gets a gap instead, and
+    /// nothing more until it subscribes again.
     fn broadcast(&mut self, at: u32, kind: impl Fn(Arc<str>) -> HubMessageKind) {
         let home = &self.homes[at];
         let name = Arc::clone(&home.name);
@@ -398,7 +396,7 @@ impl Hub {
         }
     }
 
-    /// Answers a request. An answer that carries data is replaced by an error when the queue is
+    /// Replies to a request. A reply that carries data is replaced by an error when the queue is
     /// full; then the result is false.
     pub(super) fn reply(&mut self, to: u8, request: RequestId, content: ReplyContent) -> bool {
         let kind = HubMessageKind::Reply(Box::new(HubReply { request, content }));
@@ -415,5 +413,5 @@ impl Hub {
     }
 }
 
-/// Answers up to this size carry no data.
+/// Replies up to this size carry no data.
 const REPLY_BYTES_SMALL: usize = size_of::<HubReply>() + size_of::<crate::HubMessage>();

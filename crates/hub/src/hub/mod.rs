@@ -47,12 +47,12 @@ pub use subscriber_count::SubscriberCount;
 ///
 /// # Order of calls
 ///
-/// 1. `open_session`, `close_session` and the `handle_*` methods take input: what clients and API
-///    callers want, messages of other workers' hubs, the passing of time.
-/// 2. After each of them (or each small group) [`Hub::poll_event`] until `None`. It also does work
-///    that waits behind an event: a subscription's event always comes out before any publication
-///    enters that session's outbox, so that a reply [pushed](Hub::push) on the event precedes
-///    them.
+/// 1. `open_session`, `close_session` and the `handle_*` methods take input: operations of clients
+/// and API callers, messages of other workers' hubs, the passage of time.
+/// 2. After each of them (or each small group) [`Hub::poll_event`] until `None`. It also handles
+/// messages that wait behind an event: a subscription's event always comes out before any
+/// publication enters that session's outbox, so that a reply [pushed](Hub::push) on the event
+/// precedes them.
 /// 3. At the end of a turn [`Hub::poll_transmit`] until `None`, each message handed to the worker
 ///    it is for or given back with [`Hub::requeue`]; and, after [`Hub::begin_flush`],
 ///    [`Hub::poll_flush`] until `None`, each session's [outbox](Hub::outbox) written and
@@ -70,26 +70,26 @@ pub struct Hub {
     names: NameHasher,
 
     sessions: Slots<Session>,
-    /// What sessions are named by.
+    /// Node numbers in session ids.
     nodes: NodeNumbers,
     users: Users,
-    /// Raw JSON about connections, of those that have any.
+    /// Raw JSON about connections that have any.
     conn_infos: HashMap<u32, Box<[u8]>, RandomState>,
     subscriptions: Slots<Subscription>,
     /// Of the subscriptions that others can see.
     members: HashMap<u32, Member, RandomState>,
     channels: ChannelTable<Channel>,
-    /// Lives given to channels and home channels so far.
+    /// Incarnations given to channels and home channels so far.
     incarnations: u32,
 
     homes: ChannelTable<HomeChannel>,
-    /// Home channels interesting to some worker.
+    /// Home channels with subscribers on some worker.
     active_homes: u64,
     history_bytes: usize,
-    /// The home channel whose history gave way last.
+    /// The home channel whose history was evicted last.
     history_cursor: u32,
     epochs: u64,
-    /// Time, index and incarnation of home channels whose stream has something that expires.
+    /// Time, index and incarnation of home channels whose stream has a deadline.
     stream_timers: BinaryHeap<Reverse<(u64, u32, u32)>>,
     idempotency: Idempotency,
 
@@ -97,9 +97,9 @@ pub struct Hub {
     /// Aggregate over all outboxes.
     pending_bytes: u64,
     dirty: VecDeque<u32>,
-    /// What leaves by and by, after the dirty ones.
+    /// Flushed over several turns, after the dirty sessions.
     broadcasts: Broadcasts,
-    /// Some outbox is getting full for want of a flush.
+    /// Some outbox needs a flush before it takes more.
     flush_wanted: bool,
     /// Ends and length of the list of sessions that cannot be flushed, longest first.
     slow_head: u32,
@@ -108,12 +108,12 @@ pub struct Hub {
 
     requests: PendingRequests,
     transmit: Transmit,
-    /// Lives of the other workers, as far as known.
+    /// Incarnations of the other workers, as far as known.
     peers: Box<[Option<u32>]>,
     events: VecDeque<Event>,
     channel_event_filter: ChannelEventFilter,
     channel_events: VecDeque<ChannelEvent>,
-    /// Messages waiting for the events before them to be taken, own ones included.
+    /// Messages, own ones included, that wait until the events before them are taken.
     inbound: VecDeque<(u8, HubMessageKind)>,
     running: bool,
     /// Counters; gauges are read from where they are.
@@ -121,8 +121,8 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A worker's hub, without sessions or channels. With an `incarnation` above 0 it announces itself to
-    /// the other workers as restarted.
+    /// A worker's hub, without sessions or channels. With an `incarnation` above 0 it announces its
+    /// restart to the other workers.
     ///
     /// # Panics
     /// When `worker` is not below `workers`, or `workers` is above [`WORKERS_MAX`].
@@ -140,7 +140,8 @@ impl Hub {
                 transmit.push(worker, HubMessageKind::Restarted);
             }
         }
-        // A first incarnation's peers are in theirs. A later one learns of its peers' lives from them.
+        // Peers of a first incarnation are in theirs too. A later one learns of its peers'
+        // incarnations from their messages.
         let known = (config.incarnation == 0).then_some(0);
         Self {
             names: NameHasher::new(config.hash_seed, config.workers),
@@ -182,8 +183,8 @@ impl Hub {
         }
     }
 
-    /// Takes other limits from now on. What is there stays, also beyond a limit that has been lowered;
-    /// identity, seeds and `requests_max` are those of [`Hub::new`].
+    /// Changes the limits. What exists stays, also beyond a lowered limit; identity, seeds and
+    /// `requests_max` keep their values.
     pub fn set_limits(&mut self, limits: &HubConfig) {
         self.config.sessions_max = limits.sessions_max.min(SESSIONS_MAX as u32);
         self.config.subscriptions_per_session_max = limits.subscriptions_per_session_max;
@@ -199,8 +200,8 @@ impl Hub {
         self.idempotency.set_max(limits.idempotency_keys_max);
     }
 
-    /// Names the sessions opened from now on by another number of this node. Those that are open keep the ids they
-    /// were told, and are found by them.
+    /// Changes the node number in the ids of sessions opened from now on. Open sessions keep their
+    /// ids.
     ///
     /// # Errors
     /// [`Error::LimitExceeded`], and nothing has changed, while sessions of eight other numbers are open.
@@ -212,7 +213,7 @@ impl Hub {
         Ok(())
     }
 
-    /// The next outcome or demand. Call until `None` after each input.
+    /// The next event. Call until `None` after each input.
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {
             self.run();
@@ -220,13 +221,13 @@ impl Hub {
         self.events.pop_front()
     }
 
-    /// Which [notices](ChannelEvent) to write from now on.
+    /// Selects the [channel events](ChannelEvent) to record from now on.
     pub fn set_channel_event_filter(&mut self, filter: ChannelEventFilter) {
         self.channel_event_filter = filter;
     }
 
-    /// The next notice. Call until `None` after each [`Hub::poll_event`], before its event is acted on: what led
-    /// to an event was noticed before it.
+    /// The next channel event. Call until `None` after each [`Hub::poll_event`], before its event
+    /// is handled: channel events that led to an event precede it.
     pub fn poll_channel_event(&mut self) -> Option<ChannelEvent> {
         self.channel_events.pop_front()
     }
@@ -256,15 +257,14 @@ impl Hub {
         self.transmit.pop()
     }
 
-    /// Gives back a message that could not be handed over because the ring was full. It stays the
-    /// first of its worker's queue.
+    /// Returns a message that its full ring did not take. It stays the first of its worker's queue.
     pub fn requeue(&mut self, to: u8, message: HubMessage) {
         self.stats.transmit_refused += 1;
         self.transmit.unpop(to, message);
     }
 
-    /// When [`Hub::handle_timeout`] wants to be called, in [`Now::ms`]. Soon, while messages wait
-    /// for a full ring: the turn it causes tries again.
+    /// When [`Hub::handle_timeout`] is due, in [`Now::ms`]. Soon, while messages wait for a full
+    /// ring: the turn it causes tries again.
     pub fn poll_timeout(&self) -> Option<u64> {
         let retry = self.transmit.is_backlogged().then(|| self.now.ms + 1);
         let stream_timer = self.stream_timers.peek().map(|Reverse((at, ..))| *at);
@@ -272,7 +272,7 @@ impl Hub {
         times.into_iter().flatten().min()
     }
 
-    /// Lets expire what has expired: history, streams, idempotency keys, requests.
+    /// Expires history, streams, idempotency keys and requests.
     pub fn handle_timeout(&mut self, now: Now) {
         self.now = now;
         self.idempotency.expire(now.ms);
@@ -284,7 +284,7 @@ impl Hub {
         self.run();
     }
 
-    /// What every local subscriber of a channel has been given (or has waiting in its outbox).
+    /// The position of every local subscriber of a channel: received, or waiting in its outbox.
     /// `None` when the channel has no established subscriber here.
     pub fn position(&self, channel: &str) -> Option<StreamPosition> {
         let channel = &self.channels[self.channels.find(&self.names, channel)?];
@@ -309,7 +309,7 @@ impl Hub {
 
     /// Handles what waits, up to the next event.
     fn run(&mut self) {
-        // What is handled may send to this very worker: that waits its turn.
+        // Handling may send to this very worker: that message waits its turn.
         if std::mem::replace(&mut self.running, true) {
             return;
         }
@@ -352,7 +352,7 @@ impl Hub {
         worker == self.config.worker
     }
 
-    /// Sends what is always admitted; see [`Transmit`].
+    /// Sends a message that is always admitted; see [`Transmit`].
     fn send_to(&mut self, worker: u8, kind: HubMessageKind) {
         if self.is_self(worker) {
             self.inbound.push_back((worker, kind));
@@ -398,7 +398,7 @@ impl Hub {
         self.incarnations
     }
 
-    /// An epoch no stream of this process has had: SplitMix64 from the hub's own seed.
+    /// A new epoch: SplitMix64 from the hub's own seed.
     fn next_epoch(&mut self) -> Epoch {
         loop {
             self.epochs += 1;

@@ -1,4 +1,4 @@
-//! Operations on channels, from the asker's side.
+//! Operations on channels, on the requester's side.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl Hub {
         self.run();
     }
 
-    /// Drops a channel's kept publications; its offsets go on. Ends in [`Event::HistoryRemoved`].
+    /// Removes a channel's history; its offsets go on. Ends in [`Event::HistoryRemoved`].
     pub fn handle_history_remove(&mut self, now: Now, token: u64, channel: &str) {
         self.now = now;
         let sent = self.check_name(channel).and_then(|()| {
@@ -95,7 +95,7 @@ impl Hub {
         self.run();
     }
 
-    /// Asks who is in a channel; ends in [`Event::Presence`].
+    /// Lists who is in a channel; ends in [`Event::Presence`].
     pub fn handle_presence(
         &mut self,
         now: Now,
@@ -110,7 +110,7 @@ impl Hub {
         self.run();
     }
 
-    /// Asks how many are in a channel; ends in [`Event::PresenceStats`].
+    /// Counts who is in a channel; ends in [`Event::PresenceStats`].
     pub fn handle_presence_stats(
         &mut self,
         now: Now,
@@ -143,8 +143,8 @@ impl Hub {
         Ok(())
     }
 
-    /// An answer came. One to a request that is over already (given up, timed out, of a former
-    /// incarnation) is ignored.
+    /// Takes a reply. One to a request that is over (cancelled, timed out, of a former incarnation)
+    /// is ignored.
     pub(super) fn handle_reply(&mut self, from: u8, request: RequestId, content: ReplyContent) {
         if let Some(gather) = self.requests.gather_mut(request) {
             if !gather.waiting.remove(from) {
@@ -186,8 +186,8 @@ impl Hub {
         self.events.push_back(event);
     }
 
-    /// Ends a request without its answer. A subscription that may have reached the home worker is
-    /// taken back there.
+    /// Ends a request without its reply. A subscription that may have reached the home worker is
+    /// withdrawn there.
     pub(super) fn fail_request(&mut self, request: RequestId, error: Error) {
         if let Some(waiter) = self.requests.take(request) {
             self.fail(waiter, error);
@@ -221,7 +221,7 @@ impl Hub {
         self.events.push_back(event);
     }
 
-    /// A channel's home worker, and its name to be sent there.
+    /// A channel's home worker and the channel's name, shared.
     fn home_of(&self, channel: &str) -> (u8, Arc<str>) {
         (self.names.home(self.names.hash(channel)), self.shared_name(channel))
     }

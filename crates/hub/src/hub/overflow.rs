@@ -1,4 +1,4 @@
-//! What gives way when there is no room: in one outbox, or in all of them together.
+//! Limits of one outbox and of all outboxes together.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::frame_log::{Frame, FrameKind, Label, Range, SESSION_LANE};
 use crate::session::{BLOCKED, DIRTY, HELD, SLOW};
 use crate::slots::NONE;
 
-/// How many times its bound may gather for a session between two flushes.
+/// Factor on the bound of an outbox that has not been flushed yet.
 const UNFLUSHED_FACTOR: u32 = 4;
 
-/// Slow sessions that pay at once; if that was not enough, the next ones pay next time.
+/// Slow sessions shortened in one call. If that does not free enough, the next call goes on.
 const SLOW_SESSIONS_PER_PASS_MAX: u32 = 1024;
 
 impl Hub {
-    /// Brings a session's outbox back within its bounds, if it is over them. `ranges_max`: how
-    /// many ranges one that cannot be flushed may consist of.
+    /// Enforces the bound of a session's outbox. `ranges_max`: maximum number of ranges of an
+    /// outbox that cannot be flushed.
     pub(super) fn enforce_limit(&mut self, slot: u32, ranges_max: usize) {
         let session = &self.sessions[slot];
         if !session.is_live() {
@@ -29,15 +29,14 @@ impl Hub {
         let factor = if session.is(BLOCKED | HELD) { 1 } else { UNFLUSHED_FACTOR };
         let bytes_max = session.outbox_bytes_max.saturating_mul(factor);
         if session.outbox.bytes() > bytes_max {
-            // What is larger than the bound by itself could never be sent otherwise.
+            // A frame larger than the bound could never be sent otherwise.
             if session.outbox.len() == 1 && !session.is(BLOCKED) {
                 let only = session.outbox.ranges().next();
                 if only.is_some_and(|range| self.log.frames(range).count() == 1) {
                     return;
                 }
             }
-            // Down to a little less than full, so that the next message finds room without all
-            // this.
+            // Leave some room, so that the next message does not repeat this.
             self.drop_frames(slot, bytes_max - bytes_max / 8);
             if self.sessions[slot].outbox.bytes() > bytes_max {
                 self.disconnect_slow(slot);
@@ -48,8 +47,8 @@ impl Hub {
         }
     }
 
-    /// Brings the memory of all outboxes together back within its bound, if it is over it: the
-    /// sessions that could not be flushed for longest pay first.
+    /// Enforces the bound of all outboxes together. The session that has been slow for longest
+    /// loses its frames first.
     pub(super) fn enforce_budget(&mut self) {
         let mut round = self.slow_len.min(SLOW_SESSIONS_PER_PASS_MAX);
         while round > 0 && self.log.is_over(self.config.pending_bytes_max) {
@@ -63,7 +62,7 @@ impl Hub {
             drop(frames);
             self.compact(slot, &ranges);
             if undroppable && self.sessions[slot].is_live() {
-                // What is left may not be dropped one by one.
+                // The remaining frames may not be dropped one by one.
                 self.disconnect_slow(slot);
             }
             if self.sessions[slot].is(SLOW) {
@@ -73,7 +72,7 @@ impl Hub {
         }
     }
 
-    /// Forgets all that waits for a session but the rest of a frame partly sent.
+    /// Clears a session's outbox but for the rest of a partly sent frame.
     pub(super) fn keep_partial_frame(&mut self, slot: u32) {
         let ranges = self.sessions[slot].outbox.take();
         let bytes: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
@@ -107,7 +106,7 @@ impl Hub {
         }
     }
 
-    /// Puts retained frames before everything that waits, but for the rest of a frame partly sent.
+    /// Inserts retained frames at the front, behind the rest of a partly sent frame.
     pub(super) fn insert_front(&mut self, slot: u32, frames: &[Range]) {
         let mut ranges = self.sessions[slot].outbox.take();
         let head = ranges.first().copied();
@@ -128,7 +127,7 @@ impl Hub {
         self.sessions[slot].outbox.refill(ranges, &mut self.log);
     }
 
-    /// Puts a session at the end of the list of those that cannot be flushed.
+    /// Appends a session to the list of those that cannot be flushed.
     pub(super) fn link_slow(&mut self, slot: u32) {
         if self.sessions[slot].is(SLOW) {
             return;
@@ -174,8 +173,8 @@ impl Hub {
         }
     }
 
-    /// Drops whole frames that may be dropped: those a later one made obsolete, then the oldest,
-    /// until at most `target` bytes wait or none is left.
+    /// Drops droppable frames that are not partly sent: those that a later one made obsolete, then
+    /// the oldest, until at most `target` bytes are left or none is droppable.
     fn drop_frames(&mut self, slot: u32, target: u32) {
         let ranges = self.sessions[slot].outbox.take();
         let before: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
@@ -218,7 +217,7 @@ impl Hub {
         self.disconnect(slot, code::DISCONNECT_SLOW, &Arc::from("slow"), true);
     }
 
-    /// Copies what waits into a chunk of its own, which holds nobody else's frames.
+    /// Copies the outbox into a chunk of its own, which holds no other session's frames.
     fn compact(&mut self, slot: u32, ranges: &[Range]) {
         if !ranges.is_empty() {
             let own = self.log.relocate(ranges);
@@ -230,11 +229,11 @@ impl Hub {
     }
 }
 
-/// Which of the frames that wait are kept: not those a later one made obsolete, then not the
-/// oldest, until at most `target` of the `waiting` bytes are left or nothing more may be dropped.
+/// Selects the frames to keep. Drops those that a later one made obsolete, then the oldest, until
+/// at most `target` of the `waiting` bytes are left or none is droppable.
 fn choose(frames: &[Frame<'_>], mut waiting: u64, target: u64) -> Vec<bool> {
     let mut keep = vec![true; frames.len()];
-    // Latest first, to know what came later.
+    // Newest first, to know what came later.
     let mut seen = HashSet::new();
     for (frame, keep) in frames.iter().zip(&mut keep).rev() {
         let Label { kind, key, channel } = frame.label;

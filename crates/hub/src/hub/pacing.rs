@@ -1,12 +1,11 @@
-//! Broadcasts that leave by and by, so that other traffic need not wait for them.
+//! Broadcasts flushed over several turns, so that other traffic need not wait for them.
 //!
-//! A publication enters every subscriber's outbox at once, whatever its size: that keeps the order
-//! of a channel and of a session, and costs a few hundredths of a microsecond each. What takes its
-//! time is the system call for each client. So when a channel has more subscribers here than a
-//! turn's quantum, or its namespace has rates, its sessions are not marked to be flushed in this
-//! turn but wait in the broadcast's queue, from which each turn takes a quantum. What is published
-//! meanwhile joins what waits and leaves with it in one write. A session that gets something else
-//! meanwhile is flushed at once, with all that waits for it.
+//! A publication enters every subscriber's outbox at once: that keeps the order of a channel and of
+//! a session, and costs a few hundredths of a microsecond each. The expensive part is the system
+//! call for each client. When a channel has more subscribers here than a turn's quantum, or its
+//! namespace has rates, its sessions therefore wait in the broadcast's queue, and each turn flushes
+//! a quantum of them. Publications that arrive meanwhile leave with what waits in one write. A
+//! session that receives anything else meanwhile is flushed at once, with all that waits for it.
 
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use crate::pacing::{Pacing, RateLimiter};
 use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
 
 impl Hub {
-    /// Begins a turn's flush: gives broadcasts their quantum and their rates' tokens.
+    /// Begins a turn's flush: refills the quantum and the rates of broadcasts.
     pub fn begin_flush(&mut self, now: Now) {
         self.now = now;
         let broadcasts = &mut self.broadcasts;
@@ -39,25 +38,25 @@ impl Hub {
         }
     }
 
-    /// Gives broadcasts nothing in this turn after all, unless they fill up memory.
+    /// Flushes no broadcasts in this turn, unless memory is short.
     pub fn hold_broadcasts(&mut self) {
         self.broadcasts.budget = 0;
     }
 
-    /// When broadcasts want the next turn, in [`Now::ms`]: now, if only the quantum was used up, or
-    /// when their rates let them go on. `None`: nothing waits, or only what is paused.
+    /// When broadcasts need the next turn, in [`Now::ms`]: now if only the quantum was used up,
+    /// else when their rates allow it. `None`: nothing waits, or everything that waits is paused.
     pub fn flush_due_ms(&self) -> Option<u64> {
         let waiting = self.broadcasts.running.iter().filter(|broadcast| !broadcast.status.paused);
         let times = waiting.map(|broadcast| self.broadcasts.ready_ms(broadcast));
         times.min().map(|at| at.max(self.now.ms))
     }
 
-    /// Sessions of broadcasts flushed in a turn, more or fewer from now on; 0: all at once.
+    /// Changes the number of sessions of broadcasts flushed in a turn. 0: no limit.
     pub fn set_broadcast_quantum(&mut self, sessions: u32) {
         self.broadcasts.quantum = sessions;
     }
 
-    /// Rates of a namespace's broadcasts on this worker from now on, also for those under way.
+    /// Changes the rates of a namespace's broadcasts on this worker, also of those under way.
     pub fn set_pacing(&mut self, now: Now, namespace: &Arc<str>, pacing: Pacing) {
         let namespaces = &mut self.broadcasts.namespaces;
         if !pacing.is_limited() {
@@ -69,7 +68,7 @@ impl Hub {
         }
     }
 
-    /// Rates of all broadcasts of this worker together from now on.
+    /// Changes the rates of all broadcasts of this worker together.
     pub fn set_worker_pacing(&mut self, now: Now, pacing: Pacing) {
         if self.broadcasts.worker.pacing() != pacing {
             self.broadcasts.worker.change(pacing, now.ms);
@@ -87,15 +86,16 @@ impl Hub {
         })
     }
 
-    /// Holds a channel's broadcast, and what is published into it, until it is resumed. Clients that
-    /// get something else meanwhile get what waits for them with it. False: none is under way.
+    /// Pauses a channel's broadcast, including later publications, until it is resumed. A client
+    /// that receives anything else meanwhile also receives what waits for it. False: none is under
+    /// way.
     pub fn pause_broadcast(&mut self, channel: &str) -> bool {
         let Some(at) = self.broadcasts.position(channel) else { return false };
         let broadcast = &mut self.broadcasts.running[at];
         if !std::mem::replace(&mut broadcast.status.paused, true) {
             broadcast.status.waiting = broadcast.queue.len() as u64;
-            // Without the flag, so that other broadcasts need not wait for this one. The queue is made
-            // anew from the subscribers who have something waiting.
+            // Without the flag, so that other broadcasts do not skip these sessions. Resuming
+            // rebuilds the queue from the subscribers whose outbox is not empty.
             let (flag, queue) = (broadcast.flag, std::mem::take(&mut broadcast.queue));
             for &slot in &queue {
                 self.sessions[slot].flags &= !flag;
@@ -107,8 +107,8 @@ impl Hub {
         true
     }
 
-    /// Puts a session that waits in the queue of `channel`'s broadcast no longer into that of another one
-    /// which it waits for as well: a session is in one queue of a kind only.
+    /// Moves a session of this paused broadcast to another broadcast that it also waits for: a
+    /// session is in one queue of each kind.
     fn join_other_broadcast(&mut self, slot: u32, channel: &str, flag: u16) {
         let session = &self.sessions[slot];
         if session.outbox.is_empty()
@@ -132,7 +132,7 @@ impl Hub {
         }
     }
 
-    /// Lets a paused broadcast go on. False: none is under way.
+    /// Resumes a paused broadcast. False: none is under way.
     pub fn resume_broadcast(&mut self, channel: &str) -> bool {
         let Some(at) = self.broadcasts.position(channel) else { return false };
         let broadcast = &mut self.broadcasts.running[at];
@@ -151,11 +151,11 @@ impl Hub {
         true
     }
 
-    /// Ends a channel's broadcast: whoever has not got it is told by [`Outgoing::Missed`] how many
-    /// publications that were. Returns how many publications were taken back from clients together;
-    /// `None`: no broadcast is under way.
+    /// Cancels a channel's broadcast. Clients that have not received it get an [`Outgoing::Missed`]
+    /// with the number of publications. Returns the sum over all clients; `None`: none is under
+    /// way.
     pub fn cancel_broadcast(&mut self, channel: &str) -> Option<u64> {
-        // Its queue is empty while it is paused.
+        // A paused broadcast has an empty queue.
         self.resume_broadcast(channel).then_some(())?;
         let at = self.broadcasts.position(channel)?;
         let Broadcast { status, queue, flag, .. } = self.broadcasts.running.swap_remove(at);
@@ -170,7 +170,7 @@ impl Hub {
                 }
             }
         }
-        // Who waited for another broadcast before is in that one's queue, and stays there.
+        // Sessions that waited for another broadcast before are in its queue and stay there.
         if let Some(place) = self.channels.find(&self.names, channel) {
             for at in 0..self.channels[place].subscribers.len() {
                 let slot = self.channels[place].subscribers[at].slot();
@@ -183,11 +183,11 @@ impl Hub {
         Some(taken)
     }
 
-    /// The next session of a broadcast whose turn it is.
+    /// The next session of a broadcast to flush.
     pub(super) fn poll_broadcast(&mut self) -> Option<Flush> {
         let mut tried = 0;
         while tried < self.broadcasts.running.len() {
-            // What fills up memory is not kept to its quantum, only to its rates.
+            // Short memory overrides the quantum, not the rates.
             if self.broadcasts.budget == 0 && !self.wants_flush() {
                 return None;
             }
@@ -224,15 +224,15 @@ impl Hub {
             self.broadcasts.budget = self.broadcasts.budget.saturating_sub(1);
             let left = &mut self.broadcasts.running[at].turn_budget;
             *left = left.saturating_sub(1);
-            // By turns, so that a large one does not hold up a small one.
+            // Round robin, so that a large broadcast does not delay a small one.
             self.broadcasts.cursor = at + 1;
             return Some(Flush { session: self.id_of(slot), tag, poll });
         }
         None
     }
 
-    /// Takes a channel's whole publications out of what waits for a session, and puts a mark in
-    /// their place. Returns how many they were.
+    /// Removes a channel's unsent publications from a session's outbox and puts a gap marker in
+    /// their place. Returns their number.
     fn withdraw(&mut self, slot: u32, channel: &Arc<str>) -> u64 {
         let ranges = self.sessions[slot].outbox.take();
         let before: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();

@@ -1,4 +1,4 @@
-//! Another worker died and began anew.
+//! Restarts of other workers.
 
 use super::Hub;
 use crate::config::Now;
@@ -7,10 +7,10 @@ use crate::message::HubMessageKind;
 use crate::session_id::SessionId;
 
 impl Hub {
-    /// Notes that a worker was restarted and is now in its `incarnation`: what it knew is gone. Its home
-    /// channels begin anew (their subscribers here are told to subscribe again), its sessions are
-    /// gone from presence, requests to it fail. The restarted hub says the same by its first
-    /// message; whichever comes first counts.
+    /// A worker was restarted with this `incarnation` and its former state is lost. Its home
+    /// channels begin a new epoch (their subscribers here are unsubscribed with a code that makes
+    /// them come back), its sessions leave presence, requests to it fail. The first message of the
+    /// restarted hub has the same effect; the later of the two is ignored.
     pub fn handle_worker_restarted(&mut self, now: Now, worker: u8, incarnation: u32) {
         self.now = now;
         if self.is_self(worker) {
@@ -29,8 +29,7 @@ impl Hub {
         for key in self.requests.keys(|waiter| waiter.waits_for_home(worker)) {
             self.fail_request(self.requests.id(key), Error::WorkerRestarted);
         }
-        // Of those that are asked together, a dead worker has nothing to say: its sessions are
-        // gone.
+        // A scatter-gather needs no reply of a dead worker: its sessions are gone.
         for key in self.requests.keys(|waiter| waiter.is_gather()) {
             let request = self.requests.id(key);
             if let Some(gather) = self.requests.gather_mut(request)
@@ -48,7 +47,7 @@ impl Hub {
             .map(|(at, channel)| (at, channel.incarnation))
             .collect();
         for (at, incarnation) in orphans {
-            // One gap can end another channel's last subscription, by a disconnect.
+            // A gap can remove another channel: it may disconnect that channel's last subscriber.
             if self.channels.get(at).is_some_and(|channel| channel.incarnation == incarnation) {
                 self.gap(at);
             }

@@ -1,4 +1,5 @@
-//! Operations that reach every worker: channels, counts, and a user's sessions wherever they are.
+//! Requests to every worker whose replies are combined: channel lists, counts, and operations on
+//! all sessions of a user.
 
 use std::sync::Arc;
 
@@ -131,7 +132,7 @@ impl Hub {
         self.run();
     }
 
-    /// Asks every worker, or only the one a session would be on.
+    /// Sends a request to every worker, or only to the one that a session id names.
     fn scatter(
         &mut self,
         token: u64,
@@ -255,7 +256,7 @@ impl Hub {
         !ended.is_empty()
     }
 
-    /// Live sessions of a user, or the one named (if it is the user's, when there is one).
+    /// Live sessions of a user, or the one named if it belongs to the user (or no user is given).
     fn addressed(&self, user: &str, client: Option<SessionId>) -> Vec<u32> {
         match client {
             Some(client) => self

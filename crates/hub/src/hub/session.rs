@@ -1,4 +1,4 @@
-//! Sessions: opened, looked at, disconnected, closed.
+//! Opens, inspects, disconnects and closes sessions.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use crate::session::{BLOCKED, CLOSING, HELD, OPEN, POLL, Session};
 use crate::session_id::SessionId;
 use crate::slots::NONE;
 
-/// Largest bound of one outbox, so that what gathers between two flushes fits its counter.
+/// Largest bound of one outbox: the bytes between two flushes must fit its counter.
 const OUTBOX_BYTES_MAX: u32 = 256 << 20;
 
 impl Hub {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`Error::LimitExceeded`] when there are as many as there may be, [`Error::BadRequest`] for
-    /// an encoding that is not below [`ENCODINGS_MAX`].
+    /// [`Error::LimitExceeded`] at the limit of sessions, [`Error::BadRequest`] for an encoding
+    /// that is not below [`ENCODINGS_MAX`].
     pub fn open_session(&mut self, now: Now, new: NewSession<'_>) -> Result<SessionId, Error> {
         self.now = now;
         if usize::from(new.encoding.0) >= ENCODINGS_MAX {
@@ -50,8 +50,8 @@ impl Hub {
         Ok(self.id_of(slot))
     }
 
-    /// Ends a session: it leaves every channel, subscriptions under way are cancelled, what waits
-    /// in its outbox is forgotten. A stale id does nothing.
+    /// Closes a session: it leaves every channel, pending subscriptions are cancelled, its outbox
+    /// is cleared. A stale id is ignored.
     pub fn close_session(&mut self, now: Now, id: SessionId) {
         self.now = now;
         let Some(slot) = self.slot_of(id) else { return };
@@ -67,9 +67,9 @@ impl Hub {
         self.run();
     }
 
-    /// Tells the client that this is the end: it leaves every channel, a
-    /// [`Outgoing::Disconnect`] is the last word in its outbox, and [`Event::Disconnect`] asks the
-    /// caller to close. A stale id, or one that is closing, does nothing.
+    /// Disconnects a session: it leaves every channel, an [`Outgoing::Disconnect`] is the last
+    /// frame in its outbox, and [`Event::Disconnect`] tells the caller to close. A stale or closing
+    /// id is ignored.
     pub fn disconnect_session(&mut self, now: Now, id: SessionId, code: u32, reason: &str) {
         self.now = now;
         if let Some(slot) = self.live_slot(id) {
@@ -78,7 +78,7 @@ impl Hub {
         self.run();
     }
 
-    /// What is known of a session; `None` for a stale id.
+    /// A session's state; `None` for a stale id.
     pub fn session(&self, id: SessionId) -> Option<SessionView<'_>> {
         let session = &self.sessions[self.slot_of(id)?];
         Some(SessionView {
@@ -94,7 +94,7 @@ impl Hub {
         })
     }
 
-    /// Gives a session another name: its connection was replaced. False for a stale id.
+    /// Changes the caller's tag of a session whose connection was replaced. False for a stale id.
     pub fn set_tag(&mut self, id: SessionId, tag: u64) -> bool {
         let slot = self.slot_of(id);
         if let Some(slot) = slot {
@@ -103,7 +103,7 @@ impl Hub {
         slot.is_some()
     }
 
-    /// Every session, those that are closing included.
+    /// All open sessions, closing ones included.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
         let open = |&slot: &u32| self.sessions[slot].is(OPEN);
         self.sessions.indices().filter(open).map(|slot| self.id_of(slot))
@@ -114,7 +114,7 @@ impl Hub {
         self.users.sessions(&self.sessions, user).map(|slot| self.id_of(slot))
     }
 
-    /// Channels the session is subscribed to; not those still under way.
+    /// Channels of the session's established subscriptions.
     pub fn subscriptions(&self, id: SessionId) -> impl Iterator<Item = &str> {
         let slot = self.slot_of(id);
         slot.into_iter()
@@ -132,8 +132,8 @@ impl Hub {
         subscription.is_some_and(|at| !self.subscriptions[at].is_pending())
     }
 
-    /// Who a session is, for publications it makes: as listed in `channel` if it is, else as a
-    /// connection.
+    /// A session's identity for publications: its entry in `channel`'s presence list, else its
+    /// connection's.
     pub fn client_info(&self, id: SessionId, channel: Option<&str>) -> Option<Arc<ClientInfo>> {
         let slot = self.slot_of(id)?;
         let member = channel
@@ -161,7 +161,8 @@ impl Hub {
 
     pub(super) fn id_of(&self, slot: u32) -> SessionId {
         let config = &self.config;
-        // Off by the seed, so that a hub with a former one's boot number does not repeat its ids.
+        // Offset by the seed, so that a hub with a former one's boot number does not repeat its
+        // ids.
         let session = &self.sessions[slot];
         let generation = session.generation.wrapping_add(config.seed as u8);
         let node = self.nodes.number(session.node());
@@ -180,13 +181,13 @@ impl Hub {
         self.slot_of(id).filter(|&slot| self.sessions[slot].is_live())
     }
 
-    /// Disconnects a live session. `discard`: what waits is forgotten, but for the rest of a frame
-    /// partly sent.
+    /// Disconnects a live session. `discard`: clear its outbox but for the rest of a partly sent
+    /// frame.
     pub(super) fn disconnect(&mut self, slot: u32, code: u32, reason: &Arc<str>, discard: bool) {
         let session = &mut self.sessions[slot];
         debug_assert!(session.is_live());
         session.flags |= CLOSING;
-        // A client that has not been told it is connected has no use for what comes after.
+        // A client that does not know yet that it is connected has no use for what comes after.
         let discard = discard || session.is(HELD);
         session.flags &= !HELD;
         let tag = session.tag;

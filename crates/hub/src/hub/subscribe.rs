@@ -1,4 +1,4 @@
-//! Subscriptions, from the subscriber's side.
+//! Subscriptions, on the subscriber's worker.
 
 use std::sync::Arc;
 
@@ -23,9 +23,9 @@ use crate::slots::NONE;
 impl Hub {
     /// Subscribes a session; ends in [`Event::Subscribed`].
     ///
-    /// What this worker knows it answers by itself: a further subscriber of a channel begins where
-    /// the others stand. What only the home worker knows (the first subscriber here, a position to
-    /// recover from, presence) is asked there, and the answer comes in order with the channel's
+    /// This worker subscribes further subscribers of a channel by itself, at the position of the
+    /// others. It asks the home worker about what only that one knows: the position of the first
+    /// subscriber here, recovery, presence. The reply arrives in order with the channel's
     /// publications.
     pub fn handle_subscribe(
         &mut self,
@@ -48,9 +48,9 @@ impl Hub {
         self.run();
     }
 
-    /// Ends a session's subscription, or gives up one under way ([`Error::Cancelled`]). `notify`:
-    /// code and reason of a [`Outgoing::Unsubscribe`] to the client, if it did not ask for this
-    /// itself. False when there is no such subscription.
+    /// Ends a session's subscription or cancels a pending one ([`Error::Cancelled`]). `notify`:
+    /// code and reason of an [`Outgoing::Unsubscribe`] to the client, if the client did not ask for
+    /// this. False when there is no such subscription.
     pub fn handle_unsubscribe(
         &mut self,
         now: Now,
@@ -155,7 +155,7 @@ impl Hub {
         at.ok_or(Error::LimitExceeded)
     }
 
-    /// Asks the channel's home worker for a subscription.
+    /// Requests a subscription from the channel's home worker.
     fn request_subscription(
         &mut self,
         pending: PendingSubscribe,
@@ -178,7 +178,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Takes the home worker's answer to a subscription that is still wanted.
+    /// Takes the home worker's reply to a subscription that still exists.
     pub(super) fn handle_subscribed(
         &mut self,
         pending: PendingSubscribe,
@@ -189,8 +189,8 @@ impl Hub {
         let at = self.subscriptions[pending.subscription].channel;
         let channel = &mut self.channels[at];
         if channel.joined && !channel.position.epoch.is_none() && channel.position != position {
-            // The edge keeps order, so the home worker cannot be elsewhere than its publications
-            // have led. If it is, nobody here knows what is missing: all begin anew.
+            // The edge keeps order, so the home worker's position is where its publications have
+            // led. If not, something is missing, and all subscribers must recover.
             debug_assert!(false, "{:?} answered at {position:?}", channel.position);
             self.gap(at);
             self.fail_subscribe(&pending, Error::WorkerRestarted);
@@ -202,7 +202,7 @@ impl Hub {
         self.establish(pending, position, recovered, publications);
     }
 
-    /// Ends a request of a subscription: the home worker could not, or did not answer.
+    /// Ends a subscription whose request failed.
     pub(super) fn fail_subscribe(&mut self, pending: &PendingSubscribe, error: Error) {
         let at = pending.subscription;
         let channel = self.subscriptions[at].channel;
@@ -219,8 +219,8 @@ impl Hub {
         }
     }
 
-    /// Takes a subscription apart, established or under way, and tells the home worker what it has
-    /// to know. A channel that nobody here is subscribed to any more is forgotten.
+    /// Removes a subscription, established or pending, and reports it to the home worker as far as
+    /// that one counts it. A channel without subscriptions is removed.
     pub(super) fn detach(&mut self, at: u32, cause: UnsubscribeCause) {
         let subscription = self.subscriptions[at];
         let slot = subscription.session;
@@ -286,13 +286,13 @@ impl Hub {
         }
     }
 
-    /// Ends every established subscription of a channel because its stream cannot be vouched for;
-    /// clients subscribe again and recover.
+    /// Ends every established subscription of a channel whose stream has a gap. Clients subscribe
+    /// again and recover.
     pub(super) fn gap(&mut self, at: u32) {
         const CODE: u32 = code::UNSUBSCRIBE_INSUFFICIENT_STATE;
         let name = Arc::clone(&self.channels[at].name);
         let incarnation = self.channels[at].incarnation;
-        // What arrives until the home worker has answered anew belongs to nobody.
+        // Messages that arrive before the home worker's next reply belong to no subscriber.
         self.channels[at].joined = false;
         self.fan_out_unsubscribe(at, CODE, "insufficient state");
         let alive = self.channels.get(at).filter(|channel| channel.incarnation == incarnation);
@@ -324,7 +324,7 @@ impl Hub {
         self.subscriptions_of(slot).find(|&at| self.subscriptions[at].channel == channel)
     }
 
-    /// True when a subscription can begin where the channel's other subscribers here stand.
+    /// True when a subscription can begin at the position of the channel's other subscribers here.
     fn can_answer(
         &self,
         channel: &Channel,
@@ -332,14 +332,14 @@ impl Hub {
         recover: Option<StreamPosition>,
     ) -> bool {
         let current = channel.position;
-        // A channel that was given a history since has yet to be given an epoch.
+        // A channel whose history was switched on since has no epoch yet.
         let up_to_date = !current.epoch.is_none() || !options.keeps_history();
         let recovers =
             recover.is_none_or(|at| at.offset == current.offset && at.epoch.accepts(current.epoch));
         channel.joined && up_to_date && recovers
     }
 
-    /// A session is subscribed from here on.
+    /// Makes a subscription effective.
     fn establish(
         &mut self,
         pending: PendingSubscribe,
@@ -413,7 +413,7 @@ impl Hub {
         self.subscriptions[before].next = next;
     }
 
-    /// The name as this hub's other records have it, if any has.
+    /// The name as another record of this hub shares it, if one does.
     pub(super) fn shared_name(&self, name: &str) -> Arc<str> {
         if let Some(at) = self.channels.find(&self.names, name) {
             return Arc::clone(&self.channels[at].name);

@@ -1,23 +1,24 @@
-//! How many a change of a namespace would concern.
+//! Counts the sessions that a change of a namespace would affect.
 
 use std::sync::Arc;
 
 use super::Hub;
 
-/// A count of the sessions subscribed to some channels, in pieces: a worker with a million of them does
-/// other things in between. What comes or goes meanwhile may be counted or not.
+/// A count of the sessions subscribed to some channels, made in steps: a worker with a million of
+/// them handles other input in between. Sessions that come or go meanwhile may or may not be
+/// counted.
 #[derive(Debug, Default)]
 pub struct SubscriberCount {
-    /// Where to go on: a channel, and a place among its subscribers.
+    /// The next channel, and the next of its subscribers.
     channel: u32,
     place: usize,
-    /// A bit a session: most are subscribed more than once.
+    /// A bit for each session slot: most sessions are subscribed more than once.
     seen: Vec<u64>,
     sessions: u64,
 }
 
 impl SubscriberCount {
-    /// Sessions found so far, each once.
+    /// Distinct sessions found so far.
     pub fn sessions(&self) -> u64 {
         self.sessions
     }
@@ -33,9 +34,9 @@ impl SubscriberCount {
 }
 
 impl Hub {
-    /// Goes on with a count, for about as many channels and subscribers as `steps` says. `is_wanted` is asked
-    /// once for each channel that has subscribers here: its namespace, and how many they are. True when all
-    /// have been looked at.
+    /// Continues a count for about `steps` channels and subscribers. `is_wanted` is called once for
+    /// each channel with subscribers here, with its namespace and their number. True when the count
+    /// is complete.
     pub fn count_subscribers(
         &self,
         count: &mut SubscriberCount,
@@ -50,7 +51,8 @@ impl Hub {
             }
             left -= 1;
             let found = self.channels.get(count.channel);
-            // One that came to this place since has fewer subscribers than were counted of the one before.
+            // A channel that has taken this slot since has fewer subscribers than were counted of
+            // the former.
             let Some(channel) = found.filter(|channel| channel.subscribers.len() > count.place)
             else {
                 count.channel += 1;

@@ -1,5 +1,5 @@
-//! What a fuzzer may do beyond what happens by itself: broadcasts held and cancelled, rates and limits that change,
-//! users that the server disconnects, workers that sleep; and what must hold whatever it does.
+//! Actions of the fuzzer: broadcasts paused and cancelled, changed rates and limits, disconnected
+//! users, sleeping workers; and the checks after each.
 //!
 //! Shared by `fuzz/`, which explores, and by this folder's tests, which replay the seeds. The workers talk over the real
 //! bus.
@@ -27,9 +27,9 @@ pub fn run(name: &str, data: &[u8]) {
     target(data);
 }
 
-/// Bytes that say what the weather is; those behind say what happens.
+/// Bytes of the fault profile; the rest selects actions.
 const HEAD: usize = 4;
-/// Backlog is a longer run, and not another one.
+/// More would be a longer run, not a different one.
 const BYTES_MAX: usize = 4096;
 
 /// Several hubs and the bus between them.
@@ -71,7 +71,8 @@ pub fn hub(data: &[u8]) {
     }
 }
 
-/// What hooks would have been told: each publication once and in order, each subscription's begin before its end.
+/// Checks of channel events: each publication once and in order, each subscription begins before it
+/// ends.
 #[derive(Default)]
 pub struct RecordedEvents {
     published: HashMap<(Arc<str>, Epoch), u64>,
@@ -97,7 +98,7 @@ impl Simulation {
         match self.rng.roll(32) {
             0..20 => {
                 self.step();
-                // A worker that has begun anew watches nothing.
+                // A restarted worker records no channel events.
                 self.watch();
             }
             20 | 21 => self.world.doze(worker),
@@ -115,7 +116,7 @@ impl Simulation {
         self.channels[at].0.clone()
     }
 
-    /// A hand on a broadcast, if there is one.
+    /// Pauses, resumes or cancels a broadcast, if there is one.
     fn hold(&mut self, worker: u8) {
         let channel = self.a_channel();
         let deed = self.rng.roll(3);

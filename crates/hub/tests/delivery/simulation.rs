@@ -18,7 +18,7 @@ pub const CLIENTS: usize = 8;
 /// A channel without history, into which worker 0 alone publishes.
 pub const LIVE: &str = "live";
 
-/// What a run may do to the world.
+/// Faults of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultProfile {
     pub restarts: bool,
@@ -30,11 +30,11 @@ pub struct FaultProfile {
     pub history_size: u32,
 }
 
-/// What happens next: a run is its seed, or its bytes.
+/// The source of choices: a seed, or bytes.
 pub enum Rng {
     /// SplitMix64.
     Seeded(Seeded),
-    /// Somebody's choice, and 0 when it is used up.
+    /// Given bytes, then 0.
     Given(VecDeque<u8>),
 }
 
@@ -65,18 +65,18 @@ pub struct Simulation {
     pub faults: FaultProfile,
     pub clients: Vec<Client>,
     pub channels: Vec<(String, Arc<ChannelOptions>)>,
-    /// What was published where, as the publishers were told.
+    /// Publications by position, as reported to their publishers.
     pub truth: HashMap<(String, Epoch, u64), String>,
-    /// What was received before its publisher was told.
+    /// Publications received before their publisher had the position.
     pub claims: HashMap<(String, Epoch, u64), String>,
     /// Payloads of publishes under way.
     pub asked: HashMap<u64, (String, String)>,
     /// Tokens of publications into [`LIVE`], but of those that failed.
     pub live: BTreeSet<u64>,
     pub tokens: u64,
-    /// All is being brought to rest.
+    /// No more faults: everything is delivered.
     pub resting: bool,
-    /// What hooks would have been told.
+    /// Channel events recorded so far.
     pub channel_events: RecordedEvents,
     pub log: Vec<String>,
 }

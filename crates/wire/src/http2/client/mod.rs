@@ -4,7 +4,7 @@
 //!
 //! 1. passes what it read to [`handle_bytes`](Connection::handle_bytes),
 //! 2. takes events with [`poll_event`](Connection::poll_event) until there is none,
-//! 3. opens streams with [`open`](Connection::open) while [`room`](Connection::room) allows,
+//! 3. opens streams with [`open`](Connection::open) while [`capacity`](Connection::capacity) allows,
 //! 4. writes [`transmit`](Connection::transmit) and says with
 //!    [`handle_transmitted`](Connection::handle_transmitted) how much of it left,
 //! 5. calls [`handle_second`](Connection::handle_second) about once a second.
