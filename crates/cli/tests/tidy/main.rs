@@ -171,7 +171,8 @@ fn every_metric_that_the_docs_name_exists() {
             .map(|path| repository.text(&format!("crates/{path}")))
             .into();
     let mut complaints = Vec::new();
-    for (name, text) in repository.ending(".md") {
+    // The changelog names those that were renamed, too.
+    for (name, text) in repository.ending(".md").filter(|(name, _)| *name != "CHANGELOG.md") {
         for metric in quoted(text).filter_map(|quoted| quoted.strip_prefix("dunlin_")) {
             if !declared.iter().any(|text| text.contains(&format!("\"{metric}\""))) {
                 complaints.push(format!("{name} names dunlin_{metric}, which is no metric"));
