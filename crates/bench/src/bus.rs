@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use dunlin_bus::{Endpoint, MeshConfig, RequestId, RequestTable, mesh};
 use rustix::event::{EventfdFlags, epoll};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use dunlin_load::ExitStatus;
 use dunlin_load::figures::median;
@@ -40,8 +40,8 @@ pub struct BusBench {
     output: Output,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Findings {
+#[derive(Debug, Serialize)]
+pub(crate) struct BusReport {
     pub(crate) endpoints: u32,
     pub(crate) batches: u32,
     /// The floor: a word written by two threads by turns, one way.
@@ -59,7 +59,7 @@ pub(crate) struct Findings {
     pub(crate) stream_messages_per_s: f64,
 }
 
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Figure {
     pub(crate) median: f64,
     pub(crate) best: f64,
@@ -105,7 +105,7 @@ pub(crate) fn run(options: &BusBench) -> Result<ExitStatus, Error> {
     let [cache_line, awake, reply, bare, asleep, stream] = &batches;
     let over: Vec<f64> = asleep.iter().zip(bare).map(|(asleep, bare)| asleep - bare).collect();
     let stream_message_ns = Figure::of(stream);
-    let findings = Findings {
+    let report = BusReport {
         endpoints: options.endpoints,
         batches: options.batches,
         cache_line_ns: Figure::of(cache_line),
@@ -119,16 +119,16 @@ pub(crate) fn run(options: &BusBench) -> Result<ExitStatus, Error> {
     };
     say(format!("{:<46}{:>10}{:>10}", "ns", "median", "best"));
     for (name, figure) in [
-        ("a cache line there (floor), one way", findings.cache_line_ns),
-        ("hop to an awake worker, one way", findings.awake_hop_ns),
-        ("request, table, reply from an awake worker", findings.request_reply_ns),
-        ("bare eventfd and epoll_wait (floor), one way", findings.eventfd_hop_ns),
-        ("hop to a sleeping worker, one way", findings.sleeping_hop_ns),
-        ("a message in a stream", findings.stream_message_ns),
+        ("a cache line there (floor), one way", report.cache_line_ns),
+        ("hop to an awake worker, one way", report.awake_hop_ns),
+        ("request, table, reply from an awake worker", report.request_reply_ns),
+        ("bare eventfd and epoll_wait (floor), one way", report.eventfd_hop_ns),
+        ("hop to a sleeping worker, one way", report.sleeping_hop_ns),
+        ("a message in a stream", report.stream_message_ns),
     ] {
         say(format!("{name:<46}{:>10.1}{:>10.1}", figure.median, figure.best));
     }
-    options.output.findings("bus", &findings)?;
+    options.output.report("bus", &report)?;
     Ok(ExitStatus::Passed)
 }
 
@@ -210,7 +210,8 @@ impl Bench {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bells = [rustix::event::eventfd(0, flags)?, rustix::event::eventfd(0, flags)?];
         let ring = |bell: &OwnedFd| rustix::io::write(bell, &1u64.to_ne_bytes()).map(|_| ());
-        let (ours, theirs) = (Bed::new(bells[0].as_fd())?, Bed::new(bells[1].as_fd())?);
+        let (ours, theirs) =
+            (EpollSleep::new(bells[0].as_fd())?, EpollSleep::new(bells[1].as_fd())?);
         thread::scope(|scope| {
             let peer = scope.spawn(|| {
                 self.pin(1);
@@ -240,7 +241,7 @@ impl Bench {
         let [ours, theirs, ..] = &mut endpoints[..] else {
             unreachable!("a mesh has at least two endpoints")
         };
-        let beds = [Bed::new(ours.doorbell())?, Bed::new(theirs.doorbell())?];
+        let beds = [EpollSleep::new(ours.doorbell())?, EpollSleep::new(theirs.doorbell())?];
         let receive = |bed: usize| {
             let bed = &beds[bed];
             move |endpoint: &mut Endpoint<Message>| loop {
@@ -367,9 +368,9 @@ fn spin(endpoint: &mut Endpoint<Message>) -> (usize, Message) {
 }
 
 /// An epoll instance with one doorbell in it.
-struct Bed(OwnedFd);
+struct EpollSleep(OwnedFd);
 
-impl Bed {
+impl EpollSleep {
     fn new(doorbell: BorrowedFd<'_>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::swarm::{Counts, Faults, Ping, Swarm};
 use crate::target::Target;
@@ -42,8 +42,8 @@ pub struct Connections {
     output: Output,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Findings {
+#[derive(Debug, Serialize)]
+pub(crate) struct ConnectionsReport {
     pub(crate) connections: usize,
     pub(crate) threads: usize,
     pub(crate) connected: u64,
@@ -80,7 +80,7 @@ pub(crate) struct Findings {
     pub(crate) reasons: std::collections::BTreeMap<String, u64>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Broadcast {
     pub(crate) publishes: u32,
     pub(crate) expected: u64,
@@ -105,13 +105,13 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     let mut plan = target.plan(&url, target.channel.as_deref(), options.connections, clock)?;
     plan.ping = match options.ping {
         None => Ping::Answer,
-        Some(interval) if target.protocol == crate::DialectName::Websocket => {
+        Some(interval) if target.protocol == crate::ProtocolName::Websocket => {
             Ping::SendEvery(interval)
         }
         Some(interval) => Ping::ExpectEvery(interval),
     };
 
-    let before = Moment::now(process.as_ref());
+    let before = Usage::now(process.as_ref());
     let start = Instant::now();
     let swarm = Swarm::start(&plan)?;
     let connected = {
@@ -124,7 +124,7 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
         connected.ready, connected.failed, connected.retried, connected.closed
     ));
     std::thread::sleep(Duration::from_millis(1500));
-    let held = Moment::now(process.as_ref());
+    let held = Usage::now(process.as_ref());
 
     let hold_start = Instant::now();
     {
@@ -138,9 +138,9 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     }
     let hold_seconds = hold_start.elapsed().as_secs_f64();
     let hold_counts = swarm.counts();
-    let after = Moment::now(process.as_ref());
+    let after = Usage::now(process.as_ref());
 
-    let cpu_ns = |later: &Moment, earlier: &Moment| {
+    let cpu_ns = |later: &Usage, earlier: &Usage| {
         Some((later.server?.cpu_ns - earlier.server?.cpu_ns) as f64)
     };
     let hold_cores = cpu_ns(&after, &held).map(|ns| ns / 1e9 / hold_seconds);
@@ -154,7 +154,7 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     let tally = swarm.finish(options.publishes)?;
 
     let connections = connected.ready.max(1) as i64;
-    let per_connection = |later: &Moment, earlier: &Moment| {
+    let per_connection = |later: &Usage, earlier: &Usage| {
         let (later, earlier) = (later.server?, earlier.server?);
         Some((later.pss_bytes as i64 - earlier.pss_bytes as i64) / connections)
     };
@@ -163,7 +163,7 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     };
     let pings = hold_counts.pings - connected.pings;
     let pings_sent = hold_counts.pings_sent - connected.pings_sent;
-    let findings = Findings {
+    let report = ConnectionsReport {
         connections: options.connections,
         threads,
         connected: connected.ready,
@@ -197,9 +197,9 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
         faults: tally.faults,
         reasons: tally.reasons,
     };
-    findings.print();
-    let status = findings.status(options);
-    options.output.findings("connections", &findings)?;
+    report.print();
+    let status = report.status(options);
+    options.output.report("connections", &report)?;
     Ok(status)
 }
 
@@ -259,13 +259,13 @@ fn broadcast(
 
 /// Memory and CPU at one time.
 #[derive(Debug)]
-struct Moment {
+struct Usage {
     server: Option<Sample>,
     own_bytes: u64,
     kernel: KernelMemory,
 }
 
-impl Moment {
+impl Usage {
     fn now(process: Option<&Process>) -> Self {
         Self {
             server: process.map(Process::sample),
@@ -275,7 +275,7 @@ impl Moment {
     }
 }
 
-impl Findings {
+impl ConnectionsReport {
     fn status(&self, options: &Connections) -> ExitStatus {
         let delivered = self.broadcast.as_ref().is_none_or(|broadcast| {
             broadcast.delivered == broadcast.expected && broadcast.complete == self.connected

@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::dialect::{Dialect, DialectName};
 use crate::peer::{Peer, PeerName};
+use crate::protocol::{Protocol, ProtocolName};
 use crate::publisher::{Publishing, Template};
 use crate::swarm::{Counts, Faults, Ping, Plan, Swarm, Tally};
 use crate::target::Target;
@@ -24,7 +24,7 @@ use dunlin_load::progress::{Progress, say};
 use dunlin_load::scratch::Scratch;
 
 /// How messages are published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// One publish at a time: the next leaves when the last was answered
@@ -73,8 +73,8 @@ pub struct Fanout {
 }
 
 /// The result, as `--json` prints it.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Findings {
+#[derive(Debug, Serialize)]
+pub(crate) struct FanoutReport {
     pub(crate) mode: Mode,
     pub(crate) subscribers: usize,
     pub(crate) publishes_per_round: u32,
@@ -83,11 +83,11 @@ pub(crate) struct Findings {
     pub(crate) contenders: Vec<Summary>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Summary {
     pub(crate) name: String,
     /// Of a peer, as it says itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) version: Option<String>,
     pub(crate) messages_per_s: f64,
     pub(crate) cpu_us_per_message: Option<f64>,
@@ -105,7 +105,7 @@ pub(crate) struct Summary {
     pub(crate) rounds: Vec<Round>,
 }
 
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Round {
     pub(crate) messages: u64,
     pub(crate) seconds: f64,
@@ -158,9 +158,9 @@ pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
         && summaries.iter().all(|summary| summary.faults.is_none() && summary.closed == 0);
     print(options, &summaries);
     let batch = (options.mode == Mode::Batch).then_some(options.batch);
-    options.output.findings(
+    options.output.report(
         "fanout",
-        &Findings {
+        &FanoutReport {
             mode: options.mode,
             subscribers: options.subscribers,
             publishes_per_round: options.publishes,
@@ -357,7 +357,7 @@ impl Contender {
     fn start_peer(peer: Peer, options: &Fanout, clock: Clock) -> Result<Self, Error> {
         let process =
             Process::start(&peer.command, &options.target.server_core, peer.address, None)?;
-        let plan = Self::plan(options, peer.dialect, peer.address, clock)?;
+        let plan = Self::plan(options, peer.protocol, peer.address, clock)?;
         Self::start(peer.name.to_owned(), Some(process), &plan, peer.publishing)
     }
 
@@ -372,13 +372,13 @@ impl Contender {
 
     fn plan(
         options: &Fanout,
-        dialect: Dialect,
+        protocol: Protocol,
         server: std::net::SocketAddr,
         clock: Clock,
     ) -> Result<Plan, Error> {
         Ok(Plan {
             server,
-            dialect,
+            protocol,
             connections: options.subscribers,
             threads: options.target.threads,
             cores: options.target.core.clone(),
@@ -420,8 +420,8 @@ impl Contender {
             swarm,
             publishing,
             numbers: matches!(
-                plan.dialect.name,
-                DialectName::Centrifuge | DialectName::Sse | DialectName::HttpStream
+                plan.protocol.name,
+                ProtocolName::Centrifuge | ProtocolName::Sse | ProtocolName::HttpStream
             ),
             sequence: 0,
             user_bytes_per_connection: user.map(|bytes| bytes / connections),

@@ -1,12 +1,12 @@
-//! Latency at a fixed rate, by a [`Timetable`], alone or beside broadcasts to others.
+//! Latency at a fixed rate, by a [`Schedule`], alone or beside broadcasts to others.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::crowd::{Broadcasting, Crowd};
+use crate::background_load::{BackgroundLoad, BackgroundLoadReport, Broadcasting};
+use crate::schedule::{Arrivals, Schedule, Subscribers};
 use crate::target::Target;
-use crate::timetable::{Arrivals, Audience, Timetable};
 use dunlin_load::Error;
 use dunlin_load::ExitStatus;
 use dunlin_load::clock::Clock;
@@ -37,10 +37,10 @@ pub struct Latency {
     pad_bytes: usize,
     /// Clients of another channel, to whom messages are broadcast meanwhile
     #[arg(long, value_name = "CLIENTS", default_value_t = 0)]
-    crowd: usize,
+    background_clients: usize,
     /// Time between two broadcasts to them
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
-    crowd_every: Duration,
+    background_every: Duration,
     /// What this run is called on the page
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
@@ -48,9 +48,9 @@ pub struct Latency {
     output: Output,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Findings {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+#[derive(Debug, Serialize)]
+pub(crate) struct LatencyReport {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) label: Option<String>,
     pub(crate) subscribers: usize,
     pub(crate) rate: u32,
@@ -58,8 +58,8 @@ pub(crate) struct Findings {
     #[serde(flatten)]
     pub(crate) arrivals: Arrivals,
     pub(crate) cpu_us_per_message: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) crowd: Option<crate::crowd::Findings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) background_load: Option<BackgroundLoadReport>,
 }
 
 pub(crate) fn run(options: &Latency) -> Result<ExitStatus, Error> {
@@ -68,42 +68,44 @@ pub(crate) fn run(options: &Latency) -> Result<ExitStatus, Error> {
     let clock = Clock::new();
     let url = target.address()?;
     let process = target.process(url.address)?;
-    let crowd = match options.crowd {
+    let background_load = match options.background_clients {
         0 => None,
-        clients => Some(Crowd::gather(target, &url, clients, clock)?),
+        clients => Some(BackgroundLoad::connect(target, &url, clients, clock)?),
     };
     let channel = target.channel.as_deref().unwrap_or("c");
     let mut publishing = target.publishing(&url, channel)?;
     publishing.pad_bytes = options.pad_bytes;
-    let timetable = Timetable::new(options.rate, options.warm_up, options.duration);
+    let schedule = Schedule::new(options.rate, options.warm_up, options.duration);
     let plan = target.plan(&url, Some(channel), options.subscribers, clock)?;
-    let audience = Audience::gather(plan, publishing, timetable)?;
+    let subscribers = Subscribers::connect(plan, publishing, schedule)?;
 
-    let crowd = crowd.map(|crowd| crowd.broadcast_every(options.crowd_every)).transpose()?;
+    let background_load = background_load
+        .map(|background_load| background_load.broadcast_every(options.background_every))
+        .transpose()?;
     let cpu_ns = process.as_ref().map(Process::cpu_ns);
-    let published = audience.publish()?;
-    let crowd = crowd.map(Broadcasting::finish).transpose()?;
+    let published = subscribers.publish()?;
+    let background_load = background_load.map(Broadcasting::finish).transpose()?;
     let cpu_ns = process.as_ref().map(Process::cpu_ns).zip(cpu_ns);
     let delivered = published.delivered;
-    let findings = Findings {
+    let report = LatencyReport {
         label: options.label.clone(),
         subscribers: options.subscribers,
         rate: options.rate,
-        publishes: timetable.publishes,
+        publishes: schedule.publishes,
         arrivals: published.finish()?,
         cpu_us_per_message: cpu_ns.map(|(after, before)| {
             after.saturating_sub(before) as f64 / 1e3 / delivered.max(1) as f64
         }),
-        crowd,
+        background_load,
     };
-    findings.print();
-    options.output.findings("latency", &findings)?;
-    let clean = findings.arrivals.is_clean()
-        && findings.crowd.as_ref().is_none_or(crate::crowd::Findings::is_clean);
+    report.print();
+    options.output.report("latency", &report)?;
+    let clean = report.arrivals.is_clean()
+        && report.background_load.as_ref().is_none_or(BackgroundLoadReport::is_clean);
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-impl Findings {
+impl LatencyReport {
     fn print(&self) {
         let arrivals = &self.arrivals;
         say(format!(
@@ -116,10 +118,14 @@ impl Findings {
                 of.min, of.p50, of.p90, of.p99, of.p999, of.max
             ));
         }
-        if let Some(crowd) = &self.crowd {
+        if let Some(background_load) = &self.background_load {
             say(format!(
                 "meanwhile {} broadcasts to {} others: {} of {} messages delivered, one took {:.0} ms",
-                crowd.broadcasts, crowd.clients, crowd.delivered, crowd.expected, crowd.longest_ms
+                background_load.broadcasts,
+                background_load.clients,
+                background_load.delivered,
+                background_load.expected,
+                background_load.longest_ms
             ));
         }
     }

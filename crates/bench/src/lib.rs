@@ -12,39 +12,39 @@
 
 #![forbid(unsafe_code)]
 
+mod background_load;
 mod bus;
 mod config;
 mod connections;
-mod crowd;
-mod dialect;
 mod dunlin;
 mod fanout;
 mod floor;
 mod latency;
+mod page;
 mod peer;
+mod protocol;
 mod publisher;
 mod pushes;
-mod report;
+mod schedule;
 mod swarm;
 mod target;
-mod timetable;
 mod webhooks;
 
 pub use bus::BusBench;
 pub use config::ConfigBench;
 pub use connections::Connections;
-pub use dialect::DialectName;
 pub use dunlin::Dunlin;
 pub use fanout::{Fanout, Mode};
 pub use floor::Floor;
 pub use latency::Latency;
+pub use page::Page;
 pub use peer::PeerName;
-pub use pushes::{PushFindings, PushRow, PushRows, PushTable};
-pub use report::Report;
+pub use protocol::ProtocolName;
+pub use pushes::{PushReport, PushRow, PushRows, PushTable};
 pub use target::Target;
 pub use webhooks::Webhooks;
 
-use dunlin_load::comparison::Contest;
+use dunlin_load::comparison::Comparison;
 use dunlin_load::delay::Delay;
 use dunlin_load::http::{Http, LedgerCheck};
 use dunlin_load::serve::Serve;
@@ -67,7 +67,7 @@ pub enum Command {
     Webhooks(Webhooks),
     /// The floor of fan-out: a server that does nothing but send() one prebuilt frame to every connection
     Floor(Floor),
-    /// Load an HTTP server: pipelined, by a timetable, with checks, and a report
+    /// Load an HTTP server: pipelined, by a schedule, with checks, and a report
     Http(Box<Http>),
     /// A test server for HTTP clients: fast, slow, closing, or broken in any way, as the path asks
     Serve(Box<Serve>),
@@ -76,10 +76,10 @@ pub enum Command {
     /// Compare the ledger of `bench http` with the log of the server, line by line
     Ledger(LedgerCheck),
     /// The load generator itself, beside others and beside what must be true
-    Contest(Contest),
+    Comparison(Comparison),
     /// Write docs/BENCHMARKS.md and its plots from the results of earlier runs
     #[command(hide = true)]
-    Report(Report),
+    Page(Page),
 }
 
 /// Runs one benchmark to its end and prints its report.
@@ -100,9 +100,9 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::Floor(options) => floor::run(&options),
         Command::Http(options) => dunlin_load::http::run(&options),
         Command::Ledger(options) => Ok(dunlin_load::http::check_ledger(&options)?.0),
-        Command::Contest(options) => dunlin_load::comparison::run(&options),
+        Command::Comparison(options) => dunlin_load::comparison::run(&options),
         Command::Serve(options) => dunlin_load::serve::run(&options),
         Command::Delay(options) => dunlin_load::delay::run(&options),
-        Command::Report(options) => report::run(&options),
+        Command::Page(options) => page::run(&options),
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::dialect::{Dialect, DialectName};
+use crate::protocol::{Protocol, ProtocolName};
 use crate::publisher::{Publishing, Template};
 use dunlin_load::installed::{installed, version};
 use dunlin_load::scratch::Scratch;
@@ -30,7 +30,7 @@ pub(crate) struct Peer {
     /// What it says of itself.
     pub(crate) version: Option<String>,
     pub(crate) address: SocketAddr,
-    pub(crate) dialect: Dialect,
+    pub(crate) protocol: Protocol,
     pub(crate) publishing: Publishing,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn floor(message_bytes: usize) -> Result<Peer, Error> {
         ),
         version: None,
         address,
-        dialect: dialect(DialectName::Websocket, address, "/", None),
+        protocol: protocol(ProtocolName::Websocket, address, "/", None),
         publishing: Publishing {
             address,
             template: Template::Floor,
@@ -99,7 +99,7 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
                 command: format!("{} -c {}", nginx.display(), config.display()),
                 version: version(&nginx, "-v"),
                 address,
-                dialect: dialect(DialectName::Websocket, address, "/sub", None),
+                protocol: protocol(ProtocolName::Websocket, address, "/sub", None),
                 publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
             }
         }
@@ -116,7 +116,7 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
                 ),
                 version: version(&redis, "--version"),
                 address,
-                dialect: dialect(DialectName::Redis, address, "/", Some(CHANNEL)),
+                protocol: protocol(ProtocolName::Redis, address, "/", Some(CHANNEL)),
                 publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
             }
         }
@@ -129,7 +129,7 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
                 command: format!("{} -a 127.0.0.1 -p 4333", nats.display()),
                 version: version(&nats, "--version"),
                 address,
-                dialect: dialect(DialectName::Nats, address, "/", Some(CHANNEL)),
+                protocol: protocol(ProtocolName::Nats, address, "/", Some(CHANNEL)),
                 publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
             }
         }
@@ -147,7 +147,7 @@ pub(crate) fn peer(name: PeerName, scratch: &Scratch) -> Result<Peer, Error> {
                 command: format!("{} -c {}", mosquitto.display(), config.display()),
                 version: version(&mosquitto, "-h"),
                 address,
-                dialect: dialect(DialectName::Mqtt, address, "/", Some(CHANNEL)),
+                protocol: protocol(ProtocolName::Mqtt, address, "/", Some(CHANNEL)),
                 publishing: Publishing { address, template, pad_bytes: 0, numbered_after: None },
             }
         }
@@ -158,8 +158,13 @@ fn local(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-fn dialect(name: DialectName, address: SocketAddr, path: &str, channel: Option<&str>) -> Dialect {
-    Dialect {
+fn protocol(
+    name: ProtocolName,
+    address: SocketAddr,
+    path: &str,
+    channel: Option<&str>,
+) -> Protocol {
+    Protocol {
         name,
         host: address.to_string(),
         path: path.into(),

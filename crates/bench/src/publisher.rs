@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::dialect::{mqtt_connect, mqtt_publish};
+use crate::protocol::{mqtt_connect, mqtt_publish};
 use crate::swarm::{SEQUENCE_DIGITS, SEQUENCE_MARK};
 use dunlin_load::{Context, Error};
 

@@ -1,11 +1,11 @@
 //! What `dunlin apns bench` found: written by it, read by the page.
 
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// What one run found.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct PushFindings {
+#[derive(Debug, Serialize)]
+pub struct PushReport {
     /// The server: `simulator`, or the name that the command line gave it.
     pub server: String,
     /// What was measured against it.
@@ -13,7 +13,7 @@ pub struct PushFindings {
 }
 
 /// A table with its rows.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub struct PushRows {
     /// Which one.
     pub table: PushTable,
@@ -22,7 +22,7 @@ pub struct PushRows {
 }
 
 /// What can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum PushTable {
     /// One connection, each window behaviour, payload and round trip
@@ -42,7 +42,7 @@ pub enum PushTable {
 }
 
 /// A row of a table: what was measured, and what it is held against.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct PushRow {
     /// What was done.
     pub what: String,
@@ -57,7 +57,6 @@ pub struct PushRow {
     /// The median time from push to answer.
     pub answer_p50_s: Option<f64>,
     /// What one answer in a hundred exceeded.
-    #[serde(default)]
     pub answer_p99_s: Option<f64>,
     /// The shortest time from push to answer: what the path of `rtt_s` really took.
     pub answer_min_s: Option<f64>,
@@ -70,7 +69,7 @@ pub struct PushRow {
     /// CPU for each 10,000 pushes, where it was measured.
     pub cpu_s_per_10k: Option<f64>,
     /// Whatever else the table is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// False if what the row promises did not hold.
     pub holds: bool,

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::dialect::{Dialect, DialectName};
+use crate::protocol::{Protocol, ProtocolName};
 use crate::publisher::{Publishing, Template};
 use crate::swarm::{Ping, Plan};
 use dunlin_load::Error;
@@ -18,8 +18,8 @@ pub struct Target {
     #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:8000/connection/websocket")]
     pub url: String,
     /// What clients speak
-    #[arg(long, value_enum, default_value_t = DialectName::Centrifuge)]
-    pub protocol: DialectName,
+    #[arg(long, value_enum, default_value_t = ProtocolName::Centrifuge)]
+    pub protocol: ProtocolName,
     /// Channel to subscribe to; `{n}` is the client's number, `{n%K}` its remainder by K
     #[arg(long, value_name = "CHANNEL")]
     pub channel: Option<String>,
@@ -102,7 +102,7 @@ impl Target {
     ) -> Result<Plan, Error> {
         Ok(Plan {
             server: url.address,
-            dialect: Dialect {
+            protocol: Protocol {
                 name: self.protocol,
                 host: url.host.clone(),
                 path: url.path.clone(),

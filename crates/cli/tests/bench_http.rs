@@ -318,7 +318,7 @@ fn a_file_of_requests_is_taken_by_turns() {
 }
 
 #[test]
-fn a_timetable_is_kept_and_a_long_road_shows_in_every_latency() {
+fn a_schedule_is_kept_and_a_long_road_shows_in_every_latency() {
     let server = Running::serve(&[]);
     let address = free_address();
     let proxy = Running::start(

@@ -38,13 +38,13 @@ fn every_event_reaches_the_backend_once_and_other_clients_get_their_messages() {
     let found: Value = serde_json::from_slice(&output.stdout).expect("a line of JSON");
 
     let rows = found["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 4, "two floors, a timetable, as many as go: {said}");
+    assert_eq!(rows.len(), 4, "two floors, a schedule, as many as go: {said}");
     for row in rows {
         assert_eq!(row["published"], row["delivered"], "{row}");
         assert_eq!((&row["twice"], &row["missed"]), (&0.into(), &0.into()), "{row}");
         assert!(row["latency_us"]["p50"].as_f64().is_some_and(|us| us > 0.0), "{row}");
     }
-    // The second before the one that is measured is part of the timetable.
+    // The second before the one that is measured is part of the schedule.
     assert_eq!(rows[2]["published"], 1_000);
     assert!(rows[2]["post_cpu_s_per_10k"].as_f64().is_some_and(|s| s > 0.0), "{}", rows[2]);
     for beside in found["beside"].as_array().expect("both") {

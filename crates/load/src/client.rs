@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::{Context, Error};
 
 /// Longer than any change may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub struct Client {
@@ -26,7 +26,7 @@ impl Client {
         let sentence = || format!("cannot connect to {address}");
         let stream = TcpStream::connect(address).context(sentence())?;
         stream.set_nodelay(true).context(sentence())?;
-        stream.set_read_timeout(Some(PATIENCE)).context(sentence())?;
+        stream.set_read_timeout(Some(TIMEOUT)).context(sentence())?;
         let answer = vec![0; 64 << 10];
         Ok(Client { stream, address, request: Vec::new(), answer, body: 0..0, revision: 1 })
     }

@@ -117,7 +117,7 @@ struct Proxy {
     /// Lines that ended in this turn: their places are free once no event of the turn can mean them.
     closed: Vec<usize>,
     /// What is under way, of all lines, in order of arrival and therefore of departure.
-    parcels: VecDeque<Parcel>,
+    chunks: VecDeque<DelayedChunk>,
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
 }
@@ -126,7 +126,7 @@ struct Proxy {
 struct Line {
     ends: [End; 2],
     /// Parcels of this line that are still under way; a place is not given away before.
-    parcels: usize,
+    chunks: usize,
     gone: bool,
 }
 
@@ -143,7 +143,7 @@ struct End {
     ended: bool,
 }
 
-struct Parcel {
+struct DelayedChunk {
     due_ns: u64,
     line: usize,
     /// Index of the end it is for.
@@ -184,7 +184,7 @@ impl Proxy {
             lines: Vec::new(),
             free: Vec::new(),
             closed: Vec::new(),
-            parcels: VecDeque::new(),
+            chunks: VecDeque::new(),
             buffer: vec![0; READ_BYTES],
             spare: Vec::new(),
         })
@@ -194,10 +194,10 @@ impl Proxy {
         let mut events = Vec::with_capacity(512);
         loop {
             let mut timeout = None;
-            if let Some(parcel) = self.parcels.front() {
+            if let Some(chunk) = self.chunks.front() {
                 let now_ns = self.clock.now_ns();
-                if parcel.due_ns > now_ns {
-                    self.timer.set(parcel.due_ns, now_ns)?;
+                if chunk.due_ns > now_ns {
+                    self.timer.set(chunk.due_ns, now_ns)?;
                 } else {
                     timeout = Some(Timespec { tv_sec: 0, tv_nsec: 0 });
                 }
@@ -261,7 +261,7 @@ impl Proxy {
                 ended: false,
             };
             self.lines[line] =
-                Some(Line { ends: [end(client), end(server)], parcels: 0, gone: false });
+                Some(Line { ends: [end(client), end(server)], chunks: 0, gone: false });
         }
     }
 
@@ -299,23 +299,23 @@ impl Proxy {
                     Load::Reset
                 }
             };
-            line.parcels += 1;
+            line.chunks += 1;
             let due_ns = self.clock.now_ns() + self.delay_ns;
-            self.parcels.push_back(Parcel { due_ns, line: index, to, load });
+            self.chunks.push_back(DelayedChunk { due_ns, line: index, to, load });
         }
     }
 
     /// Hands over what has been under way for long enough.
     fn deliver(&mut self) {
         let now_ns = self.clock.now_ns();
-        while self.parcels.front().is_some_and(|parcel| parcel.due_ns <= now_ns) {
-            let Some(Parcel { line: index, to, load, .. }) = self.parcels.pop_front() else {
+        while self.chunks.front().is_some_and(|chunk| chunk.due_ns <= now_ns) {
+            let Some(DelayedChunk { line: index, to, load, .. }) = self.chunks.pop_front() else {
                 return;
             };
             let Some(line) = &mut self.lines[index] else { continue };
-            line.parcels -= 1;
+            line.chunks -= 1;
             if line.gone {
-                if line.parcels == 0 {
+                if line.chunks == 0 {
                     self.closed.push(index);
                 }
                 continue;
@@ -363,7 +363,7 @@ impl Proxy {
             let _ = rustix::net::shutdown(&end.socket, Shutdown::Write);
             // Both directions are over: what was to arrive has arrived.
             if line.ends.iter().all(|end| end.ended && !end.finish && end.unsent.is_empty())
-                && line.parcels == 0
+                && line.chunks == 0
             {
                 return self.end(index);
             }
@@ -386,10 +386,10 @@ impl Proxy {
         line.gone = true;
         for end in &mut line.ends {
             end.unsent = VecDeque::new();
-            // Both close with the line, whose place stays until its parcels have come.
+            // Both close with the line, whose place stays until its chunks have come.
             let _ = epoll::delete(&self.epoll, &end.socket);
         }
-        if line.parcels == 0 {
+        if line.chunks == 0 {
             self.closed.push(index);
         }
     }

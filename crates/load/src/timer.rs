@@ -1,7 +1,7 @@
 //! A timer as fine as the kernel's, to be waited for with sockets.
 //!
 //! `epoll_wait` counts in milliseconds, and its finer successor is not there on every kernel Dunlin runs on: a
-//! timetable would leave half a millisecond late, and a delay be that much longer.
+//! schedule would leave half a millisecond late, and a delay be that much longer.
 
 use std::os::fd::OwnedFd;
 

@@ -1,14 +1,14 @@
 //! `dunlin bench config --table count`: clients that count their messages while everything is changed under them.
 //!
 //! Each client checks that every number and every offset arrives once and in order, and that nobody closes its
-//! connection. Meanwhile one caller makes valid changes drawn by lot, of every kind of object there is, and goes back to
-//! revisions drawn by lot. What it did follows from the seed alone.
+//! connection. Meanwhile one caller makes valid changes drawn at random, of every kind of object there is, and goes back to
+//! revisions drawn at random. What it did follows from the seed alone.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
 
 use super::ConfigBench;
@@ -25,14 +25,14 @@ const CHANNEL: &str = "count:all";
 const CHANGES_PER_S: u32 = 1_000;
 const PUBLISHES_PER_S: u32 = 20;
 /// How long to wait for what is on its way when the last change is made.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How many objects of a kind come and go.
 const OBJECTS: u64 = 50;
 /// The first revision that may be gone back to: the file's own.
 const FIRST: u64 = 1;
 
 /// What clients counted.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Counted {
     pub(crate) clients: usize,
     pub(crate) seed: u64,
@@ -55,11 +55,6 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Messages that have not arrived, all clients together.
-    pub(crate) fn missing(&self) -> u64 {
-        (self.clients as u64 * u64::from(self.publications)).saturating_sub(self.arrived)
-    }
-
     /// Whether every client had every message once, in order, on the connection it began with.
     pub(crate) fn holds(&self) -> bool {
         self.faults.is_none()
@@ -107,7 +102,7 @@ pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
         Ok::<_, Error>((changes?, publications?))
     })?;
     let expected = u64::from(publications) * options.clients as u64;
-    swarm.wait_publications(expected, PATIENCE, |_| {});
+    swarm.wait_publications(expected, TIMEOUT, |_| {});
     let seconds = began.elapsed().as_secs_f64();
     let tally = swarm.finish(publications)?;
     drop(server);
@@ -137,7 +132,7 @@ pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
     for (reason, count) in &tally.reasons {
         say(format!("  {count} × {reason}"));
     }
-    options.output.findings("config-count", &counted)?;
+    options.output.report("config-count", &counted)?;
     Ok(if counted.holds() { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
@@ -179,24 +174,24 @@ struct Changes {
 fn change(options: &ConfigBench, made: &AtomicU64) -> Result<Changes, Error> {
     let mut client = Client::connect(options.dunlin.admin)?;
     let ports = free_ports()?;
-    let mut lot = Lot(options.seed | 1);
+    let mut random = Random(options.seed | 1);
     let mut changes = Changes::default();
     let began = Instant::now();
     while changes.made < u64::from(options.changes) {
         let due = began + Duration::from_secs(1) * changes.made as u32 / CHANGES_PER_S;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let wish = Wish::drawn(&mut lot, &ports, client.revision());
+        let change = RandomChange::draw(&mut random, &ports, client.revision());
         let (status, _) =
-            client.call(wish.method, &wish.target, wish.kind, wish.body.as_bytes())?;
+            client.call(change.method, &change.target, change.kind, change.body.as_bytes())?;
         match status {
             200 | 201 => {}
             // What was drawn to be taken away is not there, or its revision is not kept any more.
             404 => continue,
-            _ => client.expect_success(wish.method, &wish.target, status)?,
+            _ => client.expect_success(change.method, &change.target, status)?,
         }
         changes.made += 1;
-        changes.undos += u64::from(wish.method == "POST");
-        changes.listeners += u64::from(wish.target.starts_with("/config/listeners"));
+        changes.undos += u64::from(change.method == "POST");
+        changes.listeners += u64::from(change.target.starts_with("/config/listeners"));
         made.store(changes.made, Ordering::Relaxed);
     }
     Ok(changes)
@@ -214,23 +209,28 @@ fn free_ports() -> Result<[u16; 2], Error> {
     Ok([one.1, other.1])
 }
 
-/// A change drawn by lot.
-struct Wish {
+/// A change drawn at random.
+struct RandomChange {
     method: &'static str,
     target: String,
     kind: &'static str,
     body: String,
 }
 
-impl Wish {
-    fn drawn(lot: &mut Lot, ports: &[u16; 2], revision: u64) -> Wish {
+impl RandomChange {
+    fn draw(random: &mut Random, ports: &[u16; 2], revision: u64) -> RandomChange {
         const JSON: &str = "application/json";
-        let object = lot.below(OBJECTS);
-        let put = |target: String, body: String| Wish { method: "PUT", target, kind: JSON, body };
-        let delete =
-            |target: String| Wish { method: "DELETE", target, kind: JSON, body: String::new() };
-        let n = lot.below(1 << 20);
-        match lot.below(20) {
+        let object = random.below(OBJECTS);
+        let put =
+            |target: String, body: String| RandomChange { method: "PUT", target, kind: JSON, body };
+        let delete = |target: String| RandomChange {
+            method: "DELETE",
+            target,
+            kind: JSON,
+            body: String::new(),
+        };
+        let n = random.below(1 << 20);
+        match random.below(20) {
             0 => put(
                 format!("/config/channel/namespaces/n{object}"),
                 json!({"presence": n.is_multiple_of(2), "history_size": n % 100 + 1, "history_ttl_ms": 60_000})
@@ -276,7 +276,7 @@ impl Wish {
                 put(format!("/config/listeners/l{port}"), json!({"addr": addr}).to_string())
             }
             17 => delete(format!("/config/listeners/l{}", ports[(n % 2) as usize])),
-            18 => Wish {
+            18 => RandomChange {
                 method: "PATCH",
                 target: "/config".into(),
                 kind: "application/json-patch+json",
@@ -289,8 +289,8 @@ impl Wish {
             _ => {
                 // Of the last thousand: as many as are kept.
                 let oldest = revision.saturating_sub(900).max(FIRST);
-                let number = oldest + lot.below(revision.saturating_sub(oldest).max(1));
-                Wish {
+                let number = oldest + random.below(revision.saturating_sub(oldest).max(1));
+                RandomChange {
                     method: "POST",
                     target: format!("/config/revisions/{number}/restore"),
                     kind: JSON,
@@ -302,9 +302,9 @@ impl Wish {
 }
 
 /// Numbers that follow from the first one (xorshift*).
-struct Lot(u64);
+struct Random(u64);
 
-impl Lot {
+impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -320,11 +320,11 @@ mod tests {
     #[test]
     fn every_kind_of_change_is_drawn_and_the_seed_says_which() {
         let drawn = |seed| {
-            let mut lot = Lot(seed);
+            let mut random = Random(seed);
             (0..400)
                 .map(|_| {
-                    let wish = Wish::drawn(&mut lot, &[7, 8], 2_000);
-                    (wish.method, wish.target, wish.body)
+                    let change = RandomChange::draw(&mut random, &[7, 8], 2_000);
+                    (change.method, change.target, change.body)
                 })
                 .collect::<Vec<_>>()
         };

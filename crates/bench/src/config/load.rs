@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{ConfigBench, NAMESPACES, Replace};
-use crate::timetable::{Audience, Timetable};
+use crate::schedule::{Schedule, Subscribers};
 use dunlin_load::client::Client;
 use dunlin_load::clock::Clock;
 use dunlin_load::figures::median;
@@ -53,7 +53,7 @@ fn replace_here(options: &ConfigBench, cores: &[usize]) -> Result<Replace, Error
         rounds: ROUNDS,
         quiet_p99_us: median(&quiet).unwrap_or(0.0),
         meanwhile_p99_us: median(&meanwhile).unwrap_or(0.0),
-        more_p99_us: median(&more),
+        more_p99_us: median(&more).unwrap_or_default(),
     })
 }
 
@@ -103,9 +103,9 @@ fn delivery_p99_us(options: &ConfigBench, cores: &[usize]) -> Result<f64, Error>
     let url = target.address()?;
     let mut plan = target.plan(&url, Some("c"), SUBSCRIBERS, Clock::new())?;
     plan.cores = cores.to_vec();
-    let timetable = Timetable::new(PUBLISHES_PER_S, Duration::ZERO, DELIVERY);
-    let audience = Audience::gather(plan, target.publishing(&url, "c")?, timetable)?;
-    let arrivals = audience.publish()?.finish()?;
+    let schedule = Schedule::new(PUBLISHES_PER_S, Duration::ZERO, DELIVERY);
+    let subscribers = Subscribers::connect(plan, target.publishing(&url, "c")?, schedule)?;
+    let arrivals = subscribers.publish()?.finish()?;
     if !arrivals.is_clean() {
         return Err(Error::new(format!(
             "{} of {} messages arrived, {} clients lost their connection",

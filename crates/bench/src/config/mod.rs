@@ -15,9 +15,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-pub(crate) use self::count::Counted;
 use self::peer::Nginx;
 use crate::dunlin::{Dunlin, OPEN};
 use crate::swarm::Swarm;
@@ -72,12 +71,12 @@ pub struct ConfigBench {
 enum Table {
     /// What a change costs, and everyone else meanwhile
     Cost,
-    /// Whether clients lose a message or their connection while changes are drawn by lot
+    /// Whether clients lose a message or their connection while changes are drawn at random
     Count,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Findings {
+#[derive(Debug, Serialize)]
+pub(crate) struct ConfigReport {
     pub(crate) workers: u8,
     /// The ping-pong that does nothing.
     pub(crate) floor: Rate,
@@ -100,7 +99,7 @@ pub(crate) struct Findings {
 }
 
 /// Changes one after the other.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Rate {
     pub(crate) changes: u64,
     pub(crate) per_s: f64,
@@ -110,7 +109,7 @@ pub(crate) struct Rate {
 }
 
 /// Changes that wait for the disk.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Durable {
     pub(crate) writers: usize,
     pub(crate) rate: Rate,
@@ -118,13 +117,13 @@ pub(crate) struct Durable {
     pub(crate) disk_syncs_per_s: f64,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Members {
     pub(crate) members: usize,
     pub(crate) rate: Rate,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Replace {
     pub(crate) namespaces: usize,
     pub(crate) replaces: u32,
@@ -132,27 +131,14 @@ pub(crate) struct Replace {
     pub(crate) max_ms: f64,
     /// Delivery of messages to subscribers, without and with replaces meanwhile, and the difference: medians of so
     /// many rounds.
-    #[serde(default = "once")]
     pub(crate) rounds: usize,
     pub(crate) quiet_p99_us: f64,
     pub(crate) meanwhile_p99_us: f64,
-    #[serde(default)]
-    more_p99_us: Option<f64>,
+    /// What replaces add to the 99th percentile: the median of what they add in each round.
+    more_p99_us: f64,
 }
 
-/// Rounds of a result from before there were several.
-fn once() -> usize {
-    1
-}
-
-impl Replace {
-    /// What replaces add to the 99th percentile; of several rounds the median of what they add in each.
-    pub(crate) fn more_p99_us(&self) -> f64 {
-        self.more_p99_us.unwrap_or(self.meanwhile_p99_us - self.quiet_p99_us)
-    }
-}
-
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Reload {
     pub(crate) members: usize,
     pub(crate) changes: u32,
@@ -230,7 +216,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
         replace.max_ms,
         replace.quiet_p99_us,
         replace.meanwhile_p99_us,
-        replace.more_p99_us()
+        replace.more_p99_us
     ));
     drop(server);
 
@@ -242,7 +228,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
             Some(reload)
         }
     };
-    let findings = Findings {
+    let report = ConfigReport {
         workers: options.dunlin.workers,
         floor,
         one,
@@ -255,7 +241,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
         steady_core,
         nginx,
     };
-    options.output.findings("config", &findings)?;
+    options.output.report("config", &report)?;
     Ok(ExitStatus::Passed)
 }
 

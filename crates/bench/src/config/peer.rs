@@ -12,7 +12,7 @@ use dunlin_load::installed::installed;
 use dunlin_load::process::Process;
 use dunlin_load::{Context, Error};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An nginx with an upstream of many members.
 pub(super) struct Nginx {
@@ -49,17 +49,17 @@ impl Nginx {
             return Err(Error::new("nginx is gone"));
         }
         let wanted = format!("value {value};");
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < TIMEOUT {
             if self.ask().is_ok_and(|answer| answer.contains(&wanted)) {
                 return Ok(began.elapsed());
             }
         }
-        Err(Error::new(format!("nginx does not answer with the change after {PATIENCE:?}")))
+        Err(Error::new(format!("nginx does not answer with the change after {TIMEOUT:?}")))
     }
 
     fn ask(&self) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;

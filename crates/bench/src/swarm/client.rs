@@ -15,7 +15,7 @@ pub(crate) struct Client {
     /// Pings of the server, up to 65,535.
     pub(crate) pings: u16,
     pub(crate) state: State,
-    /// Answers seen, `dialect::ANSWERED_*`.
+    /// Answers seen, `protocol::ANSWERED_*`.
     pub(crate) answered: u8,
     pub(crate) attempts: u8,
     pub(crate) silent: bool,

@@ -29,7 +29,7 @@ pub(crate) use counters::Counts;
 pub(crate) use order::Faults;
 pub(crate) use scan::{SEQUENCE_DIGITS, SEQUENCE_MARK};
 
-use crate::dialect::Dialect;
+use crate::protocol::Protocol;
 use counters::Counters;
 
 /// When each message should have left, nanoseconds on the [`Clock`], by sequence. 0: not measured.
@@ -71,7 +71,7 @@ pub(crate) enum Ping {
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) server: SocketAddr,
-    pub(crate) dialect: Dialect,
+    pub(crate) protocol: Protocol,
     pub(crate) connections: usize,
     /// 0: as few as the descriptor limit allows.
     pub(crate) threads: usize,
@@ -196,10 +196,10 @@ impl Swarm {
     /// Waits until every client is ready or has failed for good. `report` is called about ten times a second.
     ///
     /// # Errors
-    /// When nothing changed for `patience`, or when no client got ready.
+    /// When nothing changed for `timeout`, or when no client got ready.
     pub(crate) fn wait_ready(
         &self,
-        patience: Duration,
+        timeout: Duration,
         mut report: impl FnMut(&Counts),
     ) -> Result<Counts, Error> {
         let mut progress = (0, 0, Instant::now());
@@ -211,11 +211,11 @@ impl Swarm {
             }
             if (counts.ready, counts.failed) != (progress.0, progress.1) {
                 progress = (counts.ready, counts.failed, Instant::now());
-            } else if progress.2.elapsed() > patience {
+            } else if progress.2.elapsed() > timeout {
                 let why =
                     self.first_failure().map_or(String::new(), |why| format!("; first: {why}"));
                 return Err(Error::new(format!(
-                    "{} of {} clients ready, {} failed, {} closed, and nothing happened for {patience:?}{why}",
+                    "{} of {} clients ready, {} failed, {} closed, and nothing happened for {timeout:?}{why}",
                     counts.ready, self.connections, counts.failed, counts.closed
                 )));
             }
@@ -248,11 +248,11 @@ impl Swarm {
         self.shared.awake.store(awake, Ordering::Release);
     }
 
-    /// Waits until `publications` messages in all have arrived, or nothing arrived for `patience`.
+    /// Waits until `publications` messages in all have arrived, or nothing arrived for `timeout`.
     pub(crate) fn wait_publications(
         &self,
         publications: u64,
-        patience: Duration,
+        timeout: Duration,
         mut report: impl FnMut(&Counts),
     ) -> Counts {
         let mut progress = (0, Instant::now());
@@ -264,7 +264,7 @@ impl Swarm {
             }
             if counts.publications != progress.0 {
                 progress = (counts.publications, Instant::now());
-            } else if progress.1.elapsed() > patience {
+            } else if progress.1.elapsed() > timeout {
                 return counts;
             }
             std::thread::sleep(Duration::from_millis(2));

@@ -7,7 +7,7 @@
 use memchr::memchr;
 use memchr::memmem::Finder;
 
-use crate::dialect::{ANSWERED_CONNECT, ANSWERED_SUBSCRIBE, Framing};
+use crate::protocol::{ANSWERED_CONNECT, ANSWERED_SUBSCRIBE, Framing};
 
 /// Mark of the bench's own messages: `"seq":"0000000042"`.
 pub(crate) const SEQUENCE_MARK: &str = "\"seq\":\"";

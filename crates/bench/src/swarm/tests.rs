@@ -8,7 +8,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::*;
-use crate::dialect::DialectName;
+use crate::protocol::ProtocolName;
 
 type Socket = WebSocketStream<TcpStream>;
 
@@ -33,10 +33,10 @@ where
     ready.recv().unwrap()
 }
 
-fn plan(server: SocketAddr, name: DialectName, connections: usize, threads: usize) -> Plan {
+fn plan(server: SocketAddr, name: ProtocolName, connections: usize, threads: usize) -> Plan {
     Plan {
         server,
-        dialect: Dialect {
+        protocol: Protocol {
             name,
             host: server.to_string(),
             path: "/connection/websocket".into(),
@@ -103,7 +103,7 @@ fn every_client_is_welcomed_asked_and_sent_three_messages() {
         while socket.next().await?.is_ok() {}
         None
     });
-    let swarm = ready(&plan(server, DialectName::Centrifuge, 300, 3));
+    let swarm = ready(&plan(server, ProtocolName::Centrifuge, 300, 3));
     let counts = until(&swarm, |counts| counts.publications == 900);
     assert_eq!((counts.ready, counts.pings, counts.closed), (300, 300, 0));
     let tally = swarm.finish(3).unwrap();
@@ -121,7 +121,7 @@ fn a_lost_a_repeated_and_a_late_message_are_told_apart() {
         while socket.next().await?.is_ok() {}
         None
     });
-    let swarm = ready(&plan(server, DialectName::Centrifuge, 10, 1));
+    let swarm = ready(&plan(server, ProtocolName::Centrifuge, 10, 1));
     until(&swarm, |counts| counts.publications == 40);
     let tally = swarm.finish(4).unwrap();
     let faults = Faults { lost: 10, duplicated: 10, reordered: 10, offset_jumps: 30 };
@@ -139,7 +139,7 @@ fn a_plain_websocket_says_hello_and_answers_a_ping_with_its_payload() {
         while socket.next().await?.is_ok() {}
         None
     });
-    let swarm = ready(&plan(server, DialectName::Websocket, 5, 1));
+    let swarm = ready(&plan(server, ProtocolName::Websocket, 5, 1));
     // Longer than the receive buffer: cut, carried over, counted once.
     let counts = until(&swarm, |counts| counts.publications == 5);
     assert_eq!((counts.pings, counts.publication_bytes), (5, 350_000));
@@ -152,7 +152,7 @@ fn a_plain_websocket_asks_the_server_for_signs_of_life() {
         while socket.next().await?.is_ok() {}
         None
     });
-    let mut plan = plan(server, DialectName::Websocket, 20, 2);
+    let mut plan = plan(server, ProtocolName::Websocket, 20, 2);
     plan.ping = Ping::SendEvery(Duration::from_millis(50));
     let swarm = ready(&plan);
     until(&swarm, |counts| counts.pongs >= 60);
@@ -169,7 +169,7 @@ fn a_client_the_server_closes_is_counted_with_the_reason() {
         };
         socket.close(Some(close)).await.ok()
     });
-    let swarm = ready(&plan(server, DialectName::Centrifuge, 4, 1));
+    let swarm = ready(&plan(server, ProtocolName::Centrifuge, 4, 1));
     until(&swarm, |counts| counts.closed == 4);
     let tally = swarm.finish(0).unwrap();
     assert_eq!(tally.reasons.get("close 3001 shutdown"), Some(&4));
@@ -183,7 +183,7 @@ fn a_server_that_says_no_is_quoted() {
         let no = "{\"id\":1,\"error\":{\"code\":101,\"message\":\"unauthorized\"}}";
         socket.send(Message::text(no)).await.ok()
     });
-    let swarm = Swarm::start(&plan(server, DialectName::Centrifuge, 1, 1)).unwrap();
+    let swarm = Swarm::start(&plan(server, ProtocolName::Centrifuge, 1, 1)).unwrap();
     let error = swarm.wait_ready(Duration::from_secs(20), |_| {}).unwrap_err();
     assert!(error.to_string().contains("unauthorized"), "{error}");
 }
@@ -196,7 +196,7 @@ fn latencies_count_from_the_timetable() {
         while socket.next().await?.is_ok() {}
         None
     });
-    let mut plan = plan(server, DialectName::Centrifuge, 2, 1);
+    let mut plan = plan(server, ProtocolName::Centrifuge, 2, 1);
     let departures = Arc::new(Departures::new(1));
     // It should have left a nanosecond after the clock began.
     departures.set(1, 1);
@@ -211,14 +211,14 @@ fn latencies_count_from_the_timetable() {
 #[test]
 fn more_connections_than_descriptors_are_refused_with_the_remedy() {
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
-    let error = Swarm::start(&plan(address, DialectName::Centrifuge, 100_000_000, 1)).unwrap_err();
+    let error = Swarm::start(&plan(address, ProtocolName::Centrifuge, 100_000_000, 1)).unwrap_err();
     assert!(error.to_string().contains("use --threads"), "{error}");
 }
 
 #[test]
 fn a_million_clients_spread_over_addresses_of_the_loopback_network() {
     let address = SocketAddr::from(([127, 0, 0, 1], 8000));
-    let plan = plan(address, DialectName::Centrifuge, 1_000_000, 56);
+    let plan = plan(address, ProtocolName::Centrifuge, 1_000_000, 56);
     assert_eq!(plan.source(0), Some(IpAddr::from([127, 1, 1, 1])));
     assert_eq!(plan.source(7_999), plan.source(0));
     assert_eq!(plan.source(8_000), Some(IpAddr::from([127, 1, 1, 2])));

@@ -18,7 +18,7 @@ use super::counters::Counts;
 use super::order::{Faults, Ledger};
 use super::scan::{Scan, Scanner};
 use super::{Departures, Ping, Plan, Shared, Tally, new_histogram};
-use crate::dialect::{DialectName, WEBSOCKET_ACCEPT, websocket_frame};
+use crate::protocol::{ProtocolName, WEBSOCKET_ACCEPT, websocket_frame};
 use dunlin_load::{Context, Error};
 
 /// Shared by all clients of the thread. What does not fit is read by the next `read`.
@@ -48,7 +48,7 @@ pub(crate) fn run(
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
     let mut thread = Thread {
         epoll,
-        scanner: Some(Box::new(Scanner::new(plan.dialect.framing()))),
+        scanner: Some(Box::new(Scanner::new(plan.protocol.framing()))),
         threads,
         clients: std::iter::repeat_with(|| Client::WAITING).take(numbers.len()).collect(),
         numbers,
@@ -58,7 +58,7 @@ pub(crate) fn run(
         carries: Vec::new(),
         carries_free: Vec::new(),
         scratch: Vec::new(),
-        needed: plan.dialect.needed(),
+        needed: plan.protocol.needed(),
         start_ns: plan.clock.now_ns(),
         now_ns: plan.clock.now_ns(),
         swept_ns: 0,
@@ -241,10 +241,10 @@ impl Thread<'_> {
                 return;
             }
             client.state =
-                if self.plan.dialect.opens_with_http() { State::Opening } else { State::Greeting };
+                if self.plan.protocol.opens_with_http() { State::Opening } else { State::Greeting };
             let mut opening = std::mem::take(&mut self.scratch);
             opening.clear();
-            self.plan.dialect.opening(self.numbers.start + index, &mut opening);
+            self.plan.protocol.opening(self.numbers.start + index, &mut opening);
             self.send(index, &opening);
             self.scratch = opening;
         }
@@ -334,7 +334,7 @@ impl Thread<'_> {
             self.clients[index].state = State::Greeting;
             let mut greeting = std::mem::take(&mut self.scratch);
             greeting.clear();
-            self.plan.dialect.greeting(self.numbers.start + index, &mut greeting);
+            self.plan.protocol.greeting(self.numbers.start + index, &mut greeting);
             if !greeting.is_empty() {
                 self.send(index, &greeting);
             }
@@ -355,7 +355,7 @@ impl Thread<'_> {
 
     fn check_head(&self, head: &[u8]) -> Result<(), String> {
         let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
-        if !head.starts_with(self.plan.dialect.opening_status()) {
+        if !head.starts_with(self.plan.protocol.opening_status()) {
             return Err(format!("answered {}", String::from_utf8_lossy(line)));
         }
         // The floor answers without the header; who sends one must send the right one.
@@ -422,9 +422,9 @@ impl Thread<'_> {
             [0x81, 0x82, 0x37, 0xfa, 0x21, 0x3d, b'{' ^ 0x37, b'}' ^ 0xfa];
         self.note_pings(index, pings);
         for _ in 0..pings {
-            match self.plan.dialect.name {
-                DialectName::Centrifuge => self.send(index, &CENTRIFUGE_PONG),
-                DialectName::Nats => self.send(index, b"PONG\r\n"),
+            match self.plan.protocol.name {
+                ProtocolName::Centrifuge => self.send(index, &CENTRIFUGE_PONG),
+                ProtocolName::Nats => self.send(index, b"PONG\r\n"),
                 _ => {}
             }
         }

@@ -14,7 +14,7 @@ use dunlin_load::{Context, Error};
 const SEQ_DIGITS: usize = 9;
 const AT_DIGITS: usize = 19;
 /// Longer than any receiver takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What it did, and the CPU it took.
 pub(super) struct Posted {
@@ -50,7 +50,7 @@ fn post_here(
     for _ in 0..connections {
         let stream = TcpStream::connect(receiver).context(sentence())?;
         stream.set_nodelay(true).context(sentence())?;
-        stream.set_read_timeout(Some(PATIENCE)).context(sentence())?;
+        stream.set_read_timeout(Some(TIMEOUT)).context(sentence())?;
         streams.push(stream);
     }
     let mut request = Request::new(receiver, events);

@@ -1,4 +1,4 @@
-//! Publishes numbered events to many channels: by a timetable, or as fast as they are received.
+//! Publishes numbered events to many channels: by a schedule, or as fast as they are received.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ pub(super) const CHANNELS: u64 = 64;
 const BATCH: u64 = 100;
 /// Events that may be on their way when nothing else holds the publisher back: a quarter of what a hook may queue.
 const ON_THEIR_WAY: u64 = 16_000;
-/// The finest step of a timetable.
+/// The finest step of a schedule.
 const TICK: Duration = Duration::from_millis(1);
 
 /// What was published.
@@ -39,7 +39,7 @@ impl Publisher {
     }
 
     /// So many events a second. Each says when it was due, those of the warm-up nothing.
-    pub(super) fn by_timetable(
+    pub(super) fn by_schedule(
         &mut self,
         rate: u32,
         warm_up: Duration,

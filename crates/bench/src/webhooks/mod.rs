@@ -12,13 +12,13 @@ mod receiver;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use self::load::{Published, Publisher};
 use self::receiver::{Received, Receiver};
 use crate::dunlin::{Dunlin, OPEN};
+use crate::schedule::{Arrivals, Schedule, Subscribers};
 use crate::target::Target;
-use crate::timetable::{Arrivals, Audience, Timetable};
 use dunlin_load::Error;
 use dunlin_load::ExitStatus;
 use dunlin_load::clock::{Clock, Percentiles};
@@ -42,7 +42,7 @@ pub struct Webhooks {
     /// Where it listens
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8398")]
     receiver_addr: SocketAddr,
-    /// Events a second of the rows by a timetable, and the last of them beside other clients
+    /// Events a second of the rows by a schedule, and the last of them beside other clients
     #[arg(long, value_name = "RATE", value_delimiter = ',', default_values_t = [1_000, 10_000])]
     rate: Vec<u32>,
     /// How long each of them is measured
@@ -58,8 +58,8 @@ pub struct Webhooks {
     output: Output,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Findings {
+#[derive(Debug, Serialize)]
+pub(crate) struct WebhooksReport {
     pub(crate) workers: u8,
     /// Connections to the backend at most.
     pub(crate) connections: usize,
@@ -74,7 +74,7 @@ pub(crate) struct Findings {
 }
 
 /// Events that were told.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) what: String,
     pub(crate) published: u64,
@@ -99,7 +99,7 @@ pub(crate) struct Row {
 }
 
 /// Clients of another channel, median of the rounds.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Beside {
     pub(crate) hooked: bool,
     /// Events published a second meanwhile.
@@ -171,7 +171,7 @@ pub(crate) fn run(options: &Webhooks) -> Result<ExitStatus, Error> {
     for &rate in &options.rate {
         let what = format!("Dunlin, {} events a second", group(f64::from(rate)));
         let row = told(options, &scratch, what, |publisher, _| {
-            publisher.by_timetable(rate, WARM_UP, options.time)
+            publisher.by_schedule(rate, WARM_UP, options.time)
         })?;
         rows.push(row);
     }
@@ -183,7 +183,7 @@ pub(crate) fn run(options: &Webhooks) -> Result<ExitStatus, Error> {
     let told = rows.iter().filter(|row| row.server_cpu_s_per_10k.is_some());
     let clean = told.clone().all(Row::is_clean)
         && beside.iter().flat_map(|beside| &beside.rounds).all(Arrivals::is_clean);
-    let findings = Findings {
+    let report = WebhooksReport {
         workers: options.dunlin.workers,
         connections: CONNECTIONS,
         channels: load::CHANNELS,
@@ -192,7 +192,7 @@ pub(crate) fn run(options: &Webhooks) -> Result<ExitStatus, Error> {
         subscribers: options.subscribers,
         beside,
     };
-    options.output.findings("webhooks", &findings)?;
+    options.output.report("webhooks", &report)?;
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
@@ -321,13 +321,13 @@ fn round(
     let server = serve(options, scratch, hooked)?;
     let url = target.address()?;
     let plan = target.plan(&url, Some("c"), options.subscribers, Clock::new())?;
-    let timetable = Timetable::new(BESIDE_RATE, WARM_UP, options.time);
-    let audience = Audience::gather(plan, target.publishing(&url, "c")?, timetable)?;
+    let schedule = Schedule::new(BESIDE_RATE, WARM_UP, options.time);
+    let subscribers = Subscribers::connect(plan, target.publishing(&url, "c")?, schedule)?;
     let (before, began) = (server.cpu_ns(), std::time::Instant::now());
     std::thread::scope(|scope| {
         let publishing = scope
-            .spawn(|| Publisher::connect(url.address)?.by_timetable(rate, WARM_UP, options.time));
-        let heard = audience.publish();
+            .spawn(|| Publisher::connect(url.address)?.by_schedule(rate, WARM_UP, options.time));
+        let heard = subscribers.publish();
         let published = publishing.join();
         let published =
             published.map_err(|_| Error::new("the thread that publishes panicked"))??;

@@ -11,7 +11,7 @@ use dunlin_load::process::Process;
 use dunlin_load::{Context, Error};
 
 /// Without another event for so long, what has not come does not come.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A running backend.
 pub(super) struct Receiver {
@@ -72,7 +72,7 @@ impl Receiver {
         let mut progress = (0, Instant::now());
         loop {
             let count = self.count()?;
-            if count >= wanted || progress.1.elapsed() > PATIENCE {
+            if count >= wanted || progress.1.elapsed() > TIMEOUT {
                 return Ok(());
             }
             if count != progress.0 {

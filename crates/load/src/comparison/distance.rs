@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Contest;
+use super::Comparison;
 use super::program::{SERVER, own_words, run_own, serve};
 use crate::Error;
 use crate::ExitStatus;
@@ -20,42 +20,42 @@ const PROXY: SocketAddr =
 /// One request after the other would take most of an hour at a quarter of a second each.
 const MODE_TIME: Duration = Duration::from_secs(10);
 
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Findings {
-    pub requests: u64,
-    pub connections: u32,
-    pub in_flight: u32,
-    pub distances: Vec<Distance>,
+#[derive(Debug, Serialize)]
+struct DistanceReport {
+    requests: u64,
+    connections: u32,
+    in_flight: u32,
+    distances: Vec<Distance>,
 }
 
 /// The three modes over one round trip.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Distance {
-    pub rtt_ms: u64,
-    pub modes: Vec<Mode>,
+#[derive(Debug, Serialize)]
+struct Distance {
+    rtt_ms: u64,
+    modes: Vec<Mode>,
     /// Requests a second, pipelined beside the same connections one at a time.
-    pub pipelined_to_one_at_a_time: f64,
-    pub pipelined_to_one_connection: f64,
+    pipelined_to_one_at_a_time: f64,
+    pipelined_to_one_connection: f64,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Mode {
-    pub name: String,
-    pub answered: u64,
-    pub seconds: f64,
-    pub requests_per_second: f64,
-    pub clean: bool,
+#[derive(Debug, Serialize)]
+struct Mode {
+    name: String,
+    answered: u64,
+    seconds: f64,
+    requests_per_second: f64,
+    clean: bool,
 }
 
 /// What `bench http --compare --json` prints, as far as it is needed here.
 #[derive(Debug, Deserialize)]
-struct Comparison {
+struct ModesReport {
     pipelined_to_one_at_a_time: f64,
     pipelined_to_one_connection: f64,
-    modes: Vec<crate::http::Findings>,
+    modes: Vec<crate::http::HttpReport>,
 }
 
-pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
+pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     let requests = options.requests.unwrap_or(10_000);
     let _server = serve(options, "")?;
     let words = own_words()?.join(" ");
@@ -64,7 +64,7 @@ pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
         let command = format!("{words} delay --listen {PROXY} --to {SERVER} --rtt {rtt_ms}ms");
         let _proxy = Process::start(&command, &[options.server_core], PROXY, None)?;
         say(format!("{rtt_ms} ms there and back"));
-        let comparison: Comparison = run_own(&[
+        let comparison: ModesReport = run_own(&[
             "http",
             &format!("http://{PROXY}/hello"),
             "--compare",
@@ -108,9 +108,14 @@ pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
         ));
     }
     let clean = distances.iter().flat_map(|distance| &distance.modes).all(|mode| mode.clean);
-    options.output.findings(
+    options.output.report(
         "http-distance",
-        &Findings { requests, connections: options.connections, in_flight: IN_FLIGHT, distances },
+        &DistanceReport {
+            requests,
+            connections: options.connections,
+            in_flight: IN_FLIGHT,
+            distances,
+        },
     )?;
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::Contest;
+use super::Comparison;
 use super::program::{SERVER, own_words, run as start, serve};
 use crate::Error;
 use crate::ExitStatus;
@@ -17,33 +17,33 @@ use crate::scratch::Scratch;
 const DEPTHS: [u32; 3] = [1, 16, 100];
 const OURS: &str = "dunlin";
 
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Findings {
-    pub server: String,
-    pub connections: u32,
-    pub rounds: u32,
-    pub seconds: f64,
-    pub contenders: Vec<Contender>,
+#[derive(Debug, Serialize)]
+struct GeneratorsReport {
+    server: String,
+    connections: u32,
+    rounds: u32,
+    seconds: f64,
+    contenders: Vec<Contender>,
     /// Generators that are not installed here.
-    pub missing: Vec<String>,
+    missing: Vec<String>,
 }
 
 /// One generator at one depth: medians of its rounds.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Contender {
-    pub name: String,
+#[derive(Debug, Serialize)]
+struct Contender {
+    name: String,
     /// Of another generator, as it says itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-    pub depth: u32,
-    pub requests_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    depth: u32,
+    requests_per_second: f64,
     /// Beside the best of the others at this depth, within each round.
-    pub to_best_other: Option<f64>,
+    to_best_other: Option<f64>,
     /// Of the server's core; a server without idle time was the limit, not the generator.
-    pub server_idle_share: f64,
+    server_idle_share: f64,
     /// Of the generator's own core.
-    pub generator_busy_share: f64,
-    pub rounds: Vec<f64>,
+    generator_busy_share: f64,
+    rounds: Vec<f64>,
 }
 
 struct Generator {
@@ -55,14 +55,14 @@ struct Generator {
     pipelines: bool,
 }
 
-pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
-    let findings = measure(options, &Scratch::temporary("contest")?)?;
-    print(&findings);
-    options.output.findings("http-generators", &findings)?;
+pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
+    let report = measure(options, &Scratch::temporary("comparison")?)?;
+    print(&report);
+    options.output.report("http-generators", &report)?;
     Ok(ExitStatus::Passed)
 }
 
-fn measure(options: &Contest, scratch: &Scratch) -> Result<Findings, Error> {
+fn measure(options: &Comparison, scratch: &Scratch) -> Result<GeneratorsReport, Error> {
     let (generators, missing) = generators(options)?;
     let (process, url) = match (&options.cmd, &options.url) {
         (Some(command), Some(url)) => {
@@ -123,7 +123,7 @@ fn measure(options: &Contest, scratch: &Scratch) -> Result<Findings, Error> {
         }
     }
     drop(progress);
-    Ok(Findings {
+    Ok(GeneratorsReport {
         server: options.cmd.clone().unwrap_or_else(|| "dunlin bench serve".into()),
         connections: options.connections,
         rounds: options.rounds,
@@ -133,7 +133,7 @@ fn measure(options: &Contest, scratch: &Scratch) -> Result<Findings, Error> {
     })
 }
 
-fn generators(options: &Contest) -> Result<(Vec<Generator>, Vec<String>), Error> {
+fn generators(options: &Comparison) -> Result<(Vec<Generator>, Vec<String>), Error> {
     let mut found = Vec::new();
     let mut missing = Vec::new();
     for (name, pipelines) in [("wrk", true), ("h2load", true), ("autocannon", true), ("oha", false)]
@@ -166,7 +166,7 @@ fn generators(options: &Contest) -> Result<(Vec<Generator>, Vec<String>), Error>
 impl Generator {
     fn arguments(
         &self,
-        options: &Contest,
+        options: &Comparison,
         depth: u32,
         url: &str,
         scratch: &Scratch,
@@ -224,12 +224,12 @@ impl Generator {
     }
 }
 
-fn print(findings: &Findings) {
+fn print(report: &GeneratorsReport) {
     say(format!(
         "{:<12} {:>6} {:>13} {:>14} {:>12} {:>14}",
         "generator", "depth", "requests/s", "to best other", "server idle", "generator busy"
     ));
-    for one in &findings.contenders {
+    for one in &report.contenders {
         say(format!(
             "{:<12} {:>6} {:>13} {:>14} {:>11.0}% {:>13.0}%",
             one.name,

@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::Contest;
+use super::Comparison;
 use super::program::{SERVER, run_own, serve};
 use crate::ExitStatus;
 use crate::http::{Agreement, LedgerCheck, check_ledger};
@@ -22,35 +22,35 @@ const KEEPALIVE_REQUESTS: u32 = 100;
 /// The other server resets instead of one answer in so many.
 const RESET_ONE_IN: u32 = 1_000;
 
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Findings {
-    pub requests: u64,
-    pub connections: u32,
-    pub depth: u32,
-    pub trials: Vec<Trial>,
+#[derive(Debug, Serialize)]
+struct LedgersReport {
+    requests: u64,
+    connections: u32,
+    depth: u32,
+    trials: Vec<Trial>,
     /// Servers that are not installed here.
-    pub missing: Vec<String>,
+    missing: Vec<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Trial {
-    pub server: String,
-    pub seconds: f64,
-    pub requests_per_second: f64,
-    pub connections_opened: u64,
-    pub resent: u64,
-    pub holds: bool,
-    pub agreement: Agreement,
+#[derive(Debug, Serialize)]
+struct Trial {
+    server: String,
+    seconds: f64,
+    requests_per_second: f64,
+    connections_opened: u64,
+    resent: u64,
+    holds: bool,
+    agreement: Agreement,
 }
 
-pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
-    let findings = measure(options, &Scratch::temporary("ledgers")?)?;
-    let holds = findings.trials.iter().all(|trial| trial.holds);
-    options.output.findings("http-ledgers", &findings)?;
+pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
+    let report = measure(options, &Scratch::temporary("ledgers")?)?;
+    let holds = report.trials.iter().all(|trial| trial.holds);
+    options.output.report("http-ledgers", &report)?;
     Ok(if holds { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-fn measure(options: &Contest, scratch: &Scratch) -> Result<Findings, Error> {
+fn measure(options: &Comparison, scratch: &Scratch) -> Result<LedgersReport, Error> {
     let requests = options.requests.unwrap_or(1_000_000);
     let mut trials = Vec::new();
     let mut missing = Vec::new();
@@ -75,7 +75,7 @@ fn measure(options: &Contest, scratch: &Scratch) -> Result<Findings, Error> {
     let server = serve(options, &format!("--reset-one-in {RESET_ONE_IN} --log {}", log.display()))?;
     let name = format!("resets instead of one answer in {RESET_ONE_IN}");
     trials.push(trial(options, &name, requests, server, scratch)?);
-    Ok(Findings { requests, connections: options.connections, depth: DEPTH, trials, missing })
+    Ok(LedgersReport { requests, connections: options.connections, depth: DEPTH, trials, missing })
 }
 
 fn nginx_config(scratch: &Scratch) -> String {
@@ -97,7 +97,7 @@ fn nginx_config(scratch: &Scratch) -> String {
 }
 
 fn trial(
-    options: &Contest,
+    options: &Comparison,
     name: &str,
     requests: u64,
     server: Process,
@@ -105,7 +105,7 @@ fn trial(
 ) -> Result<Trial, Error> {
     say(format!("{name}: {requests} requests"));
     let ledger = scratch.path().join("client.ledger");
-    let run: crate::http::Findings = run_own(&[
+    let run: crate::http::HttpReport = run_own(&[
         "http",
         &format!("http://{SERVER}/"),
         "-c",

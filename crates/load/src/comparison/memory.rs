@@ -1,8 +1,8 @@
 //! The generator's own memory at full rate: what it holds does not grow with what it has sent.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::Contest;
+use super::Comparison;
 use super::program::{SERVER, run_own, serve};
 use crate::Error;
 use crate::ExitStatus;
@@ -16,28 +16,28 @@ const DRIFT_BYTES_MAX: u64 = 512 << 10;
 /// Points of the curve that are kept.
 const POINTS: usize = 120;
 
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Findings {
-    pub seconds: f64,
-    pub answered: u64,
+#[derive(Debug, Serialize)]
+struct MemoryReport {
+    seconds: f64,
+    answered: u64,
     /// When the first answers were in.
-    pub first_bytes: u64,
+    first_bytes: u64,
     #[serde(default)]
-    pub least_bytes: u64,
-    pub most_bytes: u64,
-    pub last_bytes: u64,
+    least_bytes: u64,
+    most_bytes: u64,
+    last_bytes: u64,
     /// Mean of the last tenth less that of the second; the first tenth is for what is touched once.
     #[serde(default)]
-    pub drift_bytes: i64,
-    pub flat: bool,
+    drift_bytes: i64,
+    flat: bool,
     /// Seconds from the beginning, and resident bytes then.
     #[serde(default)]
-    pub curve: Vec<(f64, u64)>,
+    curve: Vec<(f64, u64)>,
 }
 
-pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
+pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     let _server = serve(options, "")?;
-    let run: crate::http::Findings = run_own(&[
+    let run: crate::http::HttpReport = run_own(&[
         "http",
         &format!("http://{SERVER}/hello"),
         "-c",
@@ -74,9 +74,9 @@ pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
         group(memory.last_bytes as f64),
         if flat { "flat" } else { "not flat" },
     ));
-    options.output.findings(
+    options.output.report(
         "http-memory",
-        &Findings {
+        &MemoryReport {
             seconds: run.seconds,
             answered: run.ends.answered,
             first_bytes: memory.first_bytes,

@@ -1,4 +1,4 @@
-//! `dunlin bench contest`: the load generator itself, measured beside others and beside what must be true.
+//! `dunlin bench comparison`: the load generator itself, measured beside others and beside what must be true.
 
 mod distance;
 mod generators;
@@ -10,13 +10,6 @@ mod stalled;
 
 use std::path::PathBuf;
 use std::time::Duration;
-
-pub use distance::Findings as Distance;
-pub use generators::Findings as Generators;
-pub use ledgers::Findings as Ledgers;
-pub use memory::Findings as Memory;
-pub use omission::Findings as Omission;
-pub use stalled::{Findings as Stalled, Row as StalledRow};
 
 use crate::Error;
 use crate::ExitStatus;
@@ -40,9 +33,9 @@ pub enum Experiment {
     Stalled,
 }
 
-/// Options of `dunlin bench contest`.
+/// Options of `dunlin bench comparison`.
 #[derive(Debug, clap::Args)]
-pub struct Contest {
+pub struct Comparison {
     #[arg(value_enum)]
     experiment: Experiment,
     /// Core of the servers
@@ -76,7 +69,7 @@ pub struct Contest {
     output: Output,
 }
 
-pub fn run(options: &Contest) -> Result<ExitStatus, Error> {
+pub fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     // Processes started from here on inherit it; the servers are given their own.
     crate::system::pin(&[options.core])
         .map_err(|error| Error::io(format!("cannot run on core {}", options.core), error))?;

@@ -1,6 +1,6 @@
 //! The server stands still for a second: do the latencies say so?
 //!
-//! By a timetable every request of that second waits for the rest of it, so their latencies are spread evenly from the
+//! By a schedule every request of that second waits for the rest of it, so their latencies are spread evenly from the
 //! whole second down to nothing. That is computed, and the measured percentiles are held against it. A client that waits
 //! for each answer before it asks again would show one long request for each connection (Tene, "How not to measure
 //! latency"); it is run too, to show what it hides.
@@ -9,9 +9,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::Contest;
+use super::Comparison;
 use super::program::{SERVER, run_own, serve};
 use crate::ExitStatus;
 use crate::clock::Percentiles;
@@ -24,28 +24,28 @@ const BEFORE_STALL: Duration = Duration::from_millis(2_000);
 /// The measured percentiles lie this near to the computed ones, as a share of the stall.
 const DIFFERENCE_MAX: f64 = 0.03;
 
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Findings {
-    pub rate: f64,
-    pub seconds: f64,
-    pub stall_seconds: f64,
+#[derive(Debug, Serialize)]
+struct OmissionReport {
+    rate: f64,
+    seconds: f64,
+    stall_seconds: f64,
     /// Percentile, computed and measured, microseconds.
-    pub rows: Vec<Row>,
+    rows: Vec<Row>,
     /// The largest difference, as a share of the stall.
-    pub difference: f64,
-    pub agrees: bool,
+    difference: f64,
+    agrees: bool,
     /// What a client sees that waits for each answer before it asks again.
-    pub closed_us: Percentiles,
+    closed_us: Percentiles,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Row {
-    pub name: String,
-    pub computed_us: f64,
-    pub measured_us: f64,
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    name: String,
+    computed_us: f64,
+    measured_us: f64,
 }
 
-pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
+pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     let _server = serve(options, "")?;
     let url = format!("http://{SERVER}/hello");
     let time = format!("{}s", RUN.as_secs());
@@ -96,9 +96,9 @@ pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
             closed / 1e3
         ));
     }
-    options.output.findings(
+    options.output.report(
         "http-omission",
-        &Findings {
+        &OmissionReport {
             rate: RATE,
             seconds: RUN.as_secs_f64(),
             stall_seconds: stall.as_secs_f64(),
@@ -112,7 +112,7 @@ pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
 }
 
 /// Runs the generator, and makes the server stand still in the middle. Returns for how long it did.
-fn with_stall(arguments: &[&str]) -> Result<(crate::http::Findings, Duration), Error> {
+fn with_stall(arguments: &[&str]) -> Result<(crate::http::HttpReport, Duration), Error> {
     let (run, stall) = std::thread::scope(|scope| {
         let stall = scope.spawn(|| {
             std::thread::sleep(BEFORE_STALL);

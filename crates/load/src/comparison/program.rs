@@ -1,4 +1,4 @@
-//! Programs of a contest: this one as server and generator, and those of others.
+//! Programs of a comparison: this one as server and generator, and those of others.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::de::DeserializeOwned;
 
-use super::Contest;
+use super::Comparison;
 use crate::process::Process;
 use crate::{Context, Error};
 
@@ -24,7 +24,7 @@ pub(super) fn own_words() -> Result<Vec<String>, Error> {
 }
 
 /// `bench serve` on the server's core, with more options behind.
-pub(super) fn serve(options: &Contest, more: &str) -> Result<Process, Error> {
+pub(super) fn serve(options: &Comparison, more: &str) -> Result<Process, Error> {
     let words = own_words()?.join(" ");
     let command = format!("{words} serve --listen {SERVER} {more}");
     Process::start(&command, &[options.server_core], SERVER, None)

@@ -3,9 +3,9 @@
 //! Two ways to take a while: before the head of the answer, and between head and body. Both hold up what is behind them in
 //! the connection; only the first delays the stalled answer's own first byte.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::Contest;
+use super::Comparison;
 use super::program::{SERVER, run_own, serve};
 use crate::Error;
 use crate::ExitStatus;
@@ -24,34 +24,34 @@ const SHARE_DIFFERENCE_MAX: f64 = 0.02;
 /// The server's way of stalling: before the head, or behind it.
 const STALLS: [(&str, &str); 2] = [("head", "delay"), ("body", "body-after")];
 
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Findings {
-    pub slow_ms: u64,
-    pub one_in: usize,
-    pub rows: Vec<Row>,
+#[derive(Debug, Serialize)]
+struct StalledReport {
+    slow_ms: u64,
+    one_in: usize,
+    rows: Vec<Row>,
     /// Whether every share agrees.
     #[serde(default)]
-    pub agrees: bool,
+    agrees: bool,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Row {
+#[derive(Debug, Serialize)]
+struct Row {
     /// What is late: the head of an answer, or its body.
     #[serde(default)]
-    pub stalled: String,
-    pub depth: u32,
-    pub requests_per_second: f64,
-    pub first_byte_us: Percentiles,
+    stalled: String,
+    depth: u32,
+    requests_per_second: f64,
+    first_byte_us: Percentiles,
     /// Without the wait behind others.
-    pub service_us: Percentiles,
+    service_us: Percentiles,
     /// Of all requests: those whose first byte must wait for a stalled answer, by the depth alone, and those whose did.
     #[serde(default)]
-    pub waiting_computed: f64,
+    waiting_computed: f64,
     #[serde(default)]
-    pub waiting_measured: f64,
+    waiting_measured: f64,
 }
 
-pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
+pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     let _server = serve(options, "")?;
     let (rows, clean) = measure(options, &Scratch::temporary("stalled")?)?;
     for row in &rows {
@@ -72,13 +72,14 @@ pub(super) fn run(options: &Contest) -> Result<ExitStatus, Error> {
     let agrees = rows
         .iter()
         .all(|row| (row.waiting_measured - row.waiting_computed).abs() <= SHARE_DIFFERENCE_MAX);
-    options
-        .output
-        .findings("http-stalled", &Findings { slow_ms: SLOW_MS, one_in: ONE_IN, rows, agrees })?;
+    options.output.report(
+        "http-stalled",
+        &StalledReport { slow_ms: SLOW_MS, one_in: ONE_IN, rows, agrees },
+    )?;
     Ok(if clean && agrees { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-fn measure(options: &Contest, scratch: &Scratch) -> Result<(Vec<Row>, bool), Error> {
+fn measure(options: &Comparison, scratch: &Scratch) -> Result<(Vec<Row>, bool), Error> {
     let mut rows = Vec::new();
     let mut clean = true;
     for (stalled, segment) in STALLS {
@@ -87,7 +88,7 @@ fn measure(options: &Contest, scratch: &Scratch) -> Result<(Vec<Row>, bool), Err
         let file = scratch.file("requests.jsonl", &lines)?;
         for depth in DEPTHS {
             // One connection: its requests then stall in the file's order, and the shares can be computed.
-            let run: crate::http::Findings = run_own(&[
+            let run: crate::http::HttpReport = run_own(&[
                 "http",
                 &format!("http://{SERVER}/"),
                 "--from",

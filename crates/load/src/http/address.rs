@@ -74,17 +74,17 @@ impl Address {
     /// are raced (RFC 8305), so that one that is dead delays nothing.
     ///
     /// # Errors
-    /// A name that does not resolve, or not within `patience`.
+    /// A name that does not resolve, or not within `timeout`.
     pub(crate) fn place(
         &self,
         unix_socket: Option<&Path>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Place, Error> {
         if let Some(path) = unix_socket {
             return Ok(Place::Unix(path.to_owned()));
         }
-        let addresses = resolve::addresses(&self.host, self.port, patience)?;
-        Ok(Place::Network(resolve::race(addresses, patience)))
+        let addresses = resolve::addresses(&self.host, self.port, timeout)?;
+        Ok(Place::Network(resolve::race(addresses, timeout)))
     }
 }
 

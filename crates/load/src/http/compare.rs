@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::findings::Findings;
 use super::options::{Depth, Http};
 use super::page;
+use super::report::HttpReport;
 use super::summary::{count, time};
 use crate::Error;
 use crate::ExitStatus;
@@ -18,10 +18,10 @@ struct Comparison {
     /// Pipelined, beside the same connections one at a time.
     pipelined_to_one_at_a_time: f64,
     pipelined_to_one_connection: f64,
-    modes: Vec<Findings>,
+    modes: Vec<HttpReport>,
 }
 
-pub(super) fn run(options: &Http, earlier: Vec<Findings>) -> Result<ExitStatus, Error> {
+pub(super) fn run(options: &Http, earlier: Vec<HttpReport>) -> Result<ExitStatus, Error> {
     let modes = [
         ("one request at a time", 1, 1, Depth::Fixed(1)),
         ("one at a time on each connection", options.connections, options.threads, Depth::Fixed(1)),
@@ -71,7 +71,7 @@ pub(super) fn run(options: &Http, earlier: Vec<Findings>) -> Result<ExitStatus, 
         comparison.pipelined_to_one_at_a_time, comparison.pipelined_to_one_connection
     ));
     // Ended by the clock, not by the server: what the first mode had no time for is no fault.
-    let clean = results.iter().all(Findings::is_clean);
+    let clean = results.iter().all(HttpReport::is_clean);
     if let Some(path) = &options.report {
         let mut runs = earlier;
         runs.extend(results);

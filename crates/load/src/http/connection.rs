@@ -24,7 +24,7 @@ const OUTLIVED_NS: u64 = 50_000_000;
 
 /// A request that goes out again.
 #[derive(Debug, Clone, Copy)]
-struct Again {
+struct Resend {
     tag: u64,
     /// When it left first, or should have: its latency counts from there.
     since_ns: u64,
@@ -38,7 +38,7 @@ pub(super) struct Core {
     pub(super) schedule: Schedule,
     pub(super) tally: Box<Tally>,
     pub(super) ledger: Option<Ledger>,
-    again: VecDeque<Again>,
+    again: VecDeque<Resend>,
     /// How often requests were sent that were sent more than once; those in flight only.
     attempts: HashMap<u64, u16>,
     copies: Option<(Copies, Kind)>,
@@ -211,7 +211,7 @@ impl Core {
                     return self.fail(request, attempt, &kind, advice);
                 }
                 self.tally.ends.resent += 1;
-                self.again.push_back(Again {
+                self.again.push_back(Resend {
                     tag: request.tag,
                     since_ns: request.sent_ns,
                     attempt: attempt + 1,

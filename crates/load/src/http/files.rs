@@ -8,17 +8,18 @@ use std::time::{Duration, SystemTime};
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 
-use super::findings::{Findings, Moment};
+use super::report::{HttpReport, TimelineSpan};
 use super::tally::Tally;
 use crate::{Context, Error};
 
 /// A line for each span of the timeline.
-pub(super) fn write_csv(path: &Path, findings: &Findings) -> Result<(), Error> {
+pub(super) fn write_csv(path: &Path, report: &HttpReport) -> Result<(), Error> {
     let mut text = String::from(
         "at_s,answered,requests_per_second,errors,p50_us,p90_us,p99_us,max_us,opened,closed,resent,resident_bytes\n",
     );
-    for moment in &findings.timeline {
-        let Moment { at_s, span_s, answered, errors, p50_us, p90_us, p99_us, max_us, .. } = moment;
+    for moment in &report.timeline {
+        let TimelineSpan { at_s, span_s, answered, errors, p50_us, p90_us, p99_us, max_us, .. } =
+            moment;
         let rate = *answered as f64 / span_s;
         text += &format!(
             "{at_s:.3},{answered},{rate:.1},{errors},{p50_us:.1},{p90_us:.1},{p99_us:.1},{max_us:.1},{},{},{},{}\n",

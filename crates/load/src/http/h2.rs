@@ -316,9 +316,9 @@ async fn stream(cell: Cell, mut sender: SendRequest<Bytes>) {
             exchange(&cell, &mut sender, tag, since_ns, attempt),
         )
         .await;
-        let goes_on = cell.borrow_mut().ended(tag, since_ns, attempt, outcome);
-        if goes_on == GoesOn::No
-            || (goes_on == GoesOn::IfReady && sender.clone().ready().await.is_err())
+        let after = cell.borrow_mut().ended(tag, since_ns, attempt, outcome);
+        if after == AfterResponse::No
+            || (after == AfterResponse::IfReady && sender.clone().ready().await.is_err())
         {
             return;
         }
@@ -327,7 +327,7 @@ async fn stream(cell: Cell, mut sender: SendRequest<Bytes>) {
 
 /// Whether another request may leave on this connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum GoesOn {
+enum AfterResponse {
     Yes,
     IfReady,
     No,
@@ -408,15 +408,15 @@ impl Core {
         since_ns: u64,
         attempt: u16,
         outcome: Result<Result<(), h2::Error>, tokio::time::error::Elapsed>,
-    ) -> GoesOn {
+    ) -> AfterResponse {
         self.in_flight -= 1;
         match outcome {
-            Ok(Ok(())) => GoesOn::Yes,
+            Ok(Ok(())) => AfterResponse::Yes,
             // The first thing it said was no frame: to ask again is to hear it again.
             Ok(Err(error)) if error.is_library() && !self.spoken => {
                 let advice = "Does HTTP/2 without TLS listen there? --http 1.1 does without.";
                 self.fail(tag, attempt, "the answer is not HTTP/2", advice, true);
-                GoesOn::No
+                AfterResponse::No
             }
             Ok(Err(error)) => {
                 let idempotent =
@@ -437,13 +437,13 @@ impl Core {
                         refused || idempotent,
                     );
                 }
-                if refused { GoesOn::IfReady } else { GoesOn::No }
+                if refused { AfterResponse::IfReady } else { AfterResponse::No }
             }
             Err(_) => {
                 self.tally.events.timed_out += 1;
                 let advice = "Look why the server is silent, or give it more than --timeout.";
                 self.fail(tag, attempt, "no answer in time", advice, true);
-                GoesOn::Yes
+                AfterResponse::Yes
             }
         }
     }
@@ -451,7 +451,7 @@ impl Core {
     fn request(&mut self, tag: u64) -> (Request<()>, Option<Bytes>) {
         let number = self.schedule.number(tag);
         let plan = Arc::clone(&self.plan);
-        let sketch = plan.requests.get(number);
+        let spec = plan.requests.get(number);
         let mut text = |template: &super::template::Template| {
             self.text.clear();
             template.render(number, &mut self.text);
@@ -459,10 +459,10 @@ impl Core {
         };
         let mut request = Request::new(());
         *request.version_mut() = Version::HTTP_2;
-        *request.method_mut() = Method::from_bytes(sketch.method.as_bytes()).unwrap_or_default();
+        *request.method_mut() = Method::from_bytes(spec.method.as_bytes()).unwrap_or_default();
         let mut authority = plan.address.authority.clone();
         let mut headers = Vec::new();
-        for (name, value) in &sketch.headers {
+        for (name, value) in &spec.headers {
             let value = text(value);
             match name.as_str() {
                 "Host" => authority = value,
@@ -472,7 +472,7 @@ impl Core {
             }
         }
         let scheme = if plan.address.tls { "https" } else { "http" };
-        let uri = format!("{scheme}://{authority}{}", text(&sketch.target));
+        let uri = format!("{scheme}://{authority}{}", text(&spec.target));
         *request.uri_mut() = uri.parse::<Uri>().unwrap_or_default();
         for (name, value) in headers {
             // They were judged when the command line was read; a rendered value cannot hold a line break.
@@ -482,7 +482,7 @@ impl Core {
                 request.headers_mut().append(name, value);
             }
         }
-        let body = sketch.body.as_ref().map(|template| {
+        let body = spec.body.as_ref().map(|template| {
             self.body.clear();
             template.render(number, &mut self.body);
             Bytes::copy_from_slice(&self.body)

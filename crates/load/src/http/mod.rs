@@ -8,7 +8,6 @@ mod address;
 mod compare;
 mod connection;
 mod files;
-mod findings;
 mod h2;
 mod interrupt;
 mod ledger;
@@ -16,6 +15,7 @@ mod options;
 mod page;
 mod plan;
 mod reader;
+mod report;
 mod request;
 mod resolve;
 mod run;
@@ -32,8 +32,8 @@ mod worker;
 pub use ledger::LedgerCheck;
 pub use options::Http;
 
-pub use findings::Findings;
 pub use ledger::{Agreement, run as check_ledger};
+pub use report::HttpReport;
 pub use summary::time;
 
 use crate::Error;
@@ -47,18 +47,18 @@ pub fn run(options: &Http) -> Result<ExitStatus, Error> {
     if options.compare {
         return compare::run(options, earlier);
     }
-    let findings = run::run(options)?;
+    let report = run::run(options)?;
     say("");
-    eprint!("{}", summary::of(&findings));
+    eprint!("{}", summary::of(&report));
     if let Some(path) = &options.csv {
-        files::write_csv(path, &findings)?;
+        files::write_csv(path, &report)?;
     }
     if let Some(path) = &options.report {
         let mut runs = earlier;
-        runs.push(findings.clone());
+        runs.push(report.clone());
         page::write(path, &runs)?;
         say(format!("  report       {}", path.display()));
     }
-    options.output.line(&findings)?;
-    Ok(if findings.is_clean() { ExitStatus::Passed } else { ExitStatus::Failed })
+    options.output.line(&report)?;
+    Ok(if report.is_clean() { ExitStatus::Passed } else { ExitStatus::Failed })
 }

@@ -31,7 +31,7 @@ pub struct Http {
     /// Load this long before anything counts
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub(crate) warm_up: Duration,
-    /// Requests a second by a timetable that does not wait for the server; latency counts from the timetable
+    /// Requests a second by a schedule that does not wait for the server; latency counts from the schedule
     #[arg(short, long, value_name = "RATE", value_parser = rate)]
     pub(crate) rate: Option<f64>,
     /// Threads, each with its share of the connections

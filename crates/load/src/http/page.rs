@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::findings::Findings;
+use super::report::HttpReport;
 use crate::{Context, Error};
 
 const PAGE: &str = include_str!("../../assets/http-report.html");
@@ -10,7 +10,7 @@ const STYLE: &str = include_str!("../../assets/http-report.css");
 const SCRIPT: &str = include_str!("../../assets/http-report.js");
 
 /// Runs of earlier days: files that hold what `--json` printed, of one run or of a comparison.
-pub(super) fn read_earlier(files: &[PathBuf]) -> Result<Vec<Findings>, Error> {
+pub(super) fn read_earlier(files: &[PathBuf]) -> Result<Vec<HttpReport>, Error> {
     let mut runs = Vec::new();
     for path in files {
         let text =
@@ -27,7 +27,7 @@ pub(super) fn read_earlier(files: &[PathBuf]) -> Result<Vec<Findings>, Error> {
         match value.get_mut("modes").map(serde_json::Value::take) {
             Some(modes) => {
                 runs.extend(
-                    serde_json::from_value::<Vec<Findings>>(modes)
+                    serde_json::from_value::<Vec<HttpReport>>(modes)
                         .map_err(|error| wrong(&error))?,
                 );
             }
@@ -38,7 +38,7 @@ pub(super) fn read_earlier(files: &[PathBuf]) -> Result<Vec<Findings>, Error> {
 }
 
 /// Writes the page. The last run is the one it is about; the others stand beside it.
-pub(super) fn write(path: &Path, runs: &[Findings]) -> Result<(), Error> {
+pub(super) fn write(path: &Path, runs: &[HttpReport]) -> Result<(), Error> {
     let data = serde_json::to_string(runs)
         .map_err(|error| Error::new(format!("cannot write JSON: {error}")))?;
     std::fs::write(path, fill(&data)).context(format!("cannot write {}", path.display()))

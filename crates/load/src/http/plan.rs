@@ -50,15 +50,15 @@ impl Plan {
         }
     }
 
-    /// Requests from the end of the warm-up on: those asked for, or those a timetable has in its time.
+    /// Requests from the end of the warm-up on: those asked for, or those a schedule has in its time.
     pub(super) fn requests_wanted(&self) -> Option<u64> {
-        let timetable = self
+        let schedule = self
             .rate
             .zip(self.duration_ns)
             .map(|(rate, ns)| ((rate * ns as f64 / 1e9).round() as u64).max(1));
-        match (self.count, timetable) {
-            (Some(count), Some(timetable)) => Some(count.min(timetable)),
-            (count, timetable) => count.or(timetable),
+        match (self.count, schedule) {
+            (Some(count), Some(schedule)) => Some(count.min(schedule)),
+            (count, schedule) => count.or(schedule),
         }
     }
 }

@@ -18,27 +18,27 @@ pub(super) struct Reading {
     status_right: bool,
     /// When its head came.
     head_ns: u64,
-    wrong: Option<&'static Wrong>,
+    wrong: Option<&'static Mismatch>,
     body: Vec<u8>,
     served: Vec<u8>,
 }
 
 /// What is wrong with an answer that HTTP has nothing against, and what to do about it.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct Mismatch {
     pub(super) kind: &'static str,
     pub(super) advice: &'static str,
 }
 
-pub(super) static OTHER_ID: Wrong = Wrong {
+pub(super) static OTHER_ID: Mismatch = Mismatch {
     kind: "the id of another request",
     advice: "Look for a server or proxy that mixes answers up.",
 };
-pub(super) static NO_ID: Wrong = Wrong {
+pub(super) static NO_ID: Mismatch = Mismatch {
     kind: "no id in the answer",
     advice: "The server must bring the header of the request back; --id-header names another.",
 };
-pub(super) static OTHER_BODY: Wrong = Wrong {
+pub(super) static OTHER_BODY: Mismatch = Mismatch {
     kind: "the body does not hold the text of --expect-body",
     advice: "Look at what the server answers, or mend the text.",
 };

@@ -8,7 +8,7 @@ use crate::Error;
 
 /// A request as the command line or a file gives it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Sketch {
+pub(crate) struct RequestSpec {
     pub(crate) method: String,
     /// Path and query.
     pub(crate) target: String,
@@ -33,7 +33,7 @@ pub(crate) struct Request {
 
 /// What every request is to have.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Dress<'a> {
+pub(crate) struct RequestOptions<'a> {
     /// Header that carries the request's number, for checks and ledgers.
     pub(crate) id_header: Option<&'a str>,
     pub(crate) templates: bool,
@@ -45,33 +45,37 @@ impl Requests {
     /// # Errors
     /// What is wrong with one of them, and how to write it.
     pub(crate) fn new(
-        sketches: &[Sketch],
+        specs: &[RequestSpec],
         address: &Address,
-        dress: Dress<'_>,
+        options: RequestOptions<'_>,
     ) -> Result<Self, Error> {
         let mut salt = 0;
         let mut template = |text: &str| {
             salt += 1000;
-            if dress.templates { Template::parse(text, salt) } else { Ok(Template::literal(text)) }
+            if options.templates {
+                Template::parse(text, salt)
+            } else {
+                Ok(Template::literal(text))
+            }
         };
         let mut requests = Vec::new();
-        for sketch in sketches {
+        for spec in specs {
             let wrong =
-                |what: String| Error::new(format!("{} {}: {what}", sketch.method, sketch.target));
-            if !is_token(&sketch.method) || sketch.method == "CONNECT" {
+                |what: String| Error::new(format!("{} {}: {what}", spec.method, spec.target));
+            if !is_token(&spec.method) || spec.method == "CONNECT" {
                 return Err(wrong(
                     "this is no method to load a server with; use GET, POST, …".into(),
                 ));
             }
-            if !sketch.target.starts_with('/')
-                || sketch.target.contains(|c: char| c.is_ascii_whitespace() || c.is_control())
+            if !spec.target.starts_with('/')
+                || spec.target.contains(|c: char| c.is_ascii_whitespace() || c.is_control())
             {
                 return Err(wrong(
                     "a path begins with / and has no blanks; write %20 for one".into(),
                 ));
             }
             let mut headers = vec![("Host".to_owned(), Template::literal(&*address.authority))];
-            for (name, value) in &sketch.headers {
+            for (name, value) in &spec.headers {
                 if !is_token(name) || value.contains(['\r', '\n', '\0']) {
                     return Err(wrong(format!(
                         "`{name}: {value}` is no header; write -H 'Name: value'"
@@ -93,19 +97,19 @@ impl Requests {
                     None => headers.push((name.clone(), value)),
                 }
             }
-            if let Some(name) = dress.id_header {
+            if let Some(name) = options.id_header {
                 headers.retain(|(there, _)| !there.eq_ignore_ascii_case(name));
                 headers.push((name.to_owned(), Template::parse("{n}", 0).map_err(&wrong)?));
             }
-            let kind = Kind::of_method(&sketch.method);
+            let kind = Kind::of_method(&spec.method);
             let has_key =
-                sketch.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key"));
+                spec.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key"));
             requests.push(Request {
-                method: sketch.method.clone(),
-                kind: if dress.idempotent || has_key { kind.idempotent(true) } else { kind },
-                target: template(&sketch.target).map_err(&wrong)?,
+                method: spec.method.clone(),
+                kind: if options.idempotent || has_key { kind.idempotent(true) } else { kind },
+                target: template(&spec.target).map_err(&wrong)?,
                 headers,
-                body: sketch.body.as_deref().map(&mut template).transpose().map_err(&wrong)?,
+                body: spec.body.as_deref().map(&mut template).transpose().map_err(&wrong)?,
             });
         }
         if requests.is_empty() {
@@ -182,14 +186,15 @@ fn is_token(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    const DRESS: Dress<'_> = Dress { id_header: None, templates: true, idempotent: false };
+    const DRESS: RequestOptions<'_> =
+        RequestOptions { id_header: None, templates: true, idempotent: false };
 
     fn address() -> Address {
         Address::parse("http://127.0.0.1:8500/").unwrap()
     }
 
-    fn sketch(method: &str, target: &str) -> Sketch {
-        Sketch { method: method.into(), target: target.into(), ..Sketch::default() }
+    fn spec(method: &str, target: &str) -> RequestSpec {
+        RequestSpec { method: method.into(), target: target.into(), ..RequestSpec::default() }
     }
 
     fn written(requests: &Requests, number: u64) -> String {
@@ -200,20 +205,20 @@ mod tests {
 
     #[test]
     fn a_plain_get_is_constant_and_short() {
-        let requests = Requests::new(&[sketch("GET", "/hello")], &address(), DRESS).unwrap();
+        let requests = Requests::new(&[spec("GET", "/hello")], &address(), DRESS).unwrap();
         let bytes = requests.constant().unwrap();
         assert_eq!(bytes, b"GET /hello HTTP/1.1\r\nHost: 127.0.0.1:8500\r\n\r\n");
     }
 
     #[test]
     fn a_body_says_how_long_it_is_after_its_places_are_filled() {
-        let post = Sketch {
+        let post = RequestSpec {
             headers: vec![("Host".into(), "a.example".into()), ("X-N".into(), "{n%3}".into())],
             body: Some("n={n}".into()),
-            ..sketch("POST", "/p/{n}")
+            ..spec("POST", "/p/{n}")
         };
-        let dress = Dress { id_header: Some("X-Request-Id"), ..DRESS };
-        let requests = Requests::new(&[post], &address(), dress).unwrap();
+        let options = RequestOptions { id_header: Some("X-Request-Id"), ..DRESS };
+        let requests = Requests::new(&[post], &address(), options).unwrap();
         assert!(requests.constant().is_none() && requests.not_idempotent().is_some());
         assert_eq!(
             written(&requests, 100),
@@ -223,11 +228,11 @@ mod tests {
 
     #[test]
     fn several_requests_take_turns_and_a_key_makes_a_post_idempotent() {
-        let keyed = Sketch {
+        let keyed = RequestSpec {
             headers: vec![("Idempotency-Key".into(), "{uuid}".into())],
-            ..sketch("POST", "/b")
+            ..spec("POST", "/b")
         };
-        let requests = Requests::new(&[sketch("GET", "/a"), keyed], &address(), DRESS).unwrap();
+        let requests = Requests::new(&[spec("GET", "/a"), keyed], &address(), DRESS).unwrap();
         assert!(written(&requests, 2).starts_with("GET /a "));
         let post = written(&requests, 3);
         assert!(
@@ -239,18 +244,18 @@ mod tests {
 
     #[test]
     fn what_no_request_may_have_is_told_with_how_to_write_it() {
-        let header = |name: &str, value: &str| Sketch {
+        let header = |name: &str, value: &str| RequestSpec {
             headers: vec![(name.into(), value.into())],
-            ..sketch("GET", "/")
+            ..spec("GET", "/")
         };
-        for (sketch, told) in [
-            (sketch("GE T", "/"), "no method"),
-            (sketch("GET", "/a b"), "%20"),
+        for (spec, told) in [
+            (spec("GE T", "/"), "no method"),
+            (spec("GET", "/a b"), "%20"),
             (header("Content-Length", "5"), "written from the body"),
             (header("A:", "b"), "-H 'Name: value'"),
-            (sketch("GET", "/{count}"), "{n%K}"),
+            (spec("GET", "/{count}"), "{n%K}"),
         ] {
-            let error = Requests::new(&[sketch], &address(), DRESS).unwrap_err().to_string();
+            let error = Requests::new(&[spec], &address(), DRESS).unwrap_err().to_string();
             assert!(error.contains(told), "{error}");
         }
     }

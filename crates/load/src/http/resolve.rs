@@ -20,12 +20,12 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// The addresses of a host, families by turns, the family that the resolver puts first leading.
 ///
 /// # Errors
-/// A name that does not resolve, or not within `patience`: the system's resolver has no limit of its own that a
+/// A name that does not resolve, or not within `timeout`: the system's resolver has no limit of its own that a
 /// person would wait for.
 pub(super) fn addresses(
     host: &str,
     port: u16,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<SocketAddr>, Error> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -42,13 +42,13 @@ pub(super) fn addresses(
             "the name {host} does not resolve: {why}; check its spelling and the resolver, or give an address"
         ))
     };
-    match resolved.recv_timeout(patience) {
+    match resolved.recv_timeout(timeout) {
         Ok(Ok(addresses)) => Some(interleave(addresses))
             .filter(|addresses| !addresses.is_empty())
             .ok_or_else(|| wrong("it has no address")),
         Ok(Err(error)) => Err(wrong(&error.to_string())),
         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(wrong(&format!(
-            "the resolver said nothing for {patience:?}, as long as --connect-timeout allows"
+            "the resolver said nothing for {timeout:?}, as long as --connect-timeout allows"
         ))),
     }
 }
@@ -68,12 +68,12 @@ fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 }
 
 /// Connects to the addresses one after the other, the next before the last has failed, and puts the one that answers
-/// first in front. What answers nowhere within `patience` stays as it was: the run will say why.
-pub(super) fn race(mut addresses: Vec<SocketAddr>, patience: Duration) -> Vec<SocketAddr> {
+/// first in front. What answers nowhere within `timeout` stays as it was: the run will say why.
+pub(super) fn race(mut addresses: Vec<SocketAddr>, timeout: Duration) -> Vec<SocketAddr> {
     if addresses.len() < 2 {
         return addresses;
     }
-    let end = Instant::now() + patience;
+    let end = Instant::now() + timeout;
     let mut attempts: Vec<(usize, OwnedFd)> = Vec::new();
     let mut waiting = 0..addresses.len();
     let mut next_at = Instant::now();
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
     fn families_alternate() {
@@ -136,7 +136,7 @@ mod tests {
     fn an_address_is_not_resolved_and_a_name_that_is_none_is_told() {
         let here: SocketAddr = "[::1]:80".parse().unwrap();
         assert_eq!(addresses("::1", 80, Duration::ZERO).unwrap(), [here]);
-        let error = addresses("no-such-name.invalid", 80, PATIENCE).unwrap_err().to_string();
+        let error = addresses("no-such-name.invalid", 80, TIMEOUT).unwrap_err().to_string();
         assert!(error.contains("no-such-name.invalid does not resolve"), "{error}");
     }
 
@@ -156,9 +156,9 @@ mod tests {
             .collect();
         assert!(filling.len() < 4, "the backlog is full");
         for first in [silent_addr, refused] {
-            assert_eq!(race(vec![first, alive_addr], PATIENCE), [alive_addr, first]);
+            assert_eq!(race(vec![first, alive_addr], TIMEOUT), [alive_addr, first]);
         }
-        // Nobody answers: as it was, and no waiting beyond the patience.
+        // Nobody answers: as it was, and no waiting beyond the timeout.
         let nobody = vec![refused, silent_addr];
         assert_eq!(race(nobody.clone(), Duration::from_millis(300)), nobody);
     }

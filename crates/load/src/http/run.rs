@@ -11,13 +11,13 @@ use memchr::memmem::Finder;
 
 use super::address::Address;
 use super::files::HdrLog;
-use super::findings::{Findings, Memory, Moment, ServerShare, quantiles, steps};
 use super::options::Http;
 use super::plan::{Checks, Plan, Reporter, Shared, Span};
-use super::request::{Dress, Requests, Sketch};
+use super::report::{HttpReport, Memory, ServerShare, TimelineSpan, quantiles, steps};
+use super::request::{RequestOptions, RequestSpec, Requests};
 use super::source::Source;
 use super::tally::Tally;
-use super::view::{View, Way};
+use super::view::{RunProgress, View};
 use super::worker::Worker;
 use crate::clock::Clock;
 use crate::clock::Percentiles;
@@ -38,7 +38,7 @@ const RATE_GUESSED: f64 = 100_000.0;
 const SPANS_WAITING_MAX: usize = 256;
 const LOOK_EVERY: Duration = Duration::from_millis(120);
 
-pub(super) fn run(options: &Http) -> Result<Findings, Error> {
+pub(super) fn run(options: &Http) -> Result<HttpReport, Error> {
     crate::system::descriptors_per_thread();
     super::interrupt::listen();
     let plan = Arc::new(plan(options)?);
@@ -108,14 +108,14 @@ pub(super) fn run(options: &Http) -> Result<Findings, Error> {
 
 fn plan(options: &Http) -> Result<Plan, Error> {
     let address = Address::parse(&options.url)?;
-    let (sketches, literal) = sketches(options, &address)?;
+    let (specs, literal) = specs(options, &address)?;
     let id_header = options.wants_id().then_some(options.id_header.as_str());
-    let dress = Dress {
+    let dress = RequestOptions {
         id_header,
         templates: !options.no_templates && !literal,
         idempotent: options.idempotent,
     };
-    let requests = Requests::new(&sketches, &address, dress)?;
+    let requests = Requests::new(&specs, &address, dress)?;
     let pipelined = options.pipeline != super::options::Depth::Fixed(1);
     if let Some(request) = requests.not_idempotent().filter(|_| pipelined && !options.is_http2()) {
         return Err(Error::new(format!(
@@ -166,7 +166,7 @@ fn plan(options: &Http) -> Result<Plan, Error> {
 }
 
 /// The requests, and whether they are to be taken as they stand.
-fn sketches(options: &Http, address: &Address) -> Result<(Vec<Sketch>, bool), Error> {
+fn specs(options: &Http, address: &Address) -> Result<(Vec<RequestSpec>, bool), Error> {
     if let Some(path) = &options.from {
         let source = Source::read(path, address)?;
         if source.elsewhere > 0 {
@@ -176,11 +176,11 @@ fn sketches(options: &Http, address: &Address) -> Result<(Vec<Sketch>, bool), Er
                 source.elsewhere
             ));
         }
-        let mut sketches = source.sketches;
-        for sketch in &mut sketches {
-            sketch.headers.extend(options.header.iter().cloned());
+        let mut specs = source.specs;
+        for spec in &mut specs {
+            spec.headers.extend(options.header.iter().cloned());
         }
-        return Ok((sketches, source.literal));
+        return Ok((specs, source.literal));
     }
     let body = match &options.body_file {
         Some(path) => {
@@ -193,16 +193,20 @@ fn sketches(options: &Http, address: &Address) -> Result<(Vec<Sketch>, bool), Er
         (None, Some(_)) => "POST".to_owned(),
         (None, None) => "GET".to_owned(),
     };
-    let sketch =
-        Sketch { method, target: address.target.clone(), headers: options.header.clone(), body };
-    Ok((vec![sketch], false))
+    let spec = RequestSpec {
+        method,
+        target: address.target.clone(),
+        headers: options.header.clone(),
+        body,
+    };
+    Ok((vec![spec], false))
 }
 
 /// Whoever watches the threads: adds their spans up and shows how far it is.
 struct Watch {
     plan: Arc<Plan>,
     total: Tally,
-    timeline: Vec<Moment>,
+    timeline: Vec<TimelineSpan>,
     /// Spans to which not all threads have contributed yet, from `first`.
     waiting: Vec<(Box<Tally>, u32)>,
     first: u64,
@@ -227,7 +231,7 @@ impl Watch {
             if plan.connections == 1 { "" } else { "s" },
             plan.depth,
             plan.rate.map_or(String::new(), |rate| format!(
-                ", {} requests a second by the timetable",
+                ", {} requests a second by the schedule",
                 super::summary::count(rate)
             ))
         );
@@ -275,8 +279,8 @@ impl Watch {
             let span = Duration::from_nanos(self.plan.span_ns);
             let begin = span * self.first as u32;
             self.first += 1;
-            let moment = Moment::of(&tally, (begin + span).as_secs_f64(), span.as_secs_f64());
-            self.timeline.push(Moment { resident_bytes: resident_bytes(), ..moment });
+            let moment = TimelineSpan::of(&tally, (begin + span).as_secs_f64(), span.as_secs_f64());
+            self.timeline.push(TimelineSpan { resident_bytes: resident_bytes(), ..moment });
             if let Some(log) = &mut self.hdr_log {
                 log.span(&tally, begin, span)?;
             }
@@ -311,7 +315,7 @@ impl Watch {
             (None, Some(ns)) => seconds * 1e9 / ns as f64,
             (None, None) => 0.0,
         };
-        let way = Way {
+        let way = RunProgress {
             seconds,
             part: part.min(1.0),
             warming_up,
@@ -327,7 +331,7 @@ impl Watch {
         shared: &Shared,
         process: Option<&Process>,
         options: &Http,
-    ) -> Result<Findings, Error> {
+    ) -> Result<HttpReport, Error> {
         self.close(self.waiting.len())?;
         if let Some(log) = self.hdr_log.take() {
             log.finish()?;
@@ -340,11 +344,11 @@ impl Watch {
         let covered = plan.span_ns as f64 / 1e9 * self.timeline.len().saturating_sub(1) as f64;
         while self.timeline.last().is_some_and(|last| {
             *last
-                == Moment {
+                == TimelineSpan {
                     at_s: last.at_s,
                     span_s: last.span_s,
                     resident_bytes: last.resident_bytes,
-                    ..Moment::of(&Tally::new(), 0.0, 0.0)
+                    ..TimelineSpan::of(&Tally::new(), 0.0, 0.0)
                 }
         }) {
             self.timeline.pop();
@@ -370,7 +374,7 @@ impl Watch {
             Some(rate) => format!("{rate} /s"),
             None => format!("{} × {}", options.connections, options.pipeline),
         };
-        Ok(Findings {
+        Ok(HttpReport {
             benchmark: "http".into(),
             name: options.name.clone().unwrap_or_else(default_name),
             host: Host::now(),

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::address::Address;
-use super::request::Sketch;
+use super::request::RequestSpec;
 use crate::{Context, Error};
 
 /// Headers of a browser that belong to its connection or are written anew.
@@ -23,7 +23,7 @@ const NOT_TAKEN: [&str; 7] = [
 /// What a file held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Source {
-    pub(crate) sketches: Vec<Sketch>,
+    pub(crate) specs: Vec<RequestSpec>,
     /// Entries for other hosts, which are left out.
     pub(crate) elsewhere: usize,
     /// Taken as it stands: what a browser saved has no places to fill in.
@@ -104,7 +104,7 @@ impl Source {
             }
             Err(_) => Self::of_lines(text)?,
         };
-        if source.sketches.is_empty() {
+        if source.specs.is_empty() {
             return Err(match source.elsewhere {
                 0 => "there is no request in it".to_owned(),
                 elsewhere => {
@@ -116,7 +116,7 @@ impl Source {
     }
 
     fn of_lines(text: &str) -> Result<Self, String> {
-        let mut sketches = Vec::new();
+        let mut specs = Vec::new();
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
             let line: Line = serde_json::from_str(line).map_err(|error| {
                 format!(
@@ -124,7 +124,7 @@ impl Source {
                      {{\"method\":\"POST\",\"path\":\"/a?b=1\",\"headers\":{{\"X-A\":\"b\"}},\"body\":\"text, or any JSON\"}}"
                 )
             })?;
-            sketches.push(Sketch {
+            specs.push(RequestSpec {
                 method: line.method,
                 target: line.path,
                 headers: line.headers.into_iter().collect(),
@@ -134,11 +134,11 @@ impl Source {
                 }),
             });
         }
-        Ok(Self { sketches, elsewhere: 0, literal: false })
+        Ok(Self { specs, elsewhere: 0, literal: false })
     }
 
     fn of_har(har: Har, address: &Address) -> Self {
-        let mut source = Self { sketches: Vec::new(), elsewhere: 0, literal: true };
+        let mut source = Self { specs: Vec::new(), elsewhere: 0, literal: true };
         for HarEntry { request } in har.log.entries {
             let scheme = if address.tls { "https://" } else { "http://" };
             let here = request
@@ -156,7 +156,7 @@ impl Source {
                 !header.name.starts_with(':')
                     && !NOT_TAKEN.iter().any(|own| header.name.eq_ignore_ascii_case(own))
             });
-            source.sketches.push(Sketch {
+            source.specs.push(RequestSpec {
                 method: request.method,
                 target: if target.starts_with('/') {
                     target.to_owned()
@@ -185,8 +185,8 @@ mod tests {
             "{\"path\":\"/a\"}\n\n{\"method\":\"POST\",\"path\":\"/b\",\"headers\":{\"X\":\"y\"},\"body\":{\"n\":1}}\n",
         )
         .unwrap();
-        assert_eq!(source.sketches[0].method, "GET");
-        assert_eq!(source.sketches[1].body.as_deref(), Some("{\"n\":1}"));
+        assert_eq!(source.specs[0].method, "GET");
+        assert_eq!(source.specs[1].body.as_deref(), Some("{\"n\":1}"));
         let error = parse("{\"path\":\"/a\"}\n{\"url\":\"/b\"}").unwrap_err();
         assert!(error.contains("line 2") && error.contains("\"path\":\"/a?b=1\""), "{error}");
         assert!(parse("\n").unwrap_err().contains("no request"));
@@ -202,10 +202,10 @@ mod tests {
             {"request":{"method":"GET","url":"https://elsewhere.example/","headers":[]}}]}}"#;
         let source = parse(har).unwrap();
         assert_eq!(source.elsewhere, 1);
-        assert_eq!(source.sketches[0].target, "/a?b");
-        assert_eq!(source.sketches[0].headers, [("Accept".to_owned(), "*/*".to_owned())]);
+        assert_eq!(source.specs[0].target, "/a?b");
+        assert_eq!(source.specs[0].headers, [("Accept".to_owned(), "*/*".to_owned())]);
         assert_eq!(
-            (source.sketches[1].target.as_str(), source.sketches[1].body.as_deref()),
+            (source.specs[1].target.as_str(), source.specs[1].body.as_deref()),
             ("/", Some("hi"))
         );
     }

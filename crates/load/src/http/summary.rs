@@ -2,42 +2,42 @@
 
 use std::fmt::Write as _;
 
-use super::findings::Findings;
+use super::report::HttpReport;
 use crate::clock::Percentiles;
 
 /// The summary and the distribution.
-pub(super) fn of(findings: &Findings) -> String {
+pub(super) fn of(report: &HttpReport) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let mut line = |text: std::fmt::Arguments<'_>| {
         let _ = writeln!(out, "{text}");
     };
-    let ends = &findings.ends;
-    let per = |bytes: u64| size(bytes as f64 / findings.seconds.max(1e-9));
+    let ends = &report.ends;
+    let per = |bytes: u64| size(bytes as f64 / report.seconds.max(1e-9));
     let answers = match ends.answered {
         0 => "No answers".to_owned(),
-        answered => format!("{} answers in {:.2} s", count(answered as f64), findings.seconds),
+        answered => format!("{} answers in {:.2} s", count(answered as f64), report.seconds),
     };
     line(format_args!(
         "{answers} over {} connection{}, {} in flight on each, {}{}",
-        count(f64::from(findings.connections)),
-        if findings.connections == 1 { "" } else { "s" },
-        match findings.depth_most {
-            Some(depth) => format!("{} ({depth} at most)", findings.pipeline),
-            None => findings.pipeline.clone(),
+        count(f64::from(report.connections)),
+        if report.connections == 1 { "" } else { "s" },
+        match report.depth_most {
+            Some(depth) => format!("{} ({depth} at most)", report.pipeline),
+            None => report.pipeline.clone(),
         },
-        findings.protocol,
-        if findings.interrupted { ", ended by Ctrl-C" } else { "" },
+        report.protocol,
+        if report.interrupted { ", ended by Ctrl-C" } else { "" },
     ));
     if ends.answered > 0 {
         line(format_args!(""));
-        line(format_args!("  requests/s   {}", count(findings.requests_per_second)));
+        line(format_args!("  requests/s   {}", count(report.requests_per_second)));
         line(format_args!(
             "  per CPU s    {}   ({:.2} s of CPU in the generator)",
-            count(findings.requests_per_cpu_second),
-            findings.generator_cpu_seconds
+            count(report.requests_per_cpu_second),
+            report.generator_cpu_seconds
         ));
-        if let Some(server) = findings.server {
+        if let Some(server) = report.server {
             line(format_args!(
                 "  server       {:.0} % of one core idle",
                 server.idle_share * 100.0
@@ -45,8 +45,8 @@ pub(super) fn of(findings: &Findings) -> String {
         }
         line(format_args!(
             "  read/s       {}   written/s {}",
-            per(findings.read_bytes),
-            per(findings.written_bytes)
+            per(report.read_bytes),
+            per(report.written_bytes)
         ));
         line(format_args!(""));
         line(format_args!(
@@ -64,24 +64,24 @@ pub(super) fn of(findings: &Findings) -> String {
                 time(of.mean)
             ));
         };
-        row("latency", &findings.latency_us);
-        row("first byte", &findings.first_byte_us);
-        row("as oldest", &findings.service_us);
-        if let Some(late) = &findings.late_us {
+        row("latency", &report.latency_us);
+        row("first byte", &report.first_byte_us);
+        row("as oldest", &report.service_us);
+        if let Some(late) = &report.late_us {
             row("left late", late);
         }
         line(format_args!(""));
-        for bar in bars(&findings.histogram) {
+        for bar in bars(&report.histogram) {
             line(format_args!("  {bar}"));
         }
-        let statuses: Vec<_> = findings
+        let statuses: Vec<_> = report
             .statuses
             .iter()
             .map(|(status, n)| format!("{status}: {}", count(*n as f64)))
             .collect();
         line(format_args!("  status       {}", statuses.join(", ")));
     }
-    let events = &findings.connection_events;
+    let events = &report.connection_events;
     let closes: Vec<_> = [
         ("opened", events.opened),
         ("connects failed", events.connect_failed),
@@ -105,7 +105,7 @@ pub(super) fn of(findings: &Findings) -> String {
     if ends.resent > 0 {
         line(format_args!("  sent again   {}", count(ends.resent as f64)));
     }
-    if findings.errors.is_empty() {
+    if report.errors.is_empty() {
         line(format_args!("  errors       none"));
     } else {
         let sums: Vec<_> = [
@@ -124,10 +124,10 @@ pub(super) fn of(findings: &Findings) -> String {
             (true, _) => "of connections alone".to_owned(),
         };
         line(format_args!("  errors       {sums}"));
-        for (kind, number) in &findings.errors {
+        for (kind, number) in &report.errors {
             line(format_args!("    {:>9} × {kind}", count(*number as f64)));
         }
-        for sample in &findings.error_samples {
+        for sample in &report.error_samples {
             line(format_args!("    e.g. {sample}"));
         }
     }

@@ -67,7 +67,7 @@ pub(crate) struct Tally {
     pub first_byte: Histogram<u64>,
     /// The part in which it was the oldest of its connection: without the wait behind others.
     pub service: Histogram<u64>,
-    /// How late requests left, by the timetable.
+    /// How late requests left, by the schedule.
     pub late: Histogram<u64>,
     /// When the last answer ended, nanoseconds of the run's clock.
     pub last_answer_ns: u64,

@@ -40,7 +40,7 @@ pub(super) fn client(options: &Http, address: &Address) -> Result<Option<Tls>, E
         .with_protocol_versions(versions)
         .map_err(failed)?;
     let builder = if options.insecure {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
     } else {
         builder.with_root_certificates(roots(options.ca.as_deref())?)
     };
@@ -124,9 +124,9 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, Error> {
 
 /// Trusts whoever answers; the signatures of the handshake are still checked.
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+struct AnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

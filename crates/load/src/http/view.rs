@@ -20,7 +20,7 @@ const SPARKS: usize = 40;
 
 /// How far the run is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct RunProgress {
     pub(super) seconds: f64,
     /// 0 to 1.
     pub(super) part: f64,
@@ -60,11 +60,11 @@ impl View {
     }
 
     /// A few times a second. `tally` holds the spans that are complete.
-    pub(super) fn update(&mut self, way: Way, tally: &Tally) {
+    pub(super) fn update(&mut self, progress: RunProgress, tally: &Tally) {
         let elapsed = self.last.0.elapsed();
         if elapsed >= Duration::from_millis(200) {
-            let rate = way.answered.saturating_sub(self.last.1) as f64 / elapsed.as_secs_f64();
-            self.last = (Instant::now(), way.answered);
+            let rate = progress.answered.saturating_sub(self.last.1) as f64 / elapsed.as_secs_f64();
+            self.last = (Instant::now(), progress.answered);
             self.rates.push_back(rate);
             if self.rates.len() > SPARKS {
                 self.rates.pop_front();
@@ -77,14 +77,14 @@ impl View {
                 return;
             }
             self.said = Instant::now();
-            bar.set_position((way.part * 1000.0) as u64);
-            let state = if way.warming_up { "warming up" } else { "" };
-            let mut text = format!("{:.1} s of {} {state}\n\n", way.seconds, self.goal);
+            bar.set_position((progress.part * 1000.0) as u64);
+            let state = if progress.warming_up { "warming up" } else { "" };
+            let mut text = format!("{:.1} s of {} {state}\n\n", progress.seconds, self.goal);
             text += &format!("  rate      {:>13} /s   {}\n", count(rate), sparks(&self.rates));
             text += &format!(
                 "  answered  {:>13}      {} connections open\n",
-                count(way.answered as f64),
-                way.open
+                count(progress.answered as f64),
+                progress.open
             );
             if tally.latency.is_empty() {
                 text += "  latency             –\n";
@@ -97,7 +97,7 @@ impl View {
                     time(tally.latency.max() as f64 / 1e3)
                 );
             }
-            text += &format!("  errors    {}", errors(way.bad, tally));
+            text += &format!("  errors    {}", errors(progress.bad, tally));
             bar.set_message(text);
         } else if self.said.elapsed() >= self.line_every {
             self.said = Instant::now();
@@ -108,11 +108,11 @@ impl View {
             };
             say(format!(
                 "{:.0} s: {} answered, {} /s{latency}, {} connections open, {} errors",
-                way.seconds,
-                count(way.answered as f64),
+                progress.seconds,
+                count(progress.answered as f64),
                 count(rate),
-                way.open,
-                count(way.bad as f64),
+                progress.open,
+                count(progress.bad as f64),
             ));
         }
     }

@@ -36,7 +36,7 @@ const OPENING_NS: u64 = 10_000_000_000;
 
 pub(super) struct Worker {
     epoll: OwnedFd,
-    /// For the timetable of an open model.
+    /// For the schedule of an open model.
     timer: Timer,
     places: Vec<Place>,
     core: Core,
@@ -439,7 +439,7 @@ impl Worker {
         }
     }
 
-    /// Sends what is due by the timetable, by turns over the connections that have room.
+    /// Sends what is due by the schedule, by turns over the connections that have room.
     fn send_due(&mut self, now_ns: u64) {
         let mut without_room = 0;
         while without_room < self.places.len() {

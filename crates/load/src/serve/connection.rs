@@ -60,10 +60,10 @@ impl Random {
 
 /// What the thread has to do after some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Outcome {
     /// Send what was appended to the output; the connection goes on.
     Open,
-    /// As [`Told::Open`], and the whole thread stands still for so many nanoseconds first.
+    /// As [`Outcome::Open`], and the whole thread stands still for so many nanoseconds first.
     Stall(u64),
 }
 
@@ -102,8 +102,8 @@ impl Connection {
         shared: &mut Shared,
         now_ns: u64,
         out: &mut Vec<u8>,
-    ) -> Told {
-        let mut told = Told::Open;
+    ) -> Outcome {
+        let mut outcome = Outcome::Open;
         while !bytes.is_empty() && !self.ended {
             if self.pending.is_some() {
                 match self.take_body(bytes, shared, now_ns, out) {
@@ -124,8 +124,9 @@ impl Connection {
                 Ok(Decoded::Head(head, consumed)) => {
                     let (request, rest) = bytes.split_at(consumed);
                     bytes = rest;
-                    if let Told::Stall(ns) = self.take_head(&head, request, shared, now_ns, out) {
-                        told = Told::Stall(ns);
+                    if let Outcome::Stall(ns) = self.take_head(&head, request, shared, now_ns, out)
+                    {
+                        outcome = Outcome::Stall(ns);
                         // What is answered before the stall leaves before it; the rest is read after.
                         break;
                     }
@@ -140,7 +141,7 @@ impl Connection {
         }
         self.cut.clear();
         self.cut.extend_from_slice(bytes);
-        told
+        outcome
     }
 
     /// The fast path: as many repetitions of the last constant request as stand here, answered by copies. Returns the
@@ -171,7 +172,7 @@ impl Connection {
         shared: &mut Shared,
         now_ns: u64,
         out: &mut Vec<u8>,
-    ) -> Told {
+    ) -> Outcome {
         let behaviour = match shared.behaviour.of_path(head.path, head.query) {
             Ok(behaviour) => behaviour,
             Err(sentence) => {
@@ -180,7 +181,7 @@ impl Connection {
                 let asked = Asked { body: Some(text.as_bytes()), ..Asked::new(head.method) };
                 self.answers += 1;
                 self.answer(&behaviour, asked, now_ns, out);
-                return Told::Open;
+                return Outcome::Open;
             }
         };
         let id = behaviour
@@ -224,7 +225,7 @@ impl Connection {
         } else {
             self.pending = Some(Box::new(pending));
         }
-        if stall_ns > 0 { Told::Stall(stall_ns) } else { Told::Open }
+        if stall_ns > 0 { Outcome::Stall(stall_ns) } else { Outcome::Open }
     }
 
     /// Takes bytes of a request's body, and answers when it is complete. Returns how many it took.
@@ -357,7 +358,12 @@ mod tests {
         Shared::new(behaviour, 0, 1)
     }
 
-    fn told(connection: &mut Connection, shared: &mut Shared, bytes: &[u8], now_ns: u64) -> String {
+    fn outcome(
+        connection: &mut Connection,
+        shared: &mut Shared,
+        bytes: &[u8],
+        now_ns: u64,
+    ) -> String {
         let mut out = Vec::new();
         connection.handle_input(bytes, shared, now_ns, &mut out);
         connection.poll_script(now_ns, &mut out);
@@ -374,7 +380,7 @@ mod tests {
             let mut held = Vec::new();
             for piece in requests.chunks(cut) {
                 held.extend_from_slice(piece);
-                all += &told(&mut connection, &mut shared, &held, 0);
+                all += &outcome(&mut connection, &mut shared, &held, 0);
                 held.clone_from(&connection.cut);
             }
             assert_eq!(all.matches("Hello, World!").count(), 100, "cut at {cut}");
@@ -386,7 +392,7 @@ mod tests {
         let mut shared = shared(Behaviour { close_after: Some(3), ..Behaviour::default() });
         for _ in 0..2 {
             let mut connection = Connection::default();
-            let all = told(&mut connection, &mut shared, &GET.repeat(10), 0);
+            let all = outcome(&mut connection, &mut shared, &GET.repeat(10), 0);
             assert_eq!(all.matches("Hello").count(), 3);
             assert_eq!(all.matches("Connection: close").count(), 1);
             assert!(connection.ended);
@@ -399,7 +405,7 @@ mod tests {
         let mut connection = Connection::default();
         let slow = b"GET /delay/1s HTTP/1.1\r\nHost: x\r\n\r\n";
         let both = [&slow[..], GET].concat();
-        assert_eq!(told(&mut connection, &mut shared, &both, 5), "");
+        assert_eq!(outcome(&mut connection, &mut shared, &both, 5), "");
         let mut out = Vec::new();
         assert_eq!(connection.poll_script(6, &mut out), (Then::Go, Some(1_000_000_005)));
         connection.poll_script(1_000_000_005, &mut out);
@@ -411,7 +417,7 @@ mod tests {
         let mut shared = shared(Behaviour::default());
         let mut connection = Connection::default();
         let request = b"GET /slow/1s HTTP/1.1\r\nHost: x\r\n\r\n";
-        assert_eq!(told(&mut connection, &mut shared, request, 0), "H");
+        assert_eq!(outcome(&mut connection, &mut shared, request, 0), "H");
         let mut out = Vec::new();
         assert_eq!(connection.poll_script(1_000_000_000, &mut out).1, Some(2_000_000_000));
         assert_eq!(out, b"T");
@@ -422,10 +428,10 @@ mod tests {
         let mut shared = shared(Behaviour::default());
         let mut connection = Connection::default();
         let post = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nping";
-        assert!(told(&mut connection, &mut shared, post, 0).ends_with("\r\n\r\nping"));
+        assert!(outcome(&mut connection, &mut shared, post, 0).ends_with("\r\n\r\nping"));
         let chunked =
             b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\npi\r\n2\r\nng\r\n0\r\n\r\n";
-        assert!(told(&mut connection, &mut shared, chunked, 0).ends_with("\r\n\r\nping"));
+        assert!(outcome(&mut connection, &mut shared, chunked, 0).ends_with("\r\n\r\nping"));
         assert!(connection.cut.is_empty());
     }
 
@@ -434,12 +440,12 @@ mod tests {
         let mut shared = shared(Behaviour::default());
         let mut connection = Connection::default();
         let unknown =
-            told(&mut connection, &mut shared, b"GET /dance HTTP/1.1\r\nHost: x\r\n\r\n", 0);
+            outcome(&mut connection, &mut shared, b"GET /dance HTTP/1.1\r\nHost: x\r\n\r\n", 0);
         assert!(
             unknown.starts_with("HTTP/1.1 404") && unknown.contains("GET / lists"),
             "{unknown}"
         );
-        let bad = told(&mut connection, &mut shared, b"GET /\r\n\r\n", 0);
+        let bad = outcome(&mut connection, &mut shared, b"GET /\r\n\r\n", 0);
         assert!(bad.starts_with("HTTP/1.1 400") && connection.ended, "{bad}");
     }
 }

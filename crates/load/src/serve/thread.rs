@@ -17,7 +17,7 @@ use rustix::net::{
 use rustls::{ServerConfig, ServerConnection};
 
 use super::answer::Then;
-use super::connection::{Connection, Shared, Told};
+use super::connection::{Connection, Outcome, Shared};
 use crate::clock::Clock;
 use crate::{Context, Error};
 
@@ -221,12 +221,12 @@ impl Thread {
             let Some(peer) = &mut self.slots[index].peer else { return Ok(()) };
             let now_ns = self.clock.now_ns();
             let input = &self.input[..length];
-            let told =
+            let outcome =
                 peer.connection.handle_input(input, &mut self.shared, now_ns, &mut self.output);
             if let Some(log) = &mut self.shared.log {
                 log.flush()?;
             }
-            let Told::Stall(ns) = told else { break };
+            let Outcome::Stall(ns) = outcome else { break };
             std::thread::sleep(Duration::from_nanos(ns));
             length = peer.connection.cut.len();
             self.input[..length].copy_from_slice(&peer.connection.cut);

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use dunlin_bench::{PushFindings, PushRow as Row, PushRows, PushTable as Table};
+use dunlin_bench::{PushReport, PushRow as Row, PushRows, PushTable as Table};
 use dunlin_load::output::Output;
 
 use self::peers::Peer;
@@ -93,8 +93,8 @@ impl Bench {
         }
         let failed =
             tables.iter().flat_map(|measured| &measured.rows).filter(|row| !row.holds).count();
-        let findings = PushFindings { server: server.to_owned(), tables };
-        self.output.findings("apns", &findings)?;
+        let report = PushReport { server: server.to_owned(), tables };
+        self.output.report("apns", &report)?;
         match failed {
             0 => Ok(()),
             _ => Err(format!("{failed} rows did not hold").into()),

@@ -11,7 +11,7 @@ use crate::host::Host;
 
 /// One run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Findings {
+pub struct HttpReport {
     pub benchmark: String,
     pub name: String,
     pub host: Host,
@@ -27,7 +27,7 @@ pub struct Findings {
     /// Ended by Ctrl-C.
     #[serde(default)]
     pub interrupted: bool,
-    /// Requests a second of the timetable, in an open model.
+    /// Requests a second of the schedule, in an open model.
     pub rate_asked: Option<f64>,
     /// From the beginning, or the end of the warm-up, to the end of the last answer.
     pub seconds: f64,
@@ -53,7 +53,7 @@ pub struct Findings {
     pub first_byte_us: Percentiles,
     /// While it was the oldest of its connection: latency without the wait behind others.
     pub service_us: Percentiles,
-    /// How far the generator was behind its timetable, in an open model.
+    /// How far the generator was behind its schedule, in an open model.
     pub late_us: Option<Percentiles>,
     /// Upper bound in microseconds and count of each step of the distribution.
     pub histogram: Vec<(f64, u64)>,
@@ -62,7 +62,7 @@ pub struct Findings {
     pub first_byte_histogram: Vec<(f64, u64)>,
     /// Latency by quantile, denser towards 1.
     pub quantiles: Vec<(f64, f64)>,
-    pub timeline: Vec<Moment>,
+    pub timeline: Vec<TimelineSpan>,
     /// Resident memory of the generator: when the first answers were in, at the end, and at most between.
     pub memory: Memory,
 }
@@ -84,12 +84,12 @@ pub struct Memory {
 
 /// A span of the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct TimelineSpan {
     /// End of the span, seconds from the beginning.
     pub at_s: f64,
     pub span_s: f64,
     pub answered: u64,
-    /// Wrong, failed and uncertain.
+    /// Mismatch, failed and uncertain.
     pub errors: u64,
     pub p50_us: f64,
     pub p90_us: f64,
@@ -104,7 +104,7 @@ pub struct Moment {
     pub resident_bytes: u64,
 }
 
-impl Moment {
+impl TimelineSpan {
     pub(super) fn of(tally: &Tally, at_s: f64, span_s: f64) -> Self {
         let at = |quantile| tally.latency.value_at_quantile(quantile) as f64 / 1e3;
         let events = &tally.events;
@@ -131,7 +131,7 @@ impl Moment {
     }
 }
 
-impl Findings {
+impl HttpReport {
     /// Whether everything was answered, and rightly.
     pub fn is_clean(&self) -> bool {
         let ends = &self.ends;

@@ -1,11 +1,11 @@
-//! Many clients of a channel of their own, to whom messages are broadcast while something else is measured.
+//! Background load: broadcasts to many clients of another channel while something else is measured.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::publisher::Publishing;
 use crate::swarm::{Faults, Swarm};
@@ -15,15 +15,15 @@ use dunlin_load::progress::Progress;
 use dunlin_load::url::Url;
 use dunlin_load::{Context, Error};
 
-const CHANNEL: &str = "crowd";
+const CHANNEL: &str = "background";
 /// Length of a broadcast message's filler, bytes.
 const PAD_BYTES: usize = 60;
 /// Without an arrival for so long, a broadcast is over.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How broadcasting to the crowd went.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Findings {
+/// How the broadcasts went.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct BackgroundLoadReport {
     pub(crate) clients: usize,
     pub(crate) broadcasts: u32,
     pub(crate) delivered: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Findings {
     pub(crate) faults: Faults,
 }
 
-impl Findings {
+impl BackgroundLoadReport {
     pub(crate) fn is_clean(&self) -> bool {
         self.delivered == self.expected && self.closed == 0 && self.faults.is_none()
     }
@@ -42,22 +42,22 @@ impl Findings {
 
 /// The clients, connected.
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct BackgroundLoad {
     swarm: Swarm,
     publishing: Publishing,
     clock: Clock,
 }
 
-impl Crowd {
+impl BackgroundLoad {
     /// Connects the clients.
-    pub(crate) fn gather(
+    pub(crate) fn connect(
         target: &Target,
         url: &Url,
         clients: usize,
         clock: Clock,
     ) -> Result<Self, Error> {
         let plan = target.plan(url, Some(CHANNEL), clients, clock)?;
-        // Threads inherit their priority: the crowd is to take its messages when the measured clients have theirs.
+        // Threads inherit their priority: the background is to take its messages when the measured clients have theirs.
         let swarm = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let _ = rustix::process::nice(19);
@@ -65,7 +65,7 @@ impl Crowd {
             });
             thread.join().map_err(|_| Error::new("a thread of the generator panicked"))?
         })?;
-        let mut progress = Progress::new("crowd: connections", clients as u64);
+        let mut progress = Progress::new("background connections", clients as u64);
         swarm.wait_ready(Duration::from_secs(60), |counts| progress.set(counts.ready))?;
         let mut publishing = target.publishing(url, CHANNEL)?;
         publishing.pad_bytes = PAD_BYTES;
@@ -83,7 +83,7 @@ impl Crowd {
         Ok(Broadcasting { stop, thread })
     }
 
-    fn run(self, interval: Duration, stop: &AtomicBool) -> Result<Findings, Error> {
+    fn run(self, interval: Duration, stop: &AtomicBool) -> Result<BackgroundLoadReport, Error> {
         let mut publisher = self.publishing.connect()?;
         let before = self.swarm.counts().publications;
         let clients = self.swarm.connections() as u64;
@@ -93,14 +93,14 @@ impl Crowd {
             broadcasts += 1;
             publisher.publish(broadcasts, 1)?;
             let expected = before + u64::from(broadcasts) * clients;
-            let counts = self.swarm.wait_publications(expected, PATIENCE, |_| {});
+            let counts = self.swarm.wait_publications(expected, TIMEOUT, |_| {});
             delivered = counts.publications - before;
             let took_ns = counts.last_publication_ns.saturating_sub(start_ns);
             longest_ns = took_ns.max(longest_ns);
             std::thread::sleep(interval.saturating_sub(Duration::from_nanos(took_ns)));
         }
         let tally = self.swarm.finish(broadcasts)?;
-        Ok(Findings {
+        Ok(BackgroundLoadReport {
             clients: clients as usize,
             broadcasts,
             delivered,
@@ -116,12 +116,12 @@ impl Crowd {
 #[derive(Debug)]
 pub(crate) struct Broadcasting {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<Findings, Error>>,
+    thread: JoinHandle<Result<BackgroundLoadReport, Error>>,
 }
 
 impl Broadcasting {
     /// Lets the last one end.
-    pub(crate) fn finish(self) -> Result<Findings, Error> {
+    pub(crate) fn finish(self) -> Result<BackgroundLoadReport, Error> {
         self.stop.store(true, Ordering::Release);
         self.thread.join().map_err(|_| Error::new("a thread of the generator panicked"))?
     }

@@ -1,7 +1,7 @@
 //! Publishes at a fixed rate to subscribers of one channel, and when each message arrived at each of them.
 //!
-//! An open model: the publisher keeps its timetable whatever the server does, and a publish that left late, because
-//! the one before was slow to take, counts from its time in the timetable. So a server that stands still for a second
+//! An open model: the publisher keeps its schedule whatever the server does, and a publish that left late, because
+//! the one before was slow to take, counts from its time in the schedule. So a server that stands still for a second
 //! is seen by every message of that second, not by one (Tene, "How not to measure latency").
 
 use std::io::Write;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::publisher::{Answers, Publishing};
 use crate::swarm::{Departures, Faults, Plan, Swarm};
@@ -20,13 +20,13 @@ use dunlin_load::progress::Progress;
 use dunlin_load::{Context, Error};
 
 /// After the last publish, without an arrival for so long: what has not arrived is missing.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// From being ready to the first publish.
 const START_NS: u64 = 10_000_000;
 
 /// How many publishes, and when.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Timetable {
+pub(crate) struct Schedule {
     /// Publishes a second.
     pub(crate) rate: u32,
     /// Publishes before the measured ones.
@@ -35,7 +35,7 @@ pub(crate) struct Timetable {
     pub(crate) publishes: u32,
 }
 
-impl Timetable {
+impl Schedule {
     pub(crate) fn new(rate: u32, warm_up: Duration, duration: Duration) -> Self {
         let publishes_of = |time: Duration| (time.as_secs_f64() * f64::from(rate)).ceil() as u32;
         let warm_up = publishes_of(warm_up);
@@ -44,13 +44,13 @@ impl Timetable {
 }
 
 /// What arrived, and when.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Arrivals {
     pub(crate) delivered: u64,
     pub(crate) expected: u64,
-    /// From the time in the timetable to the arrival at a subscriber, microseconds.
+    /// From the time in the schedule to the arrival at a subscriber, microseconds.
     pub(crate) latency_us: Percentiles,
-    /// From the time in the timetable to when the publish left: the generator's own share.
+    /// From the time in the schedule to when the publish left: the generator's own share.
     pub(crate) late_us: Percentiles,
     /// Subscribers that had every message once.
     pub(crate) complete: u64,
@@ -64,28 +64,28 @@ impl Arrivals {
     }
 }
 
-/// Subscribers who wait for what is published by a timetable.
-pub(crate) struct Audience {
-    timetable: Timetable,
+/// Subscribers who wait for what is published by a schedule.
+pub(crate) struct Subscribers {
+    schedule: Schedule,
     swarm: Swarm,
     publishing: Publishing,
     departures: Arc<Departures>,
     clock: Clock,
 }
 
-impl Audience {
+impl Subscribers {
     /// Connects the subscribers that `plan` says.
-    pub(crate) fn gather(
+    pub(crate) fn connect(
         mut plan: Plan,
         publishing: Publishing,
-        timetable: Timetable,
+        schedule: Schedule,
     ) -> Result<Self, Error> {
-        let departures = Arc::new(Departures::new(timetable.publishes as usize));
+        let departures = Arc::new(Departures::new(schedule.publishes as usize));
         plan.departures = Some(Arc::clone(&departures));
         let clock = plan.clock;
         let swarm = Swarm::start(&plan)?;
         swarm.wait_ready(Duration::from_secs(60), |_| {})?;
-        Ok(Self { timetable, swarm, publishing, departures, clock })
+        Ok(Self { schedule, swarm, publishing, departures, clock })
     }
 
     /// Publishes all there is to publish, and waits for the arrivals.
@@ -96,16 +96,16 @@ impl Audience {
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
             .context("cannot set the timer slack")?;
         let late = self.keep(&mut writer, &mut answers)?;
-        let publishes = self.timetable.publishes;
+        let publishes = self.schedule.publishes;
         let expected = u64::from(publishes) * self.swarm.connections() as u64;
-        let counts = self.swarm.wait_publications(before + expected, PATIENCE, |_| {});
+        let counts = self.swarm.wait_publications(before + expected, TIMEOUT, |_| {});
         let delivered = counts.publications - before;
         Ok(Published { swarm: self.swarm, publishes, late, delivered, expected })
     }
 
     /// Gives how late each publish left.
     fn keep(&self, writer: &mut TcpStream, answers: &mut Answers) -> Result<Histogram<u64>, Error> {
-        let Timetable { rate, warm_up, publishes } = self.timetable;
+        let Schedule { rate, warm_up, publishes } = self.schedule;
         let interval_ns = 1_000_000_000 / u64::from(rate);
         let start_ns = self.clock.now_ns() + START_NS;
         let mut late = new_histogram();
@@ -147,7 +147,7 @@ impl Audience {
     }
 }
 
-/// An audience that has heard what it will hear.
+/// An subscribers that has heard what it will hear.
 pub(crate) struct Published {
     swarm: Swarm,
     publishes: u32,
@@ -189,11 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn a_timetable_has_at_least_one_measured_publish() {
+    fn a_schedule_has_at_least_one_measured_publish() {
         let second = Duration::from_secs(1);
-        let timetable = Timetable::new(200, second, 2 * second);
-        assert_eq!((timetable.warm_up, timetable.publishes), (200, 600));
-        let shortest = Timetable::new(1, Duration::ZERO, Duration::ZERO);
+        let schedule = Schedule::new(200, second, 2 * second);
+        assert_eq!((schedule.warm_up, schedule.publishes), (200, 600));
+        let shortest = Schedule::new(1, Duration::ZERO, Duration::ZERO);
         assert_eq!((shortest.warm_up, shortest.publishes), (0, 1));
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The protocol the clients speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum DialectName {
+pub enum ProtocolName {
     /// Plain WebSocket: whatever arrives as a text or binary frame is a message
     Websocket,
     /// The Centrifugal client protocol, JSON, over WebSocket
@@ -35,14 +35,14 @@ pub(crate) enum Framing {
     Mqtt,
 }
 
-/// Bits that say which answers a client has seen; see [`Dialect::needed`].
+/// Bits that say which answers a client has seen; see [`Protocol::needed`].
 pub(crate) const ANSWERED_CONNECT: u8 = 1;
 pub(crate) const ANSWERED_SUBSCRIBE: u8 = 2;
 
 /// One protocol with the parameters of this run.
 #[derive(Debug, Clone)]
-pub(crate) struct Dialect {
-    pub(crate) name: DialectName,
+pub(crate) struct Protocol {
+    pub(crate) name: ProtocolName,
     /// `Host` header and target of the opening request.
     pub(crate) host: String,
     pub(crate) path: String,
@@ -62,19 +62,19 @@ pub(crate) const WEBSOCKET_ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 /// a key other than zero makes the server pay for unmasking.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-impl Dialect {
+impl Protocol {
     pub(crate) fn framing(&self) -> Framing {
         match self.name {
-            DialectName::Websocket => Framing::WebSocket { lines: false },
-            DialectName::Centrifuge => Framing::WebSocket { lines: true },
-            DialectName::Mqtt => Framing::Mqtt,
+            ProtocolName::Websocket => Framing::WebSocket { lines: false },
+            ProtocolName::Centrifuge => Framing::WebSocket { lines: true },
+            ProtocolName::Mqtt => Framing::Mqtt,
             _ => Framing::Lines,
         }
     }
 
     /// Whether the opening is an HTTP request whose response head comes before the first message.
     pub(crate) fn opens_with_http(&self) -> bool {
-        !matches!(self.name, DialectName::Redis | DialectName::Nats | DialectName::Mqtt)
+        !matches!(self.name, ProtocolName::Redis | ProtocolName::Nats | ProtocolName::Mqtt)
     }
 
     /// The status an HTTP opening must be answered with.
@@ -89,11 +89,11 @@ impl Dialect {
     pub(crate) fn needed(&self) -> u8 {
         let subscribes = if self.channel.is_some() { ANSWERED_SUBSCRIBE } else { 0 };
         match self.name {
-            DialectName::Websocket => 0,
-            DialectName::Centrifuge => ANSWERED_CONNECT | subscribes,
+            ProtocolName::Websocket => 0,
+            ProtocolName::Centrifuge => ANSWERED_CONNECT | subscribes,
             // Unidirectional transports answer connect and subscriptions in one document.
-            DialectName::Sse | DialectName::HttpStream => ANSWERED_CONNECT,
-            DialectName::Redis | DialectName::Nats | DialectName::Mqtt => subscribes,
+            ProtocolName::Sse | ProtocolName::HttpStream => ANSWERED_CONNECT,
+            ProtocolName::Redis | ProtocolName::Nats | ProtocolName::Mqtt => subscribes,
         }
     }
 
@@ -103,7 +103,7 @@ impl Dialect {
         let channel = channel.as_deref().unwrap_or("");
         let (path, host) = (&self.path, &self.host);
         match self.name {
-            DialectName::Websocket | DialectName::Centrifuge => {
+            ProtocolName::Websocket | ProtocolName::Centrifuge => {
                 let path = expand(path, number);
                 out.extend_from_slice(
                     format!(
@@ -113,7 +113,7 @@ impl Dialect {
                     .as_bytes(),
                 );
             }
-            DialectName::Sse => {
+            ProtocolName::Sse => {
                 let query = percent_encode(&self.unidirectional_connect(channel));
                 out.extend_from_slice(
                     format!(
@@ -122,7 +122,7 @@ impl Dialect {
                     .as_bytes(),
                 );
             }
-            DialectName::HttpStream => {
+            ProtocolName::HttpStream => {
                 let body = self.unidirectional_connect(channel);
                 out.extend_from_slice(
                     format!(
@@ -133,17 +133,17 @@ impl Dialect {
                     .as_bytes(),
                 );
             }
-            DialectName::Redis => {
+            ProtocolName::Redis => {
                 let length = channel.len();
                 out.extend_from_slice(
                     format!("*2\r\n$9\r\nSUBSCRIBE\r\n${length}\r\n{channel}\r\n").as_bytes(),
                 );
             }
-            DialectName::Nats => out.extend_from_slice(
+            ProtocolName::Nats => out.extend_from_slice(
                 // The PONG that answers our PING says that the subscription before it is in place.
                 format!("CONNECT {{\"verbose\":false}}\r\nSUB {channel} 1\r\nPING\r\n").as_bytes(),
             ),
-            DialectName::Mqtt => {
+            ProtocolName::Mqtt => {
                 mqtt_connect(&format!("bench{number}"), out);
                 let mut subscribe = vec![0x00, 0x01];
                 mqtt_text(channel, &mut subscribe);
@@ -156,12 +156,12 @@ impl Dialect {
     /// The bytes client `number` sends once its HTTP opening has been answered.
     pub(crate) fn greeting(&self, number: usize, out: &mut Vec<u8>) {
         match self.name {
-            DialectName::Websocket => {
+            ProtocolName::Websocket => {
                 if let Some(hello) = &self.hello {
                     websocket_frame(0x1, expand(hello, number).as_bytes(), out);
                 }
             }
-            DialectName::Centrifuge => {
+            ProtocolName::Centrifuge => {
                 let mut commands = match self.token.as_deref().map(serde_json::Value::from) {
                     Some(token) => format!("{{\"connect\":{{\"token\":{token}}},\"id\":1}}"),
                     None => "{\"connect\":{},\"id\":1}".to_owned(),
@@ -291,8 +291,8 @@ fn percent_encode(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn dialect(name: DialectName) -> Dialect {
-        Dialect {
+    fn protocol(name: ProtocolName) -> Protocol {
+        Protocol {
             name,
             host: "127.0.0.1:8000".into(),
             path: "/connection/websocket".into(),
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn a_centrifuge_client_connects_and_subscribes_in_one_frame() {
         let mut frame = Vec::new();
-        dialect(DialectName::Centrifuge).greeting(4, &mut frame);
+        protocol(ProtocolName::Centrifuge).greeting(4, &mut frame);
         assert_eq!(frame[0], 0x81);
         let payload: Vec<u8> =
             frame[6..].iter().zip(MASK.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn an_mqtt_client_connects_with_a_name_of_its_own() {
         let mut bytes = Vec::new();
-        dialect(DialectName::Mqtt).opening(5, &mut bytes);
+        protocol(ProtocolName::Mqtt).opening(5, &mut bytes);
         let connect = b"\x10\x12\x00\x04MQTT\x04\x02\x00\x00\x00\x06bench5";
         assert_eq!(&bytes[..connect.len()], connect);
         assert_eq!(&bytes[connect.len()..], b"\x82\x0b\x00\x01\x00\x06room:2\x00");

@@ -1,0 +1,95 @@
+//! docs/BENCHMARKS.md with its plots: the template of the page, filled in from the results of many runs.
+
+mod expression;
+mod grid;
+mod plot;
+mod results;
+mod template;
+
+use std::fs;
+use std::path::PathBuf;
+
+use dunlin_load::progress::say;
+use dunlin_load::{Context, Error, ExitStatus};
+
+const TEMPLATE: &str = include_str!("../../page.md");
+
+/// Options of `dunlin bench page`.
+#[derive(Debug, clap::Args)]
+pub struct Page {
+    /// Directory of the results, one JSON file a run; the plots are written there too
+    #[arg(long, default_value = "docs/benchmarks")]
+    results: PathBuf,
+    /// The page to write; it must lie beside the directory of the results
+    #[arg(long, default_value = "docs/BENCHMARKS.md")]
+    out: PathBuf,
+}
+
+pub(crate) fn run(options: &Page) -> Result<ExitStatus, Error> {
+    let results = results::read(&options.results)?;
+    let directory = options.results.file_name().unwrap_or_default().to_string_lossy();
+    let page = template::render(TEMPLATE, &results, &directory);
+    let write = |path: PathBuf, text: &str| {
+        fs::write(&path, text).context(format!("cannot write {}", path.display()))
+    };
+    for plot in &page.plots {
+        write(options.results.join(&plot.file), &plot.draw()?)?;
+    }
+    write(options.out.clone(), &page.text)?;
+    say(format!("wrote {}", options.out.display()));
+    Ok(ExitStatus::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_written_from_whatever_results_there_are() {
+        let directory = std::env::temp_dir().join(format!("dunlin-page-{}", std::process::id()));
+        fs::create_dir_all(directory.join("benchmarks")).unwrap();
+        let options =
+            Page { results: directory.join("benchmarks"), out: directory.join("BENCHMARKS.md") };
+        run(&options).unwrap();
+        let empty = fs::read_to_string(&options.out).unwrap();
+        assert!(empty.contains("not measured yet"), "{empty}");
+
+        let bus = r#"{"benchmark":"bus","host":{"cpu":"C","cores":2,"memory_gib":24,"kernel":"Linux 6","day":"2026-01-02",
+            "command":"dunlin bench bus --json","commit":"abc"},"endpoints":64,"batches":15,
+            "cache_line_ns":{"median":100.0,"best":90.0},"awake_hop_ns":{"median":120.0,"best":110.0},
+            "request_reply_ns":{"median":400.0,"best":350.0},"eventfd_hop_ns":{"median":25000.0,"best":24000.0},
+            "sleeping_hop_ns":{"median":25500.0,"best":24500.0},"sleeping_hop_over_eventfd_ns":1480.0,
+            "stream_message_ns":{"median":8.0,"best":7.0},"stream_messages_per_s":125000000.0}"#;
+        fs::write(options.results.join("bus.json"), bus).unwrap();
+        run(&options).unwrap();
+        let page = fs::read_to_string(&options.out).unwrap();
+        assert!(page.contains("| hop to an awake worker | 120.0 |"), "{page}");
+        assert!(page.contains("commit abc.\n\n```sh\ndunlin bench bus --json\n"), "{page}");
+        assert!(page.contains("2 of 3 are met."), "{page}");
+        assert!(
+            page.contains("| [The bus between workers](#the-bus-between-workers) | hop to an"),
+            "{page}"
+        );
+        assert!(page.contains("| ≤ 1,000 ns | 1,480 ns | **missed** |"), "{page}");
+
+        fs::write(options.results.join("bus.json"), "{}").unwrap();
+        let error = run(&options).unwrap_err().to_string();
+        assert!(error.contains("bus.json"), "{error}");
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn the_page_of_this_repository_is_what_its_results_say() {
+        let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let results = results::read(&docs.join("benchmarks")).unwrap();
+        let page = template::render(TEMPLATE, &results, "benchmarks");
+        assert!(
+            page.text == fs::read_to_string(docs.join("BENCHMARKS.md")).unwrap(),
+            "run scripts/bench/run page"
+        );
+        for plot in page.plots {
+            let drawn = fs::read_to_string(docs.join("benchmarks").join(&plot.file)).unwrap();
+            assert!(drawn == plot.draw().unwrap(), "{}: run scripts/bench/run page", plot.file);
+        }
+    }
+}
