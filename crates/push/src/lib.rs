@@ -36,7 +36,7 @@ pub use outcome::{
     Accepted, NotSent, Outcome, OutcomeCounts, OutcomeJson, OutcomeKind, Rejected, Uncertain,
 };
 pub use request::{Class, Header, Lane, Request};
-pub use sender::path::Path;
+pub use sender::concurrency::ConcurrencyLimit;
 pub use sender::{
     Binding, ConnectionMetrics, Connections, QueueFull, ResultStream, Results, Sender,
     SenderConfig, SenderMetrics, results,

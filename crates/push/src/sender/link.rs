@@ -16,9 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
+use super::concurrency::{ConcurrencyLimit, Mark};
 use super::job::Job;
 use super::metrics::{Binding, LinkState, LinkStats};
-use super::path::{Mark, Path};
 use super::pool::Shared;
 use super::queue::Hunger;
 use crate::connect::{ConnectError, Io};
@@ -49,7 +49,7 @@ pub(super) struct Link<S> {
     lane: Lane,
     io: Io,
     connection: Connection<Bytes>,
-    path: Path,
+    limit: ConcurrencyLimit,
     flights: HashMap<u32, Flight, foldhash::fast::FixedState>,
     /// The earliest deadline in flight, or earlier.
     earliest: Option<Instant>,
@@ -107,7 +107,7 @@ impl<S: Service> Link<S> {
             lane,
             io,
             connection: Connection::new(config),
-            path: Path::new(now),
+            limit: ConcurrencyLimit::new(now),
             flights: HashMap::default(),
             earliest: None,
             binding: Binding::Demand,
@@ -212,7 +212,7 @@ impl<S: Service> Link<S> {
         match event {
             Event::Response { stream, response } => {
                 let Some(flight) = self.flights.remove(&stream) else { return };
-                self.path.handle_answer(&flight.mark, now);
+                self.limit.handle_answer(&flight.mark, now);
                 self.stats.answered.fetch_add(1, Relaxed);
                 self.shared.stats.record_answer(now - flight.mark.sent_at());
                 let mut job = flight.job;
@@ -341,7 +341,7 @@ impl<S: Service> Link<S> {
             }
             let room = self.connection.capacity();
             let in_flight = self.flights.len() as u32;
-            let carried = self.path.in_flight_max().saturating_sub(in_flight);
+            let carried = self.limit.limit().saturating_sub(in_flight);
             let limit = if room.streams == 0 {
                 Binding::Streams
             } else if room.window_bytes == 0 {
@@ -367,7 +367,7 @@ impl<S: Service> Link<S> {
                 break Binding::Demand;
             }
             if limit == Binding::Path {
-                self.path.handle_bound();
+                self.limit.handle_bound();
             }
             break limit;
         };
@@ -408,7 +408,7 @@ impl<S: Service> Link<S> {
     }
 
     fn dry_after(&self) -> Duration {
-        self.path.rtt_min().map_or(self.silence(), |rtt| DRY_MIN.max(rtt * 2))
+        self.limit.median().map_or(self.silence(), |median| DRY_MIN.max(median * 2))
     }
 
     fn take(&mut self, count: usize, window_bytes: usize, now: Instant) {
@@ -463,7 +463,7 @@ impl<S: Service> Link<S> {
             if let Some(trace) = &mut job.trace {
                 trace.sent(self.stats.id, stream, now);
             }
-            let mark = self.path.handle_sent(self.flights.len() as u32, now);
+            let mark = self.limit.handle_sent(self.flights.len() as u32, now);
             self.flights.insert(stream, Flight { job, mark, until });
         }
         true
@@ -569,7 +569,7 @@ impl<S: Service> Link<S> {
     fn show(&mut self, now: Instant) {
         self.stats.add_bound(self.binding, now - self.bound_since);
         self.bound_since = now;
-        self.stats.show(&self.connection, &self.path, self.binding, self.flights.len());
+        self.stats.show(&self.connection, &self.limit, self.binding, self.flights.len());
     }
 
     /// The connection is over: what of it was sent whole is uncertain, all else goes back.

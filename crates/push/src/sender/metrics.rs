@@ -11,7 +11,7 @@ use dunlin_wire::http2::ErrorCode;
 use dunlin_wire::http2::client::Connection;
 use serde::Serialize;
 
-use super::path::Path;
+use super::concurrency::ConcurrencyLimit;
 use crate::connect::{ConnectError, Stage};
 
 /// What keeps a connection from carrying more.
@@ -26,7 +26,7 @@ pub enum Binding {
     Streams,
     /// The connection's flow-control window.
     Window,
-    /// The path: more in flight would only wait.
+    /// More in flight would only wait, on the path or at the service.
     Path,
     /// The socket does not take what is written.
     Socket,
@@ -60,6 +60,7 @@ pub(super) struct LinkStats {
     streams_max: AtomicU32,
     window_bytes: AtomicU32,
     rtt_min_us: AtomicU64,
+    median_us: AtomicU64,
     rate_milli: AtomicU64,
     binding: AtomicU8,
     bound_us: [AtomicU64; 5],
@@ -80,6 +81,7 @@ impl LinkStats {
             streams_max: AtomicU32::new(0),
             window_bytes: AtomicU32::new(0),
             rtt_min_us: AtomicU64::new(0),
+            median_us: AtomicU64::new(0),
             rate_milli: AtomicU64::new(0),
             binding: AtomicU8::new(0),
             bound_us: Default::default(),
@@ -136,6 +138,12 @@ impl LinkStats {
         (us > 0).then(|| Duration::from_micros(us))
     }
 
+    /// What half of the answers take, of late.
+    pub(super) fn median(&self) -> Option<Duration> {
+        let us = self.median_us.load(Relaxed);
+        (us > 0).then(|| Duration::from_micros(us))
+    }
+
     pub(super) fn handle_go_away(&self, code: &ErrorCode, debug: &[u8]) {
         let text = format!("{code} {}", String::from_utf8_lossy(debug));
         *self.go_away.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
@@ -149,17 +157,18 @@ impl LinkStats {
     pub(super) fn show(
         &self,
         connection: &Connection<Bytes>,
-        path: &Path,
+        limit: &ConcurrencyLimit,
         binding: Binding,
         in_flight: usize,
     ) {
         self.in_flight.store(in_flight as u32, Relaxed);
-        self.in_flight_max.store(path.in_flight_max(), Relaxed);
+        self.in_flight_max.store(limit.limit(), Relaxed);
         self.streams_max.store(connection.streams_max(), Relaxed);
         self.window_bytes.store(connection.window_bytes(), Relaxed);
-        let rtt_us = path.rtt_min().map_or(0, |rtt| rtt.as_micros() as u64);
-        self.rtt_min_us.store(rtt_us, Relaxed);
-        self.rate_milli.store((path.rate().unwrap_or(0.0) * 1e3) as u64, Relaxed);
+        let us = |time: Option<Duration>| time.map_or(0, |time| time.as_micros() as u64);
+        self.rtt_min_us.store(us(limit.shortest()), Relaxed);
+        self.median_us.store(us(limit.median()), Relaxed);
+        self.rate_milli.store((limit.rate().unwrap_or(0.0) * 1e3) as u64, Relaxed);
         self.binding.store(binding as u8, Relaxed);
     }
 
@@ -195,7 +204,7 @@ pub struct ConnectionMetrics {
     pub answered: u64,
     /// Requests under way.
     pub in_flight: u32,
-    /// Requests that the path is thought to carry.
+    /// Requests that path and service carry without a queue, as far as is known.
     pub in_flight_max: u32,
     /// Streams that the peer allows; 4,294,967,295 is no limit.
     pub streams_max: u32,
@@ -203,7 +212,7 @@ pub struct ConnectionMetrics {
     pub window_bytes: u32,
     /// The shortest time from request to answer of late.
     pub rtt_min_s: Option<f64>,
-    /// Answers a second at best, of late.
+    /// Answers a second, of late.
     pub rate: f64,
     /// What binds now.
     pub binding: Binding,

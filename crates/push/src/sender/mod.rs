@@ -6,10 +6,10 @@
     reason = "a job moves from queue to batch to connection and back: its address, not its 300 bytes"
 )]
 
+pub(crate) mod concurrency;
 mod job;
 mod link;
 mod metrics;
-pub(crate) mod path;
 mod pool;
 mod queue;
 mod scale;

@@ -82,7 +82,7 @@ impl Scale {
     /// How many main connections are wanted from now on.
     pub(super) fn handle_tick(&mut self, view: &View<'_>, now: Instant) -> usize {
         self.rates.record(now, view.answered, view.submitted);
-        let rtt = view.links.iter().filter_map(|link| link.rtt_min()).max().unwrap_or_default();
+        let rtt = view.links.iter().filter_map(|link| link.median()).max().unwrap_or_default();
         if let Some(trial) = &mut self.trial {
             return match trial.judge(view, &self.rates, rtt, now) {
                 None => view.wanted,
@@ -105,7 +105,7 @@ impl Scale {
             && !view.links.is_empty()
             && view.links.iter().all(|link| {
                 matches!(link.binding(), Binding::Streams | Binding::Window | Binding::Socket)
-                    && link.rtt_min().is_some()
+                    && link.median().is_some()
             });
         if !bound {
             // Answers free a window for a moment; that alone is no want of demand.
