@@ -1,40 +1,39 @@
-//! A Redis client on the loop: subscribes, publishes to itself, and counts.
+//! A Redis client on the loop: counts, subscribes, publishes to itself. Waits for a server that comes later.
 
-use dunlin_net::redis::{Client, ClientConfig, Value};
+use dunlin_net::redis::{Client, ClientConfig, Received};
 use dunlin_net::{CloseReason, ConnId, Context, EventLoop, Handler, LoopConfig, TimerId};
 
 struct Counter(Client);
 impl Handler for Counter {
     type Data = ();
-    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
-        self.0.handle_open(cx, conn);
+    fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.0.handle_connect(cx, conn);
     }
-    fn on_reply(&mut self, cx: &mut Context<()>, conn: ConnId, reply: &Value<'_>) {
-        if let Some(token) = self.0.handle_reply(cx, conn, reply) {
-            println!("{token}: {reply:?}");
-        }
+    fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
+        self.0.handle_data(cx, conn, bytes, |_, cx, received| match received {
+            Received::Reply(token, reply) => println!("{token}: {reply:?}"),
+            Received::Message(_) => _ = (println!("message"), cx.stop()),
+            Received::Push(_) => {}
+        });
     }
-    fn on_push(&mut self, cx: &mut Context<()>, conn: ConnId, push: &Value<'_>) {
-        if let Some(message) = self.0.handle_push(conn, push) {
-            println!("message: {}", String::from_utf8_lossy(message.payload));
-            cx.stop();
-        }
+    fn on_connect_failed(&mut self, cx: &mut Context<()>, conn: ConnId, _: (), e: &std::io::Error) {
+        eprintln!("no Redis ({e}); trying again");
+        self.0.handle_connect_failed(cx, conn, e);
     }
-    fn on_close(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), _: CloseReason) {
+    fn on_close(&mut self, cx: &mut Context<()>, conn: ConnId, _: (), _: CloseReason) {
         self.0.handle_close(cx, conn);
     }
     fn on_timer(&mut self, cx: &mut Context<()>, timer: TimerId, _: u64) {
         self.0.handle_timer(cx, timer);
     }
 }
-fn main() -> std::io::Result<()> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:6379".to_owned());
-    let mut redis = Client::new(ClientConfig::new(addr.parse().expect("address:port")));
+    let mut redis = Client::new(ClientConfig::new(addr.parse()?));
     let mut event_loop = EventLoop::new(LoopConfig::default())?;
-    let cx = event_loop.context();
-    redis.connect(cx);
-    redis.subscribe(cx, b"news");
-    redis.command(cx, 1, &[b"INCR", b"counter"]).expect("the queue has room");
-    redis.command(cx, 2, &[b"PUBLISH", b"news", b"hello"]).expect("the queue has room");
-    event_loop.run(&mut Counter(redis))
+    redis.connect(event_loop.context());
+    redis.subscribe(event_loop.context(), b"news");
+    redis.command(event_loop.context(), 1, &[b"INCR", b"counter"])?;
+    redis.command(event_loop.context(), 2, &[b"PUBLISH", b"news", b"hello"])?;
+    Ok(event_loop.run(&mut Counter(redis))?)
 }

@@ -36,40 +36,19 @@
 
 #![deny(unsafe_code)]
 
-mod config;
-mod conn;
-mod connect;
-mod context;
-mod ending;
-mod error;
-mod event_loop;
-mod handler;
 pub mod http;
-mod listener;
 pub mod redis;
-mod remote;
-mod signal;
-mod slab;
-mod spill;
-mod stats;
-mod stream;
-mod time_slice;
-mod timer;
-mod tls;
-mod token;
 pub mod websocket;
-mod wheel;
-mod worker;
 
-pub use config::{ConnectConfig, Limits, ListenConfig, LoopConfig, Role};
-pub use conn::ConnId;
-pub use context::{Context, ListenerId, TimerId};
-pub use error::{CloseReason, WriteError};
-pub use event_loop::EventLoop;
-pub use handler::{Admit, Handler, ProtocolError, Sleep};
-pub use listener::open_listener;
-pub use remote::{Inbox, LoopGone, Remote, remote_pair};
-pub use stats::Stats;
-pub use time_slice::{TIME_SLICE_MAX, set_time_slice};
-pub use tls::{ClientTls, Tls};
-pub use worker::{Descriptors, Exit, WorkerConfig, Workers, pin, spawn_workers};
+mod core;
+mod protocols;
+
+pub use protocols::UpgradeError;
+
+pub use core::{
+    Admit, ClientTls, CloseReason, ConnId, ConnectConfig, Context, Descriptors, EventLoop, Exit,
+    Handler, Inbox, Interest, Limits, ListenConfig, ListenerId, LoopConfig, LoopGone,
+    ProtocolError, Ready, Remote, ResolveError, Role, ServerTls, Sleep, Stats, TIME_SLICE_MAX,
+    TimerId, Tls, WorkerConfig, Workers, WriteError, open_listener, pin, remote_pair,
+    set_time_slice, spawn_workers,
+};

@@ -4,13 +4,11 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use dunlin_net::http::{Answer, Framing, NewRequest, Request, Response};
+use dunlin_net::http::{Framing, Request, Response};
 use dunlin_net::{
-    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, ListenConfig, LoopConfig,
-    ProtocolError, TimerId, WriteError,
+    CloseReason, ConnId, Context, Handler, ListenConfig, ProtocolError, TimerId, WriteError,
 };
 use support::{PATIENCE, Peer, Running, run};
 
@@ -77,7 +75,7 @@ impl Handler for Site {
     fn on_protocol_error(&mut self, cx: &mut Context<()>, conn: ConnId, error: &ProtocolError) {
         let ProtocolError::Http(http) = error else { panic!("{error:?}") };
         let _ = self.story.send(format!("error {}", http.status()));
-        cx.answer_violation(conn, error);
+        cx.answer_protocol_error(conn, error);
     }
 
     fn on_close(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), why: CloseReason) {
@@ -322,110 +320,6 @@ fn an_answer_longer_than_the_socket_takes() {
     assert_eq!(body.len(), 300_000);
     assert_eq!(peer.hears_response().1, "last");
     peer.hears_the_end();
-}
-
-/// A client that writes down what it is answered.
-#[derive(Default)]
-struct Client {
-    story: Vec<String>,
-    over: bool,
-}
-
-impl Handler for Client {
-    type Data = ();
-
-    fn on_response(&mut self, cx: &mut Context<()>, conn: ConnId, answer: &Answer<'_>) {
-        let body = String::from_utf8_lossy(answer.body);
-        let open = cx.requests_outstanding(conn);
-        self.story.push(format!("{} {body} ({open} more)", answer.status));
-    }
-
-    fn on_body(&mut self, _: &mut Context<()>, _: ConnId, bytes: &[u8], last: bool) {
-        let end = if last { "." } else { "" };
-        self.story.push(format!("+{}{end}", String::from_utf8_lossy(bytes)));
-    }
-
-    fn on_close(&mut self, _: &mut Context<()>, _: ConnId, (): (), why: CloseReason) {
-        self.story.push(why.to_string());
-        self.over = true;
-    }
-}
-
-fn ask(requests: &[NewRequest<'_>], answers: &'static [u8]) -> Vec<String> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
-    let cx = event_loop.context();
-    let conn = cx.connect(listener.local_addr().unwrap(), &ConnectConfig::http()).unwrap();
-    for request in requests {
-        cx.request(conn, request).unwrap();
-    }
-    let server = std::thread::spawn(move || {
-        let mut server = Peer::from(listener.accept().unwrap().0);
-        for byte in answers {
-            // A client that has had enough is gone before the last.
-            let _ = std::io::Write::write_all(&mut server.stream, &[*byte]);
-        }
-        let _ = server.stream.shutdown(std::net::Shutdown::Write);
-        let mut asked = String::new();
-        let _ = std::io::Read::read_to_string(&mut server.stream, &mut asked);
-        asked
-    });
-    let mut client = Client::default();
-    while !client.over {
-        event_loop.turn(&mut client, Some(PATIENCE)).unwrap();
-    }
-    drop(event_loop);
-    server.join().unwrap();
-    client.story
-}
-
-#[test]
-fn answers_come_in_the_order_of_the_requests() {
-    let get = NewRequest::get("/", "x");
-    let head = NewRequest { method: "HEAD", ..get };
-    let story = ask(
-        &[get, head, get, get],
-        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none\
-          HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n\
-          HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nthr\r\n2\r\nee\r\n0\r\n\r\n\
-          HTTP/1.1 200 OK\r\n\r\nuntil the end",
-    );
-    assert_eq!(
-        story,
-        [
-            "200 one (3 more)",
-            "200  (2 more)",
-            "404 three (1 more)",
-            "200 until the end (0 more)",
-            "closed by the peer"
-        ]
-    );
-}
-
-#[test]
-fn a_server_that_closes_early_leaves_the_rest_unanswered() {
-    let get = NewRequest::get("/", "x");
-    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\none";
-    assert_eq!(ask(&[get, get], answer), ["200 one (1 more)", "closed by the peer"]);
-    assert_eq!(
-        ask(&[get], b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\non"),
-        ["closed by the peer"]
-    );
-    assert_eq!(ask(&[get], b"HTTP/9.9 nonsense\r\n\r\n"), ["protocol violated by the peer"]);
-}
-
-#[test]
-fn a_streamed_answer_is_handed_out_as_it_comes() {
-    let stream = NewRequest { stream: true, ..NewRequest::get("/", "x") };
-    let story = ask(
-        &[stream, stream],
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n\
-          HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
-    );
-    assert_eq!(story.first().unwrap(), "200  (2 more)");
-    assert_eq!(story.last().unwrap(), "closed by the peer");
-    let bodies: String = story.iter().filter_map(|line| line.strip_prefix('+')).collect();
-    assert_eq!(bodies, "abc.hi.");
 }
 
 #[test]

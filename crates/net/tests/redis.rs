@@ -6,14 +6,11 @@
 mod redis_server;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use dunlin_net::redis::{Client, ClientConfig, Error, Full, Value};
-use dunlin_net::{
-    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, ProtocolError,
-    Role, TimerId,
-};
+use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, Received};
+use dunlin_net::{CloseReason, ConnId, Context, EventLoop, Handler, LoopConfig, TimerId};
 use redis_server::RedisServer;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,26 +26,22 @@ struct Notes {
 impl Handler for Notes {
     type Data = ();
 
-    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
-        self.client.handle_open(cx, conn);
+    fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.client.handle_connect(cx, conn);
     }
 
-    fn on_reply(&mut self, cx: &mut Context<()>, conn: ConnId, reply: &Value<'_>) {
-        if let Some(token) = self.client.handle_reply(cx, conn, reply) {
-            self.replies.push((token, format!("{reply:?}")));
-        }
-    }
-
-    fn on_push(&mut self, _: &mut Context<()>, conn: ConnId, push: &Value<'_>) {
-        if let Some(message) = self.client.handle_push(conn, push) {
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            let pattern = message.pattern.map_or(String::new(), |p| format!("{} ", text(p)));
-            self.messages.push(format!(
-                "{pattern}{} {}",
-                text(message.channel),
-                text(message.payload)
-            ));
-        }
+    fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
+        let Notes { client, replies, messages, .. } = self;
+        client.handle_data(cx, conn, bytes, |_, _, received| match received {
+            Received::Reply(token, reply) => replies.push((token, format!("{reply:?}"))),
+            Received::Message(message) => {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let pattern = message.pattern.map_or(String::new(), |p| format!("{} ", text(p)));
+                let (channel, payload) = (text(message.channel), text(message.payload));
+                messages.push(format!("{pattern}{channel} {payload}"));
+            }
+            Received::Push(_) => {}
+        });
     }
 
     fn on_writable(&mut self, cx: &mut Context<()>, conn: ConnId) {
@@ -97,7 +90,7 @@ impl Stage {
         }
     }
 
-    fn command(&mut self, token: u64, arguments: &[&str]) -> Result<(), Full> {
+    fn command(&mut self, token: u64, arguments: &[&str]) -> Result<(), CommandError> {
         let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
         self.notes.client.command(self.event_loop.context(), token, &arguments)
     }
@@ -233,95 +226,30 @@ fn a_wrong_password_is_told() {
     let server = RedisServer::start();
     let auth = Some(("nobody".to_owned(), "wrong".to_owned()));
     let mut stage = stage(ClientConfig { auth, ..ClientConfig::new(server.addr) });
-    stage.until(|notes| notes.client.refusal().is_some());
-    assert!(stage.notes.client.refusal().unwrap().starts_with("WRONGPASS"));
+    stage.until(|notes| notes.client.last_error().is_some());
+    assert!(stage.notes.client.last_error().unwrap().starts_with("WRONGPASS"));
     assert!(!stage.notes.client.is_ready());
 }
 
-/// A handler of bare connections, without the client that keeps itself connected.
-#[derive(Default)]
-struct Bare(Vec<String>);
-
-impl Handler for Bare {
-    type Data = ();
-
-    fn on_reply(&mut self, _: &mut Context<()>, _: ConnId, reply: &Value<'_>) {
-        self.0.push(format!("reply {reply:?}"));
-    }
-
-    fn on_push(&mut self, _: &mut Context<()>, _: ConnId, push: &Value<'_>) {
-        self.0.push(format!("push {push:?}"));
-    }
-
-    fn on_protocol_error(&mut self, cx: &mut Context<()>, conn: ConnId, error: &ProtocolError) {
-        self.0.push(format!("{error:?}"));
-        cx.abort(conn);
-    }
-
-    fn on_close(&mut self, cx: &mut Context<()>, _: ConnId, (): (), _: CloseReason) {
-        cx.stop();
-    }
-}
-
-/// A server that says these bytes to one client, once it has heard something.
-fn says(bytes: &'static [u8]) -> SocketAddr {
+#[test]
+fn a_server_that_speaks_something_else_is_an_error_and_is_tried_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let _ = stream.read(&mut [0; 1000]);
-        for piece in bytes.chunks(3) {
-            stream.write_all(piece).unwrap();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1000]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
-        let _ = stream.read(&mut [0; 1000]);
     });
-    addr
+    let mut stage = stage(ClientConfig::new(addr));
+    stage.until(|notes| notes.closes > 1);
+    assert_eq!(stage.notes.client.last_error(), Some(&*Error::Type.to_string()));
 }
 
 #[test]
-fn what_is_no_redis_is_told_apart() {
-    for (said, told) in [
-        (
-            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
-            vec![format!("{:?}", ProtocolError::Redis(Error::Type))],
-        ),
-        // One reply too many.
-        (
-            b"+OK\r\n+OK\r\n",
-            vec![
-                "reply Simple(\"OK\")".to_owned(),
-                format!("{:?}", ProtocolError::Redis(Error::Type)),
-            ],
-        ),
-    ] {
-        let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
-        let cx = event_loop.context();
-        let config = ConnectConfig { role: Role::Redis, ..ConnectConfig::tcp() };
-        let conn = cx.connect(says(said), &config).unwrap();
-        cx.command(conn, &[b"PING"]).unwrap();
-        assert_eq!(cx.commands_outstanding(conn), 1);
-        let mut bare = Bare::default();
-        event_loop.run(&mut bare).unwrap();
-        assert_eq!(bare.0, told);
-    }
-}
-
-#[test]
-fn a_subscription_refused_takes_no_reply_from_a_command() {
-    let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
-    let cx = event_loop.context();
-    let config = ConnectConfig { role: Role::Redis, ..ConnectConfig::tcp() };
-    let addr = says(b"+a\r\n-NOPERM no\r\n>3\r\n+subscribe\r\n+c\r\n:1\r\n+b\r\n?");
-    let conn = cx.connect(addr, &config).unwrap();
-    cx.command(conn, &[b"GET", b"a"]).unwrap();
-    cx.command(conn, &[b"SUBSCRIBE", b"x", b"y"]).unwrap();
-    cx.command(conn, &[b"subscribe", b"c"]).unwrap();
-    cx.command(conn, &[b"GET", b"b"]).unwrap();
-    assert!(cx.command(conn, &[b"UNSUBSCRIBE"]).is_err(), "it would have any number of answers");
-    let mut bare = Bare::default();
-    event_loop.run(&mut bare).unwrap();
-    assert_eq!(bare.0[0], "reply Simple(\"a\")");
-    assert_eq!(bare.0[1], "push Error(\"NOPERM no\")");
-    assert!(bare.0[2].starts_with("push Push([Simple(\"subscribe\")"));
-    assert_eq!(bare.0[3], "reply Simple(\"b\")");
+fn a_command_without_an_end_to_its_answers_is_refused() {
+    let mut stage = stage(ClientConfig::new("127.0.0.1:1".parse().unwrap()));
+    let refused = stage.command(1, &["UNSUBSCRIBE"]);
+    assert!(matches!(refused, Err(CommandError::Invalid(_))), "{refused:?}");
 }

@@ -38,8 +38,13 @@ fn echo() -> (Echo, Receiver<Event>) {
 impl Handler for Echo {
     type Data = u32;
 
-    fn on_accept(&mut self, _: &mut Context<u32>, _: ListenerId, peer: SocketAddr) -> Admit {
-        assert!(peer.ip().is_loopback());
+    fn on_accept(
+        &mut self,
+        _: &mut Context<u32>,
+        _: ListenerId,
+        peer: Option<SocketAddr>,
+    ) -> Admit {
+        assert!(peer.unwrap().ip().is_loopback());
         self.admit
     }
 
@@ -393,7 +398,7 @@ struct Client {
 impl Handler for Client {
     type Data = u8;
 
-    fn on_open(&mut self, cx: &mut Context<u8>, conn: ConnId) {
+    fn on_connect(&mut self, cx: &mut Context<u8>, conn: ConnId) {
         self.events.push_back("open".into());
         cx.write(conn, b", world").unwrap();
         cx.shutdown_write(conn);
@@ -433,7 +438,7 @@ fn a_client_connects_writes_early_and_half_closes() {
     let mut client = Client::default();
     let cx = event_loop.context();
     let from = Some("127.0.0.7:0".parse().unwrap());
-    let config = ConnectConfig { from, ..ConnectConfig::tcp() };
+    let config = ConnectConfig { from, ..ConnectConfig::default() };
     let conn = cx.connect(listener.local_addr().unwrap(), &config).unwrap();
     cx.write(conn, b"hello").unwrap();
 
@@ -456,7 +461,7 @@ fn a_refused_connect_and_one_that_takes_too_long() {
     let mut client = Client::default();
 
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let conn = event_loop.context().connect(nobody, &ConnectConfig::tcp()).unwrap();
+    let conn = event_loop.context().connect(nobody, &ConnectConfig::default()).unwrap();
     *event_loop.context().data(conn).unwrap() = 1;
     turn_until(&mut event_loop, &mut client, 1);
     assert_eq!(client.events, ["failed 1: ConnectionRefused"]);
@@ -466,7 +471,7 @@ fn a_refused_connect_and_one_that_takes_too_long() {
     full.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
     full.listen(0).unwrap();
     let addr = full.local_addr().unwrap().as_socket().unwrap();
-    let config = ConnectConfig { timeout_ms: 50, ..ConnectConfig::tcp() };
+    let config = ConnectConfig { timeout_ms: 50, ..ConnectConfig::default() };
     let mut filled = client.events.len();
     while filled < 3 {
         for _ in 0..4 {

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
 use dunlin_net::{
-    ConnId, Context, Descriptors, EventLoop, Exit, Handler, ListenConfig, LoopConfig, LoopGone,
-    Remote, Sleep, TimerId, WorkerConfig, open_listener, remote_pair, spawn_workers,
+    ConnId, Context, Descriptors, EventLoop, Exit, Handler, Interest, ListenConfig, LoopConfig,
+    LoopGone, Ready, Remote, Sleep, TimerId, WorkerConfig, open_listener, remote_pair,
+    spawn_workers,
 };
 use support::{PATIENCE, Peer, run};
 
@@ -36,7 +37,7 @@ impl Handler for Counter {
         cx.close(conn);
     }
 
-    fn on_fd(&mut self, _: &mut Context<()>, token: u64) {
+    fn on_fd(&mut self, _: &mut Context<()>, token: u64, _: Ready) {
         assert_eq!(token, 99);
         self.rung += 1;
     }
@@ -92,7 +93,7 @@ fn a_foreign_descriptor_is_watched_until_it_is_not() {
     let mut counter = Counter::default();
     let flags = rustix::event::EventfdFlags::empty();
     let bell = rustix::event::eventfd(0, flags).unwrap();
-    event_loop.context().register_fd(bell.as_fd(), 99).unwrap();
+    event_loop.context().register_fd(bell.as_fd(), 99, Interest::READABLE).unwrap();
     for ring in 1..=3 {
         rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
         while counter.rung < ring {

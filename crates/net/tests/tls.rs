@@ -7,7 +7,6 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use dunlin_net::http::{Answer, NewRequest};
 use dunlin_net::{
     CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, Tls,
 };
@@ -79,7 +78,6 @@ struct Sender {
     /// Told when the connection takes no more for the first time.
     stalled: Option<mpsc::Sender<()>>,
     heard: Vec<u8>,
-    answers: Vec<(u16, String)>,
     end: Option<String>,
 }
 
@@ -106,7 +104,7 @@ impl Sender {
 impl Handler for Sender {
     type Data = ();
 
-    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
+    fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
         self.send(cx, conn);
     }
 
@@ -119,10 +117,6 @@ impl Handler for Sender {
         if !self.block.is_empty() && self.heard.len() >= self.block.len() + 5 {
             cx.close(conn);
         }
-    }
-
-    fn on_response(&mut self, _: &mut Context<()>, _: ConnId, answer: &Answer<'_>) {
-        self.answers.push((answer.status, String::from_utf8_lossy(answer.body).into_owned()));
     }
 
     fn on_close(&mut self, cx: &mut Context<()>, _: ConnId, (): (), reason: CloseReason) {
@@ -190,7 +184,7 @@ fn megabytes_go_there_and_back() {
         let block: Vec<u8> = (0..length).map(|at| (at / 3) as u8).collect();
         let sender = Sender { block: block.clone(), ..Sender::default() };
         // Written before the handshake: it leaves first.
-        let sender = play(sender, addr, &named(&tls, ConnectConfig::tcp()), |cx, conn| {
+        let sender = play(sender, addr, &named(&tls, ConnectConfig::default()), |cx, conn| {
             cx.write(conn, b"first").unwrap();
         });
         assert!(sender.heard == [b"first", &block[..]].concat());
@@ -218,14 +212,15 @@ fn a_loop_that_may_buffer_little_sends_nothing_twice() {
     let block: Vec<u8> = (0..LENGTH).map(|at| (at / 1000) as u8).collect();
     let sender = Sender { block: block.clone(), stalled: Some(stalled), ..Sender::default() };
     let little = LoopConfig { buffered_bytes_max: 3 * SLICE_BYTES, ..LoopConfig::default() };
-    let sender = play_on(little, sender, addr, &named(&tls, ConnectConfig::tcp()), |cx, conn| {
-        cx.write(conn, b"first").unwrap();
-    });
+    let sender =
+        play_on(little, sender, addr, &named(&tls, ConnectConfig::default()), |cx, conn| {
+            cx.write(conn, b"first").unwrap();
+        });
     assert!(sender.heard == [b"first", &block[..]].concat());
 }
 
 #[test]
-fn http_speaks_over_it_as_over_tcp() {
+fn what_is_said_before_the_goodbye_is_heard() {
     let (addr, tls) = serve(|mut session| {
         let mut heard = Vec::new();
         while !heard.ends_with(b"\r\n\r\n") {
@@ -240,11 +235,12 @@ fn http_speaks_over_it_as_over_tcp() {
         session.conn.send_close_notify();
         session.flush().unwrap();
     });
-    let sender = play(Sender::default(), addr, &named(&tls, ConnectConfig::http()), |cx, conn| {
-        cx.request(conn, &NewRequest::get("/a", "server.example")).unwrap();
-    });
-    assert_eq!(sender.answers, [(200, "until the end".to_owned())]);
-    assert_eq!(sender.end.unwrap(), "closed by the peer");
+    let sender =
+        play(Sender::default(), addr, &named(&tls, ConnectConfig::default()), |cx, conn| {
+            cx.write(conn, b"GET /a HTTP/1.1\r\nHost: server.example\r\n\r\n").unwrap();
+        });
+    assert!(sender.heard.ends_with(b"until the end"));
+    assert_eq!(sender.end.unwrap(), "closed here");
 }
 
 #[test]
@@ -256,10 +252,10 @@ fn an_end_without_a_word_is_a_cut() {
         session.sock.shutdown(Shutdown::Write).unwrap();
         let _ = session.sock.read(&mut [0; 100]);
     });
-    let sender = play(Sender::default(), addr, &named(&tls, ConnectConfig::http()), |cx, conn| {
-        cx.request(conn, &NewRequest::get("/a", "server.example")).unwrap();
-    });
-    assert_eq!(sender.answers, [], "nobody can tell whether that was all");
+    let sender =
+        play(Sender::default(), addr, &named(&tls, ConnectConfig::default()), |cx, conn| {
+            cx.write(conn, b"GET /a HTTP/1.1\r\nHost: server.example\r\n\r\n").unwrap();
+        });
     assert_eq!(sender.end.unwrap(), "unexpected end of file");
 }
 
@@ -267,14 +263,17 @@ fn an_end_without_a_word_is_a_cut() {
 fn nobody_is_believed_without_a_certificate() {
     // Another name, another root, no TLS at all, nothing at all.
     let (addr, tls) = serve(|mut session| drop(session.read(&mut [0])));
-    let other =
-        ConnectConfig { tls: Some(tls.client("other.example").unwrap()), ..ConnectConfig::tcp() };
+    let other = ConnectConfig {
+        tls: Some(tls.client("other.example").unwrap()),
+        ..ConnectConfig::default()
+    };
     let sender = play(Sender::default(), addr, &other, |_, _| {});
     assert!(sender.end.unwrap().contains("certificate"));
 
     let (addr, _) = serve(|mut session| drop(session.read(&mut [0])));
     let (_, stranger) = serve(|_| {});
-    let sender = play(Sender::default(), addr, &named(&stranger, ConnectConfig::tcp()), |_, _| {});
+    let sender =
+        play(Sender::default(), addr, &named(&stranger, ConnectConfig::default()), |_, _| {});
     assert!(sender.end.unwrap().contains("certificate"));
 
     for said in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b""] {
@@ -287,7 +286,8 @@ fn nobody_is_believed_without_a_certificate() {
             stream.shutdown(Shutdown::Write).unwrap();
             let _ = stream.read(&mut [0; 1000]);
         });
-        let sender = play(Sender::default(), addr, &named(&tls, ConnectConfig::tcp()), |_, _| {});
+        let sender =
+            play(Sender::default(), addr, &named(&tls, ConnectConfig::default()), |_, _| {});
         assert!(!sender.end.unwrap().is_empty());
     }
     assert!(Tls::with_roots(b"no PEM").is_err());

@@ -7,11 +7,11 @@ mod support;
 use dunlin_net::http::Request;
 use dunlin_net::websocket::{
     ClientHandshakeError, DeflateConfig, HandshakeError, Message, NewHandshake, Opcode,
-    UpgradeError, WebSocketConfig, close_code,
+    WebSocketConfig, close_code,
 };
 use dunlin_net::{
     CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, ListenConfig, LoopConfig,
-    ProtocolError, WriteError,
+    ProtocolError, UpgradeError, WriteError,
 };
 use support::{PATIENCE, Running, run};
 
@@ -97,7 +97,7 @@ impl Handler for Both {
         error: &ProtocolError,
     ) {
         self.tell(cx, conn, &format!("{error:?}"));
-        cx.answer_violation(conn, error);
+        cx.answer_protocol_error(conn, error);
     }
 
     fn on_close(&mut self, _: &mut Context<IsClient>, _: ConnId, data: IsClient, why: CloseReason) {
@@ -113,7 +113,7 @@ fn converse(mut both: Both, handshake: &NewHandshake<'_>) -> Vec<String> {
     let cx = event_loop.context();
     let listener = cx.listen("127.0.0.1:0".parse().unwrap(), &ListenConfig::http()).unwrap();
     let addr = cx.listener_addr(listener).unwrap();
-    let conn = cx.connect(addr, &ConnectConfig::http()).unwrap();
+    let conn = cx.connect(addr, &ConnectConfig::default()).unwrap();
     cx.websocket_handshake(conn, handshake).unwrap();
     let begun = std::time::Instant::now();
     while both.closed < 2 {
@@ -200,7 +200,7 @@ fn a_server_that_speaks_no_websocket_is_told_apart() {
     let plain = run(Plain, ListenConfig::http());
     let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
     let cx = event_loop.context();
-    let conn = cx.connect(plain.addr, &ConnectConfig::http()).unwrap();
+    let conn = cx.connect(plain.addr, &ConnectConfig::default()).unwrap();
     cx.websocket_handshake(conn, &NewHandshake::new("/", "x")).unwrap();
     let mut both = Both::default();
     while both.closed < 1 {

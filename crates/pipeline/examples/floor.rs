@@ -46,7 +46,7 @@ impl Generator {
 impl Handler for Generator {
     type Data = ();
 
-    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
+    fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
         let index = conn.index() as usize;
         if self.connections.len() <= index {
             self.connections.resize_with(index + 1, || None);
@@ -98,7 +98,7 @@ fn main() -> std::io::Result<()> {
     let mut event_loop = EventLoop::new(config)?;
     for _ in 0..connections {
         let addr = addr.parse().expect("address:port");
-        event_loop.context().connect(addr, &ConnectConfig::tcp())?;
+        event_loop.context().connect(addr, &ConnectConfig::default())?;
     }
     while generator.start.elapsed() < Duration::from_secs(seconds as u64) {
         event_loop.turn(&mut generator, Some(Duration::from_millis(100)))?;

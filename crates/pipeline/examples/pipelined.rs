@@ -1,34 +1,35 @@
 //! A thousand requests over two connections, fifty in flight on each: `pipelined http://127.0.0.1:8000`
-
 use dunlin_net::{Context, EventLoop, LoopConfig};
 use dunlin_pipeline::{
     Caller, Client, ClientConfig, Depth, HostConfig, Outcome, Request, RequestId, Requests,
 };
 
-#[derive(Default)]
-struct Tally {
-    answered: usize,
-}
-
+struct Tally(usize);
 impl Caller for Tally {
-    fn on_outcome(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, end: &Outcome<'_>) {
+    type Data = ();
+
+    fn on_outcome(
+        &mut self,
+        _: &mut Context<()>,
+        _: &mut Requests<'_>,
+        _: RequestId,
+        tag: u64,
+        end: &Outcome<'_>,
+    ) {
         match end {
-            Outcome::Answered(answer) if answer.status == 200 => self.answered += 1,
-            Outcome::Answered(answer) => println!("{tag}: status {}", answer.status),
-            Outcome::NotSent(error) | Outcome::Failed(error) => println!("{tag}: {error}"),
-            Outcome::Uncertain(error) => println!("{tag}: perhaps processed: {error}"),
+            Outcome::Answered(answer) if answer.status == 200 => self.0 += 1,
+            end => println!("{tag}: {end}"),
         }
     }
-
     fn on_idle(&mut self, cx: &mut Context<()>, _: &mut Requests<'_>) {
-        println!("{} answered with 200", self.answered);
+        println!("{} answered with 200", self.0);
         cx.stop();
     }
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::args().nth(1).unwrap_or("http://127.0.0.1:8000".to_owned());
-    let mut client = Client::new(ClientConfig::default(), Tally::default());
+    let mut client = Client::new(ClientConfig::default(), Tally(0));
     let config = HostConfig { connections: 2, depth: Depth::Fixed(50), ..HostConfig::default() };
     let mut requests = client.requests();
     let host = requests.host(&url, config)?;

@@ -5,7 +5,7 @@ use dunlin_wire::http1::{Decoded, Method};
 
 use crate::head::{Head, Known, Meaning};
 use crate::in_flight::{InFlight, Queue};
-use crate::{Kind, Violation};
+use crate::{Kind, ProtocolError};
 
 /// Takes what a connection reads. Every method has an empty default.
 ///
@@ -89,7 +89,7 @@ pub struct Close {
 
 /// What is to become of a request that has left and was not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ReplayDecision {
     /// The server has not processed it and will not, for it said `Connection: close` before its turn came
     /// (RFC 9112 §9.6), or closed at the number of requests it is known to take. Send it again, whatever its method.
     NotProcessed,
@@ -111,7 +111,7 @@ pub enum Fate {
         idempotent: bool,
     },
     /// Its answer was none.
-    Violated(Violation),
+    ProtocolError(ProtocolError),
 }
 
 /// The state of one HTTP/1.1 connection as its client sees it: which requests are out, and where in the answers
@@ -130,7 +130,7 @@ pub enum Fate {
 /// Each tag given to `handle_sent` thus comes back once: in `on_end`, or from `poll_unanswered`.
 ///
 /// ```
-/// use dunlin_pipeline::{Connection, ConnectionLimits, Fate, Head, InFlight, Kind, Progress, Sink};
+/// use dunlin_pipeline::{Connection, ConnectionLimits, ReplayDecision, Head, InFlight, Kind, Progress, Sink};
 ///
 /// struct Statuses(Vec<(u64, u16)>);
 /// impl Sink for Statuses {
@@ -148,8 +148,8 @@ pub enum Fate {
 /// assert_eq!(connection.handle_input(answers, &mut seen), Ok(Progress::LastAnswer));
 /// assert_eq!(seen.0, [(1, 200), (2, 404)]);
 /// // The third was not processed: it can be sent again although it is a POST.
-/// let (request, fate) = connection.poll_unanswered().expect("one is left");
-/// assert_eq!((request.tag, fate), (3, Fate::NotProcessed));
+/// let (request, decision) = connection.poll_unanswered().expect("one is left");
+/// assert_eq!((request.tag, decision), (3, ReplayDecision::NotProcessed));
 /// ```
 #[derive(Debug)]
 pub struct Connection {
@@ -159,7 +159,7 @@ pub struct Connection {
     reading: Option<Reading>,
     phase: Phase,
     /// What the first of the unanswered is to hear, when it differs from the others.
-    oldest_fate: Option<Fate>,
+    oldest_decision: Option<ReplayDecision>,
     /// The server has said that it closes behind the answer under way, or behind the last one.
     notice: bool,
     /// A cut head or chunk line.
@@ -200,7 +200,7 @@ impl Connection {
             known: Known::default(),
             reading: None,
             phase: Phase::Open,
-            oldest_fate: None,
+            oldest_decision: None,
             notice: false,
             carry: Vec::new(),
             limits,
@@ -238,12 +238,12 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`Violation`]: close the connection; the oldest request has got a bad answer, the others none.
+    /// [`ProtocolError`]: close the connection; the oldest request has got a bad answer, the others none.
     pub fn handle_input(
         &mut self,
         bytes: &[u8],
         sink: &mut impl Sink,
-    ) -> Result<Progress, Violation> {
+    ) -> Result<Progress, ProtocolError> {
         let result = if self.carry.is_empty() {
             match self.read(bytes, 0, sink) {
                 Ok((at, progress)) => {
@@ -269,8 +269,8 @@ impl Connection {
         if let Err(violation) = result {
             self.phase = Phase::Over;
             self.reading = None;
-            if self.queue.len() > 0 && violation != Violation::Unsolicited {
-                self.oldest_fate = Some(Fate::Violated(violation));
+            if self.queue.len() > 0 && violation != ProtocolError::Unsolicited {
+                self.oldest_decision = Some(ReplayDecision::ProtocolError(violation));
             }
         }
         result
@@ -284,7 +284,7 @@ impl Connection {
         bytes: &[u8],
         seen: usize,
         sink: &mut impl Sink,
-    ) -> Result<(usize, Progress), Violation> {
+    ) -> Result<(usize, Progress), ProtocolError> {
         let mut at = 0;
         while at < bytes.len() {
             if self.reading.is_some() {
@@ -378,13 +378,14 @@ impl Connection {
         &mut self,
         bytes: &[u8],
         sink: &mut impl Sink,
-    ) -> Result<(usize, bool), Violation> {
+    ) -> Result<(usize, bool), ProtocolError> {
         let (Some(request), Some(reading)) = (self.queue.front(), &mut self.reading) else {
             return Ok((0, true));
         };
         let mut at = 0;
         loop {
-            let (taken, piece) = reading.body.decode(&bytes[at..]).map_err(Violation::Malformed)?;
+            let (taken, piece) =
+                reading.body.decode(&bytes[at..]).map_err(ProtocolError::Malformed)?;
             at += taken;
             match piece {
                 Body::Data(data) => sink.on_body(&request, data),
@@ -414,23 +415,23 @@ impl Connection {
         bytes: &[u8],
         seen: usize,
         kind: Kind,
-    ) -> Result<Option<(Meaning, usize)>, Violation> {
+    ) -> Result<Option<(Meaning, usize)>, ProtocolError> {
         if !worth_decoding(bytes, seen, self.limits.head_bytes_max) {
             return Ok(None);
         }
         expect_http(bytes)?;
-        self.known.decode(bytes, kind, &self.limits).map_err(Violation::Malformed)
+        self.known.decode(bytes, kind, &self.limits).map_err(ProtocolError::Malformed)
     }
 
     /// Bytes that answer nothing: behind the last answer they mean nothing, before a request they may be the
     /// farewell of a server tired of waiting. Returns how many it took.
     #[cold]
-    fn read_unasked(&mut self, bytes: &[u8]) -> Result<usize, Violation> {
+    fn read_unasked(&mut self, bytes: &[u8]) -> Result<usize, ProtocolError> {
         if self.phase == Phase::Over {
             return Ok(bytes.len());
         }
         self.phase = Phase::Unasked;
-        expect_http(bytes).map_err(|_| Violation::Unsolicited)?;
+        expect_http(bytes).map_err(|_| ProtocolError::Unsolicited)?;
         let mut slots = HeaderSlots::new();
         match decode_response(bytes, &mut slots, &self.limits, Method::Get) {
             Ok(Decoded::NeedMore) => Ok(0),
@@ -439,7 +440,7 @@ impl Connection {
                 self.phase = Phase::Over;
                 Ok(bytes.len())
             }
-            Ok(Decoded::Head(..)) | Err(_) => Err(Violation::Unsolicited),
+            Ok(Decoded::Head(..)) | Err(_) => Err(ProtocolError::Unsolicited),
         }
     }
 
@@ -475,7 +476,7 @@ impl Connection {
         let close = self.close();
         if let Some(request) = self.queue.front() {
             let idempotent = request.kind.is_idempotent();
-            self.oldest_fate = Some(Fate::TimedOut { idempotent });
+            self.oldest_decision = Some(ReplayDecision::TimedOut { idempotent });
         }
         close
     }
@@ -485,9 +486,9 @@ impl Connection {
         let cut = self.queue.len() > 0 && (self.reading.is_some() || cut_head);
         if let Some(request) = self.queue.front()
             && cut
-            && self.oldest_fate.is_none()
+            && self.oldest_decision.is_none()
         {
-            self.oldest_fate = Some(Fate::Cut {
+            self.oldest_decision = Some(ReplayDecision::Cut {
                 status: self.reading.map_or(0, |reading| reading.status),
                 idempotent: request.kind.is_idempotent(),
             });
@@ -504,17 +505,17 @@ impl Connection {
 
     /// The next request that got no answer and what may be done with it, oldest first. `None` while the
     /// connection goes on, and when all have been told.
-    pub fn poll_unanswered(&mut self) -> Option<(InFlight, Fate)> {
+    pub fn poll_unanswered(&mut self) -> Option<(InFlight, ReplayDecision)> {
         if self.phase != Phase::Over {
             return None;
         }
         let request = self.queue.pop()?;
-        let fate = self.oldest_fate.take().unwrap_or(match () {
-            () if self.notice => Fate::NotProcessed,
-            () if request.kind.is_idempotent() => Fate::Replay,
-            () => Fate::Uncertain,
+        let decision = self.oldest_decision.take().unwrap_or(match () {
+            () if self.notice => ReplayDecision::NotProcessed,
+            () if request.kind.is_idempotent() => ReplayDecision::Replay,
+            () => ReplayDecision::Uncertain,
         });
-        Some((request, fate))
+        Some((request, decision))
     }
 
     /// Requests that have left and are not answered.
@@ -559,13 +560,15 @@ fn worth_decoding(bytes: &[u8], seen: usize, head_bytes_max: usize) -> bool {
     seen == 0 || bytes.len() >= head_bytes_max || bytes[seen..].contains(&b'\n')
 }
 
-fn expect_http(bytes: &[u8]) -> Result<(), Violation> {
+fn expect_http(bytes: &[u8]) -> Result<(), ProtocolError> {
     const BEGIN: &[u8] = b"HTTP/";
     let begun = bytes.len().min(BEGIN.len());
     match bytes[..begun] == BEGIN[..begun] {
         true => Ok(()),
         // Bytes too many behind a body, most often.
-        false if matches!(bytes[0], b'\r' | b'\n') => Err(Violation::Malformed(Error::StartLine)),
-        false => Err(Violation::NotHttp),
+        false if matches!(bytes[0], b'\r' | b'\n') => {
+            Err(ProtocolError::Malformed(Error::StartLine))
+        }
+        false => Err(ProtocolError::NotHttp),
     }
 }

@@ -9,7 +9,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use dunlin_pipeline::{
-    BodyMode, ClientConfig, Courier, Delivery, Depth, HostConfig, Refused, Request, WindowConfig,
+    BodyMode, ClientConfig, Delivery, Depth, HostConfig, Refused, Request, ThreadedClient,
+    WindowConfig,
 };
 use support::{Conversation, End, ask, serve, serve_many};
 
@@ -502,19 +503,19 @@ fn a_courier_delivers_for_other_threads_and_says_so_once() {
             conversation.answers(target(&head));
         }
     });
-    let courier = Courier::start(ClientConfig::default(), 500).unwrap();
-    let host = courier.host(&url(addr), one(4)).unwrap();
-    assert!(courier.host("gopher://x", one(1)).is_err());
+    let client = ThreadedClient::start(ClientConfig::default(), 500).unwrap();
+    let host = client.host(&url(addr), one(4)).unwrap();
+    assert!(client.host("gopher://x", one(1)).is_err());
     let (done, ended) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (courier, done) = (&courier, done.clone());
+            let (client, done) = (&client, done.clone());
             scope.spawn(move || {
                 for id in 0..100 {
                     let path = format!("/{thread}/{id}");
-                    let request = courier.prepare("x", &Request::get(&path));
+                    let request = client.prepare("x", &Request::get(&path));
                     let done = done.clone();
-                    courier
+                    client
                         .send(host, request, move |delivery| {
                             let Delivery::Answered { status: 200, body } = delivery else {
                                 panic!("{delivery:?}")
@@ -531,22 +532,22 @@ fn a_courier_delivers_for_other_threads_and_says_so_once() {
         (0..400).map(|_| ended.recv_timeout(support::PATIENCE).unwrap()).collect();
     ends.sort();
     ends.dedup();
-    assert_eq!((ends.len(), courier.outstanding()), (400, 0));
+    assert_eq!((ends.len(), client.outstanding()), (400, 0));
 }
 
 #[test]
 fn a_courier_that_is_dropped_ends_what_is_outstanding() {
     let addr = serve(|_, mut conversation| while conversation.hears().is_some() {});
-    let courier = Courier::start(ClientConfig::default(), 3).unwrap();
-    let host = courier.host(&url(addr), one(4)).unwrap();
+    let client = ThreadedClient::start(ClientConfig::default(), 3).unwrap();
+    let host = client.host(&url(addr), one(4)).unwrap();
     let (done, ended) = std::sync::mpsc::channel();
-    let request = courier.prepare("x", &Request::post("/", b"x"));
+    let request = client.prepare("x", &Request::post("/", b"x"));
     for _ in 0..3 {
         let done = done.clone();
-        courier.send(host, request.clone(), move |delivery| done.send(delivery).unwrap()).unwrap();
+        client.send(host, request.clone(), move |delivery| done.send(delivery).unwrap()).unwrap();
     }
-    assert_eq!(courier.send(host, request, |_| panic!("refused")), Err(Refused::Full));
-    drop(courier);
+    assert_eq!(client.send(host, request, |_| panic!("refused")), Err(Refused::Full));
+    drop(client);
     let ends: Vec<Delivery> = ended.try_iter().collect();
     assert_eq!(ends.len(), 3);
     let harmless = |end: &&Delivery| matches!(end, Delivery::NotSent(_) | Delivery::Uncertain(_));

@@ -4,7 +4,7 @@
 
 mod fuzz_targets;
 
-use dunlin_pipeline::{ConnectionLimits, Fate, Kind, Progress};
+use dunlin_pipeline::{ConnectionLimits, Kind, Progress, ReplayDecision};
 use dunlin_wire::http1::{ResponseWriter, Version, encode_chunk, encode_last_chunk};
 use fuzz_targets::{Answer, converse};
 use proptest::collection::vec;
@@ -134,13 +134,13 @@ proptest! {
         let notice = closes && !exchanges.is_empty();
         let progress = if notice { Progress::LastAnswer } else { Progress::Open };
         prop_assert_eq!(outcome.result, Ok(progress));
-        for (tag, fate) in outcome.fates {
+        for (tag, decision) in outcome.fates {
             let expected = match kinds[tag as usize].is_idempotent() {
-                _ if notice => Fate::NotProcessed,
-                true => Fate::Replay,
-                false => Fate::Uncertain,
+                _ if notice => ReplayDecision::NotProcessed,
+                true => ReplayDecision::Replay,
+                false => ReplayDecision::Uncertain,
             };
-            prop_assert_eq!(fate, expected);
+            prop_assert_eq!(decision, expected);
         }
     }
 

@@ -7,7 +7,7 @@ mod support;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use dunlin_net::{EventLoop, LoopConfig};
+use dunlin_net::{Context, EventLoop, LoopConfig};
 use dunlin_pipeline::{
     Caller, Client, ClientConfig, Depth, ErrorKind, HostConfig, Outcome, Refused, Request,
     RequestId, Requests,
@@ -18,7 +18,16 @@ use support::{PATIENCE, serve};
 struct Ends(Vec<(u64, String)>);
 
 impl Caller for Ends {
-    fn on_outcome(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, outcome: &Outcome<'_>) {
+    type Data = ();
+
+    fn on_outcome(
+        &mut self,
+        _: &mut Context<()>,
+        _: &mut Requests<'_>,
+        _: RequestId,
+        tag: u64,
+        outcome: &Outcome<'_>,
+    ) {
         let end = match outcome {
             Outcome::Answered(answer) => format!("answered {}", answer.status),
             Outcome::NotSent(error) if matches!(error.kind, ErrorKind::Removed) => "removed".into(),

@@ -1,7 +1,8 @@
 //! What a connection makes of what servers say, line by line.
 
 use dunlin_pipeline::{
-    Close, Connection, ConnectionLimits, Fate, Head, InFlight, Kind, Progress, Sink, Violation,
+    Close, Connection, ConnectionLimits, Head, InFlight, Kind, Progress, ProtocolError,
+    ReplayDecision, Sink,
 };
 use dunlin_wire::http1::Error;
 
@@ -53,7 +54,7 @@ impl Story {
     }
 
     #[track_caller]
-    fn hears_and(mut self, bytes: &str, expected: Result<Progress, Violation>) -> Story {
+    fn hears_and(mut self, bytes: &str, expected: Result<Progress, ProtocolError>) -> Story {
         assert_eq!(self.connection.handle_input(bytes.as_bytes(), &mut self.notes), expected);
         self
     }
@@ -71,10 +72,11 @@ impl Story {
     }
 
     #[track_caller]
-    fn leaves(mut self, expected: &[(u64, Fate)]) {
-        let left: Vec<(u64, Fate)> = std::iter::from_fn(|| self.connection.poll_unanswered())
-            .map(|(request, fate)| (request.tag, fate))
-            .collect();
+    fn leaves(mut self, expected: &[(u64, ReplayDecision)]) {
+        let left: Vec<(u64, ReplayDecision)> =
+            std::iter::from_fn(|| self.connection.poll_unanswered())
+                .map(|(request, decision)| (request.tag, decision))
+                .collect();
         assert_eq!(left, expected);
         assert_eq!((self.connection.in_flight(), self.connection.room(100)), (0, 0));
     }
@@ -132,7 +134,7 @@ fn a_body_until_close_is_the_last_answer() {
         .hears(" it")
         .hears_the_end(Close { notice: true, ..NO_WORD })
         .notes(&["1: 200", "1: all of", "1:  it", "1: end"])
-        .leaves(&[(2, Fate::NotProcessed)]);
+        .leaves(&[(2, ReplayDecision::NotProcessed)]);
 }
 
 #[test]
@@ -146,7 +148,7 @@ fn after_101_the_bytes_are_somebody_elses() {
             Ok(Progress::Upgraded { rest: 5 }),
         )
         .notes(&["1: 101", "1: end"])
-        .leaves(&[(2, Fate::Replay), (3, Fate::Uncertain)]);
+        .leaves(&[(2, ReplayDecision::Replay), (3, ReplayDecision::Uncertain)]);
 }
 
 #[test]
@@ -160,7 +162,7 @@ fn close_in_an_answer_means_the_others_were_not_processed() {
             Ok(Progress::LastAnswer),
         )
         .notes(&["1: 200", "1: x", "1: end"])
-        .leaves(&[(2, Fate::NotProcessed), (3, Fate::NotProcessed)]);
+        .leaves(&[(2, ReplayDecision::NotProcessed), (3, ReplayDecision::NotProcessed)]);
 }
 
 #[test]
@@ -171,7 +173,7 @@ fn the_last_answer_may_come_in_pieces() {
         .hears("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nab")
         .hears_and("cdgarbage behind the last answer", Ok(Progress::LastAnswer))
         .notes(&["1: 200", "1: ab", "1: cd", "1: end"])
-        .leaves(&[(2, Fate::NotProcessed)]);
+        .leaves(&[(2, ReplayDecision::NotProcessed)]);
 }
 
 #[test]
@@ -182,7 +184,12 @@ fn after_a_bare_end_only_idempotent_requests_are_sent_again() {
         .sends(3, Kind::POST.idempotent(true))
         .sends(4, Kind::of_method("DELETE"))
         .hears_the_end(NO_WORD)
-        .leaves(&[(1, Fate::Replay), (2, Fate::Uncertain), (3, Fate::Replay), (4, Fate::Replay)]);
+        .leaves(&[
+            (1, ReplayDecision::Replay),
+            (2, ReplayDecision::Uncertain),
+            (3, ReplayDecision::Replay),
+            (4, ReplayDecision::Replay),
+        ]);
 }
 
 #[test]
@@ -194,9 +201,9 @@ fn an_end_at_the_known_budget_is_notice_enough() {
     assert_eq!(connection.handle_input(&answer, &mut ()), Ok(Progress::Open));
     let close = connection.handle_eof(&mut ());
     assert_eq!(close, Close { at_budget: true, ..NO_WORD });
-    let fates: Vec<Fate> =
-        std::iter::from_fn(|| connection.poll_unanswered()).map(|(_, fate)| fate).collect();
-    assert_eq!(fates, [Fate::NotProcessed; 2]);
+    let fates: Vec<ReplayDecision> =
+        std::iter::from_fn(|| connection.poll_unanswered()).map(|(_, decision)| decision).collect();
+    assert_eq!(fates, [ReplayDecision::NotProcessed; 2]);
 }
 
 #[test]
@@ -230,7 +237,7 @@ fn a_408_that_crosses_a_request_is_no_answer_to_it_but_the_second_is() {
         .sends(1, Kind::POST)
         .hears_and(farewell, Ok(Progress::LastAnswer))
         .notes(&[])
-        .leaves(&[(1, Fate::NotProcessed)]);
+        .leaves(&[(1, ReplayDecision::NotProcessed)]);
     story()
         .sends(1, Kind::POST.replayed())
         .hears_and(farewell, Ok(Progress::LastAnswer))
@@ -246,19 +253,25 @@ fn an_answer_cut_short_was_processed() {
         .hears("HTTP/1.1 201 Created\r\nContent-Length: 10\r\n\r\nabc")
         .hears_the_end(Close { cut: true, ..NO_WORD })
         .notes(&["1: 201", "1: abc"])
-        .leaves(&[(1, Fate::Cut { status: 201, idempotent: false }), (2, Fate::Replay)]);
+        .leaves(&[
+            (1, ReplayDecision::Cut { status: 201, idempotent: false }),
+            (2, ReplayDecision::Replay),
+        ]);
     story()
         .sends(1, Kind::GET)
         .hears("HTTP/1.1 20")
         .hears_the_end(Close { cut: true, ..NO_WORD })
-        .leaves(&[(1, Fate::Cut { status: 0, idempotent: true })]);
+        .leaves(&[(1, ReplayDecision::Cut { status: 0, idempotent: true })]);
     // Of the last answer: what was behind it was not processed all the same.
     story()
         .sends(1, Kind::GET)
         .sends(2, Kind::POST)
         .hears("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 10\r\n\r\nabc")
         .hears_the_end(Close { cut: true, notice: true, ..NO_WORD })
-        .leaves(&[(1, Fate::Cut { status: 200, idempotent: true }), (2, Fate::NotProcessed)]);
+        .leaves(&[
+            (1, ReplayDecision::Cut { status: 200, idempotent: true }),
+            (2, ReplayDecision::NotProcessed),
+        ]);
 }
 
 #[test]
@@ -266,31 +279,31 @@ fn only_the_oldest_is_timed_out() {
     let mut story = story().sends(1, Kind::GET).sends(2, Kind::GET).sends(3, Kind::POST);
     assert_eq!(story.connection.handle_timeout(), NO_WORD);
     story.leaves(&[
-        (1, Fate::TimedOut { idempotent: true }),
-        (2, Fate::Replay),
-        (3, Fate::Uncertain),
+        (1, ReplayDecision::TimedOut { idempotent: true }),
+        (2, ReplayDecision::Replay),
+        (3, ReplayDecision::Uncertain),
     ]);
 }
 
 #[test]
 fn an_answer_nobody_asked_for_ends_the_connection() {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-    story().hears_and(answer, Err(Violation::Unsolicited)).leaves(&[]);
+    story().hears_and(answer, Err(ProtocolError::Unsolicited)).leaves(&[]);
     story()
         .sends(1, Kind::GET)
-        .hears_and(&answer.repeat(2), Err(Violation::Unsolicited))
+        .hears_and(&answer.repeat(2), Err(ProtocolError::Unsolicited))
         .notes(&["1: 200", "1: end"])
         .leaves(&[]);
-    story().hears_and("hello", Err(Violation::Unsolicited)).leaves(&[]);
+    story().hears_and("hello", Err(ProtocolError::Unsolicited)).leaves(&[]);
 }
 
 #[test]
 fn bad_answers_end_the_oldest_and_nobody_gets_a_wrong_one() {
     let head = "HTTP/1.1 200 OK\r\n";
-    let malformed = |error| Violation::Malformed(error);
+    let malformed = |error| ProtocolError::Malformed(error);
     for (bytes, violation) in [
-        ("SSH-2.0-OpenSSH_9.2\r\n".to_owned(), Violation::NotHttp),
-        ("\u{15}\u{3}\u{1}".to_owned(), Violation::NotHttp),
+        ("SSH-2.0-OpenSSH_9.2\r\n".to_owned(), ProtocolError::NotHttp),
+        ("\u{15}\u{3}\u{1}".to_owned(), ProtocolError::NotHttp),
         ("HTTP/2.0 200 OK\r\n\r\n".to_owned(), malformed(Error::Version)),
         ("HTTP/1.1 20x OK\r\n\r\n".to_owned(), malformed(Error::StatusCode)),
         ("HTTP/1.1 700 What\r\nContent-Length: 0\r\n\r\n".to_owned(), malformed(Error::StatusCode)),
@@ -331,7 +344,11 @@ fn bad_answers_end_the_oldest_and_nobody_gets_a_wrong_one() {
         assert_eq!(result, Err(violation), "{bytes}");
         assert!(!story.notes.0.iter().any(|note| note.ends_with("end")), "{bytes}");
         assert!(violation.message().len() > 40, "it says what to do");
-        story.leaves(&[(1, Fate::Violated(violation)), (2, Fate::Replay), (3, Fate::Uncertain)]);
+        story.leaves(&[
+            (1, ReplayDecision::ProtocolError(violation)),
+            (2, ReplayDecision::Replay),
+            (3, ReplayDecision::Uncertain),
+        ]);
     }
 }
 

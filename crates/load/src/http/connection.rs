@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use dunlin_pipeline::{
-    Budget, Close, Connection as Pipeline, ConnectionLimits, Copies, Fate, InFlight, Kind,
-    Progress, Violation, Window, WindowConfig,
+    Budget, Close, Connection as Pipeline, ConnectionLimits, Copies, InFlight, Kind, Progress,
+    ProtocolError, ReplayDecision, Window, WindowConfig,
 };
 use rustix::io::Errno;
 
@@ -71,7 +71,7 @@ pub(super) enum End {
     /// The server said that it gives no more answers here.
     Notice,
     Broken(Broken),
-    Violation(Violation),
+    Violation(ProtocolError),
     Upgraded,
     /// Nothing came for `--timeout`.
     Silence,
@@ -197,14 +197,16 @@ impl Core {
     }
 
     /// Decides what becomes of a request that got no answer.
-    fn judge(&mut self, request: &InFlight, fate: Fate) {
+    fn judge(&mut self, request: &InFlight, decision: ReplayDecision) {
         let attempt =
             if request.kind.is_replayed() { self.attempts.remove(&request.tag) } else { None };
         let attempt = attempt.unwrap_or(1);
-        match fate {
-            Fate::NotProcessed | Fate::Replay | Fate::Cut { idempotent: true, .. } => {
+        match decision {
+            ReplayDecision::NotProcessed
+            | ReplayDecision::Replay
+            | ReplayDecision::Cut { idempotent: true, .. } => {
                 if attempt >= self.plan.attempts_max {
-                    let how = closed(fate);
+                    let how = closed(decision);
                     let times = if attempt == 1 { "attempt" } else { "attempts" };
                     let kind = format!("{how}, given up after {attempt} {times}");
                     let advice = "Look at the server's log; --attempts allows more.";
@@ -218,12 +220,12 @@ impl Core {
                 });
             }
             // It was done, and to do it again is not for us to decide.
-            Fate::Cut { idempotent: false, .. } => {
+            ReplayDecision::Cut { idempotent: false, .. } => {
                 let advice = "Look at the server's log; --idempotent sends such requests again.";
-                self.fail(request, attempt, closed(fate), advice);
+                self.fail(request, attempt, closed(decision), advice);
             }
-            Fate::Uncertain if request.tag < self.counted_from => {}
-            Fate::Uncertain => {
+            ReplayDecision::Uncertain if request.tag < self.counted_from => {}
+            ReplayDecision::Uncertain => {
                 self.tally.ends.uncertain += 1;
                 let kind = "closed without a word; the request may have been done";
                 self.tally.error(kind, 1);
@@ -235,17 +237,17 @@ impl Core {
                 self.tally.sample(kind, || sentence);
                 self.note(request.tag, attempt, "uncertain", 0);
             }
-            Fate::TimedOut { .. } => {
+            ReplayDecision::TimedOut { .. } => {
                 let advice = "Look why the server is silent, or give it more than --timeout.";
                 self.fail(request, attempt, "no answer in time", advice);
             }
-            Fate::Violated(violation) => {
+            ReplayDecision::ProtocolError(violation) => {
                 let kind = match violation {
-                    Violation::Malformed(error) => {
+                    ProtocolError::Malformed(error) => {
                         format!("bad answer: {}", error.to_string().trim_end_matches('.'))
                     }
-                    Violation::Unsolicited => "an answer nobody asked for".to_owned(),
-                    Violation::NotHttp => "the answer is not HTTP".to_owned(),
+                    ProtocolError::Unsolicited => "an answer nobody asked for".to_owned(),
+                    ProtocolError::NotHttp => "the answer is not HTTP".to_owned(),
                     _ => "bad answer".to_owned(),
                 };
                 self.fail(request, attempt, &kind, violation.message());
@@ -459,8 +461,8 @@ impl Connection {
         if let Some(window) = self.window {
             core.seed = window;
         }
-        while let Some((request, fate)) = self.pipeline.poll_unanswered() {
-            core.judge(&request, fate);
+        while let Some((request, decision)) = self.pipeline.poll_unanswered() {
+            core.judge(&request, decision);
         }
         if abort {
             self.transport.abort();
@@ -512,10 +514,10 @@ impl Connection {
 }
 
 /// How a connection left a request that could have been sent again.
-fn closed(fate: Fate) -> &'static str {
-    match fate {
-        Fate::Cut { status: 0, .. } => "closed in the head of the answer",
-        Fate::Cut { .. } => "closed in the body of the answer",
+fn closed(decision: ReplayDecision) -> &'static str {
+    match decision {
+        ReplayDecision::Cut { status: 0, .. } => "closed in the head of the answer",
+        ReplayDecision::Cut { .. } => "closed in the body of the answer",
         _ => "closed before the answer",
     }
 }

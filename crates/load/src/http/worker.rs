@@ -341,7 +341,7 @@ impl Worker {
                 match connection.transport.read(&mut self.input) {
                     Ok(None) => {}
                     Ok(Some(_)) => {
-                        let end = End::Violation(dunlin_pipeline::Violation::Unsolicited);
+                        let end = End::Violation(dunlin_pipeline::ProtocolError::Unsolicited);
                         return self.end(index, &end, now_ns);
                     }
                     Err(broken) => return self.end(index, &End::Broken(broken), now_ns),

@@ -1,427 +1,522 @@
-//! The serving side of HTTP/1.1: requests in, one at a time and in order; answers out.
+//! One HTTP/1.1 connection as its server sees it, without its socket: requests one at a time and in order, answers out.
 
-use dunlin_wire::http1::{self, CONTINUE, Decoded, HeaderSlots, LAST_CHUNK, ResponseWriter};
+use std::{error, fmt};
 
-use super::{Error, Framing, Method, PartialMessage, Request, Response, Version, worth_decoding};
-use crate::conn::{ConnId, Flags, Phase, Protocol};
-use crate::context::Context;
-use crate::error::{CloseReason, WriteError};
-use crate::handler::{Handler, ProtocolError};
+use dunlin_wire::http1::{
+    self, Body, BodyDecoder, CONTINUE, Decoded, HeaderSlots, LAST_CHUNK, RequestHead,
+    ResponseWriter,
+};
 
-/// Bytes of a head beyond status line and the caller's headers: enough for `Date`, framing and connection.
-const HEAD_BYTES: usize = 128;
+use super::{Error, Framing, Limits, Method, Request, Response, Version};
 
-impl<D: Default> Context<D> {
-    /// Answers the request outstanding, now or long after `on_request`. The connection is kept or closed as
-    /// the request asked.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError::OutOfTurn`] when no request is outstanding, [`WriteError::Full`] when
-    /// [`buffered_bytes_max`](crate::LoopConfig::buffered_bytes_max) of the loop is reached,
-    /// [`WriteError::Stale`].
-    pub fn respond(&mut self, conn: ConnId, response: &Response<'_>) -> Result<(), WriteError> {
-        let flags = self.answering(conn)?;
-        self.append_dated(conn, response, |writer| {
-            let writer = writer.keep_alive(flags.has(Flags::KEEP_ALIVE), version(flags));
-            if matches!(response.status, 100..=199 | 204 | 304) {
-                writer.no_body();
-            } else if flags.has(Flags::HEAD_REQUEST) {
-                writer.content_length(response.body.len() as u64);
-            } else {
-                writer.body(response.body);
+/// The connection has no answer of this kind to give now: no request is outstanding, or another answer has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfTurn;
+
+impl fmt::Display for OutOfTurn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no answer of this kind is due on the connection")
+    }
+}
+
+impl error::Error for OutOfTurn {}
+
+/// What a connection remembers of the request outstanding, in one byte: all that an idle one costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServerState(u8);
+
+impl ServerState {
+    /// A request has been handed out and its answer is not complete.
+    const AWAITING_RESPONSE: u8 = 1;
+    /// The peer wants the connection kept after the present answer.
+    const KEEP_ALIVE: u8 = 2;
+    /// The present request is a HEAD: its answer has no body.
+    const HEAD: u8 = 4;
+    /// The present request came as HTTP/1.0: its answer cannot be chunked.
+    const HTTP_1_0: u8 = 8;
+    /// The answer is being written in chunks.
+    const CHUNKED: u8 = 16;
+
+    fn of(head: &RequestHead<'_>) -> ServerState {
+        let bit = |bit: u8, on: bool| if on { bit } else { 0 };
+        ServerState(
+            ServerState::AWAITING_RESPONSE
+                | bit(ServerState::KEEP_ALIVE, head.keep_alive)
+                | bit(ServerState::HEAD, head.method == Method::Head)
+                | bit(ServerState::HTTP_1_0, head.version == Version::Http10),
+        )
+    }
+
+    fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+
+    pub(crate) fn is_awaiting_response(self) -> bool {
+        self.has(ServerState::AWAITING_RESPONSE)
+    }
+
+    fn version(self) -> Version {
+        if self.has(ServerState::HTTP_1_0) { Version::Http10 } else { Version::Http11 }
+    }
+}
+
+/// A request whose head is here and whose body is not yet.
+#[derive(Debug)]
+pub struct PartialRequest {
+    /// The head as it came, to be decoded once more when the body is complete.
+    head: Vec<u8>,
+    body: Vec<u8>,
+    decoder: BodyDecoder,
+}
+
+impl PartialRequest {
+    pub(crate) fn bytes(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+
+    /// Gathers what is here of the body. Returns the bytes consumed and whether the body is complete.
+    fn gather(&mut self, bytes: &[u8]) -> Result<(usize, bool), Error> {
+        let mut at = 0;
+        loop {
+            let (consumed, piece) = self.decoder.decode(&bytes[at..])?;
+            at += consumed;
+            match piece {
+                Body::Data(data) => self.body.extend_from_slice(data),
+                Body::Trailer(..) => {}
+                Body::NeedMore => return Ok((at, false)),
+                Body::End => return Ok((at, true)),
             }
-        })?;
-        self.answered(conn);
-        Ok(())
+        }
+    }
+}
+
+/// What input has led to.
+#[derive(Debug)]
+pub enum ServerEvent<'a> {
+    /// What is left is the beginning of something: give it again with more behind it. `begun` says that these are the
+    /// first bytes of a request, whose last must follow in time.
+    NeedMore {
+        /// A request has begun.
+        begun: bool,
+    },
+    /// The head of a request is here and its body is not, or not in one piece. Give the bytes behind it.
+    Head {
+        /// A request has begun.
+        begun: bool,
+        /// The peer waits with its body until it is sent [`CONTINUE`].
+        expects_continue: bool,
+    },
+    /// A request, head and body. It is to be answered before more input is given.
+    Request(Request<'a>),
+}
+
+/// What follows a complete answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterResponse {
+    /// The next request may be read.
+    KeepAlive,
+    /// The connection is to be closed once the answer has been sent.
+    Close,
+    /// More of the answer follows.
+    More,
+}
+
+/// The state of one HTTP/1.1 connection as its server sees it. Does no I/O and reads no clock.
+///
+/// 1. Give what is received to [`handle_input`](ServerConnection::handle_input), and again what it did not consume,
+///    with more behind it.
+/// 2. Answer a request with [`respond`](ServerConnection::respond),
+///    [`start_chunked`](ServerConnection::start_chunked) and its like, or
+///    [`start_stream`](ServerConnection::start_stream); each appends what is to be sent.
+/// 3. An error of `handle_input` is answered by its status, and the connection closed.
+///
+/// ```
+/// use dunlin_net::http::{AfterResponse, Limits, Response, ServerConnection, ServerEvent};
+///
+/// let mut connection = ServerConnection::new();
+/// let (mut partial, mut slots) = (None, Default::default());
+/// let input = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+/// let (consumed, event) =
+///     connection.handle_input(input, 0, &mut partial, &mut slots, &Limits::default())?;
+/// assert!(matches!(event, ServerEvent::Request(request) if request.path == "/"));
+/// assert_eq!(consumed, input.len());
+/// let mut out = Vec::new();
+/// let after = connection.respond(&mut out, &Response::text("hello"), "Sun, 06 Nov 1994 08:49:37 GMT");
+/// assert_eq!(after, Ok(AfterResponse::KeepAlive));
+/// assert!(out.starts_with(b"HTTP/1.1 200 OK\r\n") && out.ends_with(b"\r\n\r\nhello"));
+/// # Ok::<(), dunlin_net::http::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct ServerConnection {
+    state: ServerState,
+    partial: Option<Box<PartialRequest>>,
+}
+
+impl ServerConnection {
+    /// A connection on which nothing has been said.
+    pub fn new() -> ServerConnection {
+        ServerConnection::default()
     }
 
-    /// As [`Context::respond`], and closes the connection behind the answer, whatever the request asked.
+    pub(crate) fn resume(
+        state: ServerState,
+        partial: Option<Box<PartialRequest>>,
+    ) -> ServerConnection {
+        ServerConnection { state, partial }
+    }
+
+    pub(crate) fn suspend(self) -> (ServerState, Option<Box<PartialRequest>>) {
+        (self.state, self.partial)
+    }
+
+    pub(crate) fn state(&self) -> ServerState {
+        self.state
+    }
+
+    /// Bytes of the peer that are kept here.
+    pub fn buffered_bytes(&self) -> usize {
+        self.partial.as_ref().map_or(0, |partial| partial.bytes())
+    }
+
+    /// True while a request has been handed out and its answer is not complete.
+    pub fn is_awaiting_response(&self) -> bool {
+        self.state.is_awaiting_response()
+    }
+
+    /// Whether the connection is kept after the answer outstanding.
+    pub fn keeps_alive(&self) -> bool {
+        self.state.has(ServerState::KEEP_ALIVE)
+    }
+
+    /// Reads at most one request from the start of `bytes`, of which the first `seen` were given before. Returns how many
+    /// it consumed. `partial` and `slots` are room for what is handed out.
     ///
     /// # Errors
     ///
-    /// As [`Context::respond`].
-    pub fn respond_and_close(
+    /// The peer has violated the protocol: answer with the error's status, and close.
+    pub fn handle_input<'a>(
         &mut self,
-        conn: ConnId,
-        response: &Response<'_>,
-    ) -> Result<(), WriteError> {
-        self.answering(conn)?;
-        self.slab.at_mut(conn.index()).flags.clear(Flags::KEEP_ALIVE);
-        self.respond(conn, response)
+        bytes: &'a [u8],
+        seen: usize,
+        partial: &'a mut Option<Box<PartialRequest>>,
+        slots: &'a mut HeaderSlots<'a>,
+        limits: &Limits,
+    ) -> Result<(usize, ServerEvent<'a>), Error> {
+        if let Some(mut gathering) = self.partial.take() {
+            let (consumed, complete) = gathering.gather(bytes)?;
+            if !complete {
+                self.partial = Some(gathering);
+                return Ok((consumed, ServerEvent::NeedMore { begun: false }));
+            }
+            let gathered = partial.insert(gathering);
+            return match http1::decode_request(&gathered.head, slots, limits)? {
+                Decoded::Head(head, _) => {
+                    self.state = ServerState::of(&head);
+                    let request = Request { head, body: &gathered.body };
+                    Ok((consumed, ServerEvent::Request(request)))
+                }
+                // The head was complete before.
+                Decoded::NeedMore => Err(Error::StartLine),
+            };
+        }
+        if !worth_decoding(bytes, seen, limits) {
+            return Ok((0, ServerEvent::NeedMore { begun: false }));
+        }
+        let begun = seen == 0;
+        let (head, length) = match http1::decode_request(bytes, slots, limits)? {
+            Decoded::NeedMore => return Ok((0, ServerEvent::NeedMore { begun })),
+            Decoded::Head(head, length) => (head, length),
+        };
+        let behind = &bytes[length..];
+        // Whole in the buffer, as nearly all are: no copy.
+        let whole =
+            head.body.remaining().and_then(|length| behind.get(..usize::try_from(length).ok()?));
+        if let Some(body) = whole {
+            self.state = ServerState::of(&head);
+            let request = Request { head, body };
+            return Ok((length + body.len(), ServerEvent::Request(request)));
+        }
+        let expects_continue = head.expect_continue && behind.is_empty();
+        self.partial = Some(Box::new(PartialRequest {
+            head: bytes[..length].to_vec(),
+            body: Vec::new(),
+            decoder: head.body,
+        }));
+        Ok((length, ServerEvent::Head { begun, expects_continue }))
     }
 
-    /// Answers with a head, and its body as the first bytes of a stream that the caller writes from now on,
-    /// framing included, by [`Context::write`] or [`Context::try_write_slices`] as on a raw connection. What
-    /// the client still sends is dropped, its FIN ends the connection. The stream ends with
-    /// [`Context::close`].
+    /// True in the middle of a request: silence is then answered with 408.
+    pub fn is_receiving(&self) -> bool {
+        self.partial.is_some()
+    }
+
+    /// Appends the whole answer to the request outstanding. `date` is the `Date` header (RFC 9110 §6.6.1).
     ///
     /// # Errors
     ///
-    /// As [`Context::respond`]; [`WriteError::OutOfTurn`] also when an HTTP/1.0 client was to get chunks.
+    /// [`OutOfTurn`]: nothing was appended.
+    pub fn respond(
+        &mut self,
+        out: &mut Vec<u8>,
+        response: &Response<'_>,
+        date: &str,
+    ) -> Result<AfterResponse, OutOfTurn> {
+        self.expect_answer()?;
+        let writer = head(out, response, date).keep_alive(self.keeps_alive(), self.state.version());
+        if matches!(response.status, 100..=199 | 204 | 304) {
+            writer.no_body();
+        } else if self.state.has(ServerState::HEAD) {
+            writer.content_length(response.body.len() as u64);
+        } else {
+            writer.body(response.body);
+        }
+        Ok(self.handle_answered())
+    }
+
+    /// Closes the connection behind the present answer, whatever the request asked.
+    pub fn close_after_response(&mut self) {
+        self.state.0 &= !ServerState::KEEP_ALIVE;
+    }
+
+    /// Appends a head, after which the stream is the caller's to write, framing included, until the connection is closed.
+    /// Nothing more is read. [`AfterResponse::Close`]: the request was a `HEAD`.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfTurn`], also when an HTTP/1.0 client was to get chunks.
     pub fn start_stream(
         &mut self,
-        conn: ConnId,
-        head: &Response<'_>,
+        out: &mut Vec<u8>,
+        response: &Response<'_>,
         framing: Framing,
-    ) -> Result<(), WriteError> {
-        let flags = self.answering(conn)?;
-        if framing == Framing::Chunked && flags.has(Flags::HTTP_1_0) {
-            return Err(WriteError::OutOfTurn);
+        date: &str,
+    ) -> Result<AfterResponse, OutOfTurn> {
+        self.expect_answer()?;
+        if framing == Framing::Chunked && self.state.has(ServerState::HTTP_1_0) {
+            return Err(OutOfTurn);
         }
-        self.append_dated(conn, head, |writer| {
-            let writer = writer.keep_alive(false, version(flags));
-            match framing {
-                Framing::Chunked => writer.chunked(),
-                Framing::UntilClose => writer.until_close(),
-            }
-        })?;
-        if flags.has(Flags::HEAD_REQUEST) {
-            self.begin_drain(conn);
-            return Ok(());
+        let writer = head(out, response, date).keep_alive(false, self.state.version());
+        match framing {
+            Framing::Chunked => writer.chunked(),
+            Framing::UntilClose => writer.until_close(),
         }
-        let record = self.slab.at_mut(conn.index());
-        record.flags.clear(Flags::AWAITING_RESPONSE);
-        record.protocol = Protocol::Stream;
-        // Pipelined requests behind a stream will never be answered.
-        if let Some(spill) = &mut record.spill {
-            self.stats.buffered_bytes -= spill.input.len();
-            spill.input.clear();
-        }
-        if record.flags.has(Flags::READ_READY) {
-            self.queue_read(conn);
-        }
-        self.append(conn, head.body.len(), |out| out.extend_from_slice(head.body))
+        let is_head = self.state.has(ServerState::HEAD);
+        self.state.0 &= !(ServerState::AWAITING_RESPONSE | ServerState::KEEP_ALIVE);
+        Ok(if is_head { AfterResponse::Close } else { AfterResponse::More })
     }
 
-    /// Begins an answer whose body follows in pieces, by [`Context::write_chunk`], and ends with
-    /// [`Context::end_chunks`]; then the connection serves the next request. The body of `head` is the first
-    /// piece.
+    /// Appends the head of an answer whose body follows in pieces; an HTTP/1.0 client gets them unframed, and its end by
+    /// the end of the connection.
     ///
     /// # Errors
     ///
-    /// As [`Context::respond`].
-    pub fn start_chunked(&mut self, conn: ConnId, head: &Response<'_>) -> Result<(), WriteError> {
-        let flags = self.answering(conn)?;
-        let record = self.slab.at_mut(conn.index());
-        // HTTP/1.0 knows no chunks: there the end of the connection is the end of the body.
-        let until_close = flags.has(Flags::HTTP_1_0);
+    /// [`OutOfTurn`]: nothing was appended.
+    pub fn start_chunked(
+        &mut self,
+        out: &mut Vec<u8>,
+        response: &Response<'_>,
+        date: &str,
+    ) -> Result<(), OutOfTurn> {
+        self.expect_answer()?;
+        let until_close = self.state.has(ServerState::HTTP_1_0);
         if until_close {
-            record.flags.clear(Flags::KEEP_ALIVE);
+            self.close_after_response();
         }
-        let keep_alive = record.flags.has(Flags::KEEP_ALIVE);
-        self.append_dated(conn, head, |writer| {
-            let writer = writer.keep_alive(keep_alive, version(flags));
-            if until_close { writer.until_close() } else { writer.chunked() }
-        })?;
-        self.slab.at_mut(conn.index()).flags.set(Flags::CHUNKED);
-        self.write_chunk(conn, head.body)
-    }
-
-    /// Sends the next piece of an answer begun with [`Context::start_chunked`]; an empty one is no piece.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError::OutOfTurn`] when none has begun, [`WriteError::Full`], [`WriteError::Stale`].
-    pub fn write_chunk(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), WriteError> {
-        let flags = self.chunking(conn)?;
-        if flags.has(Flags::HEAD_REQUEST) || bytes.is_empty() {
-            return Ok(());
+        let writer = head(out, response, date).keep_alive(self.keeps_alive(), self.state.version());
+        if until_close {
+            writer.until_close()
+        } else {
+            writer.chunked()
         }
-        self.append(conn, bytes.len() + 16, |out| {
-            if flags.has(Flags::HTTP_1_0) {
-                out.extend_from_slice(bytes);
-            } else {
-                http1::encode_chunk(out, bytes);
-            }
-        })
-    }
-
-    /// Ends an answer begun with [`Context::start_chunked`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Context::write_chunk`].
-    pub fn end_chunks(&mut self, conn: ConnId) -> Result<(), WriteError> {
-        let flags = self.chunking(conn)?;
-        if !flags.has(Flags::HTTP_1_0 | Flags::HEAD_REQUEST) {
-            self.append(conn, LAST_CHUNK.len(), |out| out.extend_from_slice(LAST_CHUNK))?;
-        }
-        self.answered(conn);
+        self.state.0 |= ServerState::CHUNKED;
         Ok(())
     }
 
-    /// True while a request of this connection has been handed out and its answer is not complete.
-    pub fn is_awaiting_response(&self, conn: ConnId) -> bool {
-        self.slab.get(conn).is_some_and(|record| {
-            record.phase == Phase::Open
-                && record.protocol == Protocol::HttpServer
-                && record.flags.has(Flags::AWAITING_RESPONSE)
-        })
-    }
-
-    /// The flags of a connection whose answer is due.
-    pub(crate) fn answering(&self, conn: ConnId) -> Result<Flags, WriteError> {
-        let record = self.slab.get(conn).ok_or(WriteError::Stale)?;
-        match record.phase {
-            Phase::Open => {}
-            _ => return Err(WriteError::Stale),
+    /// Appends a piece of an answer begun with [`start_chunked`](ServerConnection::start_chunked). An empty one is none.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfTurn`]: none has begun.
+    pub fn write_chunk(&self, out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), OutOfTurn> {
+        self.expect_chunk()?;
+        match self.state.has(ServerState::HTTP_1_0) {
+            _ if !self.takes_chunk(bytes) => {}
+            true => out.extend_from_slice(bytes),
+            false => http1::encode_chunk(out, bytes),
         }
-        let due = record.protocol == Protocol::HttpServer
-            && record.flags.has(Flags::AWAITING_RESPONSE)
-            && !record.flags.has(Flags::CHUNKED);
-        due.then_some(record.flags).ok_or(WriteError::OutOfTurn)
+        Ok(())
     }
 
-    fn chunking(&self, conn: ConnId) -> Result<Flags, WriteError> {
-        let record = self.slab.get(conn).ok_or(WriteError::Stale)?;
-        match record.phase {
-            Phase::Open if record.flags.has(Flags::CHUNKED) => Ok(record.flags),
-            Phase::Open => Err(WriteError::OutOfTurn),
-            _ => Err(WriteError::Stale),
+    /// Appends the end of an answer begun with [`start_chunked`](ServerConnection::start_chunked).
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfTurn`]: none has begun.
+    pub fn end_chunks(&mut self, out: &mut Vec<u8>) -> Result<AfterResponse, OutOfTurn> {
+        self.expect_chunk()?;
+        if self.frames_chunks() {
+            out.extend_from_slice(LAST_CHUNK);
         }
+        Ok(self.handle_answered())
     }
 
-    fn append_dated(
-        &mut self,
-        conn: ConnId,
-        response: &Response<'_>,
-        end_head: impl FnOnce(ResponseWriter<'_>),
-    ) -> Result<(), WriteError> {
-        let mut date = std::mem::take(&mut self.date);
-        let text = date.get(self.now_ms());
-        let bytes = HEAD_BYTES + response.body.len();
-        // Requests wait while answers do: this one finds no more than a turn's answers before it.
-        let result = self.append_within(conn, bytes, usize::MAX, |out| {
-            end_head(
-                ResponseWriter::new(out, response.status)
-                    .header("Date", text)
-                    .headers(response.headers),
-            );
-        });
-        self.date = date;
-        result
+    /// Whether anything of a piece is sent.
+    pub(crate) fn takes_chunk(&self, bytes: &[u8]) -> bool {
+        !self.state.has(ServerState::HEAD) && !bytes.is_empty()
     }
 
-    /// The answer to the request outstanding is complete.
-    pub(crate) fn answered(&mut self, conn: ConnId) {
-        let record = self.slab.at_mut(conn.index());
-        if record.phase != Phase::Open {
-            return;
-        }
-        record.flags.clear(Flags::AWAITING_RESPONSE | Flags::CHUNKED);
-        if !record.flags.has(Flags::KEEP_ALIVE) {
-            record.flags.set(Flags::CLOSE_AT_ONCE);
-            return self.begin_drain(conn);
-        }
-        self.queue_resume(conn);
-        let profile = self.slab.at(conn.index()).profile;
-        let keep_alive_timeout_ms = self.limits(profile).keep_alive_timeout_ms;
-        self.schedule_own(conn, keep_alive_timeout_ms);
+    /// Whether the end of chunks is sent.
+    pub(crate) fn frames_chunks(&self) -> bool {
+        !self.state.has(ServerState::HTTP_1_0 | ServerState::HEAD)
     }
 
-    /// Hands out the requests in `bytes`, until one is left unanswered. Returns the bytes consumed.
-    pub(crate) fn http_server_input<H: Handler<Data = D>>(
-        &mut self,
-        handler: &mut H,
-        conn: ConnId,
-        bytes: &[u8],
-        carried: usize,
-    ) -> usize {
-        let mut at = 0;
-        while at < bytes.len() {
-            let Some(record) = self.slab.get_mut(conn) else { return bytes.len() };
-            if record.phase != Phase::Open {
-                return bytes.len();
-            }
-            if record.protocol != Protocol::HttpServer || record.holds_requests() {
-                return at;
-            }
-            let profile = record.profile;
-            let limits = self.limits(profile).http;
-            let partial = record_partial(&mut self.slab, conn);
-            if let Some(mut partial) = partial {
-                let before = partial.bytes();
-                let gathered = partial.gather(&bytes[at..]);
-                self.stats.buffered_bytes += partial.bytes() - before;
-                match gathered {
-                    Ok((consumed, complete)) => {
-                        at += consumed;
-                        if complete {
-                            self.stats.buffered_bytes -= partial.bytes();
-                            let mut slots = HeaderSlots::new();
-                            let head = http1::decode_request(&partial.head, &mut slots, &limits);
-                            if let Ok(Decoded::Head(head, _)) = head {
-                                let request = Request { head, body: &partial.body };
-                                self.hand_out_request(handler, conn, &request);
-                            }
-                            continue;
-                        }
-                        if self.stats.buffered_bytes > self.config.buffered_bytes_max {
-                            self.stats.buffered_bytes -= partial.bytes();
-                            self.finish(conn, CloseReason::OutOfMemory);
-                            return bytes.len();
-                        }
-                        let record = self.slab.at_mut(conn.index());
-                        record.spill.get_or_insert_with(|| self.pool.borrow()).partial =
-                            Some(partial);
-                        return at;
+    /// The answer outstanding has been written by other means: an upgrade, or its refusal.
+    pub(crate) fn handle_answered(&mut self) -> AfterResponse {
+        self.state.0 &= !(ServerState::AWAITING_RESPONSE | ServerState::CHUNKED);
+        if self.keeps_alive() { AfterResponse::KeepAlive } else { AfterResponse::Close }
+    }
+
+    pub(crate) fn expect_answer(&self) -> Result<(), OutOfTurn> {
+        let due = self.is_awaiting_response() && !self.state.has(ServerState::CHUNKED);
+        due.then_some(()).ok_or(OutOfTurn)
+    }
+
+    pub(crate) fn expect_chunk(&self) -> Result<(), OutOfTurn> {
+        self.state.has(ServerState::CHUNKED).then_some(()).ok_or(OutOfTurn)
+    }
+}
+
+/// Appends the answer to an error of the peer, with which the connection ends.
+pub fn encode_error(out: &mut Vec<u8>, response: &Response<'_>, date: &str) {
+    head(out, response, date).keep_alive(false, Version::Http11).body(response.body);
+}
+
+/// Appends what tells a peer to send its body (RFC 9110 §10.1.1).
+pub fn encode_continue(out: &mut Vec<u8>) {
+    out.extend_from_slice(CONTINUE);
+}
+
+fn head<'o>(out: &'o mut Vec<u8>, response: &Response<'_>, date: &str) -> ResponseWriter<'o> {
+    ResponseWriter::new(out, response.status).header("Date", date).headers(response.headers)
+}
+
+/// True when a head that was not complete may be now: only a line end completes one. Spares the decoder
+/// from a peer that sends its head byte by byte.
+fn worth_decoding(bytes: &[u8], seen: usize, limits: &Limits) -> bool {
+    seen == 0 || bytes.len() >= limits.head_bytes_max || bytes[seen..].contains(&b'\n')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+    /// A connection, what it was given and did not consume, and what it said.
+    #[derive(Default)]
+    struct Scripted {
+        connection: ServerConnection,
+        input: Vec<u8>,
+        seen: usize,
+        out: Vec<u8>,
+    }
+
+    impl Scripted {
+        /// Gives it bytes; returns the request they complete.
+        fn hears(&mut self, bytes: &[u8]) -> Result<Option<String>, Error> {
+            self.input.extend_from_slice(bytes);
+            while !self.input.is_empty() {
+                let (mut partial, mut slots) = (None, HeaderSlots::new());
+                let limits = Limits::default();
+                let (consumed, event) = self.connection.handle_input(
+                    &self.input,
+                    self.seen,
+                    &mut partial,
+                    &mut slots,
+                    &limits,
+                )?;
+                let request = match &event {
+                    ServerEvent::Request(request) => {
+                        Some(format!("{} {}", request.path, String::from_utf8_lossy(request.body)))
                     }
-                    Err(error) => {
-                        self.stats.buffered_bytes -= partial.bytes();
-                        self.violation(handler, conn, &ProtocolError::Http(error));
-                        return bytes.len();
-                    }
-                }
-            }
-
-            let rest = &bytes[at..];
-            let seen = carried.saturating_sub(at);
-            if !worth_decoding(rest, seen, &limits) {
-                return at;
-            }
-            let mut slots = HeaderSlots::new();
-            match http1::decode_request(rest, &mut slots, &limits) {
-                Ok(Decoded::NeedMore) => {
-                    if seen == 0 {
-                        self.request_begins(conn, profile);
-                    }
-                    return at;
-                }
-                Ok(Decoded::Head(head, consumed)) => {
-                    at += consumed;
-                    let behind = &bytes[at..];
-                    // Whole in the buffer, as nearly all are: no copy.
-                    let whole = head
-                        .body
-                        .remaining()
-                        .and_then(|length| behind.get(..usize::try_from(length).ok()?));
-                    if let Some(body) = whole {
-                        at += body.len();
-                        self.hand_out_request(handler, conn, &Request { head, body });
-                        continue;
-                    }
-                    if seen == 0 {
-                        self.request_begins(conn, profile);
-                    }
-                    if head.expect_continue && behind.is_empty() {
-                        // Only a full buffer or a broken connection refuses it; either will show.
-                        let _ = self.append(conn, CONTINUE.len(), |out| {
-                            out.extend_from_slice(CONTINUE);
-                        });
-                    }
-                    let partial = PartialMessage::new(&rest[..consumed], head.body);
-                    self.stats.buffered_bytes += partial.bytes();
-                    let Some(record) = self.slab.get_mut(conn) else { return bytes.len() };
-                    record.spill.get_or_insert_with(|| self.pool.borrow()).partial =
-                        Some(Box::new(partial));
-                }
-                Err(error) => {
-                    self.violation(handler, conn, &ProtocolError::Http(error));
-                    return bytes.len();
-                }
-            }
-        }
-        at
-    }
-
-    fn hand_out_request<H: Handler<Data = D>>(
-        &mut self,
-        handler: &mut H,
-        conn: ConnId,
-        request: &Request<'_>,
-    ) {
-        let record = self.slab.at_mut(conn.index());
-        record.flags.set(Flags::AWAITING_RESPONSE);
-        record.flags.put(Flags::KEEP_ALIVE, request.keep_alive);
-        record.flags.put(Flags::HEAD_REQUEST, request.method == Method::Head);
-        record.flags.put(Flags::HTTP_1_0, request.version == Version::Http10);
-        self.stats.requests += 1;
-        // How long an answer may take is the handler's affair.
-        self.schedule_own(conn, 0);
-        handler.on_request(self, conn, request);
-    }
-
-    /// The first byte of a request is here: its last must follow in time.
-    fn request_begins(&mut self, conn: ConnId, profile: u16) {
-        let request_timeout_ms = self.limits(profile).request_timeout_ms;
-        self.schedule_own(conn, request_timeout_ms);
-    }
-
-    pub(crate) fn http_server_timeout<H: Handler<Data = D>>(
-        &mut self,
-        handler: &mut H,
-        conn: ConnId,
-    ) {
-        let record = self.slab.at_mut(conn.index());
-        let begun = record
-            .spill
-            .as_ref()
-            .is_some_and(|spill| !spill.input.is_empty() || spill.partial.is_some());
-        if begun {
-            record.flags.set(Flags::OVERDUE);
-            self.violation(handler, conn, &ProtocolError::Http(Error::Timeout));
-        } else {
-            self.finish(conn, CloseReason::TimedOut);
-        }
-    }
-
-    /// The peer broke the rules: the handler says how it ends.
-    pub(crate) fn violation<H: Handler<Data = D>>(
-        &mut self,
-        handler: &mut H,
-        conn: ConnId,
-        error: &ProtocolError,
-    ) {
-        let Some(record) = self.slab.get_mut(conn) else { return };
-        // What follows cannot be trusted to begin anywhere: read no more of it.
-        record.flags.set(Flags::VIOLATED);
-        record.flags.set(Flags::READ_PAUSED);
-        record.flags.set(Flags::READ_READY);
-        handler.on_protocol_error(self, conn, error);
-    }
-
-    /// What [`Handler::on_protocol_error`] does by default: answers in the protocol's own words and closes.
-    pub fn answer_violation(&mut self, conn: ConnId, error: &ProtocolError) {
-        let Some(record) = self.slab.get(conn) else { return };
-        match (error, record.protocol) {
-            (ProtocolError::Http(error), Protocol::HttpServer) => {
-                let head = Response {
-                    status: error.status(),
-                    headers: &[("Content-Type", "text/plain; charset=utf-8")],
-                    body: error.message().as_bytes(),
+                    _ => None,
                 };
-                // If it does not fit, the peer is not reading.
-                let _ = self.append_dated(conn, &head, |writer| {
-                    writer.keep_alive(false, Version::Http11).body(head.body);
-                });
+                self.input.drain(..consumed);
+                self.seen = if consumed > 0 { 0 } else { self.input.len() };
+                if request.is_some() {
+                    self.seen = 0;
+                    return Ok(request);
+                }
+                if consumed == 0 {
+                    return Ok(None);
+                }
             }
-            (ProtocolError::WebSocket(error), _) => {
-                let _ = self.send_close_frame(conn, error.close_code(), error.message());
-            }
-            _ => {}
+            Ok(None)
         }
-        self.begin_drain(conn);
+
+        fn says(&mut self) -> String {
+            String::from_utf8(std::mem::take(&mut self.out)).expect("text")
+        }
     }
 
-    /// Answers an HTTP violation in the handler's own words, and closes. The status should be that of the
-    /// error. Does nothing on a connection that speaks something else, or has been answered.
-    pub fn refuse_violation(&mut self, conn: ConnId, response: &Response<'_>) {
-        let Some(record) = self.slab.get(conn) else { return };
-        if record.protocol == Protocol::HttpServer && record.phase == Phase::Open {
-            // If it does not fit, the peer is not reading.
-            let _ = self.append_dated(conn, response, |writer| {
-                writer.keep_alive(false, Version::Http11).body(response.body);
-            });
-        }
-        self.begin_drain(conn);
+    #[test]
+    fn a_state_is_a_byte_and_a_machine_two_words() {
+        assert_eq!((size_of::<ServerState>(), size_of::<ServerConnection>()), (1, 16));
     }
-}
 
-fn record_partial<D>(slab: &mut crate::slab::Slab<D>, conn: ConnId) -> Option<Box<PartialMessage>> {
-    slab.at_mut(conn.index()).spill.as_mut()?.partial.take()
-}
+    #[test]
+    fn requests_cut_anywhere_are_the_same_requests() {
+        let input = b"GET /one HTTP/1.1\r\nHost: a\r\n\r\n\
+            POST /two HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody\
+            POST /three HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n";
+        for piece in 1..input.len() {
+            let mut scripted = Scripted::default();
+            let mut requests = Vec::new();
+            for bytes in input.chunks(piece) {
+                let mut bytes = bytes;
+                while let Some(request) = scripted.hears(bytes).expect("valid requests") {
+                    requests.push(request);
+                    let after =
+                        scripted.connection.respond(&mut scripted.out, &Response::text("x"), DATE);
+                    assert_eq!(after, Ok(AfterResponse::KeepAlive));
+                    bytes = b"";
+                }
+            }
+            assert_eq!(requests, ["/one ", "/two body", "/three abcd"], "in pieces of {piece}");
+            assert_eq!(scripted.connection.buffered_bytes(), 0);
+        }
+    }
 
-fn version(flags: Flags) -> Version {
-    if flags.has(Flags::HTTP_1_0) { Version::Http10 } else { Version::Http11 }
+    #[test]
+    fn nothing_is_answered_out_of_turn() {
+        let mut scripted = Scripted::default();
+        let Scripted { connection, out, .. } = &mut scripted;
+        let ok = Response::text("x");
+        assert_eq!(connection.respond(out, &ok, DATE), Err(OutOfTurn));
+        assert_eq!(connection.write_chunk(out, b"x"), Err(OutOfTurn));
+        assert_eq!(connection.end_chunks(out), Err(OutOfTurn));
+        scripted.hears(b"GET / HTTP/1.0\r\n\r\n").expect("a request");
+        let Scripted { connection, out, .. } = &mut scripted;
+        let chunked = connection.start_stream(out, &ok, Framing::Chunked, DATE);
+        assert_eq!(chunked, Err(OutOfTurn), "an old client knows no chunks");
+        assert!(out.is_empty());
+        assert_eq!(connection.start_chunked(out, &ok, DATE), Ok(()));
+        assert_eq!(connection.respond(out, &ok, DATE), Err(OutOfTurn));
+        connection.write_chunk(out, b"unframed").expect("it has begun");
+        assert_eq!(connection.end_chunks(out), Ok(AfterResponse::Close));
+        assert!(scripted.says().ends_with("\r\n\r\nunframed"));
+    }
+
+    #[test]
+    fn a_head_request_gets_no_body() {
+        let mut scripted = Scripted::default();
+        scripted.hears(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n").expect("a request");
+        let Scripted { connection, out, .. } = &mut scripted;
+        assert_eq!(
+            connection.respond(out, &Response::text("four"), DATE),
+            Ok(AfterResponse::KeepAlive)
+        );
+        let said = scripted.says();
+        assert!(said.contains("Content-Length: 4\r\n") && said.ends_with("\r\n\r\n"), "{said}");
+    }
 }

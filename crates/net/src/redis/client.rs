@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::{error, fmt, io};
 
+use std::net::SocketAddr;
+
 use dunlin_wire::resp::Value;
 
-use crate::config::{ConnectConfig, Role};
-use crate::conn::ConnId;
-use crate::context::{Context, TimerId};
-use std::net::SocketAddr;
+use super::connection::{Connection, Event, InvalidCommand};
+use crate::{ConnId, ConnectConfig, Context, TimerId, WriteError};
 
 /// How to reach a Redis server, and what may wait for it.
 #[derive(Clone)]
@@ -17,7 +17,7 @@ pub struct ClientConfig {
     pub addr: SocketAddr,
     /// Name and password, where it asks for them. The name of the default user is `default`.
     pub auth: Option<(String, String)>,
-    /// How to connect: time-outs, TLS. The role is set to [`Role::Redis`].
+    /// How to connect: time-outs, TLS.
     pub connect: ConnectConfig,
     /// Commands out and not answered. Beyond it they wait as those without a connection do.
     pub outstanding_max: usize,
@@ -60,17 +60,39 @@ impl fmt::Debug for ClientConfig {
     }
 }
 
-/// The commands that wait fill the queue. Try again when replies have come.
+/// Why a command was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+#[non_exhaustive]
+pub enum CommandError {
+    /// The commands that wait fill the queue. Try again when replies have come.
+    Full,
+    /// It can be answered by any number of values.
+    Invalid(InvalidCommand),
+}
 
-impl fmt::Display for Full {
+impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("too many commands wait for Redis; send less, or raise queue_bytes_max")
+        match self {
+            CommandError::Full => {
+                f.write_str("too many commands wait for Redis; send less, or raise queue_bytes_max")
+            }
+            CommandError::Invalid(error) => error.fmt(f),
+        }
     }
 }
 
-impl error::Error for Full {}
+impl error::Error for CommandError {}
+
+/// What a client received.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Received<'a> {
+    /// The reply to the command sent with this token.
+    Reply(u64, &'a Value<'a>),
+    /// A message of a channel subscribed to.
+    Message(Message<'a>),
+    /// Anything else the server pushed: confirmations of subscriptions, and the errors by which it refuses them.
+    Push(&'a Value<'a>),
+}
 
 /// A message of a channel subscribed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,17 +106,19 @@ pub struct Message<'a> {
 }
 
 /// A Redis client that keeps itself connected: commands in their order, pipelined; subscriptions that survive a
-/// lost connection. Part of a [`Handler`](crate::Handler), which passes on to it what concerns its connection:
-/// `on_open`, `on_reply`, `on_push`, `on_writable`, `on_close`, `on_connect_failed` and `on_timer` to the `handle_*` of
-/// that name.
+/// lost connection. Part of a [`Handler`](crate::Handler), which forwards what concerns its connection: `on_connect`,
+/// `on_data`, `on_writable`, `on_close`, `on_connect_failed` and `on_timer`, each to the `handle_*` of that name.
 ///
-/// Each command taken ends once: its reply comes from [`handle_reply`](Client::handle_reply) with its token, or the
-/// token comes from [`poll_lost`](Client::poll_lost), for it was on a connection that broke and nobody knows whether it
-/// was carried out. Commands that had not left stay in the queue.
+/// Each command taken ends once: its reply comes from [`handle_data`](Client::handle_data) with its token, or the
+/// token comes from [`poll_lost`](Client::poll_lost): its connection broke, and nobody knows whether it was carried out.
+/// Commands that had not left stay in the queue.
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
     conn: Option<ConnId>,
+    connection: Connection,
+    /// The beginning of a value that is cut.
+    input: Vec<u8>,
     /// Greeted, and the greeting answered.
     ready: bool,
     /// Replies of our own greeting still to come.
@@ -105,12 +129,12 @@ pub struct Client {
     lost: VecDeque<u64>,
     /// What is subscribed to.
     wanted: BTreeSet<Topic>,
-    /// Of what the connection has yet to say whether it is wanted.
-    unsaid: BTreeSet<Topic>,
+    /// Subscriptions that changed and whose command has not left.
+    changed: BTreeSet<Topic>,
     attempts: u32,
     timer: Option<TimerId>,
-    /// What the server said to the greeting that failed last.
-    refusal: Option<String>,
+    /// Why there is no connection: what the server answered to the greeting, or what failed.
+    last_error: Option<String>,
 }
 
 /// What can be subscribed to.
@@ -122,11 +146,12 @@ enum Topic {
 
 impl Client {
     /// A client that is not connected yet: [`Client::connect`].
-    pub fn new(mut config: ClientConfig) -> Client {
-        config.connect.role = Role::Redis;
+    pub fn new(config: ClientConfig) -> Client {
         Client {
             config,
             conn: None,
+            connection: Connection::new(),
+            input: Vec::new(),
             ready: false,
             greetings: 0,
             waiting: VecDeque::new(),
@@ -134,10 +159,10 @@ impl Client {
             outstanding: VecDeque::new(),
             lost: VecDeque::new(),
             wanted: BTreeSet::new(),
-            unsaid: BTreeSet::new(),
+            changed: BTreeSet::new(),
             attempts: 0,
             timer: None,
-            refusal: None,
+            last_error: None,
         }
     }
 
@@ -146,9 +171,13 @@ impl Client {
         if self.conn.is_some() {
             return;
         }
+        (self.connection, self.input) = (Connection::new(), Vec::new());
         match cx.connect(self.config.addr, &self.config.connect) {
             Ok(conn) => self.conn = Some(conn),
-            Err(_) => self.retry(cx),
+            Err(error) => {
+                self.last_error = Some(error.to_string());
+                self.retry(cx);
+            }
         }
     }
 
@@ -157,24 +186,25 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Full`]: nothing was taken.
+    /// [`CommandError`]: nothing was taken.
     pub fn command<D: Default>(
         &mut self,
         cx: &mut Context<D>,
         token: u64,
         arguments: &[&[u8]],
-    ) -> Result<(), Full> {
+    ) -> Result<(), CommandError> {
+        Connection::check(arguments).map_err(CommandError::Invalid)?;
         let room = self.outstanding.len() < self.config.outstanding_max;
-        let first = self.unsaid.is_empty() && self.waiting.is_empty();
+        let first = self.changed.is_empty() && self.waiting.is_empty();
         if let Some(conn) = self.conn.filter(|_| self.ready && room && first)
-            && cx.command(conn, arguments).is_ok()
+            && self.send(cx, conn, arguments).is_ok()
         {
             self.outstanding.push_back(token);
             return Ok(());
         }
-        let bytes: usize = arguments.iter().map(|argument| argument.len() + 16).sum();
+        let bytes = command_bytes(arguments);
         if !self.waiting.is_empty() && self.waiting_bytes + bytes > self.config.queue_bytes_max {
-            return Err(Full);
+            return Err(CommandError::Full);
         }
         self.waiting_bytes += bytes;
         self.waiting
@@ -182,7 +212,7 @@ impl Client {
         Ok(())
     }
 
-    /// Subscribes to a channel, now and after every reconnect. Messages come from [`Client::handle_push`].
+    /// Subscribes to a channel, now and after every reconnect. Messages come from [`Client::handle_data`].
     pub fn subscribe<D: Default>(&mut self, cx: &mut Context<D>, channel: &[u8]) {
         self.want(cx, Topic::Channel(channel.to_vec()), true);
     }
@@ -209,8 +239,8 @@ impl Client {
         };
         // Without a connection it is said by the greeting of the next one.
         if changed && self.ready {
-            self.unsaid.insert(topic);
-            self.drain(cx);
+            self.changed.insert(topic);
+            self.send_waiting(cx);
         }
     }
 
@@ -224,9 +254,9 @@ impl Client {
         self.ready
     }
 
-    /// What the server said when it last refused to be greeted: a wrong password, most often.
-    pub fn refusal(&self) -> Option<&str> {
-        self.refusal.as_deref()
+    /// Why the last attempt failed, while there is no connection: a wrong password, a server that does not run.
+    pub fn last_error(&self) -> Option<&str> {
+        self.last_error.as_deref()
     }
 
     /// Whether this is the connection of the client.
@@ -234,16 +264,19 @@ impl Client {
         self.conn == Some(conn)
     }
 
-    /// The connection is open: it is greeted, and told the subscriptions.
-    pub fn handle_open<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
+    /// The connection is open: sends the greeting, and the subscriptions behind it.
+    pub fn handle_connect<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
         if !self.owns(conn) {
             return;
         }
-        let sent = match &self.config.auth {
+        let auth = self.config.auth.clone();
+        let sent = match &auth {
             Some((name, password)) => {
-                cx.command(conn, &[b"HELLO", b"3", b"AUTH", name.as_bytes(), password.as_bytes()])
+                let greeting: [&[u8]; 5] =
+                    [b"HELLO", b"3", b"AUTH", name.as_bytes(), password.as_bytes()];
+                self.send(cx, conn, &greeting)
             }
-            None => cx.command(conn, &[b"HELLO", b"3"]),
+            None => self.send(cx, conn, &[b"HELLO", b"3"]),
         };
         self.greetings = usize::from(sent.is_ok());
         if sent.is_err() {
@@ -252,87 +285,126 @@ impl Client {
         }
     }
 
-    /// A reply. Returns the token of its command; `None` when it was to the client's own greeting.
-    pub fn handle_reply<D: Default>(
+    /// Bytes of the server. `on_received` is called for each reply and push in them; it may send commands.
+    pub fn handle_data<D: Default>(
         &mut self,
         cx: &mut Context<D>,
         conn: ConnId,
-        reply: &Value<'_>,
-    ) -> Option<u64> {
+        bytes: &[u8],
+        mut on_received: impl FnMut(&mut Client, &mut Context<D>, Received<'_>),
+    ) {
         if !self.owns(conn) {
-            return None;
+            return;
         }
-        if self.greetings == 0 {
-            let token = self.outstanding.pop_front();
-            self.drain(cx);
-            return token;
+        let mut kept = std::mem::take(&mut self.input);
+        let carried = !kept.is_empty();
+        if carried {
+            kept.extend_from_slice(bytes);
         }
-        self.greetings -= 1;
-        if let Value::Error(error) = reply {
-            self.refusal = Some((*error).to_owned());
-            cx.close(conn);
-            return None;
+        let bytes = if carried { &kept } else { bytes };
+        let mut at = 0;
+        while at < bytes.len() && self.owns(conn) {
+            match self.connection.handle_input(&bytes[at..]) {
+                Ok(None) => break,
+                Ok(Some((event, length))) => {
+                    at += length;
+                    self.handle_event(cx, conn, &event, &mut on_received);
+                }
+                Err(error) => {
+                    self.last_error = Some(error.to_string());
+                    return cx.abort(conn);
+                }
+            }
         }
-        (self.ready, self.attempts, self.refusal) = (true, 0, None);
-        self.unsaid = self.wanted.clone();
-        self.drain(cx);
-        None
+        if self.owns(conn) {
+            if carried {
+                kept.drain(..at);
+                self.input = kept;
+            } else {
+                self.input.extend_from_slice(&bytes[at..]);
+            }
+        }
+    }
+
+    fn handle_event<D: Default>(
+        &mut self,
+        cx: &mut Context<D>,
+        conn: ConnId,
+        event: &Event<'_>,
+        on_received: &mut impl FnMut(&mut Client, &mut Context<D>, Received<'_>),
+    ) {
+        match event {
+            Event::Push(push) => {
+                let received = message(push).map_or(Received::Push(push), Received::Message);
+                on_received(self, cx, received);
+            }
+            Event::Reply(reply) if self.greetings == 0 => {
+                let token = self.outstanding.pop_front();
+                self.send_waiting(cx);
+                if let Some(token) = token {
+                    on_received(self, cx, Received::Reply(token, reply));
+                }
+            }
+            Event::Reply(Value::Error(error)) => {
+                self.greetings -= 1;
+                self.last_error = Some((*error).to_owned());
+                cx.close(conn);
+            }
+            Event::Reply(_) => {
+                self.greetings -= 1;
+                (self.ready, self.attempts, self.last_error) = (true, 0, None);
+                self.changed = self.wanted.clone();
+                self.send_waiting(cx);
+            }
+        }
     }
 
     /// The connection takes more: what waits is sent.
     pub fn handle_writable<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
         if self.owns(conn) {
-            self.drain(cx);
+            self.send_waiting(cx);
         }
     }
 
     /// Sends what waits, subscriptions first, as far as the connection takes it; `on_writable` follows when it takes
     /// more.
-    fn drain<D: Default>(&mut self, cx: &mut Context<D>) {
+    fn send_waiting<D: Default>(&mut self, cx: &mut Context<D>) {
         let Some(conn) = self.conn.filter(|_| self.ready) else { return };
-        while let Some(topic) = self.unsaid.pop_first() {
+        while let Some(topic) = self.changed.pop_first() {
             let (verb, name): (&[u8], _) = match (&topic, self.wanted.contains(&topic)) {
                 (Topic::Channel(name), true) => (b"SUBSCRIBE", name),
                 (Topic::Channel(name), false) => (b"UNSUBSCRIBE", name),
                 (Topic::Pattern(name), true) => (b"PSUBSCRIBE", name),
                 (Topic::Pattern(name), false) => (b"PUNSUBSCRIBE", name),
             };
-            if cx.command(conn, &[verb, name]).is_err() {
-                self.unsaid.insert(topic);
+            if self.send(cx, conn, &[verb, name]).is_err() {
+                self.changed.insert(topic);
                 return;
             }
         }
         while self.outstanding.len() < self.config.outstanding_max
-            && let Some((token, arguments)) = self.waiting.front()
+            && let Some((token, arguments)) = self.waiting.pop_front()
         {
             let slices: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-            if cx.command(conn, &slices).is_err() {
+            if self.send(cx, conn, &slices).is_err() {
+                self.waiting.push_front((token, arguments));
                 return;
             }
-            self.waiting_bytes -= slices.iter().map(|argument| argument.len() + 16).sum::<usize>();
-            self.outstanding.push_back(*token);
-            self.waiting.pop_front();
+            self.waiting_bytes -= command_bytes(&slices);
+            self.outstanding.push_back(token);
         }
     }
 
-    /// What the server said unasked: a message, if it is one; confirmations of subscriptions are not.
-    pub fn handle_push<'a>(&self, conn: ConnId, push: &'a Value<'_>) -> Option<Message<'a>> {
-        if !self.owns(conn) {
-            return None;
-        }
-        match push.elements()? {
-            [kind, channel, payload] if kind.text() == Some("message") => Some(Message {
-                pattern: None,
-                channel: channel.bytes()?,
-                payload: payload.bytes()?,
-            }),
-            [kind, pattern, channel, payload] if kind.text() == Some("pmessage") => Some(Message {
-                pattern: pattern.bytes(),
-                channel: channel.bytes()?,
-                payload: payload.bytes()?,
-            }),
-            _ => None,
-        }
+    fn send<D: Default>(
+        &mut self,
+        cx: &mut Context<D>,
+        conn: ConnId,
+        arguments: &[&[u8]],
+    ) -> Result<(), WriteError> {
+        cx.write_with(conn, command_bytes(arguments), |out| {
+            let encoded = self.connection.encode_command(out, arguments);
+            debug_assert!(encoded.is_ok(), "commands are checked when they are taken");
+        })
     }
 
     /// The connection has ended, or was not made. It is opened again in a while.
@@ -340,7 +412,7 @@ impl Client {
         if self.owns(conn) {
             self.conn = None;
             (self.ready, self.greetings) = (false, 0);
-            self.unsaid.clear();
+            self.changed.clear();
             self.lost.append(&mut self.outstanding);
             self.retry(cx);
         }
@@ -351,9 +423,12 @@ impl Client {
         &mut self,
         cx: &mut Context<D>,
         conn: ConnId,
-        _: &io::Error,
+        error: &io::Error,
     ) {
-        self.handle_close(cx, conn);
+        if self.owns(conn) {
+            self.last_error = Some(error.to_string());
+            self.handle_close(cx, conn);
+        }
     }
 
     /// A timer has fired, perhaps the client's.
@@ -376,5 +451,25 @@ impl Client {
         // Many clients that lost the same server do not come back as one.
         let spread_ms = cx.random_u64() % (delay_ms / 2 + 1);
         self.timer = Some(cx.run_after(delay_ms - delay_ms / 4 + spread_ms / 2, 0));
+    }
+}
+
+/// About how many bytes a command takes.
+fn command_bytes(arguments: &[&[u8]]) -> usize {
+    arguments.iter().map(|argument| argument.len() + 16).sum()
+}
+
+/// The message of a channel that a push is, if it is one.
+fn message<'a>(push: &'a Value<'_>) -> Option<Message<'a>> {
+    match push.elements()? {
+        [kind, channel, payload] if kind.text() == Some("message") => {
+            Some(Message { pattern: None, channel: channel.bytes()?, payload: payload.bytes()? })
+        }
+        [kind, pattern, channel, payload] if kind.text() == Some("pmessage") => Some(Message {
+            pattern: pattern.bytes(),
+            channel: channel.bytes()?,
+            payload: payload.bytes()?,
+        }),
+        _ => None,
     }
 }

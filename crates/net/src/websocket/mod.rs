@@ -1,20 +1,22 @@
-//! WebSocket on the loop: what a handler is given, and what it sends.
+//! WebSocket, either end: what a [`Handler`](crate::Handler) is given and what it sends, and the machine behind both,
+//! [`Connection`].
 
+mod connection;
 mod handshake;
 mod mask;
-mod messages;
 
-pub use dunlin_wire::websocket::deflate::DeflateConfig;
+pub use dunlin_wire::websocket::deflate::{DeflateConfig, DeflateParams};
 pub use dunlin_wire::websocket::handshake::{ClientHandshakeError, HandshakeError};
 pub use dunlin_wire::websocket::{
-    CLOSE_REASON_BYTES_MAX, CONTROL_PAYLOAD_BYTES_MAX, Error, Limits, Message, Opcode, close_code,
-    encode_close, encode_frame, is_close_code,
+    CLOSE_REASON_BYTES_MAX, CONTROL_PAYLOAD_BYTES_MAX, Error, Limits, Message, MessageAssembly,
+    Opcode, Role, close_code, encode_close, encode_frame, is_close_code,
 };
 
+pub use connection::{Agreed, CloseSent, Connection, Event, SharedCompression};
+pub(crate) use connection::{Contexts, State};
 pub(crate) use handshake::Handshake;
-pub use handshake::{NewHandshake, UpgradeError};
+pub use handshake::NewHandshake;
 pub(crate) use mask::Masks;
-pub(crate) use messages::Contexts;
 
 /// How a server speaks WebSocket on a connection it upgrades.
 #[derive(Clone, Copy, Debug, Default)]

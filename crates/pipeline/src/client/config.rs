@@ -27,13 +27,11 @@ impl Depth {
 pub struct ClientConfig {
     /// Milliseconds between two attempts to reach a host by different addresses (RFC 8305 §5).
     pub attempt_delay_ms: u64,
-    /// Milliseconds for which the addresses of a name are used before it is resolved again.
-    pub names_ms: u64,
 }
 
 impl Default for ClientConfig {
     fn default() -> ClientConfig {
-        ClientConfig { attempt_delay_ms: 250, names_ms: 30_000 }
+        ClientConfig { attempt_delay_ms: 250 }
     }
 }
 

@@ -3,28 +3,19 @@
 use std::io;
 use std::sync::Arc;
 
-use dunlin_net::{ConnId, Context, TimerId};
+use dunlin_net::{ConnId, Context, ResolveError, TimerId};
 
 use super::config::{ClientConfig, HostConfig};
-use super::dial::Dial;
-use super::host::{Addresses, Host, HostId};
+use super::host::{Host, HostId};
 use super::link::Link;
 use super::origin::{BadUrl, Origin};
 use super::outcome::{ErrorKind, RequestError};
 use super::request::{Prepared, Record, Records, Refused, Request, RequestId};
-use super::resolver::Resolver;
 
-/// A timer of a dial; its place is in the lower half.
-pub(crate) const TIMER_DIAL: u64 = 1 << 63;
-/// The timer that looks for requests that have waited too long, and for dials that are due.
-pub(crate) const TIMER_WATCH: u64 = 1 << 62;
-/// How often it does, in milliseconds.
+/// How often a client looks for requests that have waited too long, and for dials that are due, in milliseconds.
 pub(crate) const WATCH_MS: u64 = 50;
 /// Milliseconds from a name that did not resolve to the next try.
 const UNRESOLVED_MS: u64 = 1000;
-/// What the resolver rings.
-pub(crate) const FD_RESOLVER: u64 = u64::MAX;
-
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) config: ClientConfig,
@@ -34,10 +25,6 @@ pub(crate) struct Core {
     pub(crate) records: Records,
     /// By the index of the connection.
     pub(crate) entries: Vec<Entry>,
-    pub(crate) dials: Vec<Option<Dial>>,
-    /// Dials that wait for a name to be resolved, by their hosts.
-    pub(crate) unresolved: Vec<HostId>,
-    resolver: Option<Resolver>,
     /// Hosts with something to be sent, or connections to be opened.
     pub(crate) dirty: Vec<HostId>,
     /// Requests that have ended without an answer and whose caller has not been told.
@@ -56,7 +43,7 @@ pub(crate) struct Core {
 #[derive(Debug)]
 pub(crate) enum Entry {
     Free,
-    Dialing(u32),
+    Dialing(HostId),
     Open(Box<Link>),
 }
 
@@ -76,9 +63,6 @@ impl Core {
             vacant: Vec::new(),
             records: Records::default(),
             entries: Vec::new(),
-            dials: Vec::new(),
-            unresolved: Vec::new(),
-            resolver: None,
             dirty: Vec::new(),
             ended: Vec::new(),
             next_id: 0,
@@ -174,83 +158,37 @@ impl Core {
     }
 
     /// No connection could be opened.
-    pub(crate) fn dial_failed(&mut self, cx: &mut Context<()>, host_id: HostId, error: &io::Error) {
+    pub(crate) fn dial_failed<D: Default>(
+        &mut self,
+        cx: &mut Context<D>,
+        host_id: HostId,
+        error: &io::Error,
+    ) {
+        let unresolved = ResolveError::of(error);
         let host = &mut self.hosts[host_id.0 as usize];
         host.dials -= 1;
         host.failures += 1;
-        host.preferred = None;
-        // What failed may have moved.
-        if host.dials == 0
-            && matches!(host.addresses, Addresses::Known(_, until) if until < u64::MAX)
-        {
-            host.addresses = Addresses::Unknown;
-        }
         let backoff_ms = 100u64 << (host.failures - 1).min(4);
-        host.dial_after_ms = cx.now_ms() + backoff_ms;
+        // The resolver is not asked without end.
+        let pause_ms = if unresolved.is_some() { UNRESOLVED_MS } else { backoff_ms };
+        host.dial_after_ms = cx.now_ms() + pause_ms;
         // How `net` marks what fails in TLS.
         let tls = error.kind() == io::ErrorKind::InvalidData;
-        let last = tls || host.failures >= host.config.connect_attempts;
+        let last = tls || unresolved.is_some() || host.failures >= host.config.connect_attempts;
         if last && host.links.is_empty() && host.dials == 0 {
             host.failures = 0;
-            let error = Arc::new(copy_error(error));
-            let kind = if tls { ErrorKind::Tls(error) } else { ErrorKind::Connect(error) };
+            let kind = match unresolved {
+                Some(error) => ErrorKind::Name(error.message.as_str().into()),
+                None if tls => ErrorKind::Tls(Arc::new(copy_error(error))),
+                None => ErrorKind::Connect(Arc::new(copy_error(error))),
+            };
             self.end_queue(host_id, &kind);
         }
         self.mark(host_id);
     }
 
-    pub(crate) fn resolve(
-        &mut self,
-        cx: &mut Context<()>,
-        host_id: HostId,
-        name: &str,
-        port: u16,
-    ) -> io::Result<()> {
-        let resolver = match &mut self.resolver {
-            Some(resolver) => resolver,
-            none => {
-                let resolver = Resolver::start()?;
-                cx.register_fd(resolver.bell(), FD_RESOLVER)?;
-                none.insert(resolver)
-            }
-        };
-        resolver.resolve(host_id.0, name, port);
-        Ok(())
-    }
-
-    /// The resolver has rung.
-    pub(crate) fn take_resolved(&mut self, cx: &mut Context<()>) {
-        let results = self.resolver.as_ref().map(Resolver::take).unwrap_or_default();
-        for (host, result) in results {
-            let host_id = HostId(host);
-            let until_ms = cx.now_ms() + self.config.names_ms;
-            match result {
-                Ok(addresses) if !addresses.is_empty() => {
-                    self.hosts[host as usize].addresses = Addresses::Known(addresses, until_ms);
-                    self.resolved(cx, host_id);
-                }
-                Ok(_) => self.unresolvable(cx, host_id, &"it has no address".into()),
-                Err(error) => self.unresolvable(cx, host_id, &error),
-            }
-        }
-    }
-
-    fn unresolvable(&mut self, cx: &mut Context<()>, host_id: HostId, error: &Arc<str>) {
-        let waiting = self.unresolved.iter().filter(|&&waiting| waiting == host_id).count();
-        self.unresolved.retain(|&waiting| waiting != host_id);
-        let host = &mut self.hosts[host_id.0 as usize];
-        host.dials -= waiting as u32;
-        host.addresses = Addresses::Unknown;
-        // The connections there are go on; the resolver is not asked without end.
-        host.dial_after_ms = cx.now_ms() + UNRESOLVED_MS;
-        if host.links.is_empty() {
-            self.end_queue(host_id, &ErrorKind::Name(Arc::clone(error)));
-        }
-        self.mark(host_id);
-    }
-
     /// Opens as many connections as the requests waiting can fill.
-    pub(crate) fn open_more(&mut self, cx: &mut Context<()>, host_id: HostId) {
+    pub(crate) fn open_more<D: Default>(&mut self, cx: &mut Context<D>, host_id: HostId) {
         let host = &self.hosts[host_id.0 as usize];
         let alive = host.links.iter().filter(|&&link| {
             matches!(&self.entries.get(link.index() as usize), Some(Entry::Open(link)) if link.connection.is_open())
@@ -279,6 +217,14 @@ impl Core {
         match self.entries.get_mut(conn.index() as usize) {
             Some(Entry::Open(link)) if link.id == conn => Some(link),
             _ => None,
+        }
+    }
+
+    /// Whether a connection is open to a host. One being opened is its host's as well, but has no number of its own yet.
+    pub(crate) fn owns(&self, conn: ConnId) -> bool {
+        match self.entries.get(conn.index() as usize) {
+            Some(Entry::Open(link)) => link.id == conn,
+            _ => false,
         }
     }
 

@@ -21,7 +21,7 @@ const SPENT_MS: u64 = 500;
 
 impl Core {
     /// Sends what waits for a host, on the connections that have room, and opens more if that is not enough.
-    pub(crate) fn fill_host(&mut self, cx: &mut Context<()>, host_id: HostId) {
+    pub(crate) fn fill_host<D: Default>(&mut self, cx: &mut Context<D>, host_id: HostId) {
         if self.hosts[host_id.0 as usize].removed {
             return self.clear_out(cx, host_id);
         }
@@ -46,7 +46,7 @@ impl Core {
 
     /// Closes the connections of a removed host that have nothing more to answer, and gives its place up with the
     /// last of them.
-    fn clear_out(&mut self, cx: &mut Context<()>, host_id: HostId) {
+    fn clear_out<D: Default>(&mut self, cx: &mut Context<D>, host_id: HostId) {
         let links = std::mem::take(&mut self.hosts[host_id.0 as usize].links);
         let (busy, idle): (Vec<ConnId>, Vec<ConnId>) = links
             .into_iter()
@@ -63,7 +63,7 @@ impl Core {
     }
 
     /// Sends as many requests on a connection as it has room for, in as few writes as it takes.
-    pub(crate) fn fill(&mut self, cx: &mut Context<()>, link: &mut Link) {
+    pub(crate) fn fill<D: Default>(&mut self, cx: &mut Context<D>, link: &mut Link) {
         loop {
             let room = link.room().min(BATCH_MAX);
             if room == 0 || !self.gather_batch(link, room) {
@@ -117,7 +117,7 @@ impl Core {
     }
 
     /// Writes the batch. What the socket does not begin to take goes back to the queue. False: it is full.
-    fn send_batch(&mut self, cx: &mut Context<()>, link: &mut Link) -> bool {
+    fn send_batch<D: Default>(&mut self, cx: &mut Context<D>, link: &mut Link) -> bool {
         let batch = std::mem::take(&mut self.batch);
         let lengths = |core: &Core, place: u32| {
             core.records.get(place).map_or(0, |record| record.prepared.bytes.len())
@@ -170,7 +170,7 @@ impl Core {
     }
 
     /// Sets the clock of a connection: that of its oldest request, or of its idleness.
-    pub(crate) fn watch(&mut self, cx: &mut Context<()>, link: &mut Link) {
+    pub(crate) fn watch<D: Default>(&mut self, cx: &mut Context<D>, link: &mut Link) {
         let config = &self.hosts[link.host.0 as usize].config;
         let connection = &link.connection;
         let (from_ms, timeout_ms) = if connection.in_flight() > 0 {

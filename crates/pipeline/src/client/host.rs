@@ -1,7 +1,6 @@
 //! A host: its queue, its connections, and what is known of it.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dunlin_net::ConnId;
@@ -28,9 +27,6 @@ pub(crate) struct Host {
     pub(crate) links: Vec<ConnId>,
     /// Connections being opened.
     pub(crate) dials: u32,
-    pub(crate) addresses: Addresses,
-    /// The address that was connected to last.
-    pub(crate) preferred: Option<SocketAddr>,
     pub(crate) budget: Budget,
     /// What the connections before found about the depth.
     pub(crate) window: Window,
@@ -42,16 +38,6 @@ pub(crate) struct Host {
     pub(crate) removed: bool,
     /// In the list of hosts to be looked at at the end of the turn.
     pub(crate) dirty: bool,
-}
-
-/// What a host's name resolved to.
-#[derive(Debug)]
-pub(crate) enum Addresses {
-    Unknown,
-    /// The resolver has been asked.
-    Asked,
-    /// Good until the second, in milliseconds of the loop's clock.
-    Known(Vec<SocketAddr>, u64),
 }
 
 impl Host {
@@ -68,11 +54,6 @@ impl Host {
             refused: false,
             links: Vec::new(),
             dials: 0,
-            addresses: match config.addresses.is_empty() {
-                true => Addresses::Unknown,
-                false => Addresses::Known(config.addresses.clone(), u64::MAX),
-            },
-            preferred: None,
             budget: Budget::default(),
             window,
             failures: 0,

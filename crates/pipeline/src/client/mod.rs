@@ -2,16 +2,16 @@
 
 mod config;
 mod core;
-mod courier;
 mod dial;
 mod fill;
+mod forward;
 mod host;
 mod link;
 mod origin;
 mod outcome;
 mod request;
-mod resolver;
 mod sink;
+mod threaded;
 
 use std::io;
 use std::time::Instant;
@@ -20,14 +20,14 @@ use dunlin_net::{CloseReason, ConnId, Context, Handler, TimerId};
 
 pub use config::{ClientConfig, Depth, HostConfig};
 pub use core::Requests;
-pub use courier::{Courier, Delivery};
 pub use host::HostId;
 pub use origin::BadUrl;
 pub use outcome::{Answer, ErrorKind, Outcome, RequestError};
 pub use request::{BodyMode, Prepared, Refused, Request, RequestId};
+pub use threaded::{Delivery, ThreadedClient};
 
-use self::core::{Core, End, Entry, FD_RESOLVER, TIMER_DIAL, TIMER_WATCH, WATCH_MS};
-use crate::{Fate, Head, Progress, Violation};
+use self::core::{Core, End, Entry, WATCH_MS};
+use crate::{Head, Progress, ProtocolError, ReplayDecision};
 use dial::put;
 use link::Link;
 use sink::LinkSink;
@@ -35,9 +35,13 @@ use sink::LinkSink;
 /// Takes the outcomes of requests. The loop calls one method at a time, never from inside a call to [`Requests`].
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait Caller: Sized {
-    /// A request has ended: once for each that was taken.
+    /// What the loop keeps of each connection: that of the handler the client is part of, `()` if it is the handler.
+    type Data: Default;
+
+    /// A request has ended: once for each that was taken. A request of a connection of `cx` may be answered at once.
     fn on_outcome(
         &mut self,
+        cx: &mut Context<Self::Data>,
         requests: &mut Requests<'_>,
         id: RequestId,
         tag: u64,
@@ -45,16 +49,33 @@ pub trait Caller: Sized {
     );
 
     /// The head of an answer that is streamed. Its body follows, then its outcome.
-    fn on_head(&mut self, requests: &mut Requests<'_>, id: RequestId, tag: u64, head: &Head<'_>) {}
+    fn on_head(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        requests: &mut Requests<'_>,
+        id: RequestId,
+        tag: u64,
+        head: &Head<'_>,
+    ) {
+    }
 
     /// Bytes of the body of an answer that is streamed.
-    fn on_body(&mut self, requests: &mut Requests<'_>, id: RequestId, tag: u64, bytes: &[u8]) {}
+    fn on_body(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        requests: &mut Requests<'_>,
+        id: RequestId,
+        tag: u64,
+        bytes: &[u8],
+    ) {
+    }
 
     /// A queue that was full is half empty.
-    fn on_room(&mut self, requests: &mut Requests<'_>, host: HostId) {}
+    fn on_room(&mut self, cx: &mut Context<Self::Data>, requests: &mut Requests<'_>, host: HostId) {
+    }
 
     /// Everything that was taken has ended, and this turn brought the last of it.
-    fn on_idle(&mut self, cx: &mut Context<()>, requests: &mut Requests<'_>) {}
+    fn on_idle(&mut self, cx: &mut Context<Self::Data>, requests: &mut Requests<'_>) {}
 }
 
 /// A pipelining HTTP client of many hosts: the [`Handler`] of an event loop, with a [`Caller`] behind it.
@@ -73,7 +94,9 @@ pub trait Caller: Sized {
 ///
 /// struct Printer;
 /// impl Caller for Printer {
-///     fn on_outcome(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, outcome: &Outcome<'_>) {
+///     type Data = ();
+///
+///     fn on_outcome(&mut self, _: &mut Context<()>, _: &mut Requests<'_>, _: RequestId, tag: u64, outcome: &Outcome<'_>) {
 ///         match outcome {
 ///             Outcome::Answered(answer) => println!("{tag}: {}", answer.status),
 ///             Outcome::NotSent(error) | Outcome::Failed(error) | Outcome::Uncertain(error) => println!("{error}"),
@@ -118,6 +141,11 @@ impl<C: Caller> Client<C> {
         Requests { core: &mut self.core }
     }
 
+    /// Whether a connection is one of the client's.
+    pub fn owns(&self, conn: ConnId) -> bool {
+        self.core.owns(conn)
+    }
+
     /// The caller.
     pub fn caller(&mut self) -> &mut C {
         &mut self.caller
@@ -125,7 +153,7 @@ impl<C: Caller> Client<C> {
 
     /// Takes no more requests and ends those taken at once: what waits was not sent, what is in flight failed or is
     /// uncertain. Connections are cut.
-    pub fn shutdown(&mut self, cx: &mut Context<()>) {
+    pub fn shutdown(&mut self, cx: &mut Context<C::Data>) {
         self.core.closing = true;
         for index in 0..self.core.entries.len() {
             if let Entry::Open(link) = &self.core.entries[index] {
@@ -141,7 +169,7 @@ impl<C: Caller> Client<C> {
         for host in 0..self.core.hosts.len() as u32 {
             self.core.end_queue(HostId(host), &ErrorKind::Shutdown);
         }
-        self.tell();
+        self.report_ended(cx);
     }
 
     fn tick_clock(&mut self) {
@@ -149,12 +177,13 @@ impl<C: Caller> Client<C> {
     }
 
     /// Reads answers of a link, then sends what there is room for.
-    fn hear(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
+    fn hear(&mut self, cx: &mut Context<C::Data>, conn: ConnId, bytes: &[u8]) {
         let Some(mut link) = self.core.take_link(conn) else { return };
         self.tick_clock();
         let before = link.connection.answered();
         let oldest_sent_ns = link.connection.oldest().map_or(0, |request| request.sent_ns);
         let mut sink = LinkSink {
+            cx,
             caller: &mut self.caller,
             core: &mut self.core,
             host: link.host,
@@ -194,7 +223,7 @@ impl<C: Caller> Client<C> {
             }
             Err(violation) => {
                 self.forget(&link);
-                self.settle(link, &ErrorKind::Violation(violation));
+                self.settle(link, &ErrorKind::Protocol(violation));
                 cx.abort(conn);
             }
         }
@@ -215,7 +244,7 @@ impl<C: Caller> Client<C> {
         let (core, host) = (&mut self.core, link.host);
         let replays_max = core.hosts[host.0 as usize].config.replays_max;
         let mut again = Vec::new();
-        while let Some((request, fate)) = link.connection.poll_unanswered() {
+        while let Some((request, decision)) = link.connection.poll_unanswered() {
             let place = request.tag as u32;
             let Some(record) = core.records.get_mut(place) else { continue };
             let replay = |record: &mut request::Record| {
@@ -223,17 +252,17 @@ impl<C: Caller> Client<C> {
                 record.replays += u8::from(allowed);
                 allowed
             };
-            match fate {
-                Fate::NotProcessed if core.closing => {
+            match decision {
+                ReplayDecision::NotProcessed if core.closing => {
                     core.end(host, place, End::NotSent, ErrorKind::Shutdown);
                 }
-                Fate::NotProcessed => again.push(place),
-                Fate::Replay => match replay(record) {
+                ReplayDecision::NotProcessed => again.push(place),
+                ReplayDecision::Replay => match replay(record) {
                     true => again.push(place),
                     false => core.end(host, place, End::Failed, why.clone()),
                 },
-                Fate::Uncertain => core.end(host, place, End::Uncertain, why.clone()),
-                Fate::Cut { status, idempotent } => {
+                ReplayDecision::Uncertain => core.end(host, place, End::Uncertain, why.clone()),
+                ReplayDecision::Cut { status, idempotent } => {
                     match idempotent && !record.begun && replay(record) {
                         true => again.push(place),
                         false => {
@@ -242,20 +271,20 @@ impl<C: Caller> Client<C> {
                         }
                     }
                 }
-                Fate::TimedOut { idempotent } => {
+                ReplayDecision::TimedOut { idempotent } => {
                     let end = if idempotent { End::Failed } else { End::Uncertain };
                     core.end(host, place, end, ErrorKind::AnswerTimeout);
                 }
-                Fate::Violated(violation) => {
-                    core.end(host, place, End::Failed, ErrorKind::Violation(violation));
+                ReplayDecision::ProtocolError(violation) => {
+                    core.end(host, place, End::Failed, ErrorKind::Protocol(violation));
                 }
             }
         }
         core.requeue(host, &again);
     }
 
-    /// Tells the caller of requests that have ended without an answer.
-    fn tell(&mut self) {
+    /// Reports requests that have ended without an answer.
+    fn report_ended(&mut self, cx: &mut Context<C::Data>) {
         while !self.core.ended.is_empty() {
             self.busy = true;
             for (place, end, error) in std::mem::take(&mut self.core.ended) {
@@ -266,16 +295,17 @@ impl<C: Caller> Client<C> {
                     End::Uncertain => Outcome::Uncertain(error),
                 };
                 let mut requests = Requests { core: &mut self.core };
-                self.caller.on_outcome(&mut requests, record.id, record.tag, &outcome);
+                self.caller.on_outcome(cx, &mut requests, record.id, record.tag, &outcome);
             }
         }
     }
 
     /// The server has closed a connection, or it broke.
-    fn lost(&mut self, conn: ConnId, why: io::ErrorKind, eof: bool) {
+    fn lost(&mut self, cx: &mut Context<C::Data>, conn: ConnId, why: io::ErrorKind, eof: bool) {
         let Some(mut link) = self.core.take_link(conn) else { return };
         self.tick_clock();
         let mut sink = LinkSink {
+            cx,
             caller: &mut self.caller,
             core: &mut self.core,
             host: link.host,
@@ -298,15 +328,16 @@ impl<C: Caller> Client<C> {
 }
 
 impl<C: Caller> Handler for Client<C> {
-    type Data = ();
+    type Data = C::Data;
 
-    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
-        let Some(&Entry::Dialing(place)) = self.core.entries.get(conn.index() as usize) else {
-            return cx.close(conn);
+    fn on_connect(&mut self, cx: &mut Context<C::Data>, conn: ConnId) {
+        let Some(&Entry::Dialing(host_id)) = self.core.entries.get(conn.index() as usize) else {
+            return;
         };
-        let Some(host_id) = self.core.attempt_won(cx, place, conn) else { return cx.close(conn) };
         self.tick_clock();
         let host = &mut self.core.hosts[host_id.0 as usize];
+        host.dials -= 1;
+        host.failures = 0;
         host.links.push(conn);
         let mut link = Box::new(Link::new(conn, host_id, host));
         self.core.fill(cx, &mut link);
@@ -317,32 +348,46 @@ impl<C: Caller> Handler for Client<C> {
         }
     }
 
-    fn on_connect_failed(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), error: &io::Error) {
-        if let Some(&Entry::Dialing(place)) = self.core.entries.get(conn.index() as usize) {
+    fn on_connect_failed(
+        &mut self,
+        cx: &mut Context<C::Data>,
+        conn: ConnId,
+        _: C::Data,
+        error: &io::Error,
+    ) {
+        if let Some(&Entry::Dialing(host)) = self.core.entries.get(conn.index() as usize) {
             put(&mut self.core.entries, conn, Entry::Free);
-            self.core.attempt_failed(cx, place, conn, error);
+            self.core.dial_failed(cx, host, error);
         }
     }
 
-    fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
+    fn on_data(&mut self, cx: &mut Context<C::Data>, conn: ConnId, bytes: &[u8]) {
         self.hear(cx, conn, bytes);
     }
 
-    fn on_eof(&mut self, cx: &mut Context<()>, conn: ConnId) {
-        self.lost(conn, io::ErrorKind::UnexpectedEof, true);
-        cx.close(conn);
+    fn on_eof(&mut self, cx: &mut Context<C::Data>, conn: ConnId) {
+        if self.owns(conn) {
+            self.lost(cx, conn, io::ErrorKind::UnexpectedEof, true);
+            cx.close(conn);
+        }
     }
 
-    fn on_close(&mut self, _: &mut Context<()>, conn: ConnId, (): (), reason: CloseReason) {
+    fn on_close(
+        &mut self,
+        cx: &mut Context<C::Data>,
+        conn: ConnId,
+        _: C::Data,
+        reason: CloseReason,
+    ) {
         let why = match reason {
             CloseReason::Io(kind) => kind,
             CloseReason::Peer => io::ErrorKind::UnexpectedEof,
             _ => io::ErrorKind::ConnectionAborted,
         };
-        self.lost(conn, why, false);
+        self.lost(cx, conn, why, false);
     }
 
-    fn on_writable(&mut self, cx: &mut Context<()>, conn: ConnId) {
+    fn on_writable(&mut self, cx: &mut Context<C::Data>, conn: ConnId) {
         let Some(mut link) = self.core.take_link(conn) else { return };
         link.blocked = false;
         self.tick_clock();
@@ -351,7 +396,7 @@ impl<C: Caller> Handler for Client<C> {
         put(&mut self.core.entries, conn, Entry::Open(link));
     }
 
-    fn on_deadline(&mut self, cx: &mut Context<()>, conn: ConnId) {
+    fn on_deadline(&mut self, cx: &mut Context<C::Data>, conn: ConnId) {
         let Some(mut link) = self.core.take_link(conn) else { return };
         self.tick_clock();
         if link.connection.in_flight() > 0 {
@@ -375,29 +420,22 @@ impl<C: Caller> Handler for Client<C> {
         cx.close(conn);
     }
 
-    fn on_timer(&mut self, cx: &mut Context<()>, _: TimerId, data: u64) {
-        if data & TIMER_DIAL != 0 {
-            self.core.attempt(cx, data as u32);
-        } else if data & TIMER_WATCH != 0 {
-            self.tick_clock();
-            self.core.expire_queues();
-            for host in 0..self.core.hosts.len() as u32 {
-                if !self.core.hosts[host as usize].queue.is_empty() {
-                    self.core.mark(HostId(host));
-                }
+    fn on_timer(&mut self, _: &mut Context<C::Data>, timer: TimerId, _: u64) {
+        if self.core.watch_timer != Some(timer) {
+            return;
+        }
+        self.tick_clock();
+        self.core.expire_queues();
+        for host in 0..self.core.hosts.len() as u32 {
+            if !self.core.hosts[host as usize].queue.is_empty() {
+                self.core.mark(HostId(host));
             }
         }
     }
 
-    fn on_fd(&mut self, cx: &mut Context<()>, token: u64) {
-        if token == FD_RESOLVER {
-            self.core.take_resolved(cx);
-        }
-    }
-
-    fn on_tick(&mut self, cx: &mut Context<()>) {
+    fn on_tick(&mut self, cx: &mut Context<C::Data>) {
         self.tick_clock();
-        self.tell();
+        self.report_ended(cx);
         for host_id in std::mem::take(&mut self.core.dirty) {
             self.core.hosts[host_id.0 as usize].dirty = false;
             self.core.fill_host(cx, host_id);
@@ -406,10 +444,10 @@ impl<C: Caller> Handler for Client<C> {
                 && host.queue_bytes <= host.config.queue_bytes_max / 2;
             if host.refused && half {
                 host.refused = false;
-                self.caller.on_room(&mut Requests { core: &mut self.core }, host_id);
+                self.caller.on_room(cx, &mut Requests { core: &mut self.core }, host_id);
             }
         }
-        self.tell();
+        self.report_ended(cx);
         // What the caller sent meanwhile leaves now, not at the next event.
         for host_id in std::mem::take(&mut self.core.dirty) {
             self.core.hosts[host_id.0 as usize].dirty = false;
@@ -418,7 +456,7 @@ impl<C: Caller> Handler for Client<C> {
         let waiting = self.core.hosts.iter().any(|host| !host.queue.is_empty());
         match self.core.watch_timer {
             None if waiting => {
-                self.core.watch_timer = Some(cx.run_every(WATCH_MS, TIMER_WATCH));
+                self.core.watch_timer = Some(cx.run_every(WATCH_MS, 0));
             }
             Some(timer) if !waiting => {
                 cx.cancel(timer);
@@ -432,8 +470,8 @@ impl<C: Caller> Handler for Client<C> {
     }
 }
 
-impl From<Violation> for ErrorKind {
-    fn from(violation: Violation) -> ErrorKind {
-        ErrorKind::Violation(violation)
+impl From<ProtocolError> for ErrorKind {
+    fn from(violation: ProtocolError) -> ErrorKind {
+        ErrorKind::Protocol(violation)
     }
 }

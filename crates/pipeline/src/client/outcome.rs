@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::{Head, RequestId, Violation};
+use crate::{Head, ProtocolError, RequestId};
 
 /// How a request ended. Each request that was taken ends once.
 #[derive(Debug)]
@@ -18,6 +18,29 @@ pub enum Outcome<'a> {
     Failed(RequestError),
     /// It left, nobody knows whether it was processed, and repeating it might do it twice. Ask the server.
     Uncertain(RequestError),
+}
+
+impl Outcome<'_> {
+    /// Why there is no answer, if there is none.
+    pub fn error(&self) -> Option<&RequestError> {
+        match self {
+            Outcome::Answered(_) => None,
+            Outcome::NotSent(error) | Outcome::Failed(error) | Outcome::Uncertain(error) => {
+                Some(error)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Outcome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Answered(answer) => write!(f, "answered with {}", answer.status),
+            Outcome::NotSent(error) => write!(f, "not sent: {error}"),
+            Outcome::Failed(error) => write!(f, "failed: {error}"),
+            Outcome::Uncertain(error) => write!(f, "perhaps processed: {error}"),
+        }
+    }
 }
 
 /// A complete answer.
@@ -67,7 +90,7 @@ pub enum ErrorKind {
     /// It did not leave within `queue_timeout_ms`.
     QueueTimeout,
     /// The answer is none.
-    Violation(Violation),
+    Protocol(ProtocolError),
     /// The connection ended in the middle of the answer; the status, if that came.
     Truncated {
         /// The status, 0 when not even that came.
@@ -106,7 +129,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::QueueTimeout => f.write_str(
                 "it did not leave within queue_timeout_ms; send less, or raise connections or depth",
             ),
-            ErrorKind::Violation(violation) => violation.fmt(f),
+            ErrorKind::Protocol(violation) => violation.fmt(f),
             ErrorKind::Truncated { status: 0 } => f.write_str(
                 "the connection ended in the head of the answer; look at the server's log",
             ),

@@ -1,5 +1,7 @@
 //! Answers of a link, on their way to the caller.
 
+use dunlin_net::Context;
+
 use super::Caller;
 use super::core::{Core, Requests};
 use super::host::HostId;
@@ -8,7 +10,8 @@ use super::outcome::{Answer, ErrorKind, Outcome, RequestError};
 use super::request::BodyMode;
 use crate::{Head, InFlight, Sink};
 
-pub(crate) struct LinkSink<'a, C> {
+pub(crate) struct LinkSink<'a, C: Caller> {
+    pub(crate) cx: &'a mut Context<C::Data>,
     pub(crate) caller: &'a mut C,
     pub(crate) core: &'a mut Core,
     pub(crate) host: HostId,
@@ -29,7 +32,7 @@ impl<C: Caller> Sink for LinkSink<'_, C> {
         if gathered.mode == BodyMode::Stream {
             record.begun = true;
             let (id, tag) = (record.id, record.tag);
-            self.caller.on_head(&mut Requests { core: self.core }, id, tag, head);
+            self.caller.on_head(self.cx, &mut Requests { core: self.core }, id, tag, head);
         }
     }
 
@@ -50,7 +53,7 @@ impl<C: Caller> Sink for LinkSink<'_, C> {
             BodyMode::Stream => {
                 let Some(record) = self.core.records.get(request.tag as u32) else { return };
                 let (id, tag) = (record.id, record.tag);
-                self.caller.on_body(&mut Requests { core: self.core }, id, tag, bytes);
+                self.caller.on_body(self.cx, &mut Requests { core: self.core }, id, tag, bytes);
             }
         }
     }
@@ -81,6 +84,6 @@ impl<C: Caller> Sink for LinkSink<'_, C> {
             })
         };
         let mut requests = Requests { core: self.core };
-        self.caller.on_outcome(&mut requests, record.id, record.tag, &outcome);
+        self.caller.on_outcome(self.cx, &mut requests, record.id, record.tag, &outcome);
     }
 }

@@ -3,7 +3,8 @@
 //! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds.
 
 use dunlin_pipeline::{
-    Connection, ConnectionLimits, Fate, Head, InFlight, Kind, Progress, Sink, Violation,
+    Connection, ConnectionLimits, Head, InFlight, Kind, Progress, ProtocolError, ReplayDecision,
+    Sink,
 };
 
 /// A target by the name of its corpus.
@@ -88,10 +89,10 @@ impl Sink for Judge {
 /// How a conversation went.
 pub struct Outcome {
     pub judge: Judge,
-    pub result: Result<Progress, Violation>,
+    pub result: Result<Progress, ProtocolError>,
     /// Bytes taken as HTTP.
     taken: usize,
-    pub fates: Vec<(u64, Fate)>,
+    pub fates: Vec<(u64, ReplayDecision)>,
 }
 
 /// Sends requests of these kinds, hears `data` in pieces, then the end of the connection.
@@ -121,8 +122,8 @@ pub fn converse(kinds: &[Kind], limits: &ConnectionLimits, data: &[u8], piece: u
         connection.handle_eof(&mut judge);
     }
     assert_eq!(connection.room(1000), 0, "nothing leaves on a connection that is over");
-    let fates: Vec<(u64, Fate)> = std::iter::from_fn(|| connection.poll_unanswered())
-        .map(|(request, fate)| (request.tag, fate))
+    let fates: Vec<(u64, ReplayDecision)> = std::iter::from_fn(|| connection.poll_unanswered())
+        .map(|(request, decision)| (request.tag, decision))
         .collect();
 
     // Each request once: answered, or told to be unanswered, in order.
@@ -130,16 +131,18 @@ pub fn converse(kinds: &[Kind], limits: &ConnectionLimits, data: &[u8], piece: u
     assert_eq!(connection.answered() as usize, ended);
     let left: Vec<u64> = fates.iter().map(|&(tag, _)| tag).collect();
     assert_eq!(left, (ended as u64..kinds.len() as u64).collect::<Vec<u64>>());
-    for (at, &(tag, fate)) in fates.iter().enumerate() {
+    for (at, &(tag, decision)) in fates.iter().enumerate() {
         let kind = kinds[tag as usize];
-        match fate {
-            Fate::NotProcessed => {}
-            Fate::Replay => assert!(kind.is_idempotent()),
-            Fate::Uncertain => assert!(!kind.is_idempotent()),
-            Fate::Cut { idempotent, .. } | Fate::TimedOut { idempotent } => {
+        match decision {
+            ReplayDecision::NotProcessed => {}
+            ReplayDecision::Replay => assert!(kind.is_idempotent()),
+            ReplayDecision::Uncertain => assert!(!kind.is_idempotent()),
+            ReplayDecision::Cut { idempotent, .. } | ReplayDecision::TimedOut { idempotent } => {
                 assert!(at == 0 && idempotent == kind.is_idempotent());
             }
-            Fate::Violated(violation) => assert!(at == 0 && result == Err(violation)),
+            ReplayDecision::ProtocolError(violation) => {
+                assert!(at == 0 && result == Err(violation))
+            }
         }
     }
     Outcome { judge, result, taken, fates }

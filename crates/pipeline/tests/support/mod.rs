@@ -63,7 +63,16 @@ impl Notes {
 }
 
 impl Caller for Notes {
-    fn on_outcome(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, outcome: &Outcome<'_>) {
+    type Data = ();
+
+    fn on_outcome(
+        &mut self,
+        _: &mut Context<()>,
+        _: &mut Requests<'_>,
+        _: RequestId,
+        tag: u64,
+        outcome: &Outcome<'_>,
+    ) {
         let end = match outcome {
             Outcome::Answered(answer) => {
                 assert!(answer.body_bytes >= answer.body.len() as u64);
@@ -76,11 +85,18 @@ impl Caller for Notes {
         self.ends.push((tag, end));
     }
 
-    fn on_body(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, bytes: &[u8]) {
+    fn on_body(
+        &mut self,
+        _: &mut Context<()>,
+        _: &mut Requests<'_>,
+        _: RequestId,
+        tag: u64,
+        bytes: &[u8],
+    ) {
         self.pieces.push((tag, bytes.to_vec()));
     }
 
-    fn on_room(&mut self, requests: &mut Requests<'_>, _: HostId) {
+    fn on_room(&mut self, _: &mut Context<()>, requests: &mut Requests<'_>, _: HostId) {
         self.send(requests);
     }
 

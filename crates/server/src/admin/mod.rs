@@ -42,8 +42,8 @@ use dunlin_config::{Config, Log};
 use dunlin_metrics::{Registry, text};
 use dunlin_net::http::{self, Method};
 use dunlin_net::{
-    Admit, CloseReason, ConnId, Context, EventLoop, Handler, Inbox, ListenConfig, ListenerId,
-    LoopConfig, ProtocolError, Remote, Sleep, TimerId, remote_pair,
+    Admit, CloseReason, ConnId, Context, EventLoop, Handler, Inbox, Interest, ListenConfig,
+    ListenerId, LoopConfig, ProtocolError, Remote, Sleep, TimerId, remote_pair,
 };
 
 use self::affected::Counts;
@@ -181,7 +181,7 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
     let body_bytes_max = store.head().config.config.body_bytes_max;
     let log = store.head().config.log.clone();
     let listener = cx.adopt_listener(listener, &listen_config(body_bytes_max))?;
-    cx.register_fd(endpoint.doorbell(), DOORBELL)?;
+    cx.register_fd(endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
     cx.run_every(1000, SECOND);
     let counters = Arc::<ConfigCounters>::default();
     let mut registry = Registry::with_prefix("dunlin");
@@ -387,7 +387,12 @@ impl Admin {
 impl Handler for Admin {
     type Data = Caller;
 
-    fn on_accept(&mut self, _: &mut Context<Caller>, _: ListenerId, _: SocketAddr) -> Admit {
+    fn on_accept(
+        &mut self,
+        _: &mut Context<Caller>,
+        _: ListenerId,
+        _: Option<SocketAddr>,
+    ) -> Admit {
         Admit::Accept
     }
 
@@ -411,7 +416,7 @@ impl Handler for Admin {
                     .with("limit", limit)
                     .answer_violation(cx, conn);
             }
-            _ => cx.answer_violation(conn, error),
+            _ => cx.answer_protocol_error(conn, error),
         }
     }
 

@@ -188,7 +188,7 @@ impl Problem {
         let headers = self.headers();
         let response =
             http::Response { status: self.0.kind.status, headers: &headers, body: &body };
-        cx.refuse_violation(conn, &response);
+        cx.respond_to_protocol_error(conn, &response);
     }
 
     fn headers(&self) -> Vec<(&str, &str)> {

@@ -13,7 +13,7 @@ use dunlin_bus::Endpoint;
 use dunlin_config as config;
 use dunlin_hub::Now;
 use dunlin_net::{
-    CloseReason, ConnId, Context, EventLoop, Handler, LoopConfig, Sleep, TimerId, Tls,
+    CloseReason, ConnId, Context, EventLoop, Handler, Interest, LoopConfig, Sleep, TimerId, Tls,
 };
 use dunlin_pipeline::{
     BodyMode, Caller, Client, ClientConfig, Depth, ErrorKind, HostConfig, HostId, Outcome, Request,
@@ -92,7 +92,7 @@ fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMessage>) -> io::Res
     let config = LoopConfig { connections_max: CONNECTIONS_MAX, ..LoopConfig::default() };
     let mut event_loop = EventLoop::new(config)?;
     let cx = event_loop.context();
-    cx.register_fd(endpoint.doorbell(), DOORBELL)?;
+    cx.register_fd(endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
     let settings = state.settings.load_full();
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
@@ -141,7 +141,16 @@ struct Results {
 }
 
 impl Caller for Results {
-    fn on_outcome(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, outcome: &Outcome<'_>) {
+    type Data = ();
+
+    fn on_outcome(
+        &mut self,
+        _: &mut Context<()>,
+        _: &mut Requests<'_>,
+        _: RequestId,
+        tag: u64,
+        outcome: &Outcome<'_>,
+    ) {
         self.ended.push((tag, delivery_result(outcome, self.now_s)));
     }
 }
@@ -320,8 +329,8 @@ fn host_config(upstream: &config::Upstream) -> Result<HostConfig, Arc<str>> {
 impl Handler for WebhookSender<'_> {
     type Data = ();
 
-    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
-        self.client.on_open(cx, conn);
+    fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.client.on_connect(cx, conn);
     }
 
     fn on_connect_failed(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), error: &io::Error) {
@@ -346,12 +355,6 @@ impl Handler for WebhookSender<'_> {
 
     fn on_deadline(&mut self, cx: &mut Context<()>, conn: ConnId) {
         self.client.on_deadline(cx, conn);
-    }
-
-    fn on_fd(&mut self, cx: &mut Context<()>, token: u64) {
-        if token != DOORBELL {
-            self.client.on_fd(cx, token);
-        }
     }
 
     fn on_timer(&mut self, cx: &mut Context<()>, timer: TimerId, data: u64) {

@@ -41,8 +41,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use dunlin_bus::{Endpoint, RequestTable};
 use dunlin_hub::{Hub, HubConfig, Now, SessionId};
 use dunlin_net::{
-    Admit, CloseReason, ConnId, Context, EventLoop, Handler, ListenConfig, ListenerId, LoopConfig,
-    ProtocolError, Sleep, TimerId, http, websocket,
+    Admit, CloseReason, ConnId, Context, EventLoop, Handler, Interest, ListenConfig, ListenerId,
+    LoopConfig, ProtocolError, Sleep, TimerId, http, websocket,
 };
 use dunlin_protocol::centrifuge::DisconnectCode;
 use dunlin_protocol::{Encoding, FrameEncoder};
@@ -184,7 +184,7 @@ impl<'w> Worker<'w> {
             endpoint,
         };
         let cx = event_loop.context();
-        cx.register_fd(worker.endpoint.doorbell(), DOORBELL)?;
+        cx.register_fd(worker.endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
         cx.run_every(1000, SECOND);
         if state.lifecycle() == Lifecycle::Draining {
             state.worker_drained(index);
@@ -384,7 +384,7 @@ impl<'w> Worker<'w> {
 impl Handler for Worker<'_> {
     type Data = Link;
 
-    fn on_accept(&mut self, cx: &mut Context<Link>, _: ListenerId, _: SocketAddr) -> Admit {
+    fn on_accept(&mut self, cx: &mut Context<Link>, _: ListenerId, _: Option<SocketAddr>) -> Admit {
         let rate = share(self.settings.config.limits.accepts_per_s_max, self.state.counters.len());
         let Some(wait_ms) = self.accepts.take(cx.now_ms(), rate) else { return Admit::Accept };
         // Who comes now waits in the backlogs until there is a token again.

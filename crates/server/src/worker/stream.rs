@@ -220,7 +220,7 @@ impl Worker<'_> {
                 if let ProtocolError::Http(_) = error {
                     self.count(Metric::HttpErrors);
                 }
-                cx.answer_violation(conn, error);
+                cx.answer_protocol_error(conn, error);
             }
         }
     }

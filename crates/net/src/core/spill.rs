@@ -1,13 +1,10 @@
 //! What a connection needs only while something is cut short: half a frame, half a head, unsent bytes.
 //! Borrowed from a pool of the loop and given back as soon as it is empty.
 
-use std::collections::VecDeque;
-
 use dunlin_wire::websocket::MessageAssembly;
 
-use crate::http::{Asked, PartialMessage};
-use crate::redis::Talk;
-use crate::tls::Session;
+use super::tls::Session;
+use crate::http::PartialRequest;
 use crate::websocket::{Contexts, Handshake};
 
 /// Bytes waiting to be sent: appended at the end, sent from the front.
@@ -60,18 +57,14 @@ pub(crate) struct Spill {
     /// Received and not yet consumed: the beginning of something.
     pub(crate) input: Vec<u8>,
     pub(crate) output: Output,
-    /// An HTTP message whose body is under way.
-    pub(crate) partial: Option<Box<PartialMessage>>,
-    /// Requests of a client that wait for their answers.
-    pub(crate) asked: VecDeque<Asked>,
+    /// An HTTP request whose body is under way.
+    pub(crate) request: Option<Box<PartialRequest>>,
     /// A client's WebSocket handshake that waits for its answer.
     pub(crate) handshake: Option<Box<Handshake>>,
     /// A WebSocket message that is fragmented or cut.
     pub(crate) assembly: Option<Box<MessageAssembly>>,
     /// Compression contexts taken over from message to message.
     pub(crate) contexts: Option<Box<Contexts>>,
-    /// Where a Redis client is in its conversation, for as long as the connection lives.
-    pub(crate) talk: Option<Box<Talk>>,
     /// The TLS session, for as long as the connection lives.
     pub(crate) tls: Option<Box<Session>>,
 }
@@ -80,12 +73,10 @@ impl Spill {
     pub(crate) fn is_empty(&self) -> bool {
         self.input.is_empty()
             && self.output.is_empty()
-            && self.partial.is_none()
-            && self.asked.is_empty()
+            && self.request.is_none()
             && self.handshake.is_none()
             && self.assembly.is_none()
             && self.contexts.is_none()
-            && self.talk.is_none()
             && self.tls.is_none()
     }
 
@@ -93,7 +84,7 @@ impl Spill {
     pub(crate) fn bytes(&self) -> usize {
         self.input.len()
             + self.output.len()
-            + self.partial.as_ref().map_or(0, |partial| partial.bytes())
+            + self.request.as_ref().map_or(0, |request| request.bytes())
             + self.assembly.as_ref().map_or(0, |assembly| assembly.memory_bytes())
     }
 }
@@ -120,12 +111,10 @@ impl Pool {
     }
 
     pub(crate) fn give_back(&mut self, mut spill: Box<Spill>) {
-        spill.partial = None;
+        spill.request = None;
         spill.handshake = None;
         spill.contexts = None;
-        spill.talk = None;
         spill.tls = None;
-        spill.asked.clear();
         if let Some(assembly) = spill.assembly.take() {
             self.give_back_assembly(assembly);
         }

@@ -3,26 +3,27 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Instant;
 
-use dunlin_wire::websocket::deflate::{DeflateParams, SharedDeflate};
 use mio::unix::SourceFd;
 use mio::{Interest, Poll};
 
-use crate::config::{Limits, LoopConfig};
-use crate::conn::{ConnId, Flags, Phase};
-use crate::error::CloseReason;
+use super::config::{Limits, LoopConfig};
+use super::connection::{ConnId, Flags, Phase};
+use super::dial::Dials;
+use super::error::CloseReason;
+use super::foreign::Foreign;
+use super::listener::Listeners;
+use super::signal::Signals;
+use super::slab::Slab;
+use super::spill::Pool;
+use super::stats::Stats;
+use super::timer::{Action, Timers};
+use super::token::Token;
+use super::wheel::{NEVER, Wheel};
 use crate::http::Date;
-use crate::listener::Listeners;
-use crate::signal::Signals;
-use crate::slab::Slab;
-use crate::spill::Pool;
-use crate::stats::Stats;
-use crate::timer::Timers;
-use crate::token::Token;
-use crate::websocket::{self, Masks};
-use crate::wheel::{NEVER, Wheel};
+use crate::websocket::{Agreed, Masks, SharedCompression};
 
 /// Names a listener of one loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,12 +49,12 @@ pub struct Context<D> {
     pub(crate) wheel: Wheel,
     pub(crate) pool: Pool,
     pub(crate) listeners: Listeners,
-    pub(crate) timers: Timers,
+    pub(crate) timers: Timers<D>,
+    pub(crate) dials: Dials,
     pub(crate) signals: Option<Signals>,
-    /// Tokens of foreign descriptors, by place; the second is the descriptor.
-    foreign: Vec<Option<(u64, RawFd)>>,
+    pub(crate) foreign: Foreign,
     /// Limits and time-outs connections were opened with, few and shared.
-    profiles: Vec<Profile>,
+    pub(crate) profiles: Vec<Profile>,
     /// The buffer every connection is read into.
     pub(crate) receive: Vec<u8>,
     /// Connections whose output leaves at the end of the turn.
@@ -63,21 +64,21 @@ pub struct Context<D> {
     /// Connections whose buffered input may now be looked at.
     pub(crate) resumed: Vec<ConnId>,
     /// Connections that were refused because of what the loop buffers for others, and how much that was.
-    pub(crate) parched: Vec<ConnId>,
-    pub(crate) parched_bytes: usize,
+    pub(crate) memory_blocked: Vec<ConnId>,
+    pub(crate) memory_blocked_bytes: usize,
     /// Connections whose `on_close` or `on_connect_failed` is due.
     pub(crate) ended: VecDeque<(ConnId, Ending)>,
     pub(crate) date: Date,
     pub(crate) masks: Masks,
     /// Compressors of all connections without context takeover, made when the first is needed.
-    pub(crate) deflate: Option<Box<SharedDeflate>>,
+    pub(crate) compression: SharedCompression,
     /// Where messages are inflated to.
     pub(crate) inflated: Vec<u8>,
     /// Where TLS records are opened to.
     pub(crate) decrypted: Vec<u8>,
     pub(crate) stats: Stats,
     start: Instant,
-    now_ms: u64,
+    pub(crate) now_ms: u64,
     stopping: bool,
 }
 
@@ -85,9 +86,7 @@ pub struct Context<D> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Profile {
     pub(crate) limits: Limits,
-    pub(crate) websocket: websocket::Limits,
-    /// What was agreed on compression.
-    pub(crate) deflate: Option<DeflateParams>,
+    pub(crate) websocket: Agreed,
 }
 
 impl Profile {
@@ -107,6 +106,8 @@ impl From<&Limits> for Profile {
 pub(crate) enum Ending {
     Closed(CloseReason),
     ConnectFailed(io::Error),
+    /// The TLS handshake of an accepted connection failed: the handler never knew of it.
+    HandshakeFailed,
 }
 
 impl<D: Default> Context<D> {
@@ -118,19 +119,20 @@ impl<D: Default> Context<D> {
             pool: Pool::new(config.spare_buffers_max),
             listeners: Listeners::default(),
             timers: Timers::new(),
+            dials: Dials::default(),
             signals: None,
-            foreign: Vec::new(),
+            foreign: Foreign::default(),
             profiles: Vec::new(),
             receive: Vec::new(),
             corked: Vec::new(),
             unread: Vec::new(),
             resumed: Vec::new(),
-            parched: Vec::new(),
-            parched_bytes: 0,
+            memory_blocked: Vec::new(),
+            memory_blocked_bytes: 0,
             ended: VecDeque::new(),
             date: Date::default(),
             masks: Masks::default(),
-            deflate: None,
+            compression: SharedCompression::new(config.deflate_level),
             inflated: Vec::new(),
             decrypted: Vec::new(),
             stats: Stats::default(),
@@ -152,8 +154,12 @@ impl<D: Default> Context<D> {
     /// Cuts the connection: what is buffered is dropped and the peer is sent a reset. `on_close` follows.
     pub fn abort(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get(conn) else { return };
-        if !matches!(record.phase, Phase::Connecting | Phase::Open | Phase::Draining) {
+        let closing = matches!(record.phase, Phase::Open | Phase::Draining);
+        if !closing && !record.phase.is_opening() {
             return;
+        }
+        if record.fd.is_none() {
+            return self.finish(conn, CloseReason::Aborted);
         }
         let now = Some(std::time::Duration::ZERO);
         // A socket that does not take the option is closed in the ordinary way.
@@ -165,7 +171,7 @@ impl<D: Default> Context<D> {
     /// For raw TCP.
     pub fn shutdown_write(&mut self, conn: ConnId) {
         if let Some(record) = self.slab.get_mut(conn)
-            && matches!(record.phase, Phase::Open | Phase::Connecting)
+            && (record.phase == Phase::Open || record.phase.is_opening())
         {
             record.flags.set(Flags::SHUTDOWN_WRITE);
             self.tls_goodbye(conn);
@@ -189,7 +195,7 @@ impl<D: Default> Context<D> {
             self.flush(conn);
         }
         let Some(record) = self.slab.get_mut(conn) else { return false };
-        let full = matches!(record.phase, Phase::Open | Phase::Connecting)
+        let full = (record.phase == Phase::Open || record.phase.is_opening())
             && record.flags.has(Flags::SOCKET_FULL);
         record.flags.put(Flags::WANT_WRITE, full);
         full
@@ -211,8 +217,10 @@ impl<D> Context<D> {
     pub fn data(&mut self, conn: ConnId) -> Option<&mut D> {
         let record = self.slab.get_mut(conn)?;
         match record.phase {
-            Phase::Connecting | Phase::Open | Phase::Draining => Some(&mut record.data),
-            Phase::Free | Phase::Closed | Phase::Lingering => None,
+            Phase::Connecting | Phase::Securing | Phase::Open | Phase::Draining => {
+                Some(&mut record.data)
+            }
+            Phase::Accepting | Phase::Free | Phase::Closed | Phase::Lingering => None,
         }
     }
 
@@ -220,24 +228,24 @@ impl<D> Context<D> {
     pub fn is_open(&self, conn: ConnId) -> bool {
         self.slab
             .get(conn)
-            .is_some_and(|record| matches!(record.phase, Phase::Open | Phase::Connecting))
+            .is_some_and(|record| record.phase == Phase::Open || record.phase.is_opening())
     }
 
     /// The peer's address, asked of the kernel: it is not kept. `None` when the id is stale or the kernel has
     /// forgotten it, as after a reset.
     pub fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        rustix::net::getpeername(self.slab.get(conn)?.fd()).ok()??.try_into().ok()
+        rustix::net::getpeername(self.slab.get(conn)?.fd.as_ref()?).ok()??.try_into().ok()
     }
 
     /// The local address, asked of the kernel.
     pub fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        rustix::net::getsockname(self.slab.get(conn)?.fd()).ok()?.try_into().ok()
+        rustix::net::getsockname(self.slab.get(conn)?.fd.as_ref()?).ok()?.try_into().ok()
     }
 
     /// The socket of a connection, for options this library does not know. It must stay non-blocking, and
     /// reading or writing it is the loop's.
     pub fn descriptor(&self, conn: ConnId) -> Option<BorrowedFd<'_>> {
-        Some(self.slab.get(conn)?.fd())
+        self.slab.get(conn)?.fd.as_ref().map(AsFd::as_fd)
     }
 
     /// Bytes of this connection that wait to be sent; 0 for a stale id.
@@ -249,8 +257,20 @@ impl<D> Context<D> {
     pub fn connections(&self) -> impl Iterator<Item = ConnId> + '_ {
         self.slab.ids().filter(|&id| {
             let phase = self.slab.at(id.index()).phase;
-            !matches!(phase, Phase::Closed | Phase::Lingering)
+            !matches!(phase, Phase::Accepting | Phase::Closed | Phase::Lingering)
         })
+    }
+
+    /// Calls `visit` for every connection, with the loop at its disposal: connections may be written to and closed.
+    pub fn for_each_connection(&mut self, mut visit: impl FnMut(&mut Context<D>, ConnId)) {
+        let mut index = 0;
+        while let Some(conn) = self.slab.next_from(index) {
+            index = conn.index() + 1;
+            let phase = self.slab.at(conn.index()).phase;
+            if !matches!(phase, Phase::Accepting | Phase::Closed | Phase::Lingering) {
+                visit(self, conn);
+            }
+        }
     }
 
     /// Sets or clears the deadline of a connection, in milliseconds of [`Context::now_ms`]'s clock;
@@ -278,14 +298,48 @@ impl<D> Context<D> {
 
     /// Calls `on_timer` with `data` once, `delay_ms` milliseconds from now or at most one later.
     pub fn run_after(&mut self, delay_ms: u64, data: u64) -> TimerId {
-        self.timers.arm(self.now_ms.saturating_add(delay_ms), None, data)
+        self.timers.arm(self.now_ms.saturating_add(delay_ms), None, Action::Notify(data))
     }
 
     /// Calls `on_timer` with `data` every `period_ms` (at least 1) milliseconds, first one period from now,
     /// until cancelled. A loop that falls behind skips the calls it missed.
     pub fn run_every(&mut self, period_ms: u64, data: u64) -> TimerId {
         let period_ms = period_ms.max(1);
-        self.timers.arm(self.now_ms.saturating_add(period_ms), Some(period_ms), data)
+        let at_ms = self.now_ms.saturating_add(period_ms);
+        self.timers.arm(at_ms, Some(period_ms), Action::Notify(data))
+    }
+
+    /// Calls a closure once, `delay_ms` milliseconds from now or at most one later.
+    ///
+    /// ```
+    /// # fn example(cx: &mut dunlin_net::Context<()>, conn: dunlin_net::ConnId) {
+    /// cx.call_after(1000, move |cx| _ = cx.write(conn, b"a second has passed\n"));
+    /// # }
+    /// ```
+    pub fn call_after(
+        &mut self,
+        delay_ms: u64,
+        call: impl FnOnce(&mut Context<D>) + Send + 'static,
+    ) -> TimerId {
+        let mut call = Some(call);
+        let once = move |cx: &mut Context<D>| {
+            if let Some(call) = call.take() {
+                call(cx);
+            }
+        };
+        let at_ms = self.now_ms.saturating_add(delay_ms);
+        self.timers.arm(at_ms, None, Action::Call(Some(Box::new(once))))
+    }
+
+    /// Calls a closure every `period_ms` (at least 1) milliseconds, as [`Context::run_every`] calls `on_timer`.
+    pub fn call_every(
+        &mut self,
+        period_ms: u64,
+        call: impl FnMut(&mut Context<D>) + Send + 'static,
+    ) -> TimerId {
+        let period_ms = period_ms.max(1);
+        let at_ms = self.now_ms.saturating_add(period_ms);
+        self.timers.arm(at_ms, Some(period_ms), Action::Call(Some(Box::new(call))))
     }
 
     /// Cancels a timer. False when it was over already.
@@ -305,42 +359,6 @@ impl<D> Context<D> {
 
     pub(crate) fn update_clock(&mut self) {
         self.now_ms = self.start.elapsed().as_millis() as u64;
-    }
-
-    /// Watches a descriptor that is not a connection; `on_fd` is called with `token` when it becomes
-    /// readable, edge-triggered. The caller keeps it open until [`Context::deregister_fd`].
-    ///
-    /// # Errors
-    ///
-    /// Those of `epoll_ctl`: the descriptor is registered already, or cannot be polled.
-    pub fn register_fd(&mut self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        let place = self.foreign.iter().position(Option::is_none).unwrap_or(self.foreign.len());
-        let event = Token::Foreign(place as u32).into();
-        let raw = fd.as_raw_fd();
-        self.poll.registry().register(&mut SourceFd(&raw), event, Interest::READABLE)?;
-        if place == self.foreign.len() {
-            self.foreign.push(None);
-        }
-        self.foreign[place] = Some((token, raw));
-        Ok(())
-    }
-
-    /// Watches a descriptor no longer.
-    ///
-    /// # Errors
-    ///
-    /// Those of `epoll_ctl`: the descriptor is not registered.
-    pub fn deregister_fd(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let raw = fd.as_raw_fd();
-        self.poll.registry().deregister(&mut SourceFd(&raw))?;
-        for place in &mut self.foreign {
-            place.take_if(|(_, registered)| *registered == raw);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn foreign_token(&self, place: u32) -> Option<u64> {
-        self.foreign.get(place as usize).copied().flatten().map(|(token, _)| token)
     }
 
     /// Takes these signals as events: `on_signal` is called instead of what they would do otherwise. They
@@ -416,10 +434,6 @@ impl<D> Context<D> {
         })?;
         self.profiles.push(profile.clone());
         Ok(place)
-    }
-
-    pub(crate) fn new_deflate(&self) -> Box<SharedDeflate> {
-        Box::new(SharedDeflate::new(self.config.deflate_level))
     }
 
     /// Writes the deadline of a connection, whoever's it is.

@@ -6,10 +6,10 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
-use crate::conn::{ConnId, Flags, Phase, Protocol};
-use crate::context::Context;
-use crate::error::{CloseReason, WriteError};
-use crate::handler::Handler;
+use super::connection::{ConnId, Flags, Phase, Protocol};
+use super::context::Context;
+use super::driver::Driver;
+use super::error::{CloseReason, WriteError};
 
 /// Corked connections a turn may gather before their output leaves: so many buffers at most are borrowed
 /// for connections whose sockets are not full.
@@ -32,7 +32,7 @@ impl<D: Default> Context<D> {
     /// [`WriteError::Stale`], [`WriteError::Full`] (nothing was taken; `on_writable` follows), or
     /// [`WriteError::OutOfTurn`] after [`Context::shutdown_write`].
     pub fn write(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), WriteError> {
-        self.append(conn, bytes.len(), |out| out.extend_from_slice(bytes))
+        self.write_with(conn, bytes.len(), |out| out.extend_from_slice(bytes))
     }
 
     /// Sends slices at once and as far as the socket takes them, with one system call and no copy: `send` for
@@ -50,7 +50,7 @@ impl<D: Default> Context<D> {
         let record = self.slab.get_mut(conn).ok_or(WriteError::Stale)?;
         match record.phase {
             Phase::Open => {}
-            Phase::Connecting => {
+            Phase::Connecting | Phase::Securing => {
                 record.flags.set(Flags::WANT_WRITE);
                 return Ok(0);
             }
@@ -110,7 +110,7 @@ impl<D: Default> Context<D> {
         let (mut taken, mut whole) = (0, true);
         for slice in slices {
             let append = |out: &mut Vec<u8>| out.extend_from_slice(slice);
-            match self.append_within(conn, slice.len(), usize::MAX, append) {
+            match self.write_within(conn, slice.len(), usize::MAX, append) {
                 Ok(()) => taken += slice.len(),
                 // The loop's buffers are full. What they took of this leaves, and must not be offered again.
                 Err(WriteError::Full) => {
@@ -131,19 +131,24 @@ impl<D: Default> Context<D> {
         Ok(taken)
     }
 
-    /// Appends to the output of a connection what `write` appends, `bytes` of it or nearly so.
-    pub(crate) fn append(
+    /// As [`Context::write`], without a copy: `write` appends what is to be sent to the connection's output, `bytes` of it
+    /// or nearly so. It is not called when nothing is taken.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::write`].
+    pub fn write_with(
         &mut self,
         conn: ConnId,
         bytes: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), WriteError> {
         let profile = self.slab.get(conn).ok_or(WriteError::Stale)?.profile;
-        self.append_within(conn, bytes, self.limits(profile).output_bytes_max, write)
+        self.write_within(conn, bytes, self.limits(profile).output_bytes_max, write)
     }
 
-    /// As [`Context::append`], with a bound of the caller's on the bytes buffered.
-    pub(crate) fn append_within(
+    /// As [`Context::write_with`], with a bound of the caller's on the bytes buffered.
+    pub(crate) fn write_within(
         &mut self,
         conn: ConnId,
         bytes: usize,
@@ -151,7 +156,7 @@ impl<D: Default> Context<D> {
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), WriteError> {
         let record = self.slab.get_mut(conn).ok_or(WriteError::Stale)?;
-        if !matches!(record.phase, Phase::Open | Phase::Connecting) {
+        if record.phase != Phase::Open && !record.phase.is_opening() {
             return Err(WriteError::Stale);
         }
         if record.flags.has(Flags::SHUTDOWN_WRITE) {
@@ -177,10 +182,10 @@ impl<D: Default> Context<D> {
                 let flags = &mut self.slab.at_mut(conn.index()).flags;
                 flags.set(Flags::WANT_WRITE);
                 // Its socket has room, so no event of it will come: others stand in its way.
-                if !flags.has(Flags::SOCKET_FULL) && !flags.has(Flags::PARCHED) {
-                    flags.set(Flags::PARCHED);
-                    self.parched.push(conn);
-                    self.parched_bytes = self.stats.buffered_bytes;
+                if !flags.has(Flags::SOCKET_FULL) && !flags.has(Flags::MEMORY_BLOCKED) {
+                    flags.set(Flags::MEMORY_BLOCKED);
+                    self.memory_blocked.push(conn);
+                    self.memory_blocked_bytes = self.stats.buffered_bytes;
                 }
                 return Err(WriteError::Full);
             }
@@ -282,22 +287,13 @@ impl<D: Default> Context<D> {
             let _ = rustix::net::shutdown(record.fd(), Shutdown::Write);
         }
         if record.phase == Phase::Draining {
-            let flags = record.flags;
-            let reason = if flags.has(Flags::OVERDUE) {
-                CloseReason::TimedOut
-            } else if flags.has(Flags::VIOLATED) {
-                CloseReason::Violation
-            } else if flags.has(Flags::CLOSED_BY_PEER) {
-                CloseReason::Peer
-            } else {
-                CloseReason::Local
-            };
+            let reason = record.end.into();
             self.finish(conn, reason);
         }
     }
 
     /// The socket has room again.
-    pub(crate) fn writable<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn writable<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         if !record.flags.take(Flags::SOCKET_FULL) {
             return;
@@ -310,7 +306,7 @@ impl<D: Default> Context<D> {
             return;
         }
         let wanted = record.flags.take(Flags::WANT_WRITE);
-        if record.protocol == Protocol::HttpServer {
+        if matches!(record.protocol, Protocol::Http(_)) {
             self.queue_resume(conn);
         }
         if wanted {
@@ -322,19 +318,19 @@ impl<D: Default> Context<D> {
     /// may be, and less than when they last tried.
     pub(crate) fn has_room_again(&self) -> bool {
         let buffered = self.stats.buffered_bytes;
-        !self.parched.is_empty()
+        !self.memory_blocked.is_empty()
             && buffered <= self.config.buffered_bytes_max / 2
-            && buffered < self.parched_bytes
+            && buffered < self.memory_blocked_bytes
     }
 
     /// Tells them.
-    pub(crate) fn tell_of_room<H: Handler<Data = D>>(&mut self, handler: &mut H) {
+    pub(crate) fn report_room<H: Driver<Data = D>>(&mut self, handler: &mut H) {
         if !self.has_room_again() {
             return;
         }
-        for conn in std::mem::take(&mut self.parched) {
+        for conn in std::mem::take(&mut self.memory_blocked) {
             let Some(record) = self.slab.get_mut(conn) else { continue };
-            record.flags.clear(Flags::PARCHED);
+            record.flags.clear(Flags::MEMORY_BLOCKED);
             let free = record.phase == Phase::Open && !record.flags.has(Flags::SOCKET_FULL);
             if free && record.flags.take(Flags::WANT_WRITE) {
                 handler.on_writable(self, conn);
@@ -344,7 +340,7 @@ impl<D: Default> Context<D> {
 
     /// Reads what the socket has, within the budget, and hands it out. `finished` says that an event
     /// announced the peer's FIN, so that a short read is not the last.
-    pub(crate) fn read<H: Handler<Data = D>>(
+    pub(crate) fn read<H: Driver<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
@@ -360,10 +356,10 @@ impl<D: Default> Context<D> {
                 Phase::Open => {}
                 // Whoever ends the connection reads the rest, if anybody.
                 Phase::Draining | Phase::Closed => return record.flags.set(Flags::READ_READY),
-                Phase::Connecting | Phase::Free => return,
+                Phase::Connecting | Phase::Securing | Phase::Accepting | Phase::Free => return,
             }
             // Input behind a request whose answer is outstanding is kept, not parsed.
-            let held = record.holds_requests();
+            let held = record.holds_input();
             let carried = record.spill.as_ref().map_or(0, |spill| spill.input.len());
             let profile = record.profile;
             if record.flags.has(Flags::READ_PAUSED)
@@ -432,7 +428,7 @@ impl<D: Default> Context<D> {
                     self.schedule(conn, Some(self.now_ms() + idle));
                 }
                 let filled = &mut receive[..carried + received];
-                let consumed = self.hand_out(handler, conn, filled, carried);
+                let consumed = handler.input(self, conn, filled, carried);
                 self.keep_input(conn, &receive[consumed..carried + received]);
             }
             self.receive = receive;
@@ -455,49 +451,6 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Gives input to whoever speaks the connection's protocol. Returns the bytes consumed; the first
-    /// `carried` have been seen before.
-    pub(crate) fn hand_out<H: Handler<Data = D>>(
-        &mut self,
-        handler: &mut H,
-        conn: ConnId,
-        bytes: &mut [u8],
-        carried: usize,
-    ) -> usize {
-        let mut consumed = 0;
-        // A request may turn the connection into a WebSocket whose first frame is here already.
-        loop {
-            let Some(record) = self.slab.get(conn).filter(|record| record.phase == Phase::Open)
-            else {
-                return bytes.len();
-            };
-            let protocol = record.protocol;
-            let rest = &mut bytes[consumed..];
-            let carried = carried.saturating_sub(consumed);
-            consumed += match protocol {
-                Protocol::Tcp => {
-                    handler.on_data(self, conn, rest);
-                    rest.len()
-                }
-                Protocol::HttpServer => self.http_server_input(handler, conn, rest, carried),
-                Protocol::Stream => rest.len(),
-                Protocol::HttpClient => self.http_client_input(handler, conn, rest, carried),
-                Protocol::RedisClient => self.redis_input(handler, conn, rest),
-                Protocol::WebSocketHandshake => self.handshake_input(handler, conn, rest),
-                Protocol::WebSocketServer | Protocol::WebSocketClient => {
-                    self.websocket_input(handler, conn, rest)
-                }
-            };
-            let changed = self
-                .slab
-                .get(conn)
-                .is_some_and(|now| now.phase == Phase::Open && now.protocol != protocol);
-            if !changed || consumed == bytes.len() {
-                return consumed;
-            }
-        }
-    }
-
     /// Keeps input that could not be consumed yet for when more arrives.
     pub(crate) fn keep_input(&mut self, conn: ConnId, bytes: &[u8]) {
         let Some(record) = self.slab.get_mut(conn).filter(|record| record.phase == Phase::Open)
@@ -516,7 +469,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Looks again at the input kept for a connection: what held it up is out of the way.
-    pub(crate) fn resume<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn resume<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         record.flags.clear(Flags::RESUME_QUEUED);
         if record.phase != Phase::Open {
@@ -527,7 +480,7 @@ impl<D: Default> Context<D> {
         {
             let mut input = std::mem::take(&mut spill.input);
             self.stats.buffered_bytes -= input.len();
-            let consumed = self.hand_out(handler, conn, &mut input, 0);
+            let consumed = handler.input(self, conn, &mut input, 0);
             if let Some(record) = self.slab.get_mut(conn).filter(|r| r.phase == Phase::Open) {
                 input.drain(..consumed);
                 self.stats.buffered_bytes += input.len();

@@ -1,4 +1,4 @@
-//! TLS of outgoing connections: below every protocol, verified, by `rustls`.
+//! TLS below every protocol, by `rustls`: of outgoing connections, always verified, and of listeners.
 //!
 //! A session costs some tens of KiB while its connection lives, unlike all else here; it is the kind of connection a
 //! process has hundreds of, not millions.
@@ -10,18 +10,62 @@ use std::sync::{Arc, OnceLock};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{
+    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
+};
 
-use crate::conn::{ConnId, Flags, Phase};
-use crate::context::Context;
-use crate::error::CloseReason;
-use crate::handler::Handler;
+use super::connection::{ConnId, Flags, Phase};
+use super::context::Context;
+use super::driver::Driver;
+use super::error::CloseReason;
 
 /// Whom to trust. Cloning it copies nothing; sessions of one are resumed.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
+}
+
+/// How a listener proves who it is; see [`ListenConfig::tls`](crate::ListenConfig). Cloning it copies nothing.
+#[derive(Clone)]
+pub struct ServerTls {
+    config: Arc<ServerConfig>,
+}
+
+impl ServerTls {
+    /// A chain of certificates, the server's own first, and its private key, both in PEM.
+    ///
+    /// # Errors
+    ///
+    /// There is no certificate or no key, one cannot be read, or they do not belong together.
+    pub fn from_pem(certificates: &[u8], key: &[u8]) -> io::Result<ServerTls> {
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificates)
+            .collect::<Result<_, _>>()
+            .map_err(invalid)?;
+        if chain.is_empty() {
+            return Err(invalid("there is no CERTIFICATE in the PEM given"));
+        }
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(invalid)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(invalid)?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(invalid)?;
+        Ok(ServerTls { config: Arc::new(config) })
+    }
+
+    /// A configuration of `rustls` made elsewhere: several names, client certificates.
+    pub fn from_config(config: Arc<ServerConfig>) -> ServerTls {
+        ServerTls { config }
+    }
+}
+
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerTls").finish_non_exhaustive()
+    }
 }
 
 /// TLS to one name; see [`ConnectConfig::tls`](crate::ConnectConfig).
@@ -106,7 +150,7 @@ impl fmt::Debug for ClientTls {
     }
 }
 
-/// How everything that fails in TLS is told: `ErrorKind::InvalidData`.
+/// How everything that fails in TLS is reported: `ErrorKind::InvalidData`.
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
@@ -114,20 +158,28 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
 /// A connection's TLS: records in and out.
 #[derive(Debug)]
 pub(crate) struct Session {
-    tls: ClientConnection,
+    tls: Connection,
     /// Records of the handshake that the socket has not taken.
     handshake: Vec<u8>,
-    /// What the server said right behind its handshake.
+    /// What the peer said right behind its handshake.
     early: Vec<u8>,
 }
 
 impl Session {
-    pub(crate) fn new(to: &ClientTls) -> io::Result<Session> {
-        let mut tls =
-            ClientConnection::new(Arc::clone(&to.config), to.name.clone()).map_err(invalid)?;
+    pub(crate) fn client(to: &ClientTls) -> io::Result<Session> {
+        let tls = ClientConnection::new(Arc::clone(&to.config), to.name.clone());
+        Ok(Session::new(tls.map_err(invalid)?.into()))
+    }
+
+    pub(crate) fn server(tls: &ServerTls) -> io::Result<Session> {
+        let tls = ServerConnection::new(Arc::clone(&tls.config));
+        Ok(Session::new(tls.map_err(invalid)?.into()))
+    }
+
+    fn new(mut tls: Connection) -> Session {
         // The loop bounds what is buffered.
         tls.set_buffer_limit(None);
-        Ok(Session { tls, handshake: Vec::new(), early: Vec::new() })
+        Session { tls, handshake: Vec::new(), early: Vec::new() }
     }
 
     /// Takes records, and appends what they hold. True once the peer has said that it closes.
@@ -163,8 +215,25 @@ impl Session {
 }
 
 impl<D: Default> Context<D> {
+    /// An accepted connection begins its handshake.
+    pub(crate) fn secure<H: Driver<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        session: Session,
+    ) {
+        let record = self.slab.at_mut(conn.index());
+        record.flags.set(Flags::TLS);
+        let spill = record.spill.get_or_insert_with(|| self.pool.borrow());
+        spill.tls = Some(Box::new(session));
+        let request_timeout_ms = self.limits(self.slab.at(conn.index()).profile).request_timeout_ms;
+        let timeout_ms = if request_timeout_ms > 0 { request_timeout_ms } else { 10_000 };
+        self.schedule_own(conn, timeout_ms);
+        self.tls_handshake(handler, conn);
+    }
+
     /// The TCP connection is there: goes on with the handshake as far as the socket lets it.
-    pub(crate) fn tls_handshake<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn tls_handshake<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let room = self.config.receive_bytes;
         if self.receive.len() < room {
             self.receive.resize(room, 0);
@@ -185,7 +254,7 @@ impl<D: Default> Context<D> {
             }
             while !handshake.is_empty() {
                 self.stats.writes += 1;
-                match rustix::net::send(fd, handshake, crate::stream::SEND) {
+                match rustix::net::send(fd, handshake, super::stream::SEND) {
                     Ok(taken) => {
                         self.stats.bytes_out += taken as u64;
                         handshake.drain(..taken);
@@ -202,8 +271,7 @@ impl<D: Default> Context<D> {
             let received =
                 match rustix::net::recv(fd, &mut self.receive[..room], RecvFlags::DONTWAIT) {
                     Ok((0, _)) => {
-                        let error =
-                            invalid("the server closed the connection in the TLS handshake");
+                        let error = invalid("the peer closed the connection in the TLS handshake");
                         return self.fail_connect(conn, error);
                     }
                     Ok((received, _)) => received,
@@ -216,19 +284,19 @@ impl<D: Default> Context<D> {
             let result = session.receive(&self.receive[..received], &mut plain);
             session.early = plain;
             if let Err(error) = result {
-                // The server is told why, if it listens.
+                // The peer is sent the reason.
                 let mut alert = Vec::new();
                 session.flush(&mut alert);
-                let _ = rustix::net::send(fd, &alert, crate::stream::SEND);
+                let _ = rustix::net::send(fd, &alert, super::stream::SEND);
                 return self.fail_connect(conn, error);
             }
         }
     }
 
     /// The handshake is done: the connection is open.
-    fn tls_open<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    fn tls_open<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
-        record.flags.clear(Flags::TLS_HANDSHAKE);
+        let accepting = record.phase == Phase::Accepting;
         let mut early = Vec::new();
         if let Some(spill) = &mut record.spill
             && let Some(session) = &mut spill.tls
@@ -241,9 +309,15 @@ impl<D: Default> Context<D> {
             self.stats.buffered_bytes += spill.output.len();
             self.stats.buffered_bytes -= before;
         }
-        self.opened(handler, conn);
+        if accepting {
+            self.slab.at_mut(conn.index()).phase = Phase::Open;
+            self.schedule_own(conn, 0);
+            self.accepted(handler, conn);
+        } else {
+            self.opened(handler, conn);
+        }
         if !early.is_empty() {
-            let consumed = self.hand_out(handler, conn, &mut early, 0);
+            let consumed = handler.input(self, conn, &mut early, 0);
             self.keep_input(conn, &early[consumed..]);
         }
         // No event will tell of what came meanwhile.

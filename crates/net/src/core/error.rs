@@ -42,7 +42,7 @@ pub enum CloseReason {
     /// or no progress in sending the last bytes.
     TimedOut,
     /// The peer violated its protocol; `on_protocol_error` was called before.
-    Violation,
+    ProtocolError,
     /// The peer's unprocessed bytes would have exceeded `buffered_bytes_max` of the loop.
     OutOfMemory,
     /// The kernel reported an error: a reset, an unreachable peer.
@@ -56,7 +56,7 @@ impl fmt::Display for CloseReason {
             CloseReason::Local => f.write_str("closed here"),
             CloseReason::Aborted => f.write_str("aborted here"),
             CloseReason::TimedOut => f.write_str("timed out"),
-            CloseReason::Violation => f.write_str("protocol violated by the peer"),
+            CloseReason::ProtocolError => f.write_str("protocol violated by the peer"),
             CloseReason::OutOfMemory => f.write_str("out of buffer memory"),
             CloseReason::Io(kind) => write!(f, "{kind}"),
         }

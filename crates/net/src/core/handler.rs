@@ -3,11 +3,11 @@
 use std::io;
 use std::net::SocketAddr;
 
-use crate::conn::ConnId;
-use crate::context::{Context, ListenerId, TimerId};
-use crate::error::CloseReason;
+use super::connection::ConnId;
+use super::context::{Context, ListenerId, TimerId};
+use super::error::CloseReason;
+use super::foreign::Ready;
 use crate::http;
-use crate::redis;
 use crate::websocket;
 
 /// Whether a connection just accepted is to be kept.
@@ -31,7 +31,7 @@ pub enum Sleep {
     Poll,
 }
 
-/// What a peer did against its protocol.
+/// How a peer violated its protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -39,8 +39,6 @@ pub enum ProtocolError {
     Http(http::Error),
     /// A WebSocket violation; carries the close code that says so.
     WebSocket(websocket::Error),
-    /// What a Redis server said is no RESP, or nobody had asked for it.
-    Redis(redis::Error),
     /// The answer to a client's WebSocket handshake was not one.
     Handshake(websocket::ClientHandshakeError),
 }
@@ -51,21 +49,22 @@ pub enum ProtocolError {
 /// handler to [`Context`]: closing a connection in `on_data` leads to its `on_close` later in the turn.
 /// After `on_close` no method is called for that connection again.
 ///
-/// A connection is announced by `on_open`, ended by `on_close` (or `on_connect_failed` instead of both),
-/// and in between speaks one protocol at a time: raw bytes (`on_data`), HTTP (`on_request` at a server,
-/// `on_response` at a client), or WebSocket (`on_message`).
+/// An accepted connection is announced by `on_open`, a connect of ours by `on_connect`; `on_close` ends both. A connect
+/// that fails has `on_connect_failed` instead of all that. In between a connection speaks one protocol at a time: raw
+/// bytes (`on_data`), HTTP (`on_request`), or WebSocket (`on_message`).
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait Handler: Sized {
     /// What the application keeps of each connection, inside the connection's record. Keep it small: it is
     /// paid for every connection.
     type Data: Default;
 
-    /// A connection has been accepted from `peer`. It has no id yet.
+    /// A connection has been accepted from `peer`, which a Unix socket has none of. Decides whether it is kept; if so,
+    /// `on_open` follows with its id, after the TLS handshake if there is one.
     fn on_accept(
         &mut self,
         cx: &mut Context<Self::Data>,
         listener: ListenerId,
-        peer: SocketAddr,
+        peer: Option<SocketAddr>,
     ) -> Admit {
         Admit::Accept
     }
@@ -81,10 +80,13 @@ pub trait Handler: Sized {
     ) {
     }
 
-    /// A connection is open: accepted, or connected.
+    /// An accepted connection is open, its TLS handshake included.
     fn on_open(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
 
-    /// A connect failed or took too long (`ErrorKind::TimedOut`). Neither `on_open` nor `on_close` is
+    /// A connection that [`Context::connect`] began is open, its TLS handshake included.
+    fn on_connect(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
+
+    /// A connect failed or took too long (`ErrorKind::TimedOut`). Neither `on_connect` nor `on_close` is
     /// called for it.
     fn on_connect_failed(
         &mut self,
@@ -116,26 +118,6 @@ pub trait Handler: Sized {
     ) {
         let _ = cx.respond(conn, &http::Response::new(404));
     }
-
-    /// The answer to the oldest request outstanding on a client's connection has arrived: head and body,
-    /// or, when the request asked for a stream, the head alone, its body to follow in `on_body`.
-    fn on_response(
-        &mut self,
-        cx: &mut Context<Self::Data>,
-        conn: ConnId,
-        response: &http::Answer<'_>,
-    ) {
-    }
-
-    /// The next piece of a streamed answer. The last piece, which may be empty, is marked as such.
-    fn on_body(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, bytes: &[u8], last: bool) {}
-
-    /// The reply to the oldest command outstanding on a connection to Redis.
-    fn on_reply(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, reply: &redis::Value<'_>) {}
-
-    /// What a Redis server says beside its replies: messages of channels, confirmations of subscriptions, and the
-    /// error by which it refuses one.
-    fn on_push(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, push: &redis::Value<'_>) {}
 
     /// A client's WebSocket handshake has succeeded, with the subprotocol the server chose: messages may be
     /// sent. (A server knows when it upgrades.)
@@ -181,7 +163,7 @@ pub trait Handler: Sized {
         conn: ConnId,
         error: &ProtocolError,
     ) {
-        cx.answer_violation(conn, error);
+        cx.answer_protocol_error(conn, error);
     }
 
     /// A write fell short before, and now there is room again: `try_write_slices` took less than it was
@@ -205,9 +187,9 @@ pub trait Handler: Sized {
     /// A timer has fired. One that was to fire once is gone.
     fn on_timer(&mut self, cx: &mut Context<Self::Data>, timer: TimerId, data: u64) {}
 
-    /// A descriptor registered with [`Context::register_fd`] became readable. Edge-triggered: read it until
-    /// it has nothing more, unless each of its edges stands for itself, as an eventfd's do.
-    fn on_fd(&mut self, cx: &mut Context<Self::Data>, token: u64) {}
+    /// A descriptor registered with [`Context::register_fd`] is ready. If it is edge-triggered, read or write until it
+    /// takes no more, unless each of its edges stands for itself, as an eventfd's do.
+    fn on_fd(&mut self, cx: &mut Context<Self::Data>, token: u64, ready: Ready) {}
 
     /// A signal registered with [`Context::register_signals`] has been sent to the process.
     fn on_signal(&mut self, cx: &mut Context<Self::Data>, signal: i32) {}

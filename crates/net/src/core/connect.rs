@@ -2,21 +2,21 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 
-use crate::config::{ConnectConfig, Role};
-use crate::conn::{ConnId, Flags, Phase, Protocol};
-use crate::context::{Context, Ending, Profile};
-use crate::handler::Handler;
-use crate::tls::Session;
+use super::config::ConnectConfig;
+use super::connection::{ConnId, Flags, Phase, Protocol};
+use super::context::{Context, Profile};
+use super::driver::Driver;
+use super::tls::Session;
 
 impl<D: Default> Context<D> {
-    /// Connects to an address. `on_open` or `on_connect_failed` follows; what is written before leaves once
+    /// Connects to an address. `on_connect` or `on_connect_failed` follows; what is written before leaves once
     /// the connection is open.
     ///
     /// # Errors
@@ -24,22 +24,8 @@ impl<D: Default> Context<D> {
     /// What fails before anything is sent: no descriptor (`EMFILE`), no source port (`AddrNotAvailable`), no
     /// route. `QuotaExceeded` when the loop holds `connections_max` connections.
     pub fn connect(&mut self, addr: SocketAddr, config: &ConnectConfig) -> io::Result<ConnId> {
-        self.expect_room()?;
-        let kind = Type::STREAM.nonblocking();
-        let socket = Socket::new(Domain::for_address(addr), kind, Some(SocketProtocol::TCP))?;
-        socket.set_tcp_nodelay(true)?;
-        if let Some(from) = config.from {
-            if from.port() == 0 {
-                choose_port_late(&socket)?;
-            }
-            socket.bind(&from.into())?;
-        }
-        match rustix::net::connect(&socket, &addr) {
-            // Open at once or not, the kernel will say so.
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        self.connecting(socket, config)
+        let fd = connect_socket(addr, config.from)?;
+        self.begin_connect(Some(fd), config)
     }
 
     /// Connects to a unix socket. As [`Context::connect`] in all else.
@@ -48,10 +34,9 @@ impl<D: Default> Context<D> {
     ///
     /// As [`Context::connect`]; `WouldBlock` when the server's backlog is full.
     pub fn connect_unix(&mut self, path: &Path, config: &ConnectConfig) -> io::Result<ConnId> {
-        self.expect_room()?;
         let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
         rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
-        self.connecting(socket, config)
+        self.begin_connect(Some(socket.into()), config)
     }
 
     fn expect_room(&self) -> io::Result<()> {
@@ -64,16 +49,16 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// A connect is under way.
-    fn connecting(&mut self, socket: Socket, config: &ConnectConfig) -> io::Result<ConnId> {
-        let session = config.tls.as_ref().map(Session::new).transpose()?;
+    /// A connect is under way, or will be when there is an address.
+    pub(crate) fn begin_connect(
+        &mut self,
+        fd: Option<OwnedFd>,
+        config: &ConnectConfig,
+    ) -> io::Result<ConnId> {
+        self.expect_room()?;
+        let session = config.tls.as_ref().map(Session::client).transpose()?;
         let profile = self.profile(&Profile::from(&config.limits))?;
-        let protocol = match config.role {
-            Role::Tcp => Protocol::Tcp,
-            Role::Http => Protocol::HttpClient,
-            Role::Redis => Protocol::RedisClient,
-        };
-        let conn = self.admit(socket.into(), protocol, profile, Phase::Connecting)?;
+        let conn = self.admit(fd, Protocol::Tcp, profile, Phase::Connecting)?;
         let record = self.slab.at_mut(conn.index());
         record.flags.set(Flags::SOCKET_FULL);
         if let Some(session) = session {
@@ -86,11 +71,11 @@ impl<D: Default> Context<D> {
     }
 
     /// The kernel has decided about a connect.
-    pub(crate) fn connected<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn connected<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         match socket_error(record.fd()) {
             Ok(Ok(())) if record.flags.has(Flags::TLS) => {
-                record.flags.set(Flags::TLS_HANDSHAKE);
+                record.phase = Phase::Securing;
                 self.tls_handshake(handler, conn);
             }
             Ok(Ok(())) => self.opened(handler, conn),
@@ -99,14 +84,14 @@ impl<D: Default> Context<D> {
     }
 
     /// A connection is there, TLS included.
-    pub(crate) fn opened<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn opened<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         record.phase = Phase::Open;
         record.flags.clear(Flags::SOCKET_FULL);
         self.stats.connected += 1;
         self.schedule_own(conn, 0);
         self.start_clock(conn);
-        handler.on_open(self, conn);
+        handler.on_connect(self, conn);
         // What was written meanwhile.
         self.flush(conn);
         let record = self.slab.at_mut(conn.index());
@@ -117,11 +102,23 @@ impl<D: Default> Context<D> {
             handler.on_writable(self, conn);
         }
     }
+}
 
-    pub(crate) fn fail_connect(&mut self, conn: ConnId, error: io::Error) {
-        self.slab.at_mut(conn.index()).phase = Phase::Closed;
-        self.stats.connect_failed += 1;
-        self.ended.push_back((conn, Ending::ConnectFailed(error)));
+/// A socket with a connect to this address under way.
+pub(crate) fn connect_socket(addr: SocketAddr, from: Option<SocketAddr>) -> io::Result<OwnedFd> {
+    let kind = Type::STREAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(addr), kind, Some(SocketProtocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
+    if let Some(from) = from {
+        if from.port() == 0 {
+            choose_port_late(&socket)?;
+        }
+        socket.bind(&from.into())?;
+    }
+    match rustix::net::connect(&socket, &addr) {
+        // Open at once or not, the kernel will say so.
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket.into()),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Stats {
     pub refused: u64,
     /// Failures of accept for want of descriptors or memory (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`).
     pub accept_failed: u64,
+    /// TLS handshakes of accepted connections that failed.
+    pub handshakes_failed: u64,
     /// Outgoing connections that opened.
     pub connected: u64,
     /// Outgoing connections that did not.
@@ -23,7 +25,7 @@ pub struct Stats {
     /// Connections that ended.
     pub closed: u64,
     /// Connections closed for a violation of their protocol.
-    pub violations: u64,
+    pub protocol_errors: u64,
     /// Connections closed because a deadline of the loop's own passed.
     pub timed_out: u64,
     /// Requests handed out.

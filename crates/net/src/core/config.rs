@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
+use super::tls::{ClientTls, ServerTls};
 use crate::http;
-use crate::tls::ClientTls;
 
 /// Limits of one event loop. All are upper bounds on what peers can make it cost.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct LoopConfig {
     /// How long a closed connection may take to accept our last bytes, and to send its FIN after ours, in
     /// milliseconds each.
     pub linger_ms: u64,
+    /// How long the addresses of a name are used before it is resolved again, in milliseconds.
+    pub name_cache_ms: u64,
     /// Level of permessage-deflate, from 1 (fast) to 9 (small).
     pub deflate_level: u32,
     /// Events taken from the kernel at once.
@@ -47,6 +49,7 @@ impl Default for LoopConfig {
             buffered_bytes_max: 1 << 30,
             deadline_tick_ms: 16,
             linger_ms: 2000,
+            name_cache_ms: 30_000,
             deflate_level: 1,
             events_max: 1024,
             spare_buffers_max: 256,
@@ -54,15 +57,13 @@ impl Default for LoopConfig {
     }
 }
 
-/// What a connection speaks from its first byte.
+/// What is spoken on the connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Bytes as they come.
     Tcp,
-    /// HTTP/1.1, and what it is upgraded to. The listening side serves, the connecting side asks.
+    /// HTTP/1.1, and what it is upgraded to.
     Http,
-    /// Redis, RESP3; the connecting side alone.
-    Redis,
 }
 
 /// How long connections may take, and what they may cost. Shared by all connections of a listener.
@@ -103,6 +104,9 @@ impl Default for Limits {
 pub struct ListenConfig {
     /// What is spoken on it.
     pub role: Role,
+    /// Speak TLS below that. `on_open` then follows the handshake, which may take
+    /// [`request_timeout_ms`](Limits::request_timeout_ms); one that fails is counted in `Stats::handshakes_failed`.
+    pub tls: Option<ServerTls>,
     /// Time-outs and limits of its connections.
     pub limits: Limits,
     /// Let several sockets listen on the address, the kernel spreading connections over them
@@ -116,6 +120,7 @@ impl Default for ListenConfig {
     fn default() -> ListenConfig {
         ListenConfig {
             role: Role::Tcp,
+            tls: None,
             limits: Limits::default(),
             reuse_port: false,
             backlog: 65_535,
@@ -138,41 +143,29 @@ impl ListenConfig {
 /// How to connect.
 #[derive(Clone, Debug)]
 pub struct ConnectConfig {
-    /// What is spoken on it.
-    pub role: Role,
     /// Limits of the connection.
     pub limits: Limits,
     /// Milliseconds until the attempt is given up, the TLS handshake included. 0: when the kernel does, after
     /// minutes.
     pub timeout_ms: u64,
+    /// Milliseconds between two attempts when a host has several addresses (RFC 8305 §5).
+    pub attempt_delay_ms: u64,
     /// The address to connect from. With port 0 the kernel chooses one only when the destination is known,
     /// so that each source address has its 28,000 ports a destination.
     pub from: Option<SocketAddr>,
-    /// Speak TLS below the protocol: `on_open` then follows the handshake. What fails in it, a certificate not to be
-    /// trusted most often, is told by `on_connect_failed` with `ErrorKind::InvalidData`.
+    /// Speak TLS below the protocol: `on_connect` then follows the handshake. What fails in it, a certificate not to be
+    /// trusted most often, is reported by `on_connect_failed` with `ErrorKind::InvalidData`.
     pub tls: Option<ClientTls>,
 }
 
 impl Default for ConnectConfig {
     fn default() -> ConnectConfig {
         ConnectConfig {
-            role: Role::Tcp,
             limits: Limits::default(),
             timeout_ms: 10_000,
+            attempt_delay_ms: 250,
             from: None,
             tls: None,
         }
-    }
-}
-
-impl ConnectConfig {
-    /// A raw TCP connection.
-    pub fn tcp() -> ConnectConfig {
-        ConnectConfig::default()
-    }
-
-    /// A connection of an HTTP client, and of a WebSocket client.
-    pub fn http() -> ConnectConfig {
-        ConnectConfig { role: Role::Http, ..ConnectConfig::default() }
     }
 }

@@ -7,8 +7,8 @@ use std::{error, fmt, io};
 
 use rustix::event::EventfdFlags;
 
-use crate::context::Context;
-use crate::handler::Handler;
+use crate::core::context::Context;
+use crate::core::handler::Handler;
 
 type Call<H> = Box<dyn FnOnce(&mut H, &mut Context<<H as Handler>::Data>) + Send>;
 

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use dunlin_net::{EventLoop, LoopConfig, Remote};
+use dunlin_net::{Context, EventLoop, LoopConfig, Remote};
 
 use super::{
     BadUrl, Caller, Client, ClientConfig, HostConfig, HostId, Outcome, Prepared, Refused, Request,
     RequestError, RequestId, Requests,
 };
 
-/// How a request sent by a [`Courier`] ended: an [`Outcome`] that owns what it holds.
+/// How a request sent by a [`ThreadedClient`] ended: an [`Outcome`] that owns what it holds.
 #[derive(Clone, Debug)]
 pub enum Delivery {
     /// The server has answered it.
@@ -38,19 +38,19 @@ type Done = Box<dyn FnOnce(Delivery) + Send>;
 /// it ends what is outstanding as [`Client::shutdown`] does.
 ///
 /// ```no_run
-/// use dunlin_pipeline::{ClientConfig, Courier, Delivery, HostConfig, Request};
+/// use dunlin_pipeline::{ClientConfig, ThreadedClient, Delivery, HostConfig, Request};
 ///
-/// let courier = Courier::start(ClientConfig::default(), 1000)?;
-/// let backend = courier.host("http://127.0.0.1:3000", HostConfig::default()).expect("a URL");
-/// let hook = courier.prepare("127.0.0.1:3000", &Request::post("/hook", b"{}"));
-/// courier.send(backend, hook, |delivery| match delivery {
+/// let client = ThreadedClient::start(ClientConfig::default(), 1000)?;
+/// let backend = client.host("http://127.0.0.1:3000", HostConfig::default()).expect("a URL");
+/// let hook = client.prepare("127.0.0.1:3000", &Request::post("/hook", b"{}"));
+/// client.send(backend, hook, |delivery| match delivery {
 ///     Delivery::Answered { status, .. } => println!("{status}"),
 ///     Delivery::NotSent(error) | Delivery::Failed(error) | Delivery::Uncertain(error) => println!("{error}"),
 /// }).expect("fewer than a thousand are outstanding");
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Courier {
+pub struct ThreadedClient {
     remote: Remote<Client<Deliveries>>,
     /// Requests taken and not ended; the queue into the thread has no other bound.
     outstanding: Arc<AtomicUsize>,
@@ -58,7 +58,7 @@ pub struct Courier {
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// The caller of a courier's client: what to do with each request, by its tag.
+/// The caller of a client's client: what to do with each request, by its tag.
 #[derive(Default)]
 struct Deliveries {
     places: Vec<Option<Done>>,
@@ -72,22 +72,23 @@ impl std::fmt::Debug for Deliveries {
     }
 }
 
-impl Courier {
+impl ThreadedClient {
     /// Starts the thread. At most `outstanding_max` requests are taken and not ended at any time.
     ///
     /// # Errors
     ///
     /// No descriptor for the loop, or no thread.
-    pub fn start(config: ClientConfig, outstanding_max: usize) -> io::Result<Courier> {
+    pub fn start(config: ClientConfig, outstanding_max: usize) -> io::Result<ThreadedClient> {
         let outstanding = Arc::new(AtomicUsize::new(0));
         let (remote, inbox) = dunlin_net::remote_pair()?;
         let deliveries =
             Deliveries { outstanding: Arc::clone(&outstanding), ..Deliveries::default() };
-        let thread = std::thread::Builder::new().name("courier".to_owned()).spawn(move || {
-            let mut event_loop = EventLoop::with_inbox(LoopConfig::default(), inbox)?;
-            event_loop.run(&mut Client::new(config, deliveries))
-        })?;
-        Ok(Courier { remote, outstanding, outstanding_max, thread: Some(thread) })
+        let thread =
+            std::thread::Builder::new().name("http-client".to_owned()).spawn(move || {
+                let mut event_loop = EventLoop::with_inbox(LoopConfig::default(), inbox)?;
+                event_loop.run(&mut Client::new(config, deliveries))
+            })?;
+        Ok(ThreadedClient { remote, outstanding, outstanding_max, thread: Some(thread) })
     }
 
     /// Adds a host by its URL. Waits for the thread, a turn of its loop at most.
@@ -149,7 +150,7 @@ impl Courier {
     }
 }
 
-impl Drop for Courier {
+impl Drop for ThreadedClient {
     fn drop(&mut self) {
         let _ = self.remote.run(|client, cx| {
             client.shutdown(cx);
@@ -185,7 +186,16 @@ impl Deliveries {
 }
 
 impl Caller for Deliveries {
-    fn on_outcome(&mut self, _: &mut Requests<'_>, _: RequestId, tag: u64, outcome: &Outcome<'_>) {
+    type Data = ();
+
+    fn on_outcome(
+        &mut self,
+        _: &mut Context<()>,
+        _: &mut Requests<'_>,
+        _: RequestId,
+        tag: u64,
+        outcome: &Outcome<'_>,
+    ) {
         let delivery = match outcome {
             Outcome::Answered(answer) => {
                 Delivery::Answered { status: answer.status, body: answer.body.to_vec() }

@@ -7,13 +7,16 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest};
 use std::os::fd::AsRawFd;
 
-use crate::config::LoopConfig;
-use crate::conn::{ConnId, Flags, Phase};
-use crate::context::Context;
-use crate::error::CloseReason;
-use crate::handler::{Handler, Sleep};
-use crate::remote::{Inbox, Remote, remote_pair};
-use crate::token::Token;
+use super::config::LoopConfig;
+use super::connection::{ConnId, Flags, Phase};
+use super::context::Context;
+use super::driver::Driver;
+use super::error::CloseReason;
+use super::foreign::Ready;
+use super::handler::{Handler, Sleep};
+use super::remote::{Inbox, Remote, remote_pair};
+use super::timer::Action;
+use super::token::Token;
 
 /// An event loop: it owns its connections, listeners, timers and buffers, and calls a [`Handler`].
 ///
@@ -131,10 +134,15 @@ impl<H: Handler> EventLoop<H> {
                 Token::Conn(conn) => cx.conn_event(handler, conn, event),
                 Token::Listener(place) => cx.accept(handler, place),
                 Token::Foreign(place) => {
-                    if let Some(token) = cx.foreign_token(place) {
-                        handler.on_fd(cx, token);
+                    if let Some(token) = cx.foreign.token(place) {
+                        let failed = event.is_error() || event.is_read_closed();
+                        let readable = event.is_readable() || failed;
+                        let writable = event.is_writable();
+                        handler.on_fd(cx, token, Ready { readable, writable });
                     }
                 }
+                Token::Attempt { dial, attempt } => cx.attempt_event(handler, dial, attempt),
+                Token::Resolver => cx.take_resolved(),
                 Token::Signals => {
                     while let Some(signal) = cx.signals.as_ref().and_then(|signals| signals.next())
                     {
@@ -150,11 +158,11 @@ impl<H: Handler> EventLoop<H> {
         }
         cx.leftovers(handler, unread);
         cx.timers_due(handler);
-        cx.bury(handler);
+        cx.reap_closed(handler);
         handler.on_tick(cx);
         cx.uncork();
         self.restless = !cx.ended.is_empty();
-        cx.bury(handler);
+        cx.reap_closed(handler);
         cx.uncork();
         self.restless |= !cx.ended.is_empty();
         Ok(())
@@ -186,14 +194,14 @@ impl<D: Default> Context<D> {
             .min()
     }
 
-    fn conn_event<H: Handler<Data = D>>(
+    fn conn_event<H: Driver<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
         event: &mio::event::Event,
     ) {
         let Some(record) = self.slab.get_mut(conn) else { return };
-        if record.phase == Phase::Connecting && record.flags.has(Flags::TLS_HANDSHAKE) {
+        if matches!(record.phase, Phase::Securing | Phase::Accepting) {
             return self.tls_handshake(handler, conn);
         }
         if record.phase == Phase::Connecting {
@@ -222,9 +230,9 @@ impl<D: Default> Context<D> {
     }
 
     /// What was left over from the turn before, or has come up in this one, and no event will announce.
-    fn leftovers<H: Handler<Data = D>>(&mut self, handler: &mut H, unread: Vec<ConnId>) {
+    fn leftovers<H: Driver<Data = D>>(&mut self, handler: &mut H, unread: Vec<ConnId>) {
         if self.listeners.retry_at_ms.is_some_and(|at| at <= self.now_ms()) {
-            self.listeners.feed();
+            self.listeners.retry();
         }
         for place in std::mem::take(&mut self.listeners.ready) {
             self.accept(handler, place);
@@ -241,13 +249,21 @@ impl<D: Default> Context<D> {
         for conn in std::mem::take(&mut self.resumed) {
             self.resume(handler, conn);
         }
-        self.tell_of_room(handler);
+        self.report_room(handler);
     }
 
-    fn timers_due<H: Handler<Data = D>>(&mut self, handler: &mut H) {
+    fn timers_due<H: Driver<Data = D>>(&mut self, handler: &mut H) {
         let now_ms = self.now_ms();
-        while let Some((timer, data)) = self.timers.pop(now_ms) {
-            handler.on_timer(self, timer, data);
+        while let Some((timer, action)) = self.timers.pop(now_ms) {
+            match action {
+                Action::Notify(data) => handler.on_timer(self, timer, data),
+                Action::Call(None) => {}
+                Action::Call(Some(mut call)) => {
+                    call(self);
+                    self.timers.put_back(timer, call);
+                }
+                Action::Dial(place) => self.attempt(place),
+            }
         }
         let tick = now_ms / self.config.deadline_tick_ms;
         while let Some(index) = self.wheel.pop(&mut self.slab, tick) {

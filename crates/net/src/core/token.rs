@@ -1,7 +1,7 @@
 //! What an event of the kernel is about.
 
-use crate::conn::ConnId;
-use crate::slab::INDEX_MAX;
+use crate::core::connection::ConnId;
+use crate::core::slab::INDEX_MAX;
 
 /// The source of an event, packed into the 64 bits the kernel keeps for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +9,12 @@ pub(crate) enum Token {
     Conn(ConnId),
     Listener(u32),
     Foreign(u32),
+    /// An attempt of a dial, each by its place; an attempt has six bits.
+    Attempt {
+        dial: u32,
+        attempt: u32,
+    },
+    Resolver,
     Signals,
     Inbox,
 }
@@ -26,6 +32,8 @@ impl From<Token> for mio::Token {
             Token::Signals => other(1, 0),
             Token::Listener(place) => other(2, place),
             Token::Foreign(place) => other(3, place),
+            Token::Attempt { dial, attempt } => other(4, dial << 6 | attempt),
+            Token::Resolver => other(5, 0),
         };
         mio::Token(id.to_u64() as usize)
     }
@@ -39,7 +47,9 @@ impl From<mio::Token> for Token {
             (OTHER, 0) => Token::Inbox,
             (OTHER, 1) => Token::Signals,
             (OTHER, 2) => Token::Listener(place),
-            (OTHER, _) => Token::Foreign(place),
+            (OTHER, 3) => Token::Foreign(place),
+            (OTHER, 4) => Token::Attempt { dial: place >> 6, attempt: place & 63 },
+            (OTHER, _) => Token::Resolver,
             _ => Token::Conn(id),
         }
     }
@@ -56,6 +66,8 @@ mod tests {
             Token::Conn(ConnId::new(INDEX_MAX, u32::MAX)),
             Token::Listener(9),
             Token::Foreign(77),
+            Token::Attempt { dial: 1000, attempt: 63 },
+            Token::Resolver,
             Token::Signals,
             Token::Inbox,
         ] {

@@ -3,18 +3,24 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token as MioToken};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
+use socket2::{Domain, Protocol as SocketProtocol, SockAddr, Socket, Type};
 
-use crate::config::{Limits, ListenConfig, Role};
-use crate::conn::{ConnId, Phase, Protocol};
-use crate::context::{Context, ListenerId, Profile};
-use crate::handler::{Admit, Handler};
-use crate::token::Token;
+use super::config::{Limits, ListenConfig, Role};
+use super::connection::{ConnId, Phase, Protocol};
+use super::context::{Context, ListenerId, Profile};
+use super::driver::Driver;
+use super::handler::Admit;
+use super::tls::{ServerTls, Session};
+use super::token::Token;
+use crate::http::ServerState;
 
 /// The listeners of a loop.
 #[derive(Debug, Default)]
@@ -30,11 +36,12 @@ pub(crate) struct Listeners {
 struct Listener {
     fd: OwnedFd,
     role: Role,
+    tls: Option<ServerTls>,
     profile: u16,
     /// Paused by the handler.
     paused: bool,
     /// Out of descriptors or memory.
-    starved: bool,
+    blocked: bool,
     queued: bool,
 }
 
@@ -66,41 +73,60 @@ impl<D: Default> Context<D> {
         self.adopt_listener(open_listener(addr, config)?, config)
     }
 
-    /// Accepts from a socket that listens already: one opened before the threads were started, or handed
-    /// over by another process. Of `config` its role and limits apply.
+    /// Listens on a path of the file system. A socket that nobody listens on any more is replaced.
     ///
     /// # Errors
     ///
-    /// Those of `fcntl`, `setsockopt` and `epoll_ctl`; `InvalidInput` for a role that only connects.
+    /// Those of `socket`, `bind`, `listen` and `epoll_ctl`; `AddrInUse` when somebody listens there, or the path is
+    /// something else.
+    pub fn listen_unix(&mut self, path: &Path, config: &ListenConfig) -> io::Result<ListenerId> {
+        let stale = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+            && UnixStream::connect(path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if stale {
+            std::fs::remove_file(path)?;
+        }
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.bind(&SockAddr::unix(path)?)?;
+        socket.listen(config.backlog)?;
+        self.adopt_listener(OwnedFd::from(socket), config)
+    }
+
+    /// Accepts from a socket that listens already, TCP or Unix: one opened before the threads were started, or handed
+    /// over by another process. Of `config` its role, TLS and limits apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of `fcntl`, `setsockopt` and `epoll_ctl`.
     pub fn adopt_listener(
         &mut self,
-        listener: TcpListener,
+        listener: impl Into<OwnedFd>,
         config: &ListenConfig,
     ) -> io::Result<ListenerId> {
-        if config.role == Role::Redis {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "Redis is spoken by the connecting side alone; listen with another role",
-            ));
-        }
-        listener.set_nonblocking(true)?;
+        let fd: OwnedFd = listener.into();
+        rustix::io::ioctl_fionbio(&fd, true)?;
         // Linux hands the option down to accepted sockets: one call here instead of one a connection.
-        rustix::net::sockopt::set_tcp_nodelay(&listener, true)?;
+        match rustix::net::sockopt::set_tcp_nodelay(&fd, true) {
+            // A Unix socket does not know it, nor does it need it.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOPROTOOPT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
         let profile = self.profile(&Profile::from(&config.limits))?;
         let listeners = &mut self.listeners.places;
         let place = listeners.iter().position(Option::is_none).unwrap_or(listeners.len());
         let event: MioToken = Token::Listener(place as u32).into();
-        let raw = listener.as_raw_fd();
+        let raw = fd.as_raw_fd();
         self.poll.registry().register(&mut SourceFd(&raw), event, Interest::READABLE)?;
         if place == listeners.len() {
             listeners.push(None);
         }
         listeners[place] = Some(Listener {
-            fd: listener.into(),
+            fd,
             role: config.role,
+            tls: config.tls.clone(),
             profile,
             paused: false,
-            starved: false,
+            blocked: false,
             queued: false,
         });
         Ok(ListenerId(place as u32))
@@ -169,16 +195,17 @@ impl<D: Default> Context<D> {
     }
 
     /// Accepts until nobody waits or the budget is spent.
-    pub(crate) fn accept<H: Handler<Data = D>>(&mut self, handler: &mut H, place: u32) {
+    pub(crate) fn accept<H: Driver<Data = D>>(&mut self, handler: &mut H, place: u32) {
         if let Some(listener) = self.listeners.get_mut(place) {
             listener.queued = false;
         }
         for _ in 0..self.config.accept_budget {
             let Some(listener) = self.listeners.get_mut(place) else { return };
-            if listener.paused || listener.starved {
+            if listener.paused || listener.blocked {
                 return;
             }
             let (role, profile) = (listener.role, listener.profile);
+            let session = listener.tls.as_ref().map(Session::server).transpose();
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let (fd, peer) = match rustix::net::acceptfrom_with(&listener.fd, flags) {
                 Ok((fd, peer)) => (fd, peer),
@@ -198,11 +225,9 @@ impl<D: Default> Context<D> {
                     | Errno::TIMEDOUT,
                 ) => continue,
                 // No descriptors (EMFILE, ENFILE) or no memory (ENOBUFS, ENOMEM): not now.
-                Err(errno) => return self.starve(handler, place, &errno.into()),
+                Err(errno) => return self.block_listener(handler, place, &errno.into()),
             };
-            let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
-                continue;
-            };
+            let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
             if self.slab.len() >= self.config.connections_max {
                 self.stats.refused += 1;
                 continue;
@@ -216,35 +241,48 @@ impl<D: Default> Context<D> {
                 Admit::Pause => self.pause_accept(ListenerId(place)),
             }
             let protocol = match role {
-                // Refused when the listener was made.
-                Role::Tcp | Role::Redis => Protocol::Tcp,
-                Role::Http => Protocol::HttpServer,
+                Role::Tcp => Protocol::Tcp,
+                Role::Http => Protocol::Http(ServerState::default()),
             };
-            match self.admit(fd, protocol, profile, Phase::Open) {
-                Ok(conn) => {
-                    self.stats.accepted += 1;
-                    self.start_clock(conn);
-                    handler.on_open(self, conn);
+            let (session, phase) = match session {
+                Ok(None) => (None, Phase::Open),
+                Ok(Some(session)) => (Some(session), Phase::Accepting),
+                Err(_) => {
+                    self.stats.handshakes_failed += 1;
+                    continue;
                 }
-                Err(error) => return self.starve(handler, place, &error),
+            };
+            match (self.admit(Some(fd), protocol, profile, phase), session) {
+                (Ok(conn), None) => self.accepted(handler, conn),
+                (Ok(conn), Some(session)) => self.secure(handler, conn, session),
+                (Err(error), _) => return self.block_listener(handler, place, &error),
             }
         }
         self.listeners.queue(place);
     }
 
-    /// Gives a socket a record and has the kernel watch it, once for its whole life.
+    /// An accepted connection is open, its TLS handshake included.
+    pub(crate) fn accepted<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+        self.stats.accepted += 1;
+        self.start_clock(conn);
+        handler.on_open(self, conn);
+    }
+
+    /// Gives a socket a record and has the kernel watch it, once for as long as it is open.
     pub(crate) fn admit(
         &mut self,
-        fd: OwnedFd,
+        fd: Option<OwnedFd>,
         protocol: Protocol,
         profile: u16,
         phase: Phase,
     ) -> io::Result<ConnId> {
         let conn = self.slab.reserve();
-        let raw = fd.as_raw_fd();
         let both = Interest::READABLE | Interest::WRITABLE;
         let event = Token::Conn(conn).into();
-        if let Err(error) = self.poll.registry().register(&mut SourceFd(&raw), event, both) {
+        if let Some(fd) = &fd
+            && let Err(error) =
+                self.poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), event, both)
+        {
             self.slab.release(conn.index());
             return Err(error);
         }
@@ -252,10 +290,15 @@ impl<D: Default> Context<D> {
         Ok(conn)
     }
 
-    fn starve<H: Handler<Data = D>>(&mut self, handler: &mut H, place: u32, error: &io::Error) {
+    fn block_listener<H: Driver<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        place: u32,
+        error: &io::Error,
+    ) {
         self.stats.accept_failed += 1;
         if let Some(listener) = self.listeners.get_mut(place) {
-            listener.starved = true;
+            listener.blocked = true;
         }
         let retry = self.now_ms() + self.config.accept_retry_ms;
         self.listeners.retry_at_ms = Some(self.listeners.retry_at_ms.unwrap_or(retry).min(retry));
@@ -278,13 +321,13 @@ impl Listeners {
     }
 
     /// A descriptor has become free, or it is time to try again.
-    pub(crate) fn feed(&mut self) {
+    pub(crate) fn retry(&mut self) {
         if self.retry_at_ms.take().is_some() {
             for place in 0..self.places.len() as u32 {
                 if let Some(listener) = self.get_mut(place)
-                    && listener.starved
+                    && listener.blocked
                 {
-                    listener.starved = false;
+                    listener.blocked = false;
                     self.queue(place);
                 }
             }
@@ -298,8 +341,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::EventLoop;
-    use crate::config::LoopConfig;
+    use crate::Handler;
+    use crate::{EventLoop, LoopConfig};
 
     /// Handles nothing: the loop does not run.
     struct Nobody;

@@ -5,38 +5,26 @@ use std::io;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
-use crate::conn::{ConnId, Flags, Phase, Protocol};
-use crate::context::{Context, Ending};
-use crate::error::CloseReason;
-use crate::handler::Handler;
-use crate::wheel::NEVER;
+use super::connection::{ConnId, End, Flags, Phase, Protocol};
+use super::context::{Context, Ending};
+use super::driver::Driver;
+use super::error::CloseReason;
+use super::wheel::NEVER;
 
 impl<D: Default> Context<D> {
-    pub(crate) fn peer_finished<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn peer_finished<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         record.flags.set(Flags::PEER_FINISHED);
         record.flags.clear(Flags::READ_READY);
-        match record.protocol {
-            Protocol::Tcp => handler.on_eof(self, conn),
-            // Answers already given leave; an answer outstanding has lost its asker.
-            Protocol::HttpServer => self.drain_for_peer(conn),
-            Protocol::HttpClient => {
-                self.http_client_eof(handler, conn);
-                self.drain_for_peer(conn);
-            }
-            Protocol::RedisClient
-            | Protocol::Stream
-            | Protocol::WebSocketHandshake
-            | Protocol::WebSocketServer
-            | Protocol::WebSocketClient => self.finish(conn, CloseReason::Peer),
-        }
+        let protocol = record.protocol;
+        handler.peer_finished(self, conn, protocol);
     }
 
     pub(crate) fn drain_for_peer(&mut self, conn: ConnId) {
         if let Some(record) = self.slab.get_mut(conn)
             && record.phase == Phase::Open
         {
-            record.flags.set(Flags::CLOSED_BY_PEER);
+            record.end = record.end.max(End::Peer);
             self.begin_drain(conn);
         }
     }
@@ -45,7 +33,9 @@ impl<D: Default> Context<D> {
     pub(crate) fn begin_drain(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         match record.phase {
-            Phase::Connecting => self.finish(conn, CloseReason::Local),
+            Phase::Connecting | Phase::Securing | Phase::Accepting => {
+                self.finish(conn, CloseReason::Local);
+            }
             Phase::Open => {
                 self.tls_goodbye(conn);
                 self.slab.at_mut(conn.index()).phase = Phase::Draining;
@@ -63,19 +53,46 @@ impl<D: Default> Context<D> {
         if matches!(record.phase, Phase::Free | Phase::Closed | Phase::Lingering) {
             return;
         }
-        let opened = record.phase != Phase::Connecting;
-        record.phase = Phase::Closed;
-        self.ended.push_back((
-            conn,
-            match opened {
-                true => Ending::Closed(reason),
-                false => Ending::ConnectFailed(io::ErrorKind::ConnectionAborted.into()),
-            },
-        ));
+        let ending = match record.phase {
+            Phase::Connecting | Phase::Securing => {
+                Ending::ConnectFailed(io::ErrorKind::ConnectionAborted.into())
+            }
+            Phase::Accepting => Ending::HandshakeFailed,
+            _ => Ending::Closed(reason),
+        };
+        self.end_with(conn, ending);
     }
 
-    /// Tells the handler of those that ended and lets go of them.
-    pub(crate) fn bury<H: Handler<Data = D>>(&mut self, handler: &mut H) {
+    /// A connect, or the TLS handshake of an accepted connection, has failed.
+    pub(crate) fn fail_connect(&mut self, conn: ConnId, error: io::Error) {
+        match self.slab.get(conn).map(|record| record.phase) {
+            Some(Phase::Connecting | Phase::Securing) => {
+                self.end_with(conn, Ending::ConnectFailed(error));
+            }
+            Some(Phase::Accepting) => self.end_with(conn, Ending::HandshakeFailed),
+            _ => {}
+        }
+    }
+
+    fn end_with(&mut self, conn: ConnId, ending: Ending) {
+        let record = self.slab.at_mut(conn.index());
+        record.phase = Phase::Closed;
+        if record.fd.is_none() {
+            self.cancel_dial(conn);
+        }
+        self.ended.push_back((conn, ending));
+    }
+
+    /// What follows from the peer cannot be trusted to begin anywhere: no more of it is read.
+    pub(crate) fn distrust(&mut self, conn: ConnId) {
+        let Some(record) = self.slab.get_mut(conn) else { return };
+        record.end = record.end.max(End::ProtocolError);
+        record.flags.set(Flags::READ_PAUSED);
+        record.flags.set(Flags::READ_READY);
+    }
+
+    /// Reports those that ended to the handler and frees their records.
+    pub(crate) fn reap_closed<H: Driver<Data = D>>(&mut self, handler: &mut H) {
         while let Some((conn, ending)) = self.ended.pop_front() {
             let record = self.slab.at_mut(conn.index());
             let data = std::mem::take(&mut record.data);
@@ -87,12 +104,12 @@ impl<D: Default> Context<D> {
                 Ending::Closed(reason) => {
                     self.stats.closed += 1;
                     self.stats.timed_out += u64::from(reason == CloseReason::TimedOut);
-                    self.stats.violations += u64::from(reason == CloseReason::Violation);
+                    self.stats.protocol_errors += u64::from(reason == CloseReason::ProtocolError);
                     handler.on_close(self, conn, data, reason);
                     let record = self.slab.at(conn.index());
                     let sent_all = match reason {
-                        CloseReason::Local | CloseReason::Violation | CloseReason::Peer => true,
-                        CloseReason::TimedOut => record.flags.has(Flags::OVERDUE),
+                        CloseReason::Local | CloseReason::ProtocolError | CloseReason::Peer => true,
+                        CloseReason::TimedOut => record.end == End::TimedOut,
                         _ => false,
                     };
                     // Nothing unread and nothing to come: close sends FIN, not RST.
@@ -104,7 +121,9 @@ impl<D: Default> Context<D> {
                         continue;
                     }
                 }
+                Ending::HandshakeFailed => self.stats.handshakes_failed += 1,
                 Ending::ConnectFailed(error) => {
+                    self.stats.connect_failed += 1;
                     handler.on_connect_failed(self, conn, data, &error);
                 }
             }
@@ -152,11 +171,11 @@ impl<D: Default> Context<D> {
     pub(crate) fn release(&mut self, conn: ConnId) {
         self.wheel.cancel(&mut self.slab, conn.index());
         self.slab.release(conn.index());
-        self.listeners.feed();
+        self.listeners.retry();
     }
 
     /// The deadline of a connection has passed.
-    pub(crate) fn expire<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn expire<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         if !record.flags.take(Flags::OWN_DEADLINE) {
             if record.phase == Phase::Open {
@@ -165,13 +184,15 @@ impl<D: Default> Context<D> {
             return;
         }
         match record.phase {
-            Phase::Connecting => self.fail_connect(conn, io::ErrorKind::TimedOut.into()),
+            Phase::Connecting | Phase::Securing | Phase::Accepting => {
+                self.fail_connect(conn, io::ErrorKind::TimedOut.into());
+            }
             Phase::Lingering => self.release(conn),
             Phase::Draining => self.finish(conn, CloseReason::TimedOut),
-            Phase::Open if record.protocol == Protocol::HttpServer => {
-                self.http_server_timeout(handler, conn);
+            Phase::Open => {
+                let protocol = record.protocol;
+                handler.timed_out(self, conn, protocol);
             }
-            Phase::Open => self.finish(conn, CloseReason::TimedOut),
             Phase::Closed | Phase::Free => {}
         }
     }
@@ -184,7 +205,7 @@ impl<D: Default> Context<D> {
         }
         let timeout_ms = match (record.phase, record.protocol) {
             (Phase::Draining, _) => self.config.linger_ms,
-            (_, Protocol::HttpServer) => self.limits(record.profile).keep_alive_timeout_ms,
+            (_, Protocol::Http(_)) => self.limits(record.profile).keep_alive_timeout_ms,
             _ => return,
         };
         self.schedule_own(conn, timeout_ms);
@@ -201,7 +222,7 @@ impl<D: Default> Context<D> {
                 self.slab.at_mut(conn.index()).flags.set(Flags::IDLE_DEADLINE);
                 self.schedule_own(conn, idle_timeout_ms);
             }
-            Protocol::HttpServer if limits.request_timeout_ms > 0 => {
+            Protocol::Http(_) if limits.request_timeout_ms > 0 => {
                 let request_timeout_ms = limits.request_timeout_ms;
                 self.schedule_own(conn, request_timeout_ms);
             }

@@ -8,7 +8,7 @@ use dunlin_wire::http1;
 /// and to guess would give one request the answer of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Violation {
+pub enum ProtocolError {
     /// An answer, or its body, is malformed or passes a limit.
     Malformed(http1::Error),
     /// An answer came that no request asked for.
@@ -17,20 +17,20 @@ pub enum Violation {
     NotHttp,
 }
 
-impl Violation {
+impl ProtocolError {
     /// What happened and what to do about it, a sentence each.
     pub fn message(self) -> &'static str {
         use http1::Error;
         match self {
-            Violation::Unsolicited => {
+            ProtocolError::Unsolicited => {
                 "The server sent an answer nobody had asked for. Nothing was given to a wrong request; \
                  look for a server or proxy that answers twice."
             }
-            Violation::NotHttp => {
+            ProtocolError::NotHttp => {
                 "The server does not answer in HTTP. Check scheme and port: TLS, HTTP/2 or another protocol \
                  may listen there."
             }
-            Violation::Malformed(error) => match error {
+            ProtocolError::Malformed(error) => match error {
                 Error::HeadTooLong | Error::TooManyHeaders => {
                     "The head of the answer is too long. Raise head_bytes_max or headers_max, or mend the server."
                 }
@@ -72,10 +72,10 @@ impl Violation {
     }
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.message())
     }
 }
 
-impl std::error::Error for Violation {}
+impl std::error::Error for ProtocolError {}

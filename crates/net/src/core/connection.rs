@@ -3,8 +3,11 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::spill::Spill;
-use crate::wheel::Link;
+use super::error::CloseReason;
+use super::spill::Spill;
+use super::wheel::Link;
+use crate::http::ServerState;
+use crate::websocket;
 
 /// Names a connection for as long as it lives, and is recognised as stale after.
 ///
@@ -54,27 +57,28 @@ impl fmt::Display for ConnId {
     }
 }
 
-/// Which of the loop's languages a connection speaks at present.
+/// What a connection speaks at present, and what its machine remembers while it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Tcp,
-    HttpServer,
+    Http(ServerState),
     /// The answer has begun and is the caller's to write; what the peer still says is dropped.
     Stream,
-    HttpClient,
-    RedisClient,
     /// A client's request for an upgrade is out; the answer is awaited.
     WebSocketHandshake,
-    WebSocketServer,
-    WebSocketClient,
+    WebSocket(websocket::State),
 }
 
-/// How far the life of a connection has come.
+/// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Free,
-    /// `connect` is under way.
+    /// `connect` is under way, or the name is being resolved.
     Connecting,
+    /// Connected, and the TLS handshake is under way.
+    Securing,
+    /// Accepted, and the TLS handshake is under way: the handler does not know of it yet.
+    Accepting,
     Open,
     /// The handler closed it; what is buffered still leaves. Nothing is read or handed out any more.
     Draining,
@@ -85,6 +89,38 @@ pub(crate) enum Phase {
     Lingering,
 }
 
+impl Phase {
+    /// A connect of ours that is not open yet.
+    pub(crate) fn is_opening(self) -> bool {
+        matches!(self, Phase::Connecting | Phase::Securing)
+    }
+}
+
+/// Why a connection that is being closed ends: the last that applies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum End {
+    /// The handler closed it.
+    #[default]
+    Local,
+    /// The peer began to end it.
+    Peer,
+    /// The peer violated its protocol.
+    ProtocolError,
+    /// A request did not arrive in time, and the peer is told so.
+    TimedOut,
+}
+
+impl From<End> for CloseReason {
+    fn from(end: End) -> CloseReason {
+        match end {
+            End::Local => CloseReason::Local,
+            End::Peer => CloseReason::Peer,
+            End::ProtocolError => CloseReason::ProtocolError,
+            End::TimedOut => CloseReason::TimedOut,
+        }
+    }
+}
+
 macro_rules! flags {
     ($($(#[$doc:meta])* $name:ident = $bit:expr;)*) => {
         impl Flags {
@@ -93,9 +129,9 @@ macro_rules! flags {
     };
 }
 
-/// What is to be remembered of a connection, a bit each.
+/// What is to be remembered of a connection's stream, a bit each. Nothing of a protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags(u32);
+pub(crate) struct Flags(u16);
 
 flags! {
     /// The socket took less than it was given: a writable event is on its way.
@@ -108,7 +144,7 @@ flags! {
     READ_READY = 3;
     /// In the list of those to be read from in the next turn.
     READ_QUEUED = 4;
-    /// The handler asked for no more input for now.
+    /// No more input is taken for now.
     READ_PAUSED = 5;
     /// The peer has sent its FIN.
     PEER_FINISHED = 6;
@@ -120,38 +156,14 @@ flags! {
     OWN_DEADLINE = 9;
     /// The deadline in the link is moved on by every read.
     IDLE_DEADLINE = 10;
-    /// A request has been handed out and its answer is not complete.
-    AWAITING_RESPONSE = 11;
-    /// The peer wants the connection kept after the present answer.
-    KEEP_ALIVE = 12;
-    /// The present request was a HEAD: its answer has no body.
-    HEAD_REQUEST = 13;
-    /// The present request came as HTTP/1.0: its answer cannot be chunked.
-    HTTP_1_0 = 14;
-    /// The answer is being written in chunks by the loop.
-    CHUNKED = 15;
     /// In the list of those whose buffered input is to be looked at again.
-    RESUME_QUEUED = 16;
+    RESUME_QUEUED = 11;
     /// FIN can be followed by close: nothing more is to come from the peer that matters.
-    CLOSE_AT_ONCE = 17;
-    /// A close frame has been sent.
-    CLOSE_SENT = 18;
-    /// A close frame has been received.
-    CLOSE_RECEIVED = 19;
-    /// Closing for the peer's violation of the protocol.
-    VIOLATED = 20;
-    /// The peer began to end the connection; `on_close` says so.
-    CLOSED_BY_PEER = 21;
-    /// The body being received goes to the handler piece by piece.
-    STREAMING_BODY = 22;
-    /// Closing because a request did not arrive in time; the peer is told so.
-    OVERDUE = 23;
+    CLOSE_AT_ONCE = 12;
     /// What is read and written are TLS records.
-    TLS = 24;
-    /// Connected, and the TLS handshake is under way.
-    TLS_HANDSHAKE = 25;
+    TLS = 13;
     /// In the list of those refused for what the loop buffers for others.
-    PARCHED = 26;
+    MEMORY_BLOCKED = 14;
 }
 
 impl Flags {
@@ -196,18 +208,20 @@ pub(crate) struct Conn<D> {
     pub(crate) spill: Option<Box<Spill>>,
     pub(crate) generation: u32,
     pub(crate) flags: Flags,
-    /// `None` only while the record is free.
+    /// `None` while the record is free, or its name is being resolved and its addresses tried.
     pub(crate) fd: Option<OwnedFd>,
     /// Index of the limits and time-outs it was opened with.
     pub(crate) profile: u16,
     pub(crate) protocol: Protocol,
     pub(crate) phase: Phase,
+    pub(crate) end: End,
     pub(crate) data: D,
 }
 
 /// What the record may cost besides the handler's own data. A million connections pay it a million times.
 pub(crate) const CONN_BYTES: usize = 40;
 const _: () = assert!(size_of::<Conn<()>>() <= CONN_BYTES);
+const _: () = assert!(size_of::<Protocol>() == 2);
 const _: () = assert!(size_of::<Conn<[u64; 3]>>() <= CONN_BYTES + 24);
 
 impl<D: Default> Conn<D> {
@@ -221,14 +235,21 @@ impl<D: Default> Conn<D> {
             profile: 0,
             protocol: Protocol::Tcp,
             phase: Phase::Free,
+            end: End::Local,
             data: D::default(),
         }
     }
 
-    pub(crate) fn open(&mut self, fd: OwnedFd, protocol: Protocol, profile: u16, phase: Phase) {
+    pub(crate) fn open(
+        &mut self,
+        fd: Option<OwnedFd>,
+        protocol: Protocol,
+        profile: u16,
+        phase: Phase,
+    ) {
         debug_assert!(self.fd.is_none() && self.spill.is_none() && self.phase == Phase::Free);
-        self.fd = Some(fd);
-        self.flags = Flags::default();
+        self.fd = fd;
+        (self.flags, self.end) = (Flags::default(), End::Local);
         (self.protocol, self.profile, self.phase) = (protocol, profile, phase);
     }
 
@@ -247,12 +268,11 @@ impl<D> Conn<D> {
         self.fd.as_ref().expect("only a record in use is asked for its descriptor").as_fd()
     }
 
-    /// Whether requests of this connection wait: for the answer outstanding, or for the socket to take those
+    /// Whether input of this connection waits: for the answer outstanding, or for the socket to take those
     /// given before. A peer that asks without reading is answered no further, and later not read from.
-    pub(crate) fn holds_requests(&self) -> bool {
-        self.protocol == Protocol::HttpServer
-            && (self.flags.has(Flags::AWAITING_RESPONSE)
-                || self.flags.has(Flags::SOCKET_FULL) && self.output_bytes() > 0)
+    pub(crate) fn holds_input(&self) -> bool {
+        matches!(self.protocol, Protocol::Http(state) if state.is_awaiting_response()
+            || self.flags.has(Flags::SOCKET_FULL) && self.output_bytes() > 0)
     }
 
     /// Bytes buffered for sending.

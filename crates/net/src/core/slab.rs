@@ -1,7 +1,7 @@
 //! The connection slab: records in chunks that never move, a free list through the records themselves.
 
-use crate::conn::{Conn, ConnId, Phase};
-use crate::wheel::{Link, Links};
+use crate::core::connection::{Conn, ConnId, Phase};
+use crate::core::wheel::{Link, Links};
 
 /// Records a chunk. Growth costs one allocation a chunk and copies nothing.
 const CHUNK: usize = 1 << CHUNK_BITS;
@@ -85,6 +85,14 @@ impl<D> Slab<D> {
         &mut self.chunks[(index >> CHUNK_BITS) as usize][index as usize & (CHUNK - 1)]
     }
 
+    /// The first id in use whose index is at least this.
+    pub(crate) fn next_from(&self, index: u32) -> Option<ConnId> {
+        (index..self.touched).find_map(|index| {
+            let conn = self.at(index);
+            (conn.phase != Phase::Free).then(|| ConnId::new(index, conn.generation))
+        })
+    }
+
     /// The ids in use, in the order of their records.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ConnId> + '_ {
         (0..self.touched).filter_map(|index| {
@@ -109,7 +117,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
-    use crate::conn::Protocol;
+    use crate::core::connection::Protocol;
 
     fn descriptor() -> OwnedFd {
         std::fs::File::open("/dev/null").expect("/dev/null").into()
@@ -119,14 +127,14 @@ mod tests {
     fn an_id_kept_too_long_is_recognised() {
         let mut slab: Slab<u32> = Slab::new();
         let first = slab.reserve();
-        slab.at_mut(first.index()).open(descriptor(), Protocol::Tcp, 0, Phase::Open);
+        slab.at_mut(first.index()).open(Some(descriptor()), Protocol::Tcp, 0, Phase::Open);
         assert!(slab.get(first).is_some());
 
         slab.release(first.index());
         assert!(slab.get(first).is_none(), "freed");
 
         let second = slab.reserve();
-        slab.at_mut(second.index()).open(descriptor(), Protocol::Tcp, 0, Phase::Open);
+        slab.at_mut(second.index()).open(Some(descriptor()), Protocol::Tcp, 0, Phase::Open);
         assert_eq!(second.index(), first.index(), "the record is used again");
         assert!(slab.get(first).is_none(), "but not for the old id");
         assert_eq!(slab.ids().collect::<Vec<_>>(), [second]);

@@ -175,7 +175,7 @@ impl<T> fmt::Display for Exit<T> {
 }
 
 fn settle_in(index: usize, config: &WorkerConfig) -> io::Result<()> {
-    crate::signal::block_all()?;
+    crate::core::signal::block_all()?;
     if let Descriptors::Own(keep) = &config.descriptors {
         // SAFETY: the thread has opened nothing yet, so that no descriptor of its own changes meaning, and
         // what the closure it is about to run captured is documented to be listed.

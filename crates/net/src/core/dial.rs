@@ -1,0 +1,243 @@
+//! Connecting by name: its addresses one after another, the next before the last has failed (happy eyeballs,
+//! RFC 8305 §5). The connection has its id from the start; the socket of the address that answers first becomes its own.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use mio::Interest;
+use mio::unix::SourceFd;
+use rustix::net::sockopt::socket_error;
+
+use super::config::ConnectConfig;
+use super::connect::connect_socket;
+use super::connection::{ConnId, Phase};
+use super::context::{Context, TimerId};
+use super::driver::Driver;
+use super::resolver::{Name, Resolver};
+use super::timer::Action;
+use super::token::Token;
+
+/// Addresses of one name that are tried.
+const ADDRESSES_MAX: usize = 64;
+
+/// A connection being opened by more than one attempt.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    conn: ConnId,
+    /// What the addresses belong to; `None` when the caller gave them.
+    name: Option<Name>,
+    /// The name is being resolved.
+    resolving: bool,
+    left: VecDeque<SocketAddr>,
+    attempts: Vec<Option<(OwnedFd, SocketAddr)>>,
+    /// Of the next attempt.
+    timer: Option<TimerId>,
+    from: Option<SocketAddr>,
+    delay_ms: u64,
+    /// That of the first attempt that failed, which was at the best address.
+    error: Option<io::Error>,
+}
+
+/// The dials of a loop.
+#[derive(Debug, Default)]
+pub(crate) struct Dials {
+    places: Vec<Option<Dial>>,
+    resolver: Option<Resolver>,
+}
+
+impl<D: Default> Context<D> {
+    /// Connects to a host by its name, or by an address written as one: the name is resolved, and its addresses are tried
+    /// in the order of RFC 8305, the next one after [`attempt_delay_ms`](ConnectConfig::attempt_delay_ms). As
+    /// [`Context::connect`] in all else; the time-out is that of resolving and all attempts together. A name that does not
+    /// resolve is reported by `on_connect_failed`, see [`ResolveError`](crate::ResolveError).
+    ///
+    /// # Errors
+    ///
+    /// No thread for the resolver; `QuotaExceeded` when the loop holds `connections_max` connections.
+    pub fn connect_name(
+        &mut self,
+        name: &str,
+        port: u16,
+        config: &ConnectConfig,
+    ) -> io::Result<ConnId> {
+        if let Ok(address) = name.parse::<IpAddr>() {
+            return self.connect_any(&[SocketAddr::new(address, port)], config);
+        }
+        let now_ms = self.now_ms();
+        let resolver = match &mut self.dials.resolver {
+            Some(resolver) => resolver,
+            none => {
+                let resolver = Resolver::start()?;
+                let event = Token::Resolver.into();
+                let registry = self.poll.registry();
+                registry.register(&mut SourceFd(&resolver.bell()), event, Interest::READABLE)?;
+                none.insert(resolver)
+            }
+        };
+        let name = (name.to_owned(), port);
+        let addresses = resolver.resolve(&name, now_ms);
+        self.dial(Some(name), addresses, config)
+    }
+
+    /// Connects to whichever of these addresses answers first, best first, as [`Context::connect_name`] does.
+    ///
+    /// # Errors
+    ///
+    /// `QuotaExceeded` when the loop holds `connections_max` connections.
+    pub fn connect_any(
+        &mut self,
+        addresses: &[SocketAddr],
+        config: &ConnectConfig,
+    ) -> io::Result<ConnId> {
+        self.dial(None, Some(addresses.to_vec()), config)
+    }
+
+    fn dial(
+        &mut self,
+        name: Option<Name>,
+        addresses: Option<Vec<SocketAddr>>,
+        config: &ConnectConfig,
+    ) -> io::Result<ConnId> {
+        let conn = self.begin_connect(None, config)?;
+        let places = &mut self.dials.places;
+        let place = places.iter().position(Option::is_none).unwrap_or(places.len());
+        if place == places.len() {
+            places.push(None);
+        }
+        places[place] = Some(Dial {
+            conn,
+            name,
+            resolving: addresses.is_none(),
+            left: addresses.unwrap_or_default().into_iter().take(ADDRESSES_MAX).collect(),
+            attempts: Vec::new(),
+            timer: None,
+            from: config.from,
+            delay_ms: config.attempt_delay_ms,
+            error: None,
+        });
+        self.attempt(place as u32);
+        Ok(conn)
+    }
+
+    /// Tries the next address, and has the one after it tried in a while. Without any left and under way, the connect has
+    /// failed.
+    pub(crate) fn attempt(&mut self, place: u32) {
+        let Some(Some(dial)) = self.dials.places.get_mut(place as usize) else { return };
+        if dial.resolving {
+            return;
+        }
+        if let Some(timer) = dial.timer.take() {
+            self.timers.disarm(timer);
+        }
+        while let Some(address) = dial.left.pop_front() {
+            let attempt = dial.attempts.len();
+            let started = connect_socket(address, dial.from).and_then(|fd| {
+                let event = Token::Attempt { dial: place, attempt: attempt as u32 }.into();
+                let registry = self.poll.registry();
+                registry.register(&mut SourceFd(&fd.as_raw_fd()), event, Interest::WRITABLE)?;
+                Ok(fd)
+            });
+            match started {
+                Ok(fd) => {
+                    dial.attempts.push(Some((fd, address)));
+                    if !dial.left.is_empty() {
+                        let at_ms = self.now_ms + dial.delay_ms;
+                        dial.timer = Some(self.timers.arm(at_ms, None, Action::Dial(place)));
+                    }
+                    return;
+                }
+                // No route to this family, most often: the next may have one.
+                Err(error) => _ = dial.error.get_or_insert(error),
+            }
+        }
+        if dial.attempts.iter().all(Option::is_none)
+            && let Some(dial) = self.dials.places[place as usize].take()
+        {
+            if let (Some(name), Some(resolver)) = (&dial.name, &mut self.dials.resolver) {
+                resolver.forget(name);
+            }
+            let none = || io::Error::new(io::ErrorKind::NotFound, "there is no address to try");
+            self.fail_connect(dial.conn, dial.error.unwrap_or_else(none));
+        }
+    }
+
+    /// The kernel has something to say about an attempt.
+    pub(crate) fn attempt_event<H: Driver<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        place: u32,
+        attempt: u32,
+    ) {
+        let Some(Some(dial)) = self.dials.places.get_mut(place as usize) else { return };
+        let Some(Some((fd, address))) = dial.attempts.get(attempt as usize) else { return };
+        let failed = match socket_error(fd) {
+            Ok(Ok(())) => match rustix::net::getpeername(fd) {
+                Ok(_) => None,
+                // An event of an attempt before, whose place this one has.
+                Err(_) => return,
+            },
+            Ok(Err(errno)) | Err(errno) => Some(io::Error::from(errno)),
+        };
+        if let Some(error) = failed {
+            dial.error.get_or_insert(error);
+            dial.attempts[attempt as usize] = None;
+            return self.attempt(place);
+        }
+        let (conn, address) = (dial.conn, *address);
+        let Some(mut dial) = self.dials.places[place as usize].take() else { return };
+        if let Some(timer) = dial.timer {
+            self.timers.disarm(timer);
+        }
+        let Some((fd, _)) = dial.attempts[attempt as usize].take() else { return };
+        if let (Some(name), Some(resolver)) = (&dial.name, &mut self.dials.resolver) {
+            resolver.prefer(name, address);
+        }
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let event = Token::Conn(conn).into();
+        let moved = self.poll.registry().reregister(&mut SourceFd(&fd.as_raw_fd()), event, both);
+        let Some(record) = self.slab.get_mut(conn).filter(|r| r.phase == Phase::Connecting) else {
+            return;
+        };
+        record.fd = Some(fd);
+        match moved {
+            Ok(()) => self.connected(handler, conn),
+            Err(error) => self.fail_connect(conn, error),
+        }
+    }
+
+    /// The resolver has rung.
+    pub(crate) fn take_resolved(&mut self) {
+        let until_ms = self.now_ms() + self.config.name_cache_ms;
+        let results = self.dials.resolver.as_mut().map(|resolver| resolver.take(until_ms));
+        for (name, result) in results.unwrap_or_default() {
+            for place in 0..self.dials.places.len() {
+                let Some(dial) = &mut self.dials.places[place] else { continue };
+                if !dial.resolving || dial.name.as_ref() != Some(&name) {
+                    continue;
+                }
+                dial.resolving = false;
+                match &result {
+                    Ok(addresses) => {
+                        dial.left = addresses.iter().copied().take(ADDRESSES_MAX).collect();
+                    }
+                    Err(error) => dial.error = Some(error.clone().into()),
+                }
+                self.attempt(place as u32);
+            }
+        }
+    }
+
+    /// A connection without a socket ends before it has one.
+    pub(crate) fn cancel_dial(&mut self, conn: ConnId) {
+        let places = &mut self.dials.places;
+        for place in places.iter_mut() {
+            if let Some(dial) = place.take_if(|dial| dial.conn == conn)
+                && let Some(timer) = dial.timer
+            {
+                self.timers.disarm(timer);
+            }
+        }
+    }
+}

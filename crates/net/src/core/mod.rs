@@ -1,0 +1,43 @@
+//! The loop and its streams: connections as records, time as a wheel, listeners, connects, TLS. Of a protocol it knows
+//! the state in a record and the trait [`driver::Driver`].
+
+pub(crate) mod close;
+pub(crate) mod config;
+pub(crate) mod connect;
+pub(crate) mod connection;
+pub(crate) mod context;
+pub(crate) mod dial;
+pub(crate) mod driver;
+pub(crate) mod error;
+pub(crate) mod event_loop;
+pub(crate) mod foreign;
+pub(crate) mod handler;
+pub(crate) mod listener;
+pub(crate) mod remote;
+pub(crate) mod resolver;
+pub(crate) mod signal;
+pub(crate) mod slab;
+pub(crate) mod spill;
+pub(crate) mod stats;
+pub(crate) mod stream;
+pub(crate) mod time_slice;
+pub(crate) mod timer;
+pub(crate) mod tls;
+pub(crate) mod token;
+pub(crate) mod wheel;
+pub(crate) mod worker;
+
+pub use config::{ConnectConfig, Limits, ListenConfig, LoopConfig, Role};
+pub use connection::ConnId;
+pub use context::{Context, ListenerId, TimerId};
+pub use error::{CloseReason, WriteError};
+pub use event_loop::EventLoop;
+pub use foreign::{Interest, Ready};
+pub use handler::{Admit, Handler, ProtocolError, Sleep};
+pub use listener::open_listener;
+pub use remote::{Inbox, LoopGone, Remote, remote_pair};
+pub use resolver::ResolveError;
+pub use stats::Stats;
+pub use time_slice::{TIME_SLICE_MAX, set_time_slice};
+pub use tls::{ClientTls, ServerTls, Tls};
+pub use worker::{Descriptors, Exit, WorkerConfig, Workers, pin, spawn_workers};

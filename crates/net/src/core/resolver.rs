@@ -1,0 +1,176 @@
+//! Names to addresses, without blocking the loop: the system's resolver blocks, so it runs in a thread of its own.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{error, fmt, io};
+
+use rustix::event::EventfdFlags;
+
+/// A name has no address. Inside the [`io::Error`] of `on_connect_failed`, see [`ResolveError::of`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolveError {
+    /// The name.
+    pub name: String,
+    /// What the resolver said.
+    pub message: String,
+}
+
+impl ResolveError {
+    /// The error of the resolver that a failed connect is due to, if it is.
+    pub fn of(error: &io::Error) -> Option<&ResolveError> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Display for ResolveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} does not resolve: {}", self.name, self.message)
+    }
+}
+
+impl error::Error for ResolveError {}
+
+impl From<ResolveError> for io::Error {
+    fn from(error: ResolveError) -> io::Error {
+        io::Error::new(io::ErrorKind::NotFound, error)
+    }
+}
+
+/// A name and a port.
+pub(crate) type Name = (String, u16);
+/// What a name resolved to.
+pub(crate) type Resolved = (Name, Result<Vec<SocketAddr>, ResolveError>);
+
+/// A thread that resolves one name after another, and the addresses known from before.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    names: Sender<Name>,
+    shared: Arc<Shared>,
+    /// Addresses and until when they are good, in milliseconds of the loop's clock. `None`: asked for.
+    known: HashMap<Name, Option<(Vec<SocketAddr>, u64)>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    results: Mutex<Vec<Resolved>>,
+    /// An eventfd, registered edge-triggered: it is written and never read.
+    bell: OwnedFd,
+}
+
+/// Names remembered at most.
+const KNOWN_MAX: usize = 10_000;
+
+impl Resolver {
+    /// Starts the thread, which ends with this handle.
+    pub(crate) fn start() -> io::Result<Resolver> {
+        let (names, asked) = mpsc::channel::<Name>();
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Arc::new(Shared { results: Mutex::default(), bell });
+        let answering = Arc::clone(&shared);
+        std::thread::Builder::new().name("resolver".to_owned()).spawn(move || {
+            while let Ok((name, port)) = asked.recv() {
+                let error = |message: String| ResolveError { name: name.clone(), message };
+                let result = match (name.as_str(), port).to_socket_addrs() {
+                    Ok(addresses) => match interleave(addresses.collect()) {
+                        none if none.is_empty() => Err(error("it has no address".to_owned())),
+                        addresses => Ok(addresses),
+                    },
+                    Err(failed) => Err(error(failed.to_string())),
+                };
+                let mut results = answering.results.lock().unwrap_or_else(PoisonError::into_inner);
+                results.push(((name, port), result));
+                // Fails only when the counter is full, and then the loop is awake.
+                let _ = rustix::io::write(&answering.bell, &1u64.to_ne_bytes());
+            }
+        })?;
+        Ok(Resolver { names, shared, known: HashMap::new() })
+    }
+
+    pub(crate) fn bell(&self) -> RawFd {
+        self.shared.bell.as_raw_fd()
+    }
+
+    /// The addresses of a name, if they are known. Else they are asked for, and [taken](Resolver::take) later.
+    pub(crate) fn resolve(&mut self, name: &Name, now_ms: u64) -> Option<Vec<SocketAddr>> {
+        match self.known.get(name) {
+            Some(Some((addresses, until_ms))) if *until_ms > now_ms => {
+                return Some(addresses.clone());
+            }
+            Some(None) => return None,
+            _ => {}
+        }
+        if self.known.len() >= KNOWN_MAX {
+            self.known.retain(|_, known| known.as_ref().is_none_or(|&(_, until)| until > now_ms));
+        }
+        self.known.insert(name.clone(), None);
+        // The thread lives as long as this handle.
+        let _ = self.names.send(name.clone());
+        None
+    }
+
+    /// What has been resolved. Addresses are good until `until_ms`.
+    pub(crate) fn take(&mut self, until_ms: u64) -> Vec<Resolved> {
+        let results = std::mem::take(
+            &mut *self.shared.results.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        for (name, result) in &results {
+            match result {
+                Ok(addresses) => {
+                    self.known.insert(name.clone(), Some((addresses.clone(), until_ms)));
+                }
+                Err(_) => _ = self.known.remove(name),
+            }
+        }
+        results
+    }
+
+    /// Puts the address that answered before the others of its name.
+    pub(crate) fn prefer(&mut self, name: &Name, address: SocketAddr) {
+        if let Some(Some((addresses, _))) = self.known.get_mut(name)
+            && let Some(at) = addresses.iter().position(|&other| other == address)
+        {
+            addresses[..=at].rotate_right(1);
+        }
+    }
+
+    /// No address of a name answered: it may have moved.
+    pub(crate) fn forget(&mut self, name: &Name) {
+        if self.known.get(name).is_some_and(Option::is_some) {
+            self.known.remove(name);
+        }
+    }
+}
+
+/// Orders addresses so that the families alternate, the family that the resolver put first leading
+/// (RFC 8305 §4).
+fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (leading, others): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|address| address.is_ipv6() == first_is_v6);
+    let (mut leading, mut others) = (leading.into_iter(), others.into_iter());
+    let mut ordered = Vec::new();
+    loop {
+        let pair = [leading.next(), others.next()];
+        if pair == [None, None] {
+            return ordered;
+        }
+        ordered.extend(pair.into_iter().flatten());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_alternate() {
+        let [a, b, c, x, y] = ["[::1]:1", "[::2]:1", "[::3]:1", "10.0.0.1:1", "10.0.0.2:1"]
+            .map(|address| address.parse::<SocketAddr>().expect("an address"));
+        assert_eq!(interleave(vec![a, b, c, x, y]), [a, x, b, y, c]);
+        assert_eq!(interleave(vec![x, y, a]), [x, a, y]);
+        assert_eq!(interleave(vec![]), []);
+    }
+}

@@ -1,0 +1,180 @@
+//! The opening handshake: a server's answer, a client's request.
+
+use std::{error, fmt};
+
+use dunlin_wire::http1::{self, Decoded, HeaderSlots, Method};
+use dunlin_wire::websocket::handshake::{
+    self, ClientConfig, ClientHandshake, ServerConfig, encode_rejection,
+};
+
+use crate::core::connection::{ConnId, Flags, Protocol};
+use crate::core::context::{Context, Profile};
+use crate::core::error::WriteError;
+use crate::core::handler::{Handler, ProtocolError};
+use crate::http::Request;
+use crate::websocket::{
+    Agreed, ClientHandshakeError, Connection, Handshake, HandshakeError, NewHandshake,
+    WebSocketConfig,
+};
+
+/// Why a request did not become a WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpgradeError {
+    /// It was no handshake that can be accepted. It has been answered, with the error's status.
+    Handshake(HandshakeError),
+    /// It could not be answered.
+    Write(WriteError),
+}
+
+impl fmt::Display for UpgradeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UpgradeError::Handshake(error) => error.fmt(f),
+            UpgradeError::Write(error) => error.fmt(f),
+        }
+    }
+}
+
+impl error::Error for UpgradeError {}
+
+impl<D: Default> Context<D> {
+    /// Answers the request outstanding with 101 if it is a WebSocket handshake: from now on the connection
+    /// speaks WebSocket. Returns the subprotocol chosen.
+    ///
+    /// # Errors
+    ///
+    /// [`UpgradeError::Handshake`] when it is none; it has then been answered with the error's status and
+    /// text. [`UpgradeError::Write`] when no request is outstanding or the connection is stale.
+    pub fn upgrade_websocket<'a>(
+        &mut self,
+        conn: ConnId,
+        request: &Request<'a>,
+        config: &WebSocketConfig<'_>,
+    ) -> Result<Option<&'a str>, UpgradeError> {
+        let mut http = self.http(conn).map_err(UpgradeError::Write)?;
+        http.expect_answer().map_err(|error| UpgradeError::Write(error.into()))?;
+        let server = ServerConfig { protocols: config.protocols, deflate: config.deflate };
+        let accepted = match handshake::accept(&request.head, &server) {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                let keep_alive = http.keeps_alive();
+                self.write_with(conn, 256, |out| encode_rejection(out, error, keep_alive))
+                    .map_err(UpgradeError::Write)?;
+                http.handle_answered();
+                self.answered(conn, http);
+                return Err(UpgradeError::Handshake(error));
+            }
+        };
+        let profile = self.slab.at(conn.index()).profile;
+        let profile = self.profile(&Profile {
+            websocket: Agreed { limits: config.limits, deflate: accepted.deflate() },
+            ..self.profile_at(profile).with_idle_timeout(config.idle_timeout_ms)
+        });
+        // 65,536 different limits: the application makes them up as it goes.
+        let profile = profile.map_err(|_| UpgradeError::Write(WriteError::OutOfTurn))?;
+        self.write_with(conn, 256, |out| accepted.encode_response(out, &[]))
+            .map_err(UpgradeError::Write)?;
+        self.becomes_websocket(conn, &Connection::server(), profile);
+        Ok(accepted.protocol)
+    }
+
+    /// Sends a WebSocket handshake on a connection of ours, which may still be connecting. `on_websocket`
+    /// follows, or `on_protocol_error` when the server does not agree. A deadline until then is the
+    /// handler's to set.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::OutOfTurn`] when it is no raw connection; [`WriteError::Stale`].
+    pub fn websocket_handshake(
+        &mut self,
+        conn: ConnId,
+        new: &NewHandshake<'_>,
+    ) -> Result<(), WriteError> {
+        let record = self.slab.get(conn).ok_or(WriteError::Stale)?;
+        if record.protocol != Protocol::Tcp {
+            return Err(WriteError::OutOfTurn);
+        }
+        let handshake = ClientHandshake::new(self.masks.take());
+        let client = ClientConfig { protocols: new.protocols, deflate: new.deflate };
+        self.write_with(conn, 256, |out| {
+            handshake.encode_request(out, new.target, new.host, new.headers, &client);
+        })?;
+        let record = self.slab.at_mut(conn.index());
+        record.protocol = Protocol::WebSocketHandshake;
+        record.spill.get_or_insert_with(|| self.pool.borrow()).handshake =
+            Some(Box::new(Handshake {
+                handshake,
+                protocols: new.protocols.iter().map(|&protocol| protocol.to_owned()).collect(),
+                deflate: new.deflate,
+                limits: new.limits,
+                idle_timeout_ms: new.idle_timeout_ms,
+            }));
+        Ok(())
+    }
+
+    /// Reads the answer to a client's handshake. Returns the bytes consumed.
+    pub(crate) fn handshake_input<H: Handler<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        bytes: &[u8],
+    ) -> usize {
+        let record = self.slab.at(conn.index());
+        let profile = record.profile;
+        let limits = self.limits(profile).http;
+        let mut at = 0;
+        loop {
+            let mut slots = HeaderSlots::new();
+            let rest = &bytes[at..];
+            let (head, consumed) =
+                match http1::decode_response(rest, &mut slots, &limits, Method::Get) {
+                    Ok(Decoded::NeedMore) => return at,
+                    Ok(Decoded::Head(head, consumed)) => (head, consumed),
+                    Err(error) => {
+                        self.protocol_error(handler, conn, &ProtocolError::Http(error));
+                        return bytes.len();
+                    }
+                };
+            at += consumed;
+            if head.is_interim() {
+                continue;
+            }
+            let record = self.slab.at_mut(conn.index());
+            let Some(asked) = record.spill.as_mut().and_then(|spill| spill.handshake.take()) else {
+                return bytes.len();
+            };
+            let protocols: Vec<&str> = asked.protocols.iter().map(String::as_str).collect();
+            let client = ClientConfig { protocols: &protocols, deflate: asked.deflate };
+            let agreed = asked.handshake.check_response(&head, &client).and_then(|connected| {
+                let profile = Profile {
+                    websocket: Agreed { limits: asked.limits, deflate: connected.deflate },
+                    ..self.profile_at(profile).with_idle_timeout(asked.idle_timeout_ms)
+                };
+                let profile = self.profile(&profile);
+                let profile = profile.map_err(|_| ClientHandshakeError::Extensions)?;
+                Ok((connected.protocol, profile))
+            });
+            match agreed {
+                Ok((protocol, profile)) => {
+                    self.becomes_websocket(conn, &Connection::client(), profile);
+                    handler.on_websocket(self, conn, protocol);
+                    return at;
+                }
+                Err(error) => {
+                    self.protocol_error(handler, conn, &ProtocolError::Handshake(error));
+                    return bytes.len();
+                }
+            }
+        }
+    }
+
+    fn becomes_websocket(&mut self, conn: ConnId, websocket: &Connection, profile: u16) {
+        let record = self.slab.at_mut(conn.index());
+        (record.protocol, record.profile) = (Protocol::WebSocket(websocket.state()), profile);
+        let idle_timeout_ms = self.limits(profile).idle_timeout_ms;
+        if idle_timeout_ms > 0 {
+            self.slab.at_mut(conn.index()).flags.set(Flags::IDLE_DEADLINE);
+            self.schedule_own(conn, idle_timeout_ms);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Open WebSockets on the loop, either end: messages and control frames.
+
+use crate::core::connection::{ConnId, End, Flags, Phase, Protocol};
+use crate::core::context::Context;
+use crate::core::error::{CloseReason, WriteError};
+use crate::core::handler::{Handler, ProtocolError};
+use crate::websocket::{
+    Agreed, CONTROL_PAYLOAD_BYTES_MAX, CloseSent, Connection, Event, Opcode, SharedCompression,
+    close_code,
+};
+
+impl From<CloseSent> for WriteError {
+    fn from(CloseSent: CloseSent) -> WriteError {
+        WriteError::OutOfTurn
+    }
+}
+
+impl<D: Default> Context<D> {
+    /// Sends a message of one frame, `Text` or `Binary`, compressed if that was negotiated and makes it
+    /// smaller. The caller vouches that text is UTF-8.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::OutOfTurn`] when it is no WebSocket, a close frame has been sent, or the opcode is not
+    /// that of a message; [`WriteError::Full`]; [`WriteError::Stale`].
+    pub fn ws_send(
+        &mut self,
+        conn: ConnId,
+        opcode: Opcode,
+        payload: &[u8],
+    ) -> Result<(), WriteError> {
+        let (mut websocket, profile) = self.websocket(conn)?;
+        if !matches!(opcode, Opcode::Text | Opcode::Binary) {
+            return Err(WriteError::OutOfTurn);
+        }
+        let agreed = self.profile_at(profile).websocket;
+        let mask = self.mask(&websocket);
+        let bytes = payload.len() + 14;
+        let Some(params) = websocket.compresses(payload, &agreed) else {
+            let plain = Agreed { deflate: None, ..agreed };
+            let mut none = SharedCompression::new(0);
+            return self.write_with(conn, bytes, |out| {
+                _ = websocket.encode_message(out, opcode, payload, mask, &mut none, &plain);
+            });
+        };
+        if params.outgoing(websocket.role()).context_takeover {
+            websocket = self.borrow_contexts(conn, websocket);
+        }
+        let mut compression = self.take_compression();
+        let sent = self.write_with(conn, bytes, |out| {
+            _ = websocket.encode_message(out, opcode, payload, mask, &mut compression, &agreed);
+        });
+        self.compression = compression;
+        self.return_contexts(conn, websocket);
+        sent
+    }
+
+    /// Sends a text message.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::ws_send`].
+    pub fn ws_send_text(&mut self, conn: ConnId, text: &str) -> Result<(), WriteError> {
+        self.ws_send(conn, Opcode::Text, text.as_bytes())
+    }
+
+    /// Sends a ping of at most 125 bytes (more are cut off).
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::ws_send`].
+    pub fn ws_ping(&mut self, conn: ConnId, payload: &[u8]) -> Result<(), WriteError> {
+        self.send_control(conn, Opcode::Ping, payload)
+    }
+
+    /// Sends a pong of at most 125 bytes (more are cut off).
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::ws_send`].
+    pub fn ws_pong(&mut self, conn: ConnId, payload: &[u8]) -> Result<(), WriteError> {
+        self.send_control(conn, Opcode::Pong, payload)
+    }
+
+    /// Begins the closing handshake: sends a close frame and waits for the peer's, at most
+    /// [`linger_ms`](crate::LoopConfig::linger_ms). A code that must not stand in a frame (RFC 6455 §7.4.1)
+    /// sends one without code; a reason is cut to 123 bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::ws_send`].
+    pub fn ws_close(&mut self, conn: ConnId, code: u16, reason: &str) -> Result<(), WriteError> {
+        self.send_close_frame(conn, code, reason)?;
+        self.slab.at_mut(conn.index()).flags.clear(Flags::IDLE_DEADLINE);
+        self.schedule_own(conn, self.config.linger_ms);
+        Ok(())
+    }
+
+    /// What [`Handler::on_close_frame`] does by default: answers the close frame, unless it is an answer
+    /// itself, and closes the connection.
+    pub fn answer_close_frame(&mut self, conn: ConnId, code: u16) {
+        if self.websocket(conn).is_ok() {
+            let code = if code == close_code::NONE { 0 } else { code };
+            // If it does not fit, the peer is not reading.
+            let _ = self.send_close_frame(conn, code, "");
+            if let Some(record) = self.slab.get_mut(conn) {
+                record.end = record.end.max(End::Peer);
+            }
+        }
+        self.begin_drain(conn);
+    }
+
+    pub(super) fn send_close_frame(
+        &mut self,
+        conn: ConnId,
+        code: u16,
+        reason: &str,
+    ) -> Result<(), WriteError> {
+        let (mut websocket, _) = self.websocket(conn)?;
+        let mask = self.mask(&websocket);
+        self.write_with(conn, CONTROL_PAYLOAD_BYTES_MAX, |out| {
+            _ = websocket.encode_close(out, code, reason, mask);
+        })?;
+        self.slab.at_mut(conn.index()).protocol = Protocol::WebSocket(websocket.suspend().0);
+        Ok(())
+    }
+
+    fn send_control(
+        &mut self,
+        conn: ConnId,
+        opcode: Opcode,
+        payload: &[u8],
+    ) -> Result<(), WriteError> {
+        let (websocket, _) = self.websocket(conn)?;
+        let mask = self.mask(&websocket);
+        self.write_with(conn, payload.len() + 14, |out| {
+            _ = websocket.encode_control(out, opcode, payload, mask);
+        })
+    }
+
+    /// The machine of an open WebSocket that may send, without its compression contexts; and its profile.
+    fn websocket(&self, conn: ConnId) -> Result<(Connection, u16), WriteError> {
+        let record = self.slab.get(conn).ok_or(WriteError::Stale)?;
+        if record.phase != Phase::Open {
+            return Err(WriteError::Stale);
+        }
+        let Protocol::WebSocket(state) = record.protocol else { return Err(WriteError::OutOfTurn) };
+        let websocket = Connection::resume(state, None);
+        websocket.expect_open()?;
+        Ok((websocket, record.profile))
+    }
+
+    fn mask(&mut self, websocket: &Connection) -> Option<[u8; 4]> {
+        (websocket.role() == dunlin_wire::websocket::Role::Client).then(|| self.masks.take())
+    }
+
+    /// Hands out what the bytes hold. All of them are consumed: what is cut goes to an assembly.
+    pub(super) fn websocket_input<H: Handler<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        bytes: &mut [u8],
+    ) -> usize {
+        let record = self.slab.at_mut(conn.index());
+        let mut assembly = record.spill.as_mut().and_then(|spill| spill.assembly.take());
+        self.stats.buffered_bytes -= assembly.as_ref().map_or(0, |kept| kept.memory_bytes());
+        let agreed = self.profiles[record.profile as usize].websocket;
+        let takes_over = |params: &dunlin_wire::websocket::deflate::DeflateParams, role| {
+            params.incoming(role).context_takeover
+        };
+        // The scratch buffer belongs to the loop; the handler may use the loop meanwhile.
+        let mut inflated = std::mem::take(&mut self.inflated);
+        let mut at = 0;
+        while at < bytes.len() {
+            let Protocol::WebSocket(state) = self.slab.at(conn.index()).protocol else { break };
+            let mut websocket = Connection::resume(state, None);
+            let with_contexts =
+                agreed.deflate.as_ref().is_some_and(|params| takes_over(params, websocket.role()));
+            if with_contexts {
+                websocket = self.borrow_contexts(conn, websocket);
+            }
+            let read = websocket.handle_input(
+                &mut bytes[at..],
+                &mut assembly,
+                &mut inflated,
+                &mut self.compression,
+                &agreed,
+            );
+            self.slab.at_mut(conn.index()).protocol = Protocol::WebSocket(websocket.state());
+            if with_contexts {
+                self.return_contexts(conn, websocket);
+            }
+            let (consumed, event) = match read {
+                Ok(read) => read,
+                Err(error) => {
+                    self.protocol_error(handler, conn, &ProtocolError::WebSocket(error));
+                    break;
+                }
+            };
+            at += consumed;
+            match event {
+                Event::NeedMore => break,
+                Event::Continue => {
+                    assembly.get_or_insert_with(|| self.pool.borrow_assembly());
+                    continue;
+                }
+                Event::Message(message) => {
+                    self.stats.messages += 1;
+                    handler.on_message(self, conn, message);
+                }
+                Event::Ping(payload) => handler.on_ping(self, conn, payload),
+                Event::Pong(payload) => handler.on_pong(self, conn, payload),
+                Event::Close { code, reason } => handler.on_close_frame(self, conn, code, reason),
+            }
+            let over = self.slab.get(conn).is_none_or(|record| {
+                record.phase != Phase::Open
+                    || record.end == End::ProtocolError
+                    || matches!(record.protocol, Protocol::WebSocket(state) if state.has_received_close())
+            });
+            if over {
+                break;
+            }
+        }
+        inflated.shrink_to(self.config.receive_bytes);
+        self.inflated = inflated;
+
+        if let Some(assembly) = assembly {
+            let open = self.slab.get(conn).is_some_and(|record| record.phase == Phase::Open);
+            if assembly.is_idle() || !open {
+                self.pool.give_back_assembly(assembly);
+            } else {
+                self.stats.buffered_bytes += assembly.memory_bytes();
+                let record = self.slab.at_mut(conn.index());
+                record.spill.get_or_insert_with(|| self.pool.borrow()).assembly = Some(assembly);
+                if self.stats.buffered_bytes > self.config.buffered_bytes_max {
+                    self.finish(conn, CloseReason::OutOfMemory);
+                }
+            }
+        }
+        bytes.len()
+    }
+
+    /// The loop's compressors, while something is written by them.
+    fn take_compression(&mut self) -> SharedCompression {
+        let empty = SharedCompression::new(self.config.deflate_level);
+        std::mem::replace(&mut self.compression, empty)
+    }
+
+    /// The machine with the compression contexts of its connection.
+    fn borrow_contexts(&mut self, conn: ConnId, websocket: Connection) -> Connection {
+        let spill = self.slab.at_mut(conn.index()).spill.as_mut();
+        let contexts = spill.and_then(|spill| spill.contexts.take());
+        Connection::resume(websocket.state(), contexts)
+    }
+
+    fn return_contexts(&mut self, conn: ConnId, websocket: Connection) {
+        let record = self.slab.at_mut(conn.index());
+        if let Some(contexts) = websocket.suspend().1
+            && record.phase == Phase::Open
+        {
+            record.spill.get_or_insert_with(|| self.pool.borrow()).contexts = Some(contexts);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! One conversation with a Redis server, without its socket.
+
+use std::collections::VecDeque;
+use std::{error, fmt};
+
+use dunlin_wire::resp::{Error, Limits, Scanner, Value, encode_command};
+
+/// Commands that are answered by pushes, one a channel, and by a reply only when they are refused.
+const ANSWERED_BY_PUSHES: [&str; 6] =
+    ["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"];
+
+/// What a server said.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// The reply to the oldest command outstanding.
+    Reply(Value<'a>),
+    /// A message of a channel, the confirmation of a subscription, or the error by which one is refused.
+    Push(Value<'a>),
+}
+
+/// The command can be answered by any number of values, so the replies behind it could not be told apart: it has no
+/// name, or it subscribes to or unsubscribes from no channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidCommand;
+
+impl fmt::Display for InvalidCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the command has no name, or names no channel; name each channel")
+    }
+}
+
+impl error::Error for InvalidCommand {}
+
+/// The state of one connection to Redis (RESP3): which commands are out, and where in a value its input is cut.
+///
+/// ```
+/// use dunlin_net::redis::{Connection, Event, Value};
+///
+/// let mut connection = Connection::new();
+/// let mut out = Vec::new();
+/// connection.encode_command(&mut out, &[b"PING"])?;
+/// assert_eq!(out, b"*1\r\n$4\r\nPING\r\n");
+/// let input = b"+PONG\r\n+PO";
+/// assert_eq!(connection.handle_input(input), Ok(Some((Event::Reply(Value::Simple("PONG")), 7))));
+/// # Ok::<(), dunlin_net::redis::InvalidCommand>(())
+/// ```
+#[derive(Debug)]
+pub struct Connection {
+    scanner: Scanner,
+    /// Commands without an answer, oldest first: 0 is one reply, any other number so many pushes.
+    expected: VecDeque<u32>,
+}
+
+impl Default for Connection {
+    fn default() -> Connection {
+        Connection::new()
+    }
+}
+
+impl Connection {
+    /// A connection on which nothing has been said.
+    pub fn new() -> Connection {
+        Connection { scanner: Scanner::new(&Limits::default()), expected: VecDeque::new() }
+    }
+
+    /// Appends a command to what is to be sent. Commands of the `SUBSCRIBE` family are answered by one push a channel,
+    /// all others by one reply.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidCommand`]: nothing was appended.
+    pub fn encode_command(
+        &mut self,
+        out: &mut Vec<u8>,
+        arguments: &[&[u8]],
+    ) -> Result<(), InvalidCommand> {
+        let expected = expected(arguments).ok_or(InvalidCommand)?;
+        encode_command(out, arguments);
+        self.expected.push_back(expected);
+        Ok(())
+    }
+
+    /// Whether a command can be sent.
+    pub(super) fn check(arguments: &[&[u8]]) -> Result<(), InvalidCommand> {
+        expected(arguments).map(drop).ok_or(InvalidCommand)
+    }
+
+    /// Commands without an answer.
+    pub fn outstanding(&self) -> usize {
+        self.expected.len()
+    }
+
+    /// Reads one value from the start of `bytes`: what it is, and its length. `None`: it is cut; give the same bytes
+    /// again with more behind them.
+    ///
+    /// # Errors
+    ///
+    /// What came is no RESP, or nobody had asked for it. Close the connection.
+    pub fn handle_input<'a>(
+        &mut self,
+        bytes: &'a [u8],
+    ) -> Result<Option<(Event<'a>, usize)>, Error> {
+        let Some(length) = self.scanner.scan(bytes)? else { return Ok(None) };
+        let value = Value::parse(&bytes[..length]).ok_or(Error::Malformed)?;
+        if let Value::Push(elements) = &value {
+            let kind = elements.first().and_then(Value::text).unwrap_or_default();
+            if is_answered_by_pushes(kind.as_bytes())
+                && let Some(left) = self.expected.front_mut().filter(|left| **left > 0)
+            {
+                *left -= 1;
+                if *left == 0 {
+                    self.expected.pop_front();
+                }
+            }
+            return Ok(Some((Event::Push(value), length)));
+        }
+        match self.expected.pop_front() {
+            Some(0) => Ok(Some((Event::Reply(value), length))),
+            // A subscription refused.
+            Some(_) => Ok(Some((Event::Push(value), length))),
+            None => Err(Error::Type),
+        }
+    }
+}
+
+/// How many pushes answer a command; 0: one reply does.
+fn expected(arguments: &[&[u8]]) -> Option<u32> {
+    let (name, channels) = arguments.split_first()?;
+    match is_answered_by_pushes(name) {
+        true if channels.is_empty() => None,
+        true => Some(channels.len() as u32),
+        false => Some(0),
+    }
+}
+
+fn is_answered_by_pushes(name: &[u8]) -> bool {
+    ANSWERED_BY_PUSHES.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a connection that has sent these commands reads from bytes that come in pieces of this size.
+    fn read(commands: &[&[&[u8]]], input: &[u8], piece: usize) -> Vec<String> {
+        let mut connection = Connection::new();
+        let mut out = Vec::new();
+        for command in commands {
+            connection.encode_command(&mut out, command).expect("a valid command");
+        }
+        let (mut events, mut kept) = (Vec::new(), Vec::new());
+        for piece in input.chunks(piece) {
+            kept.extend_from_slice(piece);
+            loop {
+                match connection.handle_input(&kept) {
+                    Ok(None) => break,
+                    Ok(Some((event, length))) => {
+                        events.push(format!("{event:?}"));
+                        kept.drain(..length);
+                    }
+                    Err(error) => {
+                        events.push(format!("{error:?}"));
+                        return events;
+                    }
+                }
+                if kept.is_empty() {
+                    break;
+                }
+            }
+        }
+        events
+    }
+
+    #[test]
+    fn input_that_is_no_redis_is_an_error() {
+        for piece in [1, 3, 1000] {
+            let events = read(&[&[b"PING"]], b"HTTP/1.1 400 Bad Request\r\n\r\n", piece);
+            assert_eq!(events, ["Type"]);
+            let events = read(&[&[b"PING"]], b"+OK\r\n+OK\r\n", piece);
+            assert_eq!(events, ["Reply(Simple(\"OK\"))", "Type"], "one reply too many");
+        }
+    }
+
+    #[test]
+    fn a_subscription_refused_takes_no_reply_from_a_command() {
+        let commands: &[&[&[u8]]] =
+            &[&[b"GET", b"a"], &[b"SUBSCRIBE", b"x", b"y"], &[b"subscribe", b"c"], &[b"GET", b"b"]];
+        let input = b"+a\r\n-NOPERM no\r\n>3\r\n+subscribe\r\n+c\r\n:1\r\n+b\r\n";
+        for piece in [1, 3, 1000] {
+            let events = read(commands, input, piece);
+            assert_eq!(events[0], "Reply(Simple(\"a\"))");
+            assert_eq!(events[1], "Push(Error(\"NOPERM no\"))");
+            assert!(events[2].starts_with("Push(Push([Simple(\"subscribe\")"));
+            assert_eq!(events[3], "Reply(Simple(\"b\"))");
+        }
+    }
+
+    #[test]
+    fn a_command_with_any_number_of_answers_is_refused() {
+        let (mut connection, mut out) = (Connection::new(), Vec::new());
+        for command in [&[][..], &[&b"UNSUBSCRIBE"[..]]] {
+            assert_eq!(connection.encode_command(&mut out, command), Err(InvalidCommand));
+        }
+        assert!(out.is_empty() && connection.outstanding() == 0);
+    }
+}

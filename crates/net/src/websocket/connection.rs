@@ -1,0 +1,376 @@
+//! One open WebSocket, either end, without its socket (RFC 6455).
+
+use std::{error, fmt};
+
+use dunlin_wire::websocket::deflate::{DeflateParams, Deflater, Inflater, SharedDeflate};
+use dunlin_wire::websocket::{
+    Decoder, Event as Frame, MessageAssembly, Role, encode_close_masked, encode_frame_masked,
+};
+
+use super::{
+    CONTROL_PAYLOAD_BYTES_MAX, Error, Limits, Message, Opcode, close_code, encode_close,
+    encode_frame,
+};
+
+/// Payloads below this many bytes are not worth compressing.
+const COMPRESS_BYTES_MIN: usize = 32;
+
+/// A close frame has been sent: no frame follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CloseSent;
+
+impl fmt::Display for CloseSent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a close frame has been sent; no frame may follow it")
+    }
+}
+
+impl error::Error for CloseSent {}
+
+/// What both ends have agreed on, and the bounds of this one. Shared by many connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Agreed {
+    /// Bounds on frames and messages received.
+    pub limits: Limits,
+    /// What was negotiated of compression.
+    pub deflate: Option<DeflateParams>,
+}
+
+/// What an open WebSocket remembers, in one byte: all that an idle one costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct State(u8);
+
+impl State {
+    const CLIENT: u8 = 1;
+    const CLOSE_SENT: u8 = 2;
+    const CLOSE_RECEIVED: u8 = 4;
+
+    pub(crate) fn has_received_close(self) -> bool {
+        self.0 & State::CLOSE_RECEIVED != 0
+    }
+}
+
+/// Compression contexts of a connection that negotiated context takeover.
+#[derive(Debug, Default)]
+pub(crate) struct Contexts {
+    deflater: Option<Deflater>,
+    inflater: Option<Inflater>,
+}
+
+/// Compressors for all connections without context takeover, made when the first is needed.
+#[derive(Debug)]
+pub struct SharedCompression {
+    /// From 1 (fast) to 9 (small).
+    level: u32,
+    shared: Option<Box<SharedDeflate>>,
+}
+
+impl SharedCompression {
+    /// Compressors of a level from 1 (fast) to 9 (small).
+    pub fn new(level: u32) -> SharedCompression {
+        SharedCompression { level, shared: None }
+    }
+
+    fn get(&mut self) -> &mut SharedDeflate {
+        let level = self.level;
+        self.shared.get_or_insert_with(|| Box::new(SharedDeflate::new(level)))
+    }
+}
+
+/// What input has led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// Everything was consumed, and a frame or message is cut.
+    NeedMore,
+    /// Nothing to report yet: give the rest.
+    Continue,
+    /// A whole message, unmasked, inflated and, if text, valid UTF-8.
+    Message(Message<'a>),
+    /// A ping; to be answered by a pong of the same payload.
+    Ping(&'a [u8]),
+    /// A pong.
+    Pong(&'a [u8]),
+    /// A close frame; to be answered by one, unless ours went first. Nothing that follows it counts.
+    Close {
+        /// 1005 when it had none.
+        code: u16,
+        /// Why, in the peer's words.
+        reason: &'a str,
+    },
+}
+
+/// The state of one open WebSocket. Does no I/O and reads no clock.
+///
+/// ```
+/// use dunlin_net::websocket::{Agreed, Connection, Event, Opcode, SharedCompression};
+///
+/// let (mut server, mut client) = (Connection::server(), Connection::client());
+/// let (agreed, mut compression) = (Agreed::default(), SharedCompression::new(1));
+/// let mut sent = Vec::new();
+/// client.encode_message(&mut sent, Opcode::Text, b"hello", Some([1, 2, 3, 4]), &mut compression, &agreed)?;
+/// let (mut assembly, mut inflated) = (None, Vec::new());
+/// let (consumed, event) =
+///     server.handle_input(&mut sent, &mut assembly, &mut inflated, &mut compression, &agreed)?;
+/// assert!(matches!(event, Event::Message(message) if message.text() == Some("hello")));
+/// assert_eq!(consumed, 11);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Connection {
+    state: State,
+    contexts: Option<Box<Contexts>>,
+}
+
+impl Connection {
+    /// The serving end.
+    pub fn server() -> Connection {
+        Connection { state: State(0), contexts: None }
+    }
+
+    /// The asking end, whose frames are masked.
+    pub fn client() -> Connection {
+        Connection { state: State(State::CLIENT), contexts: None }
+    }
+
+    pub(crate) fn resume(state: State, contexts: Option<Box<Contexts>>) -> Connection {
+        Connection { state, contexts }
+    }
+
+    pub(crate) fn suspend(self) -> (State, Option<Box<Contexts>>) {
+        (self.state, self.contexts)
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Which end this is.
+    pub fn role(&self) -> Role {
+        if self.state.0 & State::CLIENT == 0 { Role::Server } else { Role::Client }
+    }
+
+    /// Whether a close frame has been sent.
+    pub fn has_sent_close(&self) -> bool {
+        self.state.0 & State::CLOSE_SENT != 0
+    }
+
+    /// Whether a close frame has been received.
+    pub fn has_received_close(&self) -> bool {
+        self.state.has_received_close()
+    }
+
+    /// Reads at most one message or control frame from the start of `bytes`, which are unmasked in place. Returns how many
+    /// it consumed. What is cut is kept in `assembly`; a compressed message is inflated into `inflated`.
+    ///
+    /// # Errors
+    ///
+    /// The peer has violated the protocol: send a close frame with the error's code, and close.
+    pub fn handle_input<'a>(
+        &mut self,
+        bytes: &'a mut [u8],
+        assembly: &'a mut Option<Box<MessageAssembly>>,
+        inflated: &'a mut Vec<u8>,
+        compression: &mut SharedCompression,
+        agreed: &Agreed,
+    ) -> Result<(usize, Event<'a>), Error> {
+        let role = self.role();
+        let decoder = Decoder { role, limits: agreed.limits, deflate: agreed.deflate.is_some() };
+        let decoded = decoder.decode(assembly.as_deref_mut(), bytes)?;
+        let event = match decoded.event {
+            Frame::NeedAssembly => Event::Continue,
+            Frame::NeedMore { .. } => Event::NeedMore,
+            Frame::Message(message) if message.compressed => {
+                let params = agreed.deflate.ok_or(Error::ReservedBits)?;
+                let direction = params.incoming(role);
+                Event::Message(if direction.context_takeover {
+                    let contexts = self.contexts.get_or_insert_default();
+                    let inflater =
+                        contexts.inflater.get_or_insert_with(|| Inflater::new(direction));
+                    inflater.message(message, inflated, &agreed.limits)?
+                } else {
+                    compression.get().inflater().message(message, inflated, &agreed.limits)?
+                })
+            }
+            Frame::Message(message) => Event::Message(message),
+            Frame::Ping(payload) => Event::Ping(payload),
+            Frame::Pong(payload) => Event::Pong(payload),
+            Frame::Close(frame) => {
+                self.state.0 |= State::CLOSE_RECEIVED;
+                let (code, reason) =
+                    frame.map_or((close_code::NONE, ""), |frame| (frame.code, frame.reason));
+                Event::Close { code, reason }
+            }
+        };
+        Ok((decoded.consumed, event))
+    }
+
+    /// Appends a message of one frame, compressed if that was agreed on and it is worth it. `mask` is a client's: four
+    /// bytes nobody can foresee (RFC 6455 §10.3).
+    ///
+    /// # Errors
+    ///
+    /// [`CloseSent`]: nothing was appended.
+    pub fn encode_message(
+        &mut self,
+        out: &mut Vec<u8>,
+        opcode: Opcode,
+        payload: &[u8],
+        mask: Option<[u8; 4]>,
+        compression: &mut SharedCompression,
+        agreed: &Agreed,
+    ) -> Result<(), CloseSent> {
+        self.expect_open()?;
+        let direction = self.compresses(payload, agreed).map(|params| params.outgoing(self.role()));
+        match direction {
+            Some(direction) if direction.context_takeover => {
+                let contexts = self.contexts.get_or_insert_default();
+                let deflater = contexts
+                    .deflater
+                    .get_or_insert_with(|| Deflater::new(compression.level, direction));
+                deflater.encode_frame(out, opcode, payload, mask);
+            }
+            Some(direction) => match compression.get().deflater(direction) {
+                Some(deflater) => deflater.encode_frame(out, opcode, payload, mask),
+                None => frame(out, opcode, payload, mask),
+            },
+            None => frame(out, opcode, payload, mask),
+        }
+        Ok(())
+    }
+
+    /// Appends a ping or pong of at most 125 bytes (more are cut off).
+    ///
+    /// # Errors
+    ///
+    /// [`CloseSent`]: nothing was appended.
+    pub fn encode_control(
+        &self,
+        out: &mut Vec<u8>,
+        opcode: Opcode,
+        payload: &[u8],
+        mask: Option<[u8; 4]>,
+    ) -> Result<(), CloseSent> {
+        self.expect_open()?;
+        frame(out, opcode, &payload[..payload.len().min(CONTROL_PAYLOAD_BYTES_MAX)], mask);
+        Ok(())
+    }
+
+    /// Appends a close frame, the last of this end. A code that must not stand in a frame (RFC 6455 §7.4.1) is left out; a
+    /// reason is cut to 123 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`CloseSent`]: nothing was appended.
+    pub fn encode_close(
+        &mut self,
+        out: &mut Vec<u8>,
+        code: u16,
+        reason: &str,
+        mask: Option<[u8; 4]>,
+    ) -> Result<(), CloseSent> {
+        self.expect_open()?;
+        match mask {
+            None => encode_close(out, code, reason),
+            Some(mask) => encode_close_masked(out, code, reason, mask),
+        }
+        self.state.0 |= State::CLOSE_SENT;
+        Ok(())
+    }
+
+    pub(crate) fn expect_open(&self) -> Result<(), CloseSent> {
+        if self.has_sent_close() { Err(CloseSent) } else { Ok(()) }
+    }
+
+    /// What was agreed on compression, if a payload is to be compressed.
+    pub(crate) fn compresses(&self, payload: &[u8], agreed: &Agreed) -> Option<DeflateParams> {
+        let params = agreed.deflate.filter(|_| payload.len() >= COMPRESS_BYTES_MIN)?;
+        params.outgoing(self.role()).can_compress().then_some(params)
+    }
+}
+
+fn frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], mask: Option<[u8; 4]>) {
+    match mask {
+        None => encode_frame(out, opcode, payload),
+        Some(mask) => encode_frame_masked(out, opcode, payload, mask),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything `to` reads of bytes that come in pieces of this size.
+    fn read(to: &mut Connection, bytes: &[u8], piece: usize, agreed: &Agreed) -> Vec<String> {
+        let (mut assembly, mut inflated) = (None, Vec::new());
+        let mut compression = SharedCompression::new(1);
+        let mut events = Vec::new();
+        for piece in bytes.chunks(piece) {
+            let mut piece = piece.to_vec();
+            let mut at = 0;
+            while at < piece.len() {
+                let read = to.handle_input(
+                    &mut piece[at..],
+                    &mut assembly,
+                    &mut inflated,
+                    &mut compression,
+                    agreed,
+                );
+                match read {
+                    Ok((consumed, Event::Continue)) => {
+                        at += consumed;
+                        assembly.get_or_insert_default();
+                    }
+                    Ok((consumed, event)) => {
+                        at += consumed;
+                        match event {
+                            Event::NeedMore => break,
+                            Event::Message(message) => {
+                                let text = String::from_utf8_lossy(message.payload);
+                                events.push(format!("message {text}"));
+                            }
+                            event => events.push(format!("{event:?}")),
+                        }
+                    }
+                    Err(error) => {
+                        events.push(format!("{error:?}"));
+                        return events;
+                    }
+                }
+            }
+        }
+        events
+    }
+
+    #[test]
+    fn a_state_is_a_byte() {
+        assert_eq!(size_of::<State>(), 1);
+    }
+
+    #[test]
+    fn messages_and_control_frames_cut_anywhere() {
+        let agreed = Agreed::default();
+        let mut compression = SharedCompression::new(1);
+        for piece in 1..40 {
+            let (mut server, mut client) = (Connection::server(), Connection::client());
+            let (mut sent, mask) = (Vec::new(), Some([7, 0, 9, 1]));
+            client
+                .encode_message(&mut sent, Opcode::Text, b"one", mask, &mut compression, &agreed)
+                .expect("open");
+            client.encode_control(&mut sent, Opcode::Ping, b"?", mask).expect("open");
+            client.encode_close(&mut sent, 1000, "done", mask).expect("open");
+            assert_eq!(client.encode_close(&mut sent, 1000, "", mask), Err(CloseSent));
+            assert_eq!(
+                read(&mut server, &sent, piece, &agreed),
+                ["message one", "Ping([63])", "Close { code: 1000, reason: \"done\" }"]
+            );
+            assert!(server.has_received_close() && !server.has_sent_close());
+        }
+    }
+
+    #[test]
+    fn an_unmasked_frame_of_a_client_is_an_error() {
+        let (mut server, mut sent) = (Connection::server(), Vec::new());
+        encode_frame(&mut sent, Opcode::Text, b"one");
+        assert_eq!(read(&mut server, &sent, 100, &Agreed::default()), ["MaskMissing"]);
+    }
+}

@@ -1,0 +1,72 @@
+//! An HTTP server and a pipelining client on one loop: every request is answered by the backend.
+//! `gateway [ADDR] [BACKEND_URL]`, then `curl http://127.0.0.1:7004/any/path`.
+
+use dunlin_net::http::{Request as Asked, Response};
+use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig};
+use dunlin_pipeline::{
+    Caller, Client, ClientConfig, HostConfig, HostId, Outcome, Request, RequestId, Requests,
+    forward_to_client,
+};
+
+/// The server, and the client beside it.
+pub struct Gateway {
+    /// Asks the backend.
+    pub client: Client<Answers>,
+    /// Whom it asks.
+    pub backend: HostId,
+}
+
+impl Handler for Gateway {
+    type Data = ();
+
+    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, asked: &Asked<'_>) {
+        let mut requests = self.client.requests();
+        let request = Request {
+            method: asked.method.as_str(),
+            body: (!asked.body.is_empty()).then_some(asked.body),
+            ..Request::get(asked.target)
+        };
+        let prepared = requests.prepare(self.backend, &request);
+        if requests.send(self.backend, &prepared, conn.to_u64()).is_err() {
+            let _ = cx.respond(conn, &Response::new(503)); // a client that left is not answered
+        }
+    }
+
+    forward_to_client!(client);
+}
+
+/// Answers the request that waits. Its connection is the tag.
+pub struct Answers;
+
+impl Caller for Answers {
+    type Data = ();
+
+    fn on_outcome(
+        &mut self,
+        cx: &mut Context<()>,
+        _: &mut Requests<'_>,
+        _: RequestId,
+        tag: u64,
+        outcome: &Outcome<'_>,
+    ) {
+        let (status, body) = match outcome {
+            Outcome::Answered(answer) => (answer.status, answer.body.to_vec()),
+            Outcome::NotSent(error) | Outcome::Failed(error) | Outcome::Uncertain(error) => {
+                (502, format!("{error}\n").into_bytes())
+            }
+        };
+        let _ = cx.respond(ConnId::from_u64(tag), &Response { status, body: &body, headers: &[] });
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let argument = |at, default: &str| std::env::args().nth(at).unwrap_or(default.to_owned());
+    let mut client = Client::new(ClientConfig::default(), Answers);
+    let url = argument(2, "http://127.0.0.1:7001");
+    let backend = client.requests().host(&url, HostConfig::default())?;
+    let mut event_loop = EventLoop::new(LoopConfig::default())?;
+    let cx = event_loop.context();
+    let listener = cx.listen(argument(1, "127.0.0.1:7004").parse()?, &ListenConfig::http())?;
+    println!("listening on {}", cx.listener_addr(listener).expect("it listens"));
+    Ok(event_loop.run(&mut Gateway { client, backend })?)
+}

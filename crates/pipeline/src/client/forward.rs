@@ -1,0 +1,124 @@
+//! Forwarding what the loop says to a client that is part of a handler.
+
+/// Forwards to a [`Client`](crate::Client) in a field of a [`Handler`](dunlin_net::Handler) what concerns its connections,
+/// in the `impl` of that handler. The client ignores what is not its own, so both live on one loop. A handler that
+/// defines one of these methods itself names the others by hand.
+///
+/// ```
+/// use dunlin_net::http::{Request, Response};
+/// use dunlin_net::{ConnId, Context, Handler};
+/// use dunlin_pipeline::{Caller, Client, HostId, Outcome, Prepared, RequestId, Requests};
+///
+/// /// Answers every request with what the backend answers to a `GET /`.
+/// struct Gateway {
+///     client: Client<Answers>,
+///     backend: HostId,
+///     get: Prepared,
+/// }
+///
+/// impl Handler for Gateway {
+///     type Data = ();
+///
+///     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
+///         if self.client.requests().send(self.backend, &self.get, conn.to_u64()).is_err() {
+///             let _ = cx.respond(conn, &Response::new(503));
+///         }
+///     }
+///
+///     dunlin_pipeline::forward_to_client!(client);
+/// }
+///
+/// struct Answers;
+///
+/// impl Caller for Answers {
+///     type Data = ();
+///
+///     fn on_outcome(&mut self, cx: &mut Context<()>, _: &mut Requests<'_>, _: RequestId, tag: u64, outcome: &Outcome<'_>) {
+///         let _ = match outcome {
+///             Outcome::Answered(answer) => {
+///                 let body = answer.body;
+///                 cx.respond(ConnId::from_u64(tag), &Response { body, ..Response::new(answer.status) })
+///             }
+///             _ => cx.respond(ConnId::from_u64(tag), &Response::new(502)),
+///         };
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! forward_to_client {
+    ($client:ident) => {
+        fn on_connect(
+            &mut self,
+            cx: &mut ::dunlin_net::Context<Self::Data>,
+            conn: ::dunlin_net::ConnId,
+        ) {
+            ::dunlin_net::Handler::on_connect(&mut self.$client, cx, conn);
+        }
+
+        fn on_connect_failed(
+            &mut self,
+            cx: &mut ::dunlin_net::Context<Self::Data>,
+            conn: ::dunlin_net::ConnId,
+            data: Self::Data,
+            error: &::std::io::Error,
+        ) {
+            ::dunlin_net::Handler::on_connect_failed(&mut self.$client, cx, conn, data, error);
+        }
+
+        fn on_data(
+            &mut self,
+            cx: &mut ::dunlin_net::Context<Self::Data>,
+            conn: ::dunlin_net::ConnId,
+            bytes: &[u8],
+        ) {
+            ::dunlin_net::Handler::on_data(&mut self.$client, cx, conn, bytes);
+        }
+
+        fn on_eof(
+            &mut self,
+            cx: &mut ::dunlin_net::Context<Self::Data>,
+            conn: ::dunlin_net::ConnId,
+        ) {
+            ::dunlin_net::Handler::on_eof(&mut self.$client, cx, conn);
+        }
+
+        fn on_close(
+            &mut self,
+            cx: &mut ::dunlin_net::Context<Self::Data>,
+            conn: ::dunlin_net::ConnId,
+            data: Self::Data,
+            reason: ::dunlin_net::CloseReason,
+        ) {
+            ::dunlin_net::Handler::on_close(&mut self.$client, cx, conn, data, reason);
+        }
+
+        fn on_writable(
+            &mut self,
+            cx: &mut ::dunlin_net::Context<Self::Data>,
+            conn: ::dunlin_net::ConnId,
+        ) {
+            ::dunlin_net::Handler::on_writable(&mut self.$client, cx, conn);
+        }
+
+        fn on_deadline(
+            &mut self,
+            cx: &mut ::dunlin_net::Context<Self::Data>,
+            conn: ::dunlin_net::ConnId,
+        ) {
+            ::dunlin_net::Handler::on_deadline(&mut self.$client, cx, conn);
+        }
+
+        fn on_timer(
+            &mut self,
+            cx: &mut ::dunlin_net::Context<Self::Data>,
+            timer: ::dunlin_net::TimerId,
+            data: u64,
+        ) {
+            ::dunlin_net::Handler::on_timer(&mut self.$client, cx, timer, data);
+        }
+
+        fn on_tick(&mut self, cx: &mut ::dunlin_net::Context<Self::Data>) {
+            ::dunlin_net::Handler::on_tick(&mut self.$client, cx);
+        }
+    };
+}

@@ -1,0 +1,69 @@
+//! A client and an HTTP server on one loop: requests are held until the backend has answered, and answered at once.
+
+#![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
+
+#[path = "../examples/gateway.rs"]
+#[allow(dead_code, reason = "its main is not run")]
+#[allow(unreachable_pub, reason = "a module of tests has no outside")]
+mod example;
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use dunlin_net::{EventLoop, ListenConfig, LoopConfig};
+use dunlin_pipeline::{Client, ClientConfig, HostConfig};
+use support::{PATIENCE, serve_many};
+
+/// A gateway before a backend, in a thread that ends with the test.
+fn gateway(backend: SocketAddr) -> SocketAddr {
+    let (ready, started) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut client = Client::new(ClientConfig::default(), example::Answers);
+        let config = HostConfig { connect_attempts: 1, ..HostConfig::default() };
+        let backend = client.requests().host(&format!("http://{backend}"), config).unwrap();
+        let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
+        let cx = event_loop.context();
+        let addr = "127.0.0.1:0".parse().unwrap();
+        let listener = cx.listen(addr, &ListenConfig::http()).unwrap();
+        ready.send(cx.listener_addr(listener).unwrap()).unwrap();
+        event_loop.run(&mut example::Gateway { client, backend }).unwrap();
+    });
+    started.recv().unwrap()
+}
+
+fn ask(gateway: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(gateway).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn many_clients_are_answered_by_the_backend() {
+    let backend = serve_many(|_, mut conversation| {
+        while let Some(head) = conversation.hears() {
+            let path = head.split(' ').nth(1).unwrap().to_owned();
+            conversation.answers(&format!("backend says {path}"));
+        }
+    });
+    let gateway = gateway(backend);
+    let asking: Vec<_> =
+        (0..20).map(|n| std::thread::spawn(move || (n, ask(gateway, &format!("/{n}"))))).collect();
+    for thread in asking {
+        let (n, answer) = thread.join().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.ends_with(&format!("backend says /{n}")), "{answer}");
+    }
+}
+
+#[test]
+fn a_backend_that_does_not_run_is_a_bad_gateway() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let answer = ask(gateway(nobody), "/");
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+    assert!(answer.contains("check that the server runs"), "{answer}");
+}
