@@ -41,8 +41,8 @@ impl AsyncDoorbell {
         Ok(AsyncDoorbell(doorbell))
     }
 
-    /// Waits until the doorbell rings, or returns at once if it did since the last call. It may
-    /// have rung for a sleep that is over already. Cancel safe.
+    /// Waits until the doorbell rings; returns at once if it did since the last call. It may have
+    /// rung for a sleep that is over. Cancel safe.
     ///
     /// # Errors
     /// If the runtime shuts down.

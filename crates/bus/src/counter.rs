@@ -1,5 +1,5 @@
 //! A counter that one thread writes and any thread reads. Not part of any protocol, so it stays
-//! `std`'s when loom explores the rest.
+//! `std`'s under loom.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,4 +1,4 @@
-//! What wakes an endpoint that sleeps.
+//! The doorbell of a sleeping endpoint.
 
 #[cfg(not(loom))]
 pub(crate) use eventfd::Doorbell;
@@ -16,8 +16,8 @@ mod eventfd {
 
     /// An eventfd that is written and never read.
     ///
-    /// Registered edge-triggered, each write is an event of its own, so the counter need not be
-    /// brought back to zero. It overflows after 2^64 − 2 wakes.
+    /// Registered edge-triggered, each write is an event of its own, so the counter is never reset.
+    /// It overflows after 2^64 − 2 wakes.
     #[derive(Debug)]
     pub(crate) struct Doorbell(OwnedFd);
 
@@ -45,7 +45,7 @@ mod model {
 
     use loom::sync::{Condvar, Mutex};
 
-    /// An edge-triggered eventfd as loom can explore it: a ring is remembered until a wait.
+    /// An edge-triggered eventfd for loom: a ring is remembered until a wait.
     #[derive(Debug)]
     pub(crate) struct Doorbell {
         rung: Mutex<bool>,

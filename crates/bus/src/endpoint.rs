@@ -1,10 +1,10 @@
-//! One thread's seat in the mesh.
+//! One thread's end of the mesh.
 
 use std::{cell::Cell, fmt, marker::PhantomData};
 
 use crate::{
     counter::Counter,
-    mesh::{MeshConfig, Shared},
+    mesh::{MeshConfig, MeshState},
     port::{EndpointState, Wake},
     ring::{Consumer, Counters, Producer},
     send_error::{BroadcastOutcome, SendError},
@@ -12,10 +12,10 @@ use crate::{
     sync::{Arc, Ordering, fence},
 };
 
-/// One thread's seat in the mesh: sends to every endpoint, receives from every endpoint.
+/// One thread's end of the mesh: sends to every endpoint, receives from every endpoint.
 ///
-/// It belongs to one thread at a time; it may move to another between calls. The order of calls
-/// in a loop that blocks:
+/// It belongs to one thread at a time and may move to another between calls. The order of calls in
+/// a loop that blocks:
 ///
 /// ```text
 /// loop {
@@ -30,15 +30,16 @@ use crate::{
 ///
 /// # Panics of its user
 ///
-/// No method is left half-done when a closure it calls, or the drop of a message, panics: a
-/// message is out of its ring before the closure sees it, and what was sent stays sent. So an
-/// endpoint may be kept outside `catch_unwind` (its user asserts unwind safety) and handed to the
-/// worker's next life, which begins with [`wake`](Endpoint::wake): it will find every message
-/// not yet received, and its first [`flush`](Endpoint::flush) rings for what the last life sent.
+/// No method is left half-done when a closure it calls, or the drop of a message, panics: a message
+/// is out of its ring before the closure sees it, and what was sent stays sent. An endpoint may
+/// therefore be kept outside `catch_unwind` (its user asserts unwind safety) and passed to the
+/// worker's next incarnation, which begins with [`wake`](Endpoint::wake). It receives every message
+/// not yet received, and its first [`flush`](Endpoint::flush) rings for what the former incarnation
+/// sent.
 // Aligned so that endpoints side by side in a `Vec` do not share a line.
 #[repr(align(128))]
 pub struct Endpoint<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<MeshState<T>>,
     index: usize,
     /// By sender; made when its first message arrives.
     inbound: Box<[Option<Consumer<T>>]>,
@@ -47,12 +48,12 @@ pub struct Endpoint<T> {
     /// Endpoints sent to since the last flush.
     dirty: u128,
     /// Endpoints found to be closed.
-    gone: u128,
-    /// Endpoints told since the last flush that there is room for them.
-    owed: u128,
-    /// Endpoints that have told us the same, not yet polled.
+    closed: u128,
+    /// Endpoints notified of room since the last flush.
+    room_notified: u128,
+    /// Endpoints that have notified this one of room, not yet polled.
     room: u128,
-    /// The edge being read, and how many messages it may still give before the next one's turn.
+    /// The edge being read, and how many messages it may still deliver in its turn.
     cursor: usize,
     burst_left: usize,
     burst: usize,
@@ -63,7 +64,7 @@ pub struct Endpoint<T> {
 }
 
 impl<T> Endpoint<T> {
-    pub(crate) fn new(shared: Arc<Shared<T>>, index: usize, config: &MeshConfig) -> Endpoint<T> {
+    pub(crate) fn new(shared: Arc<MeshState<T>>, index: usize, config: &MeshConfig) -> Endpoint<T> {
         let endpoints = shared.ports.len();
         Endpoint {
             shared,
@@ -71,8 +72,8 @@ impl<T> Endpoint<T> {
             inbound: (0..endpoints).map(|_| None).collect(),
             outbound: (0..endpoints).map(|_| None).collect(),
             dirty: 0,
-            gone: 0,
-            owed: 0,
+            closed: 0,
+            room_notified: 0,
             room: 0,
             cursor: 0,
             burst_left: 0,
@@ -97,21 +98,22 @@ impl<T> Endpoint<T> {
 
     /// Queues `value` for endpoint `to`, which may be this one.
     ///
-    /// An awake receiver may take it at once; one that sleeps is woken by the next
+    /// A receiver that is awake may take it at once; one that sleeps is woken by the next
     /// [`flush`](Endpoint::flush) or [`prepare_sleep`](Endpoint::prepare_sleep). No system call.
     ///
     /// # Errors
-    /// The value comes back: [`SendError::Full`] if the edge holds `ring_slots` messages
-    /// ([`poll_room`](Endpoint::poll_room) will tell when there is room), [`SendError::Closed`] if
-    /// the receiver is gone for good (noticed by the next flush, or when its edge is full), [`SendError::Unknown`] if there is no such endpoint.
+    /// The value comes back. [`SendError::Full`]: the edge holds `ring_slots` messages
+    /// ([`poll_room`](Endpoint::poll_room) reports when there is room). [`SendError::Closed`]: the
+    /// receiver was dropped (noticed by the next flush, or when its edge is full).
+    /// [`SendError::Unknown`]: there is no such endpoint.
     #[inline]
     pub fn send(&mut self, to: usize, value: T) -> Result<(), SendError<T>> {
         let Some(port) = self.shared.ports.get(to) else {
             return Err(SendError::Unknown { to, value });
         };
-        // Nothing before the push looks at the receiver's lines: that would cost the hop a
-        // transfer. `ring_sleepers` looks, and remembers who is gone.
-        if self.gone & 1 << to != 0 {
+        // Nothing before the push reads the receiver's cache lines: that would cost the hop a
+        // transfer. `ring_sleepers` reads them and remembers closed endpoints.
+        if self.closed & 1 << to != 0 {
             return Err(SendError::Closed { to, value });
         }
         let producer = match &mut self.outbound[to] {
@@ -120,13 +122,13 @@ impl<T> Endpoint<T> {
         };
         if let Err(value) = producer.push(value) {
             if port.state() == EndpointState::Closed {
-                self.gone |= 1 << to;
+                self.closed |= 1 << to;
                 return Err(SendError::Closed { to, value });
             }
             producer.counters().refused.increment();
             return Err(SendError::Full { to, value });
         }
-        // A set bit may be on its way to be cleared; `flush` makes certain.
+        // A set bit may be about to be cleared; `flush` checks again.
         if !port.is_ready(self.index) {
             port.set_ready(self.index);
         }
@@ -134,9 +136,9 @@ impl<T> Endpoint<T> {
         Ok(())
     }
 
-    /// Gives the edges from here another bound than [`MeshConfig::ring_slots`]; at least 1. What is queued stays and
-    /// keeps its order: an edge that holds more than a lower bound refuses until it holds less, one with a higher
-    /// bound takes the next message at once.
+    /// Changes the bound of all outgoing edges; at least 1. Queued messages stay and keep their
+    /// order: an edge that holds more than a lowered bound refuses until it holds less, one with a
+    /// higher bound takes the next message at once.
     pub fn set_ring_slots(&mut self, ring_slots: usize) {
         self.ring_slots = ring_slots;
         for producer in self.outbound.iter_mut().flatten() {
@@ -144,14 +146,14 @@ impl<T> Endpoint<T> {
         }
     }
 
-    /// Sends what `make(to)` gives to every other endpoint: one `Arc` cloned for each, say.
+    /// Sends `make(to)` to every other endpoint, for example a clone of one `Arc`.
     ///
-    /// Endpoints known to be gone are skipped before `make` is called; a full edge refuses its own
-    /// message only.
+    /// Endpoints known to be closed are skipped before `make` is called. A full edge returns only
+    /// its own message.
     pub fn broadcast(&mut self, mut make: impl FnMut(usize) -> T) -> BroadcastOutcome<T> {
         let mut outcome = BroadcastOutcome { sent: 0, refused: Vec::new() };
         for to in 0..self.len() {
-            if to == self.index || self.gone & 1 << to != 0 {
+            if to == self.index || self.closed & 1 << to != 0 {
                 continue;
             }
             match self.send(to, make(to)) {
@@ -162,33 +164,33 @@ impl<T> Endpoint<T> {
         outcome
     }
 
-    /// Wakes the endpoints written to since the last flush that sleep, with one `write` to each
-    /// doorbell; gives the number of wakes. Call it once a loop turn, after the last `send`.
+    /// Wakes the sleeping endpoints that were sent to since the last flush, with one `write` to
+    /// each doorbell. Returns the number of wakes. Call it once a loop turn, after the last `send`.
     ///
-    /// Nothing is lost by calling it late, and an endpoint that has taken all it was sent before
-    /// it fell asleep is left alone.
+    /// A late call loses nothing. An endpoint that received everything before it fell asleep is not
+    /// woken.
     #[inline]
     pub fn flush(&mut self) -> usize {
-        if self.dirty | self.owed == 0 { 0 } else { self.ring_sleepers() }
+        if self.dirty | self.room_notified == 0 { 0 } else { self.ring_sleepers() }
     }
 
     fn ring_sleepers(&mut self) -> usize {
         let dirty = std::mem::take(&mut self.dirty);
-        let owed = std::mem::take(&mut self.owed);
+        let room_notified = std::mem::take(&mut self.room_notified);
         let mut wakes = 0;
-        // Between what was sent and the looks at the ready bits and states; the other half is in
+        // Orders the sends before the reads of ready bits and states; the other half is in
         // `clear_ready` and `announce_sleep`.
         fence(Ordering::SeqCst);
-        for to in bits(dirty | owed) {
+        for to in bits(dirty | room_notified) {
             let port = &self.shared.ports[to];
             let producer = self.outbound[to].as_ref();
             if port.state() == EndpointState::Closed {
-                self.gone |= 1 << to;
+                self.closed |= 1 << to;
                 continue;
             }
             if dirty & 1 << to != 0 && !port.is_ready(self.index) {
                 if producer.is_none_or(Producer::is_drained) {
-                    if owed & 1 << to == 0 {
+                    if room_notified & 1 << to == 0 {
                         count(producer, |counters| &counters.wakes_suppressed);
                         continue;
                     }
@@ -207,17 +209,17 @@ impl<T> Endpoint<T> {
                 Wake::Failed => {
                     count(producer, |counters| &counters.wakes_failed);
                     self.dirty |= dirty & 1 << to;
-                    self.owed |= owed & 1 << to;
+                    self.room_notified |= room_notified & 1 << to;
                 }
             }
         }
         wakes
     }
 
-    /// The next message and who sent it. Messages of one sender arrive in the order they were
-    /// sent; senders take turns, each for at most [`MeshConfig::burst`] messages.
+    /// The next message and its sender. Messages of one sender arrive in order; senders take turns,
+    /// each for at most [`MeshConfig::burst`] messages.
     ///
-    /// With nothing waiting it costs a load or two, however many endpoints there are.
+    /// Without messages it costs a load or two, however many endpoints there are.
     #[inline]
     pub fn recv(&mut self) -> Option<(usize, T)> {
         if self.burst_left > 0
@@ -248,9 +250,9 @@ impl<T> Endpoint<T> {
         }
     }
 
-    /// The edge read last, polled by its tail while no other is ready. Its bit stays set though
-    /// it be empty: its sender then need not set it, and a hop is one line less. The bit goes
-    /// when another edge has its turn, or before sleep.
+    /// The edge read last, polled by its tail while no other is ready. Its bit stays set even if it
+    /// is empty: its sender then need not set it, and a hop touches one line less. The bit is
+    /// cleared when another edge has its turn, or before sleep.
     fn recv_from_same(&mut self) -> Option<(usize, T)> {
         let from = self.cursor;
         let value = if self.burst_left == 0 { self.pop(from) } else { None };
@@ -258,13 +260,12 @@ impl<T> Endpoint<T> {
         if value.is_some() {
             self.burst_left -= 1;
         } else {
-            self.tell_if_starved(from);
+            self.notify_if_blocked(from);
         }
         value.map(|value| (from, value))
     }
 
-    /// Receives up to `max` messages; gives how many there were. Fewer than `max` means that
-    /// nothing was left.
+    /// Receives up to `max` messages and returns their number. Fewer than `max`: nothing was left.
     pub fn drain(&mut self, max: usize, mut each: impl FnMut(usize, T)) -> usize {
         for count in 0..max {
             let Some((from, value)) = self.recv() else {
@@ -275,10 +276,9 @@ impl<T> Endpoint<T> {
         max
     }
 
-    /// An endpoint that has refused a message of ours as [`Full`](SendError::Full) and has room
-    /// again. Told once for any number of refusals; it wakes a sleeper like a message does.
+    /// An endpoint whose edge was [`Full`](SendError::Full) and has room again. Reported once for
+    /// any number of refusals; it wakes a sleeper like a message does. Calling it is optional.
     ///
-    /// Whoever has no use for it need not call it.
     #[inline]
     pub fn poll_room(&mut self) -> Option<usize> {
         self.room |= self.shared.ports[self.index].take_room();
@@ -290,9 +290,9 @@ impl<T> Endpoint<T> {
         Some(to)
     }
 
-    /// Flushes, announces sleep, and looks at everything once more: true means that from now on
-    /// every message for this endpoint rings the [`doorbell`](Endpoint::doorbell), so the caller
-    /// may block in `epoll_wait(-1)`. False means there is work: do not block.
+    /// Flushes, announces sleep and checks for work once more. True: every later message for this
+    /// endpoint rings the [`doorbell`](Endpoint::doorbell), so the caller may block in
+    /// `epoll_wait(-1)`. False: there is work, do not block.
     ///
     /// Call [`wake`](Endpoint::wake) after blocking. Between the two nothing may be sent or
     /// received by this endpoint.
@@ -300,7 +300,7 @@ impl<T> Endpoint<T> {
         self.flush();
         self.shared.ports[self.index].announce_sleep();
         let work = self.has_work();
-        // Emptying edges can have shown that a sender waits for room.
+        // Emptying edges may have unblocked a sender.
         self.flush();
         if work {
             self.shared.ports[self.index].announce_run();
@@ -308,17 +308,18 @@ impl<T> Endpoint<T> {
         !work
     }
 
-    /// Back to running: from here on senders do not ring. Harmless if the endpoint did not sleep.
+    /// Announces that the endpoint runs: senders do not ring any more. Harmless if it did not
+    /// sleep.
     pub fn wake(&mut self) {
         self.shared.ports[self.index].announce_run();
     }
 
-    /// The descriptor that becomes readable when this endpoint is woken: an eventfd, opened when
-    /// the mesh was made.
+    /// The descriptor that becomes readable when this endpoint is woken: an eventfd, opened by
+    /// [`mesh`](crate::mesh).
     ///
-    /// Register it **edge-triggered** (epoll with `EPOLLET`, mio; for tokio see
-    /// `async_doorbell`) and never read it: every wake is an edge of its own. Level-triggered, it
-    /// would report for ever.
+    /// Register it **edge-triggered** (epoll with `EPOLLET`, mio; for tokio see `async_doorbell`)
+    /// and never read it: every wake is an edge of its own. Level-triggered, it would stay readable
+    /// for ever.
     #[cfg(not(loom))]
     pub fn doorbell(&self) -> std::os::fd::BorrowedFd<'_> {
         self.shared.ports[self.index].doorbell.fd()
@@ -327,8 +328,8 @@ impl<T> Endpoint<T> {
     /// The [`doorbell`](Endpoint::doorbell) for the tokio runtime this is called in.
     ///
     /// # Errors
-    /// `EMFILE` if the process has no descriptor left for a duplicate, or what registering it
-    /// with the runtime gives.
+    /// `EMFILE` if no descriptor is left for a duplicate, or an error of registering it with the
+    /// runtime.
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O enabled.
@@ -342,9 +343,9 @@ impl<T> Endpoint<T> {
         self.shared.ports[self.index].doorbell.wait();
     }
 
-    /// Gives back memory that a burst has made the rings take: on outgoing edges that were quiet
-    /// since the last call, and on incoming ones whose sender has done so. For a timer, every ten
-    /// seconds or so; costs a look at every edge in use.
+    /// Frees memory of rings after a burst: of outgoing edges that were quiet since the last call,
+    /// and of incoming ones whose sender has done so. For a timer, about every ten seconds;
+    /// examines every edge in use.
     pub fn trim(&mut self) {
         for producer in self.outbound.iter_mut().flatten() {
             producer.trim();
@@ -374,43 +375,43 @@ impl<T> Endpoint<T> {
         let consumer = self.inbound[from].as_mut()?;
         let value = consumer.pop()?;
         if consumer.at_limit() {
-            self.tell_if_starved(from);
+            self.notify_if_blocked(from);
         }
         Some(value)
     }
 
-    /// Takes the receiving end of an edge whose bit is set, if that is yet to be done.
+    /// Takes the receiving end of an edge whose bit is set, unless it is taken.
     fn join(&mut self, from: usize) {
         if self.inbound[from].is_none() {
             self.inbound[from] = self.shared.join_edge(from, self.index);
         }
     }
 
-    /// Clears the bit of an edge found empty, and looks again.
+    /// Clears the bit of an empty edge, and checks it again.
     fn retire(&mut self, from: usize) -> Option<T> {
         self.shared.ports[self.index].clear_ready(from);
-        self.tell_if_starved(from);
+        self.notify_if_blocked(from);
         let value = self.pop(from)?;
-        // The bit goes with messages in the ring, and there may be more.
+        // A ring with messages has its bit set, and there may be more.
         self.shared.ports[self.index].set_ready(from);
         Some(value)
     }
 
     #[inline]
-    fn tell_if_starved(&mut self, from: usize) {
-        if self.inbound[from].as_ref().is_some_and(Consumer::take_starved) {
-            self.tell_room(from);
+    fn notify_if_blocked(&mut self, from: usize) {
+        if self.inbound[from].as_ref().is_some_and(Consumer::take_blocked) {
+            self.notify_room(from);
         }
     }
 
     #[cold]
-    fn tell_room(&mut self, from: usize) {
+    fn notify_room(&mut self, from: usize) {
         self.shared.ports[from].set_room(self.index);
-        self.owed |= 1 << from;
+        self.room_notified |= 1 << from;
     }
 
-    /// Whether anything waits to be received, or someone has told us of room since the last look.
-    /// Clears the bits of empty edges, for a sender takes a set bit to mean that we will look.
+    /// Whether a message waits, or an endpoint has reported room since the last check. Clears the
+    /// bits of empty edges: a sender takes a set bit to mean that the receiver will look.
     fn has_work(&mut self) -> bool {
         let room = self.shared.ports[self.index].take_room();
         self.room |= room;
@@ -418,7 +419,7 @@ impl<T> Endpoint<T> {
         for from in bits(self.shared.ports[self.index].ready()) {
             if self.is_quiet(from) {
                 self.shared.ports[self.index].clear_ready(from);
-                self.tell_if_starved(from);
+                self.notify_if_blocked(from);
                 if self.is_quiet(from) {
                     continue;
                 }
@@ -431,25 +432,25 @@ impl<T> Endpoint<T> {
     }
 
     fn is_quiet(&self, from: usize) -> bool {
-        // Without a consumer the first message has not been received yet.
+        // Without a consumer the first message has not been received.
         self.inbound[from].as_ref().is_some_and(Consumer::is_empty)
     }
 }
 
 impl<T> Drop for Endpoint<T> {
-    /// Closes the endpoint: senders are refused as soon as they notice, and what it has not
-    /// received is dropped. What it has sent will still be received.
+    /// Closes the endpoint. Senders get an error once they notice; messages not received are
+    /// dropped; messages it has sent will be received.
     fn drop(&mut self) {
         self.shared.ports[self.index].close();
         fence(Ordering::SeqCst);
         let ready = self.shared.ports[self.index].ready();
         for from in 0..self.len() {
-            // What a sender has not marked yet is dropped with its ring.
+            // A message whose sender has not set the bit yet is dropped with its ring.
             if ready & 1 << from != 0 {
                 self.join(from);
             }
             while self.pop(from).is_some() {}
-            self.tell_if_starved(from);
+            self.notify_if_blocked(from);
         }
         self.flush();
     }
@@ -471,7 +472,7 @@ fn count<T>(producer: Option<&Producer<T>>, counter: impl FnOnce(&Counters) -> &
     }
 }
 
-/// The first set bit behind `cursor`, going round. `word` is not zero.
+/// The first set bit after `cursor`, cyclically. `word` is not zero.
 #[inline]
 fn next_bit(word: u128, cursor: usize) -> usize {
     let behind = word & (!0 << cursor << 1);

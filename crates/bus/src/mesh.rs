@@ -1,4 +1,4 @@
-//! Every endpoint joined to every other.
+//! A mesh of endpoints.
 
 use std::{io, sync::OnceLock};
 
@@ -6,23 +6,22 @@ use crate::{
     endpoint::Endpoint,
     port::{EndpointState, Port},
     ring::{Consumer, Producer, Ring},
-    stats::{EdgeStats, Source},
+    stats::{EdgeStats, StatsSource},
     sync::Arc,
 };
 
-/// The most endpoints a mesh can have: a session id has 7 bits for its worker.
+/// Maximum number of endpoints: a session id has 7 bits for its worker.
 pub const ENDPOINTS_MAX: usize = 128;
 
 /// Bounds of a mesh.
 #[derive(Debug, Clone)]
 pub struct MeshConfig {
-    /// Messages an edge holds before it refuses one. At least 1. Where an edge begins;
-    /// [`Endpoint::set_ring_slots`] changes it.
+    /// Maximum number of messages on an edge, at least 1. [`Endpoint::set_ring_slots`] changes it.
     pub ring_slots: usize,
-    /// Messages an edge has memory for when it is first used; it doubles as needed up to
-    /// `ring_slots`. An edge never used costs 16 bytes.
+    /// Messages an edge has memory for on first use; doubles as needed up to `ring_slots`. An
+    /// unused edge costs 16 bytes.
     pub ring_slots_initial: usize,
-    /// Messages received from one sender before the next one has its turn. At least 1.
+    /// Messages received from one sender before the next one's turn, at least 1.
     pub burst: usize,
 }
 
@@ -32,21 +31,21 @@ impl Default for MeshConfig {
     }
 }
 
-/// Makes a mesh; the endpoint at index *i* of the result is endpoint *i*.
+/// Makes a mesh. Index *i* of the result is endpoint *i*.
 ///
-/// Opens one eventfd an endpoint. A thread that takes its own descriptor table
-/// (`unshare(CLONE_FILES)`) must do so after this, and can use its endpoint all the same.
+/// Opens one eventfd per endpoint. A thread that takes its own descriptor table
+/// (`unshare(CLONE_FILES)`) must do so afterwards, and can use its endpoint all the same.
 ///
 /// # Errors
-/// `InvalidInput` unless `endpoints` is in `1..=`[`ENDPOINTS_MAX`]; otherwise what `eventfd(2)`
-/// says, `EMFILE` most likely.
+/// `InvalidInput` unless `endpoints` is in `1..=`[`ENDPOINTS_MAX`]; otherwise an error of
+/// `eventfd(2)`, most likely `EMFILE`.
 pub fn mesh<T: Send>(endpoints: usize, config: &MeshConfig) -> io::Result<Vec<Endpoint<T>>> {
     if !(1..=ENDPOINTS_MAX).contains(&endpoints) {
         let message = format!("a mesh has 1 to {ENDPOINTS_MAX} endpoints, not {endpoints}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let ports = (0..endpoints).map(|_| Port::new(endpoints)).collect::<io::Result<_>>()?;
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(MeshState {
         ports,
         edges: (0..endpoints * endpoints).map(|_| OnceLock::new()).collect(),
         slots_initial: config.ring_slots_initial,
@@ -54,8 +53,8 @@ pub fn mesh<T: Send>(endpoints: usize, config: &MeshConfig) -> io::Result<Vec<En
     Ok((0..endpoints).map(|index| Endpoint::new(Arc::clone(&shared), index, config)).collect())
 }
 
-/// What all endpoints of a mesh hold together.
-pub(crate) struct Shared<T> {
+/// Shared by all endpoints of a mesh.
+pub(crate) struct MeshState<T> {
     pub(crate) ports: Box<[Port]>,
     /// The edge from *i* to *j* at `i * endpoints + j`; set by *i* with the first message.
     edges: Box<[OnceLock<Arc<Ring<T>>>]>,
@@ -63,8 +62,8 @@ pub(crate) struct Shared<T> {
     slots_initial: usize,
 }
 
-impl<T> Shared<T> {
-    /// The sending end, for endpoint `from`, which asks once. It refuses the message beyond `slots_max`.
+impl<T> MeshState<T> {
+    /// The sending end, for endpoint `from`, which calls it once.
     #[cold]
     pub(crate) fn open_edge(&self, from: usize, to: usize, slots_max: usize) -> Producer<T> {
         let ring = Arc::new(Ring::new(self.slots_initial.min(slots_max)));
@@ -75,7 +74,7 @@ impl<T> Shared<T> {
         unsafe { Producer::new(ring, slots_max) }
     }
 
-    /// The receiving end, for endpoint `to`, which asks until it has it and not again; `None`
+    /// The receiving end, for endpoint `to`, which calls it until it has it and not again. `None`
     /// while nothing was sent.
     #[cold]
     pub(crate) fn join_edge(&self, from: usize, to: usize) -> Option<Consumer<T>> {
@@ -85,7 +84,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Source for Shared<T>
+impl<T> StatsSource for MeshState<T>
 where
     T: Send,
 {
@@ -102,7 +101,7 @@ where
     }
 }
 
-impl<T> Shared<T> {
+impl<T> MeshState<T> {
     pub(crate) fn edge_stats(&self, from: usize, to: usize) -> Option<EdgeStats> {
         let ring = self.edges.get(from * self.ports.len() + to)?.get()?;
         let (sent, received) = ring.positions();

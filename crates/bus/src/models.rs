@@ -31,7 +31,7 @@ fn ring<T>(slots_min: usize, slots_max: usize) -> (Producer<T>, Consumer<T>) {
 /// Boxes, so that a value read twice or never shows as a double free or a leak.
 type Message = Box<u32>;
 
-/// The next message of a ring, whenever it comes.
+/// The next message of a ring.
 fn next(consumer: &mut Consumer<Message>) -> Message {
     loop {
         match consumer.pop() {
@@ -46,7 +46,7 @@ fn endpoints<const N: usize>(ring_slots: usize) -> [Endpoint<Message>; N] {
     mesh(N, &config).unwrap().try_into().unwrap()
 }
 
-/// The loop of a worker that has nothing but the bus: sleeps until there is a message.
+/// The loop of a worker that only uses the bus: sleeps until there is a message.
 fn receive(endpoint: &mut Endpoint<Message>) -> (usize, u32) {
     loop {
         if let Some((from, value)) = endpoint.recv() {
@@ -59,9 +59,8 @@ fn receive(endpoint: &mut Endpoint<Message>) -> (usize, u32) {
     }
 }
 
-/// The loop of a worker that takes at most `max` messages a turn and then asks whether it may
-/// sleep, with the ready bits of edges it has emptied still set. Ends with the turn that has
-/// brought message `last`.
+/// The loop of a worker that takes at most `max` messages a turn and then tries to sleep, with the
+/// ready bits of emptied edges still set. Ends with the turn of message `last`.
 fn receive_in_turns(endpoint: &mut Endpoint<Message>, max: usize, last: u32) {
     let mut expected = 1;
     while expected <= last {
@@ -107,7 +106,7 @@ fn a_ring_that_grows_keeps_order_and_frees_what_it_left() {
             }
         });
         let mut expected = 1;
-        // The rest is dropped with the ring, by whoever is last.
+        // The rest is dropped with the ring, by the end that is dropped last.
         while expected <= 2 {
             match consumer.pop() {
                 Some(value) => {
@@ -349,7 +348,7 @@ fn a_refused_sender_hears_of_room_when_the_receiver_goes_to_sleep() {
     });
 }
 
-/// SendError with two queued where one may be: there is no room yet when the first of them is taken.
+/// Refused with two queued where one may be: there is no room yet when the first of them is taken.
 #[test]
 fn a_sender_refused_by_a_lowered_bound_hears_of_room() {
     explore(|| {
@@ -382,7 +381,7 @@ fn send_when_there_is_room(endpoint: &mut Endpoint<Message>, to: usize, value: u
 }
 
 #[test]
-fn a_message_to_one_who_leaves_is_refused_or_dropped_once() {
+fn a_message_to_an_endpoint_that_leaves_is_refused_or_dropped_once() {
     explore(|| {
         let [mut a, b] = endpoints(2);
         let leaver = thread::spawn(move || drop(b));
@@ -398,19 +397,23 @@ fn a_message_to_one_who_leaves_is_refused_or_dropped_once() {
     });
 }
 
-/// A publisher that was told, and a follower that falls asleep, wakes and acts meanwhile: it never
-/// acts on what is older than what the publisher was told everyone runs.
+/// A follower that falls asleep, wakes and acts meanwhile never uses an older value than the
+/// publisher knows to be adopted.
 #[test]
-fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
+fn no_old_value_is_used_once_the_publisher_knows_of_its_adoption() {
     explore(|| {
         let rollout = Arc::new(Rollout::new(1));
         let value = Arc::new(AtomicU64::new(0));
-        let told = Arc::new(AtomicU64::new(0));
+        let acknowledged = Arc::new(AtomicU64::new(0));
         // What the follower did while it ran the old value.
         let done = Arc::new(AtomicU64::new(0));
         let follower = {
-            let (rollout, value, told, done) =
-                (Arc::clone(&rollout), Arc::clone(&value), Arc::clone(&told), Arc::clone(&done));
+            let (rollout, value, acknowledged, done) = (
+                Arc::clone(&rollout),
+                Arc::clone(&value),
+                Arc::clone(&acknowledged),
+                Arc::clone(&done),
+            );
             thread::spawn(move || {
                 let mut mine = 0;
                 let take = |mine: &mut u64| {
@@ -423,14 +426,14 @@ fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
                 for _ in 0..2 {
                     rollout.wake(0, mine);
                     take(&mut mine);
-                    assert!(told.load(Ordering::Relaxed) <= mine);
+                    assert!(acknowledged.load(Ordering::Relaxed) <= mine);
                     if mine == 0 {
                         done.fetch_add(1, Ordering::Relaxed);
                     }
                     if rollout.try_sleep(0, mine).is_err() {
                         take(&mut mine);
-                        assert!(told.load(Ordering::Relaxed) <= mine);
-                        // AdoptionAwaited, and what is wanted is there: nothing else keeps it awake.
+                        assert!(acknowledged.load(Ordering::Relaxed) <= mine);
+                        // Awaited, and the generation is there: nothing else keeps it awake.
                         assert!(rollout.try_sleep(0, mine).is_ok());
                     }
                 }
@@ -438,23 +441,23 @@ fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
         };
         value.store(1, Ordering::Release);
         rollout.published();
-        // It looks once more, as one who waits does.
+        // It checks once more, like a publisher that waits.
         let is_at = rollout.await_adoption(0, 1).is_at(1) || rollout.follower_state(0).is_at(1);
         let seen = is_at.then(|| {
-            told.store(1, Ordering::Relaxed);
+            acknowledged.store(1, Ordering::Relaxed);
             done.load(Ordering::Relaxed)
         });
         follower.join().unwrap();
-        // Who was told has seen all of it.
+        // The publisher has seen all of it.
         assert!(seen.is_none_or(|seen| seen == done.load(Ordering::Relaxed)));
         assert!(rollout.follower_state(0).is_at(1));
     });
 }
 
-/// A publisher that asked to be told is told: the follower does not fall asleep over it, and a mark left for a life
-/// that ended awake is answered by the next one.
+/// An awaited follower does not fall asleep before it has adopted, and a flag left for an
+/// incarnation that ended awake is answered by the next one.
 #[test]
-fn who_asked_to_be_told_is_told() {
+fn an_awaited_adoption_is_reported() {
     explore(|| {
         let rollout = Arc::new(Rollout::new(1));
         let value = Arc::new(AtomicU64::new(0));
@@ -466,12 +469,12 @@ fn who_asked_to_be_told_is_told() {
                 let take = || {
                     let newest = value.load(Ordering::Acquire);
                     if rollout.adopted(0, newest) {
-                        // Perhaps of a generation before: the publisher looks, and asks again.
+                        // Perhaps an earlier generation: the publisher checks and awaits again.
                         heard.store(1, Ordering::Relaxed);
                     }
                     newest
                 };
-                // A life that ends without a word, and the next one.
+                // An incarnation that ends without a report, and the next one.
                 rollout.wake(0, 0);
                 rollout.wake(0, 0);
                 let mine = take();
@@ -485,6 +488,6 @@ fn who_asked_to_be_told_is_told() {
         rollout.published();
         let waits = !rollout.await_adoption(0, 1).is_at(1);
         follower.join().unwrap();
-        assert!(!waits || heard.load(Ordering::Relaxed) == 1, "nobody told");
+        assert!(!waits || heard.load(Ordering::Relaxed) == 1, "nobody acknowledged");
     });
 }

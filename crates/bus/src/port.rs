@@ -1,4 +1,4 @@
-//! What others may touch of an endpoint: its ready bits, its state and its doorbell.
+//! The shared part of an endpoint: its ready bits, its state and its doorbell.
 
 use std::io;
 
@@ -10,7 +10,8 @@ use crate::{
 
 const WORDS: usize = ENDPOINTS_MAX / 64;
 
-/// On lines of its own. EndpointState and ready bits share one: whoever sets a bit looks at the state next.
+/// On cache lines of its own. State and ready bits share one: a sender that sets a bit reads the
+/// state next.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Port {
@@ -19,7 +20,7 @@ pub(crate) struct Port {
     ready: Bits,
     state: AtomicU8,
     pub(crate) doorbell: Doorbell,
-    /// Bit *i*: endpoint *i* has made room on the edge towards it, which had refused a message.
+    /// Bit *i*: endpoint *i* has made room on the edge towards it after a refusal.
     room: Bits,
 }
 
@@ -27,22 +28,22 @@ pub(crate) struct Port {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EndpointState {
-    /// Awake: it will look at its ready bits before it sleeps, so nobody rings.
+    /// Awake: it checks its ready bits before it sleeps, so nobody rings.
     Run = 0,
     /// Asleep or about to block: the next message rings the doorbell.
     Sleep = 1,
     /// Rung since it fell asleep: nobody rings again.
     Notified = 2,
-    /// Its [`Endpoint`](crate::Endpoint) is gone; every message to it is refused.
+    /// Its [`Endpoint`](crate::Endpoint) was dropped; messages to it are refused.
     Closed = 3,
 }
 
-/// What became of an attempt to wake an endpoint.
+/// Result of an attempt to wake an endpoint.
 pub(crate) enum Wake {
     /// It is awake, or rung already.
     Suppressed,
     Sent,
-    /// The doorbell could not be written; the endpoint counts as asleep still.
+    /// The doorbell could not be written; the endpoint still counts as asleep.
     Failed,
 }
 
@@ -66,7 +67,7 @@ impl Port {
         }
     }
 
-    /// Everyone's bit.
+    /// All bits.
     #[inline]
     pub(crate) fn ready(&self) -> u128 {
         self.ready.load()
@@ -83,8 +84,8 @@ impl Port {
         self.ready.insert(from);
     }
 
-    /// Clears `from`'s bit. The caller then looks at the edge once more: a message sent before
-    /// its sender could see the bit cleared is visible behind this fence.
+    /// Clears `from`'s bit. The caller then checks the edge again: a message sent before its sender
+    /// could see the cleared bit is visible after this fence.
     pub(crate) fn clear_ready(&self, from: usize) {
         self.ready.remove(from);
         fence(Ordering::SeqCst);
@@ -98,8 +99,8 @@ impl Port {
         self.room.take()
     }
 
-    /// The owner is about to block. It then looks at its bits once more: either it sees the bit
-    /// of whoever sends, or that one sees the state.
+    /// The owner is about to block. It then checks its bits again: either it sees the sender's bit,
+    /// or the sender sees the state.
     pub(crate) fn announce_sleep(&self) {
         self.state.store(EndpointState::Sleep as u8, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -113,7 +114,7 @@ impl Port {
         self.state.swap(EndpointState::Closed as u8, Ordering::AcqRel);
     }
 
-    /// Rings if the owner sleeps and nobody has rung. A `SeqCst` fence lies between the bit the
+    /// Rings if the owner sleeps and has not been rung. A `SeqCst` fence lies between the bit the
     /// caller set and this call.
     #[inline]
     pub(crate) fn notify(&self) -> Wake {
@@ -130,13 +131,13 @@ impl Port {
         if self.doorbell.ring().is_ok() {
             return Wake::Sent;
         }
-        // Whoever sends next shall try again, unless the owner has woken by itself.
+        // The next sender tries again, unless the owner has woken by itself.
         let _ = self.state.compare_exchange(NOTIFIED, SLEEP, Ordering::AcqRel, Ordering::Relaxed);
         Wake::Failed
     }
 }
 
-/// One bit for each endpoint of the mesh; words the mesh is too small for are not touched.
+/// One bit for each endpoint. A mesh of up to 64 touches one word only.
 #[derive(Debug)]
 struct Bits {
     words: [AtomicU64; WORDS],
@@ -174,7 +175,7 @@ impl Bits {
 
     fn take(&self) -> u128 {
         let take = |word: &AtomicU64| {
-            // A plain load first: almost always zero, and asked at every sleep.
+            // A plain load first: almost always zero, and read at every sleep.
             let bits = word.load(Ordering::Relaxed);
             u128::from(if bits == 0 { 0 } else { word.swap(0, Ordering::AcqRel) })
         };

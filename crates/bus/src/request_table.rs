@@ -1,22 +1,22 @@
-//! Which replies are awaited, until when, and by whom.
+//! Requests that wait for a reply.
 
 use std::{
     fmt,
     num::{NonZeroU32, NonZeroU64},
 };
 
-/// Names a request in its message and in the reply: the place in the table and its generation,
-/// so that a reply that comes after the deadline is recognised and never mistaken for another's.
+/// Identifies a request in its message and in the reply: a slot of the table and its generation. A
+/// reply after the deadline is recognised and never matches another request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(NonZeroU64);
 
 impl RequestId {
-    /// For a wire that carries integers.
+    /// The numeric form, for protocols that carry integers.
     pub fn to_u64(self) -> u64 {
         self.0.get()
     }
 
-    /// What [`to_u64`](RequestId::to_u64) gave; `None` for zero, which names no request.
+    /// The inverse of [`to_u64`](RequestId::to_u64); `None` for zero, which is no request.
     pub fn from_u64(id: u64) -> Option<RequestId> {
         NonZeroU64::new(id).map(RequestId)
     }
@@ -40,7 +40,7 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// The table is full: the context comes back.
+/// The table is full. Returns the context.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TableFull<C>(pub C);
 
@@ -58,11 +58,11 @@ impl<C> fmt::Display for TableFull<C> {
 
 impl<C> std::error::Error for TableFull<C> {}
 
-/// Requests that await a reply, each with a deadline and what to do then (`C`).
+/// Requests that await a reply, each with a deadline and the caller's context (`C`).
 ///
 /// It belongs to one thread and reads no clock: a deadline is a number of the caller's clock, in
-/// any unit. Every request leaves exactly once: by [`take`](RequestTable::take) when its reply comes,
-/// or by [`expire`](RequestTable::expire).
+/// any unit. Every request leaves exactly once: by [`take`](RequestTable::take) when its reply
+/// comes, by [`expire`](RequestTable::expire), or by [`remove_lost`](RequestTable::remove_lost).
 ///
 /// ```
 /// # use dunlin_bus::RequestTable;
@@ -74,11 +74,11 @@ impl<C> std::error::Error for TableFull<C> {}
 /// ```
 #[derive(Debug)]
 pub struct RequestTable<C> {
-    places: Vec<Place<C>>,
-    /// First of the list of vacant places, or `NONE`.
+    slots: Vec<Slot<C>>,
+    /// First of the list of vacant slots, or `NONE`.
     vacant: u32,
-    /// A heap by deadline; the place holds its position in here, so a reply removes it exactly
-    /// and the heap never holds more than what is awaited.
+    /// A heap by deadline. The slot holds its position here, so a reply removes it exactly and the
+    /// heap holds only pending requests.
     deadlines: Vec<Deadline>,
     pending_max: usize,
 }
@@ -86,9 +86,9 @@ pub struct RequestTable<C> {
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
-struct Place<C> {
+struct Slot<C> {
     generation: NonZeroU32,
-    /// Position in `deadlines`; in a vacant place the next vacant one.
+    /// Position in `deadlines`; in a vacant slot the next vacant one.
     link: u32,
     context: Option<C>,
 }
@@ -96,78 +96,76 @@ struct Place<C> {
 #[derive(Debug, Clone, Copy)]
 struct Deadline {
     at: u64,
-    place: u32,
+    slot: u32,
 }
 
 impl<C> RequestTable<C> {
-    /// An empty table that refuses more than `pending_max` requests at a time. Takes no memory
-    /// until it is used.
+    /// An empty table for at most `pending_max` requests. Allocates on first use.
     pub fn new(pending_max: usize) -> RequestTable<C> {
         let pending_max = pending_max.min(NONE as usize - 1);
-        RequestTable { places: Vec::new(), vacant: NONE, deadlines: Vec::new(), pending_max }
+        RequestTable { slots: Vec::new(), vacant: NONE, deadlines: Vec::new(), pending_max }
     }
 
-    /// How many replies are awaited.
+    /// Number of pending requests.
     pub fn len(&self) -> usize {
         self.deadlines.len()
     }
 
-    /// Whether none is.
+    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.deadlines.is_empty()
     }
 
-    /// Awaits a reply until `deadline`.
+    /// Adds a request with a deadline.
     ///
     /// # Errors
-    /// [`TableFull`] with the context, if `pending_max` are awaited already.
+    /// [`TableFull`] with the context, if `pending_max` are pending.
     pub fn insert(&mut self, deadline: u64, context: C) -> Result<RequestId, TableFull<C>> {
         if self.deadlines.len() >= self.pending_max {
             return Err(TableFull(context));
         }
         let position = self.deadlines.len() as u32;
         let index = if self.vacant == NONE {
-            let place =
-                Place { generation: NonZeroU32::MIN, link: position, context: Some(context) };
-            self.places.push(place);
-            self.places.len() as u32 - 1
+            let slot = Slot { generation: NonZeroU32::MIN, link: position, context: Some(context) };
+            self.slots.push(slot);
+            self.slots.len() as u32 - 1
         } else {
             let index = self.vacant;
-            let place = &mut self.places[index as usize];
-            self.vacant = place.link;
-            place.context = Some(context);
-            place.link = position;
+            let slot = &mut self.slots[index as usize];
+            self.vacant = slot.link;
+            slot.context = Some(context);
+            slot.link = position;
             index
         };
-        self.deadlines.push(Deadline { at: deadline, place: index });
-        self.rise(position as usize);
-        Ok(RequestId::new(index, self.places[index as usize].generation))
+        self.deadlines.push(Deadline { at: deadline, slot: index });
+        self.sift_up(position as usize);
+        Ok(RequestId::new(index, self.slots[index as usize].generation))
     }
 
-    /// The context of a request whose reply has come. `None`: it was answered before, or its
-    /// deadline has passed.
+    /// Removes a request whose reply has come. `None`: it had a reply before, or its deadline has
+    /// passed.
     pub fn take(&mut self, id: RequestId) -> Option<C> {
         self.get(id)?;
-        let position = self.places[id.index()].link as usize;
+        let position = self.slots[id.index()].link as usize;
         self.remove(position).map(|(_, context)| context)
     }
 
-    /// The context of a request that is awaited still, for a reply that comes in several parts.
+    /// The context of a pending request, for a reply in several parts.
     pub fn get(&self, id: RequestId) -> Option<&C> {
-        let place = self.places.get(id.index())?;
-        if place.generation.get() != id.generation() {
+        let slot = self.slots.get(id.index())?;
+        if slot.generation.get() != id.generation() {
             return None;
         }
-        place.context.as_ref()
+        slot.context.as_ref()
     }
 
-    /// Like [`get`](RequestTable::get), to change it.
+    /// The same, mutable.
     pub fn get_mut(&mut self, id: RequestId) -> Option<&mut C> {
-        let place = self.places.get_mut(id.index())?;
-        if place.generation.get() != id.generation() {
+        let slot = self.slots.get_mut(id.index())?;
+        if slot.generation.get() != id.generation() {
             return None;
         }
-        place.context.as_mut()
+        slot.context.as_mut()
     }
 
     /// The earliest deadline, to set a timer by.
@@ -175,8 +173,8 @@ impl<C> RequestTable<C> {
         self.deadlines.first().map(|deadline| deadline.at)
     }
 
-    /// Removes the requests whose deadline is `now` or earlier, earliest first. What the iterator
-    /// is not asked for stays in the table.
+    /// Removes the requests whose deadline is `now` or earlier, earliest first. Requests that the
+    /// iterator does not yield stay in the table.
     pub fn expire(&mut self, now: u64) -> impl Iterator<Item = (RequestId, C)> + '_ {
         std::iter::from_fn(move || {
             if self.next_deadline()? > now {
@@ -186,17 +184,17 @@ impl<C> RequestTable<C> {
         })
     }
 
-    /// Removes the requests of which `is_lost` says so, when the one that was to answer them is
-    /// gone, and gives them to `each`. Looks at every request.
+    /// Removes the requests for which `is_lost` is true, when their receiver is gone, and passes
+    /// them to `each`. Examines every request.
     pub fn remove_lost(
         &mut self,
         mut is_lost: impl FnMut(&C) -> bool,
         mut each: impl FnMut(RequestId, C),
     ) {
-        for index in 0..self.places.len() {
-            let place = &self.places[index];
-            if place.context.as_ref().is_some_and(&mut is_lost)
-                && let Some((id, context)) = self.remove(place.link as usize)
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            if slot.context.as_ref().is_some_and(&mut is_lost)
+                && let Some((id, context)) = self.remove(slot.link as usize)
             {
                 each(id, context);
             }
@@ -204,22 +202,22 @@ impl<C> RequestTable<C> {
     }
 
     fn remove(&mut self, position: usize) -> Option<(RequestId, C)> {
-        let index = self.deadlines[position].place;
+        let index = self.deadlines[position].slot;
         self.deadlines.swap_remove(position);
         if let Some(moved) = self.deadlines.get(position) {
-            self.places[moved.place as usize].link = position as u32;
-            self.sink(position);
-            self.rise(position);
+            self.slots[moved.slot as usize].link = position as u32;
+            self.sift_down(position);
+            self.sift_up(position);
         }
-        let place = &mut self.places[index as usize];
-        let id = RequestId::new(index, place.generation);
-        place.generation = place.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
-        place.link = self.vacant;
+        let slot = &mut self.slots[index as usize];
+        let id = RequestId::new(index, slot.generation);
+        slot.generation = slot.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
+        slot.link = self.vacant;
         self.vacant = index;
-        place.context.take().map(|context| (id, context))
+        slot.context.take().map(|context| (id, context))
     }
 
-    fn rise(&mut self, mut position: usize) {
+    fn sift_up(&mut self, mut position: usize) {
         while position > 0 {
             let parent = (position - 1) / 2;
             if self.deadlines[parent].at <= self.deadlines[position].at {
@@ -230,7 +228,7 @@ impl<C> RequestTable<C> {
         }
     }
 
-    fn sink(&mut self, mut position: usize) {
+    fn sift_down(&mut self, mut position: usize) {
         loop {
             let left = 2 * position + 1;
             let Some(first) = self.deadlines.get(left) else {
@@ -250,7 +248,7 @@ impl<C> RequestTable<C> {
 
     fn swap(&mut self, a: usize, b: usize) {
         self.deadlines.swap(a, b);
-        self.places[self.deadlines[a].place as usize].link = a as u32;
-        self.places[self.deadlines[b].place as usize].link = b as u32;
+        self.slots[self.deadlines[a].slot as usize].link = a as u32;
+        self.slots[self.deadlines[b].slot as usize].link = b as u32;
     }
 }

@@ -3,9 +3,9 @@
 //! Positions count messages since the edge began and never wrap (`u64`); a position's slot is
 //! `position & mask` of the segment that holds it. An edge begins with a small segment. A producer
 //! that finds its segment full, while fewer than `slots_max` messages are queued, links a segment
-//! of twice the size and goes on there; the consumer follows when it has emptied the old one, and
-//! frees it. So memory follows the deepest queue an edge has seen, not the bound, and [`trim`]
-//! brings it back after a burst.
+//! of twice the size and continues there. The consumer follows when it has emptied the old one, and
+//! frees it. Memory therefore follows the deepest queue of an edge, not the bound; [`trim`] frees
+//! it after a burst.
 //!
 //! Either side compares its own position with a cached limit and touches the other's cache line
 //! only when it has reached that limit: one compare, one copy and one store a message.
@@ -19,7 +19,7 @@ use crate::{
     sync::{Arc, AtomicBool, AtomicPtr, AtomicU64, Ordering, Padded, UnsafeCell, fence},
 };
 
-/// What both ends of an edge share.
+/// The shared part of an edge.
 pub(crate) struct Ring<T> {
     slots_min: usize,
     /// One past the last message written. Stored by the producer alone.
@@ -34,12 +34,12 @@ struct Consumed<T> {
     head: AtomicU64,
     /// The segment the consumer reads; everything linked behind it is alive.
     segment: UnsafeCell<NonNull<Segment<T>>>,
-    /// The producer was refused and wants to hear of room. The only field of this line that the
-    /// producer writes, and it does so only when the ring is full.
-    starved: AtomicBool,
+    /// The producer was refused and waits for room. The only field of this line that the producer
+    /// writes, and only when the ring is full.
+    blocked: AtomicBool,
 }
 
-/// Written by the producer, read by whoever watches; not on the lines that carry the messages.
+/// Written by the producer, read by monitors. Not on the lines that carry messages.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) refused: Counter,
@@ -85,8 +85,8 @@ impl<T> Segment<T> {
 }
 
 impl<T> Ring<T> {
-    /// A ring that begins with room for `slots_min` (rounded up to a power of two). How far it may
-    /// grow its producer knows.
+    /// A ring that begins with room for `slots_min` (rounded up to a power of two). Its producer
+    /// holds the bound of its growth.
     ///
     /// The caller makes exactly one [`Producer`] and one [`Consumer`] of it.
     pub(crate) fn new(slots_min: usize) -> Ring<T> {
@@ -99,13 +99,13 @@ impl<T> Ring<T> {
             consumed: Padded(Consumed {
                 head: AtomicU64::new(0),
                 segment: UnsafeCell::new(Segment::allocate(0, slots_min)),
-                starved: AtomicBool::new(false),
+                blocked: AtomicBool::new(false),
             }),
             counters: Padded(counters),
         }
     }
 
-    /// Messages ever sent, and ever received. Read apart, so a moment may lie between them.
+    /// Messages ever sent and ever received, read one after the other.
     pub(crate) fn positions(&self) -> (u64, u64) {
         let head = self.consumed.head.load(Ordering::Acquire);
         (self.tail.load(Ordering::Relaxed).max(head), head)
@@ -149,8 +149,8 @@ pub(crate) struct Producer<T> {
     tail: u64,
     /// Positions below are known to be free.
     limit: u64,
-    /// The message beyond so many is refused. The producer's alone, so that another bound needs no word to the
-    /// consumer: segments of any size follow each other as it is.
+    /// Maximum number of queued messages. Only the producer knows it, so that changing it needs no
+    /// message to the consumer: segments of any size may follow each other.
     slots_max: u64,
     /// `tail` at the last call of [`Producer::trim`].
     trimmed_at: u64,
@@ -176,10 +176,10 @@ impl<T> Producer<T> {
         &self.ring.counters
     }
 
-    /// Appends a message, or gives it back when `slots_max` are queued.
+    /// Appends a message, or returns it when `slots_max` are queued.
     ///
-    /// After a refusal the consumer will find the ring [starved](Consumer::take_starved) once it
-    /// has made room.
+    /// After a refusal the consumer finds the ring [blocked](Consumer::take_blocked) once it has
+    /// made room.
     #[inline]
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         if self.tail == self.limit && !self.find_room() {
@@ -197,12 +197,12 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// Refuses the message beyond `slots` from now on. If more are queued they stay, and the next is refused until
-    /// there are fewer.
+    /// Changes the bound. Messages beyond a lowered bound stay; the next is refused until there are
+    /// fewer.
     pub(crate) fn set_slots_max(&mut self, slots: usize) {
         self.slots_max = slots.max(1) as u64;
         let head = self.ring.consumed.head.load(Ordering::Acquire);
-        // What is known to be free may be more than that.
+        // More than that may be known to be free.
         self.limit = self.limit.min(head + self.slots_max).max(self.tail);
     }
 
@@ -237,12 +237,12 @@ impl<T> Producer<T> {
         if self.advance_limit() {
             return true;
         }
-        self.ring.consumed.starved.store(true, Ordering::Relaxed);
-        // Either the consumer sees `starved` after its last `head`, or we see that `head` here.
+        self.ring.consumed.blocked.store(true, Ordering::Relaxed);
+        // Either the consumer sees `blocked` after its last `head`, or we see that `head` here.
         fence(Ordering::SeqCst);
         let found = self.advance_limit();
         if found {
-            self.ring.consumed.starved.store(false, Ordering::Relaxed);
+            self.ring.consumed.blocked.store(false, Ordering::Relaxed);
         }
         found
     }
@@ -323,23 +323,23 @@ impl<T> Consumer<T> {
         self.head == self.ring.tail.load(Ordering::Acquire)
     }
 
-    /// Whether the producer was refused since the last call and is owed the word that there is
-    /// room. Definitive after a `SeqCst` fence behind the last `pop`.
+    /// Whether the producer was refused since the last call and must be notified of room.
+    /// Definitive after a `SeqCst` fence behind the last `pop`.
     #[inline]
-    pub(crate) fn take_starved(&self) -> bool {
-        let starved = &self.ring.consumed.starved;
+    pub(crate) fn take_blocked(&self) -> bool {
+        let blocked = &self.ring.consumed.blocked;
         // A plain load first: almost always false, and the line then stays ours.
-        starved.load(Ordering::Relaxed) && starved.swap(false, Ordering::Relaxed)
+        blocked.load(Ordering::Relaxed) && blocked.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether messages that were known of have all been taken, which is when the caller looks
-    /// for a starved producer.
+    /// Whether all messages known so far have been taken; the caller then checks for a blocked
+    /// producer.
     #[inline]
     pub(crate) fn at_limit(&self) -> bool {
         self.head == self.limit
     }
 
-    /// Frees the segment that the producer has left behind, if it is empty.
+    /// Frees the segment that the producer has left, if it is empty.
     pub(crate) fn trim(&mut self) {
         if self.at_limit() {
             self.leave_emptied_segments();
@@ -347,9 +347,7 @@ impl<T> Consumer<T> {
     }
 
     fn find_messages(&mut self) -> bool {
-        // A receiver that polls would find the tail changed and only then ask for the slot: fetch
-        // both at once.
-        // SAFETY: as in `pop`.
+        // A polling receiver would find the tail changed and only then load the slot: prefetch it.
         prefetch(unsafe { self.segment.as_ref() }.slot(self.head));
         let tail = self.ring.tail.load(Ordering::Acquire);
         if tail == self.head {
@@ -362,7 +360,7 @@ impl<T> Consumer<T> {
         true
     }
 
-    /// Moves to the segment that holds `head`; gives the base of the one behind it.
+    /// Moves to the segment that holds `head`. Returns the base of the next one.
     fn leave_emptied_segments(&mut self) -> Option<u64> {
         loop {
             // SAFETY: as in `pop`.

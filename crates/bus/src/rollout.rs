@@ -1,10 +1,10 @@
-//! Who runs which generation of something that is published to all: sleepers need not be woken for it.
+//! Which threads have adopted which generation of a shared value, without waking those that sleep.
 //!
-//! A publisher stores a new value where everyone can load it (an atomic pointer), numbers it with a
-//! *generation*, and wants to know when nobody acts on an older one any more. A thread that sleeps
-//! acts on nothing, and the first thing it does on waking is to load the newest value: it counts as
-//! having adopted whatever is published while it sleeps, and is not woken for it. So only threads
-//! that are awake are waited for, and they switch at the boundary of their loop.
+//! A publisher stores a new value where every thread can load it (an atomic pointer), numbers it
+//! with a *generation*, and needs to know when no thread uses an older one any more. A sleeping
+//! thread uses nothing, and on waking it loads the newest value first: it counts as having adopted
+//! whatever is published while it sleeps, and is not woken. The publisher waits only for threads
+//! that are awake; they switch at the boundary of their loop.
 //!
 //! # Why nobody acts on an old value after the publisher was told
 //!
@@ -18,16 +18,16 @@
 //! ```
 //!
 //! One of the fences comes first in their total order. If it is the publisher's, the follower reads
-//! the new value. If it is the follower's, the publisher reads `awake` and waits for the follower's
-//! word to name the new generation. There is no third case, so a publisher that reads *asleep* knows
-//! that the follower will read the new value before it does anything. And whatever the follower did
-//! before it said *asleep*, or named the new generation, happened before the publisher read so: the
-//! word is written with `Release` and read with `Acquire`. `models.rs` has loom explore it.
+//! the new value. If it is the follower's, the publisher reads `awake` and waits until the
+//! follower's word has the new generation. There is no third case: a follower that the publisher
+//! reads as *asleep* will read the new value before it does anything. What the follower did before
+//! it became *asleep*, or named the new generation, happened before the publisher read so: the word
+//! is written with `Release` and read with `Acquire`. `models.rs` has loom explore it.
 
 use crate::sync::{AtomicU64, Ordering, Padded, fence};
 
 const ASLEEP: u64 = 1;
-/// The publisher waits for this word to change, and wants to be told.
+/// The publisher waits for this word to change and must be notified.
 const AWAITED: u64 = 2;
 const SHIFT: u32 = 2;
 
@@ -37,54 +37,55 @@ pub struct Rollout {
     words: Box<[Padded<AtomicU64>]>,
 }
 
-/// Where a follower stands, as its publisher sees it.
+/// A follower's state, as the publisher reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowerState {
-    /// The generation it ran last.
+    /// The last generation it ran.
     pub generation: u64,
     /// It sleeps, and loads the newest value before it does anything else.
     pub asleep: bool,
 }
 
 impl FollowerState {
-    /// Whether nothing older than `generation` is acted on.
+    /// Whether it uses nothing older than `generation`.
     pub fn is_at(self, generation: u64) -> bool {
         self.asleep || self.generation >= generation
     }
 }
 
-/// A follower must not sleep, for the publisher waits to hear from it.
+/// A follower must not sleep: the publisher waits for it to adopt a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdoptionAwaited;
 
 impl Rollout {
-    /// Words for `followers` threads, all of them asleep at generation 0: a thread that does not run
-    /// yet acts on nothing, and calls [`wake`](Rollout::wake) first.
+    /// State for `followers` threads, all of them asleep at generation 0: a thread that does not
+    /// run yet uses nothing, and calls [`wake`](Rollout::wake) first.
     pub fn new(followers: usize) -> Rollout {
         Rollout { words: (0..followers).map(|_| Padded(AtomicU64::new(ASLEEP))).collect() }
     }
 
-    /// How many followers there are.
+    /// Number of followers.
     pub fn followers(&self) -> usize {
         self.words.len()
     }
 
-    /// The follower is awake again, still at `generation`. It loads the newest value next, before it
-    /// acts on anything.
+    /// The follower is awake again, still at `generation`. It loads the newest value next, before
+    /// it uses any.
     ///
     /// # Panics
     /// If there is no such follower.
     pub fn wake(&self, follower: usize, generation: u64) {
         let word = &self.words[follower];
-        // A publisher asks nobody it sees asleep, so the mark can only have been left for a life of
-        // this follower that ended awake: the next one answers it.
+        // A publisher does not await a follower that sleeps. The flag can only be left from an
+        // incarnation of this follower that ended awake; the next one answers it.
         if word.swap(generation << SHIFT, Ordering::AcqRel) & AWAITED != 0 {
             word.fetch_or(AWAITED, Ordering::AcqRel);
         }
         fence(Ordering::SeqCst);
     }
 
-    /// The follower acts on `generation` from now on. True when the publisher waits and is to be told.
+    /// The follower runs `generation` from now on. True when the publisher waits for it and must be
+    /// notified.
     ///
     /// # Panics
     /// If there is no such follower.
@@ -92,29 +93,28 @@ impl Rollout {
         self.words[follower].swap(generation << SHIFT, Ordering::AcqRel) & AWAITED != 0
     }
 
-    /// The follower is about to block and acts on nothing until it has called
-    /// [`wake`](Rollout::wake).
+    /// The follower is about to block and uses nothing until it has called [`wake`](Rollout::wake).
     ///
     /// # Errors
-    /// [`AdoptionAwaited`] when the publisher waits for it: it stays awake, adopts and tells.
+    /// [`AdoptionAwaited`] when the publisher waits for it: it stays awake, adopts and notifies.
     ///
     /// # Panics
     /// If there is no such follower.
     pub fn try_sleep(&self, follower: usize, generation: u64) -> Result<(), AdoptionAwaited> {
         let awake = generation << SHIFT;
-        // Not a plain store: the mark may come between a look and the store.
+        // Not a plain store: the flag may be set between a load and the store.
         self.words[follower]
             .compare_exchange(awake, awake | ASLEEP, Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
             .map_err(|_| AdoptionAwaited)
     }
 
-    /// For the publisher, between storing a value and looking at where followers stand.
+    /// For the publisher, between storing a value and reading the followers' states.
     pub fn published(&self) {
         fence(Ordering::SeqCst);
     }
 
-    /// Where a follower stands.
+    /// A follower's state.
     ///
     /// # Panics
     /// If there is no such follower.
@@ -122,8 +122,8 @@ impl Rollout {
         FollowerState::read(self.words[follower].load(Ordering::Acquire))
     }
 
-    /// The same, and asks the follower to tell the publisher when it has adopted something, unless
-    /// it is at `generation` already.
+    /// A follower's state. Unless it is at `generation`, it will notify the publisher when it has
+    /// adopted one.
     ///
     /// # Panics
     /// If there is no such follower.
@@ -164,12 +164,12 @@ mod tests {
         assert!(rollout.follower_state(0).is_at(9));
         rollout.wake(0, 0);
         assert!(!rollout.follower_state(0).is_at(9));
-        assert!(!rollout.adopted(0, 9), "nobody asked to be told");
+        assert!(!rollout.adopted(0, 9), "nobody asked to be acknowledged");
         assert!(rollout.follower_state(0).is_at(9));
     }
 
     #[test]
-    fn who_is_wanted_stays_awake_and_tells_once() {
+    fn an_awaited_follower_stays_awake_and_reports_once() {
         let rollout = Rollout::new(1);
         rollout.wake(0, 1);
         assert_eq!(rollout.await_adoption(0, 2), FollowerState { generation: 1, asleep: false });
@@ -182,21 +182,21 @@ mod tests {
         assert!(!rollout.adopted(0, 3));
     }
 
-    /// The promise itself, on real threads: once the publisher was told, nobody acts on less.
+    /// On real threads: once the publisher knows of the adoption, no follower uses an older value.
     #[test]
-    fn nobody_acts_on_an_old_value_after_the_publisher_was_told() {
+    fn no_old_value_is_used_once_the_publisher_knows_of_its_adoption() {
         const FOLLOWERS: usize = 3;
         const PUBLICATIONS: u64 = if cfg!(miri) { 30 } else { 20_000 };
         let rollout = Arc::new(Rollout::new(FOLLOWERS));
         let value = Arc::new(Plain::new(0));
-        // What the publisher has been told: nobody may act on less.
-        let told = Arc::new(Plain::new(0));
+        // What the publisher knows to be adopted.
+        let acknowledged = Arc::new(Plain::new(0));
         let over = Arc::new(AtomicBool::new(false));
         let ready = Arc::new(std::sync::Barrier::new(FOLLOWERS + 1));
         let followers: Vec<_> = (0..FOLLOWERS)
             .map(|me| {
                 let (rollout, value) = (Arc::clone(&rollout), Arc::clone(&value));
-                let (told, over) = (Arc::clone(&told), Arc::clone(&over));
+                let (acknowledged, over) = (Arc::clone(&acknowledged), Arc::clone(&over));
                 let ready = Arc::clone(&ready);
                 std::thread::spawn(move || {
                     rollout.wake(me, 0);
@@ -223,7 +223,10 @@ mod tests {
                                 rollout.adopted(me, mine);
                             }
                         }
-                        assert!(mine >= told.load(Ordering::SeqCst), "an old value is acted on");
+                        assert!(
+                            mine >= acknowledged.load(Ordering::SeqCst),
+                            "an old value is acted on"
+                        );
                     }
                     slept
                 })
@@ -238,7 +241,7 @@ mod tests {
                     std::thread::yield_now();
                 }
             }
-            told.store(generation, Ordering::SeqCst);
+            acknowledged.store(generation, Ordering::SeqCst);
         }
         over.store(true, Relaxed);
         let slept: u64 = followers.into_iter().map(|thread| thread.join().unwrap()).sum();

@@ -1,19 +1,18 @@
-//! What becomes of a message the mesh does not take.
+//! Messages that were not sent.
 
 use std::fmt;
 
-/// A message that was not sent, and why. The message comes back with it.
+/// A message that was not sent, and why.
 #[derive(Clone, PartialEq, Eq)]
 pub enum SendError<T> {
-    /// The edge holds as many messages as it may. Try again when
-    /// [`poll_room`](crate::Endpoint::poll_room) names `to`.
+    /// The edge is full. Try again when [`poll_room`](crate::Endpoint::poll_room) returns `to`.
     Full {
         /// The endpoint it was for.
         to: usize,
         /// The message.
         value: T,
     },
-    /// The receiving endpoint was dropped; nobody will ever read the edge.
+    /// The receiving endpoint was dropped.
     Closed {
         /// The endpoint it was for.
         to: usize,
@@ -77,12 +76,12 @@ impl<T> fmt::Debug for SendError<T> {
 
 impl<T> std::error::Error for SendError<T> {}
 
-/// What became of a [broadcast](crate::Endpoint::broadcast).
+/// Result of a [broadcast](crate::Endpoint::broadcast).
 #[derive(Debug)]
 #[must_use = "messages that were refused are in here"]
 pub struct BroadcastOutcome<T> {
-    /// Endpoints it was sent to.
+    /// Number of endpoints it was sent to.
     pub sent: usize,
-    /// The messages that were not sent; allocates only if there are any.
+    /// Messages that were not sent. Allocates only if there are any.
     pub refused: Vec<SendError<T>>,
 }

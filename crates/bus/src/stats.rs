@@ -1,4 +1,4 @@
-//! What the mesh counts.
+//! Counters of a mesh.
 
 use std::{fmt, sync::Arc};
 
@@ -17,27 +17,27 @@ pub struct EdgeStats {
     pub received: u64,
     /// Messages on it: `sent - received`.
     pub depth: u64,
-    /// Messages given back because it was full.
+    /// Messages refused because it was full.
     pub refused: u64,
     /// Flushes that rang the receiver's doorbell.
     pub wakes_sent: u64,
     /// Flushes that did not, because the receiver was awake or rung already.
     pub wakes_suppressed: u64,
-    /// Doorbells that could not be written; each was tried again by the next flush.
+    /// Doorbells that could not be written. The next flush tries again.
     pub wakes_failed: u64,
-    /// Messages it has memory for now; grows up to the bound and shrinks when trimmed.
+    /// Messages it has memory for; grows up to the bound and shrinks when trimmed.
     pub slots: u64,
 }
 
-/// Reads the counters of a mesh from any thread, without a word to the threads it watches.
+/// Reads the counters of a mesh from any thread, without disturbing its threads.
 ///
-/// Values read one after the other may lie a moment apart.
+/// Values are read one after the other, not at one instant.
 #[derive(Clone)]
-pub struct Monitor(Arc<dyn Source>);
+pub struct Monitor(Arc<dyn StatsSource>);
 
 impl Monitor {
     #[cfg(not(loom))]
-    pub(crate) fn new(source: Arc<dyn Source>) -> Monitor {
+    pub(crate) fn new(source: Arc<dyn StatsSource>) -> Monitor {
         Monitor(source)
     }
 
@@ -46,7 +46,7 @@ impl Monitor {
         self.0.endpoints()
     }
 
-    /// Whether an endpoint runs, sleeps, or is gone.
+    /// Whether an endpoint runs, sleeps or is closed.
     ///
     /// # Panics
     /// If the mesh has no such endpoint.
@@ -75,7 +75,7 @@ impl fmt::Debug for Monitor {
 }
 
 /// A mesh without the type of its messages.
-pub(crate) trait Source: Send + Sync {
+pub(crate) trait StatsSource: Send + Sync {
     fn endpoints(&self) -> usize;
     fn state(&self, endpoint: usize) -> EndpointState;
     fn edge(&self, from: usize, to: usize) -> Option<EdgeStats>;

@@ -1,4 +1,4 @@
-//! What a mesh does, told on one thread.
+//! A mesh on one thread.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -39,7 +39,7 @@ fn an_endpoint_may_write_to_itself() {
 }
 
 #[test]
-fn a_full_edge_gives_the_message_back_and_tells_of_room_once() {
+fn a_full_edge_returns_the_message_and_reports_room_once() {
     let [mut a, mut b, mut c] = endpoints(3);
     for value in 0..3 {
         a.send(1, value).unwrap();
@@ -59,7 +59,7 @@ fn a_full_edge_gives_the_message_back_and_tells_of_room_once() {
 }
 
 #[test]
-fn whoever_has_no_use_for_room_sleeps_all_the_same() {
+fn an_endpoint_that_ignores_room_sleeps() {
     let [mut a, mut b] = endpoints(1);
     a.send(1, 0).unwrap();
     a.send(1, 1).unwrap_err();
@@ -118,7 +118,7 @@ fn a_bound_is_changed_under_messages_and_none_of_them_moves() {
 }
 
 #[test]
-fn an_endpoint_that_is_gone_refuses() {
+fn a_closed_endpoint_refuses() {
     let value = Arc::new(());
     let [mut a, mut b, c] = endpoints(2);
     a.send(1, Arc::clone(&value)).unwrap();
@@ -225,27 +225,27 @@ fn a_worker_that_panics_in_a_message_goes_on_with_the_next() {
     for value in 1..=4 {
         a.send(1, value).unwrap();
     }
-    let life = |b: &mut Endpoint<i32>| {
+    let handle_all = |b: &mut Endpoint<i32>| {
         b.drain(usize::MAX, |from, value| assert!(value != 2, "bad message from {from}"));
     };
-    // The first life answers before it dies, and does not get as far as its flush.
+    // The first incarnation replies before it dies, and does not reach its flush.
     let died = catch_unwind(AssertUnwindSafe(|| {
         b.send(0, -1).unwrap();
-        life(&mut b);
+        handle_all(&mut b);
     }));
     assert!(died.is_err());
     assert!(a.recv().is_some() && a.prepare_sleep());
     a.wake();
 
-    let mut next_life = b;
-    next_life.wake();
+    let mut next_incarnation = b;
+    next_incarnation.wake();
     let mut received = Vec::new();
-    next_life.drain(usize::MAX, |_, value| received.push(value));
+    next_incarnation.drain(usize::MAX, |_, value| received.push(value));
     assert_eq!(received, [3, 4], "1 was handled, 2 killed its worker and is gone");
 }
 
 #[test]
-fn a_worker_that_dies_before_its_flush_has_its_wake_sent_by_the_next_life() {
+fn a_worker_that_dies_before_its_flush_has_its_wake_sent_by_the_next_incarnation() {
     let [mut a, mut b] = endpoints(10);
     assert!(a.prepare_sleep());
     let died = catch_unwind(AssertUnwindSafe(|| {

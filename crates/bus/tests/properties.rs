@@ -1,4 +1,4 @@
-//! Any sequence of calls against the simplest thing that could be right.
+//! Any sequence of calls against the simplest correct model.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -154,7 +154,7 @@ proptest! {
                 model.refused.insert((at, to), false);
             }
         }
-        prop_assert!(model.refused.values().all(|&owed| !owed), "every refusal was made good");
+        prop_assert!(model.refused.values().all(|&room_notified| !room_notified), "every refusal was made good");
     }
 
     #[test]

@@ -2,12 +2,12 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
-mod bed;
+mod epoll;
 
 use std::thread;
 
-use bed::{Bed, receive};
 use dunlin_bus::{Endpoint, MeshConfig, SendError, mesh};
+use epoll::{Epoll, receive};
 
 fn endpoints<T: Send, const N: usize>(ring_slots: usize) -> [Endpoint<T>; N] {
     let config = MeshConfig { ring_slots, ..MeshConfig::default() };
@@ -17,24 +17,24 @@ fn endpoints<T: Send, const N: usize>(ring_slots: usize) -> [Endpoint<T>; N] {
 #[test]
 fn an_awake_receiver_costs_no_wake() {
     let [mut a, b] = endpoints(4);
-    let bed = Bed::new(&b);
+    let epoll = Epoll::new(&b);
     a.send(1, ()).unwrap();
     assert_eq!(a.flush(), 0);
-    assert!(!bed.was_rung());
+    assert!(!epoll.was_rung());
 }
 
 #[test]
 fn a_sleeper_is_rung_once_however_much_it_is_sent() {
     let [mut a, mut b, mut c] = endpoints(4);
-    let bed = Bed::new(&c);
+    let epoll = Epoll::new(&c);
     assert!(c.prepare_sleep());
     for value in 0..4 {
         a.send(2, value).unwrap();
         b.send(2, value).unwrap();
     }
     assert_eq!((a.flush(), b.flush()), (1, 0));
-    assert!(bed.was_rung());
-    assert!(!bed.was_rung(), "edge-triggered, and the doorbell is never read");
+    assert!(epoll.was_rung());
+    assert!(!epoll.was_rung(), "edge-triggered, and the doorbell is never read");
     c.wake();
     assert_eq!(c.drain(100, |_, _| ()), 8);
 
@@ -42,7 +42,7 @@ fn a_sleeper_is_rung_once_however_much_it_is_sent() {
         assert!(c.prepare_sleep());
         a.send(2, 9).unwrap();
         assert_eq!(a.flush(), 1, "each sleep has a wake of its own");
-        assert!(bed.was_rung());
+        assert!(epoll.was_rung());
         c.wake();
         assert_eq!(c.recv(), Some((0, 9)));
     }
@@ -59,11 +59,11 @@ fn a_sleeper_that_has_taken_everything_is_left_asleep() {
 #[test]
 fn going_to_sleep_flushes() {
     let [mut a, mut b] = endpoints(4);
-    let bed = Bed::new(&b);
+    let epoll = Epoll::new(&b);
     assert!(b.prepare_sleep());
     a.send(1, ()).unwrap();
     assert!(a.prepare_sleep());
-    assert!(bed.was_rung());
+    assert!(epoll.was_rung());
 }
 
 #[test]
@@ -77,8 +77,8 @@ fn work_that_came_first_forbids_sleep() {
     assert_eq!(a.flush(), 1);
 }
 
-/// Everyone sends to everyone through edges too small for it, sleeps when there is nothing to do,
-/// keeps what was refused, and goes on when told of room. Nobody polls: one lost wake-up, of a
+/// Every endpoint sends to every other through edges too small for it, sleeps when it has no work,
+/// keeps refused messages and continues when there is room. Nobody polls: one lost wake-up, of a
 /// message or of room, and the test hangs.
 #[test]
 fn nothing_is_lost_when_everyone_sleeps_and_edges_are_small() {
@@ -94,7 +94,7 @@ fn nothing_is_lost_when_everyone_sleeps_and_edges_are_small() {
 }
 
 fn talk_to_everyone(mut endpoint: Endpoint<u64>, each: u64) {
-    let bed = Bed::new(&endpoint);
+    let epoll = Epoll::new(&endpoint);
     let mut next = vec![0; endpoint.len()];
     let mut received = vec![0; endpoint.len()];
     let mut may_send: Vec<usize> = (0..endpoint.len()).collect();
@@ -120,7 +120,7 @@ fn talk_to_everyone(mut endpoint: Endpoint<u64>, each: u64) {
             return;
         }
         if may_send.is_empty() && endpoint.prepare_sleep() {
-            bed.sleep();
+            epoll.sleep();
         }
         endpoint.wake();
     }
@@ -136,17 +136,17 @@ fn an_endpoint_works_behind_a_descriptor_table_of_its_own() {
         scope.spawn(move || {
             // SAFETY: this thread opens and closes descriptors of its own only, in safe code.
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
-            let bed = Bed::new(&b);
+            let epoll = Epoll::new(&b);
             for _ in 0..100 {
-                let (from, value) = receive(&mut b, &bed);
+                let (from, value) = receive(&mut b, &epoll);
                 b.send(from, value + 1).unwrap();
             }
             b.flush();
         });
-        let bed = Bed::new(&a);
+        let epoll = Epoll::new(&a);
         for value in 0..100 {
             a.send(1, value).unwrap();
-            assert_eq!(receive(&mut a, &bed), (1, value + 1));
+            assert_eq!(receive(&mut a, &epoll), (1, value + 1));
         }
     });
 }

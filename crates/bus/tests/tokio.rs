@@ -2,12 +2,12 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
-mod bed;
+mod epoll;
 
 use std::thread;
 
-use bed::{Bed, receive};
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
+use epoll::{Epoll, receive};
 
 #[test]
 fn a_tokio_thread_and_an_epoll_thread_answer_each_other() {
@@ -18,11 +18,11 @@ fn a_tokio_thread_and_an_epoll_thread_answer_each_other() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
             runtime.unwrap().block_on(answer(control, ROUNDS));
         });
-        let bed = Bed::new(&worker);
-        assert!(!bed.was_rung());
+        let epoll = Epoll::new(&worker);
+        assert!(!epoll.was_rung());
         for value in 0..ROUNDS {
             worker.send(1, value).unwrap();
-            assert_eq!(receive(&mut worker, &bed), (1, value + 1));
+            assert_eq!(receive(&mut worker, &epoll), (1, value + 1));
         }
     });
 }

@@ -1,18 +1,18 @@
-//! Where a thread without sockets sleeps: an epoll with its doorbell in it, edge-triggered.
+//! An epoll instance with an endpoint's doorbell, edge-triggered, for threads without sockets.
 
 use std::{mem::MaybeUninit, os::fd::OwnedFd, time::Duration};
 
 use dunlin_bus::Endpoint;
 use rustix::event::{Timespec, epoll};
 
-pub(crate) struct Bed(OwnedFd);
+pub(crate) struct Epoll(OwnedFd);
 
-impl Bed {
-    pub(crate) fn new<T>(endpoint: &Endpoint<T>) -> Bed {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+impl Epoll {
+    pub(crate) fn new<T>(endpoint: &Endpoint<T>) -> Epoll {
+        let fd = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, endpoint.doorbell(), epoll::EventData::new_u64(0), flags).unwrap();
-        Bed(epoll)
+        epoll::add(&fd, endpoint.doorbell(), epoll::EventData::new_u64(0), flags).unwrap();
+        Epoll(fd)
     }
 
     /// Blocks until rung.
@@ -33,13 +33,13 @@ impl Bed {
 }
 
 /// The next message, asleep until it is there.
-pub(crate) fn receive<T>(endpoint: &mut Endpoint<T>, bed: &Bed) -> (usize, T) {
+pub(crate) fn receive<T>(endpoint: &mut Endpoint<T>, epoll: &Epoll) -> (usize, T) {
     loop {
         if let Some(message) = endpoint.recv() {
             return message;
         }
         if endpoint.prepare_sleep() {
-            bed.sleep();
+            epoll.sleep();
         }
         endpoint.wake();
     }
