@@ -1,6 +1,6 @@
 # Thin: what happens stands in scripts/.
 .DEFAULT_GOAL := help
-.PHONY: help serve test bench lint loom interop conformance docs build clean
+.PHONY: help serve test bench lint loom miri interop conformance docs build clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
@@ -19,6 +19,9 @@ lint: ## Format, clippy and rustdoc without a warning
 
 loom: ## Model-check the bus
 	@scripts/test loom
+
+miri: ## Run the bus's tests under Miri, if a nightly toolchain has it
+	@scripts/test miri
 
 interop: ## Other people's clients against the server
 	@scripts/test interop

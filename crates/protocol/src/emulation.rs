@@ -1,8 +1,8 @@
-//! The way up for transports that only go down: `POST /emulation` carries commands of a session whose replies leave
-//! on an HTTP stream or a server-sent event stream.
+//! Commands of clients whose transport only carries messages down: `POST /emulation`. Replies
+//! travel on the session's HTTP stream or server-sent event stream.
 //!
-//! The connect reply names `session` and `node`; the client repeats both with every emulation request. The answer is
-//! 204, because the replies travel on the stream.
+//! The connect reply has `session` and `node`; the client repeats both with every emulation
+//! request. The response is 204, because the replies travel on the stream.
 
 use std::borrow::Cow;
 
@@ -14,14 +14,14 @@ use crate::json::{self, ProtocolError};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct EmulationRequest<'a> {
-    /// `node` of the connect reply: which server holds the session.
+    /// `node` of the connect reply: the server that holds the session.
     #[serde(borrow, deserialize_with = "json::text")]
     pub node: Cow<'a, str>,
-    /// `session` of the connect reply. A secret of the client: who knows it speaks for the session.
+    /// `session` of the connect reply. A secret that authorises requests for the session.
     #[serde(borrow, deserialize_with = "json::text")]
     pub session: Cow<'a, str>,
-    /// A frame of commands, for [`Commands::of`](crate::centrifuge::Commands::of). A string on the wire, because a
-    /// frame of several commands is not one JSON value.
+    /// A frame of commands, for [`Commands::of`](crate::centrifuge::Commands::of). A JSON string,
+    /// because a frame of several commands is not one JSON value.
     #[serde(borrow, deserialize_with = "json::text")]
     pub data: Cow<'a, str>,
 }
@@ -30,14 +30,15 @@ impl<'a> EmulationRequest<'a> {
     /// Parses the body.
     ///
     /// # Errors
-    /// [`ProtocolError`] (answer: 400) with the path of the field, also when `session` or `data` is missing.
+    /// [`ProtocolError`] (response: 400) with the path of the field, also when `session` or `data`
+    /// is missing.
     pub fn parse(body: &'a [u8]) -> Result<EmulationRequest<'a>, ProtocolError> {
         let request: EmulationRequest<'a> = json::from_slice(body)?;
         for (field, value) in [("session", &request.session), ("data", &request.data)] {
             if value.is_empty() {
                 return Err(ProtocolError::new(
                     field,
-                    "is missing; repeat what the connect reply said, with the commands as a string",
+                    "is missing; repeat what the connect reply found, with the commands as a string",
                 ));
             }
         }
@@ -45,16 +46,17 @@ impl<'a> EmulationRequest<'a> {
     }
 }
 
-/// Status of the answer to an emulation request.
+/// Status of the response to an emulation request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmulationStatus {
-    /// The commands were taken; replies follow on the stream.
+    /// The commands were accepted; replies follow on the stream.
     Taken,
     /// The body is not an emulation request.
     Malformed,
-    /// No such session: it has ended, or `node` is another server. The stream is closed or about to be.
+    /// No such session: it has ended, or `node` is another server. The stream is closed or about to
+    /// be.
     NoSession,
-    /// Another method than POST (or OPTIONS, the browser's preflight).
+    /// A method other than POST (or OPTIONS, the browser's preflight).
     Method,
     /// The body is longer than allowed.
     TooLarge,

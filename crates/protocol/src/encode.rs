@@ -1,4 +1,4 @@
-//! From a push or a reply to the bytes for the socket.
+//! Encodes pushes and replies to the bytes for the socket.
 
 use dunlin_hub::Outgoing;
 use dunlin_wire::websocket::deflate::Deflater;
@@ -10,12 +10,12 @@ use crate::centrifuge::{
 use crate::encoding::{Encoding, Wrapping};
 use crate::long_poll;
 
-/// Messages shorter than this are sent uncompressed on a connection that negotiated compression: deflate's own
-/// overhead eats what it saves.
+/// Shorter messages are sent uncompressed on a connection that negotiated compression: deflate's
+/// overhead is larger than what it saves.
 const DEFLATE_BYTES_MIN: usize = 96;
 
-/// Spells everything a worker sends, in every [`Encoding`]. One per worker: it owns the compressor and the scratch
-/// buffer all its connections share.
+/// Encodes everything a worker sends, in every [`Encoding`]. One per worker: it owns the compressor
+/// and the scratch buffer that all its connections share.
 #[derive(Debug, Default)]
 pub struct FrameEncoder {
     deflater: Option<Deflater>,
@@ -41,8 +41,8 @@ impl FrameEncoder {
         }
     }
 
-    /// Appends the push with which a unidirectional stream begins. The bidirectional encodings say this in a reply,
-    /// the long-poll in its answer: nothing is appended.
+    /// Appends the push that opens a unidirectional stream. Nothing is appended for bidirectional
+    /// encodings, which send a reply instead, and for the long-poll.
     pub fn connect_push(
         &mut self,
         encoding: Encoding,
@@ -54,7 +54,7 @@ impl FrameEncoder {
         }
     }
 
-    /// Appends the push that says how long the connection lives on.
+    /// Appends the push with the remaining lifetime of the connection.
     pub fn refresh_push(&mut self, encoding: Encoding, ttl_s: u32, out: &mut Vec<u8>) {
         if encoding != Encoding::Poll {
             self.push_with(encoding, out, |body| write_refresh_push(body, ttl_s));
@@ -62,33 +62,34 @@ impl FrameEncoder {
     }
 
     /// Appends `push`.
-    pub fn push(&mut self, encoding: Encoding, push: &Outgoing<'_>, out: &mut Vec<u8>) {
-        if let Outgoing::Disconnect { code, reason, .. } = *push {
-            self.disconnect(encoding, push, code, reason, out);
+    pub fn push(&mut self, encoding: Encoding, outgoing: &Outgoing<'_>, out: &mut Vec<u8>) {
+        if let Outgoing::Disconnect { code, reason, .. } = *outgoing {
+            self.disconnect(encoding, outgoing, code, reason, out);
         } else if encoding == Encoding::Poll {
-            long_poll::write_item(out, push);
+            long_poll::write_item(out, outgoing);
         } else {
-            self.push_with(encoding, out, |body| write_push(body, push));
+            self.push_with(encoding, out, |body| write_push(body, outgoing));
         }
     }
 
-    /// The last word: in the close frame on bidirectional WebSockets, in a push on streams, in both on
-    /// unidirectional WebSockets. A chunked stream ends with it.
+    /// Appends the disconnect: in the close frame on bidirectional WebSockets, in a push on
+    /// streams, in both on unidirectional WebSockets. A chunked stream ends with it.
     fn disconnect(
         &mut self,
         encoding: Encoding,
-        push: &Outgoing<'_>,
+        outgoing: &Outgoing<'_>,
         code: u32,
         reason: &str,
         out: &mut Vec<u8>,
     ) {
         let in_close_frame_only = matches!(encoding, Encoding::WsJson | Encoding::WsJsonDeflate);
         if !in_close_frame_only && encoding != Encoding::Poll {
-            self.push_with(encoding, out, |body| write_push(body, push));
+            self.push_with(encoding, out, |body| write_push(body, outgoing));
         }
         if encoding.is_websocket() {
             let reason = &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)];
-            // 1000–4999 fit; an application's code beyond that is the server API's mistake, not this connection's.
+            // A close code is 1000–4999; a larger one is a mistake of the API caller, not of this
+            // connection.
             let code = u16::try_from(code).unwrap_or(4999);
             encode_close(out, code, reason);
         }
@@ -173,15 +174,20 @@ impl FrameEncoder {
 }
 
 impl dunlin_hub::Encode for FrameEncoder {
-    fn encode(&mut self, encoding: dunlin_hub::EncodingId, push: &Outgoing<'_>, out: &mut Vec<u8>) {
+    fn encode(
+        &mut self,
+        encoding: dunlin_hub::EncodingId,
+        outgoing: &Outgoing<'_>,
+        out: &mut Vec<u8>,
+    ) {
         if let Some(encoding) = Encoding::of(encoding) {
-            self.push(encoding, push, out);
+            self.push(encoding, outgoing, out);
         }
     }
 }
 
-/// The bytes of the server's ping, which is an empty message: the same on every connection of an encoding, so
-/// nothing has to be encoded for a million pings. Empty for the long-poll, which has none.
+/// The server's ping, an empty message: constant for each encoding, so that a million pings encode
+/// nothing. Empty for the long-poll, which has none.
 pub const fn ping(encoding: Encoding) -> &'static [u8] {
     match encoding.wrapping() {
         Wrapping::Frame { .. } => b"\x81\x02{}",
@@ -193,8 +199,8 @@ pub const fn ping(encoding: Encoding) -> &'static [u8] {
     }
 }
 
-/// What ends a chunked stream after the last message (RFC 9112 §7.1). Empty where there is nothing to end. The
-/// disconnect push brings it along.
+/// The end of a chunked stream (RFC 9112 §7.1). Empty for other encodings. The disconnect push
+/// includes it.
 pub const fn end_of_stream(encoding: Encoding) -> &'static [u8] {
     match encoding.wrapping() {
         Wrapping::Event { chunked: true } | Wrapping::Line { chunked: true } => b"0\r\n\r\n",
@@ -202,7 +208,7 @@ pub const fn end_of_stream(encoding: Encoding) -> &'static [u8] {
     }
 }
 
-/// Makes one WebSocket text frame of what follows `start`.
+/// Puts the header of a WebSocket text frame before what follows `start`.
 fn frame(out: &mut Vec<u8>, start: usize) {
     let header = FrameHeader::new(Opcode::Text, (out.len() - start) as u64);
     let mut bytes = [0; HEADER_BYTES_MAX];
@@ -210,7 +216,7 @@ fn frame(out: &mut Vec<u8>, start: usize) {
     prepend(out, start, &bytes[..taken]);
 }
 
-/// Makes one chunk of what follows `start`.
+/// Makes a chunk of what follows `start`.
 fn chunk(out: &mut Vec<u8>, start: usize) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut length = out.len() - start;
@@ -229,8 +235,8 @@ fn chunk(out: &mut Vec<u8>, start: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Inserts `head` at `start`. A message is written first and measured then; moving it by a few bytes costs less than
-/// writing it twice.
+/// Inserts `head` at `start`. The length is known only after the message is written; moving it by a
+/// few bytes costs less than writing it twice.
 fn prepend(out: &mut Vec<u8>, start: usize, head: &[u8]) {
     let end = out.len();
     out.extend_from_slice(head);
@@ -256,9 +262,9 @@ mod tests {
         Publication { offset, data: data.as_bytes().into(), ..Publication::default() }
     }
 
-    fn encode(encoding: Encoding, push: &Outgoing<'_>) -> String {
+    fn encode(encoding: Encoding, outgoing: &Outgoing<'_>) -> String {
         let mut out = Vec::new();
-        FrameEncoder::default().encode(encoding.into(), push, &mut out);
+        FrameEncoder::default().encode(encoding.into(), outgoing, &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }
 
@@ -300,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_is_said_where_each_client_listens() {
+    fn a_disconnect_is_encoded_for_each_transport() {
         let push = Outgoing::Disconnect { code: 3001, reason: "shutdown", reconnect: true };
         let uni = r#"{"disconnect":{"code":3001,"reason":"shutdown","reconnect":true}}"#;
         let close = "\u{fffd}\x0a\x0b\u{fffd}shutdown";
@@ -312,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_long_poll_has_no_word_for_is_not_sent() {
+    fn a_push_that_a_long_poll_does_not_have_is_not_sent() {
         let push = Outgoing::Unsubscribe { channel: "a", code: 2500, reason: "insufficient state" };
         assert_eq!(encode(Encoding::Poll, &push), "");
         assert_eq!(
@@ -449,7 +455,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is in names and payloads, a message stays one line, one event, one frame, and says the same.
+        /// Any names and payloads: a message stays one line, one event, one frame with the same
+        /// content.
         #[test]
         fn a_message_survives_every_wrapping(
             channel in "\\PC{1,40}|[\\x00-\\x7f]{1,20}",

@@ -1,11 +1,10 @@
-//! The table of encodings: in which words and in which wrapping a session gets what is pushed to it.
+//! The encodings of what is pushed to a session.
 
-/// How a connection wants everything spelled that is sent to it. The number is what the hub calls an
-/// [`Encoding`](dunlin_hub::EncodingId); a publication is encoded once per worker and number.
+/// A connection's encoding. Its number is the hub's [`EncodingId`](dunlin_hub::EncodingId); a
+/// publication is encoded once per worker and number.
 ///
-/// The streams over HTTP come in two wrappings: chunked (RFC 9112 §7.1) for HTTP/1.1, and bare for HTTP/1.0, which
-/// has no chunks and is what reverse proxies speak unless told otherwise; there the end of the connection ends the
-/// stream.
+/// Streams over HTTP are chunked (RFC 9112 §7.1) for HTTP/1.1 and bare for HTTP/1.0, which has no
+/// chunks and is the default of some reverse proxies; a bare stream ends with its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Encoding {
@@ -33,11 +32,11 @@ pub enum Encoding {
     UniHttpStream = 10,
     /// The same, until the connection ends.
     UniHttpStreamBare = 11,
-    /// Items of a long-poll's answer ([`long_poll`](crate::long_poll)).
+    /// Items of a long-poll's response ([`long_poll`](crate::long_poll)).
     Poll = 12,
 }
 
-/// In what a message is wrapped.
+/// The framing of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrapping {
     /// A WebSocket text frame.
@@ -68,12 +67,12 @@ impl Encoding {
         Encoding::Poll,
     ];
 
-    /// The encoding the hub knows by this number.
+    /// The encoding with the hub's number.
     pub fn of(number: dunlin_hub::EncodingId) -> Option<Encoding> {
         Encoding::ALL.get(usize::from(number.0)).copied()
     }
 
-    /// The encoding a WebSocket connection speaks.
+    /// The encoding of a WebSocket connection.
     pub const fn websocket(unidirectional: bool, deflate: bool) -> Encoding {
         match (unidirectional, deflate) {
             (false, false) => Encoding::WsJson,
@@ -103,7 +102,7 @@ impl Encoding {
         }
     }
 
-    /// Whether the client may send commands: on the connection itself, or by emulation.
+    /// Whether the client may send commands, on the connection itself or by emulation.
     pub const fn is_bidirectional(self) -> bool {
         matches!(
             self,
@@ -116,7 +115,8 @@ impl Encoding {
         )
     }
 
-    /// Whether the client sends its commands to `/emulation`, and the connect reply has to tell it where to.
+    /// Whether the client sends its commands to `/emulation`; the connect reply then identifies the
+    /// session.
     pub const fn is_emulated(self) -> bool {
         matches!(
             self,

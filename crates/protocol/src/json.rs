@@ -1,8 +1,7 @@
-//! JSON text as bytes: payloads that are carried and never looked into, and the few pieces hand-written output
-//! needs.
+//! JSON text as bytes: payloads that are passed on without parsing, and functions to write JSON.
 //!
-//! Everything Dunlin sends goes out through these functions instead of a tree of values, because a publication is
-//! encoded once per encoding on the way to thousands of sockets and nothing in it has to be understood.
+//! Output is written by these functions and not from a tree of values: a publication is encoded
+//! once per encoding, and its payload is copied as it is.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -17,20 +16,20 @@ use serde_json::value::RawValue;
 
 /// One JSON value as text, **on a single line**.
 ///
-/// Newline-delimited JSON ends a message at `\n`, and server-sent events end a line of an event at `\n` and at
-/// `\r`. In valid JSON both can only be insignificant whitespace between tokens (RFC 8259 §2 and §7), so a payload
-/// that holds one is compacted when it enters; every transport may then copy the bytes as they are.
+/// Newline-delimited JSON ends a message at `\n`, and server-sent events end a line at `\n` and at
+/// `\r`. In valid JSON both can only be insignificant whitespace between tokens (RFC 8259 §2 and
+/// §7). A payload with one is compacted on input, so that every transport may copy the bytes.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Json<'a>(Cow<'a, [u8]>);
 
-/// Most levels of arrays and objects in a payload.
+/// Maximum nesting of arrays and objects in a payload.
 ///
-/// Dunlin itself never looks into one, but every subscriber does, and parsers recurse: Python's stops with an
-/// exception before 1,000 levels. What one client publishes must not break the others.
+/// Subscribers parse payloads, and parsers recurse: Python's fails before 1,000 levels. One
+/// client's payload must not break the others.
 pub const DEPTH_MAX: usize = 128;
 
 impl<'a> Json<'a> {
-    /// Takes `text` if it is one valid JSON value, compacting it when it spans lines.
+    /// Accepts `text` if it is one valid JSON value, and compacts it if it spans lines.
     ///
     /// # Errors
     /// The parser's error with line and column when `text` is not one valid JSON value in UTF-8 of at most
@@ -39,16 +38,17 @@ impl<'a> Json<'a> {
         serde_json::from_slice(text)
     }
 
-    /// Takes a validated value from somebody trusted, such as the claims of a token: its depth is not looked at.
+    /// Accepts a validated value from a trusted source, such as the claims of a token. Its depth is
+    /// not checked.
     pub fn from_raw(raw: &'a RawValue) -> Json<'a> {
         Json(single_line(raw.get().as_bytes()))
     }
 
-    /// Takes a value that comes in base64, as publishers of binary data send it. It has to be JSON inside: every
-    /// client here speaks JSON.
+    /// Accepts a value in base64, as publishers of binary data send it. It must contain JSON: every
+    /// client here uses JSON.
     ///
     /// # Errors
-    /// What is wrong: the base64 or the JSON.
+    /// A text that says what is wrong with the base64 or the JSON.
     pub fn from_base64(text: &str) -> Result<Json<'static>, String> {
         let bytes = STANDARD.decode(text).map_err(|error| format!("is not base64: {error}"))?;
         let json = Json::parse(&bytes).map_err(|error| {
@@ -72,7 +72,7 @@ impl<'a> Json<'a> {
         self.0.len()
     }
 
-    /// Never true: even `null` has four bytes. Here because clippy likes a `len` to have company.
+    /// Never true: even `null` has four bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -99,14 +99,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
     }
 }
 
-/// `Some`, even of `null`: a payload of `null` is a payload.
+/// `Some`, also for `null`, which is a valid payload.
 pub fn payload<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Json<'a>>, D::Error> {
     Json::deserialize(deserializer).map(Some)
 }
 
-/// A value in which `null` means "not given", as the Go and JavaScript libraries write it.
+/// A value for which `null` means "not given", as Go and JavaScript libraries write it.
 pub fn nullable<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -135,7 +135,7 @@ where
         .map(|object| object.map(|ObjectOnly(value)| value))
 }
 
-/// A `T` from an object and nothing else. (By itself serde also takes an array with the fields in order.)
+/// A `T` from an object only. (Serde by itself also accepts an array with the fields in order.)
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectOnly<T>(pub T);
 
@@ -190,8 +190,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 
 /// A list of key and value pairs in the order of a JSON object.
 ///
-/// Kept as a list because the protocol's maps (`subs`, `headers`, `tags`) are small, are walked rather than looked
-/// up, and because a repeated key must be refused instead of silently winning.
+/// A list because the protocol's maps (`subs`, `headers`, `tags`) are small and iterated, and
+/// because a repeated key must be an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pairs<'a, V>(pub Vec<(Cow<'a, str>, V)>);
 
@@ -234,7 +234,7 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Pairs<'a, V> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                /// Up to here looking through the list is cheaper than hashing.
+                /// Up to this length a linear search is cheaper than hashing.
                 const FEW: usize = 16;
                 let mut seen = HashSet::new();
                 let mut pairs: Vec<(Cow<'de, str>, V)> = Vec::new();
@@ -259,10 +259,10 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Pairs<'a, V> {
     }
 }
 
-/// Reads an object into a `T`; the error names the field.
+/// Parses an object into a `T`; the error names the field.
 ///
-/// The fast path knows nothing of paths. Only when it fails is the text read a second time with the path recorded,
-/// so that good input does not pay for the explanation of bad input.
+/// The fast path records no paths. Only when it fails is the text parsed a second time with the
+/// path recorded, so that valid input does not pay for it.
 ///
 /// # Errors
 /// [`ProtocolError`] with the path of the field.
@@ -287,7 +287,7 @@ fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], first: &serde_json::Error)
                 (if path == "." { String::new() } else { path }, error.inner().to_string())
             }
         };
-    // The position counts within one line nobody has in front of them; the field's name says more.
+    // A column of a single line helps nobody; the field's name says more.
     let reason = match reason.find(" at line ") {
         Some(end) if !field.is_empty() => reason[..end].to_owned(),
         _ => reason,
@@ -295,10 +295,10 @@ fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], first: &serde_json::Error)
     ProtocolError { field, reason }
 }
 
-/// Text that is not what the protocol expects, and where.
+/// A message that violates the protocol, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtocolError {
-    /// Path of the field in the message, as `subscribe.offset`; empty when the text is not JSON at all.
+    /// Path of the field, as `subscribe.offset`; empty when the text is not JSON.
     pub field: String,
     /// What is wrong with it.
     pub reason: String,
@@ -323,7 +323,7 @@ impl fmt::Display for ProtocolError {
 
 impl std::error::Error for ProtocolError {}
 
-/// `text` without line ends: as it is when it has none, without all insignificant whitespace otherwise.
+/// `text` without line ends: unchanged if it has none, else without insignificant whitespace.
 ///
 /// `text` must be valid JSON.
 pub fn single_line(text: &[u8]) -> Cow<'_, [u8]> {
@@ -353,7 +353,7 @@ pub fn single_line(text: &[u8]) -> Cow<'_, [u8]> {
 
 /// Whether valid JSON has more than `max` levels.
 fn is_deeper(text: &[u8], max: usize) -> bool {
-    // A level takes two bytes, so most payloads need no look.
+    // A level takes two bytes, so most payloads need no scan.
     if text.len() <= 2 * max {
         return false;
     }
@@ -421,9 +421,9 @@ pub fn write_integer(out: &mut Vec<u8>, value: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Writes the members of one JSON object: keeps track of the comma.
+/// Writes the members of a JSON object and its commas.
 ///
-/// Keys are written as they are, so they must need no escaping.
+/// Keys are written unescaped.
 #[derive(Debug)]
 pub struct Object<'o> {
     out: &'o mut Vec<u8>,
@@ -437,7 +437,7 @@ impl<'o> Object<'o> {
         Object { out, first: true }
     }
 
-    /// Writes `"name":` and hands out the buffer for the value.
+    /// Writes `"name":` and returns the buffer for the value.
     pub fn key(&mut self, name: &str) -> &mut Vec<u8> {
         self.out.extend_from_slice(if self.first { b"\"" } else { b",\"" });
         self.first = false;
@@ -446,7 +446,7 @@ impl<'o> Object<'o> {
         self.out
     }
 
-    /// A member whose key comes from outside and is escaped.
+    /// A member whose key is escaped.
     pub fn text_key(&mut self, name: &str) -> &mut Vec<u8> {
         if !self.first {
             self.out.push(b',');
@@ -469,7 +469,7 @@ impl<'o> Object<'o> {
         self
     }
 
-    /// `"name":true`, or nothing: false is what a missing member means.
+    /// `"name":true`, or nothing: a missing member means false.
     pub fn flag(&mut self, name: &str, value: bool) -> &mut Self {
         if value {
             self.key(name).extend_from_slice(b"true");
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_written_as_it_is_told() {
+    fn an_object_is_written_in_order() {
         let mut out = Vec::new();
         let mut object = Object::begin(&mut out);
         object.string("a", "\u{1}\"\\/\t").integer("b", -1).flag("c", true).flag("d", false);
@@ -532,7 +532,7 @@ mod tests {
         }
 
         #[test]
-        fn one_line_says_what_many_said(text in "[ \\t\r\n\"a\\\\{}\\[\\]:,1]{0,60}") {
+        fn a_single_line_has_the_same_value(text in "[ \\t\r\n\"a\\\\{}\\[\\]:,1]{0,60}") {
             if let Ok(value) = serde_json::from_str::<serde_json::Value>(&text)
                 && let Ok(json) = Json::parse(text.as_bytes())
             {

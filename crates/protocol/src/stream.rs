@@ -1,4 +1,4 @@
-//! Requests that open a stream or a unidirectional WebSocket, and how their responses begin.
+//! Requests that open a stream or a unidirectional WebSocket, and the headers of their responses.
 //!
 //! | path | method | says who connects |
 //! |---|---|---|
@@ -15,23 +15,23 @@ use dunlin_wire::http1::query;
 
 use crate::encoding::{Encoding, Wrapping};
 
-/// A transport that is opened with an HTTP request which says who connects.
+/// A transport opened by an HTTP request that contains the connect command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamTransport {
-    /// Server-sent events, with emulation for the way up.
+    /// Server-sent events; commands by emulation.
     Sse,
-    /// Lines, with emulation for the way up.
+    /// Lines; commands by emulation.
     HttpStream,
-    /// Server-sent events, only down.
+    /// Server-sent events, unidirectional.
     UniSse,
-    /// Lines, only down.
+    /// Lines, unidirectional.
     UniHttpStream,
-    /// WebSocket, only down.
+    /// WebSocket, unidirectional.
     UniWebSocket,
 }
 
 impl StreamTransport {
-    /// Value of the `Allow` header, and of `Access-Control-Allow-Methods` in a preflight's answer.
+    /// Value of the `Allow` header, and of `Access-Control-Allow-Methods` in a preflight response.
     pub const fn methods(self) -> &'static str {
         match self {
             StreamTransport::Sse | StreamTransport::UniSse => "GET, POST, OPTIONS",
@@ -51,12 +51,13 @@ impl StreamTransport {
         }
     }
 
-    /// Finds what the client says: for [`Commands::of`](crate::centrifuge::Commands::of) on the bidirectional ones,
-    /// for [`ConnectRequest::parse`](crate::centrifuge::ConnectRequest::parse) on the unidirectional ones. `None`
-    /// means that a unidirectional WebSocket will say it in its first message.
+    /// The commands in the request: for [`Commands::of`](crate::centrifuge::Commands::of) on
+    /// bidirectional transports, for
+    /// [`ConnectRequest::parse`](crate::centrifuge::ConnectRequest::parse) on unidirectional ones.
+    /// `None`: a unidirectional WebSocket sends its connect request in its first message.
     ///
     /// # Errors
-    /// [`StreamError`] with the status to answer.
+    /// [`StreamError`] with the status of the response.
     pub fn initial_commands<'a>(
         self,
         method: &str,
@@ -64,14 +65,14 @@ impl StreamTransport {
         body: &'a [u8],
     ) -> Result<Option<Cow<'a, [u8]>>, StreamError> {
         let nothing = Cow::Borrowed(&b"{}"[..]);
-        let said = match (self, method) {
+        let commands = match (self, method) {
             (
                 StreamTransport::Sse | StreamTransport::UniSse | StreamTransport::UniWebSocket,
                 "GET",
             ) => match (query::pairs(query).find(|(name, _)| name == "cf_connect"), self) {
-                (Some((_, said)), _) if !said.trim_ascii().is_empty() => match said {
-                    Cow::Borrowed(said) => Cow::Borrowed(said.as_bytes()),
-                    Cow::Owned(said) => Cow::Owned(said.into_bytes()),
+                (Some((_, commands)), _) if !commands.trim_ascii().is_empty() => match commands {
+                    Cow::Borrowed(commands) => Cow::Borrowed(commands.as_bytes()),
+                    Cow::Owned(commands) => Cow::Owned(commands.into_bytes()),
                 },
                 (_, StreamTransport::UniSse) => nothing,
                 (_, StreamTransport::UniWebSocket) => return Ok(None),
@@ -83,23 +84,23 @@ impl StreamTransport {
             (_, "POST") => return Err(StreamError::NoConnect),
             _ => return Err(StreamError::Method(self)),
         };
-        Ok(Some(said))
+        Ok(Some(commands))
     }
 }
 
-/// A request that opens no stream.
+/// A request that cannot open a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamError {
     /// The transport has other methods.
     Method(StreamTransport),
-    /// A bidirectional stream whose request does not say who connects.
+    /// A bidirectional stream without a connect command.
     NoConnect,
     /// The client wants the binary variant of the protocol.
     Protobuf,
 }
 
 impl StreamError {
-    /// The HTTP status to answer.
+    /// The HTTP status of the response.
     pub const fn status(self) -> u16 {
         match self {
             StreamError::Method(_) => 405,
@@ -125,8 +126,8 @@ impl fmt::Display for StreamError {
 
 impl std::error::Error for StreamError {}
 
-/// Whether a request asks for the binary variant of the protocol, which this server does not speak: by its content
-/// type (streams, emulation), or by query parameter or subprotocol (WebSocket). Better refused than misunderstood.
+/// Whether a request asks for the binary variant of the protocol, which this server does not have:
+/// by its content type (streams, emulation), by query parameter or by subprotocol (WebSocket).
 pub fn wants_protobuf(content_type: &str, query: &str, subprotocols: &str) -> bool {
     content_type.trim().eq_ignore_ascii_case("application/octet-stream")
         || subprotocols.split(',').any(|name| name.trim() == "centrifuge-protobuf")
@@ -134,9 +135,9 @@ pub fn wants_protobuf(content_type: &str, query: &str, subprotocols: &str) -> bo
             .any(|(name, value)| (name == "format" || name == "cf_protocol") && value == "protobuf")
 }
 
-/// Headers of the response that carries a stream, beside the framing of its body and the origin's permission.
+/// Headers of a stream's response, beside the framing of its body and the origin's permission.
 ///
-/// They keep caches and proxies from holding back what is meant to be seen at once.
+/// They keep caches and proxies from buffering.
 pub const fn headers(encoding: Encoding) -> &'static [(&'static str, &'static str)] {
     match encoding.wrapping() {
         Wrapping::Event { .. } => &[
@@ -168,7 +169,7 @@ mod tests {
         body: &str,
     ) -> Result<String, u16> {
         match stream.initial_commands(method, query, body.as_bytes()) {
-            Ok(Some(said)) => Ok(String::from_utf8(said.into_owned()).unwrap()),
+            Ok(Some(commands)) => Ok(String::from_utf8(commands.into_owned()).unwrap()),
             Ok(None) => Ok("(first message)".to_owned()),
             Err(refused) => Err(refused.status()),
         }
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn other_methods_are_told_the_right_ones() {
+    fn other_methods_get_the_allowed_ones() {
         assert_eq!(
             initial_commands(StreamTransport::HttpStream, "GET", "cf_connect={}", ""),
             Err(405)

@@ -1,22 +1,10 @@
-//! The protocol's numbers: errors in replies, reasons to unsubscribe, reasons to disconnect, and what each asks of
-//! the client.
+//! The protocol's codes: errors in replies, unsubscribes, disconnects.
 //!
-//! The numbers and standard texts are the Centrifugal protocol's (centrifugal.dev, "Client protocol codes"), because
-//! every client library decides by them whether to retry, resubscribe or reconnect.
+//! Codes and standard texts are the Centrifugal protocol's (centrifugal.dev, "Client protocol
+//! codes"): client libraries decide by them whether to retry, resubscribe or reconnect.
 
 use std::borrow::Cow;
 use std::fmt;
-
-/// What a client has to do after an error, an unsubscribe or a disconnect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
-    /// Try the same again, with a growing delay.
-    Retry,
-    /// Fetch a new token, then try again.
-    RenewToken,
-    /// Give up on this; the application has to change something.
-    Stop,
-}
 
 macro_rules! codes {
     ($(#[$meta:meta])* $name:ident: $repr:ty { $($(#[$doc:meta])* $variant:ident = $code:literal, $text:literal;)+ }) => {
@@ -52,11 +40,11 @@ codes! {
     ErrorCode: u32 {
         /// Something broke inside the server. Temporary: the client retries.
         Internal = 100, "internal server error";
-        /// The request carries no proof of who is asking.
+        /// The request is not authenticated.
         Unauthorized = 101, "unauthorized";
         /// The channel belongs to a namespace that is not configured.
         UnknownChannel = 102, "unknown channel";
-        /// Who is asking may not do this.
+        /// The client lacks the permission.
         PermissionDenied = 103, "permission denied";
         /// The server has no such method, remote procedures included.
         MethodNotFound = 104, "method not found";
@@ -64,17 +52,18 @@ codes! {
         AlreadySubscribed = 105, "already subscribed";
         /// A limit would be exceeded: length of a channel name, number of subscriptions, size of a publication.
         LimitExceeded = 106, "limit exceeded";
-        /// The request makes no sense; repeating it does not help.
+        /// The request is invalid; repeating it does not help.
         BadRequest = 107, "bad request";
         /// The feature is switched off for this channel: history, presence, publishing by clients.
         NotAvailable = 108, "not available";
-        /// The token has expired: the client asks its backend for a new one and repeats the command.
+        /// The token has expired: the client gets a new one from its backend and repeats the
+        /// command.
         TokenExpired = 109, "token expired";
         /// The connection or subscription has expired, with no token involved.
         Expired = 110, "expired";
         /// Rate limit. Temporary: the client retries.
         TooManyRequests = 111, "too many requests";
-        /// The stream no longer holds what follows the given position, or belongs to another epoch.
+        /// The stream no longer holds what follows the given position, or has another epoch.
         UnrecoverablePosition = 112, "unrecoverable position";
     }
 }
@@ -85,17 +74,8 @@ impl ErrorCode {
         matches!(self, ErrorCode::Internal | ErrorCode::TooManyRequests)
     }
 
-    /// What the client has to do.
-    pub const fn advice(self) -> Advice {
-        match self {
-            ErrorCode::TokenExpired => Advice::RenewToken,
-            code if code.temporary() => Advice::Retry,
-            _ => Advice::Stop,
-        }
-    }
-
-    /// What closes a connection whose transport has no replies (the unidirectional ones) when its connect request
-    /// fails with this error.
+    /// The disconnect of a connection without replies (a unidirectional one) when its connect
+    /// request fails with this error.
     pub const fn disconnect(self) -> DisconnectCode {
         match self {
             ErrorCode::Unauthorized | ErrorCode::PermissionDenied => {
@@ -113,17 +93,17 @@ impl ErrorCode {
         }
     }
 
-    /// The error with a text of its own: the standard text, a colon, and what exactly is wrong.
-    pub fn with_reason(self, why: impl fmt::Display) -> Error<'static> {
+    /// The error with a message of its own: the standard text, a colon, and what exactly is wrong.
+    pub fn with_reason(self, reason: impl fmt::Display) -> Error<'static> {
         Error {
             code: self.code(),
-            message: Cow::Owned(format!("{}: {why}", self.text())),
+            message: Cow::Owned(format!("{}: {reason}", self.text())),
             temporary: self.temporary(),
         }
     }
 }
 
-/// An error as it stands in a reply.
+/// An error in a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error<'a> {
     /// 100–199 are the protocol's ([`ErrorCode`]), 400–1999 an application's.
@@ -145,7 +125,7 @@ impl From<ErrorCode> for Error<'static> {
 }
 
 impl From<dunlin_hub::Error> for Error<'static> {
-    /// What a client is told about an operation that did not happen.
+    /// The client's error for an operation that failed.
     fn from(error: dunlin_hub::Error) -> Self {
         use dunlin_hub::Error as Hub;
         match error {
@@ -156,7 +136,8 @@ impl From<dunlin_hub::Error> for Error<'static> {
             Hub::BadRequest => ErrorCode::BadRequest.into(),
             Hub::NotAvailable => ErrorCode::NotAvailable.into(),
             Hub::UnrecoverablePosition(_) => ErrorCode::UnrecoverablePosition.into(),
-            // All of these pass: the queue drains, the worker comes back, the session is replaced by a new one.
+            // All of these are temporary: the queue drains, the worker restarts, a new session
+            // replaces the old one.
             _ => ErrorCode::Internal.with_reason(error),
         }
     }
@@ -171,35 +152,25 @@ impl fmt::Display for Error<'_> {
 impl std::error::Error for Error<'_> {}
 
 codes! {
-    /// Why the server took a subscription away. Below 2500 the client stays unsubscribed, from 2500 on it
-    /// resubscribes and, if the subscription was recoverable, recovers.
+    /// Why the server ended a subscription. Below 2500 the client stays unsubscribed, from 2500 on
+    /// it resubscribes and, if the subscription was recoverable, recovers.
     UnsubscribeCode: u32 {
-        /// By the server API.
+        /// The server API ended it.
         Server = 2000, "server unsubscribe";
-        /// Publications were lost on the way here; resubscribing recovers them while the history holds them.
+        /// Publications were lost on the way; resubscribing recovers them while the history holds
+        /// them.
         Insufficient = 2500, "insufficient state";
         /// The subscription's token ran out.
         Expired = 2501, "subscription expired";
     }
 }
 
-impl UnsubscribeCode {
-    /// What the client has to do.
-    pub const fn advice(self) -> Advice {
-        match self {
-            UnsubscribeCode::Server => Advice::Stop,
-            UnsubscribeCode::Insufficient => Advice::Retry,
-            UnsubscribeCode::Expired => Advice::RenewToken,
-        }
-    }
-}
-
 codes! {
     /// Why the server closes a connection. See [`reconnects`] for the ranges that decide what the client does.
     DisconnectCode: u16 {
-        /// The connection ended without a word from the server. Never sent.
+        /// The connection ended without a disconnect. Never sent.
         ConnectionClosed = 3000, "connection closed";
-        /// The server is going down; another one is, or will be, up.
+        /// The server shuts down; the client reconnects.
         Shutdown = 3001, "shutdown";
         /// Something broke inside the server.
         ServerError = 3004, "internal server error";
@@ -207,11 +178,12 @@ codes! {
         Expired = 3005, "connection expired";
         /// A subscription's token ran out and was not refreshed.
         SubExpired = 3006, "subscription expired";
-        /// The client reads slower than its channels write: its outbox is full.
+        /// The client reads too slowly: its outbox is full.
         Slow = 3008, "slow";
         /// Writing to the connection failed.
         WriteError = 3009, "write error";
-        /// Publications were lost on the way here; reconnecting recovers them while the history holds them.
+        /// Publications were lost on the way; reconnecting recovers them while the history holds
+        /// them.
         InsufficientState = 3010, "insufficient state";
         /// An operator asks the client to connect again.
         ForceReconnect = 3011, "force reconnect";
@@ -221,11 +193,11 @@ codes! {
         TooManyRequests = 3013, "too many requests";
         /// The token is not valid.
         InvalidToken = 3500, "invalid token";
-        /// A frame that is not the protocol's.
+        /// A frame that violates the protocol.
         BadRequest = 3501, "bad request";
-        /// The client connected and said nothing in time.
+        /// The client connected and sent no command in time.
         Stale = 3502, "stale";
-        /// An operator asks the client to stay away.
+        /// An operator disconnected the client for good.
         ForceNoReconnect = 3503, "force disconnect";
         /// Too many connections of one user, of one address, or in all.
         ConnectionLimit = 3504, "connection limit";
@@ -233,9 +205,9 @@ codes! {
         ChannelLimit = 3505, "channel limit";
         /// The connection's format cannot carry the channel's data.
         InappropriateProtocol = 3506, "inappropriate protocol";
-        /// Who connects may not connect.
+        /// The client may not connect.
         PermissionDenied = 3507, "permission denied";
-        /// What the client sent has no taker here: a message for a server without a message handler.
+        /// The server has no handler for the message.
         NotAvailable = 3508, "not available";
         /// The client causes too many errors.
         TooManyErrors = 3509, "too many errors";
@@ -243,19 +215,10 @@ codes! {
 }
 
 impl DisconnectCode {
-    /// What the client has to do.
-    pub const fn advice(self) -> Advice {
-        match self {
-            DisconnectCode::Expired | DisconnectCode::SubExpired => Advice::RenewToken,
-            code if reconnects(code.code()) => Advice::Retry,
-            _ => Advice::Stop,
-        }
-    }
-
-    /// The disconnect with a text of its own: the standard text, a colon, and what exactly is wrong, cut to what a
-    /// WebSocket close frame holds.
-    pub fn with_reason(self, why: impl fmt::Display) -> Disconnect<'static> {
-        let mut reason = format!("{}: {why}", self.text());
+    /// The disconnect with a reason of its own: the standard text, a colon, and what exactly is
+    /// wrong, truncated to the length of a WebSocket close frame.
+    pub fn with_reason(self, reason: impl fmt::Display) -> Disconnect<'static> {
+        let mut reason = format!("{}: {reason}", self.text());
         if reason.len() > REASON_BYTES_MAX {
             reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
         }
@@ -266,7 +229,7 @@ impl DisconnectCode {
 /// Longest reason in bytes: a close frame's payload is at most 125 bytes, two of which are the code (RFC 6455 §5.5).
 pub const REASON_BYTES_MAX: usize = 123;
 
-/// Whether a client that was disconnected with `code` comes back by itself. 3500–3999 and 4500–4999 are final.
+/// Whether a client reconnects after this code. 3500–3999 and 4500–4999 are final.
 pub const fn reconnects(code: u16) -> bool {
     !matches!(code, 3500..=3999 | 4500..=4999)
 }
@@ -281,7 +244,7 @@ pub struct Disconnect<'a> {
 }
 
 impl Disconnect<'_> {
-    /// Whether the client comes back by itself.
+    /// Whether the client reconnects.
     pub const fn reconnects(&self) -> bool {
         reconnects(self.code)
     }
@@ -310,11 +273,9 @@ mod tests {
         }
         for &code in UnsubscribeCode::ALL {
             assert_eq!(UnsubscribeCode::from_code(code.code()), Some(code));
-            assert_eq!(code.advice() == Advice::Stop, code.code() < 2500);
         }
         for &code in DisconnectCode::ALL {
             assert_eq!(DisconnectCode::from_code(code.code()), Some(code));
-            assert_eq!(code.advice() == Advice::Stop, !reconnects(code.code()));
         }
         assert_eq!(ErrorCode::from_code(99), None);
     }

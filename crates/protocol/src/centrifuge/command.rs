@@ -1,7 +1,7 @@
-//! Commands: what a client says (protocol v2, JSON; `Command` in centrifugal/protocol's client.proto).
+//! Commands of a client (protocol v2, JSON; `Command` in centrifugal/protocol's client.proto).
 //!
-//! A frame carries one or more commands, one a line. Strings are borrowed from the frame where they have no escapes,
-//! payloads are borrowed as text and never parsed.
+//! A frame has one or more commands, one per line. Strings are borrowed from the frame where they
+//! have no escapes, payloads are borrowed as text and never parsed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,14 +14,15 @@ use crate::json::{self, Json, ObjectOnly, Pairs, ProtocolError, Text};
 /// One command of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command<'a> {
-    /// Chosen by the client, repeated in the reply. 0 means that no reply is expected, which only
-    /// [`Request::Send`] and [`Request::Pong`] may ask for; see [`ProtocolState::admit`](super::ProtocolState::admit).
+    /// Chosen by the client, repeated in the reply. 0: no reply is expected, allowed for
+    /// [`Request::Send`] and [`Request::Pong`] only; see
+    /// [`ProtocolState::admit`](super::ProtocolState::admit).
     pub id: u32,
-    /// What is asked.
+    /// The request.
     pub request: Request<'a>,
 }
 
-/// What a command asks for.
+/// The request of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Opens the session; the first command of a connection, and only the first.
@@ -32,9 +33,9 @@ pub enum Request<'a> {
     Unsubscribe(ChannelRequest<'a>),
     /// Publishes into a channel.
     Publish(PublishRequest<'a>),
-    /// Asks who is in a channel.
+    /// Lists who is in a channel.
     Presence(ChannelRequest<'a>),
-    /// Asks how many are in a channel.
+    /// Counts who is in a channel.
     PresenceStats(ChannelRequest<'a>),
     /// Asks for publications of the past.
     History(HistoryRequest<'a>),
@@ -48,7 +49,7 @@ pub enum Request<'a> {
     Refresh(RefreshRequest<'a>),
     /// Hands in a new subscription token.
     SubRefresh(SubRefreshRequest<'a>),
-    /// The answer to a ping of the server: an empty command.
+    /// The pong to a ping of the server: an empty command.
     Pong,
     /// A method this protocol does not have.
     Unknown(Cow<'a, str>),
@@ -75,7 +76,7 @@ impl Request<'_> {
         }
     }
 
-    /// The channel asked about, if the method is about one.
+    /// The channel of the request, if it has one.
     pub fn channel(&self) -> Option<&str> {
         match self {
             Request::Subscribe(request) => Some(&request.channel),
@@ -90,8 +91,8 @@ impl Request<'_> {
     }
 }
 
-/// Who connects, and with which server-side subscriptions to recover. Also the whole first message of the
-/// unidirectional transports.
+/// Opens a session and names the server-side subscriptions to recover. Also the whole first message
+/// of the unidirectional transports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct ConnectRequest<'a> {
@@ -101,7 +102,8 @@ pub struct ConnectRequest<'a> {
     /// Anything the application wants the server to know.
     #[serde(borrow, deserialize_with = "json::payload")]
     pub data: Option<Json<'a>>,
-    /// Positions of server-side subscriptions, by channel; on unidirectional transports also the wish for them.
+    /// Positions of server-side subscriptions, by channel. On unidirectional transports they also
+    /// request these subscriptions.
     #[serde(borrow, deserialize_with = "subs")]
     pub subs: Pairs<'a, SubscribeRequest<'a>>,
     /// Name of the client application.
@@ -116,8 +118,8 @@ pub struct ConnectRequest<'a> {
 }
 
 impl<'a> ConnectRequest<'a> {
-    /// Parses the connect request of a unidirectional transport: the `cf_connect` parameter, the body of the POST
-    /// or the first WebSocket message. `null` is a request with nothing in it.
+    /// Parses the connect request of a unidirectional transport: the `cf_connect` parameter, the
+    /// body of the POST or the first WebSocket message. `null` is an empty request.
     ///
     /// # Errors
     /// [`ProtocolError`] with the path of the field.
@@ -129,7 +131,7 @@ impl<'a> ConnectRequest<'a> {
     }
 }
 
-/// Subscribes to a channel, or says from where to recover it.
+/// Subscribes to a channel, or gives the position to recover it from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct SubscribeRequest<'a> {
@@ -151,33 +153,36 @@ pub struct SubscribeRequest<'a> {
     /// Anything the application wants the server to know.
     #[serde(borrow, deserialize_with = "json::payload")]
     pub data: Option<Json<'a>>,
-    /// The client wants its position watched.
+    /// The client follows its position.
     #[serde(deserialize_with = "json::nullable")]
     pub positioned: bool,
     /// The client wants to recover later.
     #[serde(deserialize_with = "json::nullable")]
     pub recoverable: bool,
-    /// The client wants to see who joins and leaves.
+    /// The client wants join and leave pushes.
     #[serde(deserialize_with = "json::nullable")]
     pub join_leave: bool,
-    /// Delta format the client understands. Optional for the server, which need not use it.
+    /// Delta format the client supports. The server may ignore it.
     #[serde(borrow, deserialize_with = "json::text")]
     pub delta: Cow<'a, str>,
-    /// Server-side filter on tags. Unlike `delta` it must not be ignored: the client would see what it filtered.
+    /// Server-side filter on tags. Unlike `delta` it must not be ignored: the client would receive
+    /// what it filtered out.
     #[serde(borrow, rename = "tf", deserialize_with = "json::payload")]
     pub tags_filter: Option<Json<'a>>,
     /// Bits of [`SubscribeRequest::CHANNEL_COMPACTION`] and [`SubscribeRequest::REJECT_UNRECOVERED`].
     #[serde(deserialize_with = "json::nullable")]
     pub flag: i64,
-    /// 0 is a subscription to a stream; other kinds are not the ones of this server.
+    /// 0 is a subscription to a stream; this server has no other kinds.
     #[serde(rename = "type", deserialize_with = "json::nullable")]
     pub kind: i32,
 }
 
 impl SubscribeRequest<'_> {
-    /// Bit of `flag`: the client understands numbers in place of channel names. Optional for the server.
+    /// Bit of `flag`: the client supports numbers in place of channel names. The server may ignore
+    /// it.
     pub const CHANNEL_COMPACTION: i64 = 1;
-    /// Bit of `flag`: if the position cannot be recovered, answer with error 112 instead of a subscription.
+    /// Bit of `flag`: if the position cannot be recovered, reply with error 112 instead of a
+    /// subscription.
     pub const REJECT_UNRECOVERED: i64 = 2;
 
     /// The position to recover from, if the client wants to.
@@ -186,7 +191,7 @@ impl SubscribeRequest<'_> {
             .then(|| StreamPosition { offset: self.offset, epoch: Epoch::parse(&self.epoch) })
     }
 
-    /// Whether a subscription that could not be recovered is to be refused with error 112.
+    /// Whether a subscription that cannot be recovered fails with error 112.
     pub fn rejects_unrecovered(&self) -> bool {
         self.flag & SubscribeRequest::REJECT_UNRECOVERED != 0
     }
@@ -208,10 +213,10 @@ pub struct PublishRequest<'a> {
     /// Name of the channel.
     #[serde(borrow, deserialize_with = "json::text")]
     pub channel: Cow<'a, str>,
-    /// What to publish; `None` when the member is missing, which is an error of the request.
+    /// The payload; `None` when the member is missing, which is an error of the request.
     #[serde(borrow, deserialize_with = "json::payload")]
     pub data: Option<Json<'a>>,
-    /// 0 is a publication into a stream; other kinds are not the ones of this server.
+    /// 0 is a publication into a stream; this server has no other kinds.
     #[serde(rename = "type", deserialize_with = "json::nullable")]
     pub kind: i32,
 }
@@ -223,7 +228,8 @@ pub struct HistoryRequest<'a> {
     /// Name of the channel.
     #[serde(borrow, deserialize_with = "json::text")]
     pub channel: Cow<'a, str>,
-    /// Most publications to return: 0 none, only the position; negative as many as the server allows.
+    /// Maximum number of publications: 0 none, only the position; negative as many as the server
+    /// allows.
     #[serde(deserialize_with = "json::nullable")]
     pub limit: i32,
     /// Only publications after this position (before it, when `reverse`).
@@ -241,13 +247,13 @@ pub struct Position<'a> {
     /// Offset of the last publication seen.
     #[serde(deserialize_with = "json::nullable")]
     pub offset: u64,
-    /// The life of the stream the offset counts in.
+    /// The epoch of the stream that `offset` belongs to.
     #[serde(borrow, deserialize_with = "json::text")]
     pub epoch: Cow<'a, str>,
 }
 
 impl Position<'_> {
-    /// The position as the hub has it.
+    /// The position in the hub's type.
     pub fn to_hub(&self) -> StreamPosition {
         StreamPosition { offset: self.offset, epoch: Epoch::parse(&self.epoch) }
     }
@@ -293,7 +299,7 @@ pub struct SubRefreshRequest<'a> {
     /// The token.
     #[serde(borrow, deserialize_with = "json::text")]
     pub token: Cow<'a, str>,
-    /// 0 refreshes a token; other kinds are not the ones of this server.
+    /// 0 refreshes a token; this server has no other kinds.
     #[serde(rename = "type", deserialize_with = "json::nullable")]
     pub kind: i32,
 }
@@ -304,7 +310,8 @@ impl<'a> Command<'a> {
     /// # Errors
     /// [`ProtocolError`] with the path of the field.
     pub fn parse(text: &'a [u8]) -> Result<Command<'a>, ProtocolError> {
-        // A million clients answer a ping with these two bytes; nothing else needs to be that quick.
+        // A million clients send these two bytes as their pong; no other command needs to be as
+        // fast.
         if text == b"{}" {
             return Ok(Command { id: 0, request: Request::Pong });
         }
@@ -352,8 +359,8 @@ impl<'de> serde::de::Visitor<'de> for CommandVisitor {
                 "refresh" => member(&mut map)?.map(Request::Refresh),
                 "sub_refresh" => member(&mut map)?.map(Request::SubRefresh),
                 _ => {
-                    // Later versions of the protocol may add members beside the request: they are skipped, and
-                    // matter only if no request is found.
+                    // Later versions of the protocol may add members beside the request: they are
+                    // skipped, and matter only if no request is found.
                     map.next_value::<IgnoredAny>()?;
                     unknown.get_or_insert(key);
                     continue;
@@ -377,7 +384,7 @@ impl<'de> serde::de::Visitor<'de> for CommandVisitor {
     }
 }
 
-/// Subscriptions by channel; `null` in place of one says nothing about it.
+/// Subscriptions by channel; `null` stands for an empty one.
 fn subs<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Pairs<'a, SubscribeRequest<'a>>, D::Error> {
@@ -392,14 +399,14 @@ fn member<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: &mut A) -> Result<Op
     Ok(map.next_value::<Option<ObjectOnly<T>>>()?.map(|ObjectOnly(value)| value))
 }
 
-/// An object whose members do not matter.
+/// An object whose members are ignored.
 #[derive(serde::Deserialize)]
 struct Empty {}
 
-/// The commands of a frame, one a line.
+/// The commands of a frame, one per line.
 ///
-/// A line that is empty or blank is skipped, so that a frame may end with a line end. Stops after the first line
-/// that is malformed: nothing after it can be trusted.
+/// Blank lines are skipped, so that a frame may end with a line end. Stops after the first
+/// malformed line.
 #[derive(Clone, Debug)]
 pub struct Commands<'a> {
     rest: &'a [u8],
@@ -530,9 +537,9 @@ mod tests {
                 "a command carries one request, this one carries `presence` and `history`",
             ),
         ] {
-            let said = one(text).unwrap_err();
-            let said = said.split(" at line ").next().unwrap_or_default();
-            assert_eq!(said.trim_start_matches("history: "), error, "{text}");
+            let found = one(text).unwrap_err();
+            let found = found.split(" at line ").next().unwrap_or_default();
+            assert_eq!(found.trim_start_matches("history: "), error, "{text}");
         }
         for text in ["[]", "1", "\"connect\"", "nonsense", "{", "", "{}{}", "null"] {
             assert!(one(text).is_err(), "{text}");
@@ -542,8 +549,8 @@ mod tests {
     #[test]
     fn nothing_after_a_malformed_line_is_believed() {
         let frame = "{\"id\":1,\"ping\":{}}\n{\"id\":2,\n{\"id\":3,\"ping\":{}}";
-        let said: Vec<_> = Commands::of(frame.as_bytes()).map(|c| c.map(|c| c.id).ok()).collect();
-        assert_eq!(said, [Some(1), None]);
+        let found: Vec<_> = Commands::of(frame.as_bytes()).map(|c| c.map(|c| c.id).ok()).collect();
+        assert_eq!(found, [Some(1), None]);
         assert!(Commands::of(b" \n\n ").is_empty());
         assert_eq!(Commands::of(b"\n\n").count(), 0);
     }

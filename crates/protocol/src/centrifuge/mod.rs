@@ -1,11 +1,11 @@
 //! The Centrifugal client protocol, version 2, in JSON.
 //!
-//! A client sends [`Command`]s, the server sends [`Reply`]s; a reply without an id is a push, or, if it is empty, a
-//! ping. Several of either may share a frame, one a line. Source: `client.proto` in centrifugal/protocol and the
-//! client protocol chapters of centrifugal.dev.
+//! A client sends [`Command`]s, the server sends [`Reply`]s; a reply without an id is a push, or,
+//! if it is empty, a ping. A frame may contain several, one per line. Source: `client.proto` in
+//! centrifugal/protocol and the client protocol chapters of centrifugal.dev.
 //!
-//! [`ProtocolState`] knows what may be said when; the numbers of errors and disconnects, and what they ask of the
-//! client, are in [`ErrorCode`], [`UnsubscribeCode`] and [`DisconnectCode`].
+//! [`ProtocolState`] checks the order of commands. Codes are in [`ErrorCode`], [`UnsubscribeCode`]
+//! and [`DisconnectCode`].
 
 mod code;
 mod command;
@@ -14,8 +14,7 @@ mod reply;
 mod state;
 
 pub use code::{
-    Advice, Disconnect, DisconnectCode, Error, ErrorCode, REASON_BYTES_MAX, UnsubscribeCode,
-    reconnects,
+    Disconnect, DisconnectCode, Error, ErrorCode, REASON_BYTES_MAX, UnsubscribeCode, reconnects,
 };
 pub use command::{
     ChannelRequest, Command, Commands, ConnectRequest, HistoryRequest, Position, PublishRequest,

@@ -1,17 +1,18 @@
-//! Pushes: what the server says by itself.
+//! Pushes: messages that the server sends unasked.
 //!
-//! On bidirectional transports a push is a reply without an id, `{"push":{…}}`; on unidirectional ones it stands
-//! alone.
+//! On bidirectional transports a push is a reply without an id, `{"push":{…}}`; on unidirectional
+//! ones it is a message of its own.
 
 use dunlin_hub::Outgoing;
 
 use super::reply::{ConnectResult, write_client_info, write_epoch, write_publication_rest};
 use crate::json::{Object, write_string};
 
-/// Writes `push` without the reply around it. Writes nothing for a push this protocol has no word for.
-pub fn write_push(out: &mut Vec<u8>, push: &Outgoing<'_>) {
-    match *push {
-        // By hand, because this one is written for every message: three copies and two numbers.
+/// Writes a push without the reply around it. Writes nothing for one that this protocol does not
+/// have.
+pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
+    match *outgoing {
+        // By hand, because this is written for every message: three copies and two numbers.
         Outgoing::Publication { channel, publication } => {
             out.reserve(publication.data.len() + channel.len() + 64);
             out.extend_from_slice(b"{\"channel\":");
@@ -63,7 +64,7 @@ pub fn write_push(out: &mut Vec<u8>, push: &Outgoing<'_>) {
             subscribe.end();
             push.end();
         }
-        // An addition of ours to the protocol: client libraries skip a push they do not know.
+        // Not part of the protocol: client libraries skip a push they do not know.
         Outgoing::Missed { channel, count } => {
             let mut push = Object::begin(out);
             push.string("channel", channel);
@@ -91,14 +92,14 @@ pub fn write_push(out: &mut Vec<u8>, push: &Outgoing<'_>) {
     }
 }
 
-/// Writes the `connect` push with which a unidirectional connection begins.
+/// Writes the `connect` push that opens a unidirectional connection.
 pub fn write_connect_push(out: &mut Vec<u8>, result: &ConnectResult<'_>) {
     let mut push = Object::begin(out);
     result.write(push.key("connect"));
     push.end();
 }
 
-/// Writes the `refresh` push: the connection lives on for `ttl_s` seconds more, or, if 0, without end.
+/// Writes the `refresh` push: the connection expires in `ttl_s` seconds, never if 0.
 pub fn write_refresh_push(out: &mut Vec<u8>, ttl_s: u32) {
     let mut push = Object::begin(out);
     let mut refresh = Object::begin(push.key("refresh"));

@@ -1,7 +1,8 @@
 //! Replies: results and errors of commands, written as JSON.
 //!
-//! Members that hold their zero value are left out, as the protocol's own encoder does; those a client library
-//! reads without looking (`code`, `message`, `reason`, `client`, `ttl` beside `expires`) are always there.
+//! Members with their zero value are omitted, as by the protocol's own encoder. Those that client
+//! libraries read without a check (`code`, `message`, `reason`, `client`, `ttl` beside `expires`)
+//! are always present.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -11,18 +12,18 @@ use dunlin_hub::{ClientInfo, Epoch, History, PresenceStats, Publication, Session
 use super::code::Error;
 use crate::json::{Object, write_integer, write_string};
 
-/// The answer to one command.
+/// The reply to one command.
 #[derive(Clone, Debug)]
 pub enum Reply<'a> {
-    /// Why the command was not carried out.
+    /// The command failed.
     Error(&'a Error<'a>),
     /// The session is open.
     Connect(&'a ConnectResult<'a>),
-    /// The subscription stands.
+    /// The subscription is established.
     Subscribe(&'a SubscribeResult<'a>),
-    /// The subscription is gone.
+    /// The subscription has ended.
     Unsubscribe,
-    /// The publication was taken.
+    /// The publication was accepted.
     Publish,
     /// Who is in the channel.
     Presence(&'a [Arc<ClientInfo>]),
@@ -30,23 +31,23 @@ pub enum Reply<'a> {
     PresenceStats(PresenceStats),
     /// Publications of the past.
     History(&'a History),
-    /// The answer to a ping of the client's own.
+    /// The pong to a ping of the client.
     Ping,
     /// The result of a remote procedure.
     Rpc {
         /// Raw JSON on one line.
         data: &'a [u8],
     },
-    /// The connection lives on.
+    /// The connection is refreshed.
     Refresh(&'a RefreshResult<'a>),
-    /// The subscription lives on.
+    /// The subscription is refreshed.
     SubRefresh {
         /// Whole seconds until the subscription expires; 0: never.
         ttl_s: u32,
     },
 }
 
-/// What a client is told when its session opens.
+/// The result of a connect.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectResult<'a> {
     /// The session; `client` in presence, join and leave.
@@ -61,18 +62,18 @@ pub struct ConnectResult<'a> {
     pub subs: &'a [(Arc<str>, SubscribeResult<'a>)],
     /// Seconds between pings; 0: no pings.
     pub ping_s: u32,
-    /// Whether the server wants its pings answered.
+    /// Whether the server expects pongs.
     pub pong: bool,
-    /// Secret that lets an emulation request speak for this session; empty where there is no emulation.
+    /// Secret that authorises emulation requests for this session; empty without emulation.
     pub session: &'a str,
-    /// What finds the session among several servers; empty where there is no emulation.
+    /// Identifies the session's server among several; empty without emulation.
     pub node: &'a str,
 }
 
-/// A subscription that came to be, and how long it lasts.
+/// An established subscription and its lifetime.
 #[derive(Clone, Debug)]
 pub struct SubscribeResult<'a> {
-    /// What the hub said.
+    /// The hub's result.
     pub subscribed: &'a Subscribed,
     /// Seconds until the subscription expires if it is not refreshed; 0: never.
     pub ttl_s: u32,
@@ -86,7 +87,7 @@ impl<'a> From<&'a Subscribed> for SubscribeResult<'a> {
     }
 }
 
-/// What a client is told when its connection lives on.
+/// The result of a refresh.
 #[derive(Clone, Copy, Debug)]
 pub struct RefreshResult<'a> {
     /// The session.
@@ -215,7 +216,7 @@ pub(crate) fn write_error(out: &mut Vec<u8>, error: &Error<'_>) {
     object.end();
 }
 
-/// One publication as the protocol has it, without its channel.
+/// One publication, without its channel.
 pub fn write_publication(out: &mut Vec<u8>, publication: &Publication) {
     let mut object = Object::begin(out);
     object.raw("data", &publication.data);
@@ -223,7 +224,7 @@ pub fn write_publication(out: &mut Vec<u8>, publication: &Publication) {
     object.end();
 }
 
-/// Everything of a publication but its data.
+/// A publication's members but its data.
 pub(crate) fn write_publication_rest(object: &mut Object<'_>, publication: &Publication) {
     if let Some(info) = &publication.info {
         write_client_info(object.key("info"), info);
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_that_could_not_recover_says_so_and_where_the_stream_is() {
+    fn a_failed_recovery_is_reported_with_the_position_of_the_stream() {
         let subscribed = Subscribed {
             position: position(9),
             was_recovering: true,
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_without_a_stream_says_nothing() {
+    fn a_subscription_without_a_stream_has_no_position() {
         let subscribed = Subscribed { position: position(9), ..Subscribed::default() };
         let result = SubscribeResult { ttl_s: 60, data: Some(b"1"), ..(&subscribed).into() };
         assert_eq!(

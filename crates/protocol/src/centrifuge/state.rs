@@ -1,12 +1,14 @@
-//! What may be said when: connect first and once, an id on everything that wants a reply, a pong only after a ping.
+//! The order of commands: connect first and once, an id on every command with a reply, a pong only
+//! after a ping.
 
 use super::code::{Disconnect, DisconnectCode, Error, ErrorCode};
 use super::command::{Command, Request};
 
-/// State of the conversation on one bidirectional connection. Plain data, part of the connection's record.
+/// State of the protocol on one bidirectional connection. Plain data, part of the connection's
+/// record.
 ///
-/// [`ProtocolState::admit`] is asked about every command in order; a connect it admits is followed by
-/// [`ProtocolState::connected`] or [`ProtocolState::refused`] as soon as that is decided.
+/// Pass every command to [`ProtocolState::admit`] in order. After a connect call
+/// [`ProtocolState::connected`] or [`ProtocolState::rejected`] as soon as it is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProtocolState {
     phase: ConnectPhase,
@@ -15,40 +17,40 @@ pub struct ProtocolState {
 
 const _: () = assert!(size_of::<ProtocolState>() == 2);
 
-/// How far a conversation has come.
+/// Progress of the connect command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConnectPhase {
-    /// Nothing was said yet.
+    /// No command yet.
     #[default]
     Opened,
-    /// A connect was admitted and is being decided.
+    /// A connect is being decided.
     Connecting,
     /// The session is open.
     Connected,
-    /// The connect was answered with an error: the client closes, and anything else it says is out of place.
+    /// The connect failed: the client must close, and any further command is a violation.
     Rejected,
 }
 
-/// When to carry out a command that was admitted.
+/// When to execute an admitted command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// Now.
     Now,
-    /// As soon as the connect that is under way is decided: clients send their subscriptions in the same frame.
+    /// After the pending connect: clients send their subscriptions in the same frame.
     AfterConnect,
 }
 
-/// The answer to a command that is not carried out.
+/// Response to a command that is not executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandError {
-    /// A reply with this error; the conversation goes on.
+    /// A reply with this error; the connection goes on.
     Reply(Error<'static>),
-    /// The end of the connection.
+    /// The connection ends.
     Disconnect(Disconnect<'static>),
 }
 
 impl ProtocolState {
-    /// How far it has come.
+    /// The progress of the connect command.
     pub const fn phase(self) -> ConnectPhase {
         self.phase
     }
@@ -58,26 +60,26 @@ impl ProtocolState {
         self.awaits_pong
     }
 
-    /// A ping that wants a pong was sent.
+    /// A ping that expects a pong was sent.
     pub fn ping_sent(&mut self) {
         self.awaits_pong = true;
     }
 
-    /// The connect that was admitted has opened a session.
+    /// The connect has opened a session.
     pub fn connected(&mut self) {
         self.phase = ConnectPhase::Connected;
     }
 
-    /// The connect that was admitted was answered with an error.
+    /// The connect failed.
     pub fn rejected(&mut self) {
         self.phase = ConnectPhase::Rejected;
     }
 
-    /// Judges a command by what was said before it and by itself.
+    /// Checks a command against the state and by itself.
     ///
     /// # Errors
-    /// What to answer instead of carrying it out. A disconnect is the answer to a client that does not speak the
-    /// protocol, an error to one that asks for what it cannot have.
+    /// The response instead of executing it: a disconnect for a violation of the protocol, an error
+    /// for an unsupported request.
     pub fn admit(&mut self, command: &Command<'_>) -> Result<Admission, CommandError> {
         let bad = |why: std::fmt::Arguments<'_>| {
             Err(CommandError::Disconnect(DisconnectCode::BadRequest.with_reason(why)))
@@ -126,7 +128,7 @@ impl ProtocolState {
     }
 }
 
-/// What no server of this kind can do, whoever asks.
+/// Rejects requests that this server does not support.
 fn valid(request: &Request<'_>) -> Result<(), CommandError> {
     let refuse = |error| Err(CommandError::Reply(error));
     let method = request.method();
@@ -159,7 +161,7 @@ fn valid(request: &Request<'_>) -> Result<(), CommandError> {
             ErrorCode::MethodNotFound
                 .with_reason(format_args!("no remote procedure {:?} here", brief(&rpc.method))),
         ),
-        // There is no reply to put an error in, so the connection has to tell it, as the protocol says.
+        // A send has no reply, so the error ends the connection, as the protocol prescribes.
         Request::Send(_) => Err(CommandError::Disconnect(
             DisconnectCode::NotAvailable.with_reason("this server takes no messages by send"),
         )),
@@ -171,7 +173,7 @@ fn valid(request: &Request<'_>) -> Result<(), CommandError> {
     }
 }
 
-/// The beginning of a text that came from outside, short enough to be sent back.
+/// The beginning of a text of the client, short enough to be sent back.
 fn brief(text: &str) -> &str {
     &text[..text.floor_char_boundary(64)]
 }
@@ -181,8 +183,8 @@ mod tests {
     use super::super::command::Commands;
     use super::*;
 
-    /// Says a frame line by line and tells how each was taken.
-    fn say(state: &mut ProtocolState, frame: &str) -> Vec<String> {
+    /// Admits the commands of a frame and lists the results.
+    fn admit_all(state: &mut ProtocolState, frame: &str) -> Vec<String> {
         Commands::of(frame.as_bytes())
             .map(|command| {
                 let command = command.expect("well-formed");
@@ -199,10 +201,10 @@ mod tests {
     fn a_javascript_client_connects_and_subscribes_in_one_frame() {
         let mut state = ProtocolState::default();
         let frame = "{\"connect\":{\"name\":\"js\"},\"id\":1}\n{\"subscribe\":{\"channel\":\"a\"},\"id\":2}";
-        assert_eq!(say(&mut state, frame), ["connect Now", "subscribe AfterConnect"]);
+        assert_eq!(admit_all(&mut state, frame), ["connect Now", "subscribe AfterConnect"]);
         state.connected();
         assert_eq!(
-            say(&mut state, r#"{"publish":{"channel":"a","data":1},"id":3}"#),
+            admit_all(&mut state, r#"{"publish":{"channel":"a","data":1},"id":3}"#),
             ["publish Now"]
         );
     }
@@ -211,15 +213,15 @@ mod tests {
     fn whoever_does_not_connect_first_is_shown_the_door() {
         let mut state = ProtocolState::default();
         assert_eq!(
-            say(&mut state, r#"{"subscribe":{"channel":"a"},"id":1}"#),
+            admit_all(&mut state, r#"{"subscribe":{"channel":"a"},"id":1}"#),
             ["disconnect 3501: bad request: the first command is connect, not subscribe"]
         );
         assert_eq!(
-            say(&mut state, "{}"),
+            admit_all(&mut state, "{}"),
             ["disconnect 3501: bad request: the first command is connect, not pong"]
         );
         assert_eq!(
-            say(&mut state, r#"{"connect":{}}"#),
+            admit_all(&mut state, r#"{"connect":{}}"#),
             ["disconnect 3501: bad request: connect needs an id above 0"]
         );
     }
@@ -227,14 +229,14 @@ mod tests {
     #[test]
     fn a_second_connect_and_anything_after_a_refused_one_end_the_connection() {
         let mut state = ProtocolState::default();
-        say(&mut state, r#"{"connect":{},"id":1}"#);
+        admit_all(&mut state, r#"{"connect":{},"id":1}"#);
         assert_eq!(
-            say(&mut state, r#"{"connect":{},"id":2}"#),
+            admit_all(&mut state, r#"{"connect":{},"id":2}"#),
             ["disconnect 3501: bad request: a connection connects once"]
         );
         state.rejected();
         assert_eq!(
-            say(&mut state, r#"{"subscribe":{"channel":"a"},"id":3}"#),
+            admit_all(&mut state, r#"{"subscribe":{"channel":"a"},"id":3}"#),
             ["disconnect 3501: bad request: the connect was refused; close and connect again"]
         );
     }
@@ -242,17 +244,20 @@ mod tests {
     #[test]
     fn one_pong_a_ping() {
         let mut state = ProtocolState::default();
-        say(&mut state, r#"{"connect":{},"id":1}"#);
+        admit_all(&mut state, r#"{"connect":{},"id":1}"#);
         state.connected();
-        assert_eq!(say(&mut state, "{}"), ["disconnect 3501: bad request: a pong without a ping"]);
+        assert_eq!(
+            admit_all(&mut state, "{}"),
+            ["disconnect 3501: bad request: a pong without a ping"]
+        );
         state.ping_sent();
         assert!(state.awaits_pong());
-        assert_eq!(say(&mut state, "{}"), ["pong Now"]);
+        assert_eq!(admit_all(&mut state, "{}"), ["pong Now"]);
         assert!(!state.awaits_pong());
     }
 
     #[test]
-    fn what_the_server_does_not_have_is_said_and_the_connection_stays() {
+    fn an_unsupported_request_gets_an_error_and_the_connection_stays() {
         let mut state = ProtocolState { phase: ConnectPhase::Connected, awaits_pong: false };
         let frame = r#"
 {"id":1,"rpc":{"method":"getUser","data":{}}}
@@ -266,7 +271,7 @@ mod tests {
 {"send":{"data":1}}
 {"unsubscribe":{"channel":"a"}}"#;
         assert_eq!(
-            say(&mut state, frame),
+            admit_all(&mut state, frame),
             [
                 "error 104: method not found: no remote procedure \"getUser\" here",
                 "error 104: method not found: \"teleport\" is no method of the client protocol",

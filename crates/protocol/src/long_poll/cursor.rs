@@ -1,4 +1,4 @@
-//! The cursor: where a client stands in each of its channels, as one opaque URL-safe text.
+//! The cursor: a client's positions in its channels, as one opaque URL-safe text.
 
 use std::fmt;
 
@@ -6,22 +6,22 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use dunlin_hub::{Epoch, StreamPosition};
 
-/// Where to go on in a channel.
+/// Where to continue in a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// Whatever is published from now on.
+    /// Publications from now on.
     Now,
-    /// Everything the history holds, and then on.
+    /// Everything in the history, and publications from now on.
     Beginning,
     /// After this position.
     Position(StreamPosition),
 }
 
-/// Where a client stands in each of its channels.
+/// A client's positions in its channels.
 ///
-/// The text is base64url without padding of: a version byte; per channel eight bytes that stand for its name, the
-/// epoch and the offset as variable-length integers; four bytes of checksum. The checksum is against damage, not
-/// against forgery: a cursor grants nothing, and a forged one harms who forged it.
+/// The text is base64url without padding of: a version byte; per channel a hash of its name in
+/// eight bytes, epoch and offset as variable-length integers; four bytes of checksum. The checksum
+/// detects damage, not forgery: a cursor grants no permission.
 ///
 /// ```
 /// use dunlin_hub::{Epoch, StreamPosition};
@@ -43,7 +43,7 @@ enum Kind {
     Positions(Vec<(u64, StreamPosition)>),
 }
 
-/// The text of the cursor that stands before everything.
+/// The text of the cursor before everything.
 const BEGINNING: &str = "0";
 const VERSION: u8 = 1;
 const NAME_BYTES: usize = 8;
@@ -55,7 +55,7 @@ const CHECKSUM_BYTES: usize = 4;
 pub enum CursorError {
     /// Longer than a cursor for the allowed number of channels can be.
     TooLong,
-    /// Cut, changed, or never a cursor.
+    /// Truncated, changed, or not a cursor.
     Damaged,
     /// Of a version this server does not know.
     Version(u8),
@@ -78,7 +78,7 @@ impl fmt::Display for CursorError {
 impl std::error::Error for CursorError {}
 
 impl Cursor {
-    /// The cursor of a client that stands at these positions.
+    /// The cursor for these positions.
     pub fn new<'c>(positions: impl IntoIterator<Item = (&'c str, StreamPosition)>) -> Cursor {
         let positions = positions.into_iter().map(|(channel, position)| (name(channel), position));
         Cursor(Kind::Positions(positions.collect()))
@@ -120,7 +120,7 @@ impl Cursor {
         Ok(Cursor(Kind::Positions(positions)))
     }
 
-    /// Where to go on in `channel`.
+    /// Where to continue in `channel`.
     pub fn since(&self, channel: &str) -> Since {
         match &self.0 {
             Kind::Beginning => Since::Beginning,
@@ -153,7 +153,7 @@ impl fmt::Display for Cursor {
     }
 }
 
-/// Eight bytes that stand for a channel's name (FNV-1a; stable across machines and versions).
+/// A channel's name in eight bytes (FNV-1a; stable across machines and versions).
 fn name(channel: &str) -> u64 {
     channel.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -198,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// A client may come back with a cursor after the server was upgraded.
+    /// A client may use its cursor after the server was upgraded.
     #[test]
     fn a_cursor_of_yesterday_is_understood() {
         let text = "ASZlOqC6W0nllZrvOiql8QGGTN9jrwAAMN_8Jg";

@@ -7,16 +7,16 @@ use dunlin_wire::http1::query;
 use super::cursor::Cursor;
 use crate::json::ProtocolError;
 
-/// What a request may ask for.
+/// Limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct PollLimits {
-    /// Most channels in one request.
+    /// Maximum number of channels in a request.
     pub channels_max: usize,
     /// Longest name of a channel in bytes.
     pub channel_bytes_max: usize,
-    /// Milliseconds to wait when the client does not say.
+    /// Default timeout in milliseconds.
     pub timeout_ms_default: u32,
-    /// Most milliseconds to wait, whatever the client says.
+    /// Maximum timeout in milliseconds.
     pub timeout_ms_max: u32,
 }
 
@@ -36,19 +36,19 @@ impl Default for PollLimits {
 pub struct PollRequest<'a> {
     /// The channels, at least one, each once.
     pub channels: Vec<Cow<'a, str>>,
-    /// Where to go on; `None`: from now on.
+    /// Where to continue; `None`: from now on.
     pub cursor: Option<Cursor>,
-    /// Milliseconds to wait for something to answer with.
+    /// Timeout in milliseconds.
     pub timeout_ms: u32,
     /// Connection token (JWT), for clients that cannot set the Authorization header.
     pub token: Cow<'a, str>,
 }
 
 impl<'a> PollRequest<'a> {
-    /// Reads the query string, without its question mark.
+    /// Parses the query string, without its question mark.
     ///
     /// # Errors
-    /// [`ProtocolError`] (answer: 400) with the name of the parameter.
+    /// [`ProtocolError`] (response: 400) with the name of the parameter.
     pub fn parse(query: &'a str, limits: &PollLimits) -> Result<PollRequest<'a>, ProtocolError> {
         let mut request = PollRequest {
             channels: Vec::new(),
@@ -86,8 +86,10 @@ impl<'a> PollRequest<'a> {
                 "cursor" if value.is_empty() => request.cursor = None,
                 "cursor" => {
                     let cursor = Cursor::parse(&value, limits.channels_max);
-                    request.cursor =
-                        Some(cursor.map_err(|why| ProtocolError::new("cursor", why.to_string()))?);
+                    request.cursor = Some(
+                        cursor
+                            .map_err(|reason| ProtocolError::new("cursor", reason.to_string()))?,
+                    );
                 }
                 "timeout" => {
                     let timeout_ms = parse_timeout_ms(&value).ok_or_else(|| {
@@ -99,7 +101,7 @@ impl<'a> PollRequest<'a> {
                     request.timeout_ms = timeout_ms.min(limits.timeout_ms_max);
                 }
                 "token" => request.token = value,
-                // What libraries add to keep caches out.
+                // Libraries add it to defeat caches.
                 "_" => {}
                 _ => {
                     return Err(ProtocolError::new(
@@ -125,7 +127,7 @@ fn parse_timeout_ms(text: &str) -> Option<u32> {
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return None;
     }
-    // A float to integer cast saturates, which is what a limit that cuts wants.
+    // A cast from float to integer saturates, as intended.
     Some((number.parse::<f64>().ok()? * scale).round() as u32)
 }
 

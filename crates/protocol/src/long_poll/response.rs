@@ -1,4 +1,4 @@
-//! The answer: publications, the next cursor, and the truth about what is missing.
+//! The response: publications, the next cursor, and gaps.
 
 use dunlin_hub::{Outgoing, Publication, StreamPosition};
 
@@ -6,20 +6,20 @@ use super::cursor::Cursor;
 use crate::centrifuge::{write_epoch, write_publication_rest};
 use crate::json::Object;
 
-/// Why something between the cursor and the answer is missing.
+/// Why something between the cursor and the response is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
-    /// The history no longer holds all that followed the cursor. What it does hold is in the answer.
+    /// The history no longer holds all that followed the cursor. The response has what it holds.
     Expired,
-    /// The stream the cursor belongs to is gone, after a restart for example; another one has begun. What the new
-    /// one holds is in the answer.
+    /// The cursor's stream is gone, after a restart for example. The response has what the new
+    /// stream holds.
     NewStream,
-    /// The channel keeps no history: what was published between two polls is nowhere.
+    /// The channel keeps no history: publications between two polls are lost.
     NoHistory,
 }
 
 impl Gap {
-    /// The word in the answer.
+    /// The reason's text in the response.
     pub const fn text(self) -> &'static str {
         match self {
             Gap::Expired => "expired",
@@ -28,7 +28,7 @@ impl Gap {
         }
     }
 
-    /// Why the stream at `now` could not be gone on with from `since`.
+    /// Why the stream at `now` could not continue from `since`.
     pub fn between(since: StreamPosition, now: StreamPosition) -> Gap {
         if now.epoch.is_none() {
             Gap::NoHistory
@@ -40,19 +40,20 @@ impl Gap {
     }
 }
 
-/// What the answer says about a channel.
+/// A channel in the response.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseChannel<'a> {
     /// Its name.
     pub channel: &'a str,
-    /// Where the client stands after this answer.
+    /// The client's position after this response.
     pub position: StreamPosition,
-    /// Whether something before that is missing, and why.
+    /// Whether and why something before it is missing.
     pub gap: Option<Gap>,
 }
 
-/// Writes the body of the answer. `items` is what [`write_publication_item`] and the hub's pushes in the
-/// [`Poll`](crate::Encoding::Poll) encoding have written, in order; `channels` are those of the request.
+/// Writes the body of the response. `items` is what [`write_publication_item`] and the hub's pushes
+/// in the [`Poll`](crate::Encoding::Poll) encoding have written, in order; `channels` are those of
+/// the request.
 pub fn write_response(out: &mut Vec<u8>, items: &[u8], channels: &[ResponseChannel<'_>]) {
     out.reserve(items.len() + 64 + 96 * channels.len());
     let mut answer = Object::begin(out);
@@ -86,7 +87,7 @@ pub fn write_response(out: &mut Vec<u8>, items: &[u8], channels: &[ResponseChann
     answer.end();
 }
 
-/// Appends a publication to the items of an answer.
+/// Appends a publication to the items of a response.
 pub fn write_publication_item(out: &mut Vec<u8>, channel: &str, publication: &Publication) {
     out.push(b',');
     let mut item = Object::begin(out);
@@ -95,9 +96,10 @@ pub fn write_publication_item(out: &mut Vec<u8>, channel: &str, publication: &Pu
     item.end();
 }
 
-/// Appends what a push is in an answer: publications and dropped ones, nothing else.
-pub fn write_item(out: &mut Vec<u8>, push: &Outgoing<'_>) {
-    match *push {
+/// Appends a push to the items of a response: a publication or a count of dropped ones. Other
+/// pushes are omitted.
+pub fn write_item(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
+    match *outgoing {
         Outgoing::Publication { channel, publication } => {
             write_publication_item(out, channel, publication);
         }
