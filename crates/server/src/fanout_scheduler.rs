@@ -10,23 +10,23 @@ use std::sync::{Mutex, PoisonError};
 
 /// How long a worker broadcasts while others wait for it. Long enough for its data to be worth fetching into the
 /// core's cache.
-const SHARE_MS: u64 = 4;
-/// A worker silent for so long, in a turn that does not end or in none any more, has left its seat.
-const STALE_MS: u64 = 200;
-/// A worker that waits asks again after so long, should nobody have called it.
+const SLOT_MS: u64 = 4;
+/// A worker silent for so long, in a turn that does not end or in none any more, has lost its slot.
+const SLOT_TIMEOUT_MS: u64 = 200;
+/// A worker that waits asks again after so long, should nobody have woken it.
 pub(crate) const ASK_AGAIN_MS: u64 = 20;
 
-/// The seats of those who broadcast, one a core, and the queue before them.
+/// The slots of those who broadcast, one a core, and the queue before them.
 #[derive(Debug)]
 pub(crate) struct FanoutScheduler {
     /// 0: a core for every worker, and nobody waits.
-    seats: usize,
+    slots: usize,
     queue: Mutex<Queue>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    seated: Vec<FanoutSlot>,
+    holders: Vec<FanoutSlot>,
     waiting: VecDeque<usize>,
 }
 
@@ -37,49 +37,49 @@ struct FanoutSlot {
     seen_ms: u64,
 }
 
-/// What came of asking.
+/// What became of a request for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct SlotDecision {
     /// The worker may broadcast in this turn of its loop.
-    pub(crate) may: bool,
-    /// This one may from now on, and has to be told.
+    pub(crate) granted: bool,
+    /// This worker holds a slot from now on, and is to be woken.
     pub(crate) wake: Option<usize>,
 }
 
 impl FanoutScheduler {
-    /// As many seats as cores, if there are more workers.
+    /// As many slots as cores, if there are more workers.
     pub(crate) fn new(workers: usize, cores: usize) -> Self {
-        let seats = if workers > cores { cores.max(1) } else { 0 };
-        Self { seats, queue: Mutex::default() }
+        let slots = if workers > cores { cores.max(1) } else { 0 };
+        Self { slots, queue: Mutex::default() }
     }
 
     /// True when workers have to wait for each other.
-    pub(crate) fn are_limited(&self) -> bool {
-        self.seats > 0
+    pub(crate) fn is_limited(&self) -> bool {
+        self.slots > 0
     }
 
-    /// Asks for a seat, keeps it, passes it on, or gives it up: once a turn of the loop for whoever `wants` to
+    /// Asks for a slot, keeps it, passes it on, or gives it up: once a turn of the loop for whoever `wants` to
     /// broadcast, and once more when it does not any longer.
-    pub(crate) fn poll(&self, worker: usize, wants: bool, now_ms: u64) -> Verdict {
-        if !self.are_limited() {
-            return Verdict { may: wants, wake: None };
+    pub(crate) fn poll(&self, worker: usize, wants: bool, now_ms: u64) -> SlotDecision {
+        if !self.is_limited() {
+            return SlotDecision { granted: wants, wake: None };
         }
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.poll(self.seats, worker, wants, now_ms)
+        queue.poll(self.slots, worker, wants, now_ms)
     }
 }
 
 impl Queue {
-    fn poll(&mut self, seats: usize, worker: usize, wants: bool, now_ms: u64) -> Verdict {
-        let seated = self.seated.iter().position(|seat| seat.worker == worker);
-        if let Some(at) = seated {
-            let seat = &mut self.seated[at];
-            seat.seen_ms = now_ms;
-            let has_had_its_share = now_ms.saturating_sub(seat.since_ms) >= SHARE_MS;
-            if wants && (!has_had_its_share || self.waiting.is_empty()) {
-                return Verdict { may: true, wake: None };
+    fn poll(&mut self, slots: usize, worker: usize, wants: bool, now_ms: u64) -> SlotDecision {
+        let holder = self.holders.iter().position(|slot| slot.worker == worker);
+        if let Some(at) = holder {
+            let slot = &mut self.holders[at];
+            slot.seen_ms = now_ms;
+            let has_had_its_time = now_ms.saturating_sub(slot.since_ms) >= SLOT_MS;
+            if wants && (!has_had_its_time || self.waiting.is_empty()) {
+                return SlotDecision { granted: true, wake: None };
             }
-            self.seated.swap_remove(at);
+            self.holders.swap_remove(at);
             if wants {
                 self.waiting.push_back(worker);
             }
@@ -88,12 +88,12 @@ impl Queue {
         } else if !self.waiting.contains(&worker) {
             self.waiting.push_back(worker);
         }
-        self.seated.retain(|seat| now_ms.saturating_sub(seat.seen_ms) < STALE_MS);
-        let next = if self.seated.len() < seats { self.waiting.pop_front() } else { None };
+        self.holders.retain(|slot| now_ms.saturating_sub(slot.seen_ms) < SLOT_TIMEOUT_MS);
+        let next = if self.holders.len() < slots { self.waiting.pop_front() } else { None };
         if let Some(next) = next {
-            self.seated.push(FanoutSlot { worker: next, since_ms: now_ms, seen_ms: now_ms });
+            self.holders.push(FanoutSlot { worker: next, since_ms: now_ms, seen_ms: now_ms });
         }
-        Verdict { may: next == Some(worker), wake: next.filter(|&next| next != worker) }
+        SlotDecision { granted: next == Some(worker), wake: next.filter(|&next| next != worker) }
     }
 }
 
@@ -101,64 +101,64 @@ impl Queue {
 mod tests {
     use super::*;
 
-    const MAY: Verdict = Verdict { may: true, wake: None };
-    const WAIT: Verdict = Verdict { may: false, wake: None };
+    const GRANTED: SlotDecision = SlotDecision { granted: true, wake: None };
+    const WAIT: SlotDecision = SlotDecision { granted: false, wake: None };
 
-    fn passes_to(worker: usize) -> Verdict {
-        Verdict { may: false, wake: Some(worker) }
+    fn passes_to(worker: usize) -> SlotDecision {
+        SlotDecision { granted: false, wake: Some(worker) }
     }
 
     #[test]
     fn a_core_for_each_worker_and_nobody_waits() {
         let turns = FanoutScheduler::new(2, 2);
-        assert!(!turns.are_limited());
-        assert_eq!(turns.poll(0, true, 0), MAY);
-        assert_eq!(turns.poll(1, true, 0), MAY);
+        assert!(!turns.is_limited());
+        assert_eq!(turns.poll(0, true, 0), GRANTED);
+        assert_eq!(turns.poll(1, true, 0), GRANTED);
     }
 
     #[test]
     fn one_core_is_passed_round_in_the_order_of_asking() {
         let turns = FanoutScheduler::new(3, 1);
-        assert_eq!(turns.poll(2, true, 0), MAY);
+        assert_eq!(turns.poll(2, true, 0), GRANTED);
         assert_eq!(turns.poll(0, true, 0), WAIT);
         assert_eq!(turns.poll(1, true, 1), WAIT);
-        assert_eq!(turns.poll(2, true, SHARE_MS - 1), MAY);
-        assert_eq!(turns.poll(2, true, SHARE_MS), passes_to(0));
-        assert_eq!(turns.poll(0, true, SHARE_MS), MAY);
-        assert_eq!(turns.poll(2, true, SHARE_MS), WAIT);
-        assert_eq!(turns.poll(0, true, 2 * SHARE_MS), passes_to(1));
-        assert_eq!(turns.poll(1, true, 3 * SHARE_MS), passes_to(2));
+        assert_eq!(turns.poll(2, true, SLOT_MS - 1), GRANTED);
+        assert_eq!(turns.poll(2, true, SLOT_MS), passes_to(0));
+        assert_eq!(turns.poll(0, true, SLOT_MS), GRANTED);
+        assert_eq!(turns.poll(2, true, SLOT_MS), WAIT);
+        assert_eq!(turns.poll(0, true, 2 * SLOT_MS), passes_to(1));
+        assert_eq!(turns.poll(1, true, 3 * SLOT_MS), passes_to(2));
     }
 
     #[test]
     fn who_is_done_makes_room_and_who_is_alone_goes_on() {
         let turns = FanoutScheduler::new(3, 1);
-        assert_eq!(turns.poll(0, true, 0), MAY);
-        assert_eq!(turns.poll(0, true, 100 * SHARE_MS), MAY, "nobody waits");
-        assert_eq!(turns.poll(1, true, 100 * SHARE_MS), WAIT);
-        assert_eq!(turns.poll(0, false, 100 * SHARE_MS), passes_to(1));
-        assert_eq!(turns.poll(0, false, 100 * SHARE_MS), WAIT);
-        assert_eq!(turns.poll(1, false, 100 * SHARE_MS), WAIT);
-        assert_eq!(turns.poll(2, true, 100 * SHARE_MS), MAY);
+        assert_eq!(turns.poll(0, true, 0), GRANTED);
+        assert_eq!(turns.poll(0, true, 100 * SLOT_MS), GRANTED, "nobody waits");
+        assert_eq!(turns.poll(1, true, 100 * SLOT_MS), WAIT);
+        assert_eq!(turns.poll(0, false, 100 * SLOT_MS), passes_to(1));
+        assert_eq!(turns.poll(0, false, 100 * SLOT_MS), WAIT);
+        assert_eq!(turns.poll(1, false, 100 * SLOT_MS), WAIT);
+        assert_eq!(turns.poll(2, true, 100 * SLOT_MS), GRANTED);
     }
 
     #[test]
     fn who_waits_no_longer_is_not_called() {
         let turns = FanoutScheduler::new(3, 1);
-        assert_eq!(turns.poll(0, true, 0), MAY);
+        assert_eq!(turns.poll(0, true, 0), GRANTED);
         assert_eq!(turns.poll(1, true, 0), WAIT);
         assert_eq!(turns.poll(2, true, 0), WAIT);
         assert_eq!(turns.poll(1, false, 0), WAIT);
-        assert_eq!(turns.poll(0, true, SHARE_MS), passes_to(2));
+        assert_eq!(turns.poll(0, true, SLOT_MS), passes_to(2));
     }
 
     #[test]
     fn the_seat_of_a_worker_that_is_gone_is_taken_over() {
         let turns = FanoutScheduler::new(3, 1);
-        assert_eq!(turns.poll(0, true, 0), MAY);
+        assert_eq!(turns.poll(0, true, 0), GRANTED);
         assert_eq!(turns.poll(1, true, 0), WAIT);
-        assert_eq!(turns.poll(1, true, STALE_MS - 1), WAIT);
-        assert_eq!(turns.poll(1, true, STALE_MS), MAY);
-        assert_eq!(turns.poll(0, true, STALE_MS), WAIT, "it lives after all");
+        assert_eq!(turns.poll(1, true, SLOT_TIMEOUT_MS - 1), WAIT);
+        assert_eq!(turns.poll(1, true, SLOT_TIMEOUT_MS), GRANTED);
+        assert_eq!(turns.poll(0, true, SLOT_TIMEOUT_MS), WAIT, "it lives after all");
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct ServerState {
     /// Which generation each worker runs, and who sleeps.
     pub(crate) rollout: Rollout,
     /// Why a worker runs another snapshot than the newest.
-    refusals: Vec<Mutex<Option<Refusal>>>,
+    rejections: Vec<Mutex<Option<Rejection>>>,
     /// One a worker.
     pub(crate) loop_stats: Vec<LoopStats>,
     /// Sessions by the key that let them in, of each worker.
@@ -90,7 +90,7 @@ struct Canary {
 }
 
 /// A generation a worker could not switch to.
-struct Refusal {
+struct Rejection {
     generation: u64,
     reason: String,
 }
@@ -110,7 +110,7 @@ impl ServerState {
             canary: ArcSwapOption::empty(),
             generation: AtomicU64::new(1),
             rollout: Rollout::new(workers),
-            refusals: (0..workers).map(|_| Mutex::new(None)).collect(),
+            rejections: (0..workers).map(|_| Mutex::new(None)).collect(),
             loop_stats: (0..workers).map(|_| LoopStats::new(started)).collect(),
             keys: (0..workers).map(|_| Mutex::new(Vec::new())).collect(),
             push_admissions: Arc::default(),
@@ -193,15 +193,15 @@ impl ServerState {
     }
 
     /// Said by a worker that cannot switch, before it says that it has seen the generation.
-    pub(crate) fn refuse(&self, worker: usize, generation: u64, reason: String) {
-        let mut refusal = self.refusals[worker].lock().unwrap_or_else(PoisonError::into_inner);
-        *refusal = Some(Refusal { generation, reason });
+    pub(crate) fn reject(&self, worker: usize, generation: u64, reason: String) {
+        let mut rejection = self.rejections[worker].lock().unwrap_or_else(PoisonError::into_inner);
+        *rejection = Some(Rejection { generation, reason });
     }
 
     /// Why a worker did not switch to this generation, if it did not.
-    pub(crate) fn refusal(&self, worker: usize, generation: u64) -> Option<String> {
-        let refusal = self.refusals[worker].lock().unwrap_or_else(PoisonError::into_inner);
-        refusal.as_ref().filter(|of| of.generation == generation).map(|of| of.reason.clone())
+    pub(crate) fn rejection(&self, worker: usize, generation: u64) -> Option<String> {
+        let rejection = self.rejections[worker].lock().unwrap_or_else(PoisonError::into_inner);
+        rejection.as_ref().filter(|of| of.generation == generation).map(|of| of.reason.clone())
     }
 
     pub(crate) fn lifecycle(&self) -> Lifecycle {

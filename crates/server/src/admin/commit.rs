@@ -365,7 +365,9 @@ impl Admin {
             return self.roll_back(cx, under_way);
         }
         let reasons: Vec<(usize, String)> = (0..self.state.workers())
-            .filter_map(|worker| Some((worker, self.state.refusal(worker, under_way.generation)?)))
+            .filter_map(|worker| {
+                Some((worker, self.state.rejection(worker, under_way.generation)?))
+            })
             .collect();
         if !reasons.is_empty() {
             return self.take_back(cx, under_way, reasons);

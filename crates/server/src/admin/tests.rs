@@ -265,7 +265,7 @@ fn a_change_a_worker_refuses_is_taken_back_with_its_reason() {
         (409, "/problems/not-applied"),
         "{refused:?}"
     );
-    assert_eq!(refused.json()["workers"], json!([{"worker": 1, "reason": "told to"}]));
+    assert_eq!(refused.json()["workers"], json!([{"worker": 1, "reason": "refused by a test"}]));
     assert_eq!(live.get("/config/listeners/extra").status, 404);
     // The worker that had opened its listener has closed it again.
     live.wait_until(|_| TcpStream::connect(("127.0.0.1", port)).is_err());

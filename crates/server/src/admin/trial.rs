@@ -157,7 +157,7 @@ impl Admin {
         let others = Tally::of(state, others(state, worker)).since(trial.others);
         let usual = others.rate().max(trial.own_before.rate());
         let standing = state.rollout.follower_state(worker);
-        let verdict = if let Some(reason) = state.refusal(worker, trial.generation) {
+        let verdict = if let Some(reason) = state.rejection(worker, trial.generation) {
             Some(format!("worker {worker} could not switch: {reason}"))
         } else if state.counters[worker].get(Metric::Restarts) > trial.restarts {
             Some(format!("worker {worker} panicked"))

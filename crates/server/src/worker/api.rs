@@ -1,6 +1,5 @@
 //! Server API calls: carried out on the worker that took the request, answered when all of it is answered.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dunlin_hub::{
@@ -12,56 +11,16 @@ use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
 use super::Worker;
 use super::connect::VERSION;
 use super::link::Link;
-use super::pending::Pending;
+use super::parts::{CallForm, CallId, CallStep, CommandPlace, CommandSlot, NewCall, Pending};
 use super::reply;
 use super::routes::method_refused;
 use crate::api::request::{Message, RefreshRequest, SubscribeRequest, Target};
 use crate::api::{
-    Answer, ApiError, ApiErrorCode, Batch, Legacy, Method, NodeFacts, Outcome, Request,
-    presented_key, write_batch, write_legacy, write_response,
+    Answer, ApiError, ApiErrorCode, Batch, Legacy, Method, NodeFacts, Request, presented_key,
+    write_response,
 };
 use crate::metrics::Metric;
 use crate::session_token;
-
-/// A call under way.
-pub(crate) type CallId = u64;
-
-/// An HTTP request to the API, until its last command is answered.
-pub(super) struct Call {
-    conn: ConnId,
-    form: Form,
-    /// The caller wants errors as HTTP statuses (`X-Centrifugo-Error-Mode: transport`).
-    errors_as_status: bool,
-    commands: Vec<Command>,
-    /// Answers outstanding, and one more while commands are being given out.
-    waiting: usize,
-    /// Commands that wait for those before them: place and text.
-    queue: VecDeque<(usize, Box<[u8]>)>,
-}
-
-/// How a call was made, and wants to be answered.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Single,
-    Batch,
-    Legacy,
-}
-
-/// One command of a call.
-struct Command {
-    method: Option<Method>,
-    /// The id of a command of the single endpoint.
-    id: u32,
-    answer: Option<Answer>,
-    /// What became of the parts of a broadcast.
-    parts: Vec<Option<Result<dunlin_hub::Published, ApiError>>>,
-}
-
-impl Command {
-    fn new(method: Option<Method>, id: u32) -> Self {
-        Self { method, id, answer: None, parts: Vec::new() }
-    }
-}
 
 impl Worker<'_> {
     /// Serves `/api` and what is below it.
@@ -81,60 +40,73 @@ impl Worker<'_> {
         if method == "push" || method.starts_with("push/") {
             return self.push_api(cx, conn, method, request);
         }
-        let mode = request.headers.get_str("X-Centrifugo-Error-Mode");
-        let mut call = Call {
-            conn,
-            form: Form::Single,
-            errors_as_status: mode.is_some_and(|mode| mode.eq_ignore_ascii_case("transport")),
-            commands: Vec::new(),
-            waiting: 1,
-            queue: VecDeque::new(),
-        };
-        let id = self.calls_begun;
-        self.calls_begun += 1;
-        match method {
+        let (status, error) = match method {
             "" => match Legacy::parse(request.body) {
-                Ok(commands) => {
-                    call.form = Form::Legacy;
-                    call.commands =
-                        commands.iter().map(|c| Command::new(c.method(), c.id)).collect();
-                    self.calls.insert(id, call);
-                    for (at, command) in commands.iter().enumerate() {
-                        self.execute(cx, id, at, command.request());
-                    }
-                }
-                Err(error) => return self.api_refused(cx, conn, error.status(), &error),
+                Ok(commands) => return self.legacy_call(cx, conn, request, &commands),
+                Err(error) => (error.status(), error),
             },
             "batch" => match Batch::parse(request.body) {
-                Ok(batch) => {
-                    call.form = Form::Batch;
-                    let method = |command: &Result<Request<'_>, ApiError>| {
-                        command.as_ref().ok().map(Request::method)
-                    };
-                    call.commands =
-                        batch.commands.iter().map(|c| Command::new(method(c), 0)).collect();
-                    let now = if batch.parallel { batch.commands.len() } else { in_order(&batch) };
-                    call.queue = (now..batch.texts.len())
-                        .map(|at| (at, Box::from(batch.texts[at])))
-                        .collect();
-                    self.calls.insert(id, call);
-                    for (at, command) in batch.commands.into_iter().take(now).enumerate() {
-                        self.execute(cx, id, at, command);
-                    }
-                }
-                Err(error) => return self.api_refused(cx, conn, error.status(), &error),
+                Ok(batch) => return self.batch_call(cx, conn, request, batch),
+                Err(error) => (error.status(), error),
             },
             name => match Method::find(name) {
-                Ok(method) => {
-                    call.commands.push(Command::new(Some(method), 0));
-                    self.calls.insert(id, call);
-                    self.execute(cx, id, 0, Request::parse(method, request.body));
-                }
-                Err(error) => return self.api_refused(cx, conn, 404, &error),
+                Ok(method) => return self.single_call(cx, conn, request, method),
+                Err(error) => (404, error),
             },
+        };
+        self.count(Metric::ApiErrors);
+        let mut body = Vec::new();
+        write_response(&mut body, &Err(error), &NodeFacts::default());
+        self.answer(cx, conn, &reply::Answer::json(status, body));
+    }
+
+    fn single_call(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        method: Method,
+    ) {
+        let commands = vec![CommandSlot::new(Some(method), 0)];
+        let call = self.api_calls.open(new_call(conn, request, CallForm::Single, commands));
+        self.execute(cx, call, 0, Request::parse(method, request.body));
+        self.all_begun(cx, call);
+    }
+
+    fn legacy_call(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        commands: &[Legacy],
+    ) {
+        let slots = commands.iter().map(|c| CommandSlot::new(c.method(), c.id)).collect();
+        let call = self.api_calls.open(new_call(conn, request, CallForm::Legacy, slots));
+        for (at, command) in (0..).zip(commands) {
+            self.execute(cx, call, at, command.request());
         }
-        self.drain_events(cx);
-        self.api_settled(cx, id);
+        self.all_begun(cx, call);
+    }
+
+    fn batch_call(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        batch: Batch<'_>,
+    ) {
+        let method =
+            |command: &Result<Request<'_>, ApiError>| command.as_ref().ok().map(Request::method);
+        let slots = batch.commands.iter().map(|c| CommandSlot::new(method(c), 0)).collect();
+        let now = if batch.parallel { batch.commands.len() } else { in_order(&batch) };
+        let call = self.api_calls.open(NewCall {
+            queue: batch.texts[now..].iter().map(|text| Box::from(*text)).collect(),
+            ..new_call(conn, request, CallForm::Batch, slots)
+        });
+        for (at, command) in (0..).zip(batch.commands.into_iter().take(now)) {
+            self.execute(cx, call, at, command);
+        }
+        self.all_begun(cx, call);
     }
 
     /// Whether the caller may use the API.
@@ -155,27 +127,20 @@ impl Worker<'_> {
         }
     }
 
-    fn api_refused(&mut self, cx: &mut Context<Link>, conn: ConnId, status: u16, error: &ApiError) {
-        self.count(Metric::ApiErrors);
-        let mut body = Vec::new();
-        write_response(&mut body, &Err(error.clone()), &NodeFacts::default());
-        self.answer(cx, conn, &reply::Answer::json(status, body));
-    }
-
     /// Begins one command of a call.
     fn execute(
         &mut self,
         cx: &mut Context<Link>,
         call: CallId,
-        at: usize,
+        at: u32,
         command: Result<Request<'_>, ApiError>,
     ) {
         self.count(Metric::ApiCommands);
-        let Some(under_way) = self.calls.get_mut(&call) else { return };
-        under_way.waiting += 1;
-        let begun = command.and_then(|request| self.begin(cx, call, at, &request));
-        if let Err(error) = begun {
-            self.command_answered(cx, call, at, Err(error));
+        self.api_calls.begin_command(call);
+        let place = CommandPlace { call, at, part: None };
+        if let Err(error) = command.and_then(|request| self.begin(cx, place, &request)) {
+            self.count(Metric::ApiErrors);
+            self.api_calls.handle_answer(place, Err(error));
         }
     }
 
@@ -183,38 +148,34 @@ impl Worker<'_> {
     fn begin(
         &mut self,
         cx: &mut Context<Link>,
-        call: CallId,
-        at: usize,
+        place: CommandPlace,
         request: &Request<'_>,
     ) -> Result<(), ApiError> {
         let now = self.now(cx);
         match request {
             Request::Publish(publish) => {
-                self.publish(cx, call, at, 0, &publish.channel, &publish.message)?;
+                self.publish(cx, place, &publish.channel, &publish.message)?;
             }
             Request::Broadcast(broadcast) => {
-                if let Some(under_way) = self.calls.get_mut(&call) {
-                    under_way.commands[at].parts = vec![None; broadcast.channels.len()];
-                }
-                for (part, channel) in broadcast.channels.iter().enumerate() {
-                    let begun =
-                        self.publish(cx, call, at, part as u32 + 1, &channel.0, &broadcast.message);
-                    if let Err(error) = begun {
-                        self.part_answered(cx, call, at, part, Err(error));
+                self.api_calls.begin_broadcast(place, broadcast.channels.len());
+                for (part, channel) in (0..).zip(&broadcast.channels) {
+                    let part = CommandPlace { part: Some(part), ..place };
+                    if let Err(error) = self.publish(cx, part, &channel.0, &broadcast.message) {
+                        self.api_calls.handle_answer(part, Err(error));
                     }
                 }
             }
             Request::Subscribe(subscribe) => {
                 let options = self.channel_options(&subscribe.channel)?;
                 let client = self.target(&subscribe.target)?;
-                let token = self.api_token(cx, call, at, 0)?;
+                let token = self.api_token(cx, place)?;
                 let (options, subscribe_user) = subscribe_user(options, subscribe, client);
                 let (user, channel) = (&subscribe.target.user, &subscribe.channel);
                 self.hub.handle_subscribe_user(now, token, user, channel, &options, subscribe_user);
             }
             Request::Unsubscribe(unsubscribe) => {
                 let client = self.target(&unsubscribe.target)?;
-                let token = self.api_token(cx, call, at, 0)?;
+                let token = self.api_token(cx, place)?;
                 let code = UnsubscribeCode::Server;
                 let how = UnsubscribeUser { client, code: code.code(), reason: code.text().into() };
                 let (user, channel) = (&unsubscribe.target.user, &unsubscribe.channel);
@@ -227,18 +188,18 @@ impl Worker<'_> {
                     code: u32::from(disconnect.code),
                     reason: (&*disconnect.reason).into(),
                 };
-                let token = self.api_token(cx, call, at, 0)?;
+                let token = self.api_token(cx, place)?;
                 self.hub.handle_disconnect_user(now, token, &disconnect.target.user, how);
             }
-            Request::Refresh(refresh) => self.expire(cx, call, at, refresh)?,
+            Request::Refresh(refresh) => self.expire(cx, place, refresh)?,
             Request::Presence(request) => {
                 let options = self.channel_options(&request.channel)?;
-                let token = self.api_token(cx, call, at, 0)?;
+                let token = self.api_token(cx, place)?;
                 self.hub.handle_presence(now, token, &request.channel, &options);
             }
             Request::PresenceStats(request) => {
                 let options = self.channel_options(&request.channel)?;
-                let token = self.api_token(cx, call, at, 0)?;
+                let token = self.api_token(cx, place)?;
                 self.hub.handle_presence_stats(now, token, &request.channel, &options);
             }
             Request::History(request) => {
@@ -246,20 +207,20 @@ impl Worker<'_> {
                 let max = self.settings.config.limits.history_messages_max;
                 let mut filter = request.filter();
                 filter.limit = Some(filter.limit.unwrap_or(max).min(max));
-                let token = self.api_token(cx, call, at, 0)?;
+                let token = self.api_token(cx, place)?;
                 self.hub.handle_history(now, token, &request.channel, &options, filter);
             }
             Request::HistoryRemove(request) => {
                 self.channel_options(&request.channel)?;
-                let token = self.api_token(cx, call, at, 0)?;
+                let token = self.api_token(cx, place)?;
                 self.hub.handle_history_remove(now, token, &request.channel);
             }
             Request::Channels(request) => {
-                let token = self.api_token(cx, call, at, 0)?;
+                let token = self.api_token(cx, place)?;
                 self.hub.handle_channels(now, token, &request.pattern);
             }
             Request::Info => {
-                let token = self.api_token(cx, call, at, 0)?;
+                let token = self.api_token(cx, place)?;
                 self.hub.handle_info(now, token);
             }
         }
@@ -269,14 +230,12 @@ impl Worker<'_> {
     fn publish(
         &mut self,
         cx: &mut Context<Link>,
-        call: CallId,
-        at: usize,
-        part: u32,
+        place: CommandPlace,
         channel: &str,
         message: &Message<'_>,
     ) -> Result<(), ApiError> {
         let options = self.channel_options(channel)?;
-        let token = self.api_token(cx, call, at, part)?;
+        let token = self.api_token(cx, place)?;
         let mut publish = message.to_publish();
         publish.idempotency_ttl_ms =
             u32::try_from(self.settings.config.api.idempotency_ttl_ms).ok();
@@ -289,8 +248,7 @@ impl Worker<'_> {
     fn expire(
         &mut self,
         cx: &mut Context<Link>,
-        call: CallId,
-        at: usize,
+        place: CommandPlace,
         refresh: &RefreshRequest<'_>,
     ) -> Result<(), ApiError> {
         if !refresh.expired {
@@ -305,7 +263,7 @@ impl Worker<'_> {
             code: u32::from(code.code()),
             reason: code.text().into(),
         };
-        let token = self.api_token(cx, call, at, 0)?;
+        let token = self.api_token(cx, place)?;
         let now = self.now(cx);
         self.hub.handle_disconnect_user(now, token, &refresh.target.user, how);
         Ok(())
@@ -334,130 +292,72 @@ impl Worker<'_> {
         }
     }
 
-    fn api_token(
-        &mut self,
-        cx: &mut Context<Link>,
-        call: CallId,
-        at: usize,
-        part: u32,
-    ) -> Result<u64, ApiError> {
-        let patience = 4 * self.settings.config.limits.bus_request_timeout_ms;
-        let pending = Pending::Api { call, at: at as u32, part };
-        match self.pending.insert(cx.now_ms() + patience, pending) {
-            Ok(id) => Ok(id.to_u64()),
-            Err(_) => Err(dunlin_hub::Error::Overloaded.into()),
-        }
+    fn api_token(&mut self, cx: &mut Context<Link>, place: CommandPlace) -> Result<u64, ApiError> {
+        let timeout_ms = self.settings.config.limits.bus_request_timeout_ms;
+        self.pending
+            .insert(cx.now_ms(), timeout_ms, Pending::Api(place))
+            .map_err(|_| dunlin_hub::Error::Overloaded.into())
     }
 
-    /// The hub has answered a command, or a part of one.
+    /// The hub has answered a command, or one channel of a broadcast.
     pub(super) fn api_answered(
         &mut self,
         cx: &mut Context<Link>,
-        call: CallId,
-        at: u32,
-        part: u32,
-        outcome: Result<Outcome, dunlin_hub::Error>,
+        place: CommandPlace,
+        answer: Answer,
     ) {
-        let answer = outcome.map_err(ApiError::from);
-        match part.checked_sub(1) {
-            None => self.command_answered(cx, call, at as usize, answer),
-            Some(part) => {
-                let published = answer.map(|outcome| match outcome {
-                    Outcome::Published(published) => published,
-                    _ => dunlin_hub::Published::default(),
-                });
-                self.part_answered(cx, call, at as usize, part as usize, published);
-            }
-        }
-        self.api_settled_if_last(cx, call);
-    }
-
-    fn part_answered(
-        &mut self,
-        cx: &mut Context<Link>,
-        call: CallId,
-        at: usize,
-        part: usize,
-        answer: Result<dunlin_hub::Published, ApiError>,
-    ) {
-        let Some(under_way) = self.calls.get_mut(&call) else { return };
-        let parts = &mut under_way.commands[at].parts;
-        parts[part] = Some(answer);
-        if parts.iter().all(Option::is_some) {
-            let parts = std::mem::take(parts).into_iter().flatten().collect();
-            self.command_answered(cx, call, at, Ok(Outcome::Broadcast(parts)));
-        }
-    }
-
-    fn command_answered(&mut self, _: &mut Context<Link>, call: CallId, at: usize, answer: Answer) {
-        if answer.is_err() {
+        if answer.is_err() && place.part.is_none() {
             self.count(Metric::ApiErrors);
         }
-        let Some(under_way) = self.calls.get_mut(&call) else { return };
-        under_way.commands[at].answer = Some(answer);
-        under_way.waiting -= 1;
+        self.api_calls.handle_answer(place, answer);
+        self.go_on(cx, place.call);
     }
 
-    /// Takes back the guard that held a call open while its commands were given out.
-    fn api_settled(&mut self, cx: &mut Context<Link>, call: CallId) {
-        if let Some(under_way) = self.calls.get_mut(&call) {
-            under_way.waiting -= 1;
-        }
-        self.api_settled_if_last(cx, call);
+    /// All commands of a call that can begin now have begun.
+    fn all_begun(&mut self, cx: &mut Context<Link>, call: CallId) {
+        self.drain_events(cx);
+        self.api_calls.all_begun(call);
+        self.go_on(cx, call);
     }
 
-    /// Goes on with a call of which nothing is outstanding: with its next commands, or with its answer.
-    fn api_settled_if_last(&mut self, cx: &mut Context<Link>, call: CallId) {
-        while let Some(under_way) = self.calls.get_mut(&call) {
-            if under_way.waiting > 0 {
-                return;
-            }
-            let Some((at, text)) = under_way.queue.pop_front() else { break };
-            under_way.waiting = 1;
-            self.execute(cx, call, at, Batch::command(at, &text));
-            if let Some(under_way) = self.calls.get_mut(&call) {
-                under_way.waiting -= 1;
-                if under_way.waiting > 0 {
-                    return;
+    /// Goes on with a call of which nothing is outstanding: with its next commands, or with its response.
+    fn go_on(&mut self, cx: &mut Context<Link>, call: CallId) {
+        while let Some(step) = self.api_calls.poll(call) {
+            let answered = match step {
+                CallStep::Execute { at, text } => {
+                    self.execute(cx, call, at, Batch::command(at as usize, &text));
+                    self.api_calls.all_begun(call);
+                    continue;
                 }
-            }
+                CallStep::Respond(answered) => answered,
+            };
+            let facts = NodeFacts {
+                uid: &self.state.uid,
+                name: self.settings.node_name(),
+                version: VERSION,
+                uptime_s: self.state.uptime_s(),
+            };
+            let conn = answered.conn;
+            let (status, body) = answered.encode(&facts);
+            self.answer(cx, conn, &reply::Answer::json(status, body));
         }
-        let Some(under_way) = self.calls.remove(&call) else { return };
-        let (state, settings) = (Arc::clone(&self.state), Arc::clone(&self.settings));
-        let facts = NodeFacts {
-            uid: &state.uid,
-            name: settings.node_name(),
-            version: VERSION,
-            uptime_s: state.uptime_s(),
-        };
-        let mut status = 200;
-        let mut body = Vec::new();
-        let answer = |command: &mut Command| {
-            command.answer.take().unwrap_or_else(|| Err(ApiErrorCode::Internal.into()))
-        };
-        let mut commands = under_way.commands;
-        match under_way.form {
-            Form::Single => {
-                let answer = answer(&mut commands[0]);
-                if let Err(error) = &answer {
-                    status = error.status();
-                    if under_way.errors_as_status {
-                        status = error.transport_status();
-                    }
-                }
-                write_response(&mut body, &answer, &facts);
-            }
-            Form::Batch => {
-                let replies: Vec<_> = commands.iter_mut().map(|c| (c.method, answer(c))).collect();
-                write_batch(&mut body, &replies, &facts);
-            }
-            Form::Legacy => {
-                let replies: Vec<_> = commands.iter_mut().map(|c| (c.id, answer(c))).collect();
-                write_legacy(&mut body, &replies, &facts);
-            }
-        }
-        self.answer(cx, under_way.conn, &reply::Answer::json(status, body));
     }
+}
+
+fn new_call(
+    conn: ConnId,
+    request: &http::Request<'_>,
+    form: CallForm,
+    commands: Vec<CommandSlot>,
+) -> NewCall {
+    let errors_as_status = errors_as_status(request);
+    NewCall { conn, form, errors_as_status, commands, queue: Default::default() }
+}
+
+/// Whether the caller wants errors as HTTP statuses.
+pub(super) fn errors_as_status(request: &http::Request<'_>) -> bool {
+    let mode = request.headers.get_str("X-Centrifugo-Error-Mode");
+    mode.is_some_and(|mode| mode.eq_ignore_ascii_case("transport"))
 }
 
 /// How many commands from the start can be given out at once without one seeing what the next has done. A

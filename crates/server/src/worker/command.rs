@@ -10,7 +10,7 @@ use dunlin_protocol::centrifuge::{
 
 use super::Worker;
 use super::link::{Link, Role};
-use super::pending::Pending;
+use super::parts::Pending;
 use super::permission::Wish;
 use crate::metrics::Metric;
 
@@ -58,7 +58,7 @@ impl Worker<'_> {
         }
         self.count(Metric::Commands);
         if let Request::Connect(connect) = &command.request {
-            return self.connect(cx, conn, id, connect);
+            return self.connect(cx, conn, Some(id), connect);
         }
         let Some(session) = cx.data(conn).and_then(|link| link.session()) else { return };
         let now = self.now(cx);

@@ -1,33 +1,32 @@
-//! What the hub has to say: outcomes of operations, and sessions that are to end.
+//! Events of the hub: outcomes of operations, and sessions that are to end.
 
-use dunlin_bus::RequestId;
 use dunlin_hub::{Event, SessionId};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{Reply, SubscribeResult};
 
 use super::Worker;
 use super::link::Link;
-use super::pending::Pending;
-use crate::api::Outcome;
+use super::parts::Pending;
+use crate::api::{ApiError, Outcome};
 use crate::metrics::Metric;
 
 impl Worker<'_> {
-    /// Lets the hub work, and takes in what it says. Called after every group of operations, so that a reply
+    /// Lets the hub work, and handles its events. Called after every group of operations, so that a reply
     /// is in its session's outbox before anything that was published later.
     pub(super) fn drain_events(&mut self, cx: &mut Context<Link>) {
         loop {
             let event = self.hub.poll_event();
-            // What led to an event is told before it.
-            self.emit_notices();
+            // What led to an event is emitted before it.
+            self.emit_channel_events();
             let Some(event) = event else { return };
             match event {
                 Event::Disconnect { session, tag, code, reason } => {
-                    if let Some(user) = self.last_word_of(session) {
+                    if let Some(user) = self.ended_user_to_report(session) {
                         self.emit_disconnect(session, user, code, &reason);
                     }
                     self.session_ended(cx, session, tag);
                 }
-                // The client has been told by a push, and nothing is kept of its subscriptions here.
+                // The hub has sent the client a push, and nothing is kept of its subscriptions here.
                 Event::Unsubscribed { .. } => {}
                 event => self.complete(cx, event),
             }
@@ -37,9 +36,8 @@ impl Worker<'_> {
     /// Ends the operation behind a token.
     fn complete(&mut self, cx: &mut Context<Link>, event: Event) {
         let Some(token) = token_of(&event) else { return };
-        // The asker may be gone, or have been told of a time-out.
-        let pending = RequestId::from_u64(token).and_then(|id| self.pending.take(id));
-        let Some(pending) = pending else { return };
+        // Whoever asked may have been answered with a timeout.
+        let Some(pending) = self.pending.take(token) else { return };
         match (pending, event) {
             (Pending::Command { session, id }, event) => self.complete_command(session, id, event),
             (Pending::Connect { session }, Event::Subscribed { channel, result, .. }) => {
@@ -48,8 +46,8 @@ impl Worker<'_> {
             (Pending::Poll { session, channel }, event) => {
                 self.poll_progress(cx, session, &channel, event);
             }
-            (Pending::Api { call, at, part }, event) => {
-                self.api_answered(cx, call, at, part, outcome_of(event));
+            (Pending::Api(place), event) => {
+                self.api_answered(cx, place, outcome_of(event).map_err(ApiError::from));
             }
             (Pending::Connect { .. }, _) => {
                 debug_assert!(false, "only a subscription is asked for with such a token");
@@ -92,14 +90,14 @@ impl Worker<'_> {
         self.reply(session, id, &Reply::Error(&error.into()));
     }
 
-    /// The hub wants a session ended, and has put its last word into the outbox.
+    /// The hub wants a session ended, and has put the disconnect into its outbox.
     fn session_ended(&mut self, cx: &mut Context<Link>, session: SessionId, tag: u64) {
         self.count(Metric::Disconnects);
-        if self.polls.contains_key(&session) {
+        if self.polls.contains(session) {
             return self.poll_overflowed(cx, session);
         }
-        self.connecting.remove(&session);
-        // Whatever was held back until the connect is answered may go now, the last word with it.
+        self.connects.forget(session);
+        // Whatever was held back until the connect is answered may go now, and the disconnect after it.
         self.hub.release(session, |_| {});
         let conn = ConnId::from_u64(tag);
         let Some(link) = cx.data(conn) else { return };
@@ -107,8 +105,8 @@ impl Worker<'_> {
             return;
         }
         link.closing = true;
-        let patience = self.settings.config.client.pong_timeout_ms;
-        cx.set_deadline(conn, Some(cx.now_ms() + patience));
+        let timeout_ms = self.settings.config.client.pong_timeout_ms;
+        cx.set_deadline(conn, Some(cx.now_ms() + timeout_ms));
         self.flush_session(cx, session, conn);
     }
 }

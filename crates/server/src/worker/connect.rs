@@ -7,155 +7,120 @@ use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
     CommandError, ConnectRequest, ConnectResult, DisconnectCode, ErrorCode, RefreshResult, Reply,
-    SubscribeResult,
 };
 
 use super::Worker;
 use super::command::subscribe;
 use super::link::{Link, Role};
-use super::pending::Pending;
-use super::session_params::SessionParams;
+use super::parts::{Connected, Pending, SessionParams};
 use crate::auth::{self, Identity};
 use crate::session_token;
 
-/// What every client is told the server is.
+/// The server's name and version, for clients and API callers.
 pub(crate) const VERSION: &str = concat!("dunlin ", env!("CARGO_PKG_VERSION"));
 
-/// A connect under way: its server-side subscriptions are being made.
-pub(super) struct Connecting {
-    /// The connect command; 0 on a unidirectional transport.
-    id: u32,
-    encoding: Encoding,
-    /// Subscriptions not answered yet.
-    waiting: usize,
-    /// Those that were, with what the token says for the application.
-    done: Vec<Done>,
-    /// Raw JSON of the token for a channel, until its subscription is answered.
-    data: Vec<(Box<str>, Box<[u8]>)>,
-}
-
-/// A server-side subscription that is made.
-struct Done {
-    channel: Arc<str>,
-    subscribed: dunlin_hub::Subscribed,
-    /// Raw JSON for the application.
-    data: Option<Box<[u8]>>,
-}
-
 impl Worker<'_> {
-    /// Opens the session of a connection. `id` is 0 on the unidirectional transports.
+    /// Opens the session of a connection. `id` is the command's; `None` on the unidirectional transports.
     pub(super) fn connect(
         &mut self,
         cx: &mut Context<Link>,
         conn: ConnId,
-        id: u32,
+        id: Option<u32>,
         request: &ConnectRequest<'_>,
     ) {
         let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else { return };
         let identity = match self.identify(&request.token) {
             Ok(identity) => identity,
-            Err(CommandError::Reply(error)) if encoding.is_bidirectional() => {
+            Err(error) => return self.refuse_connect(cx, conn, id, error),
+        };
+        let Some(session) = self.open_session(cx, conn, encoding, &identity) else {
+            return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
+        };
+        // Before what it subscribes to.
+        self.emit_connect(session, &identity.user, encoding);
+        let mut subscriptions = self.server_side(&identity, request, encoding);
+        let data = subscriptions
+            .iter_mut()
+            .filter_map(|of| Some((of.channel.as_str().into(), of.data.take()?)))
+            .collect();
+        self.connects.begin(session, id, encoding, subscriptions.len(), data);
+        let now = self.now(cx);
+        for ServerSide { channel, options, subscribe, .. } in subscriptions {
+            match self.token(cx, Pending::Connect { session }) {
+                Some(token) => {
+                    self.hub.handle_subscribe(now, token, session, &channel, &options, subscribe);
+                }
+                None => {
+                    let overloaded = Err(dunlin_hub::Error::Overloaded);
+                    self.connect_subscribed(cx, session, channel.into(), overloaded);
+                }
+            }
+        }
+        self.answer_connect(cx, session);
+        self.drain_events(cx);
+    }
+
+    /// A token that is not accepted: the client of a command is answered and may try again, any other is disconnected.
+    fn refuse_connect(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        id: Option<u32>,
+        error: CommandError,
+    ) {
+        match (error, id) {
+            (CommandError::Reply(error), Some(id)) => {
                 if let Some(link) = cx.data(conn) {
                     link.protocol_state.rejected();
                 }
-                return self.reply_error(cx, conn, id, &error);
+                self.reply_error(cx, conn, id, &error);
             }
-            Err(CommandError::Reply(error)) => {
+            (CommandError::Reply(error), None) => {
                 let code = ErrorCode::from_code(error.code).unwrap_or(ErrorCode::Internal);
-                return self.disconnect(cx, conn, &code.disconnect().into());
+                self.disconnect(cx, conn, &code.disconnect().into());
             }
-            Err(CommandError::Disconnect(disconnect)) => {
-                return self.disconnect(cx, conn, &disconnect);
-            }
+            (CommandError::Disconnect(disconnect), _) => self.disconnect(cx, conn, &disconnect),
+        }
+    }
+
+    /// Opens a session, whose outbox is held until the connect is answered. `None`: there are too many.
+    fn open_session(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        encoding: Encoding,
+        identity: &Identity,
+    ) -> Option<SessionId> {
+        let client = &self.settings.config.client;
+        let params = SessionParams {
+            ping_interval_ms: client.ping_interval_ms,
+            pong_timeout_ms: client.pong_timeout_ms,
+            key: identity.key,
         };
         let now = self.now(cx);
-        let Some(params) = self.params.hold(self.params_for(identity.key)) else {
-            return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
+        let params = self.heartbeat.hold(params)?;
+        let outbox_bytes_max = self.settings.config.limits.outbox_bytes_max;
+        let new = NewSession {
+            tag: conn.to_u64(),
+            encoding: encoding.into(),
+            user: &identity.user,
+            conn_info: identity.info.as_ref().map(|info| one_line(info)),
+            outbox_bytes_max: u32::try_from(outbox_bytes_max).unwrap_or(u32::MAX),
+            poll: false,
+            held: true,
         };
-        let limits = &self.settings.config.limits;
-        let opened = self.hub.open_session(
-            now,
-            NewSession {
-                tag: conn.to_u64(),
-                encoding: encoding.into(),
-                user: &identity.user,
-                conn_info: identity.info.as_ref().map(|info| one_line(info)),
-                outbox_bytes_max: u32::try_from(limits.outbox_bytes_max).unwrap_or(u32::MAX),
-                poll: false,
-                held: true,
-            },
-        );
-        let session = match opened {
-            Ok(session) => session,
-            Err(_) => {
-                self.params.release(params);
-                return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
-            }
+        let Ok(session) = self.hub.open_session(now, new) else {
+            self.heartbeat.release(params);
+            return None;
         };
         if let Some(link) = cx.data(conn) {
             link.set_session(Some(session), params);
             link.protocol_state.connected();
         }
-        if let Some(expire_at_s) = identity.expire_at_s {
-            self.expiries.insert(session, expire_at_s);
+        if identity.expire_at_s.is_some() {
+            self.heartbeat.set_expiry(session, identity.expire_at_s);
         }
-        // Before what it subscribes to.
-        self.emit_connect(session, &identity.user, encoding);
-        let mut connecting =
-            Connecting { id, encoding, waiting: 0, done: Vec::new(), data: Vec::new() };
-        let wishes = self.server_side(&identity, request, encoding);
-        connecting.waiting = wishes.len();
-        connecting.data = wishes
-            .iter()
-            .filter_map(|wish| Some((wish.channel.as_str().into(), wish.data.clone()?)))
-            .collect();
-        self.connecting.insert(session, connecting);
-        for wish in wishes {
-            let Some(token) = self.token(cx, Pending::Connect { session }) else {
-                self.connect_subscribed(
-                    cx,
-                    session,
-                    wish.channel.as_str().into(),
-                    Err(dunlin_hub::Error::Overloaded),
-                );
-                continue;
-            };
-            self.hub.handle_subscribe(
-                now,
-                token,
-                session,
-                &wish.channel,
-                &wish.options,
-                wish.subscribe,
-            );
-        }
-        self.connect_answered(cx, session);
-        self.drain_events(cx);
-    }
-
-    /// What a session that begins now is promised.
-    fn params_for(&self, key: Option<u64>) -> SessionParams {
-        let client = &self.settings.config.client;
-        SessionParams {
-            ping_interval_ms: client.ping_interval_ms,
-            pong_timeout_ms: client.pong_timeout_ms,
-            key,
-        }
-    }
-
-    /// The session's token is from now on one that this key has signed.
-    fn rekey(&mut self, cx: &mut Context<Link>, conn: ConnId, key: Option<u64>) {
-        let Some(&mut link) = cx.data(conn) else { return };
-        let Some(params) = self.params.get(link.params()) else { return };
-        if params.key == key {
-            return;
-        }
-        if let Some(place) = self.params.hold(SessionParams { key, ..params }) {
-            self.params.release(link.params());
-            if let Some(link) = cx.data(conn) {
-                link.set_session(link.session(), place);
-            }
-        }
+        Some(session)
     }
 
     /// Whose connection this is, by its token.
@@ -169,10 +134,12 @@ impl Worker<'_> {
                 DisconnectCode::PermissionDenied.with_reason(why),
             ));
         }
-        self.settings.verifier.verify(token, self.unix_ms()).map_err(|error| match error {
-            auth::Error::Expired => CommandError::Reply(ErrorCode::TokenExpired.into()),
-            error => CommandError::Disconnect(DisconnectCode::InvalidToken.with_reason(error)),
-        })
+        self.settings.verifier.verify(token, self.clock.now().unix_ms).map_err(
+            |error| match error {
+                auth::Error::Expired => CommandError::Reply(ErrorCode::TokenExpired.into()),
+                error => CommandError::Disconnect(DisconnectCode::InvalidToken.with_reason(error)),
+            },
+        )
     }
 
     /// The subscriptions a connection begins with: those its token names, and on a unidirectional transport
@@ -183,7 +150,7 @@ impl Worker<'_> {
         request: &ConnectRequest<'_>,
         encoding: Encoding,
     ) -> Vec<ServerSide> {
-        let mut wishes = Vec::new();
+        let mut subscriptions = Vec::new();
         for (channel, options) in &identity.subscriptions {
             let Some(namespace) = self.settings.namespace(channel) else {
                 tracing::warn!(channel, "a token subscribes to a channel of an unknown namespace");
@@ -206,7 +173,7 @@ impl Worker<'_> {
             let mut subscribe = subscribe(request.subs.get(channel.as_str()));
             subscribe.chan_info = options.info.as_ref().map(|info| one_line(info));
             subscribe.server_side = true;
-            wishes.push(ServerSide {
+            subscriptions.push(ServerSide {
                 channel: channel.clone(),
                 options: hub_options,
                 subscribe,
@@ -219,7 +186,7 @@ impl Worker<'_> {
                     continue;
                 }
                 if let Ok(options) = self.may_subscribe(&identity.user, channel) {
-                    wishes.push(ServerSide {
+                    subscriptions.push(ServerSide {
                         channel: channel.to_owned(),
                         options,
                         subscribe: SubscribeOptions {
@@ -231,10 +198,10 @@ impl Worker<'_> {
                 }
             }
         }
-        wishes
+        subscriptions
     }
 
-    /// One of the subscriptions of a connect is made, or is not.
+    /// One of the subscriptions of a connect is made, or has failed.
     pub(super) fn connect_subscribed(
         &mut self,
         cx: &mut Context<Link>,
@@ -242,65 +209,39 @@ impl Worker<'_> {
         channel: Arc<str>,
         result: Result<dunlin_hub::Subscribed, dunlin_hub::Error>,
     ) {
-        let Some(connecting) = self.connecting.get_mut(&session) else { return };
-        connecting.waiting -= 1;
-        match result {
-            Ok(subscribed) => {
-                let data = connecting
-                    .data
-                    .iter()
-                    .position(|(name, _)| **name == *channel)
-                    .map(|at| connecting.data.swap_remove(at).1);
-                connecting.done.push(Done { channel, subscribed, data });
-            }
-            Err(error) => {
-                tracing::debug!(%channel, %error, "a server-side subscription was not made");
-            }
+        if let Err(error) = &result {
+            tracing::debug!(%channel, %error, "a server-side subscription failed");
         }
-        self.connect_answered(cx, session);
+        self.connects.handle_subscribed(session, channel, result);
+        self.answer_connect(cx, session);
     }
 
     /// Answers a connect whose subscriptions are all made.
-    fn connect_answered(&mut self, cx: &mut Context<Link>, session: SessionId) {
-        if self.connecting.get(&session).is_none_or(|connecting| connecting.waiting > 0) {
-            return;
-        }
-        let Some(connecting) = self.connecting.remove(&session) else { return };
-        let Connecting { id, encoding, .. } = connecting;
-        let subs: Vec<(Arc<str>, SubscribeResult<'_>)> = connecting
-            .done
-            .iter()
-            .map(|Done { channel, subscribed, data }| {
-                let result = SubscribeResult { subscribed, ttl_s: 0, data: data.as_deref() };
-                (Arc::clone(channel), result)
-            })
-            .collect();
-        let emulation = if encoding.is_emulated() {
-            session_token::issue(&self.state.secret, session)
-        } else {
-            String::new()
+    fn answer_connect(&mut self, cx: &mut Context<Link>, session: SessionId) {
+        let Some(connected) = self.connects.poll(session) else { return };
+        let Connected { id, encoding, .. } = connected;
+        let (emulation, node) = match encoding.is_emulated() {
+            true => (session_token::issue(&self.state.secret, session), self.settings.node_name()),
+            false => (String::new(), ""),
         };
         let ping_interval_ms = self.params_of(cx, session).ping_interval_ms;
         let result = ConnectResult {
             client: Some(session),
             version: VERSION,
-            ttl_s: self.ttl_s(session),
+            ttl_s: self.heartbeat.ttl_s(session, self.clock.now()),
             data: None,
-            subs: &subs,
+            subs: &connected.subscriptions(),
             ping_s: (ping_interval_ms / 1000) as u32,
             pong: encoding.is_bidirectional(),
             session: &emulation,
-            node: if encoding.is_emulated() { self.settings.node_name() } else { "" },
+            node,
         };
         let encoder = &mut self.encoder;
-        self.hub.release(session, |out| {
-            if encoding.is_bidirectional() {
-                encoder.reply(encoding, id, &Reply::Connect(&result), out);
-            } else {
-                encoder.connect_push(encoding, &result, out);
-            }
+        self.hub.release(session, |out| match id {
+            Some(id) => encoder.reply(encoding, id, &Reply::Connect(&result), out),
+            None => encoder.connect_push(encoding, &result, out),
         });
-        self.connected(cx, session);
+        self.schedule_first_ping(cx, session);
     }
 
     /// A new connection token.
@@ -315,13 +256,14 @@ impl Worker<'_> {
         let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
         match self.identify(token) {
             Ok(identity) if identity.user == user => {
-                match identity.expire_at_s {
-                    Some(expire_at_s) => self.expiries.insert(session, expire_at_s),
-                    None => self.expiries.remove(&session),
-                };
-                self.rekey(cx, conn, identity.key);
-                let result =
-                    RefreshResult { client: session, version: VERSION, ttl_s: self.ttl_s(session) };
+                self.heartbeat.set_expiry(session, identity.expire_at_s);
+                if let Some(link) = cx.data(conn)
+                    && let Some(params) = self.heartbeat.set_key(link.params(), identity.key)
+                {
+                    link.set_session(Some(session), params);
+                }
+                let ttl_s = self.heartbeat.ttl_s(session, self.clock.now());
+                let result = RefreshResult { client: session, version: VERSION, ttl_s };
                 self.reply(session, id, &Reply::Refresh(&result));
                 self.schedule_ping(cx, conn);
             }
@@ -334,17 +276,9 @@ impl Worker<'_> {
             Err(CommandError::Disconnect(disconnect)) => self.disconnect(cx, conn, &disconnect),
         }
     }
-
-    /// Whole seconds until the connection expires; 0: never.
-    fn ttl_s(&self, session: SessionId) -> u32 {
-        self.expiries.get(&session).map_or(0, |&expire_at_s| {
-            u32::try_from(expire_at_s.saturating_sub(self.unix_ms() / 1000))
-                .unwrap_or(u32::MAX)
-                .max(1)
-        })
-    }
 }
 
+/// A server-side subscription to be made.
 struct ServerSide {
     channel: String,
     options: Arc<ChannelOptions>,

@@ -19,7 +19,7 @@ impl Worker<'_> {
         while let Some(flush) = self.hub.poll_flush() {
             let conn = ConnId::from_u64(flush.tag);
             if flush.poll {
-                self.poll_woken(cx, flush.session);
+                self.answer_poll(cx, flush.session);
             } else {
                 self.flush_session(cx, flush.session, conn);
             }

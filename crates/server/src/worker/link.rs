@@ -45,7 +45,7 @@ impl Default for Link {
     fn default() -> Self {
         Self {
             session: NO_SESSION,
-            address: super::addresses::UNKNOWN,
+            address: super::parts::UNKNOWN_ADDRESS,
             role: Role::Http,
             protocol_state: ProtocolState::default(),
             closing: false,

@@ -2,90 +2,75 @@
 //!
 //! A turn of the loop: events come in ([`Handler`]'s methods here, which route to the modules below and hand
 //! what was asked to the hub), then [`Worker::turn`] takes in what other workers sent, sends what the hub has
-//! for them, and writes the outboxes. The modules are in the order a client meets them:
-//! [`routes`] and [`stream`] open transports, [`connect`] says whose they are, [`command`] carries out what
-//! clients say as far as [`permission`] allows it, [`poll`] and [`api`] the
-//! requests that are answered once, [`push`] those that the push thread answers, [`completion`] takes in what the hub
-//! answers, [`flush`] writes, [`heartbeat`] notices who is gone, [`adopt`] switches to changed settings, [`telling`]
-//! says what hooks want to hear, [`drain`] says goodbye.
+//! for them, and writes the outboxes.
+//!
+//! What a worker remembers between two events lives in its [`parts`], each behind an interface of its own and tested
+//! without a worker. The modules beside them carry out what the parts and the hub decide, in the order in which a
+//! client meets them: [`accept`] and [`listeners`] let it in, [`routes`] and [`stream`] open transports, [`connect`]
+//! says whose they are, [`command`] carries out what clients say as far as [`permission`] allows it, [`poll`] and
+//! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`completion`]
+//! takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
+//! are gone, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
 
-mod addresses;
-mod adopt;
-mod affected;
+mod accept;
+mod adoption;
 mod api;
 mod command;
 mod completion;
 mod connect;
+mod deadlines;
 mod drain;
+mod fanout;
 mod flush;
-mod heartbeat;
 mod link;
-mod pacing;
-mod pending;
+mod listeners;
+mod parts;
 mod permission;
 mod poll;
 mod push;
 mod reply;
 mod routes;
-mod session_params;
 mod stream;
 pub(crate) mod thread;
-mod webhook_emitter;
+mod timer;
+mod webhooks;
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use dunlin_bus::{Endpoint, RequestTable};
+use dunlin_bus::{Endpoint, SendError};
 use dunlin_hub::{Hub, HubConfig, Now, SessionId};
 use dunlin_net::{
-    Admit, CloseReason, ConnId, Context, EventLoop, Handler, Interest, ListenConfig, ListenerId,
-    LoopConfig, ProtocolError, Sleep, TimerId, http, websocket,
+    Admit, CloseReason, ConnId, Context, EventLoop, Handler, Interest, ListenerId, LoopConfig,
+    ProtocolError, Sleep, TimerId, http, websocket,
 };
-use dunlin_protocol::centrifuge::DisconnectCode;
+use dunlin_protocol::centrifuge::{DisconnectCode, Reply};
 use dunlin_protocol::{Encoding, FrameEncoder};
-use hashbrown::HashMap;
 
-use self::addresses::Addresses;
-use self::adopt::Open;
-use self::affected::Count;
-use self::api::Call;
-use self::connect::Connecting;
-use self::drain::Drain;
 use self::link::{Link, Role};
-use self::pacing::Turn;
-use self::pending::Pending;
-use self::poll::Poll;
-use self::push::PushCall;
-use self::session_params::SessionParamsTable;
-use self::webhook_emitter::WebhookEmitter;
-use crate::admission::{Admission, TokenBucket};
+use self::listeners::Listeners;
+use self::parts::{
+    AcceptGate, AffectedCounter, ApiCalls, Clock, Connects, Drain, FanoutGate, Heartbeat, Jitter,
+    PeerAddresses, Pending, PendingRequests, Polls, PushCalls, WebhookEmitter,
+};
+use self::timer::Timer;
 use crate::bus_message::BusMessage;
-use crate::fanout_scheduler::ASK_AGAIN_MS;
 use crate::metrics::Metric;
 use crate::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 
-/// Parcels taken from the bus before sockets get their turn.
+/// Messages taken from the bus before sockets get their turn.
 const MESSAGES_PER_TURN: usize = 1024;
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
-/// Timers by what they carry.
-const SECOND: u64 = 0;
-const DRAIN_STEP: u64 = 1;
-const PACING: u64 = 3;
 /// Seconds between two looks for memory of the bus that can be given back.
 const TRIM_S: u64 = 10;
-/// What the hub wants sooner than this does not wait for the second's turn.
-const RETRY_MS: u64 = 5;
 /// Boots a session id can tell apart; a restart of a worker takes the next.
 const BOOTS: u32 = dunlin_hub::BOOTS_MAX as u32;
 
-type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
-
-/// The state of one worker.
+/// One worker: the hub, the way to the other threads, and its [`parts`].
 pub(crate) struct Worker<'w> {
     index: usize,
     state: Arc<ServerState>,
@@ -95,41 +80,23 @@ pub(crate) struct Worker<'w> {
     generation: u64,
     endpoint: &'w mut Endpoint<BusMessage>,
     hub: Hub,
-    /// Spells replies; the hub has its own for pushes.
+    /// Encodes replies; the hub has its own encoder for pushes.
     encoder: FrameEncoder,
-    /// Who waits for which answer of the hub.
-    pending: RequestTable<Pending>,
-    /// Connects whose server-side subscriptions are being made.
-    connecting: FastMap<SessionId, Connecting>,
-    polls: FastMap<SessionId, Poll>,
-    /// Server API calls under way.
-    calls: FastMap<u64, Call>,
-    calls_begun: u64,
-    /// Calls that the push thread has, by their connections.
-    push_calls: FastMap<ConnId, PushCall>,
-    /// For the push thread, once its ring has room.
-    push_backlog: VecDeque<BusMessage>,
-    /// When sessions whose token has an `exp` expire, Unix time in seconds.
-    expiries: FastMap<SessionId, u64>,
-    addresses: Addresses,
-    accepts: TokenBucket,
-    /// This worker's listener of those that the process began with.
-    boot: &'w TcpListener,
-    listeners: Vec<Open>,
-    /// What the admin thread wants to have counted.
-    counts: Vec<Count>,
-    params: SessionParamsTable,
-    webhook_emitter: WebhookEmitter,
+    clock: Clock,
+    jitter: Jitter,
+    listeners: Listeners<'w>,
+    accepts: AcceptGate,
+    peers: PeerAddresses,
+    heartbeat: Heartbeat,
+    pending: PendingRequests,
+    connects: Connects,
+    polls: Polls,
+    api_calls: ApiCalls,
+    push_calls: PushCalls,
+    emitter: WebhookEmitter,
+    gate: FanoutGate,
+    affected: AffectedCounter,
     drain: Option<Drain>,
-    /// Unix time at which the loop's clock was 0, in milliseconds; followed once a second.
-    unix_origin_ms: u64,
-    now_ms: u64,
-    /// When the loop is woken for broadcasts that are held back.
-    pacing_timer_ms: Option<u64>,
-    /// What [`FanoutScheduler`](crate::fanout_scheduler::FanoutScheduler) said last.
-    turn: Turn,
-    /// Spreads what should not happen at once.
-    jitter: u64,
 }
 
 impl<'w> Worker<'w> {
@@ -143,65 +110,77 @@ impl<'w> Worker<'w> {
     ) -> io::Result<()> {
         state.rollout.wake(index, 0);
         state.loop_stats[index].wakes();
-        let generation = state.generation();
-        let settings = state.newest_for(index);
-        let limits = &settings.config.limits;
         // The bound on connections is `limits.connections_max`, which may change: see `admit`.
         let mut event_loop = EventLoop::new(LoopConfig::default())?;
+        let mut worker = Worker::new(index, incarnation, state, endpoint, boot)?;
+        worker.start(event_loop.context())?;
+        event_loop.run(&mut worker)
+    }
+
+    fn new(
+        index: usize,
+        incarnation: u32,
+        state: &Arc<ServerState>,
+        endpoint: &'w mut Endpoint<BusMessage>,
+        boot: &'w TcpListener,
+    ) -> io::Result<Self> {
+        let generation = state.generation();
+        let settings = state.newest_for(index);
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
-        let mut worker = Self {
+        let seed = u64::from_ne_bytes(seed);
+        let mut clock = Clock::default();
+        clock.sync(0, unix_now_ms());
+        let hub_config =
+            HubConfig { incarnation, seed, ..hub_config(index, incarnation, state, &settings) };
+        let deflater = stream::broadcast_deflater();
+        Ok(Self {
             index,
-            hub: Hub::new(
-                hub_config(index, incarnation, state, &settings, u64::from_ne_bytes(seed)),
-                Box::new(FrameEncoder::new(Some(stream::broadcast_deflater()))),
-            ),
+            hub: Hub::new(hub_config, Box::new(FrameEncoder::new(Some(deflater)))),
             encoder: FrameEncoder::new(None),
-            pending: RequestTable::new(PENDING_MAX),
-            connecting: FastMap::default(),
-            polls: FastMap::default(),
-            calls: FastMap::default(),
-            calls_begun: 0,
-            push_calls: FastMap::default(),
-            push_backlog: VecDeque::new(),
-            expiries: FastMap::default(),
-            addresses: Addresses::default(),
-            accepts: TokenBucket::new(0, share(limits.accepts_per_s_max, state.counters.len())),
-            boot,
-            listeners: Vec::new(),
-            counts: Vec::new(),
-            params: SessionParamsTable::default(),
-            webhook_emitter: WebhookEmitter::default(),
+            clock,
+            jitter: Jitter::new(seed),
+            listeners: Listeners::new(boot),
+            accepts: AcceptGate::new(settings.config.limits.accepts_per_s_max, state.workers()),
+            peers: PeerAddresses::default(),
+            heartbeat: Heartbeat::default(),
+            pending: PendingRequests::default(),
+            connects: Connects::default(),
+            polls: Polls::default(),
+            api_calls: ApiCalls::default(),
+            push_calls: PushCalls::default(),
+            emitter: WebhookEmitter::default(),
+            gate: FanoutGate::default(),
+            affected: AffectedCounter::default(),
             drain: None,
             generation,
-            unix_origin_ms: unix_now_ms(),
-            now_ms: 0,
-            pacing_timer_ms: None,
-            turn: Turn::Unasked,
-            jitter: u64::from_ne_bytes(seed) | 1,
             state: Arc::clone(state),
-            settings: Arc::clone(&settings),
+            settings,
             endpoint,
-        };
-        let cx = event_loop.context();
-        cx.register_fd(worker.endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
-        cx.run_every(1000, SECOND);
+        })
+    }
+
+    /// Opens the listeners and says that this worker is ready.
+    fn start(&mut self, cx: &mut Context<Link>) -> io::Result<()> {
+        let (index, state) = (self.index, Arc::clone(&self.state));
+        cx.register_fd(self.endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
+        cx.run_every(1000, Timer::Second as u64);
         if state.lifecycle() == Lifecycle::Draining {
             state.worker_drained(index);
         } else {
-            worker.open_listeners(cx)?;
+            self.listeners.open_all(cx, &state, &self.settings.config)?;
         }
-        worker.apply_pacing(None);
-        worker.apply_hooks();
-        // A former incarnation may have left it at another bound.
-        worker.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
-        state.loop_stats[index].runs(settings.revision);
-        if state.rollout.adopted(index, generation) {
+        self.apply_pacing(None);
+        self.apply_hooks();
+        // An earlier incarnation may have left it at another bound.
+        self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
+        state.loop_stats[index].runs(self.settings.revision);
+        if state.rollout.adopted(index, self.generation) {
             // The admin thread has asked the incarnation before this one.
-            let _ = worker.endpoint.send(state.admin_endpoint(), BusMessage::SettingsAdopted);
+            self.confirm_adoption();
         }
         state.worker_ready(index);
-        event_loop.run(&mut worker)
+        Ok(())
     }
 
     /// What happens once a turn, after the sockets' events.
@@ -219,30 +198,17 @@ impl<'w> Worker<'w> {
         }
         self.drain_events(cx);
         self.hub.begin_flush(now);
-        self.await_turn();
+        self.poll_fanout_slot();
         self.flush_outboxes(cx);
-        if self.turn == Turn::Had && !self.broadcasts_are_due() {
-            self.await_turn();
+        if self.gate.is_granted() && !self.broadcasts_are_due() {
+            self.poll_fanout_slot();
         }
-        // What was said to clients may have ended sessions, which other workers have to be told of.
+        // A write may have ended sessions, which concerns other workers.
         self.drain_events(cx);
         self.transmit();
-        self.arm_pacing(cx);
-    }
-
-    /// Sees to it that the next turn comes when broadcasts held back by their rates may go on, and when a full
-    /// ring is to be tried again. What only waits for its next quantum keeps the loop from sleeping.
-    fn arm_pacing(&mut self, cx: &mut Context<Link>) {
-        let retry = self.hub.poll_timeout().filter(|&at_ms| at_ms <= self.now_ms + RETRY_MS);
-        let mut flush = self.hub.flush_due_ms();
-        if self.turn == Turn::Awaited {
-            flush = flush.map(|due_ms| due_ms.max(self.now_ms + ASK_AGAIN_MS));
-        }
-        let due = flush.into_iter().chain(retry).min();
-        let Some(due_ms) = due else { return };
-        if due_ms > self.now_ms && self.pacing_timer_ms.is_none_or(|armed_ms| due_ms < armed_ms) {
-            self.pacing_timer_ms = Some(due_ms);
-            cx.run_after(due_ms - self.now_ms, PACING);
+        let (flush_ms, retry_ms) = (self.hub.flush_due_ms(), self.hub.poll_timeout());
+        if let Some(delay_ms) = self.gate.arm_timer(self.clock.now().ms, flush_ms, retry_ms) {
+            cx.run_after(delay_ms, Timer::Fanout as u64);
         }
     }
 
@@ -260,15 +226,15 @@ impl<'w> Worker<'w> {
                     .hop_times
                     .record(sent.elapsed().as_nanos() as u64);
             }
-            // It has woken this worker, and the switch came with that.
+            // It has woken this worker, and the switch came with the wake.
             BusMessage::AdoptSettings => self.confirm_adoption(),
-            // It has woken this worker, which asks at the end of each turn.
+            // It has woken this worker, which asks for its slot in each turn.
             BusMessage::FanoutGranted => {}
             BusMessage::BroadcastCommand { request_id, command } => {
                 self.broadcast_command(request_id, &command);
             }
             BusMessage::CountAffected { request_id, scope } => {
-                self.begin_count(cx, request_id, scope)
+                self.affected.begin(request_id, scope, cx.connections());
             }
             BusMessage::PushReply(reply) => self.push_replied(cx, *reply),
             BusMessage::OnlineQuery { request_id, users } => self.query_online(request_id, &users),
@@ -286,7 +252,7 @@ impl<'w> Worker<'w> {
             BusMessage::Drain => self.begin_drain(cx),
             BusMessage::Stop => cx.stop(),
             #[cfg(test)]
-            BusMessage::Panic => panic!("told to"),
+            BusMessage::Panic => panic!("asked to, by a test"),
         }
     }
 
@@ -294,7 +260,7 @@ impl<'w> Worker<'w> {
     fn transmit(&mut self) {
         while let Some((to, message)) = self.hub.poll_transmit() {
             let refused = self.endpoint.send(usize::from(to), BusMessage::Hub(message)).err();
-            if let Some(BusMessage::Hub(message)) = refused.map(dunlin_bus::SendError::into_value) {
+            if let Some(BusMessage::Hub(message)) = refused.map(SendError::into_value) {
                 self.hub.requeue(to, message);
             }
         }
@@ -302,14 +268,13 @@ impl<'w> Worker<'w> {
         self.state.counters[self.index].add(Metric::BusWakes, woken as u64);
     }
 
-    /// A token for the hub behind which `pending` waits; `None`, and the asker told, when too many wait.
+    /// A token for the hub behind which `pending` waits. `None`: too many wait, and whoever asked is answered.
     fn token(&mut self, cx: &mut Context<Link>, pending: Pending) -> Option<u64> {
-        // The hub answers every request, if need be with a time-out; this bound is a second line.
-        let patience = 4 * self.settings.config.limits.bus_request_timeout_ms;
-        match self.pending.insert(cx.now_ms() + patience, pending) {
-            Ok(id) => Some(id.to_u64()),
-            Err(full) => {
-                self.refuse(cx, &full.0, dunlin_hub::Error::Overloaded);
+        let timeout_ms = self.settings.config.limits.bus_request_timeout_ms;
+        match self.pending.insert(cx.now_ms(), timeout_ms, pending) {
+            Ok(token) => Some(token),
+            Err(pending) => {
+                self.fail(cx, &pending, dunlin_hub::Error::Overloaded);
                 None
             }
         }
@@ -317,14 +282,12 @@ impl<'w> Worker<'w> {
 
     /// Once a second: the clock, the gauges, requests nobody answered.
     fn second(&mut self, cx: &mut Context<Link>) {
-        self.unix_origin_ms = unix_now_ms().saturating_sub(cx.now_ms());
-        let lost: Vec<Pending> =
-            self.pending.expire(cx.now_ms()).map(|(_, pending)| pending).collect();
-        for pending in lost {
-            self.refuse(cx, &pending, dunlin_hub::Error::Timeout);
+        self.clock.sync(cx.now_ms(), unix_now_ms());
+        for pending in self.pending.expire(cx.now_ms()) {
+            self.fail(cx, &pending, dunlin_hub::Error::Timeout);
         }
         self.publish_gauges(cx);
-        self.flush_push_backlog();
+        self.transmit_to_push();
         if (cx.now_ms() / 1000).is_multiple_of(TRIM_S) {
             // A burst makes rings grow; what stayed quiet since gives the memory back.
             self.endpoint.trim();
@@ -337,7 +300,7 @@ impl<'w> Worker<'w> {
     }
 
     fn publish_gauges(&mut self, cx: &mut Context<Link>) {
-        self.state.publish_keys(self.index, self.params.keys());
+        self.state.publish_keys(self.index, self.heartbeat.keys());
         let hub = self.hub.stats();
         let net = cx.stats();
         let counters = &self.state.counters[self.index];
@@ -358,26 +321,40 @@ impl<'w> Worker<'w> {
         counters.set(Metric::BusRefused, hub.transmit_refused);
     }
 
-    fn now(&mut self, cx: &Context<Link>) -> Now {
-        self.now_ms = cx.now_ms();
-        Now { ms: self.now_ms, unix_ms: self.unix_ms() }
+    /// A connection with a session has closed.
+    fn session_closed(&mut self, cx: &mut Context<Link>, session: SessionId) {
+        self.connects.forget(session);
+        self.heartbeat.set_expiry(session, None);
+        self.polls.take(session);
+        let now = self.now(cx);
+        let user = self.user_to_report(session);
+        self.hub.close_session(now, session);
+        self.drain_events(cx);
+        if let Some(user) = user {
+            let code = DisconnectCode::ConnectionClosed;
+            self.emit_disconnect(session, user, u32::from(code.code()), code.text());
+        }
     }
 
-    /// Unix time, as fresh as the turn.
-    fn unix_ms(&self) -> u64 {
-        self.unix_origin_ms + self.now_ms
+    /// Answers whoever waits behind this that the hub does not.
+    fn fail(&mut self, cx: &mut Context<Link>, pending: &Pending, error: dunlin_hub::Error) {
+        match *pending {
+            Pending::Command { session, id } => {
+                self.count(Metric::CommandErrors);
+                self.reply(session, id, &Reply::Error(&error.into()));
+            }
+            // The callers of `token` see to these themselves, for they hold what it takes.
+            Pending::Connect { .. } | Pending::Poll { .. } => {}
+            Pending::Api(place) => self.api_answered(cx, place, Err(error.into())),
+        }
+    }
+
+    fn now(&mut self, cx: &Context<Link>) -> Now {
+        self.clock.set(cx.now_ms())
     }
 
     fn count(&self, metric: Metric) {
         self.state.counters[self.index].count(metric);
-    }
-
-    /// A number below `bound`, different each time (xorshift; nothing secret hangs on it).
-    fn jitter(&mut self, bound: u64) -> u64 {
-        self.jitter ^= self.jitter << 13;
-        self.jitter ^= self.jitter >> 7;
-        self.jitter ^= self.jitter << 17;
-        self.jitter % bound.max(1)
     }
 }
 
@@ -385,19 +362,12 @@ impl Handler for Worker<'_> {
     type Data = Link;
 
     fn on_accept(&mut self, cx: &mut Context<Link>, _: ListenerId, _: Option<SocketAddr>) -> Admit {
-        let rate = share(self.settings.config.limits.accepts_per_s_max, self.state.counters.len());
-        let Some(wait_ms) = self.accepts.take(cx.now_ms(), rate) else { return Admit::Accept };
-        // Who comes now waits in the backlogs until there is a token again.
-        self.count(Metric::RefusedRate);
-        let listeners: Vec<ListenerId> = cx.listeners().collect();
-        listeners.into_iter().for_each(|listener| cx.pause_accept(listener));
-        cx.run_after(wait_ms.max(ACCEPT_PAUSE_MS), ACCEPT_AGAIN);
-        Admit::Pause
+        self.handle_accept(cx)
     }
 
     fn on_accept_failed(&mut self, _: &mut Context<Link>, _: ListenerId, error: &io::Error) {
         if self.state.lifecycle() == Lifecycle::Draining {
-            // The control thread has ended the listening, and the word of it is still on the bus.
+            // The control thread has shut the listeners down, and its message is still on the bus.
             return;
         }
         self.count(Metric::RefusedDescriptors);
@@ -442,31 +412,31 @@ impl Handler for Worker<'_> {
     fn on_close(&mut self, cx: &mut Context<Link>, conn: ConnId, link: Link, reason: CloseReason) {
         self.count(Metric::Closed);
         if link.role == Role::Push {
-            self.push_gone(conn);
+            self.push_closed(conn);
         }
         if reason == CloseReason::TimedOut {
             self.count(Metric::DeadlinesMissed);
         }
-        if let Some(address) = self.addresses.release(link.address) {
+        if let Some(address) = self.peers.release(link.address) {
             self.state.admissions.release(address);
         }
         if let Some(session) = link.session() {
-            self.params.release(link.params());
-            self.session_gone(cx, session);
+            self.heartbeat.release(link.params());
+            self.session_closed(cx, session);
         }
     }
 
     fn on_deadline(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        self.deadline_passed(cx, conn);
+        self.handle_deadline(cx, conn);
     }
 
     fn on_timer(&mut self, cx: &mut Context<Link>, _: TimerId, data: u64) {
-        match data {
-            SECOND => self.second(cx),
-            DRAIN_STEP => self.drain_step(cx),
-            // The turn this belongs to flushes.
-            PACING => self.pacing_timer_ms = None,
-            _ => self.accept_again(cx),
+        match Timer::from_u64(data) {
+            Some(Timer::Second) => self.second(cx),
+            Some(Timer::Drain) => self.drain_step(cx),
+            Some(Timer::Accept) => self.accept_again(cx),
+            Some(Timer::Fanout) => self.gate.handle_timer(),
+            None => debug_assert!(false, "a timer without a name"),
         }
     }
 
@@ -474,19 +444,19 @@ impl Handler for Worker<'_> {
         // What this turn has done was done under the snapshot it began with.
         self.adopt_newest(cx);
         self.turn(cx);
-        self.go_on_counting(cx);
+        self.count_affected(cx);
         self.state.loop_stats[self.index].turn_ends();
     }
 
     fn on_sleep(&mut self, _: &mut Context<Link>) -> Sleep {
-        if self.turn != Turn::Awaited && self.broadcasts_are_due() {
-            if self.state.fanout_scheduler.are_limited() {
-                // For those whom something has woken meanwhile.
+        if !self.gate.is_waiting() && self.broadcasts_are_due() {
+            if self.state.fanout_scheduler.is_limited() {
+                // Workers that something has woken meanwhile go first.
                 std::thread::yield_now();
             }
             return Sleep::Poll;
         }
-        if !self.counts.is_empty() {
+        if !self.affected.is_idle() {
             return Sleep::Poll;
         }
         if !self.endpoint.prepare_sleep() {
@@ -513,131 +483,30 @@ impl Drop for Worker<'_> {
     /// Also when a panic ends it: its connections are closed with its descriptor table, nobody else could give their
     /// places back.
     fn drop(&mut self) {
-        for address in self.addresses.release_all() {
+        for address in self.peers.release_all() {
             self.state.admissions.release(address);
         }
     }
 }
 
-impl Worker<'_> {
-    /// Accepts on every listener once there is a token for it.
-    fn accept_again(&mut self, cx: &mut Context<Link>) {
-        let rate = share(self.settings.config.limits.accepts_per_s_max, self.state.counters.len());
-        if let Some(wait_ms) = self.accepts.wait_ms(cx.now_ms(), rate) {
-            cx.run_after(wait_ms, ACCEPT_AGAIN);
-            return;
-        }
-        let listeners: Vec<ListenerId> = cx.listeners().collect();
-        listeners.into_iter().for_each(|listener| cx.resume_accept(listener));
-    }
-
-    /// Counts a connection just accepted against the limits, and closes it if one is passed.
-    fn admit(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        let Some(peer) = cx.peer_addr(conn) else { return cx.abort(conn) };
-        let limits = &self.settings.config.limits;
-        let admission = self.state.admissions.admit(
-            peer.ip(),
-            u64::from(limits.connections_max),
-            limits.connections_per_address_max,
-        );
-        match admission {
-            Admission::Granted => {
-                let address = self.addresses.intern(peer.ip());
-                if let Some(link) = cx.data(conn) {
-                    link.address = address;
-                }
-            }
-            Admission::TotalReached => {
-                self.count(Metric::RefusedTotal);
-                cx.abort(conn);
-            }
-            Admission::AddressReached => {
-                self.count(Metric::RefusedAddress);
-                cx.abort(conn);
-            }
-        }
-    }
-
-    /// A connection with a session has ended.
-    fn session_gone(&mut self, cx: &mut Context<Link>, session: SessionId) {
-        self.connecting.remove(&session);
-        self.expiries.remove(&session);
-        self.poll_gone(session);
-        let now = self.now(cx);
-        let farewell = self.farewell(session);
-        self.hub.close_session(now, session);
-        self.drain_events(cx);
-        if let Some(user) = farewell {
-            let code = DisconnectCode::ConnectionClosed;
-            self.emit_disconnect(session, user, u32::from(code.code()), code.text());
-        }
-    }
-
-    /// Tells whoever waits behind this that nobody will answer, and why.
-    fn refuse(&mut self, cx: &mut Context<Link>, pending: &Pending, error: dunlin_hub::Error) {
-        match *pending {
-            Pending::Command { session, id } => {
-                self.count(Metric::CommandErrors);
-                let reply = dunlin_protocol::centrifuge::Reply::Error(&error.into());
-                self.reply(session, id, &reply);
-            }
-            // The callers of `token` see to these themselves, for they hold what it takes.
-            Pending::Connect { .. } | Pending::Poll { .. } => {}
-            Pending::Api { call, at, part } => self.api_answered(cx, call, at, part, Err(error)),
-        }
-    }
-}
-
-/// Requests of one worker under way at once.
-const PENDING_MAX: usize = 1 << 20;
-/// How long accepting rests at least when the accept rate is used up.
-const ACCEPT_PAUSE_MS: u64 = 10;
-const ACCEPT_AGAIN: u64 = 2;
-
-/// A worker's share of a rate that holds for all of them together, at least 1; 0 stays "no limit".
-fn share(total: u32, workers: usize) -> u64 {
-    match total {
-        0 => 0,
-        total => u64::from(total).div_ceil(workers as u64),
-    }
-}
-
-fn listen_config(settings: &Settings) -> ListenConfig {
-    let limits = &settings.config.limits;
-    let http = http::Limits {
-        head_bytes_max: limits.head_bytes_max,
-        headers_max: usize::from(limits.headers_max),
-        body_bytes_max: limits.body_bytes_max as u64,
-        ..http::Limits::default()
-    };
-    let mut config = ListenConfig::http();
-    config.limits.http = http;
-    config.limits.request_timeout_ms = limits.head_timeout_ms;
-    config.limits.keep_alive_timeout_ms = limits.keep_alive_timeout_ms;
-    config.reuse_port = true;
-    config
-}
-
+/// What the settings say of a hub; its incarnation and seed are the caller's to set.
 fn hub_config(
     index: usize,
     incarnation: u32,
     state: &ServerState,
     settings: &Settings,
-    seed: u64,
 ) -> HubConfig {
     let limits = &settings.config.limits;
-    let workers = state.counters.len();
+    let workers = state.workers();
     let per_worker = |total: usize| total.div_ceil(workers);
     HubConfig {
         node: settings.config.server.node,
         boot: ((u32::from(state.secret[0]) + incarnation) % BOOTS) as u8,
         worker: index as u8,
         workers: workers as u8,
-        incarnation,
         hash_seed: u64::from_ne_bytes(
             state.secret[8..].try_into().expect("eight of sixteen bytes"),
         ),
-        seed,
         subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
         channels_max: limits.channels_max,
         channel_name_bytes_max: limits.channel_bytes_max as u16,

@@ -4,27 +4,19 @@
 use dunlin_net::{ConnId, Context, http};
 
 use super::Worker;
+use super::api::errors_as_status;
 use super::link::{Link, Role};
+use super::parts::PushStep;
 use super::reply::Answer;
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
-use crate::push_message::{PushMethod, PushReply, PushReplyBody, PushRequest};
+use crate::push_message::{PushMethod, PushReply, PushRequest};
 use crate::trace_parent::TraceParent;
 
 /// JSON lines, as they come.
 const LINES: [(&str, &str); 2] =
     [("Content-Type", "application/x-ndjson"), ("Cache-Control", "no-store")];
-
-/// A call that the push thread has.
-#[derive(Debug)]
-pub(super) struct PushCall {
-    id: u64,
-    /// The head of a streamed answer has been sent.
-    begun: bool,
-    /// Bytes of it that the client's socket has not taken.
-    unread: usize,
-}
 
 impl Worker<'_> {
     /// Hands a request below `/api/push` over.
@@ -36,8 +28,7 @@ impl Worker<'_> {
         request: &http::Request<'_>,
     ) {
         self.count(Metric::ApiCommands);
-        let mode = request.headers.get_str("X-Centrifugo-Error-Mode");
-        let errors_as_status = mode.is_some_and(|mode| mode.eq_ignore_ascii_case("transport"));
+        let errors_as_status = errors_as_status(request);
         let Some(method) = PushMethod::find(path) else {
             let why = "below /api there are push, push/batch, and push/devices/register, remove, list and feed";
             self.count(Metric::ApiErrors);
@@ -59,7 +50,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Push;
         }
-        self.push_calls.insert(conn, PushCall { id: call, begun: false, unread: 0 });
+        self.push_calls.begin(conn, call);
     }
 
     fn push_overloaded(&mut self, cx: &mut Context<Link>, conn: ConnId) {
@@ -70,94 +61,76 @@ impl Worker<'_> {
         self.answer(cx, conn, &answer);
     }
 
-    /// A piece of an answer has come.
+    /// A piece of a response has come.
     pub(super) fn push_replied(&mut self, cx: &mut Context<Link>, reply: PushReply) {
-        let PushReply { call, conn, body } = reply;
-        // A connection of an earlier life of this worker had the same number, perhaps.
-        let Some(known) = self.push_calls.get_mut(&conn).filter(|known| known.id == call) else {
-            return;
-        };
-        match body {
-            PushReplyBody::Complete(status, body) => {
+        let conn = reply.conn;
+        match self.push_calls.handle_reply(reply) {
+            None => {}
+            Some(PushStep::Respond { status, body }) => {
                 if body.starts_with(b"{\"error\"") {
                     self.count(Metric::ApiErrors);
                 }
-                self.push_over(cx, conn);
+                release(cx, conn);
                 self.answer(cx, conn, &Answer::json(status, body));
             }
-            PushReplyBody::Lines(lines) => {
-                let begins = !std::mem::replace(&mut known.begun, true);
-                known.unread += lines.len();
-                if !push_lines(cx, conn, begins, &lines) {
+            Some(PushStep::Stream { lines, begins, ends }) => {
+                if ends {
+                    release(cx, conn);
+                }
+                if !write_lines(cx, conn, begins, &lines) || ends && cx.end_chunks(conn).is_err() {
                     return cx.abort(conn);
                 }
-                self.push_writable(cx, conn);
-            }
-            PushReplyBody::LastLines(lines) => {
-                let begins = !known.begun;
-                self.push_over(cx, conn);
-                if !push_lines(cx, conn, begins, &lines) || cx.end_chunks(conn).is_err() {
-                    cx.abort(conn);
+                if !ends {
+                    self.push_writable(cx, conn);
                 }
             }
-            PushReplyBody::Abort => cx.abort(conn),
+            Some(PushStep::Abort) => cx.abort(conn),
         }
     }
 
-    /// Tells the push thread what the client's socket has taken, if it has taken all.
+    /// Lets the push thread send more once the client's socket has taken everything.
     pub(super) fn push_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        if cx.want_writable(conn) {
-            return;
-        }
-        let Some(known) = self.push_calls.get_mut(&conn) else { return };
-        let (call, bytes) = (known.id, std::mem::take(&mut known.unread));
-        if bytes > 0 {
-            self.send_to_push(BusMessage::PushReplyRead { call, bytes });
+        if !cx.want_writable(conn) {
+            self.push_calls.handle_drained(conn);
+            self.transmit_to_push();
         }
     }
 
-    /// The connection of a call has ended before its answer.
-    pub(super) fn push_gone(&mut self, conn: ConnId) {
-        if let Some(PushCall { id: call, .. }) = self.push_calls.remove(&conn) {
-            self.send_to_push(BusMessage::PushCallerGone { call });
-        }
+    /// A connection has closed, before its response or after.
+    pub(super) fn push_closed(&mut self, conn: ConnId) {
+        self.push_calls.handle_closed(conn);
+        self.transmit_to_push();
     }
 
-    /// Says which of these users have a session here.
+    /// Replies which of these users have a session here.
     pub(super) fn query_online(&mut self, request_id: u64, users: &[String]) {
         let here = |user: &String| self.hub.sessions_of(user).next().is_some();
         let online = (0u32..).zip(users).filter(|(_, user)| here(user)).map(|(at, _)| at);
         let online = online.collect();
-        self.send_to_push(BusMessage::OnlineReply { request_id, online });
+        self.push_calls.enqueue(BusMessage::OnlineReply { request_id, online });
+        self.transmit_to_push();
     }
 
-    /// The call has its answer: the connection is for requests again.
-    fn push_over(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        self.push_calls.remove(&conn);
-        if let Some(link) = cx.data(conn) {
-            link.role = Role::Http;
-        }
-    }
-
-    /// What finds no room on the bus is told later; it is little, and a batch waits for it.
-    fn send_to_push(&mut self, message: BusMessage) {
-        self.push_backlog.push_back(message);
-        self.flush_push_backlog();
-    }
-
-    pub(super) fn flush_push_backlog(&mut self) {
+    /// Gives the push thread what waits for it, as far as its ring has room.
+    pub(super) fn transmit_to_push(&mut self) {
         let to = self.state.push_endpoint();
-        while let Some(message) = self.push_backlog.pop_front() {
-            if let Err(refused) = self.endpoint.send(to, message) {
-                self.push_backlog.push_front(refused.into_value());
-                return;
+        while let Some(message) = self.push_calls.poll_transmit() {
+            if let Err(full) = self.endpoint.send(to, message) {
+                return self.push_calls.put_back(full.into_value());
             }
         }
     }
 }
 
-/// Writes lines of an answer, its head before the first. False: the connection is over.
-fn push_lines(cx: &mut Context<Link>, conn: ConnId, begins: bool, lines: &[u8]) -> bool {
+/// The call is over: the connection is for requests again.
+fn release(cx: &mut Context<Link>, conn: ConnId) {
+    if let Some(link) = cx.data(conn) {
+        link.role = Role::Http;
+    }
+}
+
+/// Writes lines of a response, its head before the first. False: the connection is over.
+fn write_lines(cx: &mut Context<Link>, conn: ConnId, begins: bool, lines: &[u8]) -> bool {
     if begins {
         let head = http::Response { status: 200, headers: &LINES, body: lines };
         return cx.start_chunked(conn, &head).is_ok();

@@ -139,7 +139,7 @@ impl Worker<'_> {
         match ConnectRequest::parse(said) {
             Ok(connect) => {
                 self.count(Metric::Commands);
-                self.connect(cx, conn, 0, &connect);
+                self.connect(cx, conn, None, &connect);
             }
             Err(malformed) => {
                 self.count(Metric::ProtocolErrors);

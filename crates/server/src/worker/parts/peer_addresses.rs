@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use hashbrown::HashMap;
 
 /// The place of a connection whose address was never asked for.
-pub(crate) const UNKNOWN: u32 = u32::MAX;
+pub(crate) const UNKNOWN_ADDRESS: u32 = u32::MAX;
 
 /// The addresses of one worker's connections.
 #[derive(Default)]
-pub(crate) struct Addresses {
+pub(crate) struct PeerAddresses {
     places: HashMap<IpAddr, u32, foldhash::fast::RandomState>,
     entries: Vec<Entry>,
     free: Vec<u32>,
@@ -21,7 +21,7 @@ struct Entry {
     connections: u32,
 }
 
-impl Addresses {
+impl PeerAddresses {
     /// The place of `address`, with one connection more.
     pub(crate) fn intern(&mut self, address: IpAddr) -> u32 {
         if let Some(&place) = self.places.get(&address) {
@@ -43,7 +43,7 @@ impl Addresses {
         place
     }
 
-    /// The address at `place`, with one connection less. `None` for [`UNKNOWN`].
+    /// The address at `place`, with one connection less. `None` for [`UNKNOWN_ADDRESS`].
     pub(crate) fn release(&mut self, place: u32) -> Option<IpAddr> {
         let entry = self.entries.get_mut(place as usize)?;
         let address = entry.address;
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn an_address_keeps_its_place_until_its_last_connection_leaves() {
-        let mut addresses = Addresses::default();
+        let mut addresses = PeerAddresses::default();
         let one = IpAddr::from([127, 0, 0, 1]);
         let two = IpAddr::from([127, 0, 0, 2]);
         let place = addresses.intern(one);
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(addresses.release(place), Some(one));
         assert_eq!(addresses.release(place), Some(one));
         assert_eq!(addresses.intern(IpAddr::from([127, 0, 0, 3])), place, "the place is reused");
-        assert_eq!(addresses.release(UNKNOWN), None);
+        assert_eq!(addresses.release(UNKNOWN_ADDRESS), None);
         assert_eq!(addresses.places.len(), 2);
         addresses.intern(two);
         let mut all: Vec<IpAddr> = addresses.release_all().collect();

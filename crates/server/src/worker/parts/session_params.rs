@@ -7,7 +7,7 @@
 
 /// SessionParams of all sessions of one worker.
 #[derive(Debug, Default)]
-pub(super) struct SessionParamsTable {
+pub(crate) struct SessionParamsTable {
     places: Vec<Place>,
     /// Where the last session's params are: the next one's are probably the same.
     last: usize,
@@ -21,11 +21,11 @@ struct Place {
 
 /// What one session was promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SessionParams {
-    pub(super) ping_interval_ms: u64,
-    pub(super) pong_timeout_ms: u64,
+pub(crate) struct SessionParams {
+    pub(crate) ping_interval_ms: u64,
+    pub(crate) pong_timeout_ms: u64,
     /// The key its token was signed with; `None` for a client without a token.
-    pub(super) key: Option<u64>,
+    pub(crate) key: Option<u64>,
 }
 
 /// Most params a worker can tell apart at once.
@@ -34,7 +34,7 @@ const PLACES_MAX: usize = (1 << 11) - 2;
 impl SessionParamsTable {
     /// The number of these params, and one session more that holds them. `None` when sessions of two thousand
     /// other params are open.
-    pub(super) fn hold(&mut self, params: SessionParams) -> Option<u16> {
+    pub(crate) fn hold(&mut self, params: SessionParams) -> Option<u16> {
         let is_it = |place: &Place| place.params == params;
         let found = if self.places.get(self.last).is_some_and(is_it) {
             Some(self.last)
@@ -56,24 +56,24 @@ impl SessionParamsTable {
     }
 
     /// A session that held these has ended.
-    pub(super) fn release(&mut self, at: u16) {
+    pub(crate) fn release(&mut self, at: u16) {
         if let Some(place) = self.places.get_mut(usize::from(at)) {
             place.sessions = place.sessions.saturating_sub(1);
         }
     }
 
-    pub(super) fn get(&self, at: u16) -> Option<SessionParams> {
+    pub(crate) fn get(&self, at: u16) -> Option<SessionParams> {
         self.places.get(usize::from(at)).map(|place| place.params)
     }
 
     /// Keys that have let sessions in, and how many.
-    pub(super) fn keys(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn keys(&self) -> Vec<(u64, u64)> {
         let held = self.places.iter().filter(|place| place.sessions > 0);
         held.filter_map(|place| Some((place.params.key?, u64::from(place.sessions)))).collect()
     }
 
     /// How many sessions were let in by a key that `keeps` does not keep.
-    pub(super) fn sessions_without(&self, keeps: impl Fn(u64) -> bool) -> u64 {
+    pub(crate) fn sessions_without(&self, keeps: impl Fn(u64) -> bool) -> u64 {
         self.places
             .iter()
             .filter(|place| place.params.key.is_some_and(|key| !keeps(key)))

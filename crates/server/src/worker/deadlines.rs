@@ -1,4 +1,4 @@
-//! Who is still there: pings, pongs, and deadlines of everything a client may take its time over.
+//! Which clients are still there: pings, pongs, and deadlines of everything that a client may delay.
 //!
 //! A connection has one deadline in the wheel, and what it means follows from where the connection stands:
 //! before the connect, that it has not come; after a ping, that the pong has not; otherwise that the next
@@ -11,7 +11,7 @@ use dunlin_protocol::ping;
 
 use super::Worker;
 use super::link::{Link, Role};
-use super::session_params::SessionParams;
+use super::parts::{SessionParams, first_ping_ms};
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -21,14 +21,13 @@ impl Worker<'_> {
         cx.set_deadline(conn, Some(cx.now_ms() + timeout));
     }
 
-    /// A session has begun. Its first ping comes at a random time within the interval, so that clients that
-    /// came together are not pinged together for ever.
-    pub(super) fn connected(&mut self, cx: &mut Context<Link>, session: SessionId) {
+    /// A session has begun.
+    pub(super) fn schedule_first_ping(&mut self, cx: &mut Context<Link>, session: SessionId) {
         let Some(view) = self.hub.session(session) else { return };
         let conn = ConnId::from_u64(view.tag);
-        let interval = self.params_of(cx, session).ping_interval_ms;
-        let first = interval / 2 + self.jitter(interval / 2);
-        self.schedule(cx, conn, session, first);
+        let interval_ms = self.params_of(cx, session).ping_interval_ms;
+        let first_ms = first_ping_ms(interval_ms, &mut self.jitter);
+        self.schedule(cx, conn, session, first_ms);
     }
 
     /// Sets the deadline to the next ping, or to the end of the token if that comes first.
@@ -38,12 +37,12 @@ impl Worker<'_> {
         self.schedule(cx, conn, session, interval);
     }
 
-    /// What a session was promised when it began.
+    /// What was agreed with a session when it began.
     pub(super) fn params_of(&self, cx: &mut Context<Link>, session: SessionId) -> SessionParams {
         let conn = self.hub.session(session).map(|view| ConnId::from_u64(view.tag));
         let link = conn.and_then(|conn| cx.data(conn));
-        link.and_then(|link| self.params.get(link.params())).unwrap_or_else(|| {
-            // Of a session that has just ended: nobody will hold us to it.
+        link.and_then(|link| self.heartbeat.params(link.params())).unwrap_or_else(|| {
+            // The session has just ended: nobody waits for its pings.
             let client = &self.settings.config.client;
             SessionParams {
                 ping_interval_ms: client.ping_interval_ms,
@@ -54,12 +53,10 @@ impl Worker<'_> {
     }
 
     fn schedule(&mut self, cx: &mut Context<Link>, conn: ConnId, session: SessionId, in_ms: u64) {
-        let mut at = cx.now_ms() + in_ms;
-        if let Some(&expire_at_s) = self.expiries.get(&session) {
-            let left = self.end_ms(expire_at_s).saturating_sub(self.unix_ms());
-            at = at.min(cx.now_ms().saturating_add(left).saturating_add(1));
-        }
-        cx.set_deadline(conn, Some(at));
+        let grace_ms = self.settings.config.client.token.refresh_grace_ms;
+        let now = self.now(cx);
+        let at_ms = self.heartbeat.deadline_ms(session, in_ms, now, grace_ms);
+        cx.set_deadline(conn, Some(at_ms));
     }
 
     /// A client has answered a ping.
@@ -72,10 +69,11 @@ impl Worker<'_> {
         self.schedule(cx, conn, session, due + rest);
     }
 
-    pub(super) fn deadline_passed(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+    /// What a connection was to have done by now it has not.
+    pub(super) fn handle_deadline(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some(&mut link) = cx.data(conn) else { return };
         if link.closing {
-            // The last word was not read in time.
+            // The disconnect was not read in time.
             return cx.abort(conn);
         }
         match link.role {
@@ -90,7 +88,8 @@ impl Worker<'_> {
                     self.count(Metric::DeadlinesMissed);
                     return self.disconnect(cx, conn, &DisconnectCode::Stale.into());
                 };
-                if self.expired(session) {
+                let grace_ms = self.settings.config.client.token.refresh_grace_ms;
+                if self.heartbeat.has_expired(session, self.clock.now(), grace_ms) {
                     return self.disconnect(cx, conn, &DisconnectCode::Expired.into());
                 }
                 if link.protocol_state.awaits_pong() {
@@ -110,16 +109,5 @@ impl Worker<'_> {
                 }
             }
         }
-    }
-
-    fn expired(&self, session: SessionId) -> bool {
-        self.expiries.get(&session).is_some_and(|&at_s| self.end_ms(at_s) <= self.unix_ms())
-    }
-
-    /// When a session ends whose token does at `expire_at_s`, in Unix time. Saturates: "never" is written as the largest
-    /// number there is, too.
-    fn end_ms(&self, expire_at_s: u64) -> u64 {
-        let grace_ms = self.settings.config.client.token.refresh_grace_ms;
-        expire_at_s.saturating_mul(1000).saturating_add(grace_ms)
     }
 }

@@ -1,0 +1,121 @@
+//! The switch to another snapshot of the settings, at the boundary of the loop.
+//!
+//! A worker that slept takes the newest snapshot before it looks at anything; one that is awake, at the end of
+//! each turn. So nobody has to wake a worker for a change, unless something has to be done now:
+//! see [`dunlin_bus::Rollout`] for why nothing older is acted on once the change was acknowledged.
+
+use std::sync::Arc;
+
+use dunlin_config::Config;
+use dunlin_net::{ConnId, Context};
+use dunlin_protocol::centrifuge::DisconnectCode;
+
+use super::link::{Link, Role};
+use super::{Worker, hub_config};
+use crate::bus_message::BusMessage;
+use crate::crash;
+use crate::settings::Settings;
+
+impl Worker<'_> {
+    /// Switches to the newest snapshot, if there is one.
+    pub(super) fn adopt_newest(&mut self, cx: &mut Context<Link>) {
+        let generation = self.state.generation();
+        if generation == self.generation {
+            return;
+        }
+        crash::reach("adopt");
+        let newest = self.state.newest_for(self.index);
+        if let Err(reason) = self.switch_to(cx, &newest) {
+            tracing::warn!(worker = self.index, revision = newest.revision, reason, "not switched");
+            self.state.reject(self.index, generation, reason);
+        }
+        self.generation = generation;
+        self.state.loop_stats[self.index].runs(self.settings.revision);
+        let is_awaited = self.state.rollout.adopted(self.index, generation);
+        crash::reach("adopted");
+        if is_awaited {
+            self.confirm_adoption();
+        }
+    }
+
+    /// The admin thread waits for this worker to switch. Nothing is lost if its ring is full: it looks for itself,
+    /// only later.
+    pub(super) fn confirm_adoption(&mut self) {
+        self.send_to_admin(BusMessage::SettingsAdopted);
+    }
+
+    /// Goes on with what the admin thread wants to have counted, and replies when it is complete.
+    pub(super) fn count_affected(&mut self, cx: &Context<Link>) {
+        let counted = self.affected.step(&self.hub, |conn| cx.local_addr(conn));
+        let Some((request_id, counts)) = counted else { return };
+        let (worker, counts) = (self.index, Box::new(counts));
+        self.send_to_admin(BusMessage::AffectedReply { request_id, worker, counts });
+    }
+
+    /// If its ring is full, the admin thread counts this worker among the silent ones.
+    pub(super) fn send_to_admin(&mut self, message: BusMessage) {
+        let _ = self.endpoint.send(self.state.admin_endpoint(), message);
+    }
+
+    fn switch_to(&mut self, cx: &mut Context<Link>, newest: &Arc<Settings>) -> Result<(), String> {
+        if crash::is_refused(self.index, &newest.config) {
+            return Err("refused by a test".into());
+        }
+        let (before, state) = (Arc::clone(&self.settings), Arc::clone(&self.state));
+        let (old, new) = (&before.config, &newest.config);
+        let switched = self
+            .switch_node(old, new)
+            .and_then(|()| self.listeners.switch(cx, &state, (old, new), self.drain.is_some()));
+        if let Err(reason) = switched {
+            // No session was opened under another number meanwhile, so there is room for the one before.
+            let _ = self.hub.set_node(old.server.node);
+            return Err(reason);
+        }
+        self.settings = Arc::clone(newest);
+        if old.server.pin_workers != new.server.pin_workers {
+            let core = new.server.pin_workers.then_some(self.index);
+            if let Err(error) = dunlin_net::pin(core) {
+                // It runs as well elsewhere, and what is open by now cannot be taken back any more.
+                tracing::warn!(worker = self.index, %error, "server.pin_workers has no effect");
+            }
+        }
+        if old.limits != new.limits {
+            self.hub.set_limits(&hub_config(self.index, 0, &state, newest));
+            self.endpoint.set_ring_slots(new.limits.bus_slots as usize);
+        }
+        self.apply_pacing(Some(&before));
+        self.apply_hooks();
+        if old.client.token != new.client.token {
+            self.close_revoked(cx);
+        }
+        Ok(())
+    }
+
+    /// Names sessions by another number from now on; those that are open keep their ids.
+    fn switch_node(&mut self, old: &Config, new: &Config) -> Result<(), String> {
+        if old.server.node == new.server.node {
+            return Ok(());
+        }
+        self.hub.set_node(new.server.node).map_err(|_| {
+            "server.node: sessions of eight former numbers are still open; wait until those of one have ended".into()
+        })
+    }
+
+    /// Ends the sessions that were let in by a key which lets nobody in any more. They may come back with a
+    /// new token.
+    fn close_revoked(&mut self, cx: &mut Context<Link>) {
+        let verifier = Arc::clone(&self.settings.verifier);
+        if self.heartbeat.sessions_without(|key| verifier.keeps(key)) == 0 {
+            return;
+        }
+        let open: Vec<ConnId> = cx.connections().collect();
+        for conn in open {
+            let Some(&mut link) = cx.data(conn) else { continue };
+            let key = self.heartbeat.params(link.params()).and_then(|params| params.key);
+            if matches!(link.role, Role::Client(_)) && key.is_some_and(|key| !verifier.keeps(key)) {
+                let why = DisconnectCode::Expired.with_reason("the key of its token was revoked");
+                self.disconnect(cx, conn, &why);
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Connects under way: a connect is answered when the last of its server-side subscriptions is made or has failed.
+
+use std::sync::Arc;
+
+use dunlin_hub::{Error, SessionId, Subscribed};
+use dunlin_protocol::Encoding;
+use dunlin_protocol::centrifuge::SubscribeResult;
+
+use super::FastMap;
+
+/// The connects of one worker, by their sessions.
+#[derive(Default)]
+pub(crate) struct Connects(FastMap<SessionId, Connect>);
+
+struct Connect {
+    id: Option<u32>,
+    encoding: Encoding,
+    /// Subscriptions not answered yet.
+    outstanding: usize,
+    established: Vec<Established>,
+    /// What the token has for the application in a channel, as JSON, until the channel's subscription is answered.
+    data: Vec<(Box<str>, Box<[u8]>)>,
+}
+
+/// A connect to be answered.
+pub(crate) struct Connected {
+    /// The connect command; `None` on a unidirectional transport.
+    pub(crate) id: Option<u32>,
+    pub(crate) encoding: Encoding,
+    established: Vec<Established>,
+}
+
+/// A server-side subscription that is made.
+struct Established {
+    channel: Arc<str>,
+    subscribed: Subscribed,
+    data: Option<Box<[u8]>>,
+}
+
+impl Connects {
+    /// A connect begins, whose subscriptions are given to the hub next.
+    pub(crate) fn begin(
+        &mut self,
+        session: SessionId,
+        id: Option<u32>,
+        encoding: Encoding,
+        subscriptions: usize,
+        data: Vec<(Box<str>, Box<[u8]>)>,
+    ) {
+        let established = Vec::with_capacity(subscriptions);
+        let outstanding = subscriptions;
+        self.0.insert(session, Connect { id, encoding, outstanding, established, data });
+    }
+
+    /// One of the subscriptions is made, or has failed: the client does without it.
+    pub(crate) fn handle_subscribed(
+        &mut self,
+        session: SessionId,
+        channel: Arc<str>,
+        result: Result<Subscribed, Error>,
+    ) {
+        let Some(connect) = self.0.get_mut(&session) else { return };
+        connect.outstanding -= 1;
+        if let Ok(subscribed) = result {
+            let at = connect.data.iter().position(|(name, _)| **name == *channel);
+            let data = at.map(|at| connect.data.swap_remove(at).1);
+            connect.established.push(Established { channel, subscribed, data });
+        }
+    }
+
+    /// The connect of a session, once nothing is outstanding.
+    pub(crate) fn poll(&mut self, session: SessionId) -> Option<Connected> {
+        self.0.get(&session).filter(|connect| connect.outstanding == 0)?;
+        let Connect { id, encoding, established, .. } = self.0.remove(&session)?;
+        Some(Connected { id, encoding, established })
+    }
+
+    /// The session has ended before its connect was answered, or after.
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        self.0.remove(&session);
+    }
+}
+
+impl Connected {
+    /// The subscriptions that the client begins with.
+    pub(crate) fn subscriptions(&self) -> Vec<(Arc<str>, SubscribeResult<'_>)> {
+        let each = self.established.iter().map(|Established { channel, subscribed, data }| {
+            let result = SubscribeResult { subscribed, ttl_s: 0, data: data.as_deref() };
+            (Arc::clone(channel), result)
+        });
+        each.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(slot: u32) -> SessionId {
+        SessionId::pack(0, 0, 0, slot, 0)
+    }
+
+    fn data(channel: &str) -> (Box<str>, Box<[u8]>) {
+        (channel.into(), format!("{{\"of\":\"{channel}\"}}").into_bytes().into())
+    }
+
+    #[test]
+    fn a_connect_without_subscriptions_is_answered_at_once() {
+        let mut connects = Connects::default();
+        connects.begin(session(1), Some(7), Encoding::WsJson, 0, vec![]);
+        let connected = connects.poll(session(1)).unwrap();
+        assert_eq!((connected.id, connected.subscriptions().len()), (Some(7), 0));
+        assert!(connects.poll(session(1)).is_none(), "once");
+    }
+
+    #[test]
+    fn a_connect_whose_subscription_fails_is_answered_without_it() {
+        let mut connects = Connects::default();
+        let of_token = vec![data("news"), data("closed")];
+        connects.begin(session(1), Some(1), Encoding::WsJson, 3, of_token);
+        let subscribed = || Ok(Subscribed::default());
+        connects.handle_subscribed(session(1), "chat".into(), subscribed());
+        connects.handle_subscribed(session(1), "closed".into(), Err(Error::LimitExceeded));
+        assert!(connects.poll(session(1)).is_none(), "one subscription is outstanding");
+        connects.handle_subscribed(session(1), "news".into(), subscribed());
+        let connected = connects.poll(session(1)).unwrap();
+        let subscriptions = connected.subscriptions();
+        let names: Vec<&str> = subscriptions.iter().map(|(channel, _)| &**channel).collect();
+        assert_eq!(names, ["chat", "news"], "in the order in which they were made");
+        assert_eq!(subscriptions[0].1.data, None);
+        assert_eq!(subscriptions[1].1.data, Some(&br#"{"of":"news"}"#[..]));
+    }
+
+    #[test]
+    fn a_client_that_leaves_meanwhile_is_not_answered() {
+        let mut connects = Connects::default();
+        connects.begin(session(1), None, Encoding::UniSse, 1, vec![]);
+        connects.forget(session(1));
+        connects.handle_subscribed(session(1), "news".into(), Ok(Subscribed::default()));
+        assert!(connects.poll(session(1)).is_none());
+    }
+}

@@ -1,0 +1,163 @@
+//! What was agreed with each session when it began, and when its next deadline is: a ping, or the end of its token.
+
+use dunlin_hub::{Now, SessionId};
+
+use super::session_params::{SessionParams, SessionParamsTable};
+use super::{FastMap, Jitter};
+
+/// The agreements and token expiries of one worker's sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Heartbeat {
+    params: SessionParamsTable,
+    /// When sessions whose token has an `exp` expire, Unix time in seconds.
+    expiries: FastMap<SessionId, u64>,
+}
+
+impl Heartbeat {
+    /// A session begins under these parameters. Gives their place, for the connection's record; `None` when too many
+    /// different ones are in force.
+    pub(crate) fn hold(&mut self, params: SessionParams) -> Option<u16> {
+        self.params.hold(params)
+    }
+
+    /// A session that held this place has ended, or never began.
+    pub(crate) fn release(&mut self, place: u16) {
+        self.params.release(place);
+    }
+
+    pub(crate) fn params(&self, place: u16) -> Option<SessionParams> {
+        self.params.get(place)
+    }
+
+    /// The session's token is from now on one that this key has signed. Gives its new place, unless it stays.
+    pub(crate) fn set_key(&mut self, place: u16, key: Option<u64>) -> Option<u16> {
+        let params = self.params.get(place).filter(|params| params.key != key)?;
+        let held = self.params.hold(SessionParams { key, ..params })?;
+        self.params.release(place);
+        Some(held)
+    }
+
+    /// Keys that have let sessions in, and how many.
+    pub(crate) fn keys(&self) -> Vec<(u64, u64)> {
+        self.params.keys()
+    }
+
+    /// How many sessions were let in by a key that `keeps` does not keep.
+    pub(crate) fn sessions_without(&self, keeps: impl Fn(u64) -> bool) -> u64 {
+        self.params.sessions_without(keeps)
+    }
+
+    /// When the session's token ends, in Unix seconds; `None`: never, or the session has ended.
+    pub(crate) fn set_expiry(&mut self, session: SessionId, expire_at_s: Option<u64>) {
+        match expire_at_s {
+            Some(expire_at_s) => self.expiries.insert(session, expire_at_s),
+            None => self.expiries.remove(&session),
+        };
+    }
+
+    /// Whole seconds until the session expires, for its client; 0: never.
+    pub(crate) fn ttl_s(&self, session: SessionId, now: Now) -> u32 {
+        let Some(expire_at_s) = self.expiries.get(&session) else { return 0 };
+        let left_s = expire_at_s.saturating_sub(now.unix_ms / 1000);
+        u32::try_from(left_s).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Whether the session's token has ended, and the grace after it.
+    pub(crate) fn has_expired(&self, session: SessionId, now: Now, grace_ms: u64) -> bool {
+        self.end_ms(session, grace_ms).is_some_and(|end_ms| end_ms <= now.unix_ms)
+    }
+
+    /// The loop's time in `in_ms` milliseconds, or when the session expires if that comes first.
+    pub(crate) fn deadline_ms(
+        &self,
+        session: SessionId,
+        in_ms: u64,
+        now: Now,
+        grace_ms: u64,
+    ) -> u64 {
+        let at_ms = now.ms + in_ms;
+        let Some(end_ms) = self.end_ms(session, grace_ms) else { return at_ms };
+        let left_ms = end_ms.saturating_sub(now.unix_ms);
+        at_ms.min(now.ms.saturating_add(left_ms).saturating_add(1))
+    }
+
+    /// Unix time. Saturates: "never" is written as the largest number there is, too.
+    fn end_ms(&self, session: SessionId, grace_ms: u64) -> Option<u64> {
+        let expire_at_s = self.expiries.get(&session)?;
+        Some(expire_at_s.saturating_mul(1000).saturating_add(grace_ms))
+    }
+}
+
+/// The first ping comes at a random time within the interval, so that clients that came together are not pinged
+/// together for ever.
+pub(crate) fn first_ping_ms(interval_ms: u64, jitter: &mut Jitter) -> u64 {
+    interval_ms / 2 + jitter.below(interval_ms / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(slot: u32) -> SessionId {
+        SessionId::pack(0, 0, 0, slot, 0)
+    }
+
+    /// The loop has run for 5 s.
+    fn now(unix_s: u64) -> Now {
+        Now { ms: 5_000, unix_ms: unix_s * 1000 }
+    }
+
+    #[test]
+    fn a_session_is_pinged_until_its_token_ends() {
+        let mut heartbeat = Heartbeat::default();
+        assert_eq!(heartbeat.deadline_ms(session(1), 25_000, now(100), 0), 30_000);
+        assert_eq!(heartbeat.ttl_s(session(1), now(100)), 0, "it never expires");
+
+        heartbeat.set_expiry(session(1), Some(110));
+        assert_eq!(heartbeat.ttl_s(session(1), now(100)), 10);
+        assert_eq!(heartbeat.deadline_ms(session(1), 25_000, now(100), 0), 15_001);
+        assert_eq!(heartbeat.deadline_ms(session(1), 25_000, now(100), 3_000), 18_001);
+        assert_eq!(heartbeat.deadline_ms(session(1), 2_000, now(100), 0), 7_000);
+        assert!(!heartbeat.has_expired(session(1), now(109), 0));
+        assert!(heartbeat.has_expired(session(1), now(110), 0));
+        assert!(!heartbeat.has_expired(session(1), now(110), 1), "the grace has begun");
+        assert_eq!(heartbeat.ttl_s(session(1), now(200)), 1, "0 would mean never");
+
+        heartbeat.set_expiry(session(1), None);
+        assert!(!heartbeat.has_expired(session(1), now(1_000), 0));
+    }
+
+    #[test]
+    fn a_token_that_never_ends_is_no_overflow() {
+        let mut heartbeat = Heartbeat::default();
+        heartbeat.set_expiry(session(1), Some(u64::MAX));
+        assert_eq!(heartbeat.deadline_ms(session(1), 25_000, now(100), u64::MAX), 30_000);
+        assert!(!heartbeat.has_expired(session(1), now(100), 0));
+        assert_eq!(heartbeat.ttl_s(session(1), now(100)), u32::MAX);
+    }
+
+    #[test]
+    fn a_refreshed_token_of_another_key_moves_the_session_to_other_params() {
+        let mut heartbeat = Heartbeat::default();
+        let params = |key| SessionParams {
+            ping_interval_ms: 25_000,
+            pong_timeout_ms: 8_000,
+            key: Some(key),
+        };
+        let place = heartbeat.hold(params(1)).unwrap();
+        assert_eq!(heartbeat.set_key(place, Some(1)), None);
+        let moved = heartbeat.set_key(place, Some(2)).unwrap();
+        assert_eq!(heartbeat.params(moved), Some(params(2)));
+        assert_eq!(heartbeat.keys(), [(2, 1)]);
+        assert_eq!(heartbeat.sessions_without(|key| key == 2), 0);
+    }
+
+    #[test]
+    fn first_pings_are_spread_over_the_second_half_of_the_interval() {
+        let mut jitter = Jitter::new(7);
+        let times: Vec<u64> = (0..100).map(|_| first_ping_ms(20_000, &mut jitter)).collect();
+        assert!(times.iter().all(|at_ms| (10_000..20_000).contains(at_ms)));
+        assert!(times.iter().any(|at_ms| *at_ms < 12_500));
+        assert!(times.iter().any(|at_ms| *at_ms > 17_500));
+    }
+}

@@ -1,0 +1,41 @@
+//! The parts of a worker. Each owns its fields, takes input through `&mut self` and returns what is to be done.
+//!
+//! None of them knows the worker, a socket, the bus or a clock, so their tests run in virtual time. The worker routes
+//! between them: see [`Worker`](super::Worker).
+
+mod accept_gate;
+mod affected_counter;
+mod api_calls;
+mod clock;
+mod connects;
+mod drain;
+mod fanout_gate;
+mod heartbeat;
+mod jitter;
+mod peer_addresses;
+mod pending;
+mod polls;
+mod push_calls;
+mod session_params;
+mod webhook_emitter;
+
+use hashbrown::HashMap;
+
+pub(super) use self::accept_gate::AcceptGate;
+pub(super) use self::affected_counter::AffectedCounter;
+pub(super) use self::api_calls::{ApiCalls, CallForm, CallId, CallStep, CommandSlot, NewCall};
+pub(super) use self::clock::Clock;
+pub(super) use self::connects::{Connected, Connects};
+pub(super) use self::drain::{Drain, STEP_MS as DRAIN_STEP_MS};
+pub(super) use self::fanout_gate::FanoutGate;
+pub(super) use self::heartbeat::{Heartbeat, first_ping_ms};
+pub(super) use self::jitter::Jitter;
+pub(super) use self::peer_addresses::{PeerAddresses, UNKNOWN_ADDRESS};
+pub(super) use self::pending::{CommandPlace, Pending, PendingRequests};
+pub(super) use self::polls::{Poll, PollStep, Polls};
+pub(super) use self::push_calls::{PushCalls, PushStep};
+pub(super) use self::session_params::SessionParams;
+pub(super) use self::webhook_emitter::{Emitted, WebhookEmitter};
+
+/// Keys are this process's own numbers: nobody outside chooses them.
+type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;

@@ -1,0 +1,98 @@
+//! Requests that wait for the hub: a token stands for who asked.
+
+use std::sync::Arc;
+
+use dunlin_bus::{RequestId, RequestTable};
+use dunlin_hub::SessionId;
+
+use super::CallId;
+
+/// Requests of one worker under way at once.
+const PENDING_MAX: usize = 1 << 20;
+/// The hub answers every request within its own timeout; this one, so many times as long, is a second line.
+const TIMEOUTS: u64 = 4;
+
+/// Who asked, behind a token given to the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pending {
+    /// A command of a client; answered with a reply.
+    Command {
+        session: SessionId,
+        /// The command's id.
+        id: u32,
+    },
+    /// A subscription that belongs to a connect; the connect is answered with the last of them.
+    Connect { session: SessionId },
+    /// A command of a server API call.
+    Api(CommandPlace),
+    /// A subscription of a long-poll, or the page of history that takes its place.
+    Poll { session: SessionId, channel: Arc<str> },
+}
+
+// As many as there are requests under way.
+const _: () = assert!(size_of::<Pending>() == 32);
+
+/// Which command of which server API call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommandPlace {
+    pub(crate) call: CallId,
+    pub(crate) at: u32,
+    /// Which channel of a broadcast; `None` for any other command.
+    pub(crate) part: Option<u32>,
+}
+
+/// The requests of one worker.
+#[derive(Debug)]
+pub(crate) struct PendingRequests(RequestTable<Pending>);
+
+impl Default for PendingRequests {
+    fn default() -> Self {
+        Self(RequestTable::new(PENDING_MAX))
+    }
+}
+
+impl PendingRequests {
+    /// A token behind which `pending` waits, beyond the hub's own `timeout_ms`.
+    ///
+    /// # Errors
+    /// `pending` itself, when as many wait as may.
+    pub(crate) fn insert(
+        &mut self,
+        now_ms: u64,
+        timeout_ms: u64,
+        pending: Pending,
+    ) -> Result<u64, Pending> {
+        let deadline_ms = now_ms + TIMEOUTS * timeout_ms;
+        self.0.insert(deadline_ms, pending).map(RequestId::to_u64).map_err(|full| full.0)
+    }
+
+    /// Who waits behind a token. `None`: answered before, or timed out.
+    pub(crate) fn take(&mut self, token: u64) -> Option<Pending> {
+        RequestId::from_u64(token).and_then(|id| self.0.take(id))
+    }
+
+    /// Those that the hub has not answered in time.
+    pub(crate) fn expire(&mut self, now_ms: u64) -> Vec<Pending> {
+        self.0.expire(now_ms).map(|(_, pending)| pending).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_ends_once_by_its_answer_or_by_the_timeout() {
+        let mut requests = PendingRequests::default();
+        let session = SessionId::pack(0, 0, 0, 1, 0);
+        let command = |id| Pending::Command { session, id };
+        let answered = requests.insert(100, 50, command(1)).unwrap();
+        let lost = requests.insert(100, 50, command(2)).unwrap();
+        assert_eq!(requests.take(answered), Some(command(1)));
+        assert_eq!(requests.take(answered), None, "a second answer finds nobody");
+        assert_eq!(requests.expire(299), []);
+        assert_eq!(requests.expire(300), [command(2)]);
+        assert_eq!(requests.take(lost), None, "an answer that comes late finds nobody");
+        assert_eq!(requests.take(0), None, "the hub's own requests have no token");
+    }
+}

@@ -1,0 +1,353 @@
+//! Long-polls that wait: what each has missed, where it will stand, and when it is to be answered.
+
+use std::sync::Arc;
+
+use dunlin_hub::{
+    Error, History, HistoryFilter, Publication, SessionId, StreamPosition, Subscribed,
+};
+use dunlin_net::ConnId;
+use dunlin_protocol::long_poll::{Gap, ResponseChannel, write_publication_item, write_response};
+
+use super::FastMap;
+
+/// The polls of one worker, by their sessions.
+#[derive(Default)]
+pub(crate) struct Polls(FastMap<SessionId, Poll>);
+
+/// A poll that waits for its response.
+pub(crate) struct Poll {
+    pub(crate) conn: ConnId,
+    /// The page that asks, which has to be permitted to read the response.
+    pub(crate) origin: Option<Box<str>>,
+    timeout_ms: u32,
+    channels: Vec<PollChannel>,
+    /// Items of the response, each with a comma before it.
+    items: Vec<u8>,
+    /// Subscriptions and pages that the hub has not answered yet.
+    outstanding: usize,
+    /// The response is a page of history; the outbox, which is further on, is no part of it.
+    paged: bool,
+}
+
+struct PollChannel {
+    name: Arc<str>,
+    /// Where the cursor stood.
+    since: Option<StreamPosition>,
+    /// Where the client will stand after the response.
+    position: StreamPosition,
+    gap: Option<Gap>,
+}
+
+/// How a poll goes on.
+#[derive(Debug, PartialEq)]
+pub(crate) enum PollStep {
+    /// It waits for the hub.
+    Wait,
+    /// More was missed than one recovery gives: this page of the channel's history is to be asked for.
+    ReadHistory(HistoryFilter),
+    /// It missed nothing: it waits for a publication, so long at most.
+    Park { conn: ConnId, timeout_ms: u32 },
+    /// It is to be answered now.
+    Respond,
+    /// The hub has refused a subscription.
+    Fail(Error),
+}
+
+impl Polls {
+    pub(crate) fn begin(&mut self, session: SessionId, poll: Poll) {
+        self.0.insert(session, poll);
+    }
+
+    pub(crate) fn contains(&self, session: SessionId) -> bool {
+        self.0.contains_key(&session)
+    }
+
+    /// Takes a poll to answer it, or because its client has gone.
+    pub(crate) fn take(&mut self, session: SessionId) -> Option<Poll> {
+        self.0.remove(&session)
+    }
+
+    /// One of the subscriptions is made or refused. A page of history has at most `page_max` publications.
+    pub(crate) fn handle_subscribed(
+        &mut self,
+        session: SessionId,
+        channel: &str,
+        result: Result<Subscribed, Error>,
+        page_max: u32,
+    ) -> PollStep {
+        let Some((poll, at)) = self.entry(session, channel) else { return PollStep::Wait };
+        let subscribed = match result {
+            Ok(subscribed) => subscribed,
+            Err(error) => return PollStep::Fail(error),
+        };
+        let (entry, position) = (&mut poll.channels[at], subscribed.position);
+        if let Some(since) = entry.since.filter(|_| !subscribed.recovered) {
+            if !position.epoch.is_none() {
+                let is_of_stream = since.epoch == position.epoch || since.epoch.is_none();
+                let since = is_of_stream.then_some(since);
+                let filter = HistoryFilter { since, limit: Some(page_max), reverse: false };
+                return PollStep::ReadHistory(filter);
+            }
+            // A channel that never kept history has nothing that could be missed; the client is notified all the same.
+            entry.gap = Some(Gap::between(since, position));
+        }
+        entry.position = position;
+        poll.advance(channel, &subscribed.publications)
+    }
+
+    /// The page of history is there.
+    pub(crate) fn handle_history(
+        &mut self,
+        session: SessionId,
+        channel: &str,
+        result: Result<History, Error>,
+    ) -> PollStep {
+        let Some((poll, at)) = self.entry(session, channel) else { return PollStep::Wait };
+        let history = match result {
+            Ok(history) => history,
+            Err(error) => return PollStep::Fail(error),
+        };
+        poll.paged = true;
+        let entry = &mut poll.channels[at];
+        let since = entry.since.unwrap_or_default();
+        let is_of_stream = since.epoch.is_none() || since.epoch == history.position.epoch;
+        let follows =
+            history.publications.first().is_some_and(|first| first.offset == since.offset + 1);
+        let from_the_beginning = since.epoch.is_none() && since.offset == 0;
+        if !(is_of_stream && (follows || from_the_beginning)) {
+            entry.gap = Some(Gap::between(since, history.position));
+        }
+        entry.position = history.position;
+        if let Some(last) = history.publications.last() {
+            entry.position.offset = last.offset;
+        }
+        poll.advance(channel, &history.publications)
+    }
+
+    /// More came in one turn than the outbox holds, and the hub has ended the session: the client is answered where
+    /// it stood, and finds everything in the history.
+    pub(crate) fn handle_overflow(&mut self, session: SessionId) {
+        let Some(poll) = self.0.get_mut(&session) else { return };
+        poll.paged = true;
+        poll.items.clear();
+        for entry in &mut poll.channels {
+            entry.position = entry.since.unwrap_or(entry.position);
+        }
+    }
+
+    fn entry(&mut self, session: SessionId, channel: &str) -> Option<(&mut Poll, usize)> {
+        let poll = self.0.get_mut(&session)?;
+        let at = poll.channels.iter().position(|entry| *entry.name == *channel)?;
+        Some((poll, at))
+    }
+}
+
+impl Poll {
+    /// A poll of these channels, each with where the cursor stands in it.
+    pub(crate) fn new(
+        conn: ConnId,
+        timeout_ms: u32,
+        origin: Option<&str>,
+        channels: impl Iterator<Item = (Arc<str>, Option<StreamPosition>)>,
+    ) -> Poll {
+        let channels: Vec<PollChannel> = channels
+            .map(|(name, since)| PollChannel {
+                name,
+                since,
+                position: since.unwrap_or_default(),
+                gap: None,
+            })
+            .collect();
+        Poll {
+            conn,
+            origin: origin.map(Into::into),
+            timeout_ms,
+            outstanding: channels.len(),
+            channels,
+            items: Vec::new(),
+            paged: false,
+        }
+    }
+
+    /// Whether what waits in the session's outbox belongs to the response: [`Poll::handle_outbox`].
+    pub(crate) fn wants_outbox(&self) -> bool {
+        !self.paged
+    }
+
+    /// The outbox holds these items; [`Poll::set_positions`] after the last of them.
+    pub(crate) fn handle_outbox(&mut self, items: &[u8]) {
+        self.items.extend_from_slice(items);
+    }
+
+    /// The outbox ends where `position` says that each channel stands.
+    pub(crate) fn set_positions(&mut self, position: impl Fn(&str) -> Option<StreamPosition>) {
+        for entry in &mut self.channels {
+            entry.position = position(&entry.name).unwrap_or(entry.position);
+        }
+    }
+
+    /// The body of the response.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let channels: Vec<ResponseChannel<'_>> = self
+            .channels
+            .iter()
+            .map(|entry| ResponseChannel {
+                channel: &entry.name,
+                position: entry.position,
+                gap: entry.gap,
+            })
+            .collect();
+        let mut body = Vec::new();
+        write_response(&mut body, &self.items, &channels);
+        body
+    }
+
+    /// A channel has given what was missed in it.
+    fn advance(&mut self, channel: &str, missed: &[Arc<Publication>]) -> PollStep {
+        for publication in missed {
+            write_publication_item(&mut self.items, channel, publication);
+        }
+        self.outstanding -= 1;
+        if self.outstanding > 0 {
+            return PollStep::Wait;
+        }
+        let has_news = !self.items.is_empty() || self.channels.iter().any(|of| of.gap.is_some());
+        if has_news || self.timeout_ms == 0 {
+            return PollStep::Respond;
+        }
+        PollStep::Park { conn: self.conn, timeout_ms: self.timeout_ms }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_hub::Epoch;
+    use serde_json::Value;
+
+    use super::*;
+
+    const EPOCH: &str = "a1";
+
+    fn session() -> SessionId {
+        SessionId::pack(0, 0, 0, 1, 0)
+    }
+
+    fn at(offset: u64) -> StreamPosition {
+        StreamPosition { offset, epoch: Epoch::parse(EPOCH) }
+    }
+
+    fn polls(timeout_ms: u32, channels: &[(&str, Option<StreamPosition>)]) -> Polls {
+        let channels = channels.iter().map(|(name, since)| (Arc::from(*name), *since));
+        let mut polls = Polls::default();
+        let poll = Poll::new(ConnId::from_u64(1), timeout_ms, None, channels);
+        polls.begin(session(), poll);
+        polls
+    }
+
+    fn publications(offsets: std::ops::RangeInclusive<u64>) -> Vec<Arc<Publication>> {
+        let each = offsets.map(|offset| {
+            let data = format!("\"p{offset}\"").into_bytes().into();
+            Arc::new(Publication { offset, data, ..Publication::default() })
+        });
+        each.collect()
+    }
+
+    fn recovered(position: StreamPosition, missed: Vec<Arc<Publication>>) -> Subscribed {
+        Subscribed {
+            position,
+            was_recovering: true,
+            recovered: true,
+            publications: missed,
+            positioned: true,
+            recoverable: true,
+        }
+    }
+
+    fn body(polls: &mut Polls) -> Value {
+        let poll = polls.take(session()).expect("the poll waits");
+        serde_json::from_slice(&poll.encode()).expect("a response is JSON")
+    }
+
+    #[test]
+    fn a_poll_that_missed_something_is_answered_when_its_last_channel_has_said_so() {
+        let mut polls = polls(1000, &[("news", Some(at(3))), ("chat", None)]);
+        let missed = recovered(at(5), publications(4..=5));
+        assert_eq!(
+            polls.handle_subscribed(session(), "news", Ok(missed), 100),
+            PollStep::Wait,
+            "chat is outstanding"
+        );
+        let subscribed = Subscribed { position: at(9), ..Subscribed::default() };
+        let step = polls.handle_subscribed(session(), "chat", Ok(subscribed), 100);
+        assert_eq!(step, PollStep::Respond);
+        let body = body(&mut polls).to_string();
+        assert!(body.contains("p4") && body.contains("p5") && !body.contains("gap"), "{body}");
+    }
+
+    #[test]
+    fn a_poll_that_times_out_is_answered_with_nothing_and_where_it_stood() {
+        let mut polls = polls(1000, &[("news", Some(at(5)))]);
+        let step = polls.handle_subscribed(session(), "news", Ok(recovered(at(5), vec![])), 100);
+        let parked = PollStep::Park { conn: ConnId::from_u64(1), timeout_ms: 1000 };
+        assert_eq!(step, parked);
+        // The deadline passes; the outbox is empty, and the hub is where it was.
+        let mut poll = polls.take(session()).unwrap();
+        assert!(poll.wants_outbox());
+        let before = poll.encode();
+        poll.set_positions(|_| Some(at(5)));
+        assert_eq!(poll.encode(), before);
+        assert!(polls.take(session()).is_none(), "answered once");
+    }
+
+    #[test]
+    fn a_poll_without_a_timeout_is_answered_at_once() {
+        let mut polls = polls(0, &[("news", None)]);
+        let subscribed = Subscribed { position: at(9), ..Subscribed::default() };
+        let step = polls.handle_subscribed(session(), "news", Ok(subscribed), 100);
+        assert_eq!(step, PollStep::Respond);
+    }
+
+    #[test]
+    fn a_cursor_too_far_back_is_answered_with_a_page_and_no_outbox() {
+        let mut polls = polls(1000, &[("news", Some(at(3)))]);
+        let subscribed =
+            Subscribed { position: at(900), was_recovering: true, ..Subscribed::default() };
+        let step = polls.handle_subscribed(session(), "news", Ok(subscribed), 100);
+        let filter = HistoryFilter { since: Some(at(3)), limit: Some(100), reverse: false };
+        assert_eq!(step, PollStep::ReadHistory(filter));
+        let page = History { position: at(900), publications: publications(4..=103) };
+        assert_eq!(polls.handle_history(session(), "news", Ok(page)), PollStep::Respond);
+        let poll = polls.0.get(&session()).unwrap();
+        assert!(!poll.wants_outbox(), "the outbox is at 900");
+        assert_eq!((poll.channels[0].position, poll.channels[0].gap), (at(103), None));
+    }
+
+    #[test]
+    fn a_page_that_does_not_follow_the_cursor_is_marked_as_a_gap() {
+        let mut polls = polls(1000, &[("news", Some(at(3)))]);
+        let subscribed = Subscribed { position: at(900), ..Subscribed::default() };
+        polls.handle_subscribed(session(), "news", Ok(subscribed), 100);
+        let page = History { position: at(900), publications: publications(801..=900) };
+        assert_eq!(polls.handle_history(session(), "news", Ok(page)), PollStep::Respond);
+        assert_eq!(polls.0[&session()].channels[0].gap, Some(Gap::Expired));
+    }
+
+    #[test]
+    fn an_outbox_that_overflows_sends_the_client_back_to_where_it_stood() {
+        let mut polls = polls(1000, &[("news", Some(at(5)))]);
+        polls.handle_subscribed(session(), "news", Ok(recovered(at(7), publications(6..=7))), 100);
+        polls.handle_overflow(session());
+        let poll = polls.take(session()).unwrap();
+        assert!(!poll.wants_outbox() && poll.items.is_empty());
+        assert_eq!(poll.channels[0].position, at(5));
+    }
+
+    #[test]
+    fn a_refused_subscription_fails_the_poll() {
+        let mut polls = polls(1000, &[("news", None)]);
+        let step = polls.handle_subscribed(session(), "news", Err(Error::LimitExceeded), 100);
+        assert_eq!(step, PollStep::Fail(Error::LimitExceeded));
+        let of_nobody = polls.handle_subscribed(session(), "other", Err(Error::Timeout), 100);
+        assert_eq!(of_nobody, PollStep::Wait);
+    }
+}

@@ -1,0 +1,169 @@
+//! Calls that the push thread has: which connection each belongs to, and how much of a streamed response is unread.
+
+use std::collections::VecDeque;
+
+use dunlin_net::ConnId;
+
+use super::FastMap;
+use crate::bus_message::BusMessage;
+use crate::push_message::{PushReply, PushReplyBody};
+
+/// The push calls of one worker.
+#[derive(Default)]
+pub(crate) struct PushCalls {
+    calls: FastMap<ConnId, PushCall>,
+    /// For the push thread, once its ring has room. It is little, and a batch waits for it.
+    backlog: VecDeque<BusMessage>,
+}
+
+#[derive(Debug)]
+struct PushCall {
+    id: u64,
+    /// The head of a streamed response has been sent.
+    streams: bool,
+    /// Bytes of it that the client's socket has not taken.
+    unread: usize,
+}
+
+/// What is to be done with a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PushStep {
+    /// This is the whole response; the connection is for requests again.
+    Respond { status: u16, body: Vec<u8> },
+    /// These lines go on with the response; with `begins` they begin it, with `ends` they end it and the connection is
+    /// for requests again.
+    Stream { lines: Vec<u8>, begins: bool, ends: bool },
+    /// The response cannot be ended properly.
+    Abort,
+}
+
+impl PushCalls {
+    /// The push thread has been sent a request of this connection.
+    pub(crate) fn begin(&mut self, conn: ConnId, call: u64) {
+        self.calls.insert(conn, PushCall { id: call, streams: false, unread: 0 });
+    }
+
+    /// A piece of a response has come; `None` for a call whose connection is gone. An earlier incarnation of this worker
+    /// may have given the same number to another connection.
+    pub(crate) fn handle_reply(&mut self, reply: PushReply) -> Option<PushStep> {
+        let PushReply { call: id, conn, body } = reply;
+        let call = self.calls.get_mut(&conn).filter(|call| call.id == id)?;
+        let begins = !call.streams;
+        Some(match body {
+            PushReplyBody::Complete(status, body) => {
+                self.calls.remove(&conn);
+                PushStep::Respond { status, body }
+            }
+            PushReplyBody::Lines(lines) => {
+                call.streams = true;
+                call.unread += lines.len();
+                PushStep::Stream { lines, begins, ends: false }
+            }
+            PushReplyBody::LastLines(lines) => {
+                self.calls.remove(&conn);
+                PushStep::Stream { lines, begins, ends: true }
+            }
+            PushReplyBody::Abort => PushStep::Abort,
+        })
+    }
+
+    /// The client's socket has taken everything: the push thread may send as much again.
+    pub(crate) fn handle_drained(&mut self, conn: ConnId) {
+        let Some(call) = self.calls.get_mut(&conn) else { return };
+        let (call, bytes) = (call.id, std::mem::take(&mut call.unread));
+        if bytes > 0 {
+            self.backlog.push_back(BusMessage::PushReplyRead { call, bytes });
+        }
+    }
+
+    /// A connection has closed, before its response or after.
+    pub(crate) fn handle_closed(&mut self, conn: ConnId) {
+        if let Some(PushCall { id: call, .. }) = self.calls.remove(&conn) {
+            self.backlog.push_back(BusMessage::PushCallerGone { call });
+        }
+    }
+
+    /// Has another message wait for room on the bus.
+    pub(crate) fn enqueue(&mut self, message: BusMessage) {
+        self.backlog.push_back(message);
+    }
+
+    /// What waits for room on the bus, oldest first. One that finds none comes back with [`PushCalls::put_back`].
+    pub(crate) fn poll_transmit(&mut self) -> Option<BusMessage> {
+        self.backlog.pop_front()
+    }
+
+    pub(crate) fn put_back(&mut self, message: BusMessage) {
+        self.backlog.push_front(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(number: u64) -> ConnId {
+        ConnId::from_u64(number)
+    }
+
+    fn reply(call: u64, body: PushReplyBody) -> PushReply {
+        PushReply { call, conn: conn(1), body }
+    }
+
+    fn lines(text: &str) -> Vec<u8> {
+        text.as_bytes().to_vec()
+    }
+
+    fn read(calls: &mut PushCalls) -> Option<(u64, usize)> {
+        match calls.poll_transmit()? {
+            BusMessage::PushReplyRead { call, bytes } => Some((call, bytes)),
+            _ => panic!("nothing else waits"),
+        }
+    }
+
+    #[test]
+    fn a_batch_streams_and_says_what_its_client_has_read() {
+        let mut calls = PushCalls::default();
+        calls.begin(conn(1), 7);
+        let step = calls.handle_reply(reply(7, PushReplyBody::Lines(lines("one\n"))));
+        let first = PushStep::Stream { lines: lines("one\n"), begins: true, ends: false };
+        assert_eq!(step, Some(first));
+        let step = calls.handle_reply(reply(7, PushReplyBody::Lines(lines("two\n"))));
+        let second = PushStep::Stream { lines: lines("two\n"), begins: false, ends: false };
+        assert_eq!(step, Some(second));
+        calls.handle_drained(conn(1));
+        assert_eq!(read(&mut calls), Some((7, 8)));
+        calls.handle_drained(conn(1));
+        assert_eq!(read(&mut calls), None, "nothing more was read");
+        let step = calls.handle_reply(reply(7, PushReplyBody::LastLines(lines("end\n"))));
+        let last = PushStep::Stream { lines: lines("end\n"), begins: false, ends: true };
+        assert_eq!(step, Some(last));
+        calls.handle_closed(conn(1));
+        assert!(calls.poll_transmit().is_none(), "the call was over");
+    }
+
+    #[test]
+    fn a_reply_to_an_earlier_incarnation_reaches_nobody() {
+        let mut calls = PushCalls::default();
+        calls.begin(conn(1), 8);
+        assert_eq!(calls.handle_reply(reply(7, PushReplyBody::Abort)), None);
+        let step = calls.handle_reply(reply(8, PushReplyBody::Complete(200, lines("{}"))));
+        assert_eq!(step, Some(PushStep::Respond { status: 200, body: lines("{}") }));
+        assert_eq!(calls.handle_reply(reply(8, PushReplyBody::Abort)), None);
+    }
+
+    #[test]
+    fn what_finds_no_room_on_the_bus_stays_first() {
+        let mut calls = PushCalls::default();
+        for call in [1, 2] {
+            calls.begin(conn(call), call);
+            calls.handle_closed(conn(call));
+        }
+        let first = calls.poll_transmit().unwrap();
+        calls.put_back(first);
+        for expected in [1, 2] {
+            let next = calls.poll_transmit();
+            assert!(matches!(next, Some(BusMessage::PushCallerGone { call }) if call == expected));
+        }
+    }
+}

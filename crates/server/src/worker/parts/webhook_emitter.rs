@@ -1,0 +1,172 @@
+//! Events for webhooks: which of them any hook wants, and how many there was no room for.
+
+use std::sync::Arc;
+
+use dunlin_config::HookEventKind;
+use dunlin_hub::{ChannelEvent, ChannelEventFilter, SessionId};
+use dunlin_protocol::Encoding;
+use dunlin_webhooks::{EventFilter, FilterCache, HookEventBody};
+
+/// Milliseconds between two log lines about events that were dropped.
+const LOG_INTERVAL_MS: u64 = 10_000;
+
+/// Selects events and counts what is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct WebhookEmitter {
+    filter: FilterCache,
+    /// Events dropped since the last one of which hooks were notified.
+    dropped: u64,
+    /// Events dropped since the last log line.
+    unlogged: u64,
+    logged_ms: Option<u64>,
+}
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emitted {
+    Sent,
+    /// There was no room. `log`: so many were dropped since the last line of the log, which is due.
+    Dropped {
+        log: Option<u64>,
+    },
+}
+
+impl WebhookEmitter {
+    /// Follows what hooks want now. Gives what the hub has to watch for it.
+    pub(crate) fn set_filter(&mut self, filter: &Arc<EventFilter>) -> ChannelEventFilter {
+        self.filter.set_filter(filter);
+        ChannelEventFilter {
+            subscriptions: self.wants(HookEventKind::Subscribe)
+                || self.wants(HookEventKind::Unsubscribe),
+            publications: self.wants(HookEventKind::Publish),
+        }
+    }
+
+    /// Whether any hook wants such events: without hooks one branch.
+    pub(crate) fn wants(&self, kind: HookEventKind) -> bool {
+        self.filter.wants(kind)
+    }
+
+    /// The event that a hook wants of what happened in a channel.
+    pub(crate) fn select(&mut self, event: ChannelEvent) -> Option<HookEventBody> {
+        let filter = &mut self.filter;
+        match event {
+            ChannelEvent::Subscribed { session, user, channel } => filter
+                .wants_from(HookEventKind::Subscribe, &channel)
+                .then_some(HookEventBody::Subscribe { session, user, channel }),
+            ChannelEvent::Unsubscribed { session, user, channel, cause } => filter
+                .wants_from(HookEventKind::Unsubscribe, &channel)
+                .then_some(HookEventBody::Unsubscribe { session, user, channel, cause }),
+            ChannelEvent::Published { channel, epoch, publication } => filter
+                .wants_from(HookEventKind::Publish, &channel)
+                .then_some(HookEventBody::Publish { channel, epoch, publication }),
+            _ => None,
+        }
+    }
+
+    /// The event that a hook wants of a session that begins.
+    pub(crate) fn connect(
+        &self,
+        session: SessionId,
+        user: &str,
+        encoding: Encoding,
+    ) -> Option<HookEventBody> {
+        let transport = encoding.transport();
+        self.wants(HookEventKind::Connect).then(|| HookEventBody::Connect {
+            session,
+            user: user.into(),
+            transport,
+        })
+    }
+
+    /// Gives an event to `send`, which returns false when there is no room. Before it, hooks are notified of those that
+    /// were dropped.
+    pub(crate) fn emit(
+        &mut self,
+        event: HookEventBody,
+        now_ms: u64,
+        mut send: impl FnMut(HookEventBody) -> bool,
+    ) -> Emitted {
+        if self.dropped > 0 && send(HookEventBody::Missed(self.dropped)) {
+            self.dropped = 0;
+        }
+        if send(event) {
+            return Emitted::Sent;
+        }
+        self.dropped += 1;
+        self.unlogged += 1;
+        let log_is_due = self.logged_ms.is_none_or(|at_ms| now_ms >= at_ms + LOG_INTERVAL_MS);
+        let log = log_is_due.then(|| {
+            self.logged_ms = Some(now_ms);
+            std::mem::take(&mut self.unlogged)
+        });
+        Emitted::Dropped { log }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_config::{Hook, Map, Pattern};
+
+    use super::*;
+
+    fn session() -> SessionId {
+        SessionId::pack(0, 0, 0, 1, 0)
+    }
+
+    fn emitter(
+        kinds: &[HookEventKind],
+        channels: Option<&str>,
+    ) -> (WebhookEmitter, ChannelEventFilter) {
+        let channels = channels.map(|pattern| Pattern::parse(pattern).unwrap());
+        let hook = Hook { events: kinds.into(), channels, ..Hook::default() };
+        let hooks: Map<Hook> = [("hook", hook)].into_iter().collect();
+        let mut emitter = WebhookEmitter::default();
+        let watched = emitter.set_filter(&Arc::new(EventFilter::of(&hooks)));
+        (emitter, watched)
+    }
+
+    fn event() -> HookEventBody {
+        HookEventBody::Connect { session: session(), user: "ada".into(), transport: "websocket" }
+    }
+
+    #[test]
+    fn without_hooks_nothing_is_watched_and_nothing_selected() {
+        let mut emitter = WebhookEmitter::default();
+        let watched = emitter.set_filter(&Arc::new(EventFilter::of(&Map::new())));
+        assert!(!watched.subscriptions && !watched.publications);
+        assert!(emitter.connect(session(), "ada", Encoding::WsJson).is_none());
+    }
+
+    #[test]
+    fn a_hook_on_a_pattern_selects_events_of_its_channels() {
+        let (mut emitter, watched) = emitter(&[HookEventKind::Subscribe], Some("chat:*"));
+        assert!(watched.subscriptions && !watched.publications);
+        let mut subscribed = |channel: &str| {
+            let (user, channel) = ("ada".into(), channel.into());
+            emitter.select(ChannelEvent::Subscribed { session: session(), user, channel }).is_some()
+        };
+        assert!(subscribed("chat:1"));
+        assert!(!subscribed("news"));
+    }
+
+    #[test]
+    fn hooks_are_notified_of_dropped_events_before_the_next_one() {
+        let mut emitter = WebhookEmitter::default();
+        let full = |_| false;
+        assert_eq!(emitter.emit(event(), 0, full), Emitted::Dropped { log: Some(1) });
+        assert_eq!(emitter.emit(event(), 1, full), Emitted::Dropped { log: None });
+        let soon = LOG_INTERVAL_MS;
+        assert_eq!(emitter.emit(event(), soon, full), Emitted::Dropped { log: Some(2) });
+
+        let mut sent = Vec::new();
+        let room = |event| {
+            sent.push(event);
+            true
+        };
+        assert_eq!(emitter.emit(event(), soon, room), Emitted::Sent);
+        assert!(matches!(sent[..], [HookEventBody::Missed(3), HookEventBody::Connect { .. }]));
+        let only_itself = |event| matches!(event, HookEventBody::Connect { .. });
+        assert_eq!(emitter.emit(event(), soon, only_itself), Emitted::Sent);
+    }
+}

@@ -1,0 +1,23 @@
+//! The timers of a worker's loop.
+
+/// What a timer is for; the loop carries its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(super) enum Timer {
+    /// The clock, the gauges, requests nobody answered.
+    Second,
+    /// The next slice of clients is asked to reconnect.
+    Drain,
+    /// The accept rate has tokens again.
+    Accept,
+    /// Broadcasts that were held back may go on.
+    Fanout,
+}
+
+impl Timer {
+    pub(super) fn from_u64(number: u64) -> Option<Timer> {
+        [Timer::Second, Timer::Drain, Timer::Accept, Timer::Fanout]
+            .into_iter()
+            .find(|timer| *timer as u64 == number)
+    }
+}

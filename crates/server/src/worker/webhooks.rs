@@ -1,0 +1,87 @@
+//! Events for webhooks: from the hub and the sessions to the webhooks thread, as far as a hook wants them.
+
+use dunlin_config::HookEventKind;
+use dunlin_hub::SessionId;
+use dunlin_protocol::Encoding;
+use dunlin_webhooks::{HookEvent, HookEventBody};
+
+use super::Worker;
+use super::parts::Emitted;
+use crate::bus_message::BusMessage;
+use crate::metrics::Metric;
+
+impl Worker<'_> {
+    /// Follows what the hooks of the present settings want.
+    pub(super) fn apply_hooks(&mut self) {
+        let watched = self.emitter.set_filter(&self.settings.event_filter);
+        self.hub.set_channel_event_filter(watched);
+    }
+
+    /// Emits what happened in channels.
+    pub(super) fn emit_channel_events(&mut self) {
+        while let Some(event) = self.hub.poll_channel_event() {
+            if let Some(event) = self.emitter.select(event) {
+                self.emit(event);
+            }
+        }
+    }
+
+    pub(super) fn emit_connect(&mut self, session: SessionId, user: &str, encoding: Encoding) {
+        if let Some(event) = self.emitter.connect(session, user, encoding) {
+            self.emit(event);
+        }
+    }
+
+    pub(super) fn emit_disconnect(
+        &mut self,
+        session: SessionId,
+        user: Box<str>,
+        code: u32,
+        reason: &str,
+    ) {
+        self.emit(HookEventBody::Disconnect { session, user, code, reason: reason.into() });
+    }
+
+    /// The user of a session about to be closed, if a hook wants its end and the hub has not ended it before.
+    pub(super) fn user_to_report(&self, session: SessionId) -> Option<Box<str>> {
+        let is_open = self.hub.session(session).is_some_and(|view| !view.closing);
+        is_open.then(|| self.ended_user_to_report(session)).flatten()
+    }
+
+    /// The user of a session that the hub has ended, if a hook wants that. A long-poll is a request: no hook was
+    /// notified of its beginning either.
+    pub(super) fn ended_user_to_report(&self, session: SessionId) -> Option<Box<str>> {
+        let view = self.hub.session(session).filter(|view| !view.poll)?;
+        self.emitter.wants(HookEventKind::Disconnect).then(|| view.user.into())
+    }
+
+    fn emit(&mut self, event: HookEventBody) {
+        let Self { emitter, endpoint, state, clock, index: worker, .. } = self;
+        let now = clock.now();
+        let send = |body: HookEventBody| {
+            let Some(in_transit) = state.webhooks.in_transit(*worker) else { return false };
+            let cost_bytes = body.cost_bytes();
+            if !in_transit.try_send(cost_bytes) {
+                return false;
+            }
+            let event = BusMessage::HookEvent(Box::new(HookEvent { unix_ms: now.unix_ms, body }));
+            let is_sent = endpoint.send(state.webhooks_endpoint(), event).is_ok();
+            if !is_sent {
+                in_transit.cancel_send(cost_bytes);
+            }
+            is_sent
+        };
+        let log = match emitter.emit(event, now.ms, send) {
+            Emitted::Sent => return self.count(Metric::WebhookEvents),
+            Emitted::Dropped { log } => log,
+        };
+        self.count(Metric::WebhookOverflow);
+        if let Some(events) = log {
+            tracing::warn!(
+                worker = self.index,
+                events,
+                "events happen faster than the webhooks thread takes them; they are dropped"
+            );
+        }
+    }
+}
