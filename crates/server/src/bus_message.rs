@@ -67,9 +67,9 @@ pub(crate) enum BusMessage {
     Drain,
     /// Control to all threads: leave the event loop. The webhooks thread sends what it has first.
     Stop,
-    /// Stay in this turn for so long, to see who waits.
+    /// Say so, and stay in this turn until the other end of the receiver is dropped.
     #[cfg(test)]
-    Stall(std::time::Duration),
+    Stall(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>),
     /// Panic, to see what is left standing.
     #[cfg(test)]
     Panic,

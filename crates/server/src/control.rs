@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 use crate::Ready;
-use crate::admin::{AdminThread, Parts};
+use crate::admin::{AdminParams, AdminThread};
 use crate::bus_message::BusMessage;
 use crate::error::ServeError;
 use crate::push::PushThread;
@@ -32,7 +32,7 @@ pub(crate) struct Control {
     pub(crate) workers: Workers,
     /// The control thread's own handles of the workers' listeners.
     pub(crate) listeners: Vec<TcpListener>,
-    pub(crate) admin: Parts,
+    pub(crate) admin: AdminParams,
     pub(crate) pushes: PushThread,
     /// The webhooks thread's seat on the bus.
     pub(crate) webhooks: dunlin_bus::Endpoint<BusMessage>,

@@ -44,7 +44,7 @@ use dunlin_bus::{MeshConfig, mesh};
 use dunlin_config::store::{Directory, InitialConfig, Source, Store};
 use dunlin_config::{Config, ConfigErrors, Log, PushConfig, Webhooks};
 
-use crate::admin::Parts;
+use crate::admin::AdminParams;
 use crate::control::{Control, listen};
 use crate::push::PushThread;
 use crate::reservations::{Reservations, Served};
@@ -163,7 +163,7 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
     let mut unused = ConfigErrors::default();
     judge::webhooks(&Webhooks::default(), &state.settings.load().config.webhooks, &mut unused);
     recovery.extend(unused.iter().map(|fault| format!("not used: {fault}")));
-    let admin = Parts {
+    let admin = AdminParams {
         state: Arc::clone(&state),
         push: Some(pushes.handle()),
         endpoint: admin_endpoint,

@@ -82,7 +82,7 @@ fn sessions(out: &mut String, sessions: &Value) {
         let told = format!("It would close {} connections.", grouped(closed));
         let _ = writeln!(out, "{}", paint(WARN, told));
     }
-    if let Some(silent) = sessions["silent_workers"].as_array() {
+    if let Some(silent) = sessions["unresponsive_workers"].as_array() {
         let _ = writeln!(out, "{} workers did not count in time.", silent.len());
     }
 }

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use serde_json::json;
 
-use super::testkit::{Live, Subscriber, receive};
+use super::testkit::{Subscriber, TestServer, receive};
 
 const CLIENT_ADDR: &str = "/config/server/client_addr";
 const ADMIN_ADDR: &str = "/config/server/admin_addr";
@@ -19,14 +19,14 @@ fn quoted(address: SocketAddr) -> String {
 
 #[test]
 fn the_address_of_the_clients_moves_and_who_is_connected_stays() {
-    let mut live = Live::start(2);
-    let first = live.clients;
-    let mut everyone: Vec<Subscriber> = (0..8).map(|_| live.subscribe("news")).collect();
+    let mut server = TestServer::start(2);
+    let first = server.clients;
+    let mut everyone: Vec<Subscriber> = (0..8).map(|_| server.subscribe("news")).collect();
     let mut published = 0;
     // Away from the listeners the process began with, and on.
     for _ in 0..2 {
-        let (before, after) = (live.clients, free());
-        let moved = live.put(CLIENT_ADDR, &quoted(after));
+        let (before, after) = (server.clients, free());
+        let moved = server.put(CLIENT_ADDR, &quoted(after));
         assert_eq!(
             (moved.status, &moved.json()["restart_needed"]),
             (200, &json!(null)),
@@ -34,10 +34,10 @@ fn the_address_of_the_clients_moves_and_who_is_connected_stays() {
         );
         assert_eq!(moved.json()["warnings"][0]["pointer"], "/server/client_addr");
         assert!(TcpStream::connect(before).is_err(), "nobody is left listening");
-        live.clients = after;
-        everyone.extend((0..8).map(|_| live.subscribe("news")));
+        server.clients = after;
+        everyone.extend((0..8).map(|_| server.subscribe("news")));
         published += 1;
-        assert!(live.publish("news", published).contains(&format!("\"offset\":{published}")));
+        assert!(server.publish("news", published).contains(&format!("\"offset\":{published}")));
     }
     // What was given up is free for others.
     drop(TcpListener::bind(first).unwrap());
@@ -50,61 +50,61 @@ fn the_address_of_the_clients_moves_and_who_is_connected_stays() {
 
 #[test]
 fn an_address_that_is_taken_or_that_a_worker_refuses_changes_nothing() {
-    let live = Live::start(2);
+    let server = TestServer::start(2);
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     for target in [CLIENT_ADDR, ADMIN_ADDR] {
-        let refused = live.put(target, &quoted(taken.local_addr().unwrap()));
+        let refused = server.put(target, &quoted(taken.local_addr().unwrap()));
         assert_eq!(refused.status, 422, "{refused:?}");
         let pointer = target.strip_prefix("/config").unwrap();
         assert_eq!(refused.json()["errors"][0]["pointer"], pointer);
-        assert_eq!(live.put(target, "\"127.0.0.1:0\"").status, 422, "nobody would know where");
+        assert_eq!(server.put(target, "\"127.0.0.1:0\"").status, 422, "nobody would know where");
     }
     let elsewhere = free();
     let patch = json!({"server": {
         "name": "refused by worker 1", "client_addr": elsewhere.to_string(), "admin_addr": free().to_string(),
     }});
-    assert_eq!(live.merge("/config", &patch).problem(), "/problems/not-applied");
-    let mut subscribers: Vec<Subscriber> = (0..8).map(|_| live.subscribe("news")).collect();
-    live.publish("news", 1);
+    assert_eq!(server.merge("/config", &patch).problem(), "/problems/not-applied");
+    let mut subscribers: Vec<Subscriber> = (0..8).map(|_| server.subscribe("news")).collect();
+    server.publish("news", 1);
     assert!(subscribers.iter_mut().all(|of| of.publication()["data"] == 1), "all is as it was");
     assert!(TcpStream::connect(elsewhere).is_err());
-    assert_eq!(live.get("/health").status, 200);
+    assert_eq!(server.get("/health").status, 200);
 }
 
 #[test]
 fn the_admin_port_moves_and_who_is_connected_to_it_stays() {
-    let mut live = Live::start(1);
-    let mut stream = live.connect();
-    let (before, after) = (live.address, free());
-    live.send(&mut stream, "PUT", ADMIN_ADDR, &[], &quoted(after));
+    let mut server = TestServer::start(1);
+    let mut stream = server.connect();
+    let (before, after) = (server.address, free());
+    server.send(&mut stream, "PUT", ADMIN_ADDR, &[], &quoted(after));
     let moved = receive(&mut stream);
     assert_eq!(moved.status, 200, "{moved:?}");
     let told = moved.json()["warnings"][0]["fix"].as_str().unwrap().to_owned();
     assert!(told.contains(&after.to_string()), "{told}");
     assert!(TcpStream::connect(before).is_err());
-    live.send(&mut stream, "GET", "/health", &[], "");
+    server.send(&mut stream, "GET", "/health", &[], "");
     assert_eq!(receive(&mut stream).status, 200);
-    live.address = after;
-    assert_eq!(live.get(ADMIN_ADDR).json(), after.to_string());
+    server.address = after;
+    assert_eq!(server.get(ADMIN_ADDR).json(), after.to_string());
     // Back is as good as forth.
-    assert_eq!(live.put(ADMIN_ADDR, &quoted(before)).status, 200);
-    live.address = before;
-    assert_eq!(live.get("/health").status, 200);
+    assert_eq!(server.put(ADMIN_ADDR, &quoted(before)).status, 200);
+    server.address = before;
+    assert_eq!(server.get("/health").status, 200);
 }
 
 #[test]
 fn the_other_keys_of_the_server_that_once_took_a_restart_take_none() {
-    let live = Live::start(2);
+    let server = TestServer::start(2);
     for (target, value) in [
         ("/config/server/backlog", "128"),
         ("/config/server/pin_workers", "true"),
         ("/config/server/pin_workers", "false"),
         ("/config/limits/bus_backlog_bytes_max", "1000000"),
     ] {
-        let changed = live.put(target, value);
+        let changed = server.put(target, value);
         assert_eq!((changed.status, &changed.json()["restart_needed"]), (200, &json!(null)));
     }
-    let late = live.put("/config/client/ping_interval_ms", "20000");
+    let late = server.put("/config/client/ping_interval_ms", "20000");
     assert_eq!(late.json()["new_connections_only"], json!(["/client/ping_interval_ms"]));
-    let _subscriber = live.subscribe("news");
+    let _subscriber = server.subscribe("news");
 }

@@ -1,99 +1,84 @@
-//! Whom a change would concern: a dry run asks the workers, and is answered when all have counted, or when
-//! [`PATIENCE`] is over.
+//! Which sessions a change affects: a dry run asks the workers, and is answered when all have counted, or after
+//! [`COUNT_TIMEOUT_MS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use dunlin_config::{Applies, Config, Pointer, PreparedChange};
 use dunlin_net::{ConnId, Context};
 use serde_json::{Value, json};
 
-use super::problem::{self, Problem};
-use super::{AFFECTED, Admin, Caller, answer_json};
+use super::problem::{self, ProblemDetails};
+use super::worker_query::{WorkerQueries, WorkerQuery};
+use super::{Admin, AdminConnection, DRY_RUN_TIMER, answer_json};
 use crate::auth::{Verifier, fingerprint};
 use crate::bus_message::{AffectedCounts, AffectedScope, BusMessage};
 use crate::metrics::Metric;
 
-/// How long workers may count; one in a long turn is reported as silent.
-const PATIENCE: Duration = Duration::from_millis(1_000);
-/// Dry runs that wait at once.
-const ASKS_MAX: usize = 64;
-/// Places told one by one; the rest is in the sum.
+/// How long workers may count. One that does not reply in time is reported as unresponsive.
+const COUNT_TIMEOUT_MS: u64 = 1_000;
+/// Dry runs in flight.
+const DRY_RUNS_MAX: usize = 64;
+/// Places listed one by one; the sum has them all.
 const PLACES_MAX: usize = 100;
 
-/// A dry run that waits for the workers' answers.
-pub(super) struct Ask {
-    id: u64,
+/// A dry run that waits for the workers' counts.
+pub(super) struct DryRun {
     conn: ConnId,
-    /// In the loop's milliseconds, like the timer that goes off for it.
-    deadline_ms: u64,
-    silent: Vec<usize>,
-    found: AffectedCounts,
+    counts: AffectedCounts,
     report: Value,
 }
 
-/// Dry runs that wait.
-#[derive(Default)]
-pub(super) struct Counts {
-    waiting: Vec<Ask>,
-    begun: u64,
+pub(super) fn dry_runs() -> WorkerQueries<DryRun> {
+    WorkerQueries::new(DRY_RUNS_MAX)
 }
 
 impl Admin {
-    /// Completes the report of a dry run with the sessions it concerns, and answers.
+    /// Adds the sessions that a change affects to the report of its dry run, and answers.
     pub(super) fn answer_with_affected(
         &mut self,
-        cx: &mut Context<Caller>,
+        cx: &mut Context<AdminConnection>,
         conn: ConnId,
         prepared: &PreparedChange,
         mut report: Value,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ProblemDetails> {
         let (old, new) = (&prepared.base().config, &prepared.snapshot().config);
         let total = self.state.total(Metric::Sessions);
-        let concerns_all = prepared.changes().iter().any(|change| {
-            let about_all =
+        let affects_all = prepared.changes().iter().any(|change| {
+            let is_general =
                 ["/client/", "/limits/"].iter().any(|of| change.pointer.starts_with(of));
-            let about_keys = change.pointer.starts_with("/client/token");
-            change.applies == Applies::Live && about_all && !about_keys
+            let is_key = change.pointer.starts_with("/client/token");
+            change.applies == Applies::Live && is_general && !is_key
         });
         report["sessions"] = json!({
             "total": total,
             "closed": self.sessions_closed(old, new),
-            "affected": if concerns_all { total } else { 0 },
+            "affected": if affects_all { total } else { 0 },
         });
-        let keys = self.by_key(old, new);
+        let keys = self.by_token_key(old, new);
         if !keys.is_empty() {
             report["sessions"]["by"] = keys.into();
         }
-        let touched = touched(prepared);
-        if touched.namespaces.is_empty() && touched.listeners.is_empty() {
+        let scope = scope_of(prepared);
+        if scope.namespaces.is_empty() && scope.listeners.is_empty() {
             answer_json(cx, conn, 200, &report);
             return Ok(());
         }
-        if self.counts.waiting.len() >= ASKS_MAX {
+        let workers = self.state.workers();
+        let dry_run = DryRun { conn, counts: AffectedCounts::default(), report };
+        let deadline_ms = cx.now_ms() + COUNT_TIMEOUT_MS;
+        let Some(request_id) = self.dry_runs.begin(deadline_ms, workers, dry_run) else {
             let detail = "too many dry runs wait for the workers to count their sessions";
-            return Err(Problem::new(&problem::OVERLOADED, detail).header("Retry-After", &1));
-        }
-        self.counts.begun += 1;
-        let id = self.counts.begun;
-        let touched = Arc::new(touched);
-        for worker in 0..self.state.workers() {
-            // A worker whose ring is full stays among the silent.
-            let message = BusMessage::CountAffected { request_id: id, scope: Arc::clone(&touched) };
+            return Err(ProblemDetails::new(&problem::OVERLOADED, detail).header("Retry-After", &1));
+        };
+        let scope = Arc::new(scope);
+        for worker in 0..workers {
+            // A worker whose ring is full stays unresponsive.
+            let message = BusMessage::CountAffected { request_id, scope: Arc::clone(&scope) };
             let _ = self.endpoint.send(worker, message);
         }
         self.endpoint.flush();
-        let patience_ms = PATIENCE.as_millis() as u64;
-        cx.run_after(patience_ms, AFFECTED);
-        self.counts.waiting.push(Ask {
-            id,
-            conn,
-            deadline_ms: cx.now_ms() + patience_ms,
-            silent: (0..self.state.workers()).collect(),
-            found: AffectedCounts::default(),
-            report,
-        });
+        cx.run_after(COUNT_TIMEOUT_MS, DRY_RUN_TIMER);
         Ok(())
     }
 
@@ -106,8 +91,8 @@ impl Admin {
         self.state.sessions_without(|key| verifier.keeps(key))
     }
 
-    /// Sessions by the token key that let them in, of keys that are changed or taken away.
-    fn by_key(&self, old: &Config, new: &Config) -> Vec<Value> {
+    /// Sessions by the token key that authenticated them, of keys that are changed or removed.
+    fn by_token_key(&self, old: &Config, new: &Config) -> Vec<Value> {
         if old.client.token == new.client.token {
             return Vec::new();
         }
@@ -136,65 +121,57 @@ impl Admin {
     }
 
     /// A worker has counted.
-    pub(super) fn affected_counted(
+    pub(super) fn handle_affected_reply(
         &mut self,
-        cx: &mut Context<Caller>,
-        ask: u64,
+        cx: &mut Context<AdminConnection>,
+        request_id: u64,
         worker: usize,
-        found: AffectedCounts,
+        counts: AffectedCounts,
     ) {
-        let Some(at) = self.counts.waiting.iter().position(|waiting| waiting.id == ask) else {
-            return;
+        let done =
+            self.dry_runs.handle_reply(request_id, worker, |dry_run| dry_run.counts.add(counts));
+        if let Some(query) = done {
+            answer(cx, query);
+        }
+    }
+
+    /// Answers dry runs whose time is over.
+    pub(super) fn answer_overdue_dry_runs(&mut self, cx: &mut Context<AdminConnection>) {
+        for query in self.dry_runs.poll_overdue(cx.now_ms()) {
+            answer(cx, query);
+        }
+    }
+}
+
+fn answer(cx: &mut Context<AdminConnection>, query: WorkerQuery<DryRun>) {
+    let DryRun { conn, counts, mut report } = query.replies;
+    let sessions = &mut report["sessions"];
+    let affected = sessions["affected"].as_u64().unwrap_or(0).max(counts.sessions);
+    sessions["affected"] = affected.into();
+    let pointer =
+        |map: &str, name: &str| Pointer::parse(map).unwrap_or_default().join(name).to_string();
+    let mut by = sessions["by"].as_array().cloned().unwrap_or_default();
+    by.extend(largest(&counts.subscriptions).map(|(name, count)| {
+        let pointer = match name {
+            "" => "/channel/without_namespace".to_owned(),
+            name => pointer("/channel/namespaces", name),
         };
-        let waiting = &mut self.counts.waiting[at];
-        waiting.silent.retain(|&silent| silent != worker);
-        waiting.found.add(found);
-        if waiting.silent.is_empty() {
-            let ask = self.counts.waiting.swap_remove(at);
-            ask.answer(cx);
-        }
+        json!({"pointer": pointer, "subscriptions": count})
+    }));
+    by.extend(largest(&counts.connections).map(|(name, count)| {
+        json!({"pointer": pointer("/listeners", name), "connections": count, "closed": false})
+    }));
+    if !by.is_empty() {
+        sessions["by"] = by.into();
     }
-
-    /// Answers with what there is where a worker keeps silent.
-    pub(super) fn affected_overdue(&mut self, cx: &mut Context<Caller>) {
-        let now_ms = cx.now_ms();
-        for ask in self.counts.waiting.extract_if(.., |ask| ask.deadline_ms <= now_ms) {
-            ask.answer(cx);
-        }
+    if !query.unresponsive.is_empty() {
+        sessions["unresponsive_workers"] = json!(query.unresponsive);
     }
+    answer_json(cx, conn, 200, &report);
 }
 
-impl Ask {
-    fn answer(self, cx: &mut Context<Caller>) {
-        let Ask { conn, silent, found, mut report, .. } = self;
-        let sessions = &mut report["sessions"];
-        let affected = sessions["affected"].as_u64().unwrap_or(0).max(found.sessions);
-        sessions["affected"] = affected.into();
-        let pointer =
-            |map: &str, name: &str| Pointer::parse(map).unwrap_or_default().join(name).to_string();
-        let mut by = sessions["by"].as_array().cloned().unwrap_or_default();
-        by.extend(largest(&found.subscriptions).map(|(name, count)| {
-            let pointer = match name {
-                "" => "/channel/without_namespace".to_owned(),
-                name => pointer("/channel/namespaces", name),
-            };
-            json!({"pointer": pointer, "subscriptions": count})
-        }));
-        by.extend(largest(&found.connections).map(|(name, count)| {
-            json!({"pointer": pointer("/listeners", name), "connections": count, "closed": false})
-        }));
-        if !by.is_empty() {
-            sessions["by"] = by.into();
-        }
-        if !silent.is_empty() {
-            sessions["silent_workers"] = json!(silent);
-        }
-        answer_json(cx, conn, 200, &report);
-    }
-}
-
-/// What of a change only the workers can say whom it concerns.
-fn touched(prepared: &PreparedChange) -> AffectedScope {
+/// The parts of a change for which only workers know which sessions they affect.
+fn scope_of(prepared: &PreparedChange) -> AffectedScope {
     let mut namespaces = BTreeSet::new();
     let mut listeners = BTreeMap::new();
     let (old, new) = (&prepared.base().config, &prepared.snapshot().config);
@@ -202,7 +179,7 @@ fn touched(prepared: &PreparedChange) -> AffectedScope {
         namespaces.insert(Arc::from(""));
     }
     for (name, before, _) in new.channel.namespaces.changes_from(&old.channel.namespaces) {
-        // In one that is new there is nobody.
+        // A new one has no sessions.
         if before.is_some() {
             namespaces.insert(Arc::clone(name));
         }
@@ -216,7 +193,7 @@ fn touched(prepared: &PreparedChange) -> AffectedScope {
     AffectedScope { namespaces, listeners: listeners.into_iter().collect() }
 }
 
-/// The largest of them, as many as are told one by one.
+/// The largest of them, as many as are listed one by one.
 fn largest(of: &BTreeMap<Arc<str>, u64>) -> impl Iterator<Item = (&str, u64)> {
     let mut all: Vec<(&str, u64)> = of.iter().map(|(name, count)| (&**name, *count)).collect();
     all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

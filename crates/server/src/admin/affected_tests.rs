@@ -1,20 +1,18 @@
 //! A dry run says whom a change would concern, and a change whom it has concerned.
 
 use std::net::TcpListener;
-use std::time::Duration;
 
 use dunlin_config::Secret;
 use serde_json::{Value, json};
 
-use super::testkit::{Live, Subscriber, development};
-use crate::bus_message::BusMessage;
+use super::testkit::{Subscriber, TestServer, development};
 
 const CHAT: &str = "/config/channel/namespaces/chat";
 
 /// As many sessions are open as this, and every worker has said so.
-fn settled(live: &mut Live, sessions: u64) {
-    live.wait_until(|live| {
-        let told = live.get("/status/workers").json();
+fn settled(server: &mut TestServer, sessions: u64) {
+    server.wait_until(|server| {
+        let told = server.get("/status/workers").json();
         let each = told["workers"].as_array().unwrap().clone();
         each.iter().map(|one| one["sessions"].as_u64().unwrap()).sum::<u64>() == sessions
     });
@@ -22,43 +20,47 @@ fn settled(live: &mut Live, sessions: u64) {
 
 #[test]
 fn a_change_of_a_namespace_concerns_who_is_subscribed_in_it() {
-    let mut live = Live::start(3);
-    live.put(CHAT, r#"{"allow_subscribe_for_anonymous":true}"#);
+    let mut server = TestServer::start(3);
+    server.put(CHAT, r#"{"allow_subscribe_for_anonymous":true}"#);
     let mut subscribers = Vec::new();
     for room in 0..6 {
-        subscribers.push(Subscriber::to(live.clients, &["chat:all", &format!("chat:{room}")], ""));
+        subscribers.push(Subscriber::to(
+            server.clients,
+            &["chat:all", &format!("chat:{room}")],
+            "",
+        ));
     }
-    subscribers.push(live.subscribe("news"));
-    settled(&mut live, 7);
-    let dry = live.put(&format!("{CHAT}/presence?dry_run=1"), "true").json();
+    subscribers.push(server.subscribe("news"));
+    settled(&mut server, 7);
+    let dry = server.put(&format!("{CHAT}/presence?dry_run=1"), "true").json();
     assert_eq!(
         dry["sessions"],
         json!({"total": 7, "closed": 0, "affected": 6, "by": [
             {"pointer": "/channel/namespaces/chat", "subscriptions": 12},
         ]})
     );
-    let dry = live.call("DELETE", &format!("{CHAT}?dry_run=1"), &[], "").json();
+    let dry = server.call("DELETE", &format!("{CHAT}?dry_run=1"), &[], "").json();
     assert_eq!(dry["sessions"]["affected"], 6);
     assert!(dry["warnings"][0]["detail"].as_str().unwrap().contains("102"), "{dry}");
-    let dry = live.put("/config/channel/without_namespace/presence?dry_run=1", "true").json();
+    let dry = server.put("/config/channel/without_namespace/presence?dry_run=1", "true").json();
     assert_eq!(dry["sessions"]["by"][0]["pointer"], "/channel/without_namespace");
     assert_eq!(dry["sessions"]["affected"], 1);
     // What nobody is in concerns nobody, and a limit everybody.
-    let dry = live.put("/config/channel/namespaces/new?dry_run=1", "{}").json();
+    let dry = server.put("/config/channel/namespaces/new?dry_run=1", "{}").json();
     assert_eq!((&dry["sessions"]["affected"], &dry["sessions"]["by"]), (&json!(0), &Value::Null));
-    let dry = live.put("/config/limits/channels_max?dry_run=1", "500").json();
+    let dry = server.put("/config/limits/channels_max?dry_run=1", "500").json();
     assert_eq!(dry["sessions"]["affected"], 7);
-    assert_eq!(live.revision(), 2, "nothing has changed");
+    assert_eq!(server.revision(), 2, "nothing has changed");
 }
 
 #[test]
 fn a_listener_that_goes_concerns_who_came_through_it() {
-    let live = Live::start(2);
+    let server = TestServer::start(2);
     let address = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-    live.put("/config/listeners/side", &json!({"addr": address.to_string()}).to_string());
+    server.put("/config/listeners/side", &json!({"addr": address.to_string()}).to_string());
     let _through: Vec<Subscriber> = (0..5).map(|_| Subscriber::at(address, "news", "")).collect();
-    let _beside: Vec<Subscriber> = (0..3).map(|_| live.subscribe("news")).collect();
-    let dry = live.call("DELETE", "/config/listeners/side?dry_run=1", &[], "").json();
+    let _beside: Vec<Subscriber> = (0..3).map(|_| server.subscribe("news")).collect();
+    let dry = server.call("DELETE", "/config/listeners/side?dry_run=1", &[], "").json();
     assert_eq!(
         dry["sessions"]["by"],
         json!([{"pointer": "/listeners/side", "connections": 5, "closed": false}])
@@ -71,7 +73,7 @@ fn a_key_that_goes_closes_whom_it_let_in_and_says_how_many() {
     let mut config = development();
     config.client.token.keys.insert("2025", Secret::new("the key of the year before"));
     config.client.token.keys.insert("2026", Secret::new("the key of this year 2026"));
-    let mut live = Live::begin(2, config, None);
+    let mut server = TestServer::begin(2, config, None);
     let token = |kid: &str, key: &str| {
         let key = jsonwebtoken::EncodingKey::from_secret(key.as_bytes());
         let header =
@@ -81,34 +83,33 @@ fn a_key_that_goes_closes_whom_it_let_in_and_says_how_many() {
     let old = token("2025", "the key of the year before");
     let new = token("2026", "the key of this year 2026");
     let _old: Vec<Subscriber> =
-        (0..4).map(|_| Subscriber::at(live.clients, "news", &old)).collect();
-    let _new = Subscriber::at(live.clients, "news", &new);
+        (0..4).map(|_| Subscriber::at(server.clients, "news", &old)).collect();
+    let _new = Subscriber::at(server.clients, "news", &new);
     // Workers say once a second whom each key has let in.
-    live.wait_until(|live| live.state.sessions_without(|_| false) == 5);
+    server.wait_until(|server| server.state.sessions_without(|_| false) == 5);
     let target = "/config/client/token/keys/2025";
-    let dry = live.call("DELETE", &format!("{target}?dry_run=1"), &[], "").json();
+    let dry = server.call("DELETE", &format!("{target}?dry_run=1"), &[], "").json();
     assert_eq!(dry["sessions"]["closed"], 4, "{dry}");
     assert_eq!(
         dry["sessions"]["by"],
         json!([{"pointer": "/client/token/keys/2025", "sessions": 4, "closed": true}])
     );
-    let done = live.call("DELETE", target, &[], "").json();
+    let done = server.call("DELETE", target, &[], "").json();
     assert_eq!(done["sessions"]["closed"], 4, "{done}");
     assert_eq!(done["warnings"][0]["pointer"], "/client/token");
 }
 
 #[test]
 fn a_worker_that_does_not_count_in_time_is_named() {
-    let mut live = Live::start(2);
-    live.put(CHAT, r#"{"allow_subscribe_for_anonymous":true}"#);
-    let _subscriber = live.subscribe("chat:1");
-    live.tell(1, BusMessage::Stall(Duration::from_secs(4)));
-    // More than a busy machine makes a turn last.
-    live.wait_until(|live| live.state.loop_stats[1].lag_ms() > 500);
-    let dry = live.put(&format!("{CHAT}/presence?dry_run=1"), "true");
+    let mut server = TestServer::start(2);
+    server.put(CHAT, r#"{"allow_subscribe_for_anonymous":true}"#);
+    let _subscriber = server.subscribe("chat:1");
+    let stalled = server.stall(1);
+    let dry = server.put(&format!("{CHAT}/presence?dry_run=1"), "true");
     assert_eq!(
-        (dry.status, &dry.json()["sessions"]["silent_workers"]),
+        (dry.status, &dry.json()["sessions"]["unresponsive_workers"]),
         (200, &json!([1])),
         "{dry:?}"
     );
+    drop(stalled);
 }

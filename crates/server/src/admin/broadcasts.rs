@@ -1,165 +1,147 @@
-//! `/broadcasts`: what the workers are broadcasting, and a hand on it.
+//! `/broadcasts`: lists the broadcasts under way, pauses, resumes and cancels them.
 //!
-//! A broadcast belongs to its channel: each worker with subscribers has its part of it. So a request asks every
-//! worker over the bus and is answered when all have, or when [`PATIENCE`] is over.
+//! Each worker with subscribers of a channel broadcasts to its own. So a request goes to every worker over the bus, and
+//! is answered when all have replied, or after [`REPLY_TIMEOUT_MS`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use dunlin_hub::BroadcastStatus;
 use dunlin_net::http::{self, Method, query};
 use dunlin_net::{ConnId, Context};
 use serde_json::{Value, json};
 
-use super::problem::{self, Problem};
-use super::{Admin, Caller, answer_json};
+use super::problem::{self, ProblemDetails};
+use super::worker_query::{WorkerQueries, WorkerQuery};
+use super::{Admin, AdminConnection, answer_json};
 use crate::bus_message::{BroadcastCommand, BusMessage};
 
-/// How long a worker may take to answer; one in a long turn is reported as silent.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Requests under way at once.
-const ASKS_MAX: usize = 256;
+/// How long a worker may take to reply. One that does not is reported as unresponsive.
+const REPLY_TIMEOUT_MS: u64 = 2_000;
+/// Requests in flight.
+const REQUESTS_MAX: usize = 256;
 
-/// A request that waits for the workers' answers.
-pub(super) struct Ask {
-    id: u64,
+/// A request that waits for the workers' replies.
+pub(super) struct BroadcastRequest {
     conn: ConnId,
-    action: BroadcastCommand,
-    deadline: Instant,
-    silent: Vec<usize>,
+    command: BroadcastCommand,
     found: Vec<(usize, BroadcastStatus)>,
+    /// Messages removed from outboxes.
     discarded: u64,
+    /// Workers that had such a broadcast.
     acted: usize,
 }
 
-/// Requests about broadcasts.
-#[derive(Default)]
-pub(super) struct Asks {
-    waiting: Vec<Ask>,
-    begun: u64,
+pub(super) fn broadcast_requests() -> WorkerQueries<BroadcastRequest> {
+    WorkerQueries::new(REQUESTS_MAX)
 }
 
 impl Admin {
     /// Answers what follows `/broadcasts` in a path.
     pub(super) fn broadcasts(
         &mut self,
+        cx: &Context<AdminConnection>,
         conn: ConnId,
         request: &http::Request<'_>,
         rest: &str,
-    ) -> Result<(), Problem> {
-        let is_read = matches!(request.method, Method::Get | Method::Head);
-        let action = if rest.is_empty() {
-            if !is_read {
-                return Err(Problem::method("GET, HEAD"));
-            }
-            BroadcastCommand::List
-        } else {
-            let (channel, verb) = rest[1..].rsplit_once('/').unwrap_or((&rest[1..], ""));
-            let channel: Arc<str> = query::decode_path(channel).into();
-            let action = match verb {
-                "pause" => BroadcastCommand::Pause(channel),
-                "resume" => BroadcastCommand::Resume(channel),
-                "cancel" => BroadcastCommand::Cancel(channel),
-                _ => {
-                    let detail = "use POST /broadcasts/{channel}/pause, /resume or /cancel, the channel percent-encoded";
-                    return Err(Problem::new(&problem::NOT_FOUND, detail));
-                }
-            };
-            if request.method != Method::Post {
-                return Err(Problem::method("POST"));
-            }
-            action
-        };
-        if self.asks.waiting.len() >= ASKS_MAX {
-            let detail = "too many requests about broadcasts wait for the workers";
-            return Err(Problem::new(&problem::OVERLOADED, detail).header("Retry-After", &1));
-        }
-        self.asks.begun += 1;
-        let id = self.asks.begun;
+    ) -> Result<(), ProblemDetails> {
+        let command = command_of(request, rest)?;
         let workers = self.state.workers();
-        for worker in 0..workers {
-            // A worker whose ring is full stays among the silent.
-            let _ = self.endpoint.send(
-                worker,
-                BusMessage::BroadcastCommand { request_id: id, command: action.clone() },
-            );
-        }
-        self.asks.waiting.push(Ask {
-            id,
+        let pending = BroadcastRequest {
             conn,
-            action,
-            deadline: Instant::now() + PATIENCE,
-            silent: (0..workers).collect(),
+            command: command.clone(),
             found: Vec::new(),
             discarded: 0,
             acted: 0,
-        });
+        };
+        let deadline_ms = cx.now_ms() + REPLY_TIMEOUT_MS;
+        let Some(request_id) = self.broadcast_requests.begin(deadline_ms, workers, pending) else {
+            let detail = "too many requests about broadcasts wait for the workers";
+            return Err(ProblemDetails::new(&problem::OVERLOADED, detail).header("Retry-After", &1));
+        };
+        for worker in 0..workers {
+            // A worker whose ring is full stays unresponsive.
+            let message = BusMessage::BroadcastCommand { request_id, command: command.clone() };
+            let _ = self.endpoint.send(worker, message);
+        }
         Ok(())
     }
 
-    /// A worker has answered.
-    pub(super) fn broadcasts_answered(
+    /// A worker has replied.
+    pub(super) fn handle_broadcast_reply(
         &mut self,
-        cx: &mut Context<Caller>,
-        ask: u64,
+        cx: &mut Context<AdminConnection>,
+        request_id: u64,
         worker: usize,
         found: Vec<BroadcastStatus>,
         acted: Option<u64>,
     ) {
-        let Some(at) = self.asks.waiting.iter().position(|waiting| waiting.id == ask) else {
-            return;
-        };
-        let waiting = &mut self.asks.waiting[at];
-        waiting.silent.retain(|&silent| silent != worker);
-        waiting.found.extend(found.into_iter().map(|status| (worker, status)));
-        waiting.acted += usize::from(acted.is_some());
-        waiting.discarded += acted.unwrap_or(0);
-        if waiting.silent.is_empty() {
-            let ask = self.asks.waiting.swap_remove(at);
-            ask.answer(cx);
+        let done = self.broadcast_requests.handle_reply(request_id, worker, |request| {
+            request.found.extend(found.into_iter().map(|status| (worker, status)));
+            request.acted += usize::from(acted.is_some());
+            request.discarded += acted.unwrap_or(0);
+        });
+        if let Some(query) = done {
+            answer(cx, &query);
         }
     }
 
-    /// Answers with what there is where a worker keeps silent.
-    pub(super) fn broadcasts_overdue(&mut self, cx: &mut Context<Caller>) {
-        let now = Instant::now();
-        for ask in self.asks.waiting.extract_if(.., |ask| ask.deadline <= now) {
-            ask.answer(cx);
+    /// Answers requests whose time is over. Called once a second.
+    pub(super) fn answer_overdue_broadcasts(&mut self, cx: &mut Context<AdminConnection>) {
+        for query in self.broadcast_requests.poll_overdue(cx.now_ms()) {
+            answer(cx, &query);
         }
     }
 }
 
-impl Ask {
-    fn answer(self, cx: &mut Context<Caller>) {
-        let channel = match &self.action {
-            BroadcastCommand::List => {
-                let mut body = json!({ "broadcasts": by_channel(&self.found) });
-                if !self.silent.is_empty() {
-                    body["silent_workers"] = json!(self.silent);
-                }
-                return answer_json(cx, self.conn, 200, &body);
+fn command_of(request: &http::Request<'_>, rest: &str) -> Result<BroadcastCommand, ProblemDetails> {
+    if rest.is_empty() {
+        return match request.method {
+            Method::Get | Method::Head => Ok(BroadcastCommand::List),
+            _ => Err(ProblemDetails::method("GET, HEAD")),
+        };
+    }
+    let (channel, verb) = rest[1..].rsplit_once('/').unwrap_or((&rest[1..], ""));
+    let channel: Arc<str> = query::decode_path(channel).into();
+    let command = match verb {
+        "pause" => BroadcastCommand::Pause(channel),
+        "resume" => BroadcastCommand::Resume(channel),
+        "cancel" => BroadcastCommand::Cancel(channel),
+        _ => {
+            let detail = "use POST /broadcasts/{channel}/pause, /resume or /cancel, the channel percent-encoded";
+            return Err(ProblemDetails::new(&problem::NOT_FOUND, detail));
+        }
+    };
+    match request.method {
+        Method::Post => Ok(command),
+        _ => Err(ProblemDetails::method("POST")),
+    }
+}
+
+fn answer(cx: &mut Context<AdminConnection>, query: &WorkerQuery<BroadcastRequest>) {
+    let WorkerQuery { unresponsive, replies: request, .. } = query;
+    let mut body = match &request.command {
+        BroadcastCommand::List => json!({ "broadcasts": by_channel(&request.found) }),
+        BroadcastCommand::Pause(channel)
+        | BroadcastCommand::Resume(channel)
+        | BroadcastCommand::Cancel(channel) => {
+            if request.acted == 0 && unresponsive.is_empty() {
+                let detail = format!("no worker is broadcasting to the channel {channel:?}");
+                return ProblemDetails::new(&problem::NOT_FOUND, detail).answer(cx, request.conn);
             }
-            BroadcastCommand::Pause(channel)
-            | BroadcastCommand::Resume(channel)
-            | BroadcastCommand::Cancel(channel) => channel,
-        };
-        if self.acted == 0 && self.silent.is_empty() {
-            let detail = format!("no worker is broadcasting to the channel {channel:?}");
-            return Problem::new(&problem::NOT_FOUND, detail).answer(cx, self.conn);
+            json!({ "channel": &**channel, "workers": request.acted })
         }
-        let mut body = json!({ "channel": &**channel, "workers": self.acted });
-        if let BroadcastCommand::Cancel(_) = self.action {
-            body["discarded"] = json!(self.discarded);
-        }
-        if !self.silent.is_empty() {
-            body["silent_workers"] = json!(self.silent);
-        }
-        answer_json(cx, self.conn, 200, &body);
+    };
+    if let BroadcastCommand::Cancel(_) = request.command {
+        body["discarded"] = json!(request.discarded);
     }
+    if !unresponsive.is_empty() {
+        body["unresponsive_workers"] = json!(unresponsive);
+    }
+    answer_json(cx, request.conn, 200, &body);
 }
 
-/// The parts of each channel's broadcast, added up.
+/// Sums over the workers of each channel's broadcast.
 fn by_channel(found: &[(usize, BroadcastStatus)]) -> Vec<Value> {
     let mut channels: BTreeMap<&str, Vec<&(usize, BroadcastStatus)>> = BTreeMap::new();
     for part in found {
@@ -187,7 +169,7 @@ fn by_channel(found: &[(usize, BroadcastStatus)]) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testkit::{Live, Subscriber};
+    use super::super::testkit::{Subscriber, TestServer};
     use super::*;
 
     const RATES: &str = "/config/channel/without_namespace/pacing";
@@ -195,15 +177,15 @@ mod tests {
     const ONE_A_MINUTE: &str = r#"{"bytes_per_s":1,"burst_ms":1}"#;
 
     /// Two workers, and more subscribers than get a message of the first minute.
-    fn audience() -> (Live, Vec<Subscriber>) {
-        let live = Live::start(2);
+    fn audience() -> (TestServer, Vec<Subscriber>) {
+        let live = TestServer::start(2);
         let slow = live.put(RATES, ONE_A_MINUTE);
         assert_eq!(slow.status, 200, "{slow:?}");
         let everyone = (0..16).map(|_| live.subscribe("all")).collect();
         (live, everyone)
     }
 
-    fn listed(live: &Live) -> Value {
+    fn listed(live: &TestServer) -> Value {
         live.get("/broadcasts").json()["broadcasts"].clone()
     }
 
@@ -256,7 +238,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_and_what_is_misspelt_is_said() {
-        let live = Live::start(1);
+        let live = TestServer::start(1);
         for (method, target, status) in [
             ("POST", "/broadcasts/all/pause", 404),
             ("GET", "/broadcasts/all/pause", 405),

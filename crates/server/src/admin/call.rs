@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dunlin_config::{Change, Pointer};
 use dunlin_net::http::{self, Method, query};
 
-use super::problem::{self, Problem};
+use super::problem::{self, ProblemDetails};
 
 /// Who says that it changes something (`From`), and why (`comment`): shown in the history.
 const WHO_BYTES_MAX: usize = 128;
@@ -29,11 +29,14 @@ pub(super) enum Target {
 
 impl Target {
     /// Reads what follows `/config` in a path.
-    pub(super) fn parse(rest: &str) -> Result<Target, Problem> {
+    pub(super) fn parse(rest: &str) -> Result<Target, ProblemDetails> {
         let decoded = query::decode_path(rest);
         let number = |text: &str| {
             text.parse::<u64>().map_err(|_| {
-                Problem::new(&problem::NOT_FOUND, format!("{text:?} is no revision's number"))
+                ProblemDetails::new(
+                    &problem::NOT_FOUND,
+                    format!("{text:?} is no revision's number"),
+                )
             })
         };
         let mut steps = decoded.split('/').skip(1);
@@ -47,10 +50,12 @@ impl Target {
                 Target::RevisionConfig(number(n)?)
             }
             (Some("revisions"), Some(n), Some("restore"), None) => Target::Restore(number(n)?),
-            (Some("revisions"), ..) => return Err(Problem::not_found(&format!("/config{rest}"))),
+            (Some("revisions"), ..) => {
+                return Err(ProblemDetails::not_found(&format!("/config{rest}")));
+            }
             (Some(""), None, ..) => Target::Value(Pointer::root()),
             _ => Target::Value(Pointer::parse(&decoded).map_err(|fault| {
-                Problem::new(&problem::MALFORMED, fault.to_string()).fault(&fault)
+                ProblemDetails::new(&problem::MALFORMED, fault.to_string()).fault(&fault)
             })?),
         })
     }
@@ -78,7 +83,7 @@ pub(super) struct Canary {
 
 impl Options {
     /// Reads a query. What is not known is refused: a `dry_run` misspelt must not become a change.
-    pub(super) fn parse(query: Option<&str>, workers: usize) -> Result<Options, Problem> {
+    pub(super) fn parse(query: Option<&str>, workers: usize) -> Result<Options, ProblemDetails> {
         let mut options = Options { limit: REVISIONS_A_PAGE, ..Options::default() };
         let (mut canary, mut worker, mut seconds) = (false, None, None);
         for (name, value) in query::pairs(query.unwrap_or("")) {
@@ -126,7 +131,7 @@ impl Options {
 }
 
 /// The revision a change is meant for (`If-Match`, RFC 9110 §13.1.1); `None` for any.
-pub(super) fn expected(request: &http::Request<'_>) -> Result<Option<u64>, Problem> {
+pub(super) fn expected(request: &http::Request<'_>) -> Result<Option<u64>, ProblemDetails> {
     let Some(value) = request.headers.get_str("If-Match") else { return Ok(None) };
     if value == "*" {
         return Ok(None);
@@ -138,14 +143,17 @@ pub(super) fn expected(request: &http::Request<'_>) -> Result<Option<u64>, Probl
 }
 
 /// Who changes something, by its own word.
-pub(super) fn who(request: &http::Request<'_>) -> Result<Arc<str>, Problem> {
+pub(super) fn who(request: &http::Request<'_>) -> Result<Arc<str>, ProblemDetails> {
     let who = request.headers.get_str("From").unwrap_or("");
     bounded("From", who, WHO_BYTES_MAX)?;
     Ok(who.into())
 }
 
 /// The change a request brings in its body.
-pub(super) fn change(target: Pointer, request: &http::Request<'_>) -> Result<Change, Problem> {
+pub(super) fn change(
+    target: Pointer,
+    request: &http::Request<'_>,
+) -> Result<Change, ProblemDetails> {
     let media = request.headers.get_str("Content-Type").unwrap_or("");
     let media = media.split(';').next().unwrap_or("").trim();
     let is = |kind: &str| media.eq_ignore_ascii_case(kind);
@@ -161,7 +169,7 @@ pub(super) fn change(target: Pointer, request: &http::Request<'_>) -> Result<Cha
         Method::Patch if is("application/json-patch+json") => Change::patch(request.body),
         _ => {
             let detail = format!("{media:?} is not what this method takes");
-            return Err(Problem::new(&problem::UNSUPPORTED_MEDIA_TYPE, detail)
+            return Err(ProblemDetails::new(&problem::UNSUPPORTED_MEDIA_TYPE, detail)
                 .header(
                     "Accept-Patch",
                     &"application/merge-patch+json, application/json-patch+json",
@@ -169,10 +177,10 @@ pub(super) fn change(target: Pointer, request: &http::Request<'_>) -> Result<Cha
                 .header("Accept", &"application/json"));
         }
     };
-    parsed.map_err(|faults| Problem::faults(&problem::MALFORMED, &faults))
+    parsed.map_err(|faults| ProblemDetails::faults(&problem::MALFORMED, &faults))
 }
 
-fn flag(name: &str, value: &str) -> Result<bool, Problem> {
+fn flag(name: &str, value: &str) -> Result<bool, ProblemDetails> {
     match value {
         "1" | "true" => Ok(true),
         "0" | "false" => Ok(false),
@@ -180,11 +188,11 @@ fn flag(name: &str, value: &str) -> Result<bool, Problem> {
     }
 }
 
-fn number(name: &str, value: &str) -> Result<u64, Problem> {
+fn number(name: &str, value: &str) -> Result<u64, ProblemDetails> {
     value.parse().map_err(|_| bad(format!("`{name}` is a whole number, not {value:?}")))
 }
 
-fn bounded(name: &str, value: &str, bytes_max: usize) -> Result<(), Problem> {
+fn bounded(name: &str, value: &str, bytes_max: usize) -> Result<(), ProblemDetails> {
     if value.len() > bytes_max {
         return Err(bad(format!("`{name}` is longer than {bytes_max} bytes")));
     }
@@ -194,8 +202,8 @@ fn bounded(name: &str, value: &str, bytes_max: usize) -> Result<(), Problem> {
     Ok(())
 }
 
-fn bad(detail: impl Into<String>) -> Problem {
-    Problem::new(&problem::BAD_REQUEST, detail)
+fn bad(detail: impl Into<String>) -> ProblemDetails {
+    ProblemDetails::new(&problem::BAD_REQUEST, detail)
 }
 
 #[cfg(test)]

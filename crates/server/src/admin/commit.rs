@@ -18,8 +18,8 @@ use dunlin_net::{ConnId, Context, TimerId, http};
 use serde_json::{Value, json};
 
 use super::call::Canary;
-use super::problem::{self, Problem};
-use super::{Admin, COMMIT_TIMEOUT, Caller, WEBHOOKS_DUE, unix_ms, warnings};
+use super::problem::{self, ProblemDetails};
+use super::{Admin, AdminConnection, COMMIT_TIMER, WEBHOOKS_TIMER, unix_ms, warnings};
 use crate::bus_message::BusMessage;
 use crate::crash;
 use crate::metrics::ConfigMetric;
@@ -27,14 +27,14 @@ use crate::settings::Settings;
 
 /// How long to look before asking to be told: a turn of a worker that is not at the end of a large fan-out
 /// takes less, and being told may cost a wake.
-const LOOK: Duration = Duration::from_micros(20);
+const SPIN: Duration = Duration::from_micros(20);
 /// How long changes that concern the webhooks thread wait for more of them.
 const WEBHOOKS_PAUSE_MS: u64 = 5;
 /// Changes that wait for the commit under way.
 const WAITING_MAX: usize = 4_096;
 
 /// A change somebody wants.
-pub(super) struct Wish {
+pub(super) struct SubmittedChange {
     pub(super) conn: ConnId,
     pub(super) change: Change,
     pub(super) expected: Option<u64>,
@@ -45,13 +45,13 @@ pub(super) struct Wish {
 
 /// Changes on their way.
 #[derive(Default)]
-pub(super) struct Commits {
-    waiting: VecDeque<Wish>,
-    under_way: Option<UnderWay>,
+pub(super) struct CommitQueue {
+    waiting: VecDeque<SubmittedChange>,
+    in_flight: Option<Commit>,
     /// Answered as soon as their revision is on disk: revision, and the answer.
     undurable: VecDeque<(u64, Answer)>,
     /// The webhooks thread is to be told of changes when a timer has run out.
-    webhooks_due: bool,
+    webhooks_timer_set: bool,
     body: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ struct Answer {
     body: Vec<u8>,
 }
 
-struct UnderWay {
+struct Commit {
     generation: u64,
     /// Also sleeping workers have to have switched, since there is something to do.
     everyone: bool,
@@ -71,7 +71,7 @@ struct UnderWay {
     changes: Vec<(PreparedChange, Origin)>,
     /// Sessions that they end, as of before.
     closed: u64,
-    askers: Vec<Asker>,
+    requesters: Vec<Requester>,
     timeout: TimerId,
     phase: Phase,
     /// What a trial has shown, when there was one.
@@ -81,13 +81,13 @@ struct UnderWay {
 enum Phase {
     Switching,
     /// The good snapshot before is being published again.
-    TakingBack {
+    RollingBack {
         revision: u64,
         reasons: Vec<(usize, String)>,
     },
 }
 
-struct Asker {
+struct Requester {
     conn: ConnId,
     durable: bool,
     /// Its place in `changes`; none if its change changed nothing.
@@ -112,46 +112,46 @@ struct Switched {
     asleep: usize,
 }
 
-impl Commits {
+impl CommitQueue {
     /// Whether no change is under way or waits.
-    pub(super) fn are_settled(&self) -> bool {
-        self.under_way.is_none() && self.waiting.is_empty()
+    pub(super) fn are_idle(&self) -> bool {
+        self.in_flight.is_none() && self.waiting.is_empty()
     }
 }
 
 impl Admin {
     /// Takes a change in; it is carried out at the end of the turn, or with the next commit.
-    pub(super) fn wish(&mut self, cx: &mut Context<Caller>, wish: Wish) {
+    pub(super) fn submit(&mut self, cx: &mut Context<AdminConnection>, submitted: SubmittedChange) {
         if self.trial.is_some() {
-            return self.refuse_for_trial(cx, wish.conn);
+            return self.reject_for_trial(cx, submitted.conn);
         }
-        if wish.durable && self.sync.is_none() {
+        if submitted.durable && self.sync.is_none() {
             let detail = "revisions live in memory, for the server was started without --state";
-            return Problem::new(&problem::NO_STATE, detail).answer(cx, wish.conn);
+            return ProblemDetails::new(&problem::NO_STATE, detail).answer(cx, submitted.conn);
         }
         if self.commits.waiting.len() >= WAITING_MAX {
             let detail = format!("{WAITING_MAX} changes wait already");
-            let problem = Problem::new(&problem::OVERLOADED, detail);
-            return problem.header("Retry-After", &1).answer(cx, wish.conn);
+            let problem = ProblemDetails::new(&problem::OVERLOADED, detail);
+            return problem.header("Retry-After", &1).answer(cx, submitted.conn);
         }
-        self.commits.waiting.push_back(wish);
+        self.commits.waiting.push_back(submitted);
     }
 
-    fn refuse_for_trial(&self, cx: &mut Context<Caller>, conn: ConnId) {
+    fn reject_for_trial(&self, cx: &mut Context<AdminConnection>, conn: ConnId) {
         let seconds = self.trial_seconds_left(cx).unwrap_or(1);
         let detail = "a change is on trial on one worker; wait for its end";
-        let problem = Problem::new(&problem::CANARY_UNDER_WAY, detail);
+        let problem = ProblemDetails::new(&problem::CANARY_UNDER_WAY, detail);
         problem.header("Retry-After", &seconds).answer(cx, conn);
     }
 
     /// Goes as far as it goes: called at the end of every turn.
-    pub(super) fn advance(&mut self, cx: &mut Context<Caller>) {
+    pub(super) fn advance(&mut self, cx: &mut Context<AdminConnection>) {
         loop {
-            if let Some(under_way) = self.commits.under_way.take() {
-                match self.look(&under_way) {
-                    Some(switched) => self.settled(cx, under_way, switched),
+            if let Some(in_flight) = self.commits.in_flight.take() {
+                match self.poll_rollout(&in_flight) {
+                    Some(switched) => self.finish(cx, in_flight, switched),
                     None => {
-                        self.commits.under_way = Some(under_way);
+                        self.commits.in_flight = Some(in_flight);
                         return;
                     }
                 }
@@ -164,82 +164,87 @@ impl Admin {
     }
 
     /// Prepares what waits, writes it to the log and publishes it.
-    fn begin(&mut self, cx: &mut Context<Caller>) {
+    fn begin(&mut self, cx: &mut Context<AdminConnection>) {
         let mut base = Arc::clone(self.store.head());
         let mut changes: Vec<(PreparedChange, Origin)> = Vec::new();
-        if self.commits.waiting.iter().any(|wish| matches!(wish.change, Change::Restore(_))) {
-            self.be_patient();
+        if self
+            .commits
+            .waiting
+            .iter()
+            .any(|submitted| matches!(submitted.change, Change::Restore(_)))
+        {
+            self.lengthen_time_slice();
         }
-        let mut askers = Vec::new();
-        while let Some(wish) = self.commits.waiting.pop_front() {
-            if wish.canary.is_some() && !changes.is_empty() {
+        let mut requesters = Vec::new();
+        while let Some(submitted) = self.commits.waiting.pop_front() {
+            if submitted.canary.is_some() && !changes.is_empty() {
                 // It goes alone.
-                self.commits.waiting.push_front(wish);
+                self.commits.waiting.push_front(submitted);
                 break;
             }
             let previous = base.revision;
-            let prepared = match base.prepare(&wish.change, wish.expected) {
+            let prepared = match base.prepare(&submitted.change, submitted.expected) {
                 Ok(prepared) => prepared,
                 Err(refusal) => {
-                    Problem::of_change_error(&refusal).answer(cx, wish.conn);
+                    ProblemDetails::of_change_error(&refusal).answer(cx, submitted.conn);
                     continue;
                 }
             };
-            let Wish { conn, durable, origin, canary, .. } = wish;
+            let SubmittedChange { conn, durable, origin, canary, .. } = submitted;
             if prepared.is_unchanged() {
-                askers.push(Asker { conn, durable, change: None, previous });
+                requesters.push(Requester { conn, durable, change: None, previous });
                 continue;
             }
             let next = &prepared.snapshot().config;
             if let Err(faults) = crate::judge(&base.config, next) {
-                Problem::faults(&problem::INVALID, &faults).answer(cx, conn);
+                ProblemDetails::faults(&problem::INVALID, &faults).answer(cx, conn);
                 continue;
             }
             if let Err(fault) = self.reservations.reserve(&base.config, next) {
-                Problem::faults(&problem::INVALID, &fault.into()).answer(cx, conn);
+                ProblemDetails::faults(&problem::INVALID, &fault.into()).answer(cx, conn);
                 continue;
             }
             if let Some(canary) = canary {
                 self.begin_trial(cx, canary, conn, durable, prepared, origin);
                 // They would wait for as long as it lasts.
-                for wish in std::mem::take(&mut self.commits.waiting) {
-                    self.refuse_for_trial(cx, wish.conn);
+                for submitted in std::mem::take(&mut self.commits.waiting) {
+                    self.reject_for_trial(cx, submitted.conn);
                 }
                 break;
             }
             base = Arc::clone(prepared.snapshot());
-            askers.push(Asker { conn, durable, change: Some(changes.len()), previous });
+            requesters.push(Requester { conn, durable, change: Some(changes.len()), previous });
             changes.push((prepared, origin));
         }
-        self.commit(cx, changes, askers, None);
+        self.commit(cx, changes, requesters, None);
     }
 
     /// Writes prepared changes to the log and publishes them.
-    pub(super) fn commit_tried(
+    pub(super) fn commit_trial(
         &mut self,
-        cx: &mut Context<Caller>,
+        cx: &mut Context<AdminConnection>,
         conn: ConnId,
         durable: bool,
         change: (PreparedChange, Origin),
         trial: Value,
     ) {
         let previous = change.0.base().revision;
-        let asker = Asker { conn, durable, change: Some(0), previous };
-        self.commit(cx, vec![change], vec![asker], Some(trial));
+        let requester = Requester { conn, durable, change: Some(0), previous };
+        self.commit(cx, vec![change], vec![requester], Some(trial));
     }
 
     fn commit(
         &mut self,
-        cx: &mut Context<Caller>,
+        cx: &mut Context<AdminConnection>,
         changes: Vec<(PreparedChange, Origin)>,
-        askers: Vec<Asker>,
+        requesters: Vec<Requester>,
         trial: Option<Value>,
     ) {
         let Some((last, _)) = changes.last() else {
             let switched = self.switched(self.state.generation());
             let outcome = Outcome { switched, closed: 0, trial: None };
-            for asker in askers {
-                self.answer(cx, &asker, &[], &outcome);
+            for requester in requesters {
+                self.answer(cx, &requester, &[], &outcome);
             }
             return;
         };
@@ -248,8 +253,9 @@ impl Admin {
         if let Err(error) = self.store.append(&changes) {
             self.reservations.keep_only(&self.store.head().config);
             tracing::error!(%error, "a change could not be written to the log");
-            for asker in askers {
-                Problem::new(&problem::LOG_NOT_WRITTEN, error.to_string()).answer(cx, asker.conn);
+            for requester in requesters {
+                ProblemDetails::new(&problem::LOG_NOT_WRITTEN, error.to_string())
+                    .answer(cx, requester.conn);
             }
             return;
         }
@@ -258,14 +264,14 @@ impl Admin {
         let closed = self.sessions_closed(&before.config, &newest.config);
         let (generation, everyone) = self.publish(cx, &before, newest);
         let timeout = self.store.head().config.config.commit_timeout_ms;
-        self.commits.under_way = Some(UnderWay {
+        self.commits.in_flight = Some(Commit {
             generation,
             everyone,
             before,
             changes,
             closed,
-            askers,
-            timeout: cx.run_after(timeout, COMMIT_TIMEOUT),
+            requesters,
+            timeout: cx.run_after(timeout, COMMIT_TIMER),
             phase: Phase::Switching,
             trial,
         });
@@ -274,13 +280,13 @@ impl Admin {
     /// Makes a snapshot everyone's. True: sleeping workers have something to do for it, and are woken.
     fn publish(
         &mut self,
-        cx: &mut Context<Caller>,
+        cx: &mut Context<AdminConnection>,
         before: &Arc<Settings>,
         newest: Arc<Snapshot>,
     ) -> (u64, bool) {
         let settings = Arc::new(before.next(newest));
         let everyone = before.wants_work(&settings);
-        self.bury_retired();
+        self.free_retired();
         self.retired.push(Arc::clone(before));
         let hooks = before.config.webhooks != settings.config.webhooks;
         if before.config.limits.bus_slots != settings.config.limits.bus_slots {
@@ -292,17 +298,17 @@ impl Admin {
             self.wake_workers();
             crash::reach("woken");
         }
-        if hooks && !self.commits.webhooks_due {
-            self.commits.webhooks_due = true;
-            cx.run_after(WEBHOOKS_PAUSE_MS, WEBHOOKS_DUE);
+        if hooks && !self.commits.webhooks_timer_set {
+            self.commits.webhooks_timer_set = true;
+            cx.run_after(WEBHOOKS_PAUSE_MS, WEBHOOKS_TIMER);
         }
         (generation, everyone)
     }
 
     /// The webhooks thread takes up the newest settings whenever it wakes, before all else. Woken it is for changes that
     /// have come since the last time, not for each: to be woken costs more than a member's change.
-    pub(super) fn tell_webhooks(&mut self) {
-        self.commits.webhooks_due = false;
+    pub(super) fn wake_webhooks(&mut self) {
+        self.commits.webhooks_timer_set = false;
         // A full ring has woken it, or is about to.
         let _ = self.endpoint.send(self.state.webhooks_endpoint(), BusMessage::AdoptSettings);
         self.endpoint.flush();
@@ -317,35 +323,35 @@ impl Admin {
     }
 
     /// Whether every worker that matters has switched; looks for a moment.
-    fn look(&self, under_way: &UnderWay) -> Option<Switched> {
+    fn poll_rollout(&self, in_flight: &Commit) -> Option<Switched> {
         let mut began: Option<Instant> = None;
         loop {
-            if self.is_settled(under_way) {
-                return Some(self.switched(under_way.generation));
+            if self.is_adopted(in_flight) {
+                return Some(self.switched(in_flight.generation));
             }
             match began {
                 // Who gives up a long slice is without the core for as long.
-                None if self.patient => break,
+                None if self.long_time_slice => break,
                 None => began = Some(Instant::now()),
-                Some(began) if began.elapsed() >= LOOK => break,
+                Some(began) if began.elapsed() >= SPIN => break,
                 // The worker may need this very core to get to the end of its turn.
                 Some(_) => std::thread::yield_now(),
             }
         }
         for worker in 0..self.state.workers() {
-            self.state.rollout.await_adoption(worker, under_way.generation);
+            self.state.rollout.await_adoption(worker, in_flight.generation);
         }
         // One may have switched, or fallen asleep, before it was asked to tell.
-        self.is_settled(under_way).then(|| self.switched(under_way.generation))
+        self.is_adopted(in_flight).then(|| self.switched(in_flight.generation))
     }
 
-    fn is_settled(&self, under_way: &UnderWay) -> bool {
+    fn is_adopted(&self, in_flight: &Commit) -> bool {
         (0..self.state.workers()).all(|worker| {
             let standing = self.state.rollout.follower_state(worker);
-            if under_way.everyone {
-                standing.generation >= under_way.generation
+            if in_flight.everyone {
+                standing.generation >= in_flight.generation
             } else {
-                standing.is_at(under_way.generation)
+                standing.is_at(in_flight.generation)
             }
         })
     }
@@ -359,18 +365,16 @@ impl Admin {
     }
 
     /// Everyone has switched, or said why not.
-    fn settled(&mut self, cx: &mut Context<Caller>, under_way: UnderWay, switched: Switched) {
-        cx.cancel(under_way.timeout);
-        if let Phase::TakingBack { .. } = under_way.phase {
-            return self.roll_back(cx, under_way);
+    fn finish(&mut self, cx: &mut Context<AdminConnection>, in_flight: Commit, switched: Switched) {
+        cx.cancel(in_flight.timeout);
+        if let Phase::RollingBack { .. } = in_flight.phase {
+            return self.finish_rollback(cx, in_flight);
         }
         let reasons: Vec<(usize, String)> = (0..self.state.workers())
-            .filter_map(|worker| {
-                Some((worker, self.state.rejection(worker, under_way.generation)?))
-            })
+            .filter_map(|worker| Some((worker, self.state.rejection(worker, in_flight.generation)?)))
             .collect();
         if !reasons.is_empty() {
-            return self.take_back(cx, under_way, reasons);
+            return self.begin_rollback(cx, in_flight, reasons);
         }
         crash::reach("confirm");
         let head = self.store.confirm();
@@ -378,38 +382,38 @@ impl Admin {
         self.follow(cx, &head.config);
         if let Some(push) = &self.push {
             // They were judged; what cannot be used all the same is told by the log and the metrics.
-            for fault in push.apply(&under_way.before.config.push, &head.config.push).iter() {
+            for fault in push.apply(&in_flight.before.config.push, &head.config.push).iter() {
                 tracing::error!("{fault}");
             }
         }
-        let trial = under_way.trial;
-        let outcome = Outcome { switched, closed: under_way.closed, trial: trial.as_ref() };
-        for asker in &under_way.askers {
-            self.answer(cx, asker, &under_way.changes, &outcome);
+        let trial = in_flight.trial;
+        let outcome = Outcome { switched, closed: in_flight.closed, trial: trial.as_ref() };
+        for requester in &in_flight.requesters {
+            self.answer(cx, requester, &in_flight.changes, &outcome);
         }
-        self.counters.add(ConfigMetric::Changes, under_way.changes.len() as u64);
-        self.tell_watchers(cx, under_way.changes[0].0.base().revision);
+        self.counters.add(ConfigMetric::Changes, in_flight.changes.len() as u64);
+        self.notify_watchers(cx, in_flight.changes[0].0.base().revision);
         self.sync_if_wanted();
         self.compact_if_due();
     }
 
     /// The bound on waiting has passed.
-    pub(super) fn commit_overdue(&mut self, cx: &mut Context<Caller>) {
-        let Some(under_way) = self.commits.under_way.take() else { return };
-        if self.is_settled(&under_way) {
-            let switched = self.switched(under_way.generation);
-            return self.settled(cx, under_way, switched);
+    pub(super) fn handle_commit_timeout(&mut self, cx: &mut Context<AdminConnection>) {
+        let Some(in_flight) = self.commits.in_flight.take() else { return };
+        if self.is_adopted(&in_flight) {
+            let switched = self.switched(in_flight.generation);
+            return self.finish(cx, in_flight, switched);
         }
-        if let Phase::TakingBack { .. } = under_way.phase {
+        if let Phase::RollingBack { .. } = in_flight.phase {
             // Who is stuck has not taken up the change either, and takes the good one when it comes round.
-            return self.roll_back(cx, under_way);
+            return self.finish_rollback(cx, in_flight);
         }
         let bound_ms = self.store.head().config.config.commit_timeout_ms;
         let reasons = (0..self.state.workers())
             .filter(|&worker| {
                 let standing = self.state.rollout.follower_state(worker);
-                !standing.is_at(under_way.generation)
-                    || under_way.everyone && standing.generation < under_way.generation
+                !standing.is_at(in_flight.generation)
+                    || in_flight.everyone && standing.generation < in_flight.generation
             })
             .map(|worker| {
                 let lag_ms = self.state.loop_stats[worker].lag_ms();
@@ -420,14 +424,14 @@ impl Admin {
                 (worker, why)
             })
             .collect();
-        self.take_back(cx, under_way, reasons);
+        self.begin_rollback(cx, in_flight, reasons);
     }
 
     /// Publishes the last good snapshot again, as the next revision.
-    fn take_back(
+    fn begin_rollback(
         &mut self,
-        cx: &mut Context<Caller>,
-        under_way: UnderWay,
+        cx: &mut Context<AdminConnection>,
+        in_flight: Commit,
         reasons: Vec<(usize, String)>,
     ) {
         let mut why = String::new();
@@ -438,69 +442,70 @@ impl Admin {
         let why = why.trim_end_matches("; ");
         tracing::warn!(why, "a change is taken back");
         self.counters.count(ConfigMetric::RolledBack);
-        crash::reach("take-back");
+        crash::reach("roll-back");
         let good = self.store.roll_back(why, unix_ms());
-        crash::reach("taken-back");
+        crash::reach("rolled-back");
         let revision = good.revision;
         let present = self.state.settings.load_full();
         let (generation, _) = self.publish(cx, &present, good);
         let timeout = self.store.head().config.config.commit_timeout_ms;
-        self.commits.under_way = Some(UnderWay {
+        self.commits.in_flight = Some(Commit {
             generation,
             // Who sleeps wakes with the good one.
             everyone: false,
-            timeout: cx.run_after(timeout, COMMIT_TIMEOUT),
-            phase: Phase::TakingBack { revision, reasons },
-            ..under_way
+            timeout: cx.run_after(timeout, COMMIT_TIMER),
+            phase: Phase::RollingBack { revision, reasons },
+            ..in_flight
         });
     }
 
-    fn roll_back(&mut self, cx: &mut Context<Caller>, under_way: UnderWay) {
-        cx.cancel(under_way.timeout);
-        let Phase::TakingBack { revision, reasons } = under_way.phase else { return };
+    fn finish_rollback(&mut self, cx: &mut Context<AdminConnection>, in_flight: Commit) {
+        cx.cancel(in_flight.timeout);
+        let Phase::RollingBack { revision, reasons } = in_flight.phase else { return };
         self.reservations.keep_only(&self.store.head().config);
         let workers: Vec<Value> = reasons
             .iter()
             .map(|(worker, reason)| json!({ "worker": worker, "reason": reason }))
             .collect();
         crash::reach("refuse");
-        for asker in &under_way.askers {
+        for requester in &in_flight.requesters {
             let detail = format!(
                 "{} of {} workers did not switch; the configuration before runs everywhere again, \
                  as revision {revision}",
                 reasons.len(),
                 self.state.workers()
             );
-            Problem::new(&problem::NOT_APPLIED, detail)
+            ProblemDetails::new(&problem::NOT_APPLIED, detail)
                 .with("workers", workers.clone())
                 .with("revision", revision)
-                .answer(cx, asker.conn);
+                .answer(cx, requester.conn);
         }
-        self.tell_watchers(cx, under_way.before.revision);
+        self.notify_watchers(cx, in_flight.before.revision);
         self.sync_if_wanted();
     }
 
     /// Says that a change is in effect, now or once it is on disk.
     fn answer(
         &mut self,
-        cx: &mut Context<Caller>,
-        asker: &Asker,
+        cx: &mut Context<AdminConnection>,
+        requester: &Requester,
         changes: &[(PreparedChange, Origin)],
         outcome: &Outcome<'_>,
     ) {
-        let prepared = asker.change.and_then(|at| changes.get(at)).map(|(prepared, _)| prepared);
-        let revision = prepared.map_or(asker.previous, |prepared| prepared.snapshot().revision);
+        let prepared =
+            requester.change.and_then(|at| changes.get(at)).map(|(prepared, _)| prepared);
+        let revision = prepared.map_or(requester.previous, |prepared| prepared.snapshot().revision);
         let created = prepared.is_some_and(PreparedChange::created);
-        let durable = asker.durable || self.durable >= revision;
+        let durable = requester.durable || self.durable >= revision;
         let mut body = std::mem::take(&mut self.commits.body);
-        write_body(&mut body, asker, prepared, revision, durable, outcome);
-        if asker.durable && self.durable < revision {
-            let answer = Answer { conn: asker.conn, created, revision, body };
+        write_body(&mut body, requester, prepared, revision, durable, outcome);
+        if requester.durable && self.durable < revision {
+            let answer = Answer { conn: requester.conn, created, revision, body };
             self.commits.undurable.push_back((revision, answer));
             return;
         }
         crash::reach("answer");
-        respond(cx, asker.conn, created, revision, &body);
+        respond(cx, requester.conn, created, revision, &body);
         crash::reach("answered");
         self.commits.body = body;
     }
@@ -511,7 +516,7 @@ impl Admin {
     }
 
     /// Everything up to this revision is on disk.
-    pub(super) fn on_disk(&mut self, cx: &mut Context<Caller>) {
+    pub(super) fn handle_synced(&mut self, cx: &mut Context<AdminConnection>) {
         while let Some((revision, _)) = self.commits.undurable.front() {
             if *revision > self.durable {
                 return;
@@ -525,20 +530,30 @@ impl Admin {
     }
 
     /// The disk has refused: nobody knows what it has.
-    pub(super) fn not_on_disk(&mut self, cx: &mut Context<Caller>, error: &std::io::Error) {
+    pub(super) fn handle_sync_error(
+        &mut self,
+        cx: &mut Context<AdminConnection>,
+        error: &std::io::Error,
+    ) {
         for (revision, answer) in std::mem::take(&mut self.commits.undurable) {
             let detail = format!(
                 "revision {revision} is in effect, but fsync failed and it may not outlive a crash \
                  of the machine: {error}"
             );
-            Problem::new(&problem::LOG_NOT_WRITTEN, detail)
+            ProblemDetails::new(&problem::LOG_NOT_WRITTEN, detail)
                 .with("revision", revision)
                 .answer(cx, answer.conn);
         }
     }
 }
 
-fn respond(cx: &mut Context<Caller>, conn: ConnId, created: bool, revision: u64, body: &[u8]) {
+fn respond(
+    cx: &mut Context<AdminConnection>,
+    conn: ConnId,
+    created: bool,
+    revision: u64,
+    body: &[u8],
+) {
     let mut tag = [0; 24];
     let tag = etag(revision, &mut tag);
     let headers = [("Content-Type", "application/json"), ("ETag", tag)];
@@ -562,7 +577,7 @@ pub(super) fn etag(revision: u64, buffer: &mut [u8; 24]) -> &str {
 
 fn write_body(
     body: &mut Vec<u8>,
-    asker: &Asker,
+    requester: &Requester,
     prepared: Option<&PreparedChange>,
     revision: u64,
     durable: bool,
@@ -577,7 +592,7 @@ fn write_body(
         body,
         "{{\"revision\":{revision},\"previous\":{},\"changes\":{},\"durable\":{durable},\
          \"workers\":{{\"total\":{},\"switched\":{awake},\"asleep\":{asleep}}}",
-        asker.previous,
+        requester.previous,
         changes.len(),
         awake + asleep,
     );

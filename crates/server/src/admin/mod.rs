@@ -1,9 +1,9 @@
 //! The admin port: health, metrics, information, status of the workers, and the config API.
 //!
-//! A thread of its own with the event loop that the workers run on, for a change has forty microseconds from its
+//! It is a thread of its own with the event loop that the workers run on, for a change has forty microseconds from its
 //! client's send to its receive, and most of them are the kernel's. It alone owns the [`Store`] and publishes
-//! settings. [`call`] reads requests, [`read`] answers those that change nothing, [`commit`] carries out changes,
-//! [`trial`] those that one worker tries first, [`sync`] waits for the disk, [`watch`] tells who watches.
+//! settings. [`call`] parses requests, [`read`] answers those that change nothing, [`commit`] carries out changes,
+//! [`trial`] tries a change on one worker first, [`sync`] waits for the disk, [`watch`] streams revisions.
 
 #[cfg(test)]
 mod address_tests;
@@ -30,6 +30,7 @@ mod time;
 mod trial;
 mod warnings;
 mod watch;
+mod worker_query;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -46,13 +47,14 @@ use dunlin_net::{
     ListenerId, LoopConfig, ProtocolError, Remote, Sleep, TimerId, remote_pair,
 };
 
-use self::affected::Counts;
-use self::broadcasts::Asks;
-use self::commit::Commits;
-use self::problem::Problem;
+use self::affected::DryRun;
+use self::broadcasts::BroadcastRequest;
+use self::commit::CommitQueue;
+use self::problem::ProblemDetails;
 use self::sync::Sync;
-use self::trial::Trial;
+use self::trial::CanaryTrial;
 use self::watch::Watcher;
+use self::worker_query::WorkerQueries;
 use crate::bus_message::BusMessage;
 use crate::metrics::{ConfigCounters, ConfigMetric, WorkerMetrics};
 use crate::push::PushHandle;
@@ -71,19 +73,19 @@ const REQUEST_TIMEOUT_MS: u64 = 60_000;
 const KEEP_ALIVE_TIMEOUT_MS: u64 = 300_000;
 const HEARTBEAT_SECONDS: u64 = 10;
 /// What is longer takes a millisecond and more, and is done with patience.
-const PATIENT_BYTES: usize = 64 << 10;
+const LARGE_BODY_BYTES: usize = 64 << 10;
 
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
 /// Timers by what they carry.
-const SECOND: u64 = 0;
-const COMMIT_TIMEOUT: u64 = 1;
-const AFFECTED: u64 = 2;
-const WEBHOOKS_DUE: u64 = 3;
+const SECOND_TIMER: u64 = 0;
+const COMMIT_TIMER: u64 = 1;
+const DRY_RUN_TIMER: u64 = 2;
+const WEBHOOKS_TIMER: u64 = 3;
 
 /// What the admin thread keeps of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Caller {
+pub(crate) struct AdminConnection {
     /// Its address, once it was asked for.
     from: Option<Arc<str>>,
     watching: bool,
@@ -99,16 +101,16 @@ pub(crate) struct Admin {
     /// The newest revision that is known to be on disk.
     durable: u64,
     reservations: Reservations,
-    commits: Commits,
+    commits: CommitQueue,
     retired: Vec<Arc<Settings>>,
     /// Something large is under way, and whoever else wants this core goes first.
-    patient: bool,
-    trial: Option<Trial>,
+    long_time_slice: bool,
+    trial: Option<CanaryTrial>,
     /// `None` without a state directory.
     sync: Option<Sync>,
     watchers: Vec<Watcher>,
-    asks: Asks,
-    counts: Counts,
+    broadcast_requests: WorkerQueries<BroadcastRequest>,
+    dry_runs: WorkerQueries<DryRun>,
     /// What the program was told last.
     log: Log,
     on_log: Box<dyn Fn(&Log) + Send>,
@@ -122,7 +124,7 @@ pub(crate) struct Admin {
 }
 
 /// What the admin thread is given.
-pub(crate) struct Parts {
+pub(crate) struct AdminParams {
     pub(crate) state: Arc<ServerState>,
     pub(crate) push: Option<PushHandle>,
     pub(crate) endpoint: Endpoint<BusMessage>,
@@ -142,7 +144,7 @@ pub(crate) struct AdminThread {
 }
 
 impl AdminThread {
-    pub(crate) fn start(parts: Parts) -> io::Result<AdminThread> {
+    pub(crate) fn start(parts: AdminParams) -> io::Result<AdminThread> {
         let (remote, inbox) = remote_pair()?;
         let (handle, sync) = (remote.clone(), parts.store.sync_handle());
         let sync = sync.map(|sync| Sync::start(sync, remote.clone())).transpose()?;
@@ -169,7 +171,7 @@ impl AdminThread {
     }
 }
 
-fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> {
+fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> {
     let config = LoopConfig {
         connections_max: CONNECTIONS_MAX,
         buffered_bytes_max: BUFFERED_BYTES_MAX,
@@ -177,12 +179,12 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
     };
     let mut event_loop = EventLoop::with_inbox(config, inbox)?;
     let cx = event_loop.context();
-    let Parts { state, push, endpoint, store, reservations, listener, boot, on_log } = parts;
+    let AdminParams { state, push, endpoint, store, reservations, listener, boot, on_log } = parts;
     let body_bytes_max = store.head().config.config.body_bytes_max;
     let log = store.head().config.log.clone();
     let listener = cx.adopt_listener(listener, &listen_config(body_bytes_max))?;
     cx.register_fd(endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
-    cx.run_every(1000, SECOND);
+    cx.run_every(1000, SECOND_TIMER);
     let counters = Arc::<ConfigCounters>::default();
     let mut registry = Registry::with_prefix("dunlin");
     registry.register_collector(Box::new(WorkerMetrics(Arc::clone(&state))));
@@ -198,14 +200,14 @@ fn run(parts: Parts, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> 
         store,
         durable: 0,
         reservations,
-        commits: Commits::default(),
+        commits: CommitQueue::default(),
         retired: Vec::new(),
-        patient: false,
+        long_time_slice: false,
         trial: None,
         sync,
         watchers: Vec::new(),
-        asks: Asks::default(),
-        counts: Counts::default(),
+        broadcast_requests: broadcasts::broadcast_requests(),
+        dry_runs: affected::dry_runs(),
         log,
         on_log,
         listener,
@@ -228,7 +230,12 @@ fn listen_config(body_bytes_max: usize) -> ListenConfig {
 }
 
 impl Admin {
-    fn route(&mut self, cx: &mut Context<Caller>, conn: ConnId, request: &http::Request<'_>) {
+    fn route(
+        &mut self,
+        cx: &mut Context<AdminConnection>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) {
         let path = request.path;
         // A load balancer has no secret, and learns nothing from `/health` but that we live.
         if path == "/health" {
@@ -249,13 +256,13 @@ impl Admin {
         if let Some(rest) = path.strip_prefix("/broadcasts")
             && (rest.is_empty() || rest.starts_with('/'))
         {
-            if let Err(problem) = self.broadcasts(conn, request, rest) {
+            if let Err(problem) = self.broadcasts(cx, conn, request, rest) {
                 problem.answer(cx, conn);
             }
             return;
         }
         if !matches!(request.method, Method::Get | Method::Head) {
-            return Problem::method("GET, HEAD").answer(cx, conn);
+            return ProblemDetails::method("GET, HEAD").answer(cx, conn);
         }
         match path {
             "/metrics" => {
@@ -270,14 +277,14 @@ impl Admin {
             }
             _ => match path.strip_prefix("/problems/").and_then(problem::explanation) {
                 Some(text) => answer(cx, conn, 200, "text/plain; charset=utf-8", text.as_bytes()),
-                None => Problem::not_found(path).answer(cx, conn),
+                None => ProblemDetails::not_found(path).answer(cx, conn),
             },
         }
     }
 
-    fn health(&self, cx: &mut Context<Caller>, conn: ConnId, method: Method<'_>) {
+    fn health(&self, cx: &mut Context<AdminConnection>, conn: ConnId, method: Method<'_>) {
         if !matches!(method, Method::Get | Method::Head) {
-            return Problem::method("GET, HEAD").answer(cx, conn);
+            return ProblemDetails::method("GET, HEAD").answer(cx, conn);
         }
         let lifecycle = self.state.lifecycle();
         let status = match lifecycle {
@@ -288,7 +295,7 @@ impl Admin {
     }
 
     /// Whether the caller shows `admin.token` (RFC 6750 §2.1). False when none is set.
-    fn shows_token(&self, request: &http::Request<'_>) -> Result<bool, Problem> {
+    fn shows_token(&self, request: &http::Request<'_>) -> Result<bool, ProblemDetails> {
         let Some(token) = &self.store.head().config.admin.token else { return Ok(false) };
         let shown =
             request.headers.get_str("Authorization").and_then(|value| value.split_once(' '));
@@ -299,7 +306,7 @@ impl Admin {
             return Ok(true);
         }
         let why = "send admin.token as `Authorization: Bearer TOKEN`";
-        Err(Problem::new(&problem::UNAUTHORIZED, why).header("WWW-Authenticate", &"Bearer"))
+        Err(ProblemDetails::new(&problem::UNAUTHORIZED, why).header("WWW-Authenticate", &"Bearer"))
     }
 
     /// Media type and text for `/metrics`.
@@ -310,7 +317,7 @@ impl Admin {
     }
 
     /// Where a connection comes from, as the history has it.
-    fn origin_of(cx: &mut Context<Caller>, conn: ConnId) -> Arc<str> {
+    fn origin_of(cx: &mut Context<AdminConnection>, conn: ConnId) -> Arc<str> {
         if let Some(from) = cx.data(conn).and_then(|caller| caller.from.clone()) {
             return from;
         }
@@ -323,7 +330,7 @@ impl Admin {
     }
 
     /// Does what this thread has to do for a configuration that is in effect.
-    fn follow(&mut self, cx: &mut Context<Caller>, config: &Config) {
+    fn follow(&mut self, cx: &mut Context<AdminConnection>, config: &Config) {
         if let Some(listener) = self.reservations.serve(config) {
             match cx.adopt_listener(listener, &listen_config(self.body_bytes_max)) {
                 // Who is connected through the one before stays.
@@ -351,9 +358,9 @@ impl Admin {
 
     /// To be said before something that takes milliseconds, until the end of the turn or of the commit under way: a
     /// worker on this core that wakes meanwhile need not wait for a slice to end.
-    fn be_patient(&mut self) {
-        if !self.patient {
-            self.patient = true;
+    fn lengthen_time_slice(&mut self) {
+        if !self.long_time_slice {
+            self.long_time_slice = true;
             // Under a scheduler that has no slices, or takes none, it is as it was.
             let _ = dunlin_net::set_time_slice(Some(dunlin_net::TIME_SLICE_MAX));
         }
@@ -361,18 +368,18 @@ impl Admin {
 
     /// Frees settings that nobody else holds any more. Held here meanwhile, so that it is never a worker that frees
     /// ten thousand namespaces between two messages.
-    fn bury_retired(&mut self) {
+    fn free_retired(&mut self) {
         self.retired.retain(|settings| Arc::strong_count(settings) > 1);
     }
 
-    fn second(&mut self, cx: &mut Context<Caller>) {
+    fn second(&mut self, cx: &mut Context<AdminConnection>) {
         self.seconds += 1;
-        self.bury_retired();
-        self.broadcasts_overdue(cx);
-        self.judge_trial(cx);
+        self.free_retired();
+        self.answer_overdue_broadcasts(cx);
+        self.evaluate_trial(cx);
         self.sync_what_is_left();
         if self.seconds.is_multiple_of(HEARTBEAT_SECONDS) {
-            self.tell_progress(cx);
+            self.notify_progress(cx);
         }
         let body_bytes_max = self.store.head().config.config.body_bytes_max;
         if body_bytes_max != self.body_bytes_max {
@@ -385,70 +392,91 @@ impl Admin {
 }
 
 impl Handler for Admin {
-    type Data = Caller;
+    type Data = AdminConnection;
 
     fn on_accept(
         &mut self,
-        _: &mut Context<Caller>,
+        _: &mut Context<AdminConnection>,
         _: ListenerId,
         _: Option<SocketAddr>,
     ) -> Admit {
         Admit::Accept
     }
 
-    fn on_accept_failed(&mut self, _: &mut Context<Caller>, _: ListenerId, error: &io::Error) {
+    fn on_accept_failed(
+        &mut self,
+        _: &mut Context<AdminConnection>,
+        _: ListenerId,
+        error: &io::Error,
+    ) {
         tracing::warn!(%error, "the admin port could not accept");
     }
 
-    fn on_request(&mut self, cx: &mut Context<Caller>, conn: ConnId, request: &http::Request<'_>) {
-        if request.body.len() >= PATIENT_BYTES {
-            self.be_patient();
+    fn on_request(
+        &mut self,
+        cx: &mut Context<AdminConnection>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) {
+        if request.body.len() >= LARGE_BODY_BYTES {
+            self.lengthen_time_slice();
         }
         self.route(cx, conn, request);
     }
 
-    fn on_protocol_error(&mut self, cx: &mut Context<Caller>, conn: ConnId, error: &ProtocolError) {
+    fn on_protocol_error(
+        &mut self,
+        cx: &mut Context<AdminConnection>,
+        conn: ConnId,
+        error: &ProtocolError,
+    ) {
         match error {
             ProtocolError::Http(error) if error.status() == 413 => {
                 let limit = self.body_bytes_max;
                 let detail = format!("config.body_bytes_max is {limit}");
-                Problem::new(&problem::TOO_LARGE, detail)
+                ProblemDetails::new(&problem::TOO_LARGE, detail)
                     .with("limit", limit)
-                    .answer_violation(cx, conn);
+                    .answer_protocol_error(cx, conn);
             }
             _ => cx.answer_protocol_error(conn, error),
         }
     }
 
-    fn on_writable(&mut self, cx: &mut Context<Caller>, conn: ConnId) {
+    fn on_writable(&mut self, cx: &mut Context<AdminConnection>, conn: ConnId) {
         if cx.data(conn).is_some_and(|caller| caller.watching) {
             self.watcher_writable(cx, conn);
         }
     }
 
-    fn on_close(&mut self, _: &mut Context<Caller>, conn: ConnId, caller: Caller, _: CloseReason) {
+    fn on_close(
+        &mut self,
+        _: &mut Context<AdminConnection>,
+        conn: ConnId,
+        caller: AdminConnection,
+        _: CloseReason,
+    ) {
         if caller.watching {
-            self.watcher_gone(conn);
+            self.remove_watcher(conn);
         }
     }
 
-    fn on_timer(&mut self, cx: &mut Context<Caller>, _: TimerId, data: u64) {
+    fn on_timer(&mut self, cx: &mut Context<AdminConnection>, _: TimerId, data: u64) {
         match data {
-            SECOND => self.second(cx),
-            AFFECTED => self.affected_overdue(cx),
-            WEBHOOKS_DUE => self.tell_webhooks(),
-            _ => self.commit_overdue(cx),
+            SECOND_TIMER => self.second(cx),
+            DRY_RUN_TIMER => self.answer_overdue_dry_runs(cx),
+            WEBHOOKS_TIMER => self.wake_webhooks(),
+            _ => self.handle_commit_timeout(cx),
         }
     }
 
-    fn on_tick(&mut self, cx: &mut Context<Caller>) {
+    fn on_tick(&mut self, cx: &mut Context<AdminConnection>) {
         while let Some((_, message)) = self.endpoint.recv() {
             match message {
                 BusMessage::BroadcastReply { request_id, worker, found, acted } => {
-                    self.broadcasts_answered(cx, request_id, worker, found, acted);
+                    self.handle_broadcast_reply(cx, request_id, worker, found, acted);
                 }
                 BusMessage::AffectedReply { request_id, worker, counts } => {
-                    self.affected_counted(cx, request_id, worker, *counts);
+                    self.handle_affected_reply(cx, request_id, worker, *counts);
                 }
                 // That it came is all that it says.
                 _ => {}
@@ -456,31 +484,36 @@ impl Handler for Admin {
         }
         self.advance(cx);
         self.endpoint.flush();
-        if self.patient && self.commits.are_settled() {
-            self.bury_retired();
-            self.patient = false;
+        if self.long_time_slice && self.commits.are_idle() {
+            self.free_retired();
+            self.long_time_slice = false;
             // What could be lengthened can be shortened.
             let _ = dunlin_net::set_time_slice(None);
         }
     }
 
-    fn on_sleep(&mut self, _: &mut Context<Caller>) -> Sleep {
+    fn on_sleep(&mut self, _: &mut Context<AdminConnection>) -> Sleep {
         if self.endpoint.prepare_sleep() { Sleep::Block } else { Sleep::Poll }
     }
 
-    fn on_wake(&mut self, _: &mut Context<Caller>) {
+    fn on_wake(&mut self, _: &mut Context<AdminConnection>) {
         self.endpoint.wake();
     }
 }
 
-fn answer(cx: &mut Context<Caller>, conn: ConnId, status: u16, kind: &str, body: &[u8]) {
+fn answer(cx: &mut Context<AdminConnection>, conn: ConnId, status: u16, kind: &str, body: &[u8]) {
     let headers = [("Content-Type", kind), ("Cache-Control", "no-store")];
     if cx.respond(conn, &http::Response { status, headers: &headers, body }).is_err() {
         cx.abort(conn);
     }
 }
 
-fn answer_json(cx: &mut Context<Caller>, conn: ConnId, status: u16, value: &serde_json::Value) {
+fn answer_json(
+    cx: &mut Context<AdminConnection>,
+    conn: ConnId,
+    status: u16,
+    value: &serde_json::Value,
+) {
     let body = format!("{value:#}\n");
     answer(cx, conn, status, "application/json", body.as_bytes());
 }

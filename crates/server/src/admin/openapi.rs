@@ -15,7 +15,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::admin::problem::KINDS;
+    use crate::admin::problem::PROBLEM_TYPES;
 
     #[test]
     fn every_reference_leads_somewhere_and_every_status_of_a_problem_is_described() {
@@ -40,7 +40,7 @@ mod tests {
             }
         }
         // A method that is not described has none to be described in.
-        for kind in KINDS.iter().filter(|kind| kind.status != 405) {
+        for kind in PROBLEM_TYPES.iter().filter(|kind| kind.status != 405) {
             assert!(statuses.contains(&kind.status), "{}", kind.name);
         }
     }

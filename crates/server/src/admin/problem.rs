@@ -6,15 +6,15 @@ use dunlin_config::{ChangeError, ConfigError, ConfigErrors};
 use dunlin_net::{ConnId, Context, http};
 use serde_json::{Map, Value, json};
 
-use super::Caller;
+use super::AdminConnection;
 
 /// A problem, its status and what a program can do with it.
 #[derive(Debug)]
-pub(super) struct Problem(Box<Details>);
+pub(super) struct ProblemDetails(Box<Details>);
 
 #[derive(Debug)]
 struct Details {
-    kind: &'static Kind,
+    kind: &'static ProblemType,
     detail: String,
     errors: Vec<Value>,
     more: Map<String, Value>,
@@ -23,7 +23,7 @@ struct Details {
 
 /// A sort of problem: what `type` names.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct ProblemType {
     pub(super) name: &'static str,
     pub(super) status: u16,
     pub(super) title: &'static str,
@@ -33,10 +33,10 @@ pub(super) struct Kind {
 
 macro_rules! kinds {
     ($($id:ident, $status:literal, $name:literal, $title:literal, $explanation:literal;)*) => {
-        $(pub(super) static $id: Kind =
-            Kind { name: $name, status: $status, title: $title, explanation: $explanation };)*
+        $(pub(super) static $id: ProblemType =
+            ProblemType { name: $name, status: $status, title: $title, explanation: $explanation };)*
         /// Every kind, in the order of its status.
-        pub(super) static KINDS: &[&Kind] = &[$(&$id,)*];
+        pub(super) static PROBLEM_TYPES: &[&ProblemType] = &[$(&$id,)*];
     };
 }
 
@@ -79,8 +79,8 @@ kinds! {
         "The disk is full or broken; `detail` has the kernel's word. Serving goes on with the configuration before.";
 }
 
-impl Problem {
-    pub(super) fn new(kind: &'static Kind, detail: impl Into<String>) -> Self {
+impl ProblemDetails {
+    pub(super) fn new(kind: &'static ProblemType, detail: impl Into<String>) -> Self {
         Self(Box::new(Details {
             kind,
             detail: detail.into(),
@@ -106,18 +106,18 @@ impl Problem {
         self
     }
 
-    pub(super) fn faults(kind: &'static Kind, faults: &ConfigErrors) -> Self {
+    pub(super) fn faults(kind: &'static ProblemType, faults: &ConfigErrors) -> Self {
         let detail = match faults.len() {
             1 => faults.iter().next().map(ToString::to_string).unwrap_or_default(),
             count => format!("there are {count} errors"),
         };
-        let mut problem = Problem::new(kind, detail);
+        let mut problem = ProblemDetails::new(kind, detail);
         problem.0.errors = faults.iter().map(error).collect();
         problem
     }
 
     pub(super) fn not_found(path: &str) -> Self {
-        Problem::new(
+        ProblemDetails::new(
             &NOT_FOUND,
             format!(
                 "{path} is not here; the paths are /health, /metrics, /info, /status/workers, \
@@ -127,23 +127,24 @@ impl Problem {
     }
 
     pub(super) fn method(allow: &'static str) -> Self {
-        Problem::new(&METHOD_NOT_ALLOWED, format!("use one of {allow}")).header("Allow", &allow)
+        ProblemDetails::new(&METHOD_NOT_ALLOWED, format!("use one of {allow}"))
+            .header("Allow", &allow)
     }
 
     pub(super) fn of_change_error(error: &ChangeError) -> Self {
         match error {
             ChangeError::Revision { current } => {
                 let detail = format!("the current revision is {current}");
-                Problem::new(&REVISION_MISMATCH, detail)
+                ProblemDetails::new(&REVISION_MISMATCH, detail)
                     .with("current", *current)
                     .header("ETag", &format_args!("\"{current}\""))
             }
-            ChangeError::Invalid(faults) => Problem::faults(&INVALID, faults),
+            ChangeError::Invalid(faults) => ProblemDetails::faults(&INVALID, faults),
             ChangeError::Conflict(fault) => {
-                Problem::new(&TEST_FAILED, fault.to_string()).fault(fault)
+                ProblemDetails::new(&TEST_FAILED, fault.to_string()).fault(fault)
             }
             ChangeError::NotFound(fault) => {
-                Problem::new(&NOT_FOUND, fault.to_string()).fault(fault)
+                ProblemDetails::new(&NOT_FOUND, fault.to_string()).fault(fault)
             }
         }
     }
@@ -172,7 +173,7 @@ impl Problem {
     }
 
     /// Answers the outstanding request of a connection with it.
-    pub(super) fn answer(&self, cx: &mut Context<Caller>, conn: ConnId) {
+    pub(super) fn answer(&self, cx: &mut Context<AdminConnection>, conn: ConnId) {
         let body = self.body();
         let headers = self.headers();
         let response =
@@ -183,7 +184,7 @@ impl Problem {
     }
 
     /// Answers a request that broke the rules of HTTP, and closes.
-    pub(super) fn answer_violation(&self, cx: &mut Context<Caller>, conn: ConnId) {
+    pub(super) fn answer_protocol_error(&self, cx: &mut Context<AdminConnection>, conn: ConnId) {
         let body = self.body();
         let headers = self.headers();
         let response =
@@ -209,7 +210,7 @@ fn error(fault: &ConfigError) -> Value {
 
 /// What `GET /problems/{name}` says.
 pub(super) fn explanation(name: &str) -> Option<String> {
-    let kind = KINDS.iter().find(|kind| kind.name == name)?;
+    let kind = PROBLEM_TYPES.iter().find(|kind| kind.name == name)?;
     Some(format!("{} {}\n\n{}\n", kind.status, kind.title, kind.explanation))
 }
 
@@ -221,7 +222,7 @@ mod tests {
     fn a_problem_says_what_where_and_what_mends_it() {
         let faults =
             dunlin_config::Config::from_toml("[client]\nping_interval = 10\n").unwrap_err();
-        let body = Problem::faults(&INVALID, &faults).with("revision", 7).body();
+        let body = ProblemDetails::faults(&INVALID, &faults).with("revision", 7).body();
         let body: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(body["type"], "/problems/invalid");
         assert_eq!((&body["status"], &body["revision"]), (&422.into(), &7.into()));
@@ -231,9 +232,9 @@ mod tests {
 
     #[test]
     fn every_kind_is_explained_under_its_own_name() {
-        for kind in KINDS {
+        for kind in PROBLEM_TYPES {
             assert!(explanation(kind.name).unwrap().contains(kind.title));
-            assert_eq!(KINDS.iter().filter(|other| other.name == kind.name).count(), 1);
+            assert_eq!(PROBLEM_TYPES.iter().filter(|other| other.name == kind.name).count(), 1);
         }
         assert_eq!(explanation("elsewhere"), None);
     }

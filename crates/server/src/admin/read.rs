@@ -9,20 +9,20 @@ use dunlin_net::{ConnId, Context};
 use serde_json::{Value, json};
 
 use super::call::{self, Options, Target};
-use super::commit::{Wish, etag};
-use super::problem::{self, Problem};
+use super::commit::{SubmittedChange, etag};
+use super::problem::{self, ProblemDetails};
 use super::watch::{describe, summary};
-use super::{Admin, Caller, answer, answer_json, unix_ms, warnings};
+use super::{Admin, AdminConnection, answer, answer_json, unix_ms, warnings};
 
 impl Admin {
     pub(super) fn config(
         &mut self,
-        cx: &mut Context<Caller>,
+        cx: &mut Context<AdminConnection>,
         conn: ConnId,
         request: &http::Request<'_>,
         rest: &str,
         shows_token: bool,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ProblemDetails> {
         let target = Target::parse(rest)?;
         let options = Options::parse(request.query, self.state.workers())?;
         let secrets = match (options.secrets, shows_token) {
@@ -30,7 +30,7 @@ impl Admin {
             (true, true) => Secrets::Shown,
             (true, false) => {
                 let why = "set admin.token and send it; without one nobody is shown secrets";
-                return Err(Problem::new(&problem::SECRETS_NEED_TOKEN, why));
+                return Err(ProblemDetails::new(&problem::SECRETS_NEED_TOKEN, why));
             }
         };
         let reads = matches!(request.method, Method::Get | Method::Head);
@@ -41,17 +41,17 @@ impl Admin {
                     let change = call::change(pointer, request)?;
                     self.change(cx, conn, request, &options, change)
                 }
-                _ => Err(Problem::method("GET, HEAD, PUT, DELETE, PATCH")),
+                _ => Err(ProblemDetails::method("GET, HEAD, PUT, DELETE, PATCH")),
             },
             Target::Restore(number) => {
                 if request.method != Method::Post {
-                    return Err(Problem::method("POST"));
+                    return Err(ProblemDetails::method("POST"));
                 }
                 let revision = self.store.revision(number).ok_or_else(|| self.no_such(number))?;
                 let change = Change::Restore(Arc::clone(&revision.snapshot));
                 self.change(cx, conn, request, &options, change)
             }
-            _ if !reads => Err(Problem::method("GET, HEAD")),
+            _ if !reads => Err(ProblemDetails::method("GET, HEAD")),
             Target::Schema => {
                 let body = schema::json().to_string();
                 answer(cx, conn, 200, "application/schema+json", body.as_bytes());
@@ -97,22 +97,22 @@ impl Admin {
         }
     }
 
-    fn no_such(&self, number: u64) -> Problem {
+    fn no_such(&self, number: u64) -> ProblemDetails {
         let (oldest, current) = (self.store.oldest(), self.store.head().revision);
         let detail = format!("revision {number} is not kept; there are {oldest} to {current}");
-        Problem::new(&problem::NO_SUCH_REVISION, detail)
+        ProblemDetails::new(&problem::NO_SUCH_REVISION, detail)
             .with("oldest", oldest)
             .with("current", current)
     }
 
     fn value(
         &mut self,
-        cx: &mut Context<Caller>,
+        cx: &mut Context<AdminConnection>,
         conn: ConnId,
         request: &http::Request<'_>,
         pointer: &Pointer,
         secrets: Secrets,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ProblemDetails> {
         let head = Arc::clone(self.store.head());
         let mut tag = [0; 24];
         let tag = etag(head.revision, &mut tag);
@@ -129,16 +129,16 @@ impl Admin {
 
     fn value_of(
         &mut self,
-        cx: &mut Context<Caller>,
+        cx: &mut Context<AdminConnection>,
         conn: ConnId,
         snapshot: &Snapshot,
         pointer: &Pointer,
         secrets: Secrets,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ProblemDetails> {
         let mut body = Vec::new();
         if !snapshot.write_json(pointer, secrets, &mut body) {
             let fault = snapshot.missing(pointer);
-            return Err(Problem::faults(&problem::NOT_FOUND, &fault.into()));
+            return Err(ProblemDetails::faults(&problem::NOT_FOUND, &fault.into()));
         }
         body.push(b'\n');
         let mut tag = [0; 24];
@@ -156,12 +156,12 @@ impl Admin {
 
     fn change(
         &mut self,
-        cx: &mut Context<Caller>,
+        cx: &mut Context<AdminConnection>,
         conn: ConnId,
         request: &http::Request<'_>,
         options: &Options,
         change: Change,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ProblemDetails> {
         let expected = call::expected(request)?;
         let who = call::who(request)?;
         if options.dry_run {
@@ -174,27 +174,28 @@ impl Admin {
             at_unix_ms: unix_ms(),
         };
         let (durable, canary) = (options.durable, options.canary);
-        self.wish(cx, Wish { conn, change, expected, origin, durable, canary });
+        self.submit(cx, SubmittedChange { conn, change, expected, origin, durable, canary });
         Ok(())
     }
 
     /// Says what a change would do.
     fn dry_run(
         &mut self,
-        cx: &mut Context<Caller>,
+        cx: &mut Context<AdminConnection>,
         conn: ConnId,
         change: &Change,
         expected: Option<u64>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ProblemDetails> {
         let head = Arc::clone(self.store.head());
-        let prepared =
-            head.prepare(change, expected).map_err(|refusal| Problem::of_change_error(&refusal))?;
+        let prepared = head
+            .prepare(change, expected)
+            .map_err(|refusal| ProblemDetails::of_change_error(&refusal))?;
         let next = &prepared.snapshot().config;
         crate::judge(&head.config, next)
-            .map_err(|faults| Problem::faults(&problem::INVALID, &faults))?;
+            .map_err(|faults| ProblemDetails::faults(&problem::INVALID, &faults))?;
         self.reservations
             .try_out(&head.config, next)
-            .map_err(|fault| Problem::faults(&problem::INVALID, &fault.into()))?;
+            .map_err(|fault| ProblemDetails::faults(&problem::INVALID, &fault.into()))?;
         let changes: Vec<Value> =
             prepared.changes().iter().map(|change| json!(change.hidden())).collect();
         let restart: Vec<&str> = prepared

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use super::testkit::{Live, PATIENCE};
+use super::testkit::{TIMEOUT, TestServer};
 
 const CHAT: &str = "/config/channel/namespaces/chat";
 
@@ -16,9 +16,9 @@ struct Client {
 }
 
 impl Client {
-    fn connect(live: &Live) -> Client {
-        let mut stream = TcpStream::connect(live.clients).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    fn connect(server: &TestServer) -> Client {
+        let mut stream = TcpStream::connect(server.clients).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
             .write_all(
                 b"GET /connection/websocket HTTP/1.1\r\nHost: d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -75,14 +75,14 @@ impl Client {
 
 #[test]
 fn a_name_that_the_pattern_does_not_admit_is_no_channel_to_anyone() {
-    let live = Live::start(3);
+    let server = TestServer::start(3);
     let open = json!({
         "name_pattern": "room-*", "presence": true, "history_size": 5, "history_ttl_ms": 60_000,
         "allow_subscribe_for_anonymous": true, "allow_publish_for_anonymous": true,
         "allow_history_for_anonymous": true, "allow_presence_for_anonymous": true,
     });
-    assert_eq!(live.put(CHAT, &open.to_string()).status, 201);
-    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(&live)).collect();
+    assert_eq!(server.put(CHAT, &open.to_string()).status, 201);
+    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(&server)).collect();
     for client in &mut clients {
         for command in ["subscribe", "publish", "history", "presence"] {
             let of = |channel: &str| json!({"channel": channel, "data": 1, "limit": 1});
@@ -90,21 +90,24 @@ fn a_name_that_the_pattern_does_not_admit_is_no_channel_to_anyone() {
             assert_eq!(client.code(command, &of("chat:room-1")), 0, "{command}");
         }
     }
-    assert!(live.publish("chat:lobby", 1).contains("102"));
-    assert!(live.publish("chat:room-1", 1).contains("offset"));
+    assert!(server.publish("chat:lobby", 1).contains("102"));
+    assert!(server.publish("chat:room-1", 1).contains("offset"));
     // Another pattern, and what was a name is none from the answer on, for whoever is served by whichever worker.
-    assert_eq!(live.put(&format!("{CHAT}/name_pattern"), "\"[0-9]*\"").status, 200);
+    assert_eq!(server.put(&format!("{CHAT}/name_pattern"), "\"[0-9]*\"").status, 200);
     for client in &mut clients {
         assert_eq!(client.code("publish", &json!({"channel": "chat:room-1", "data": 1})), 102);
         assert_eq!(client.code("publish", &json!({"channel": "chat:7", "data": 1})), 0);
     }
-    assert_eq!(live.put("/config/channel/without_namespace/name_pattern", "\"news*\"").status, 200);
+    assert_eq!(
+        server.put("/config/channel/without_namespace/name_pattern", "\"news*\"").status,
+        200
+    );
     for client in &mut clients {
         assert_eq!(client.code("subscribe", &json!({"channel": "weather"})), 102);
         assert_eq!(client.code("subscribe", &json!({"channel": "news-7"})), 0);
     }
     assert_eq!(
-        live.put(&format!("{CHAT}/name_pattern"), "\"*a*b*\"").status,
+        server.put(&format!("{CHAT}/name_pattern"), "\"*a*b*\"").status,
         422,
         "that would backtrack"
     );
@@ -112,9 +115,9 @@ fn a_name_that_the_pattern_does_not_admit_is_no_channel_to_anyone() {
 
 #[test]
 fn what_a_namespace_allows_is_allowed_and_nothing_else() {
-    let live = Live::start(3);
-    live.put(CHAT, r#"{"presence":true,"history_size":5,"history_ttl_ms":60000}"#);
-    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(&live)).collect();
+    let server = TestServer::start(3);
+    server.put(CHAT, r#"{"presence":true,"history_size":5,"history_ttl_ms":60000}"#);
+    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(&server)).collect();
     let of = json!({"channel": "chat:1", "data": 1, "limit": 1});
     for (command, key) in [
         ("publish", "allow_publish_for_anonymous"),
@@ -123,18 +126,18 @@ fn what_a_namespace_allows_is_allowed_and_nothing_else() {
         ("subscribe", "allow_subscribe_for_anonymous"),
     ] {
         assert!(clients.iter_mut().all(|client| client.code(command, &of) == 103), "{command}");
-        assert_eq!(live.put(&format!("{CHAT}/{key}"), "true").status, 200);
+        assert_eq!(server.put(&format!("{CHAT}/{key}"), "true").status, 200);
         assert!(clients.iter_mut().all(|client| client.code(command, &of) == 0), "{command}");
         if command != "subscribe" {
-            assert_eq!(live.put(&format!("{CHAT}/{key}"), "false").status, 200);
+            assert_eq!(server.put(&format!("{CHAT}/{key}"), "false").status, 200);
             assert!(clients.iter_mut().all(|client| client.code(command, &of) == 103), "{command}");
         }
     }
     // Who is subscribed may do what subscribers may.
-    assert_eq!(live.put(&format!("{CHAT}/allow_publish_for_subscriber"), "true").status, 200);
+    assert_eq!(server.put(&format!("{CHAT}/allow_publish_for_subscriber"), "true").status, 200);
     assert!(clients.iter_mut().all(|client| client.code("publish", &of) == 0));
-    assert_eq!(Client::connect(&live).code("publish", &of), 103);
+    assert_eq!(Client::connect(&server).code("publish", &of), 103);
     // And a namespace that is gone is unknown.
-    assert_eq!(live.call("DELETE", CHAT, &[], "").status, 200);
+    assert_eq!(server.call("DELETE", CHAT, &[], "").status, 200);
     assert!(clients.iter_mut().all(|client| client.code("publish", &of) == 102));
 }

@@ -10,13 +10,13 @@ use std::thread::JoinHandle;
 use dunlin_config::store::{Compaction, SyncHandle};
 use dunlin_net::{Context, Remote};
 
-use super::{Admin, Caller};
+use super::{Admin, AdminConnection};
 use crate::crash;
 
 /// Does what waits for the disk.
 pub(super) struct Sync {
     jobs: SyncSender<Job>,
-    under_way: bool,
+    in_flight: bool,
     compacting: bool,
     _thread: JoinHandle<()>,
 }
@@ -33,7 +33,7 @@ impl Sync {
         let thread = std::thread::Builder::new()
             .name("dunlin-disk".into())
             .spawn(move || run(&handle, &remote, &wanted))?;
-        Ok(Sync { jobs, under_way: false, compacting: false, _thread: thread })
+        Ok(Sync { jobs, in_flight: false, compacting: false, _thread: thread })
     }
 }
 
@@ -84,25 +84,25 @@ impl Admin {
 
     fn sync_now(&mut self) {
         if let Some(sync) = &mut self.sync
-            && !sync.under_way
+            && !sync.in_flight
         {
-            sync.under_way = sync.jobs.try_send(Job::Sync).is_ok();
+            sync.in_flight = sync.jobs.try_send(Job::Sync).is_ok();
         }
     }
 
-    fn synced(&mut self, cx: &mut Context<Caller>, outcome: io::Result<u64>) {
+    fn synced(&mut self, cx: &mut Context<AdminConnection>, outcome: io::Result<u64>) {
         if let Some(sync) = &mut self.sync {
-            sync.under_way = false;
+            sync.in_flight = false;
         }
         match outcome {
             Ok(revision) => {
                 self.durable = self.durable.max(revision);
-                self.on_disk(cx);
+                self.handle_synced(cx);
                 self.sync_if_wanted();
             }
             Err(error) => {
                 tracing::error!(%error, "the log could not be synced");
-                self.not_on_disk(cx, &error);
+                self.handle_sync_error(cx, &error);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use dunlin_config::store::{Disk, InitialConfig, Store};
 use dunlin_config::{Config, Log};
 use serde_json::{Value, json};
 
-use crate::admin::{AdminThread, Parts};
+use crate::admin::{AdminParams, AdminThread};
 use crate::bus_message::BusMessage;
 use crate::control::listen;
 use crate::reservations::{Reservations, Served};
@@ -19,10 +20,10 @@ use crate::state::{Lifecycle, ServerState};
 use crate::worker::thread::{Placement, Workers};
 
 /// Longer than anything here takes; what takes longer has failed.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Workers and the admin thread, in this process.
-pub(super) struct Live {
+pub(super) struct TestServer {
     pub(super) state: Arc<ServerState>,
     control: Mutex<Endpoint<BusMessage>>,
     workers: Mutex<Option<Workers>>,
@@ -59,12 +60,12 @@ impl Answer {
     }
 }
 
-impl Live {
-    pub(super) fn start(workers: usize) -> Live {
-        Live::begin(workers, development(), None)
+impl TestServer {
+    pub(super) fn start(workers: usize) -> TestServer {
+        TestServer::begin(workers, development(), None)
     }
 
-    pub(super) fn begin(workers: usize, config: Config, disk: Option<Box<dyn Disk>>) -> Live {
+    pub(super) fn begin(workers: usize, config: Config, disk: Option<Box<dyn Disk>>) -> TestServer {
         let start = InitialConfig { config: Ok(config), name: "test".into() };
         let (store, _) = Store::open(disk, start, 0).unwrap();
         let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), workers, 1024).unwrap();
@@ -88,7 +89,7 @@ impl Live {
         let logs = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&logs);
         let on_log = Box::new(move |log: &Log| told.lock().unwrap().push(log.clone()));
-        let parts = Parts {
+        let parts = AdminParams {
             state: Arc::clone(&state),
             push: None,
             endpoint,
@@ -100,12 +101,12 @@ impl Live {
         };
         let admin = Some(AdminThread::start(parts).unwrap());
         let (control, workers) = (Mutex::new(control), Mutex::new(Some(threads)));
-        Live { state, control, workers, admin, clients, address, token: None, logs }
+        TestServer { state, control, workers, admin, clients, address, token: None, logs }
     }
 
     pub(super) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
@@ -157,15 +158,20 @@ impl Live {
         self.get("/config/revisions?limit=0").json()["current"].as_u64().unwrap()
     }
 
-    pub(super) fn tell(&mut self, worker: usize, message: BusMessage) {
+    /// Has a worker stay in its turn until the result is dropped. It is in that turn when this returns.
+    pub(super) fn stall(&mut self, worker: usize) -> Sender<()> {
+        let (stalled, stalls) = channel();
+        let (release, until) = channel();
         let control = self.control.get_mut().unwrap();
-        assert!(control.send(worker, message).is_ok());
+        assert!(control.send(worker, BusMessage::Stall(stalled, until)).is_ok());
         control.flush();
+        stalls.recv_timeout(TIMEOUT).expect("the worker takes it");
+        release
     }
 
     /// Waits until the control thread's duties, or time, have led to this.
-    pub(super) fn wait_until(&mut self, mut done: impl FnMut(&Live) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+    pub(super) fn wait_until(&mut self, mut done: impl FnMut(&TestServer) -> bool) {
+        let deadline = Instant::now() + TIMEOUT;
         while !done(self) {
             assert!(Instant::now() < deadline, "it never came to be");
             if let Some(workers) = self.workers.get_mut().unwrap() {
@@ -177,7 +183,7 @@ impl Live {
 
     pub(super) fn publish(&self, channel: &str, data: u64) -> String {
         let mut stream = TcpStream::connect(self.clients).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let body = json!({ "channel": channel, "data": data }).to_string();
         let head =
             format!("POST /api/publish HTTP/1.1\r\nHost: d\r\nContent-Length: {}", body.len());
@@ -190,10 +196,10 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for TestServer {
     fn drop(&mut self) {
         if let Some(admin) = self.admin.take() {
-            admin.stop(PATIENCE);
+            admin.stop(TIMEOUT);
         }
         let control = self.control.get_mut().unwrap();
         for worker in 0..self.state.workers() {
@@ -201,7 +207,7 @@ impl Drop for Live {
         }
         control.flush();
         if let Some(mut workers) = self.workers.get_mut().unwrap().take() {
-            workers.join(PATIENCE);
+            workers.join(TIMEOUT);
         }
     }
 }
@@ -242,7 +248,7 @@ impl Subscriber {
 
     pub(super) fn to(address: SocketAddr, channels: &[&str], token: &str) -> Subscriber {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let subs: serde_json::Map<String, Value> =
             channels.iter().map(|&channel| (channel.to_owned(), json!({}))).collect();
         let body = json!({ "token": token, "subs": subs }).to_string();
@@ -281,9 +287,9 @@ impl Subscriber {
 pub(super) struct Watch(BufReader<TcpStream>);
 
 impl Watch {
-    pub(super) fn begin(live: &Live, target: &str) -> Watch {
-        let mut stream = live.connect();
-        live.send(&mut stream, "GET", target, &[], "");
+    pub(super) fn begin(server: &TestServer, target: &str) -> Watch {
+        let mut stream = server.connect();
+        server.send(&mut stream, "GET", target, &[], "");
         Watch(BufReader::new(stream))
     }
 

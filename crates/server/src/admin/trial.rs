@@ -8,8 +8,8 @@ use dunlin_net::{ConnId, Context};
 use serde_json::{Value, json};
 
 use super::call::Canary;
-use super::problem::{self, Problem};
-use super::{Admin, Caller};
+use super::problem::{self, ProblemDetails};
+use super::{Admin, AdminConnection};
 use crate::crash;
 use crate::metrics::Metric;
 use crate::state::ServerState;
@@ -32,7 +32,7 @@ const ERRORS: [Metric; 5] = [
 const DONE: [Metric; 3] = [Metric::Commands, Metric::ApiCommands, Metric::HttpRequests];
 
 /// A trial under way.
-pub(super) struct Trial {
+pub(super) struct CanaryTrial {
     conn: ConnId,
     durable: bool,
     change: (PreparedChange, Origin),
@@ -40,21 +40,21 @@ pub(super) struct Trial {
     generation: u64,
     ends_ms: u64,
     restarts: u64,
-    own: Tally,
-    own_before: Tally,
-    others: Tally,
+    own: Operations,
+    own_before: Operations,
+    others: Operations,
 }
 
 /// Errors among what was done, since the process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Tally {
+struct Operations {
     errors: u64,
     done: u64,
 }
 
-impl Tally {
-    fn of(state: &ServerState, workers: impl Iterator<Item = usize>) -> Tally {
-        let mut tally = Tally::default();
+impl Operations {
+    fn of(state: &ServerState, workers: impl Iterator<Item = usize>) -> Operations {
+        let mut tally = Operations::default();
         for worker in workers {
             let sum = |metrics: &[Metric]| {
                 metrics.iter().map(|metric| state.counters[worker].get(*metric)).sum::<u64>()
@@ -65,8 +65,8 @@ impl Tally {
         tally
     }
 
-    fn since(self, earlier: Tally) -> Tally {
-        Tally {
+    fn since(self, earlier: Operations) -> Operations {
+        Operations {
             errors: self.errors.saturating_sub(earlier.errors),
             done: self.done.saturating_sub(earlier.done),
         }
@@ -85,7 +85,7 @@ impl Tally {
 impl Admin {
     pub(super) fn begin_trial(
         &mut self,
-        cx: &mut Context<Caller>,
+        cx: &mut Context<AdminConnection>,
         canary: Canary,
         conn: ConnId,
         durable: bool,
@@ -94,15 +94,15 @@ impl Admin {
     ) {
         let state = Arc::clone(&self.state);
         // Before the worker can have seen anything of it: what it does from then on is the trial's.
-        let own = Tally::of(&state, std::iter::once(canary.worker));
-        let others = Tally::of(&state, others(&state, canary.worker));
+        let own = Operations::of(&state, std::iter::once(canary.worker));
+        let others = Operations::of(&state, others(&state, canary.worker));
         let restarts = state.counters[canary.worker].get(Metric::Restarts);
         let settings = Arc::new(state.settings.load().next(Arc::clone(prepared.snapshot())));
         self.retired.push(Arc::clone(&settings));
         let generation = state.publish_to(canary.worker, settings);
         self.wake_workers();
         crash::reach("trial");
-        self.trial = Some(Trial {
+        self.trial = Some(CanaryTrial {
             conn,
             durable,
             change: (prepared, origin),
@@ -117,25 +117,25 @@ impl Admin {
     }
 
     /// Whole seconds until the trial under way is over.
-    pub(super) fn trial_seconds_left(&self, cx: &Context<Caller>) -> Option<u64> {
+    pub(super) fn trial_seconds_left(&self, cx: &Context<AdminConnection>) -> Option<u64> {
         let trial = self.trial.as_ref()?;
         Some(trial.ends_ms.saturating_sub(cx.now_ms()).div_ceil(1000).max(1))
     }
 
     /// Once a second: ends a trial that goes badly at once, and a good one when its time is over.
-    pub(super) fn judge_trial(&mut self, cx: &mut Context<Caller>) {
+    pub(super) fn evaluate_trial(&mut self, cx: &mut Context<AdminConnection>) {
         let Some(trial) = &self.trial else { return };
         let over = trial.ends_ms <= cx.now_ms();
-        let findings = self.findings(trial);
-        if findings.verdict.is_none() && !over {
+        let result = self.result(trial);
+        if result.failure.is_none() && !over {
             return;
         }
         let Some(trial) = self.trial.take() else { return };
-        let report = findings.report(&trial);
-        match findings.verdict {
+        let report = result.report(&trial);
+        match result.failure {
             None => {
                 crash::reach("tried");
-                self.commit_tried(cx, trial.conn, trial.durable, trial.change, report);
+                self.commit_trial(cx, trial.conn, trial.durable, trial.change, report);
             }
             Some(why) => {
                 // The worker goes back to what the others run.
@@ -143,21 +143,21 @@ impl Admin {
                 self.wake_workers();
                 self.reservations.keep_only(&self.store.head().config);
                 tracing::warn!(worker = trial.canary.worker, why, "a change failed its trial");
-                Problem::new(&problem::CANARY_FAILED, why)
+                ProblemDetails::new(&problem::CANARY_FAILED, why)
                     .with("canary", report)
                     .answer(cx, trial.conn);
             }
         }
     }
 
-    fn findings(&self, trial: &Trial) -> Findings {
+    fn result(&self, trial: &CanaryTrial) -> TrialResult {
         let state = &self.state;
         let worker = trial.canary.worker;
-        let own = Tally::of(state, std::iter::once(worker)).since(trial.own);
-        let others = Tally::of(state, others(state, worker)).since(trial.others);
+        let own = Operations::of(state, std::iter::once(worker)).since(trial.own);
+        let others = Operations::of(state, others(state, worker)).since(trial.others);
         let usual = others.rate().max(trial.own_before.rate());
         let standing = state.rollout.follower_state(worker);
-        let verdict = if let Some(reason) = state.rejection(worker, trial.generation) {
+        let failure = if let Some(reason) = state.rejection(worker, trial.generation) {
             Some(format!("worker {worker} could not switch: {reason}"))
         } else if state.counters[worker].get(Metric::Restarts) > trial.restarts {
             Some(format!("worker {worker} panicked"))
@@ -171,19 +171,19 @@ impl Admin {
         } else {
             None
         };
-        Findings { verdict, own, others }
+        TrialResult { failure, own, others }
     }
 }
 
-struct Findings {
+struct TrialResult {
     /// Why the trial has failed, if it has.
-    verdict: Option<String>,
-    own: Tally,
-    others: Tally,
+    failure: Option<String>,
+    own: Operations,
+    others: Operations,
 }
 
-impl Findings {
-    fn report(&self, trial: &Trial) -> Value {
+impl TrialResult {
+    fn report(&self, trial: &CanaryTrial) -> Value {
         json!({
             "worker": trial.canary.worker,
             "seconds": trial.canary.seconds,
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_few_errors_are_chance_and_many_more_than_usual_are_not() {
-        let tally = |errors, done| Tally { errors, done };
+        let tally = |errors, done| Operations { errors, done };
         assert!(!tally(4, 4).is_worse_than(0.0), "too few to tell");
         assert!(tally(5, 100).is_worse_than(0.0));
         assert!(!tally(5, 1_000).is_worse_than(0.0), "half a percent");

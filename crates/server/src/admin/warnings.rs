@@ -3,15 +3,15 @@
 use dunlin_config::{ConfigError, PreparedChange};
 use serde_json::{Value, json};
 
-/// Places told one by one.
+/// Places warnings one by one.
 const PLACES_MAX: usize = 20;
 
 /// Warnings about what a change leads to, as an answer has them. `closed`: sessions that it ends.
 pub(super) fn of(prepared: &PreparedChange, closed: u64) -> Vec<Value> {
     let (old, new) = (&prepared.base().config, &prepared.snapshot().config);
-    let mut told = Vec::new();
+    let mut warnings = Vec::new();
     let mut tell = |pointer: &str, detail: String, fix: Option<&str>| {
-        told.push(json!({"pointer": pointer, "detail": detail, "fix": fix}));
+        warnings.push(json!({"pointer": pointer, "detail": detail, "fix": fix}));
     };
     if closed > 0 {
         tell(
@@ -41,12 +41,12 @@ pub(super) fn of(prepared: &PreparedChange, closed: u64) -> Vec<Value> {
     let known = new.warnings();
     if !known.is_empty() {
         let before = old.warnings();
-        told.extend(known.iter().filter(|warning| !before.contains(warning)).map(spelt));
+        warnings.extend(known.iter().filter(|warning| !before.contains(warning)).map(encoded));
     }
-    told
+    warnings
 }
 
-fn spelt(warning: &ConfigError) -> Value {
+fn encoded(warning: &ConfigError) -> Value {
     json!({
         "pointer": warning.path.pointer(),
         "detail": warning.message,

@@ -8,8 +8,8 @@ use dunlin_config::{Pointer, Secrets};
 use dunlin_net::{ConnId, Context, http};
 use serde_json::{Value, json};
 
-use super::problem::{self, Problem};
-use super::{Admin, Caller, time};
+use super::problem::{self, ProblemDetails};
+use super::{Admin, AdminConnection, time};
 
 /// Readers at once.
 const WATCHERS_MAX: usize = 256;
@@ -28,14 +28,15 @@ impl Admin {
     /// Answers with a stream that begins after revision `from`, or now.
     pub(super) fn watch(
         &mut self,
-        cx: &mut Context<Caller>,
+        cx: &mut Context<AdminConnection>,
         conn: ConnId,
         from: Option<u64>,
         secrets: Secrets,
     ) {
         if self.watchers.len() >= WATCHERS_MAX {
             let detail = format!("{WATCHERS_MAX} watch already");
-            let problem = Problem::new(&problem::OVERLOADED, detail).header("Retry-After", &10);
+            let problem =
+                ProblemDetails::new(&problem::OVERLOADED, detail).header("Retry-After", &10);
             return problem.answer(cx, conn);
         }
         let head = http::Response {
@@ -55,12 +56,12 @@ impl Admin {
     }
 
     /// A revision was confirmed after `before`.
-    pub(super) fn tell_watchers(&mut self, cx: &mut Context<Caller>, before: u64) {
+    pub(super) fn notify_watchers(&mut self, cx: &mut Context<AdminConnection>, before: u64) {
         if self.watchers.is_empty() {
             return;
         }
         // Written once for all who heard of the one before.
-        let mut spelt: [Option<Vec<u8>>; 2] = [None, None];
+        let mut encoded: [Option<Vec<u8>>; 2] = [None, None];
         for at in 0..self.watchers.len() {
             let watcher = &self.watchers[at];
             if watcher.behind || watcher.at != before {
@@ -72,7 +73,7 @@ impl Admin {
             let (conn, secrets) = (watcher.conn, watcher.secrets);
             let form = usize::from(matches!(secrets, Secrets::Shown));
             let head = self.store.head().revision;
-            let events = spelt[form].get_or_insert_with(|| {
+            let events = encoded[form].get_or_insert_with(|| {
                 let mut events = Vec::new();
                 for revision in self.store.since(before).into_iter().flatten() {
                     change_event(revision, secrets, &mut events);
@@ -88,19 +89,19 @@ impl Admin {
     }
 
     /// A watcher's connection has room again.
-    pub(super) fn watcher_writable(&mut self, cx: &mut Context<Caller>, conn: ConnId) {
+    pub(super) fn watcher_writable(&mut self, cx: &mut Context<AdminConnection>, conn: ConnId) {
         if let Some(at) = self.watchers.iter().position(|watcher| watcher.conn == conn) {
             self.watchers[at].behind = false;
             self.catch_up(cx, at);
         }
     }
 
-    pub(super) fn watcher_gone(&mut self, conn: ConnId) {
+    pub(super) fn remove_watcher(&mut self, conn: ConnId) {
         self.watchers.retain(|watcher| watcher.conn != conn);
     }
 
     /// Every ten seconds: where we are, so that a reader knows that silence is silence.
-    pub(super) fn tell_progress(&mut self, cx: &mut Context<Caller>) {
+    pub(super) fn notify_progress(&mut self, cx: &mut Context<AdminConnection>) {
         let progress = self.progress();
         for watcher in &self.watchers {
             if !watcher.behind && cx.write(watcher.conn, &progress).is_err() {
@@ -111,7 +112,7 @@ impl Admin {
     }
 
     /// Writes what a watcher has not heard of: the changes if they are kept, else everything as it is.
-    fn catch_up(&mut self, cx: &mut Context<Caller>, at: usize) {
+    fn catch_up(&mut self, cx: &mut Context<AdminConnection>, at: usize) {
         let head = self.store.head();
         let Watcher { conn, at: heard, secrets, .. } = self.watchers[at];
         if heard == head.revision {

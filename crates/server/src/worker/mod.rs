@@ -248,7 +248,10 @@ impl<'w> Worker<'w> {
             | BusMessage::OnlineReply { .. }
             | BusMessage::HookEvent(_) => {}
             #[cfg(test)]
-            BusMessage::Stall(time) => std::thread::sleep(time),
+            BusMessage::Stall(stalled, until) => {
+                let _ = stalled.send(());
+                let _ = until.recv();
+            }
             BusMessage::Drain => self.begin_drain(cx),
             BusMessage::Stop => cx.stop(),
             #[cfg(test)]
