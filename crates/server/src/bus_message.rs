@@ -39,7 +39,7 @@ pub(crate) enum BusMessage {
         worker: usize,
         /// The broadcasts, if they were to be listed.
         found: Vec<dunlin_hub::BroadcastStatus>,
-        /// How many messages were taken back; `None`: no such broadcast here.
+        /// Messages removed from outboxes; `None`: no such broadcast here.
         acted: Option<u64>,
     },
     /// Admin to workers: count the sessions that a change affects.

@@ -7,7 +7,7 @@ use dunlin_net::http::{self, Method, query};
 
 use super::problem::{self, ProblemDetails};
 
-/// Who says that it changes something (`From`), and why (`comment`): shown in the history.
+/// Bounds on the author (`From`) and the `comment` of a change, which the history shows.
 const WHO_BYTES_MAX: usize = 128;
 const COMMENT_BYTES_MAX: usize = 256;
 pub(super) const CANARY_SECONDS_MAX: u64 = 300;
@@ -28,7 +28,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Reads what follows `/config` in a path.
+    /// Parses what follows `/config` in a path.
     pub(super) fn parse(rest: &str) -> Result<Target, ProblemDetails> {
         let decoded = query::decode_path(rest);
         let number = |text: &str| {
@@ -74,7 +74,7 @@ pub(super) struct Options {
     pub(super) limit: usize,
 }
 
-/// On which worker a change is tried out first, and for how long.
+/// The worker that tries a change first, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Canary {
     pub(super) worker: usize,
@@ -82,7 +82,7 @@ pub(super) struct Canary {
 }
 
 impl Options {
-    /// Reads a query. What is not known is refused: a `dry_run` misspelt must not become a change.
+    /// Parses a query. An unknown parameter is an error: a misspelt `dry_run` must not become a change.
     pub(super) fn parse(query: Option<&str>, workers: usize) -> Result<Options, ProblemDetails> {
         let mut options = Options { limit: REVISIONS_A_PAGE, ..Options::default() };
         let (mut canary, mut worker, mut seconds) = (false, None, None);
@@ -142,14 +142,14 @@ pub(super) fn expected(request: &http::Request<'_>) -> Result<Option<u64>, Probl
     })
 }
 
-/// Who changes something, by its own word.
+/// Who makes the change, as the `From` header says.
 pub(super) fn who(request: &http::Request<'_>) -> Result<Arc<str>, ProblemDetails> {
     let who = request.headers.get_str("From").unwrap_or("");
     bounded("From", who, WHO_BYTES_MAX)?;
     Ok(who.into())
 }
 
-/// The change a request brings in its body.
+/// The change in the body of a request.
 pub(super) fn change(
     target: Pointer,
     request: &http::Request<'_>,

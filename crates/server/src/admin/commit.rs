@@ -1,11 +1,11 @@
-//! A change's way to every worker: prepared, logged, published, taken up, confirmed; or taken back.
+//! A change on its way to every worker: prepared, logged, published, adopted, confirmed; or rolled back.
 //!
-//! One commit is under way at a time. What arrives meanwhile waits, and becomes the next commit together: each
-//! change is a revision of its own, and all of them are one write to the log, one publication and one wait.
+//! One commit is in flight at a time. Changes that arrive meanwhile become the next commit together: each is a
+//! revision of its own, and all of them share one write to the log, one publication and one wait.
 //!
-//! A worker that sleeps runs the new snapshot before it does anything else ([`dunlin_bus::Rollout`]), so only
-//! those that are awake are waited for: for a moment by looking again and again, since most turns end within
-//! microseconds, then by being told, within `config.commit_timeout_ms`.
+//! A worker that sleeps switches to the new snapshot before it does anything else ([`dunlin_bus::Rollout`]), so the
+//! commit waits only for workers that are awake. It spins for a moment, since most turns end within microseconds, then
+//! asks them to report, within `config.commit_timeout_ms`.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -25,15 +25,15 @@ use crate::crash;
 use crate::metrics::ConfigMetric;
 use crate::settings::Settings;
 
-/// How long to look before asking to be told: a turn of a worker that is not at the end of a large fan-out
-/// takes less, and being told may cost a wake.
+/// How long to spin before workers are asked to report. A turn without a large fan-out takes less, and a report may
+/// cost a wake.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long changes that concern the webhooks thread wait for more of them.
+/// How long the webhooks thread is not woken after a change, so that further changes share the wake.
 const WEBHOOKS_PAUSE_MS: u64 = 5;
-/// Changes that wait for the commit under way.
+/// Changes that wait for the commit in flight.
 const WAITING_MAX: usize = 4_096;
 
-/// A change somebody wants.
+/// A change that a client has submitted.
 pub(super) struct SubmittedChange {
     pub(super) conn: ConnId,
     pub(super) change: Change,
@@ -43,19 +43,19 @@ pub(super) struct SubmittedChange {
     pub(super) canary: Option<Canary>,
 }
 
-/// Changes on their way.
+/// Changes that wait, the commit in flight, and responses that wait for the disk.
 #[derive(Default)]
 pub(super) struct CommitQueue {
     waiting: VecDeque<SubmittedChange>,
     in_flight: Option<Commit>,
-    /// Answered as soon as their revision is on disk: revision, and the answer.
+    /// Responses that are sent when their revision is on disk.
     undurable: VecDeque<(u64, Answer)>,
-    /// The webhooks thread is to be told of changes when a timer has run out.
+    /// A timer is set that wakes the webhooks thread.
     webhooks_timer_set: bool,
     body: Vec<u8>,
 }
 
-/// An answer that is known and must not be given yet.
+/// A response that waits for the disk.
 struct Answer {
     conn: ConnId,
     created: bool,
@@ -65,11 +65,11 @@ struct Answer {
 
 struct Commit {
     generation: u64,
-    /// Also sleeping workers have to have switched, since there is something to do.
+    /// Sleeping workers have to switch, too, since the change has work for them.
     everyone: bool,
     before: Arc<Settings>,
     changes: Vec<(PreparedChange, Origin)>,
-    /// Sessions that they end, as of before.
+    /// Sessions that the changes end.
     closed: u64,
     requesters: Vec<Requester>,
     timeout: TimerId,
@@ -80,7 +80,7 @@ struct Commit {
 
 enum Phase {
     Switching,
-    /// The good snapshot before is being published again.
+    /// The last good snapshot is published again, as this revision.
     RollingBack {
         revision: u64,
         reasons: Vec<(usize, String)>,
@@ -90,13 +90,13 @@ enum Phase {
 struct Requester {
     conn: ConnId,
     durable: bool,
-    /// Its place in `changes`; none if its change changed nothing.
+    /// The index of its change; `None` if that changed nothing.
     change: Option<usize>,
     /// The revision before its change.
     previous: u64,
 }
 
-/// What came of a commit, for those who wait for it.
+/// How a commit ended.
 struct Outcome<'a> {
     switched: Switched,
     /// Sessions that it ends.
@@ -113,14 +113,14 @@ struct Switched {
 }
 
 impl CommitQueue {
-    /// Whether no change is under way or waits.
+    /// Whether no change waits and none is in flight.
     pub(super) fn are_idle(&self) -> bool {
         self.in_flight.is_none() && self.waiting.is_empty()
     }
 }
 
 impl Admin {
-    /// Takes a change in; it is carried out at the end of the turn, or with the next commit.
+    /// Queues a change. It is committed at the end of the turn, or with the next commit.
     pub(super) fn submit(&mut self, cx: &mut Context<AdminConnection>, submitted: SubmittedChange) {
         if self.trial.is_some() {
             return self.reject_for_trial(cx, submitted.conn);
@@ -144,7 +144,8 @@ impl Admin {
         problem.header("Retry-After", &seconds).answer(cx, conn);
     }
 
-    /// Goes as far as it goes: called at the end of every turn.
+    /// Finishes the commit in flight and begins the next, as far as possible without waiting. Called at the end of every
+    /// turn.
     pub(super) fn advance(&mut self, cx: &mut Context<AdminConnection>) {
         loop {
             if let Some(in_flight) = self.commits.in_flight.take() {
@@ -163,7 +164,7 @@ impl Admin {
         }
     }
 
-    /// Prepares what waits, writes it to the log and publishes it.
+    /// Prepares and commits the changes that wait.
     fn begin(&mut self, cx: &mut Context<AdminConnection>) {
         let mut base = Arc::clone(self.store.head());
         let mut changes: Vec<(PreparedChange, Origin)> = Vec::new();
@@ -178,7 +179,7 @@ impl Admin {
         let mut requesters = Vec::new();
         while let Some(submitted) = self.commits.waiting.pop_front() {
             if submitted.canary.is_some() && !changes.is_empty() {
-                // It goes alone.
+                // A canary is a commit of its own.
                 self.commits.waiting.push_front(submitted);
                 break;
             }
@@ -206,7 +207,7 @@ impl Admin {
             }
             if let Some(canary) = canary {
                 self.begin_trial(cx, canary, conn, durable, prepared, origin);
-                // They would wait for as long as it lasts.
+                // The others would wait until the trial ends.
                 for submitted in std::mem::take(&mut self.commits.waiting) {
                     self.reject_for_trial(cx, submitted.conn);
                 }
@@ -219,7 +220,7 @@ impl Admin {
         self.commit(cx, changes, requesters, None);
     }
 
-    /// Writes prepared changes to the log and publishes them.
+    /// Commits a change whose trial went well.
     pub(super) fn commit_trial(
         &mut self,
         cx: &mut Context<AdminConnection>,
@@ -277,7 +278,8 @@ impl Admin {
         });
     }
 
-    /// Makes a snapshot everyone's. True: sleeping workers have something to do for it, and are woken.
+    /// Publishes a snapshot to all workers. Returns its generation, and whether it has work for sleeping workers, which
+    /// are woken.
     fn publish(
         &mut self,
         cx: &mut Context<AdminConnection>,
@@ -305,24 +307,24 @@ impl Admin {
         (generation, everyone)
     }
 
-    /// The webhooks thread takes up the newest settings whenever it wakes, before all else. Woken it is for changes that
-    /// have come since the last time, not for each: to be woken costs more than a member's change.
+    /// Has the webhooks thread adopt the newest settings, as it does whenever it wakes. Changes within a few milliseconds
+    /// share a wake, which costs more than the change of a member.
     pub(super) fn wake_webhooks(&mut self) {
         self.commits.webhooks_timer_set = false;
-        // A full ring has woken it, or is about to.
+        // If the ring is full, the thread is awake or about to wake.
         let _ = self.endpoint.send(self.state.webhooks_endpoint(), BusMessage::AdoptSettings);
         self.endpoint.flush();
     }
 
     pub(super) fn wake_workers(&mut self) {
         for worker in 0..self.state.workers() {
-            // A full ring has woken its worker, or is about to.
+            // If the ring is full, the worker is awake or about to wake.
             let _ = self.endpoint.send(worker, BusMessage::AdoptSettings);
         }
         self.endpoint.flush();
     }
 
-    /// Whether every worker that matters has switched; looks for a moment.
+    /// Spins until every worker that matters has switched, or asks the others to report.
     fn poll_rollout(&self, in_flight: &Commit) -> Option<Switched> {
         let mut began: Option<Instant> = None;
         loop {
@@ -330,18 +332,18 @@ impl Admin {
                 return Some(self.switched(in_flight.generation));
             }
             match began {
-                // Who gives up a long slice is without the core for as long.
+                // A thread that yields a long time slice loses the core for as long.
                 None if self.long_time_slice => break,
                 None => began = Some(Instant::now()),
                 Some(began) if began.elapsed() >= SPIN => break,
-                // The worker may need this very core to get to the end of its turn.
+                // The worker may need this core to end its turn.
                 Some(_) => std::thread::yield_now(),
             }
         }
         for worker in 0..self.state.workers() {
             self.state.rollout.await_adoption(worker, in_flight.generation);
         }
-        // One may have switched, or fallen asleep, before it was asked to tell.
+        // A worker may have switched, or fallen asleep, before it was asked to report.
         self.is_adopted(in_flight).then(|| self.switched(in_flight.generation))
     }
 
@@ -364,7 +366,7 @@ impl Admin {
         Switched { awake, asleep: total - awake }
     }
 
-    /// Everyone has switched, or said why not.
+    /// Every worker has switched, or has said why it cannot: confirms the commit or begins its rollback.
     fn finish(&mut self, cx: &mut Context<AdminConnection>, in_flight: Commit, switched: Switched) {
         cx.cancel(in_flight.timeout);
         if let Phase::RollingBack { .. } = in_flight.phase {
@@ -381,7 +383,7 @@ impl Admin {
         crash::reach("confirmed");
         self.follow(cx, &head.config);
         if let Some(push) = &self.push {
-            // They were judged; what cannot be used all the same is told by the log and the metrics.
+            // Credentials were validated. One that still cannot be used is logged, and a metric says so.
             for fault in push.apply(&in_flight.before.config.push, &head.config.push).iter() {
                 tracing::error!("{fault}");
             }
@@ -397,7 +399,7 @@ impl Admin {
         self.compact_if_due();
     }
 
-    /// The bound on waiting has passed.
+    /// The time-out of the commit in flight is over.
     pub(super) fn handle_commit_timeout(&mut self, cx: &mut Context<AdminConnection>) {
         let Some(in_flight) = self.commits.in_flight.take() else { return };
         if self.is_adopted(&in_flight) {
@@ -405,7 +407,7 @@ impl Admin {
             return self.finish(cx, in_flight, switched);
         }
         if let Phase::RollingBack { .. } = in_flight.phase {
-            // Who is stuck has not taken up the change either, and takes the good one when it comes round.
+            // A worker that is stuck never adopted the change, and adopts the good snapshot when its turn ends.
             return self.finish_rollback(cx, in_flight);
         }
         let bound_ms = self.store.head().config.config.commit_timeout_ms;
@@ -440,7 +442,7 @@ impl Admin {
             let _ = write!(why, "worker {worker}: {reason}; ");
         }
         let why = why.trim_end_matches("; ");
-        tracing::warn!(why, "a change is taken back");
+        tracing::warn!(why, "a change is rolled back");
         self.counters.count(ConfigMetric::RolledBack);
         crash::reach("roll-back");
         let good = self.store.roll_back(why, unix_ms());
@@ -451,7 +453,7 @@ impl Admin {
         let timeout = self.store.head().config.config.commit_timeout_ms;
         self.commits.in_flight = Some(Commit {
             generation,
-            // Who sleeps wakes with the good one.
+            // Sleeping workers wake with the good snapshot.
             everyone: false,
             timeout: cx.run_after(timeout, COMMIT_TIMER),
             phase: Phase::RollingBack { revision, reasons },
@@ -484,7 +486,7 @@ impl Admin {
         self.sync_if_wanted();
     }
 
-    /// Says that a change is in effect, now or once it is on disk.
+    /// Answers that a change is in effect, now or once it is on disk.
     fn answer(
         &mut self,
         cx: &mut Context<AdminConnection>,
@@ -510,12 +512,12 @@ impl Admin {
         self.commits.body = body;
     }
 
-    /// Whether somebody waits for the disk.
+    /// Whether a response waits for the disk.
     pub(super) fn awaits_disk(&self) -> bool {
         !self.commits.undurable.is_empty()
     }
 
-    /// Everything up to this revision is on disk.
+    /// Sends the responses whose revision is on disk.
     pub(super) fn handle_synced(&mut self, cx: &mut Context<AdminConnection>) {
         while let Some((revision, _)) = self.commits.undurable.front() {
             if *revision > self.durable {
@@ -529,7 +531,7 @@ impl Admin {
         }
     }
 
-    /// The disk has refused: nobody knows what it has.
+    /// An fsync has failed: what is on disk is unknown.
     pub(super) fn handle_sync_error(
         &mut self,
         cx: &mut Context<AdminConnection>,
@@ -559,7 +561,7 @@ fn respond(
     let headers = [("Content-Type", "application/json"), ("ETag", tag)];
     let status = if created { 201 } else { 200 };
     if cx.respond(conn, &http::Response { status, headers: &headers, body }).is_err() {
-        // Nobody is there to be answered. The change stands.
+        // The client has gone. The change stands.
         cx.abort(conn);
     }
 }

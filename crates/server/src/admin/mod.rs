@@ -62,22 +62,22 @@ use crate::reservations::Reservations;
 use crate::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 
-/// Connections at once; the next is closed at once.
+/// Connections at once; one more is closed.
 const CONNECTIONS_MAX: usize = 4_096;
-/// Bodies and answers of all of them together.
+/// Bodies and responses of all connections together.
 const BUFFERED_BYTES_MAX: usize = 512 << 20;
-/// The largest answer is a configuration of as much.
+/// The largest response is a whole configuration.
 const OUTPUT_BYTES_MAX: usize = 256 << 20;
 /// A body of `config.body_bytes_max` over a slow line.
 const REQUEST_TIMEOUT_MS: u64 = 60_000;
 const KEEP_ALIVE_TIMEOUT_MS: u64 = 300_000;
 const HEARTBEAT_SECONDS: u64 = 10;
-/// What is longer takes a millisecond and more, and is done with patience.
+/// A longer body takes a millisecond or more; see [`Admin::lengthen_time_slice`].
 const LARGE_BODY_BYTES: usize = 64 << 10;
 
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
-/// Timers by what they carry.
+/// Timers by the data they carry.
 const SECOND_TIMER: u64 = 0;
 const COMMIT_TIMER: u64 = 1;
 const DRY_RUN_TIMER: u64 = 2;
@@ -86,7 +86,7 @@ const WEBHOOKS_TIMER: u64 = 3;
 /// What the admin thread keeps of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct AdminConnection {
-    /// Its address, once it was asked for.
+    /// Its address, cached.
     from: Option<Arc<str>>,
     watching: bool,
 }
@@ -103,7 +103,7 @@ pub(crate) struct Admin {
     reservations: Reservations,
     commits: CommitQueue,
     retired: Vec<Arc<Settings>>,
-    /// Something large is under way, and whoever else wants this core goes first.
+    /// Something large is in progress; see [`Admin::lengthen_time_slice`].
     long_time_slice: bool,
     trial: Option<CanaryTrial>,
     /// `None` without a state directory.
@@ -111,11 +111,11 @@ pub(crate) struct Admin {
     watchers: Vec<Watcher>,
     broadcast_requests: WorkerQueries<BroadcastRequest>,
     dry_runs: WorkerQueries<DryRun>,
-    /// What the program was told last.
+    /// As `on_log` was given last.
     log: Log,
     on_log: Box<dyn Fn(&Log) + Send>,
     listener: ListenerId,
-    /// The workers' listeners that the process began with, until `server.client_addr` is another.
+    /// The workers' listeners of the start, until `server.client_addr` changes.
     boot: Vec<TcpListener>,
     body_bytes_max: usize,
     seconds: u64,
@@ -123,7 +123,7 @@ pub(crate) struct Admin {
     registry: Registry,
 }
 
-/// What the admin thread is given.
+/// What the admin thread starts with.
 pub(crate) struct AdminParams {
     pub(crate) state: Arc<ServerState>,
     pub(crate) push: Option<PushHandle>,
@@ -133,11 +133,11 @@ pub(crate) struct AdminParams {
     pub(crate) listener: TcpListener,
     /// Handles of the workers' listeners.
     pub(crate) boot: Vec<TcpListener>,
-    /// Told `log` when it has changed.
+    /// Called with `log` when it has changed.
     pub(crate) on_log: Box<dyn Fn(&Log) + Send>,
 }
 
-/// The admin thread, from outside. It ends with the process, or when told to.
+/// A handle of the admin thread.
 pub(crate) struct AdminThread {
     remote: Remote<Admin>,
     thread: std::thread::JoinHandle<()>,
@@ -156,12 +156,12 @@ impl AdminThread {
         Ok(AdminThread { remote: handle, thread })
     }
 
-    /// True when it has ended, which it does not do by itself.
+    /// Whether the thread has ended, which is an error.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Has it answer what it can, and end.
+    /// Ends the thread and waits for it, within a bound.
     pub(crate) fn stop(self, bound: Duration) {
         let _ = self.remote.run(|_, cx| cx.stop());
         let deadline = Instant::now() + bound;
@@ -237,7 +237,7 @@ impl Admin {
         request: &http::Request<'_>,
     ) {
         let path = request.path;
-        // A load balancer has no secret, and learns nothing from `/health` but that we live.
+        // A load balancer has no token; `/health` says no more than that the process serves.
         if path == "/health" {
             return self.health(cx, conn, request.method);
         }
@@ -316,7 +316,7 @@ impl Admin {
         text::negotiate(&self.registry, accept)
     }
 
-    /// Where a connection comes from, as the history has it.
+    /// The address of a connection, as the history shows it.
     fn origin_of(cx: &mut Context<AdminConnection>, conn: ConnId) -> Arc<str> {
         if let Some(from) = cx.data(conn).and_then(|caller| caller.from.clone()) {
             return from;
@@ -329,11 +329,11 @@ impl Admin {
         from
     }
 
-    /// Does what this thread has to do for a configuration that is in effect.
+    /// Adopts a confirmed configuration in this thread: its own listener, the listeners of the start, the log.
     fn follow(&mut self, cx: &mut Context<AdminConnection>, config: &Config) {
         if let Some(listener) = self.reservations.serve(config) {
             match cx.adopt_listener(listener, &listen_config(self.body_bytes_max)) {
-                // Who is connected through the one before stays.
+                // Connections through the former listener stay.
                 Ok(next) => cx.close_listener(std::mem::replace(&mut self.listener, next)),
                 Err(error) => {
                     tracing::error!(%error, "the admin port stays where it was until the next start");
@@ -343,7 +343,7 @@ impl Admin {
         if config.server.client_addr != self.state.boot_addr && !self.boot.is_empty() {
             self.state.boot_closes();
             for listener in self.boot.drain(..) {
-                // Others hold the same socket: closing this handle would leave it listening.
+                // Workers hold the same socket: to close this handle would leave it listening.
                 let ended = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a listener was not listening any more");
@@ -356,18 +356,18 @@ impl Admin {
         }
     }
 
-    /// To be said before something that takes milliseconds, until the end of the turn or of the commit under way: a
-    /// worker on this core that wakes meanwhile need not wait for a slice to end.
+    /// Lengthens this thread's time slice until the end of the turn or of the commit in flight. To be called before work
+    /// that takes milliseconds: a worker that wakes on this core then preempts this thread at once.
     fn lengthen_time_slice(&mut self) {
         if !self.long_time_slice {
             self.long_time_slice = true;
-            // Under a scheduler that has no slices, or takes none, it is as it was.
+            // A scheduler without slices ignores it.
             let _ = dunlin_net::set_time_slice(Some(dunlin_net::TIME_SLICE_MAX));
         }
     }
 
-    /// Frees settings that nobody else holds any more. Held here meanwhile, so that it is never a worker that frees
-    /// ten thousand namespaces between two messages.
+    /// Frees settings that no worker holds any more. This thread keeps them until then, so that no worker frees ten
+    /// thousand namespaces between two messages.
     fn free_retired(&mut self) {
         self.retired.retain(|settings| Arc::strong_count(settings) > 1);
     }
@@ -377,7 +377,7 @@ impl Admin {
         self.free_retired();
         self.answer_overdue_broadcasts(cx);
         self.evaluate_trial(cx);
-        self.sync_what_is_left();
+        self.sync_rest();
         if self.seconds.is_multiple_of(HEARTBEAT_SECONDS) {
             self.notify_progress(cx);
         }
@@ -478,7 +478,7 @@ impl Handler for Admin {
                 BusMessage::AffectedReply { request_id, worker, counts } => {
                     self.handle_affected_reply(cx, request_id, worker, *counts);
                 }
-                // That it came is all that it says.
+                // Everything else only wakes the thread.
                 _ => {}
             }
         }
@@ -487,7 +487,7 @@ impl Handler for Admin {
         if self.long_time_slice && self.commits.are_idle() {
             self.free_retired();
             self.long_time_slice = false;
-            // What could be lengthened can be shortened.
+            // It cannot fail where lengthening did not.
             let _ = dunlin_net::set_time_slice(None);
         }
     }

@@ -1,4 +1,4 @@
-//! What an admin request is refused with: problem details (RFC 9457).
+//! Error responses of the admin port: problem details (RFC 9457).
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::AdminConnection;
 
-/// A problem, its status and what a program can do with it.
+/// An error response: its type, and what is particular to this occurrence.
 #[derive(Debug)]
 pub(super) struct ProblemDetails(Box<Details>);
 
@@ -21,7 +21,7 @@ struct Details {
     headers: Vec<(&'static str, String)>,
 }
 
-/// A sort of problem: what `type` names.
+/// A problem type: what the member `type` names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ProblemType {
     pub(super) name: &'static str,
@@ -35,7 +35,7 @@ macro_rules! kinds {
     ($($id:ident, $status:literal, $name:literal, $title:literal, $explanation:literal;)*) => {
         $(pub(super) static $id: ProblemType =
             ProblemType { name: $name, status: $status, title: $title, explanation: $explanation };)*
-        /// Every kind, in the order of its status.
+        /// Every problem type, by status.
         pub(super) static PROBLEM_TYPES: &[&ProblemType] = &[$(&$id,)*];
     };
 }
@@ -55,11 +55,11 @@ kinds! {
         "`oldest` and `current` bound those that are.";
     METHOD_NOT_ALLOWED, 405, "method-not-allowed", "The resource does not know this method",
         "`Allow` names those it knows.";
-    NOT_APPLIED, 409, "not-applied", "A worker could not switch to the change, and it was taken back",
+    NOT_APPLIED, 409, "not-applied", "A worker could not switch to the change, which was rolled back",
         "`workers` has the reason of each that did not switch. The last good configuration runs everywhere, as revision `revision`.";
     TEST_FAILED, 409, "test-failed", "The patch does not fit the present document",
         "A `test` of the JSON Patch failed, or it names what is not there. Nothing was changed.";
-    CANARY_FAILED, 409, "canary-failed", "The trial on one worker went badly, and the change was taken back",
+    CANARY_FAILED, 409, "canary-failed", "The trial on one worker failed, and the change was rolled back",
         "`canary` has what was seen.";
     CANARY_UNDER_WAY, 409, "canary-under-way", "Another change is on trial",
         "Try again when it is over: `Retry-After` says when.";

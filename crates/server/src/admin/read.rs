@@ -1,4 +1,4 @@
-//! Requests below `/config`: those that change nothing are answered here, the others become wishes.
+//! Requests below `/config`: reads and dry runs are answered here, changes are submitted.
 
 use std::sync::Arc;
 
@@ -178,7 +178,7 @@ impl Admin {
         Ok(())
     }
 
-    /// Says what a change would do.
+    /// Answers what a change would do.
     fn dry_run(
         &mut self,
         cx: &mut Context<AdminConnection>,

@@ -1,4 +1,4 @@
-//! `GET /status/workers`: what each worker runs, how its loop does, and what lies on the bus between them.
+//! `GET /status/workers`: the revision and the loop of each worker, and the edges of the bus between them.
 
 use dunlin_bus::EndpointState;
 use dunlin_metrics::Snapshot;

@@ -1,7 +1,7 @@
-//! The thread that waits for the disk, so that the admin thread need not.
+//! A thread that waits for the disk in place of the admin thread.
 //!
-//! One fsync is under way at a time, and everything confirmed before it began is durable when it ends: changes
-//! that come meanwhile share the next one (group commit).
+//! One fsync is in flight at a time. Everything confirmed before it began is durable when it ends; changes that arrive
+//! meanwhile share the next (group commit).
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,7 +13,7 @@ use dunlin_net::{Context, Remote};
 use super::{Admin, AdminConnection};
 use crate::crash;
 
-/// Does what waits for the disk.
+/// Handle of the thread.
 pub(super) struct Sync {
     jobs: SyncSender<Job>,
     in_flight: bool,
@@ -28,7 +28,7 @@ enum Job {
 
 impl Sync {
     pub(super) fn start(handle: SyncHandle, remote: Remote<Admin>) -> io::Result<Sync> {
-        // One of each is under way at most.
+        // At most one job of each kind is in flight.
         let (jobs, wanted) = sync_channel(2);
         let thread = std::thread::Builder::new()
             .name("dunlin-disk".into())
@@ -68,15 +68,15 @@ fn run(handle: &SyncHandle, remote: &Remote<Admin>, wanted: &Receiver<Job>) {
 }
 
 impl Admin {
-    /// Begins an fsync if somebody waits for one.
+    /// Begins an fsync if a response waits for one.
     pub(super) fn sync_if_wanted(&mut self) {
         if self.awaits_disk() {
             self.sync_now();
         }
     }
 
-    /// Once a second: what nobody waits for becomes durable too, a second late.
-    pub(super) fn sync_what_is_left(&mut self) {
+    /// Called once a second: makes changes durable that no response waits for.
+    pub(super) fn sync_rest(&mut self) {
         if self.durable < self.store.head().revision {
             self.sync_now();
         }

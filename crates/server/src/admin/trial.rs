@@ -1,4 +1,4 @@
-//! A change on trial: one worker runs it, and what it does tells whether all shall.
+//! Canary trials: one worker runs a change, and its error rate decides whether all workers get it.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::crash;
 use crate::metrics::Metric;
 use crate::state::ServerState;
 
-/// Errors below this number say nothing.
+/// Fewer errors are not significant.
 const ERRORS_MIN: u64 = 5;
 /// The trial fails at this many times the error rate of the others, or of the worker before.
 const WORSE: f64 = 2.0;
 /// And by no less than this.
 const WORSE_BY: f64 = 0.01;
 
-/// What goes wrong on a worker, and out of how much.
+/// Errors of a worker, and the operations they are a share of.
 const ERRORS: [Metric; 5] = [
     Metric::CommandErrors,
     Metric::ApiErrors,
@@ -31,7 +31,7 @@ const ERRORS: [Metric; 5] = [
 ];
 const DONE: [Metric; 3] = [Metric::Commands, Metric::ApiCommands, Metric::HttpRequests];
 
-/// A trial under way.
+/// A trial in progress.
 pub(super) struct CanaryTrial {
     conn: ConnId,
     durable: bool,
@@ -45,7 +45,7 @@ pub(super) struct CanaryTrial {
     others: Operations,
 }
 
-/// Errors among what was done, since the process began.
+/// Operations since the process began, and how many failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Operations {
     errors: u64,
@@ -76,7 +76,7 @@ impl Operations {
         if self.errors == 0 { 0.0 } else { self.errors as f64 / self.done.max(self.errors) as f64 }
     }
 
-    /// Whether this is so much worse than `usual` that it cannot be chance.
+    /// Whether the error rate is significantly worse than `usual`.
     fn is_worse_than(self, usual: f64) -> bool {
         self.errors >= ERRORS_MIN && self.rate() >= usual * WORSE && self.rate() >= usual + WORSE_BY
     }
@@ -93,7 +93,7 @@ impl Admin {
         origin: Origin,
     ) {
         let state = Arc::clone(&self.state);
-        // Before the worker can have seen anything of it: what it does from then on is the trial's.
+        // Before the worker can have adopted it: what it does from now on belongs to the trial.
         let own = Operations::of(&state, std::iter::once(canary.worker));
         let others = Operations::of(&state, others(&state, canary.worker));
         let restarts = state.counters[canary.worker].get(Metric::Restarts);
@@ -116,13 +116,13 @@ impl Admin {
         });
     }
 
-    /// Whole seconds until the trial under way is over.
+    /// Whole seconds until the trial in progress ends.
     pub(super) fn trial_seconds_left(&self, cx: &Context<AdminConnection>) -> Option<u64> {
         let trial = self.trial.as_ref()?;
         Some(trial.ends_ms.saturating_sub(cx.now_ms()).div_ceil(1000).max(1))
     }
 
-    /// Once a second: ends a trial that goes badly at once, and a good one when its time is over.
+    /// Called once a second: ends a trial at once when it fails, otherwise when its time is over.
     pub(super) fn evaluate_trial(&mut self, cx: &mut Context<AdminConnection>) {
         let Some(trial) = &self.trial else { return };
         let over = trial.ends_ms <= cx.now_ms();
@@ -138,11 +138,15 @@ impl Admin {
                 self.commit_trial(cx, trial.conn, trial.durable, trial.change, report);
             }
             Some(why) => {
-                // The worker goes back to what the others run.
+                // The worker switches back to the settings of the others.
                 self.state.publish(self.state.settings.load_full());
                 self.wake_workers();
                 self.reservations.keep_only(&self.store.head().config);
-                tracing::warn!(worker = trial.canary.worker, why, "a change failed its trial");
+                tracing::warn!(
+                    worker = trial.canary.worker,
+                    why,
+                    "a change failed its canary trial"
+                );
                 ProblemDetails::new(&problem::CANARY_FAILED, why)
                     .with("canary", report)
                     .answer(cx, trial.conn);

@@ -1,7 +1,7 @@
-//! `GET /config/watch`: every revision as it comes, as server-sent events.
+//! `GET /config/watch`: every revision, as server-sent events.
 //!
-//! A reader that is too slow for the changes has the present snapshot in their place, once it reads again: it
-//! is never told of revision N+2 without having heard of N+1.
+//! A reader that is too slow for the changes gets the present snapshot in their place when it reads again. It never
+//! gets revision N+2 without N+1.
 
 use dunlin_config::store::Revision;
 use dunlin_config::{Pointer, Secrets};
@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use super::problem::{self, ProblemDetails};
 use super::{Admin, AdminConnection, time};
 
-/// Readers at once.
+/// Readers at a time.
 const WATCHERS_MAX: usize = 256;
 
 /// A reader of the stream.
 pub(super) struct Watcher {
     conn: ConnId,
-    /// The revision it was told of last.
+    /// The revision it got last.
     at: u64,
     secrets: Secrets,
-    /// Its connection is full; `on_writable` goes on.
+    /// Its connection is full; it catches up when that is writable.
     behind: bool,
 }
 
@@ -60,7 +60,7 @@ impl Admin {
         if self.watchers.is_empty() {
             return;
         }
-        // Written once for all who heard of the one before.
+        // Encoded once for all that got the one before.
         let mut encoded: [Option<Vec<u8>>; 2] = [None, None];
         for at in 0..self.watchers.len() {
             let watcher = &self.watchers[at];
@@ -88,7 +88,7 @@ impl Admin {
         }
     }
 
-    /// A watcher's connection has room again.
+    /// A watcher's connection is writable again.
     pub(super) fn watcher_writable(&mut self, cx: &mut Context<AdminConnection>, conn: ConnId) {
         if let Some(at) = self.watchers.iter().position(|watcher| watcher.conn == conn) {
             self.watchers[at].behind = false;
@@ -100,12 +100,12 @@ impl Admin {
         self.watchers.retain(|watcher| watcher.conn != conn);
     }
 
-    /// Every ten seconds: where we are, so that a reader knows that silence is silence.
+    /// Called every ten seconds: sends the present revision, so that a reader knows that it missed nothing.
     pub(super) fn notify_progress(&mut self, cx: &mut Context<AdminConnection>) {
         let progress = self.progress();
         for watcher in &self.watchers {
             if !watcher.behind && cx.write(watcher.conn, &progress).is_err() {
-                // What is full is told when it has room.
+                // It catches up when it has room.
                 continue;
             }
         }
