@@ -373,7 +373,9 @@ impl Admin {
             return self.finish_rollback(cx, in_flight);
         }
         let reasons: Vec<(usize, String)> = (0..self.state.workers())
-            .filter_map(|worker| Some((worker, self.state.rejection(worker, in_flight.generation)?)))
+            .filter_map(|worker| {
+                Some((worker, self.state.rejection(worker, in_flight.generation)?))
+            })
             .collect();
         if !reasons.is_empty() {
             return self.begin_rollback(cx, in_flight, reasons);
