@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         Err(error) if style::is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             style::error(&*error);
-            ExitCode::FAILURE
+            error::exit_code(&*error)
         }
     }
 }

@@ -188,6 +188,15 @@ impl Outcome {
         }
     }
 
+    /// [`OutcomeKind::is_final`].
+    pub fn is_final(&self) -> bool {
+        let status = match self {
+            Outcome::Rejected(rejected) => Some(rejected.status),
+            _ => None,
+        };
+        self.kind().is_final(status, self.reason())
+    }
+
     /// As JSON spells it.
     pub fn to_json(&self) -> OutcomeJson<'_> {
         let mut json = OutcomeJson::new(self.kind(), self.reason());
@@ -230,6 +239,16 @@ impl<'a> OutcomeJson<'a> {
 }
 
 impl OutcomeKind {
+    /// Whether the outcome of a push stands: an attempt later, or with another credential, would not change it. What an
+    /// overloaded service answers (429, 5xx) does not, nor what it says of the credential (401, 403).
+    pub fn is_final(self, status: Option<u16>, reason: &str) -> bool {
+        match self {
+            OutcomeKind::Accepted | OutcomeKind::Uncertain => true,
+            OutcomeKind::Rejected => !matches!(status, Some(401 | 403 | 408 | 429 | 500..=599)),
+            OutcomeKind::NotSent => reason == "invalid",
+        }
+    }
+
     /// As JSON and metrics spell it.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -19,10 +19,33 @@ fn old_and_new_files_are_opened_with_their_password() {
         assert_eq!(error.fault, CertificateFault::Password);
         assert!(error.to_string().contains("is the password right?"), "{error}");
     }
-    let valid = Certificate::from_pem(include_bytes!("certificates/valid.pem")).unwrap();
+    let valid = Certificate::from_pem(include_bytes!("certificates/valid.pem"), "").unwrap();
     let century = UNIX_EPOCH + Duration::from_secs(4_102_444_800);
     assert_eq!(valid.valid_until(), Some(century));
     assert!(valid.valid_until() > Some(SystemTime::now()));
+}
+
+#[test]
+fn a_pem_key_is_opened_with_its_passphrase_in_every_form_that_openssl_writes() {
+    for pem in [
+        &include_bytes!("certificates/valid-pkcs8-aes.pem")[..],
+        include_bytes!("certificates/valid-pkcs8-des3.pem"),
+        include_bytes!("certificates/valid-dek-aes.pem"),
+        include_bytes!("certificates/valid-dek-des3.pem"),
+        include_bytes!("certificates/rsa-dek-aes.pem"),
+    ] {
+        let first = String::from_utf8_lossy(&pem[..40]);
+        Certificate::from_pem(pem, "dunlin").unwrap_or_else(|error| panic!("{first}: {error}"));
+        for (passphrase, word) in [("", "there is no passphrase"), ("wrong", "does not open")] {
+            let error = Certificate::from_pem(pem, passphrase).unwrap_err();
+            assert_eq!(error.fault, CertificateFault::Password, "{first}");
+            assert!(error.to_string().contains(word), "{first}: {error}");
+        }
+    }
+    let cut =
+        include_str!("certificates/valid-dek-aes.pem").replace("AES-128-CBC,", "AES-128-GCM,");
+    let error = Certificate::from_pem(cut.as_bytes(), "dunlin").unwrap_err();
+    assert!(error.to_string().contains("AES-128-GCM"), "{error}");
 }
 
 #[test]
@@ -35,23 +58,24 @@ fn what_is_no_certificate_is_told_why() {
     use CertificateFault::{Key, Password, Unreadable};
     assert_eq!(fault(Certificate::from_p12(b"hello", ""), "neither PEM nor a .p12"), Unreadable);
     assert_eq!(fault(Certificate::from_p12(&NEW[..200], "dunlin"), ".p12"), Password);
-    assert_eq!(fault(Certificate::from_pem(b"hello"), "BEGIN CERTIFICATE"), Unreadable);
+    assert_eq!(fault(Certificate::from_pem(b"hello", ""), "BEGIN CERTIFICATE"), Unreadable);
     let key = rcgen::KeyPair::generate().unwrap();
     let params = rcgen::CertificateParams::new(vec!["push.test".to_owned()]).unwrap();
     let certificate = params.self_signed(&key).unwrap().pem();
-    assert_eq!(fault(Certificate::from_pem(certificate.as_bytes()), "no private key"), Unreadable);
-    let encrypted = format!("{certificate}-----BEGIN ENCRYPTED PRIVATE KEY-----\n");
-    assert_eq!(fault(Certificate::from_pem(encrypted.as_bytes()), "openssl pkey"), Unreadable);
+    assert_eq!(
+        fault(Certificate::from_pem(certificate.as_bytes(), ""), "no private key"),
+        Unreadable
+    );
     let whole = format!("{certificate}{}", key.serialize_pem());
-    Certificate::from_pem(whole.as_bytes()).unwrap();
-    let stranger = Certificate::from_pem(include_bytes!("certificates/stranger.pem"));
+    Certificate::from_pem(whole.as_bytes(), "").unwrap();
+    let stranger = Certificate::from_pem(include_bytes!("certificates/stranger.pem"), "");
     assert_eq!(fault(stranger, "export it with its own key"), Key);
 }
 
 #[test]
 fn one_that_is_not_valid_now_is_refused_with_its_date_and_what_mends_it() {
     let ended = [
-        Certificate::from_pem(include_bytes!("certificates/ended.pem")),
+        Certificate::from_pem(include_bytes!("certificates/ended.pem"), ""),
         Certificate::from_p12(include_bytes!("certificates/ended.p12"), "dunlin"),
         Certificate::from_p12(include_bytes!("certificates/ended-old.p12"), "dunlin"),
     ];
@@ -64,7 +88,7 @@ fn one_that_is_not_valid_now_is_refused_with_its_date_and_what_mends_it() {
         assert!(told.starts_with(begin), "{told}");
     }
     let early = [
-        Certificate::from_pem(include_bytes!("certificates/early.pem")),
+        Certificate::from_pem(include_bytes!("certificates/early.pem"), ""),
         Certificate::from_p12(include_bytes!("certificates/early.p12"), "dunlin"),
         Certificate::from_p12(include_bytes!("certificates/early-old.p12"), "dunlin"),
     ];

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use dunlin_push::apns::{Certificate, Credential, Environment, ProviderKey, ProviderToken};
+use dunlin_push::apns::{
+    Certificate, Credential, Environment, ProviderKey, ProviderToken, decrypt_pem,
+};
 use dunlin_push::{Origin, Proxy};
 
 use crate::error::CliError;
@@ -23,7 +25,10 @@ pub(crate) struct Account {
     /// A certificate with its key, .p12 or PEM, instead of a signing key
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "key")]
     certificate: Option<PathBuf>,
-    /// The password of the .p12 file
+    /// The certificate's key, PEM, where it is a file of its own
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "certificate")]
+    certificate_key: Option<PathBuf>,
+    /// The password of the .p12 file, or the passphrase of a PEM key
     #[arg(long, value_name = "TEXT", default_value = "")]
     password: String,
     /// To builds from Xcode
@@ -92,9 +97,13 @@ impl Account {
     /// Who is sending.
     pub(crate) fn credential(&self) -> Result<Credential, CliError> {
         if let Some(file) = &self.certificate {
-            let bytes = read(file)?;
+            let mut bytes = read(file)?;
+            if let Some(key) = &self.certificate_key {
+                bytes.push(b'\n');
+                bytes.extend(read(key)?);
+            }
             let certificate = if bytes.windows(10).any(|window| window == b"-----BEGIN") {
-                Certificate::from_pem(&bytes)
+                Certificate::from_pem(&bytes, &self.password)
             } else {
                 Certificate::from_p12(&bytes, &self.password)
             };
@@ -108,7 +117,8 @@ impl Account {
                 "name a credential: --key with --key-id and --team-id, or --certificate".into()
             );
         };
-        let pem = String::from_utf8_lossy(&read(file)?).into_owned();
+        let pem = decrypt_pem(&String::from_utf8_lossy(&read(file)?), &self.password)
+            .map_err(|error| format!("{}: {error}", file.display()))?;
         let key = ProviderKey::new(&pem, key_id, team_id).map_err(|why| {
             match why.strip_prefix("key: ") {
                 Some(why) => format!("{}: {why}", file.display()),

@@ -9,13 +9,13 @@ mod simulate;
 use clap::Subcommand;
 
 pub(crate) use self::credential::{Account, Way, read, text_or_file};
-pub(crate) use self::send::tell;
+pub(crate) use self::send::{Send, expiration, report};
 use crate::error::CliError;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Send one push, and say what happened
-    Send(Box<send::Send>),
+    /// Send one push, and say what happened; the same as `dunlin push send apns`
+    Send(Box<Send>),
     /// The broadcast channels of an app: create, list, show, delete
     Channels(Box<channels::Channels>),
     /// Measure the sender: windows, connections, bad tokens, CPU, a storm

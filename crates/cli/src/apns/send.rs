@@ -1,14 +1,16 @@
-//! `dunlin apns send`: one push, and what happened.
+//! `dunlin apns send`, which is `dunlin push send apns`: one push, and what happened.
 
 use std::convert::Infallible;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use dunlin_push::apns::{Apns, Credential, DeviceToken, Push, PushType, Target};
+use dunlin_push::notification::Notification;
 use dunlin_push::{Connections, Outcome, SenderConfig};
+use serde_json::{Value, json};
 
 use super::credential::{Account, text_or_file};
-use crate::error::CliError;
+use crate::error::{CliError, Incomplete};
 use crate::style::{BAD, DIM, GOOD, WARN, paint, print, warning};
 
 /// How soon a person learns what a push waits for.
@@ -17,7 +19,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 #[derive(Debug, Args)]
 #[command(
     after_help = "A first push:\n  dunlin apns send --sandbox --key AuthKey_ABC123DEFG.p8 --key-id ABC123DEFG \
-                        --team-id TEAM123456 --topic com.example.app --token 80ab… --alert Hello"
+                  --team-id TEAM123456 --topic com.example.app --token 80ab… --alert Hello\n\n\
+                  Exit codes: 0 accepted; 3 not sent, or refused for a while: send it again; 4 refused; 5 uncertain: it was \
+                  sent and no answer came; 1 it could not begin."
 )]
 pub(crate) struct Send {
     #[command(flatten)]
@@ -28,18 +32,14 @@ pub(crate) struct Send {
     /// The device token, hexadecimal
     #[arg(long, value_name = "TOKEN", required_unless_present = "channel")]
     token: Option<String>,
-    /// A broadcast channel instead of a device
+    /// All devices that follow this broadcast channel, by its id
     #[arg(long, value_name = "CHANNEL", conflicts_with = "token")]
     channel: Option<String>,
-    /// The text of an alert
-    #[arg(long, value_name = "TEXT", required_unless_present = "payload")]
-    alert: Option<String>,
-    /// The whole payload: JSON, or @FILE
-    #[arg(long, value_name = "JSON", conflicts_with = "alert")]
-    payload: Option<String>,
+    #[command(flatten)]
+    content: Content,
     /// alert, background, voip, liveactivity, …
-    #[arg(long = "type", value_name = "TYPE", default_value = "alert")]
-    push_type: PushType,
+    #[arg(long = "type", value_name = "TYPE")]
+    push_type: Option<PushType>,
     /// 10 now, 5 when it suits the device, 1 not at the cost of its power
     #[arg(long, value_name = "N")]
     priority: Option<u8>,
@@ -55,6 +55,39 @@ pub(crate) struct Send {
     /// Seconds until it is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     timeout: u64,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the device shows.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+struct Content {
+    /// The text of an alert without a title
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["title", "body"])]
+    alert: Option<String>,
+    /// The first line
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+    /// The text
+    #[arg(long, value_name = "TEXT")]
+    body: Option<String>,
+    /// The number on the app's icon
+    #[arg(long, value_name = "N")]
+    badge: Option<u32>,
+    /// A sound of the app's, or `default`
+    #[arg(long, value_name = "NAME")]
+    sound: Option<String>,
+    /// Have the app's service extension change it before it is shown
+    #[arg(long)]
+    mutable_content: bool,
+    /// The whole notification as `/api/push` takes it: JSON, or @FILE
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["alert", "title", "body", "payload"])]
+    notification: Option<String>,
+    /// The whole payload: JSON, or @FILE
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["alert", "title", "body"])]
+    payload: Option<String>,
 }
 
 impl Send {
@@ -74,10 +107,10 @@ impl Send {
             let apns = Apns::start(origin, credential, config)?;
             Ok::<Outcome, CliError>(tokio::select! {
                 outcome = apns.send(&push) => outcome,
-                never = tell_obstacles(&apns, push.timeout) => match never {},
+                never = report_obstacles(&apns, push.timeout) => match never {},
             })
         })?;
-        tell(&outcome)
+        report(&outcome, self.json)
     }
 
     fn push(&self) -> Result<Push, CliError> {
@@ -86,71 +119,152 @@ impl Send {
             (None, Some(channel)) => Target::Channel(channel.clone()),
             (None, None) => return Err("name a device with --token, or a channel".into()),
         };
-        let payload = match (&self.payload, &self.alert) {
-            (Some(payload), _) => text_or_file(payload)?,
-            (None, alert) => {
-                serde_json::json!({ "aps": { "alert": alert } }).to_string().into_bytes()
-            }
-        };
-        let background = self.push_type == PushType::Background;
-        let now = SystemTime::now();
-        Ok(Push {
+        let mut push = self.content.push(target)?;
+        let background = self.push_type == Some(PushType::Background);
+        push.priority = self.priority.unwrap_or(if background { 5 } else { push.priority });
+        push.push_type = self.push_type.unwrap_or(push.push_type);
+        push.topic = self.topic.as_deref().map(Into::into).or(push.topic);
+        push.id.clone_from(&self.id);
+        if let Some(seconds) = self.expiration {
+            push.expiration = Some(expiration(seconds, SystemTime::now()));
+        }
+        push.collapse_id = self.collapse_id.clone().or(push.collapse_id);
+        push.timeout = Duration::from_secs(self.timeout);
+        Ok(push)
+    }
+}
+
+impl Content {
+    /// The push as the content alone decides it.
+    fn push(&self, target: Target) -> Result<Push, CliError> {
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        let mut push = Push {
             target,
-            payload: payload.into(),
-            push_type: self.push_type,
-            topic: self.topic.as_deref().map(Into::into),
-            id: self.id.clone(),
-            expiration: self.expiration.map(|seconds| match seconds {
-                0 => SystemTime::UNIX_EPOCH,
-                seconds => now + Duration::from_secs(seconds),
-            }),
-            priority: self.priority.unwrap_or(if background { 5 } else { 10 }),
-            collapse_id: self.collapse_id.clone(),
-            timeout: Duration::from_secs(self.timeout),
+            payload: Vec::new().into(),
+            push_type: PushType::Alert,
+            topic: None,
+            id: None,
+            expiration: None,
+            priority: 10,
+            collapse_id: None,
+            timeout: Duration::ZERO,
             resend_uncertain: false,
             suspect: false,
-        })
+        };
+        let payload = match &self.payload {
+            Some(payload) => text_or_file(payload)?,
+            None => {
+                let notification = self.notification()?;
+                let message = match push.target {
+                    Target::Device(_) => notification.apns(now_s),
+                    Target::Channel(_) => {
+                        let judged = notification.validate_broadcast();
+                        judged.map_err(|error| format!("notification.{error}"))?;
+                        notification.apns_broadcast(now_s)
+                    }
+                };
+                push.push_type = message.push_type.parse()?;
+                push.topic = message.topic.as_deref().map(Into::into);
+                push.priority = message.priority;
+                push.expiration =
+                    message.expiration_s.map(|at_s| UNIX_EPOCH + Duration::from_secs(at_s));
+                push.collapse_id = message.collapse_id;
+                message.payload
+            }
+        };
+        push.payload = self.with_options(payload)?.into();
+        Ok(push)
+    }
+
+    fn notification(&self) -> Result<Notification, CliError> {
+        let notification = match &self.notification {
+            Some(json) => serde_json::from_slice(&text_or_file(json)?)
+                .map_err(|error| format!("notification: {error}"))?,
+            None => Notification {
+                title: self.title.clone(),
+                body: self.body.clone(),
+                // One that shows nothing of its own still has something for `aps`.
+                apns: match (&self.alert, &self.title, &self.body) {
+                    (Some(alert), ..) => json!({ "aps": { "alert": alert } }),
+                    (None, None, None) => json!({ "aps": {} }),
+                    _ => Value::Null,
+                },
+                ..Notification::default()
+            },
+        };
+        notification.validate().map_err(|error| format!("notification.{error}"))?;
+        Ok(notification)
+    }
+
+    /// A payload with what options put into its `aps`.
+    fn with_options(&self, payload: Vec<u8>) -> Result<Vec<u8>, CliError> {
+        let badge = self.badge.map(|badge| ("badge", Value::from(badge)));
+        let sound = self.sound.as_deref().map(|sound| ("sound", Value::from(sound)));
+        let mutable = self.mutable_content.then(|| ("mutable-content", Value::from(1)));
+        let mut options = [badge, sound, mutable].into_iter().flatten().peekable();
+        if options.peek().is_none() {
+            return Ok(payload);
+        }
+        let mut payload: Value =
+            serde_json::from_slice(&payload).map_err(|error| format!("payload: {error}"))?;
+        let aps = payload.as_object_mut().map(|all| all.entry("aps").or_insert_with(|| json!({})));
+        let Some(aps) = aps.and_then(Value::as_object_mut) else {
+            return Err("payload: it and its `aps` are objects".into());
+        };
+        aps.extend(options.map(|(name, value)| (name.to_owned(), value)));
+        Ok(payload.to_string().into_bytes())
+    }
+}
+
+/// When a push is no longer kept that is worth keeping so many seconds; 0 is not at all.
+pub(crate) fn expiration(seconds: u64, now: SystemTime) -> SystemTime {
+    match seconds {
+        0 => UNIX_EPOCH,
+        seconds => now + Duration::from_secs(seconds),
     }
 }
 
 /// Tells a person who waits what is in the way, as often as it is something else.
-async fn tell_obstacles(apns: &Apns, timeout: Duration) -> Infallible {
-    let mut told = None;
+async fn report_obstacles(apns: &Apns, timeout: Duration) -> Infallible {
+    let mut reported = None;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let error = apns.metrics().connect_error;
-        if let Some(error) = error.filter(|error| told.as_ref() != Some(error)) {
+        if let Some(error) = error.filter(|error| reported.as_ref() != Some(error)) {
             warning(format_args!("{error} (trying again, {} s in all)", timeout.as_secs()));
-            told = Some(error);
+            reported = Some(error);
         }
     }
 }
 
-/// Says how a push ended.
-pub(crate) fn tell(outcome: &Outcome) -> Result<(), CliError> {
-    match outcome {
-        Outcome::Accepted(accepted) => {
-            print(&format!("{} {}\n", paint(GOOD, "accepted"), accepted.id))?;
-            if let Some(unique_id) = &accepted.unique_id {
-                let hint = paint(DIM, "look for it in the Push Notifications console");
-                print(&format!("  unique id {unique_id}  {hint}\n"))?;
+/// Prints how a push ended.
+///
+/// # Errors
+/// It was not accepted.
+pub(crate) fn report(outcome: &Outcome, json: bool) -> Result<(), CliError> {
+    if json {
+        print(&format!("{}\n", serde_json::to_string(&outcome.to_json())?))?;
+    } else {
+        match outcome {
+            Outcome::Accepted(accepted) => {
+                print(&format!("{} {}\n", paint(GOOD, "accepted"), accepted.id))?;
+                if let Some(unique_id) = &accepted.unique_id {
+                    let hint = paint(DIM, "look for it in the Push Notifications console");
+                    print(&format!("  unique id {unique_id}  {hint}\n"))?;
+                }
             }
-            Ok(())
-        }
-        Outcome::Rejected(rejected) => {
-            let (status, reason) = (rejected.status, &rejected.reason);
-            let since = rejected.timestamp_ms.map(|ms| format!(" since {ms} ms"));
-            let since = since.unwrap_or_default();
-            print(&format!("{} with {status} {reason}{since}\n", paint(BAD, "rejected")))?;
-            match &rejected.advice {
-                Some(advice) => Err(advice.clone().into()),
-                None => Err(format!("the service answered {status}").into()),
+            Outcome::Rejected(rejected) => {
+                let (status, reason) = (rejected.status, &rejected.reason);
+                let since = rejected.timestamp_ms.map(|ms| format!(" since {ms} ms"));
+                let since = since.unwrap_or_default();
+                print(&format!("{} with {status} {reason}{since}\n", paint(BAD, "rejected")))?;
             }
+            Outcome::NotSent(_) => {}
+            Outcome::Uncertain(why) => print(&format!("{} {why}\n", paint(WARN, "uncertain")))?,
         }
-        Outcome::NotSent(why) => Err(why.to_string().into()),
-        Outcome::Uncertain(why) => {
-            print(&format!("{} {why}\n", paint(WARN, "uncertain")))?;
-            Err("it was sent, and may or may not have been accepted".into())
-        }
+    }
+    match Incomplete::of(outcome) {
+        Some(incomplete) => Err(incomplete.into()),
+        None => Ok(()),
     }
 }

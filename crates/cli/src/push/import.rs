@@ -2,27 +2,46 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueHint};
-use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Target};
-use dunlin_push::{NotSent, Outcome, OutcomeCounts, ResultStream, SenderConfig, results};
+use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Reason, Target};
+use dunlin_push::{NotSent, Outcome, OutcomeCounts, OutcomeKind, SenderConfig, results};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::journal::{Begun, Journal};
+use super::list::{Entry, lines};
 use super::results::Results;
-use crate::apns::{Account, text_or_file};
-use crate::error::CliError;
-use crate::style::{BAD, DIM, GOOD, WARN, grouped, paint, print};
+use crate::error::{CliError, Incomplete, REFUSED, REPEAT};
+use crate::apns::{Account, expiration, text_or_file};
+use crate::style::{BAD, DIM, GOOD, WARN, grouped, paint, print, warning};
+
+/// Pushes under way at least, and how many times what connections carry: the rest waits for room on them.
+const UNDER_WAY_MIN: usize = 1_024;
+const UNDER_WAY_PER_IN_FLIGHT: usize = 2;
+/// Pushes journaled together.
+const GROUP_MAX: usize = 256;
+/// How soon what connections carry is looked at, and a rate hands out its share.
+const TICK: Duration = Duration::from_millis(10);
+/// What is in flight has so long to end after a signal, beside what the sender gives it.
+const STOP_WITHIN: Duration = Duration::from_secs(12);
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each token gets a line in the results. Ctrl-C ends the run in order; the same command goes on \
-                        where it ended: tokens with an answer are passed over, those not sent are tried again."
+    after_help = "Each token gets a line in the results. SIGINT and SIGTERM end the run in order; the same command goes on \
+                  where it ended: tokens with a final outcome are passed over, all others are tried again.\n\n\
+                  Exit codes: 0 every token has a final outcome; 3 run it again, some are to be repeated; 4 refused: \
+                  mend the credential, or the pushes that were refused for what is no fault of their device; 1 it could not \
+                  begin or go on."
 )]
 pub(crate) struct Import {
-    /// Device tokens, hexadecimal, one a line; empty lines and what follows a # are passed over
+    /// Device tokens, one a line, or JSON objects with `token` and what it gets of its own; - reads standard input
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     tokens: PathBuf,
     /// Where the results go, JSON lines; by default FILE.results
@@ -30,11 +49,11 @@ pub(crate) struct Import {
     results: Option<PathBuf>,
     #[command(flatten)]
     account: Account,
-    /// The app's bundle identifier
+    /// The app's bundle identifier, for lines that name no `topic`
     #[arg(long, value_name = "TOPIC")]
-    topic: String,
-    /// The payload: JSON, or @FILE
-    #[arg(long, value_name = "JSON")]
+    topic: Option<String>,
+    /// The payload for lines that have none: JSON, or @FILE
+    #[arg(long, value_name = "JSON", default_value = "{}", hide_default_value = true)]
     payload: String,
     /// alert, background, voip, liveactivity, ...
     #[arg(long = "type", value_name = "TYPE", default_value = "alert")]
@@ -45,80 +64,112 @@ pub(crate) struct Import {
     /// A later push of this id takes the place of this one, so that it may be sent twice without harm
     #[arg(long, value_name = "ID")]
     collapse_id: Option<String>,
+    /// Keep it so many seconds for a device that is off; 0 not at all
+    #[arg(long, value_name = "SECONDS")]
+    expiration: Option<u64>,
+    /// Send at most so many a second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    rate: Option<u64>,
     /// Seconds until a push is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
+    /// Print the counts as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A push that waits for its outcome.
+struct UnderWay {
+    entry: Entry,
+    begun: Begun,
 }
 
 /// A run under way.
 struct Run {
+    apns: Apns,
+    common: Push,
     results: Results,
-    /// Tokens that wait for an outcome, by their tags. The sender's queue bounds them.
-    waiting: HashMap<u64, String>,
-    ends: OutcomeCounts,
+    journal: Journal,
+    under_way: HashMap<u64, UnderWay>,
+    tags: u64,
+    summary: Summary,
     bar: ProgressBar,
+}
+
+/// What became of the list.
+#[derive(Default)]
+struct Summary {
+    counts: OutcomeCounts,
+    /// Not final: the next run tries them again.
+    to_repeat: u64,
+    /// Final, and the device is not to blame.
+    refused: u64,
+    possible_duplicates: u64,
+    /// Why the last that is to be repeated was not accepted.
+    why: Option<String>,
+    interrupted: bool,
+    /// What is wrong with the credential: the rest of the list would fare no better.
+    credential: Option<String>,
 }
 
 impl Import {
     pub(crate) fn run(self) -> Result<(), CliError> {
-        let file = File::open(&self.tokens)
-            .map_err(|error| format!("cannot read {}: {error}", self.tokens.display()))?;
-        let bytes = file.metadata()?.len();
-        let path = self.results.clone().unwrap_or_else(|| {
-            let mut name = self.tokens.clone().into_os_string();
-            name.push(".results");
-            name.into()
-        });
-        let results =
-            Results::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let before = results.answered();
+        let stdin = self.tokens == Path::new("-");
+        let path = match &self.results {
+            Some(path) => path.clone(),
+            None if stdin => return Err("--results: name a file, for - has none".into()),
+            None => beside(&self.tokens),
+        };
+        let (input, bytes): (Box<dyn BufRead + Send>, _) = match stdin {
+            true => (Box::new(BufReader::new(io::stdin())), None),
+            false => {
+                let named = |error| format!("cannot read {}: {error}", self.tokens.display());
+                let file = File::open(&self.tokens).map_err(named)?;
+                let bytes = file.metadata()?.len();
+                (Box::new(BufReader::new(file)), Some(bytes))
+            }
+        };
         let (origin, credential) = (self.account.origin()?, self.account.credential()?);
-        let payload = text_or_file(&self.payload)?;
-        let push = self.push(payload)?;
-        let bar = ProgressBar::new(bytes).with_style(ProgressStyle::with_template(
-            "{bar:30} {percent}%  {msg}  {elapsed} of {duration}",
-        )?);
-        let run = Run { results, waiting: HashMap::new(), ends: OutcomeCounts::default(), bar };
-
+        let common = self.push()?;
+        let named = |error| format!("{}: {error}", path.display());
+        let (journal, begun) = Journal::open(&path).map_err(named)?;
+        let results = Results::open(&path, begun).map_err(named)?;
+        let passed_over = results.taken() as u64;
+        let open = results.possible_duplicates().len() as u64;
+        if open > 0 {
+            let n = grouped(open);
+            warning(format_args!(
+                "a run before was killed: {n} pushes may arrive twice; their results say so"
+            ));
+        }
+        let bar = match bytes {
+            Some(bytes) => ProgressBar::new(bytes).with_style(ProgressStyle::with_template(
+                "{bar:30} {percent}%  {msg}  {elapsed} of {duration}",
+            )?),
+            None => ProgressBar::no_length()
+                .with_style(ProgressStyle::with_template("{spinner}  {msg}  {elapsed}")?),
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (ends, interrupted) = runtime.block_on(async {
+        let summary = runtime.block_on(async {
             let apns = Apns::start(origin, credential, SenderConfig::default())?;
-            run.send(&apns, push, BufReader::new(file)).await
+            let (under_way, tags, summary) = (HashMap::new(), 0, Summary::default());
+            let run = Run { apns, common, results, journal, under_way, tags, summary, bar };
+            run.send(lines(input), self.rate).await
         })?;
-        let mut told = format!(
-            "{} {}  {} {}  {} {}  {} {}\n",
-            paint(GOOD, "accepted"),
-            grouped(ends.accepted),
-            paint(BAD, "rejected"),
-            grouped(ends.rejected),
-            paint(WARN, "not sent"),
-            grouped(ends.not_sent),
-            paint(WARN, "uncertain"),
-            grouped(ends.uncertain),
-        );
-        if before > 0 {
-            let passed =
-                format!("{} had an answer before and were passed over\n", grouped(before as u64));
-            told.push_str(&paint(DIM, passed));
-        }
-        print(&format!("{told}{}\n", path.display()))?;
-        match (interrupted, ends.not_sent) {
-            (true, _) => Err("it was interrupted; the same command goes on where it ended".into()),
-            (false, 0) => Ok(()),
-            (false, _) => Err("some were not sent; the same command tries them again".into()),
-        }
+        self.report(&summary, passed_over, &path)?;
+        summary.verdict()
     }
 
     /// The push for each token; its target is put in later.
-    fn push(&self, payload: Vec<u8>) -> Result<Push, CliError> {
+    fn push(&self) -> Result<Push, CliError> {
         let background = self.push_type == PushType::Background;
         let push = Push {
             target: Target::Device(DeviceToken::new(&"0".repeat(64))?),
-            payload: payload.into(),
+            payload: text_or_file(&self.payload)?.into(),
             push_type: self.push_type,
-            topic: Some(self.topic.as_str().into()),
+            topic: self.topic.as_deref().map(Into::into),
             id: None,
-            expiration: None,
+            expiration: self.expiration.map(|seconds| expiration(seconds, SystemTime::now())),
             priority: self.priority.unwrap_or(if background { 5 } else { 10 }),
             collapse_id: self.collapse_id.clone(),
             timeout: Duration::from_secs(self.timeout),
@@ -129,102 +180,239 @@ impl Import {
         push.request()?;
         Ok(push)
     }
+
+    fn report(&self, summary: &Summary, passed_over: u64, path: &Path) -> Result<(), CliError> {
+        let Summary { counts, to_repeat, refused, possible_duplicates, interrupted, .. } = summary;
+        if self.json {
+            let mut told = json!(counts);
+            for (name, count) in [
+                ("passed_over", passed_over),
+                ("to_repeat", *to_repeat),
+                ("refused", *refused),
+                ("possible_duplicates", *possible_duplicates),
+            ] {
+                told[name] = count.into();
+            }
+            told["interrupted"] = (*interrupted).into();
+            told["results"] = path.display().to_string().into();
+            return print(&format!("{told}\n"));
+        }
+        let mut text = format!(
+            "{} {}  {} {}  {} {}  {} {}\n",
+            paint(GOOD, "accepted"),
+            grouped(counts.accepted),
+            paint(BAD, "rejected"),
+            grouped(counts.rejected),
+            paint(WARN, "not sent"),
+            grouped(counts.not_sent),
+            paint(WARN, "uncertain"),
+            grouped(counts.uncertain),
+        );
+        for (count, what) in [
+            (passed_over, "had a final outcome before and were passed over"),
+            (*to_repeat, "are to be repeated: the same command does"),
+            (*possible_duplicates, "may have arrived twice: possible_duplicate in the results"),
+        ] {
+            if count > 0 {
+                text.push_str(&paint(DIM, format!("{} {what}\n", grouped(count))));
+            }
+        }
+        print(&format!("{text}{}\n", path.display()))
+    }
 }
 
 impl Run {
-    /// Sends to each token and waits for all outcomes. True: interrupted.
+    /// Sends to each token of the list, and waits for all outcomes.
     async fn send(
         mut self,
-        apns: &Apns,
-        mut push: Push,
-        tokens: impl BufRead,
-    ) -> Result<(OutcomeCounts, bool), CliError> {
+        mut list: mpsc::Receiver<io::Result<String>>,
+        rate: Option<u64>,
+    ) -> Result<Summary, CliError> {
         let (sink, mut outcomes) = results();
-        let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
-        let mut interrupted = false;
-        let mut tag = 0u64;
-        for line in tokens.lines() {
-            let line = line?;
-            self.bar.inc(line.len() as u64 + 1);
-            let token = line.split('#').next().unwrap_or_default().trim();
-            if token.is_empty() || !self.results.take_up(token) {
-                continue;
-            }
-            match DeviceToken::new(token) {
-                Ok(device) => push.target = Target::Device(device),
-                Err(error) => {
-                    let invalid = Outcome::NotSent(NotSent::Invalid(error.to_string()));
-                    self.finish(token, &invalid)?;
-                    continue;
+        let mut signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (began, mut begun) = (Instant::now(), 0u64);
+        let mut allowed = if rate.is_some() { 0 } else { u64::MAX };
+        let mut room = UNDER_WAY_MIN;
+        let (mut ended, mut stop_at) = (false, None::<Instant>);
+        while !(ended && self.under_way.is_empty()) {
+            let may_take = !ended && self.under_way.len() < room && begun < allowed;
+            tokio::select! {
+                biased;
+                () = any(&mut signals) => {
+                    if self.summary.interrupted {
+                        break;
+                    }
+                    self.summary.interrupted = true;
+                    ended = true;
+                    stop_at = Some(Instant::now() + STOP_WITHIN);
+                    self.apns.close();
+                }
+                Some((tag, outcome)) = outcomes.recv() => {
+                    self.end(tag, &outcome)?;
+                    while let Some((tag, outcome)) = outcomes.try_recv() {
+                        self.end(tag, &outcome)?;
+                    }
+                    self.results.flush()?;
+                }
+                now = tick.tick() => {
+                    let connections = self.apns.metrics().connections;
+                    let carried: usize = connections.iter().map(|one| one.in_flight as usize).sum();
+                    room = UNDER_WAY_MIN.max(carried * UNDER_WAY_PER_IN_FLIGHT);
+                    if let Some(rate) = rate {
+                        let passed = now.saturating_duration_since(began);
+                        allowed = (passed.as_secs_f64() * rate as f64) as u64 + 1;
+                    }
+                    if stop_at.is_some_and(|at| now >= at) {
+                        break;
+                    }
+                }
+                line = list.recv(), if may_take => {
+                    let mut group = Vec::new();
+                    let mut next = line;
+                    let most = GROUP_MAX.min(room - self.under_way.len()).min((allowed - begun) as usize);
+                    while let Some(line) = next {
+                        group.extend(self.read(line?)?);
+                        next = if group.len() < most { list.try_recv().ok() } else { break };
+                    }
+                    ended = list.is_closed() && list.is_empty();
+                    begun += group.len() as u64;
+                    self.begin(group, &sink).await?;
                 }
             }
-            tag += 1;
-            self.waiting.insert(tag, token.to_owned());
-            let submitted = tokio::select! {
-                submitted = apns.submit(&push, tag, &sink) => Some(submitted),
-                _ = &mut interrupt => None,
-            };
-            match submitted {
-                Some(Ok(())) => {}
-                Some(Err(why)) => self.end(tag, &Outcome::NotSent(why))?,
-                None => {
-                    // It waited for room, or had got it this instant: an outcome tells.
-                    interrupted = true;
-                    break;
-                }
-            }
-            while let Some((tag, outcome)) = outcomes.try_recv() {
-                self.end(tag, &outcome)?;
-            }
-            self.results.flush()?;
+            ended |= self.summary.credential.is_some();
         }
-        drop(sink);
-        if interrupted {
-            apns.close();
-        }
-        interrupted |= self.wait(apns, &mut outcomes, interrupt.as_mut()).await?;
-        self.results.flush()?;
+        self.results.sync()?;
         self.bar.finish_and_clear();
-        Ok((self.ends, interrupted))
+        if self.under_way.is_empty() && self.results.possible_duplicates().is_empty() {
+            self.journal.remove()?;
+        }
+        Ok(self.summary)
     }
 
-    /// Takes the outcomes that are still to come.
-    async fn wait(
-        &mut self,
-        apns: &Apns,
-        outcomes: &mut ResultStream,
-        mut interrupt: std::pin::Pin<&mut impl Future<Output = std::io::Result<()>>>,
-    ) -> Result<bool, CliError> {
-        let mut interrupted = false;
-        loop {
-            let outcome = tokio::select! {
-                outcome = outcomes.recv() => outcome,
-                _ = interrupt.as_mut(), if !interrupted => {
-                    interrupted = true;
-                    apns.close();
-                    continue;
-                }
-            };
-            let Some((tag, outcome)) = outcome else { return Ok(interrupted) };
-            self.end(tag, &outcome)?;
+    /// The push of a line, unless there is none, or its token has been taken up.
+    fn read(&mut self, line: String) -> Result<Option<(Entry, Push)>, CliError> {
+        self.bar.inc(line.len() as u64);
+        let entry = match Entry::read(&line) {
+            Ok(Some(entry)) => entry,
+            Ok(None) => return Ok(None),
+            Err(why) => return Err(format!("the line {:?}: {why}", line.trim_end()).into()),
+        };
+        if !self.results.take_up(entry.fingerprint()) {
+            return Ok(None);
         }
+        match entry.push(&self.common).and_then(|push| match push.request() {
+            Ok(_) => Ok(push),
+            Err(error) => Err(error.to_string()),
+        }) {
+            Ok(push) => Ok(Some((entry, push))),
+            Err(why) => {
+                self.finish(&entry, &Outcome::NotSent(NotSent::Invalid(why)))?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Journals pushes, and hands them over.
+    async fn begin(
+        &mut self,
+        group: Vec<(Entry, Push)>,
+        sink: &dunlin_push::Results,
+    ) -> Result<(), CliError> {
+        let bytes = self.results.bytes();
+        for (entry, _) in &group {
+            self.journal.note((entry.fingerprint(), bytes));
+        }
+        self.journal.write()?;
+        for (entry, push) in group {
+            self.tags += 1;
+            let begun = (entry.fingerprint(), bytes);
+            let invalid = self.apns.submit(&push, self.tags, sink).await.err();
+            self.under_way.insert(self.tags, UnderWay { entry, begun });
+            if let Some(why) = invalid {
+                self.end(self.tags, &Outcome::NotSent(why))?;
+            }
+        }
+        if self.journal.is_long() {
+            self.results.flush()?;
+            let before = self.results.possible_duplicates().iter().map(|(push, at)| (*push, *at));
+            let open = self.under_way.values().map(|push| push.begun).chain(before);
+            self.journal.rewrite(open)?;
+        }
+        Ok(())
     }
 
     fn end(&mut self, tag: u64, outcome: &Outcome) -> Result<(), CliError> {
-        match self.waiting.remove(&tag) {
-            Some(token) => self.finish(&token, outcome),
+        match self.under_way.remove(&tag) {
+            Some(push) => self.finish(&push.entry, outcome),
             None => Ok(()),
         }
     }
 
-    fn finish(&mut self, token: &str, outcome: &Outcome) -> Result<(), CliError> {
-        self.ends.count(outcome.kind());
-        let OutcomeCounts { accepted, rejected, .. } = self.ends;
-        self.bar.set_message(format!(
-            "{} accepted, {} rejected",
-            grouped(accepted),
-            grouped(rejected)
-        ));
-        Ok(self.results.write(token, outcome)?)
+    fn finish(&mut self, entry: &Entry, outcome: &Outcome) -> Result<(), CliError> {
+        let marked = self.results.write(entry, outcome)?;
+        let summary = &mut self.summary;
+        summary.counts.count(outcome.kind());
+        summary.possible_duplicates += u64::from(marked);
+        if !outcome.is_final() {
+            summary.to_repeat += 1;
+            summary.why = Some(outcome.to_string());
+            if let Outcome::NotSent(NotSent::Credential(why)) = outcome {
+                summary.credential = Some(why.clone());
+            }
+        } else if is_refused(outcome) {
+            summary.refused += 1;
+        }
+        let (accepted, rejected) = (summary.counts.accepted, summary.counts.rejected);
+        let text = format!("{} accepted, {} rejected", grouped(accepted), grouped(rejected));
+        self.bar.set_message(text);
+        Ok(())
     }
+}
+
+impl Summary {
+    fn verdict(&self) -> Result<(), CliError> {
+        let why = self.why.as_deref().map(|why| format!(" (the last: {why})")).unwrap_or_default();
+        let (code, text) = if self.interrupted {
+            (REPEAT, "it was interrupted; the same command goes on where it ended".to_owned())
+        } else if let Some(why) = &self.credential {
+            (REFUSED, format!("{why}; the rest of the list is left for the next run"))
+        } else if self.to_repeat > 0 {
+            let n = grouped(self.to_repeat);
+            (REPEAT, format!("{n} are to be repeated; the same command tries them again{why}"))
+        } else if self.refused > 0 {
+            let n = grouped(self.refused);
+            (
+                REFUSED,
+                format!("{n} were refused for what is no fault of the device; see the results"),
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Incomplete { code, text }.into())
+    }
+}
+
+/// Refused for good, and not for a device that is gone: the push or the set-up is to be mended.
+fn is_refused(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Rejected(rejected) => !Reason::new(&rejected.reason).is_dead_token(),
+        outcome => outcome.kind() == OutcomeKind::NotSent,
+    }
+}
+
+/// Ends at the next signal.
+async fn any(signals: &mut [Signal; 2]) {
+    let [interrupt, terminate] = signals;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+fn beside(tokens: &Path) -> PathBuf {
+    let mut name = tokens.to_owned().into_os_string();
+    name.push(".results");
+    name.into()
 }

@@ -1,6 +1,8 @@
 //! `dunlin push`: notifications to one device or to many.
 
 mod import;
+mod journal;
+mod list;
 mod results;
 mod send;
 

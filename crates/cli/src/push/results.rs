@@ -1,131 +1,203 @@
-//! The file of results: a line for each device token that has been answered, so that a run that ended early can go on.
+//! The file of results: a line for each end of a push, so that a run that ended early can go on.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::hash::BuildHasher;
-use std::io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
 use dunlin_push::{Outcome, OutcomeJson, OutcomeKind};
 use serde::{Deserialize, Serialize};
 
+use super::list::Entry;
+
 /// A line.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     token: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<&'a str>,
     #[serde(flatten)]
     ended: OutcomeJson<'a>,
 }
 
-/// What a later run needs of a line. One that was not sent is sent then; one that is uncertain is not, for it may have been
-/// accepted.
+/// What a later run needs of a line.
 #[derive(Debug, Deserialize)]
-struct Answered {
+struct Ended {
     token: String,
+    topic: Option<String>,
     outcome: OutcomeKind,
+    status: Option<u16>,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    possible_duplicate: bool,
 }
 
-/// The file, open for more lines, and which tokens it has answers for.
+/// The file, open for more lines, and what it says of tokens.
 #[derive(Debug)]
 pub(super) struct Results {
     file: BufWriter<File>,
-    answered: HashSet<u128>,
+    bytes: u64,
+    /// Tokens with a final outcome, and those that this run has taken up.
+    taken: HashSet<u128>,
+    /// Pushes that may have arrived once already.
+    possible_duplicates: HashMap<u128, u64>,
 }
 
 impl Results {
-    /// Opens the file, made if it is not there, and reads what it has. A last line that was cut is taken off.
+    /// Opens the file, made if it is not there, and reads what it has. A last line that was cut is taken off. Of what a run
+    /// before has `begun`, that which has no line behind its place may have arrived.
     ///
     /// # Errors
-    /// What the system says, and the number of a line that is none of ours.
-    pub(super) fn open(path: &Path) -> io::Result<Results> {
+    /// What the system says, the number of a line that is none of ours, or that another run is writing it.
+    pub(super) fn open(path: &Path, mut begun: HashMap<u128, u64>) -> io::Result<Results> {
         let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-        let mut answered = HashSet::new();
+        file.try_lock().map_err(|_| io::Error::other("another import is writing these results"))?;
+        let mut taken = HashSet::new();
+        let mut marked = HashMap::new();
         let mut reader = BufReader::new(&file);
-        let (mut text, mut whole, mut number) = (String::new(), 0, 0u64);
+        let (mut text, mut bytes, mut number) = (String::new(), 0, 0u64);
         loop {
             text.clear();
-            let bytes = reader.read_line(&mut text)?;
+            let read = reader.read_line(&mut text)?;
             if !text.ends_with('\n') {
                 break;
             }
             number += 1;
-            let line: Answered = serde_json::from_str(&text).map_err(|error| {
-                let told =
+            let line: Ended = serde_json::from_str(&text).map_err(|error| {
+                let why =
                     format!("line {number} is no line of results ({error}); name another file");
-                io::Error::new(io::ErrorKind::InvalidData, told)
+                io::Error::new(io::ErrorKind::InvalidData, why)
             })?;
-            whole += bytes as u64;
-            if line.outcome != OutcomeKind::NotSent {
-                answered.insert(fingerprint(&line.token));
+            let fingerprint = fingerprint(&line.token, line.topic.as_deref());
+            if line.outcome.is_final(line.status, &line.reason) {
+                taken.insert(fingerprint);
+                marked.remove(&fingerprint);
+            } else if line.possible_duplicate {
+                marked.insert(fingerprint, bytes);
             }
+            if begun.get(&fingerprint).is_some_and(|length| bytes >= *length) {
+                begun.remove(&fingerprint);
+            }
+            bytes += read as u64;
         }
         drop(reader);
-        file.set_len(whole)?;
-        let mut file = BufWriter::new(file);
-        file.seek(SeekFrom::End(0))?;
-        Ok(Results { file, answered })
+        file.set_len(bytes)?;
+        begun.extend(marked);
+        Ok(Results { file: BufWriter::new(file), bytes, taken, possible_duplicates: begun })
     }
 
-    /// Tokens that have an answer.
-    pub(super) fn answered(&self) -> usize {
-        self.answered.len()
+    /// Tokens that have a final outcome.
+    pub(super) fn taken(&self) -> usize {
+        self.taken.len()
     }
 
-    /// Marks a token as taken up; false when it has been already, in this run or one before.
-    pub(super) fn take_up(&mut self, token: &str) -> bool {
-        self.answered.insert(fingerprint(token))
+    /// Pushes of runs before that may have arrived, and have no line that ends them.
+    pub(super) fn possible_duplicates(&self) -> &HashMap<u128, u64> {
+        &self.possible_duplicates
     }
 
-    /// Writes how the push to a token ended.
-    pub(super) fn write(&mut self, token: &str, outcome: &Outcome) -> io::Result<()> {
-        let line = Line { token, ended: outcome.to_json() };
-        serde_json::to_writer(&mut self.file, &line)?;
-        self.file.write_all(b"\n")
+    /// How long the file is with all that has been written.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
+    /// Marks a push as taken up; false when it has been already, in this run or to its end in one before.
+    pub(super) fn take_up(&mut self, fingerprint: u128) -> bool {
+        self.taken.insert(fingerprint)
+    }
+
+    /// Writes how a push ended. True: it may have arrived twice.
+    pub(super) fn write(&mut self, entry: &Entry, outcome: &Outcome) -> io::Result<bool> {
+        let mut ended = outcome.to_json();
+        let may_have_arrived = self.possible_duplicates.remove(&entry.fingerprint()).is_some();
+        ended.possible_duplicate |= may_have_arrived;
+        let line = Line { token: &entry.token, topic: entry.topic.as_deref(), ended };
+        let mut text = serde_json::to_vec(&line)?;
+        text.push(b'\n');
+        self.bytes += text.len() as u64;
+        self.file.write_all(&text)?;
+        Ok(may_have_arrived)
+    }
+
+    /// Hands the lines to the system, where they outlive this process.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
+
+    /// Has the disk keep all lines.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        self.file.flush()?;
+        self.file.get_ref().sync_data()
+    }
 }
 
-/// Sixteen bytes instead of a token, so that ten million fit into memory.
-fn fingerprint(token: &str) -> u128 {
-    let token = token.to_ascii_lowercase();
-    let half = |seed| u128::from(foldhash::quality::FixedState::with_seed(seed).hash_one(&token));
+impl Entry {
+    pub(super) fn fingerprint(&self) -> u128 {
+        fingerprint(&self.token, self.topic.as_deref())
+    }
+}
+
+/// Sixteen bytes instead of a token and its app, so that ten million fit into memory.
+fn fingerprint(token: &str, topic: Option<&str>) -> u128 {
+    let whole = (token.to_ascii_lowercase(), topic);
+    let half = |seed| u128::from(foldhash::quality::FixedState::with_seed(seed).hash_one(&whole));
     half(1) << 64 | half(2)
 }
 
 #[cfg(test)]
 mod tests {
-    use dunlin_push::{Accepted, NotSent};
+    use dunlin_push::{Accepted, NotSent, Rejected};
 
     use super::*;
 
+    fn entry(token: &str) -> Entry {
+        Entry { token: token.to_owned(), ..Entry::default() }
+    }
+
+    fn rejected(status: u16, reason: &str) -> Outcome {
+        Outcome::Rejected(Rejected { status, reason: reason.into(), ..Rejected::default() })
+    }
+
     #[test]
     fn a_run_goes_on_where_the_last_one_ended() {
-        let path =
-            std::env::temp_dir().join(format!("dunlin-results-{}.jsonl", std::process::id()));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("results");
         let accepted = Outcome::Accepted(Accepted { id: "x".into(), ..Accepted::default() });
+        let (later, duplicate);
         {
-            let mut results = Results::open(&path).unwrap();
-            assert!(results.take_up("aa") && !results.take_up("AA"), "a token is sent to once");
-            results.write("aa", &accepted).unwrap();
-            results.write("bb", &Outcome::NotSent(NotSent::Deadline)).unwrap();
+            let mut results = Results::open(&path, HashMap::new()).unwrap();
+            let (lower, upper) = (entry("aa").fingerprint(), entry("AA").fingerprint());
+            assert!(results.take_up(lower) && !results.take_up(upper), "a token is sent to once");
+            results.write(&entry("aa"), &accepted).unwrap();
+            results.write(&entry("bb"), &Outcome::NotSent(NotSent::Deadline)).unwrap();
+            results.write(&entry("dd"), &rejected(503, "ServiceUnavailable")).unwrap();
+            results.write(&entry("ee"), &rejected(403, "InvalidProviderToken")).unwrap();
+            results.write(&entry("ff"), &rejected(410, "Unregistered")).unwrap();
+            later = results.bytes();
             results.flush().unwrap();
         }
         let mut cut = OpenOptions::new().append(true).open(&path).unwrap();
         cut.write_all(br#"{"token":"cc","outc"#).unwrap();
+        drop(cut);
         {
-            let mut results = Results::open(&path).unwrap();
-            assert_eq!(results.answered(), 1);
-            assert!(!results.take_up("aa") && results.take_up("bb") && results.take_up("cc"));
-            results.write("cc", &accepted).unwrap();
+            // One ended behind its place, one did not, and one had no line at all.
+            let begun = ["aa", "bb", "cc"].map(|token| entry(token).fingerprint());
+            let begun = HashMap::from([(begun[0], 0), (begun[1], later), (begun[2], later)]);
+            let mut results = Results::open(&path, begun).unwrap();
+            assert_eq!((results.taken(), results.possible_duplicates().len()), (2, 2));
+            let again = ["bb", "cc", "dd", "ee"].map(|token| entry(token).fingerprint());
+            assert!(again.into_iter().all(|push| results.take_up(push)), "temporary refusals too");
+            assert!(!results.take_up(entry("ff").fingerprint()));
+            duplicate = results.write(&entry("cc"), &accepted).unwrap();
         }
+        assert!(duplicate);
         let lines = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(lines.lines().count(), 3);
-        assert_eq!(lines.lines().last(), Some(r#"{"token":"cc","outcome":"accepted","id":"x"}"#));
+        let last = r#"{"token":"cc","outcome":"accepted","id":"x","possible_duplicate":true}"#;
+        assert_eq!(lines.lines().last(), Some(last));
         std::fs::write(&path, "something else\n").unwrap();
-        assert!(Results::open(&path).unwrap_err().to_string().contains("line 1"));
-        std::fs::remove_file(&path).unwrap();
+        let refused = Results::open(&path, HashMap::new()).unwrap_err();
+        assert!(refused.to_string().contains("line 1"));
     }
 }

@@ -1,18 +1,17 @@
 //! `dunlin push send`: one notification to one device, whoever its push service is.
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueHint};
-use dunlin_push::apns::{Apns, DeviceToken, Push, Target};
 use dunlin_push::fcm::{AUTHORITY, Fcm, Recipient, ServiceAccount};
-use dunlin_push::notification::Notification;
+use dunlin_push::notification::{Notification, Urgency};
 use dunlin_push::web_push::{Subscription, Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connections, Dialer, Origin, Outcome, SenderConfig};
 use tokio::time::Instant;
 
-use crate::apns::{Account, Way, tell, text_or_file};
 use crate::error::CliError;
+use crate::apns::{Way, report, text_or_file};
 
 #[derive(Debug, Args)]
 pub(crate) struct Send {
@@ -22,22 +21,8 @@ pub(crate) struct Send {
 
 #[derive(Debug, Subcommand)]
 enum To {
-    /// To a device of Apple's, or to all that follow a channel
-    Apns {
-        /// The device token, hexadecimal
-        #[arg(long, value_name = "TOKEN", required_unless_present = "channel")]
-        token: Option<String>,
-        /// A broadcast channel's id, as `dunlin apns channels create` told it: all devices that follow it
-        #[arg(long, value_name = "ID", conflicts_with = "token")]
-        channel: Option<String>,
-        /// The app's bundle identifier
-        #[arg(long, value_name = "TOPIC")]
-        topic: String,
-        #[command(flatten)]
-        account: Account,
-        #[command(flatten)]
-        what: What,
-    },
+    /// To a device of Apple's, or to all that follow a channel; the same as `dunlin apns send`
+    Apns(Box<crate::apns::Send>),
     /// Through Firebase Cloud Messaging
     Fcm {
         /// The registration token
@@ -86,17 +71,29 @@ struct What {
     /// The text
     #[arg(long, value_name = "TEXT")]
     body: Option<String>,
+    /// The number on the app's icon
+    #[arg(long, value_name = "N")]
+    badge: Option<u32>,
+    /// A sound of the app's, or `default`
+    #[arg(long, value_name = "NAME")]
+    sound: Option<String>,
+    /// How soon: high, normal or low
+    #[arg(long, value_name = "URGENCY", value_parser = ["high", "normal", "low"])]
+    priority: Option<String>,
     /// The whole notification as `/api/push` takes it: JSON, or @FILE
     #[arg(long, value_name = "JSON", conflicts_with_all = ["title", "body"])]
     notification: Option<String>,
     /// Seconds until it is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     timeout: u64,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl What {
     fn notification(&self) -> Result<Notification, CliError> {
-        let notification = match &self.notification {
+        let mut notification = match &self.notification {
             Some(json) => serde_json::from_slice(&text_or_file(json)?)
                 .map_err(|error| format!("notification: {error}"))?,
             None => Notification {
@@ -104,6 +101,14 @@ impl What {
                 body: self.body.clone(),
                 ..Notification::default()
             },
+        };
+        notification.badge = self.badge.or(notification.badge);
+        notification.sound = self.sound.clone().or(notification.sound);
+        notification.urgency = match self.priority.as_deref() {
+            Some("high") => Urgency::High,
+            Some("normal") => Urgency::Normal,
+            Some("low") => Urgency::Low,
+            _ => notification.urgency,
         };
         notification.validate().map_err(|error| format!("notification.{error}"))?;
         Ok(notification)
@@ -116,18 +121,15 @@ impl What {
 
 impl Send {
     pub(crate) fn run(self) -> Result<(), CliError> {
+        let to = match self.to {
+            To::Apns(send) => return send.run(),
+            to => to,
+        };
+        let json = matches!(&to, To::Fcm { what, .. } | To::Web { what, .. } if what.json);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let outcome = runtime.block_on(async {
-            match self.to {
-                To::Apns { token, channel, topic, account, what } => {
-                    let target = match (&token, channel) {
-                        (_, Some(channel)) => Target::Channel(channel),
-                        (token, None) => {
-                            Target::Device(DeviceToken::new(token.as_deref().unwrap_or_default())?)
-                        }
-                    };
-                    apns(target, &topic, &account, &what).await
-                }
+            match to {
+                To::Apns(_) => unreachable!("it has been sent"),
                 To::Fcm { token, topic, condition, account, token_address, way, what } => {
                     let account = String::from_utf8(crate::apns::read(&account)?)?;
                     let to = match (&token, &topic, &condition) {
@@ -142,43 +144,12 @@ impl Send {
                 }
             }
         })?;
-        tell(&outcome)
+        report(&outcome, json)
     }
 }
 
 fn config() -> SenderConfig {
     SenderConfig { connections: Connections::Fixed(1), ..SenderConfig::default() }
-}
-
-async fn apns(
-    target: Target,
-    topic: &str,
-    account: &Account,
-    what: &What,
-) -> Result<Outcome, CliError> {
-    let notification = what.notification()?;
-    let message = match &target {
-        Target::Device(_) => notification.apns(unix_s()),
-        Target::Channel(_) => {
-            notification.validate_broadcast().map_err(|error| format!("notification.{error}"))?;
-            notification.apns_broadcast(unix_s())
-        }
-    };
-    let push = Push {
-        target,
-        payload: message.payload.into(),
-        push_type: message.push_type.parse()?,
-        topic: Some(message.topic.as_deref().unwrap_or(topic).into()),
-        id: None,
-        priority: message.priority,
-        expiration: message.expiration_s.map(|at_s| UNIX_EPOCH + Duration::from_secs(at_s)),
-        collapse_id: message.collapse_id.clone(),
-        timeout: what.timeout(),
-        resend_uncertain: false,
-        suspect: false,
-    };
-    let apns = Apns::start(account.origin()?, account.credential()?, config())?;
-    Ok(apns.send(&push).await)
 }
 
 async fn fcm(
@@ -229,8 +200,4 @@ fn authority(url: &str) -> Result<(&str, u16), String> {
         Some((host, port)) => Ok((host, port.parse().map_err(|_| format!("{port:?} is no port"))?)),
         None => Ok((authority, 443)),
     }
-}
-
-fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -9,6 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use x509_parser::time::ASN1Time;
 
 use super::Environment;
+use super::encrypted_pem::decrypt_pem;
 use crate::origin::ClientIdentity;
 
 /// A provider certificate with its key, valid when it was read.
@@ -36,7 +37,7 @@ pub struct CertificateError {
 pub enum CertificateFault {
     /// The file is something else, or lacks the certificate or the key.
     Unreadable,
-    /// The password does not open it.
+    /// The password or passphrase does not open it.
     Password,
     /// The key is not that of the certificate, or of a kind that TLS does not know.
     Key,
@@ -47,7 +48,11 @@ pub enum CertificateFault {
 }
 
 impl CertificateError {
-    fn new(fault: CertificateFault, what: impl Into<String>, fix: &str) -> CertificateError {
+    pub(super) fn new(
+        fault: CertificateFault,
+        what: impl Into<String>,
+        fix: &str,
+    ) -> CertificateError {
         CertificateError { fault, what: what.into(), fix: fix.to_owned() }
     }
 }
@@ -61,18 +66,16 @@ impl fmt::Display for CertificateError {
 impl std::error::Error for CertificateError {}
 
 impl Certificate {
-    /// Reads a PEM file with certificate and key, in any order.
+    /// Reads a PEM file with certificate and key, in any order. `passphrase` opens an encrypted key.
     ///
     /// # Errors
     ///
-    /// What is missing, or that it is not valid now.
-    pub fn from_pem(pem: &[u8]) -> Result<Certificate, CertificateError> {
+    /// What is missing, a wrong passphrase, or that it is not valid now.
+    pub fn from_pem(pem: &[u8], passphrase: &str) -> Result<Certificate, CertificateError> {
         let unreadable =
             |what: String, fix| Err(CertificateError::new(CertificateFault::Unreadable, what, fix));
-        if String::from_utf8_lossy(pem).contains("ENCRYPTED") {
-            let fix = "export it as .p12 with its password, or decrypt it with `openssl pkey`";
-            return unreadable("its key is encrypted".to_owned(), fix);
-        }
+        let pem = decrypt_pem(&String::from_utf8_lossy(pem), passphrase)?;
+        let pem = pem.as_bytes();
         let chain = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
         let chain = match chain {
             Ok(chain) if chain.is_empty() => {

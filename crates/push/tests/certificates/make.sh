@@ -36,3 +36,16 @@ certificate ended 20190101000000Z 20200131120000Z
 certificate early 21000301000000Z 21010301000000Z
 certificate valid 20200101000000Z 21000101000000Z
 cat "$work/valid.crt" "$work/ended.key" > stranger.pem
+# The key behind a passphrase, in every form that OpenSSL has written: PKCS #8 and the traditional one, which RSA keys of old exports have.
+encrypted() {
+    cat "$work/valid.crt" "$work/$1.pem" > "$1.pem"
+}
+openssl pkcs8 -topk8 -v2 aes-256-cbc -in "$work/valid.key" -passout pass:dunlin -out "$work/valid-pkcs8-aes.pem"
+openssl pkcs8 -topk8 -v2 des3 -v2prf hmacWithSHA1 -in "$work/valid.key" -passout pass:dunlin -out "$work/valid-pkcs8-des3.pem"
+openssl ec -aes128 -in "$work/valid.key" -passout pass:dunlin -out "$work/valid-dek-aes.pem" 2> "$work/log"
+openssl ec -des3 -in "$work/valid.key" -passout pass:dunlin -out "$work/valid-dek-des3.pem" 2> "$work/log"
+for form in pkcs8-aes pkcs8-des3 dek-aes dek-des3; do encrypted "valid-$form"; done
+openssl req -x509 -newkey rsa:2048 -nodes -days 20000 -subj "/CN=Apple Push Services: com.example.app" -keyout "$work/rsa.key" \
+    -out "$work/rsa.crt" 2> "$work/log"
+openssl rsa -traditional -aes256 -in "$work/rsa.key" -passout pass:dunlin -out "$work/rsa-dek.key" 2> "$work/log"
+cat "$work/rsa-dek.key" "$work/rsa.crt" > rsa-dek-aes.pem

@@ -116,7 +116,10 @@ fn apns(
     };
     let at = path.join("certificate");
     let opened = if certificate.contains("-----BEGIN") {
-        Certificate::from_pem(certificate.as_bytes())
+        Certificate::from_pem(
+            certificate.as_bytes(),
+            &text(&config.certificate_password).unwrap_or_default(),
+        )
     } else {
         let letters: String = certificate.split_ascii_whitespace().collect();
         let p12 = BASE64_STANDARD.decode(letters).map_err(|_| {
