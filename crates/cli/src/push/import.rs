@@ -18,8 +18,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::journal::{Begun, Journal};
 use super::list::{Entry, lines};
 use super::results::Results;
-use crate::error::{CliError, Incomplete, REFUSED, REPEAT};
 use crate::apns::{Account, expiration, text_or_file};
+use crate::error::{CliError, Incomplete, REFUSED, REPEAT};
 use crate::style::{BAD, DIM, GOOD, WARN, grouped, paint, print, warning};
 
 /// Pushes under way at least, and how many times what connections carry: the rest waits for room on them.

@@ -10,8 +10,8 @@ use dunlin_push::web_push::{Subscription, Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connections, Dialer, Origin, Outcome, SenderConfig};
 use tokio::time::Instant;
 
-use crate::error::CliError;
 use crate::apns::{Way, report, text_or_file};
+use crate::error::CliError;
 
 #[derive(Debug, Args)]
 pub(crate) struct Send {
