@@ -19,11 +19,11 @@ pub(super) struct Entry {
     #[serde(default)]
     pub(super) topic: Option<String>,
     #[serde(default)]
-    payload: Option<Value>,
+    pub(super) payload: Option<Value>,
     #[serde(default)]
-    id: Option<String>,
+    pub(super) id: Option<String>,
     #[serde(default)]
-    collapse_id: Option<String>,
+    pub(super) collapse_id: Option<String>,
 }
 
 impl Entry {
