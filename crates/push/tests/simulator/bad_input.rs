@@ -94,7 +94,7 @@ async fn a_certificate_that_apple_calls_over_is_told_with_the_remedy() {
     let pem = params.self_signed(&key).unwrap().pem() + &key.serialize_pem();
     let clock_ahead_s = 60 * 366 * 86_400;
     let simulator = simulator(Behaviour { clock_ahead_s, ..Behaviour::default() });
-    let certificate = Certificate::from_pem(pem.as_bytes()).unwrap();
+    let certificate = Certificate::from_pem(pem.as_bytes(), "").unwrap();
     let credential = Credential::Certificate(certificate);
     let apns = Apns::start(origin(&simulator), credential, SenderConfig::default()).unwrap();
     let rejected = rejected(&apns).await;
