@@ -18,6 +18,7 @@ pub mod apns;
 mod connect;
 mod dial;
 pub mod fcm;
+pub mod journal;
 mod names;
 pub mod notification;
 mod origin;

@@ -45,6 +45,8 @@ pub(crate) enum PushMethod {
     List,
     /// Which tokens turned out dead.
     Feed,
+    /// How durable pushes ended, and those whose caller has gone.
+    Outcomes,
 }
 
 impl PushMethod {
@@ -57,6 +59,7 @@ impl PushMethod {
             "push/devices/remove" => PushMethod::Remove,
             "push/devices/list" => PushMethod::List,
             "push/devices/feed" => PushMethod::Feed,
+            "push/outcomes/feed" => PushMethod::Outcomes,
             _ => return None,
         })
     }

@@ -108,7 +108,7 @@ await scenario("one notification reaches Google's service and a browser, each in
   assert.deepEqual(seen.web, [{ title: "Hello", data: { room: 7 }, actions: ["reply"] }]);
 
   const { result: feed } = await api("push/devices/feed", { after: 0, wait_ms: 10_000 });
-  assert.ok(feed.verdicts.length > 0 && feed.verdicts.every((verdict) => verdict.dropped && verdict.user === "ada"));
+  assert.ok(feed.entries.length > 0 && feed.entries.every((verdict) => verdict.dropped && verdict.user === "ada"));
 
   // The same from a shell.
   const send = async (...flags) => {
@@ -196,6 +196,6 @@ await scenario("what a service says of a message is told in its words, and what 
   const { ttl, urgency, topic: replaces } = seen.web.find((headers) => headers[":path"] === "/fine");
   assert.deepEqual([ttl, urgency, replaces], ["90", "normal", "room-7"]);
   const { result: feed } = await api("push/devices/feed", { after: 0, wait_ms: 10_000 });
-  assert.deepEqual(feed.verdicts.map((verdict) => [verdict.reason, verdict.dropped]), [["Gone", true]]);
+  assert.deepEqual(feed.entries.map((verdict) => [verdict.reason, verdict.dropped]), [["Gone", true]]);
   assert.equal((await api("push/devices/list", { user: "bob" })).result.devices.length, 4);
 });

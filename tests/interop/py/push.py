@@ -76,10 +76,10 @@ def pushes(server):
         assert [(line["user"], line["token"], line["reason"]) for line in refused] == [("ada", dead, "BadDeviceToken")]
 
         feed = curl(server, "/api/push/devices/feed", {"after": 0, "wait_ms": 10_000})[0]["result"]
-        assert [(v["user"], v["device"]["token"], v["dropped"]) for v in feed["verdicts"]] == [("ada", dead, True)]
+        assert [(v["user"], v["device"]["token"], v["dropped"]) for v in feed["entries"]] == [("ada", dead, True)]
         left = server.post("/api/push/devices/list", {"user": "ada"})[1]["result"]["devices"]
         assert [device["token"] for device in left] == [mine]
-        assert curl(server, "/api/push/devices/feed", {"after": feed["cursor"]})[0]["result"]["verdicts"] == []
+        assert curl(server, "/api/push/devices/feed", {"after": feed["cursor"]})[0]["result"]["entries"] == []
 
 
 @contextlib.contextmanager

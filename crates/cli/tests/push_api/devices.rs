@@ -50,7 +50,7 @@ fn devices_are_registered_pushed_to_by_their_user_and_dropped_when_they_are_dead
     let mut verdicts = Vec::new();
     while verdicts.len() < 2 {
         let page = feed(verdicts.len() as u64, 60_000);
-        verdicts.extend(page["verdicts"].as_array().unwrap().clone());
+        verdicts.extend(page["entries"].as_array().unwrap().clone());
         assert_eq!(page["cursor"], verdicts.len());
     }
     let dropped = |token: &str| {
@@ -59,7 +59,7 @@ fn devices_are_registered_pushed_to_by_their_user_and_dropped_when_they_are_dead
     };
     assert_eq!(dropped(&dead), ("ada".into(), "Unregistered".into(), false.into()));
     assert_eq!(dropped(&again), ("ada".into(), "BadDeviceToken".into(), true.into()));
-    assert_eq!(feed(2, 0)["verdicts"], json!([]));
+    assert_eq!(feed(2, 0)["entries"], json!([]));
     let listed = served.api("push/devices/list", &json!({ "user": "ada" }));
     let listed = listed["result"]["devices"].as_array().unwrap().clone();
     assert_eq!(listed.len(), 2, "{listed:?}");
@@ -133,7 +133,7 @@ fn verdicts(served: &Served, after: usize, count: usize) -> Vec<Value> {
     while verdicts.len() < count {
         let follow = json!({ "after": after + verdicts.len(), "wait_ms": 60_000 });
         let page = served.api("push/devices/feed", &follow);
-        verdicts.extend(page["result"]["verdicts"].as_array().unwrap().clone());
+        verdicts.extend(page["result"]["entries"].as_array().unwrap().clone());
     }
     verdicts
 }

@@ -112,6 +112,13 @@ impl Served {
         let _ = self.child.wait();
     }
 
+    /// Asks it to end, and waits until it has.
+    pub(crate) fn terminate(&mut self) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap();
+    }
+
     /// Begins a batch; its lines are read one by one.
     pub(crate) fn batch(&self, body: &Value) -> Lines {
         let stream = Served::send(self.client, "POST", "/api/push/batch", body);

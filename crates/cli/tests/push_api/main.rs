@@ -6,6 +6,7 @@ mod batches;
 mod broadcasts;
 mod credentials;
 mod devices;
+mod durable;
 mod kit;
 mod pushes;
 mod routes;

@@ -3,8 +3,8 @@
 use redb::{MultimapTable, ReadableMultimapTable, ReadableTable, Table};
 
 use super::{
-    DEVICES, DEVICES_MAX, Device, FEED, FEED_MAX, Kept, Record, Registry, RegistryError,
-    TOKEN_BYTES_MAX, TokenVerdict, USER_BYTES_MAX, USERS, decode, encode,
+    DEVICES, DEVICES_MAX, Device, FEED, FEED_MAX, FeedEntry, KeptReason, Record, Registry,
+    RegistryError, TOKEN_BYTES_MAX, USER_BYTES_MAX, USERS, decode, encode,
 };
 
 /// Something to be changed.
@@ -29,21 +29,21 @@ pub enum Change {
         devices: Vec<Device>,
     },
     /// Takes a push service's word on a token. Done: 1 if it was dropped.
-    Judge(Judgement),
+    Invalidate(InvalidToken),
 }
 
 /// What a push service said of a token that is over. The device is dropped if it is dead since after it was registered; one
 /// registered again since has a new lease, as Apple's `timestamp` is meant ("Handling notification responses from APNs").
 /// Each goes to the feed, dropped or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judgement {
+pub struct InvalidToken {
     /// The device.
     pub device: Device,
     /// The service's word.
     pub reason: String,
     /// Since when it is over, milliseconds since 1970; where the service tells no time, that of the push.
     pub dead_since_ms: u64,
-    /// Keep it all the same: the fault may be the sender's ([`Kept::Environment`]).
+    /// Keep it all the same: the fault may be the sender's ([`KeptReason::Environment`]).
     pub doubtful: bool,
 }
 
@@ -52,12 +52,12 @@ impl Change {
     pub fn devices(&self) -> usize {
         match self {
             Change::Register { devices, .. } | Change::Remove { devices, .. } => devices.len(),
-            Change::Judge(_) => 1,
+            Change::Invalidate(_) => 1,
         }
     }
 
     /// Whether it can be carried out; judged before any of its transaction is.
-    fn judge(&self) -> Result<(), RegistryError> {
+    fn validate(&self) -> Result<(), RegistryError> {
         let Change::Register { user, devices, .. } = self else { return Ok(()) };
         if user.is_empty() || user.len() > USER_BYTES_MAX {
             return Err(RegistryError::Invalid("user: it has to have 1 to 1,024 bytes"));
@@ -103,7 +103,7 @@ impl Registry {
                     feed: write.open_table(FEED)?,
                 };
                 for change in changes {
-                    done.push(match change.judge() {
+                    done.push(match change.validate() {
                         Ok(()) => Ok(tables.apply(change)?),
                         Err(invalid) => Err(invalid),
                     });
@@ -129,7 +129,7 @@ impl Tables<'_> {
                 }
                 Ok(count)
             }
-            Change::Judge(judgement) => self.judge(judgement),
+            Change::Invalidate(invalid) => self.invalidate(invalid),
         }
     }
 
@@ -185,20 +185,22 @@ impl Tables<'_> {
         Ok(count)
     }
 
-    fn judge(&mut self, judgement: &Judgement) -> Result<usize, redb::Error> {
-        let Judgement { device, reason, dead_since_ms, doubtful } = judgement;
+    fn invalidate(&mut self, invalid: &InvalidToken) -> Result<usize, redb::Error> {
+        let InvalidToken { device, reason, dead_since_ms, doubtful } = invalid;
         let key = device.key();
         let record = self.record(&key)?;
         let kept = match &record {
-            None => Some(Kept::Unknown),
-            Some(record) if *dead_since_ms < record.registered_ms => Some(Kept::RegisteredAgain),
-            Some(_) => doubtful.then_some(Kept::Environment),
+            None => Some(KeptReason::Unknown),
+            Some(record) if *dead_since_ms < record.registered_ms => {
+                Some(KeptReason::RegisteredAgain)
+            }
+            Some(_) => doubtful.then_some(KeptReason::Environment),
         };
         if kept.is_none() {
             self.remove(&key)?;
         }
         let n = self.feed.last()?.map_or(0, |(n, _)| n.value()) + 1;
-        let verdict = TokenVerdict {
+        let entry = FeedEntry {
             n,
             user: record.map(|record| record.user),
             device: device.clone(),
@@ -207,7 +209,7 @@ impl Tables<'_> {
             dropped: kept.is_none(),
             kept,
         };
-        self.feed.insert(n, encode(&verdict).as_slice())?;
+        self.feed.insert(n, encode(&entry).as_slice())?;
         if let Some(old) = n.checked_sub(FEED_MAX) {
             self.feed.remove(old)?;
         }

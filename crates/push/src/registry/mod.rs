@@ -19,7 +19,7 @@ use redb::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::change::{Change, Judgement};
+pub use self::change::{Change, InvalidToken};
 pub use self::writer::Writer;
 
 /// Device key → what is known of the device, in JSON.
@@ -63,7 +63,7 @@ pub struct Device {
 
 /// What a push service said of a token that is over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenVerdict {
+pub struct FeedEntry {
     /// Its place in the feed, from 1.
     pub n: u64,
     /// The user whose device it was; `None` when the registry did not know it.
@@ -78,13 +78,13 @@ pub struct TokenVerdict {
     pub dropped: bool,
     /// Why it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept: Option<Kept>,
+    pub kept: Option<KeptReason>,
 }
 
 /// Why a token was not dropped on a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kept {
+pub enum KeptReason {
     /// The registry does not have it.
     Unknown,
     /// It was registered again after the service says that it was over.
@@ -303,12 +303,12 @@ impl Registry {
     ///
     /// # Errors
     /// What the store says.
-    pub fn feed(&self, after: u64, max: usize) -> Result<Vec<TokenVerdict>, RegistryError> {
+    pub fn feed(&self, after: u64, max: usize) -> Result<Vec<FeedEntry>, RegistryError> {
         let read = self.begin_read()?;
         let feed = read.open_table(FEED)?;
         let mut verdicts = Vec::new();
         for entry in feed.range(after.saturating_add(1)..)?.take(max) {
-            verdicts.extend(decode::<TokenVerdict>(entry?.1.value()));
+            verdicts.extend(decode::<FeedEntry>(entry?.1.value()));
         }
         Ok(verdicts)
     }
@@ -417,7 +417,7 @@ mod tests {
         registry.register("ada", &[device("dead"), device("again")], 1_000).unwrap();
         registry.register("ada", &[device("again")], 3_000).unwrap();
         let verdict = |token: &str| {
-            Change::Judge(Judgement {
+            Change::Invalidate(InvalidToken {
                 device: device(token),
                 reason: "Unregistered".to_owned(),
                 dead_since_ms: 2_000,
@@ -439,8 +439,8 @@ mod tests {
             .collect();
         let expected = [
             (1, "dead", Some("ada"), None),
-            (2, "again", Some("ada"), Some(Kept::RegisteredAgain)),
-            (3, "unknown", None, Some(Kept::Unknown)),
+            (2, "again", Some("ada"), Some(KeptReason::RegisteredAgain)),
+            (3, "unknown", None, Some(KeptReason::Unknown)),
         ];
         assert_eq!(told, expected);
         assert_eq!(registry.feed(2, 10).unwrap()[0].n, 3);
@@ -451,15 +451,18 @@ mod tests {
     fn a_token_that_is_refused_by_a_doubtful_sender_is_told_and_kept() {
         let registry = Registry::in_memory().unwrap();
         registry.register("ada", &[device("fine")], 1_000).unwrap();
-        let verdict = Judgement {
+        let verdict = InvalidToken {
             device: device("fine"),
             reason: "BadDeviceToken".to_owned(),
             dead_since_ms: 2_000,
             doubtful: true,
         };
-        assert_eq!(registry.apply(&[Change::Judge(verdict)]).unwrap()[0].as_ref().unwrap(), &0);
+        assert_eq!(
+            registry.apply(&[Change::Invalidate(verdict)]).unwrap()[0].as_ref().unwrap(),
+            &0
+        );
         let feed = registry.feed(0, 10).unwrap();
-        assert_eq!((feed[0].dropped, feed[0].kept), (false, Some(Kept::Environment)));
+        assert_eq!((feed[0].dropped, feed[0].kept), (false, Some(KeptReason::Environment)));
         assert_eq!(feed[0].user.as_deref(), Some("ada"));
         assert_eq!(registry.devices("ada").unwrap(), [device("fine")]);
     }

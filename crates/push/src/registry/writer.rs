@@ -78,7 +78,7 @@ async fn write_groups(
             group.push(change);
             callers.push(done);
         }
-        let tells = group.iter().any(|change| matches!(change, Change::Judge(_)));
+        let tells = group.iter().any(|change| matches!(change, Change::Invalidate(_)));
         let registry = Arc::clone(&registry);
         let applied = tokio::task::spawn_blocking(move || registry.apply(&group)).await;
         let applied = applied.unwrap_or(Err(RegistryError::Closed));

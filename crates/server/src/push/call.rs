@@ -1,29 +1,31 @@
 //! A call: its body, its pushes, and their outcomes as they come.
 //!
-//! Two halves of one task: one hands pushes over, at most [`WINDOW`] before their outcomes are told; the other tells
-//! outcomes, as fast as the client reads. So a client that does not read stops its own batch, and nothing else.
+//! Two halves of one task: one submits pushes, at most [`WINDOW`] before their outcomes are reported; the other reports
+//! outcomes, as fast as the client reads. So a client that does not read stops its own batch, and nothing else. One that
+//! hangs up has the outcomes of what had begun in the feed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dunlin_net::ConnId;
-use dunlin_push::registry::Platform;
-use dunlin_push::{NotSent, Outcome, OutcomeCounts, ResultStream, Results, results};
+use dunlin_push::journal::JournalChange;
+use dunlin_push::{Outcome, OutcomeCounts, ResultStream, Results, results};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tracing::Instrument;
 
-use super::devices;
-use super::flow::{Flow, Unread};
-use super::order::{Order, Recipient};
-use super::outcome::{self, Whom};
-use super::senders::{Credential, Spelled};
+use super::flow::{Flow, FlowError};
+use super::outcome::{self, LineSubject};
+use super::pending::PendingPush;
+use super::senders::EncodedNotification;
+use super::submission::{Batch, Recipient, Submission};
 use super::thread::Shared;
+use super::{devices, durable, outcomes_feed};
 use crate::api::{ApiError, ApiErrorCode};
 use crate::push_message::{PushMethod, PushReplyBody, PushRequest};
 use crate::trace_parent::TraceParent;
 
-/// PushHandle of one call that are handed over and not told about.
+/// Pushes of one call that are submitted and not reported.
 const WINDOW: usize = 2_048;
 /// Users looked up at once.
 const USERS_AT_ONCE: usize = 100;
@@ -42,19 +44,13 @@ async fn carry_out(shared: Arc<Shared>, worker: usize, request: PushRequest, flo
     let PushRequest { call, conn, method, body, errors_as_status, permit, .. } = request;
     let caller = Caller { shared: Arc::clone(&shared), worker, call, conn };
     let answered = match method {
-        PushMethod::Push => match read(body, Order::one).await {
-            Ok(order) => {
-                let mut told = Told::Kept { lines: Vec::new() };
-                let ends = send(&shared, vec![order], false, &flow, &mut told).await;
-                Ok(told.into_result(&ends))
-            }
-            Err(error) => Err(error),
-        },
-        PushMethod::Batch => match read(body, Order::batch).await {
-            Ok(orders) => {
-                let mut told = Told::Streamed { caller: &caller, flow: &flow, lines: Vec::new() };
-                let ends = send(&shared, orders, true, &flow, &mut told).await;
-                told.end(&ends).await;
+        PushMethod::Push => push(&shared, body, &flow).await,
+        PushMethod::Batch => match read(body, Batch::many).await {
+            Ok(batch) if batch.durable => durable::accept(&shared, batch).await,
+            Ok(batch) => {
+                let mut sink = OutcomeSink::streamed(&caller, &flow);
+                let counts = send(&shared, batch.pushes, true, &flow, &mut sink).await;
+                sink.end(&counts).await;
                 shared.close_flow(call);
                 drop(permit);
                 return;
@@ -65,14 +61,37 @@ async fn carry_out(shared: Arc<Shared>, worker: usize, request: PushRequest, flo
         PushMethod::Remove => devices::remove(&shared, &body).await,
         PushMethod::List => devices::list(&shared, &body).await,
         PushMethod::Feed => devices::feed(&shared, &body).await,
+        PushMethod::Outcomes => outcomes_feed::read_on(&shared, &body).await,
     };
     let (status, body) = match answered {
         Ok(result) => (200, json!({ "result": result }).to_string().into_bytes()),
         Err(error) => error.response(errors_as_status),
     };
-    caller.say(PushReplyBody::Complete(status, body));
+    caller.reply(PushReplyBody::Complete(status, body));
     shared.close_flow(call);
     drop(permit);
+}
+
+/// `/api/push`: durable, or once by its key, or as it is.
+async fn push(shared: &Arc<Shared>, body: Box<[u8]>, flow: &Flow) -> Result<Value, ApiError> {
+    let mut batch = read(body, Batch::one).await?;
+    if batch.durable {
+        return durable::accept(shared, batch).await;
+    }
+    let key = batch.idempotency_key.take();
+    let send_all = async {
+        let mut sink = OutcomeSink::Buffered { lines: Vec::new() };
+        let counts = send(shared, std::mem::take(&mut batch.pushes), false, flow, &mut sink).await;
+        let lines = std::mem::take(sink.lines());
+        if flow.is_gone() {
+            feed(shared, &lines).await;
+        }
+        result(&lines, &counts)
+    };
+    match key {
+        Some(key) => Ok(shared.repeats.once(key, send_all).await),
+        None => Ok(send_all.await),
+    }
 }
 
 /// Reads a body, a large one on a thread that may take its time.
@@ -87,6 +106,25 @@ async fn read<T: Send + 'static>(
     read.unwrap_or_else(|error| Err(ApiErrorCode::Internal.with_reason(error)))
 }
 
+/// The answer of `/api/push`.
+fn result(lines: &[u8], counts: &OutcomeCounts) -> Value {
+    let outcomes = serde_json::Deserializer::from_slice(lines).into_iter::<Value>();
+    let outcomes: Vec<Value> = outcomes.map_while(Result::ok).collect();
+    let mut result = json!(counts);
+    result["outcomes"] = outcomes.into();
+    result
+}
+
+/// Puts lines into the feed that nobody has read.
+async fn feed(shared: &Shared, lines: &[u8]) {
+    let lines = lines.split_inclusive(|byte| *byte == b'\n');
+    let changes: Vec<_> = lines.map(|line| JournalChange::Outcome(line.to_vec())).collect();
+    if !changes.is_empty() {
+        // The writer logs what is wrong with the disk.
+        let _ = shared.journal_writer.write(changes).await;
+    }
+}
+
 /// Whom a call answers.
 struct Caller {
     shared: Arc<Shared>,
@@ -96,79 +134,86 @@ struct Caller {
 }
 
 impl Caller {
-    fn say(&self, body: PushReplyBody) {
-        self.shared.say(self.worker, self.call, self.conn, body);
+    fn reply(&self, body: PushReplyBody) {
+        self.shared.reply(self.worker, self.call, self.conn, body);
     }
 }
 
 /// Where the lines of outcomes go.
-enum Told<'a> {
+enum OutcomeSink<'a> {
     /// Into one answer.
-    Kept { lines: Vec<u8> },
+    Buffered { lines: Vec<u8> },
     /// To the client, as it reads them.
-    Streamed { caller: &'a Caller, flow: &'a Flow, lines: Vec<u8> },
+    Streamed {
+        caller: &'a Caller,
+        flow: &'a Flow,
+        lines: Vec<u8>,
+        /// Pieces that the client's socket has not taken, each with where it ends in the answer.
+        unread: VecDeque<(u64, Vec<u8>)>,
+        sent_bytes: u64,
+    },
 }
 
-impl Told<'_> {
+impl<'a> OutcomeSink<'a> {
+    fn streamed(caller: &'a Caller, flow: &'a Flow) -> OutcomeSink<'a> {
+        let unread = VecDeque::new();
+        OutcomeSink::Streamed { caller, flow, lines: Vec::new(), unread, sent_bytes: 0 }
+    }
+
     fn lines(&mut self) -> &mut Vec<u8> {
         match self {
-            Told::Kept { lines } | Told::Streamed { lines, .. } => lines,
+            OutcomeSink::Buffered { lines } | OutcomeSink::Streamed { lines, .. } => lines,
         }
     }
 
-    /// Sends what there is, once the client has room.
+    /// Sends what there is, once the client has room; what it will not read goes to the feed.
     async fn flush(&mut self) {
-        let Told::Streamed { caller, flow, lines } = self else { return };
-        if lines.is_empty() || flow.is_gone() {
-            return lines.clear();
-        }
+        let OutcomeSink::Streamed { caller, flow, lines, unread, sent_bytes } = self else {
+            return;
+        };
         let lines = std::mem::take(lines);
-        match flow.take(lines.len()).await {
-            Ok(()) => caller.say(PushReplyBody::Lines(lines)),
-            Err(Unread::Gone) => {}
-            Err(Unread::Stalled) => {
-                tracing::warn!(
-                    call = caller.call,
-                    "the caller of a batch does not read; it is cut off"
-                );
-                flow.handle_gone();
-                caller.say(PushReplyBody::Abort);
+        while unread.front().is_some_and(|(end, _)| *end <= flow.read_bytes()) {
+            unread.pop_front();
+        }
+        if !lines.is_empty() && !flow.is_gone() {
+            match flow.take(lines.len()).await {
+                Ok(()) => {
+                    *sent_bytes += lines.len() as u64;
+                    unread.push_back((*sent_bytes, lines.clone()));
+                    return caller.reply(PushReplyBody::Lines(lines));
+                }
+                Err(FlowError::Gone) => {}
+                Err(FlowError::Stalled) => {
+                    tracing::warn!(
+                        call = caller.call,
+                        "the caller of a batch does not read; it is cut off"
+                    );
+                    flow.handle_gone();
+                    caller.reply(PushReplyBody::Abort);
+                }
             }
+        }
+        if flow.is_gone() {
+            let pieces = unread.drain(..).map(|(_, piece)| piece).chain([lines]);
+            feed(&caller.shared, &pieces.collect::<Vec<_>>().concat()).await;
         }
     }
 
     /// The last line, by which a client knows that none is missing.
-    async fn end(mut self, ends: &OutcomeCounts) {
+    async fn end(mut self, counts: &OutcomeCounts) {
         self.flush().await;
-        let Told::Streamed { caller, flow, .. } = &self else { return };
+        if let OutcomeSink::Streamed { flow, .. } = &self {
+            // Whoever hangs up before it has read all is found out here.
+            let _ = flow.drain().await;
+            self.flush().await;
+        }
+        let OutcomeSink::Streamed { caller, flow, .. } = &self else { return };
         if !flow.is_gone() {
-            let mut last = json!(ends);
+            let mut last = json!(counts);
             last["end"] = true.into();
-            caller.say(PushReplyBody::LastLines(format!("{last}\n").into_bytes()));
+            caller.reply(PushReplyBody::LastLines(format!("{last}\n").into_bytes()));
         }
     }
-
-    fn into_result(mut self, ends: &OutcomeCounts) -> Value {
-        let lines = std::mem::take(self.lines());
-        let outcomes: Vec<Value> = serde_json::Deserializer::from_slice(&lines)
-            .into_iter()
-            .map_while(Result::ok)
-            .collect();
-        let mut result = json!(ends);
-        result["outcomes"] = outcomes.into();
-        result
-    }
-}
-
-/// A push that has been handed over.
-struct UnderWay {
-    /// Its notification's place in the batch.
-    at: usize,
-    user: Option<Arc<str>>,
-    to: Recipient,
-    spelled: Arc<Spelled>,
-    credential: Option<Arc<Credential>>,
-    handed_over_ms: u64,
 }
 
 /// What the two halves share.
@@ -185,35 +230,35 @@ struct Run<'a> {
 
 #[derive(Default)]
 struct State {
-    under_way: HashMap<u64, UnderWay>,
+    pending: HashMap<u64, PendingPush>,
     tags: u64,
-    /// Every push has been handed over.
-    handed_out: bool,
-    /// Lines about users whom nothing is sent, and how many.
+    /// Every push has been submitted.
+    submitted: bool,
+    /// Lines about users to whom nothing is sent, and how many.
     notes: Vec<u8>,
     noted: u64,
 }
 
-/// Sends everything and tells all outcomes.
+/// Sends everything and reports all outcomes.
 async fn send(
     shared: &Shared,
-    orders: Vec<Order>,
+    submissions: Vec<Submission>,
     numbered: bool,
     flow: &Flow,
-    told: &mut Told<'_>,
+    sink: &mut OutcomeSink<'_>,
 ) -> OutcomeCounts {
-    let (sink, mut outcomes) = results();
+    let (results, mut outcomes) = results();
     let run = Run {
         shared,
         flow,
         numbered,
-        results: sink,
+        results,
         window: Semaphore::new(WINDOW),
         state: Mutex::default(),
         changed: Notify::new(),
     };
-    let ((), ends) = tokio::join!(run.hand_out(orders), run.tell(&mut outcomes, told));
-    ends
+    let ((), counts) = tokio::join!(run.submit_all(submissions), run.report(&mut outcomes, sink));
+    counts
 }
 
 impl Run<'_> {
@@ -221,131 +266,106 @@ impl Run<'_> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first half: hands every push over.
-    async fn hand_out(&self, orders: Vec<Order>) {
-        for (at, mut order) in orders.into_iter().enumerate() {
-            let spelled = Arc::new(Spelled::new(&order));
-            for to in order.take_recipients() {
-                if !self.hand_over(at, None, to, &spelled).await {
+    /// The first half: submits every push.
+    async fn submit_all(&self, submissions: Vec<Submission>) {
+        for (at, mut submission) in submissions.into_iter().enumerate() {
+            let encoded = Arc::new(EncodedNotification::new(&submission));
+            for to in submission.take_recipients() {
+                if !self.submit_one(at, None, to, &encoded).await {
                     break;
                 }
             }
-            for users in order.users.chunks(USERS_AT_ONCE) {
-                self.hand_to_users(at, users, order.only_offline, &spelled).await;
+            for users in submission.users.chunks(USERS_AT_ONCE) {
+                self.submit_to_users(at, users, submission.only_offline, &encoded).await;
             }
             if self.flow.is_gone() {
                 break;
             }
         }
-        self.state().handed_out = true;
+        self.state().submitted = true;
         self.changed.notify_one();
     }
 
-    async fn hand_to_users(
+    async fn submit_to_users(
         &self,
         at: usize,
         users: &[String],
         only_offline: bool,
-        spelled: &Arc<Spelled>,
+        encoded: &Arc<EncodedNotification>,
     ) {
-        let users: Arc<[String]> = users.into();
-        let online = match only_offline {
-            true => self.shared.online(&users).await,
-            false => vec![false; users.len()],
-        };
-        let found = devices::of_users(self.shared, Arc::clone(&users)).await;
-        let found = match found {
+        let found = match devices::of_users_to_send(self.shared, users, only_offline).await {
             Ok(found) => found,
             Err(error) => {
                 let why = error.to_string();
                 return users.iter().for_each(|user| self.note(at, user, "registry", &why));
             }
         };
-        for ((user, devices), online) in users.iter().zip(found).zip(online) {
-            if online {
-                self.note(at, user, "online", "the user has a session here");
-                continue;
-            }
-            if devices.is_empty() {
-                self.note(at, user, "no_device", "the user has registered no device");
-                continue;
-            }
+        for (user, found) in users.iter().zip(found) {
+            let devices = match found {
+                Ok(devices) => devices,
+                Err((reason, detail)) => {
+                    self.note(at, user, reason, detail);
+                    continue;
+                }
+            };
             let user: Arc<str> = user.as_str().into();
             for device in devices {
-                let to = Recipient::Device(device);
-                if !self.hand_over(at, Some(&user), to, spelled).await {
+                let to = Recipient::Device { device, id: None };
+                if !self.submit_one(at, Some(&user), to, encoded).await {
                     return;
                 }
             }
         }
     }
 
-    /// Hands one push over, once there is room for it. False: nobody waits for it any more.
-    async fn hand_over(
+    /// Submits one push, once there is room for it. False: nobody waits for it any more.
+    async fn submit_one(
         &self,
         at: usize,
         user: Option<&Arc<str>>,
         to: Recipient,
-        spelled: &Arc<Spelled>,
+        encoded: &Arc<EncodedNotification>,
     ) -> bool {
         let Ok(permit) = self.window.acquire().await else { return false };
         if self.flow.is_gone() {
             return false;
         }
-        // Given back when its outcome has been told.
+        // Given back when its outcome has been reported.
         permit.forget();
-        let credential = self.shared.senders.get(to.platform(), to.app());
-        let push = UnderWay {
-            at,
-            user: user.cloned(),
-            to,
-            spelled: Arc::clone(spelled),
-            credential,
-            handed_over_ms: devices::now_ms(),
-        };
+        let push = PendingPush::new(self.shared, at, user.cloned(), to, encoded);
         self.submit(push).await;
         true
     }
 
-    async fn submit(&self, push: UnderWay) {
-        let spelled = Arc::clone(&push.spelled);
-        let (credential, to) = (push.credential.clone(), push.to.clone());
+    async fn submit(&self, push: PendingPush) {
         let tag = {
             let mut state = self.state();
             let tag = state.tags;
             state.tags += 1;
-            state.under_way.insert(tag, push);
+            state.pending.insert(tag, push.clone());
             tag
         };
-        let refused = match credential {
-            Some(credential) => credential.submit(&spelled, &to, tag, &self.results).await.err(),
-            None => {
-                let section = match to.platform() {
-                    Platform::Apns => "apns",
-                    Platform::Fcm => "fcm",
-                    Platform::Web => "vapid",
-                };
-                Some(NotSent::Credential(format!("there is no push.{section}.{}", to.app())))
-            }
-        };
-        if let Some(why) = refused {
-            self.results.tell(tag, Outcome::NotSent(why));
-        }
+        push.submit(tag, &self.results).await;
     }
 
     /// Says of a user that nothing is sent.
     fn note(&self, at: usize, user: &str, reason: &str, detail: &str) {
-        let whom = Whom { push: self.numbered.then_some(at), user: Some(user), recipient: None };
+        let push = self.numbered.then_some(at);
+        let subject = LineSubject { batch: None, push, user: Some(user), recipient: None };
         let mut state = self.state();
         state.noted += 1;
-        outcome::write_user(&mut state.notes, whom, reason, detail);
+        outcome::write_user(&mut state.notes, subject, reason, detail);
         drop(state);
         self.changed.notify_one();
     }
 
-    /// The second half: tells every outcome.
-    async fn tell(&self, outcomes: &mut ResultStream, told: &mut Told<'_>) -> OutcomeCounts {
-        let mut ends = OutcomeCounts::default();
+    /// The second half: reports every outcome.
+    async fn report(
+        &self,
+        outcomes: &mut ResultStream,
+        sink: &mut OutcomeSink<'_>,
+    ) -> OutcomeCounts {
+        let mut counts = OutcomeCounts::default();
         loop {
             let mut next = tokio::select! {
                 biased;
@@ -353,63 +373,40 @@ impl Run<'_> {
                 () = self.changed.notified() => None,
             };
             while let Some((tag, outcome)) = next {
-                self.end(tag, outcome, told, &mut ends).await;
-                next = match told.lines().len() < LINES_BYTES {
+                self.end(tag, outcome, sink, &mut counts).await;
+                next = match sink.lines().len() < LINES_BYTES {
                     true => outcomes.try_recv(),
                     false => None,
                 };
             }
             let is_over = {
                 let mut state = self.state();
-                told.lines().append(&mut state.notes);
-                ends.not_sent += std::mem::take(&mut state.noted);
-                state.handed_out && state.under_way.is_empty()
+                sink.lines().append(&mut state.notes);
+                counts.not_sent += std::mem::take(&mut state.noted);
+                state.submitted && state.pending.is_empty()
             };
-            told.flush().await;
+            sink.flush().await;
             if is_over {
-                return ends;
+                return counts;
             }
         }
     }
 
-    async fn end(&self, tag: u64, outcome: Outcome, told: &mut Told<'_>, ends: &mut OutcomeCounts) {
-        let Some(mut push) = self.state().under_way.remove(&tag) else { return };
-        if outcome == Outcome::NotSent(NotSent::Closed) && self.renew(&mut push) {
+    async fn end(
+        &self,
+        tag: u64,
+        outcome: Outcome,
+        sink: &mut OutcomeSink<'_>,
+        counts: &mut OutcomeCounts,
+    ) {
+        let Some(mut push) = self.state().pending.remove(&tag) else { return };
+        if push.renew(self.shared, &outcome) {
             // Its credential was rotated while it waited: the new one takes it.
             return self.submit(push).await;
         }
-        let UnderWay { at, user, to, credential, handed_over_ms, .. } = &push;
-        if let Some(credential) = credential {
-            credential.tally.count(&outcome);
-        }
-        tracing::debug!(
-            app = to.app(),
-            token = to.token(),
-            audience = ?to.audience(),
-            user = user.as_deref(),
-            took_ms = devices::now_ms().saturating_sub(*handed_over_ms),
-            %outcome,
-            "push"
-        );
-        if let (Recipient::Device(device), Some(credential)) = (to, credential) {
-            let verdicts = &self.shared.verdicts;
-            verdicts.handle(credential, device, &outcome, *handed_over_ms).await;
-        }
-        ends.count(outcome.kind());
-        let whom =
-            Whom { push: self.numbered.then_some(*at), user: user.as_deref(), recipient: Some(to) };
-        outcome::write(told.lines(), whom, &outcome);
+        push.note_outcome(self.shared, &outcome).await;
+        counts.count(outcome.kind());
+        push.write_line(sink.lines(), None, self.numbered, &outcome, false);
         self.window.add_permits(1);
-    }
-
-    /// Gives a push the credential that has taken the place of its own, if one has.
-    fn renew(&self, push: &mut UnderWay) -> bool {
-        let next = self.shared.senders.get(push.to.platform(), push.to.app());
-        let before = push.credential.as_ref().map(|credential| credential.generation);
-        let is_newer = next.as_ref().is_some_and(|next| Some(next.generation) != before);
-        if is_newer {
-            push.credential = next;
-        }
-        is_newer
     }
 }

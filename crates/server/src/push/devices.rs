@@ -10,15 +10,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::order::{Recipients, read};
+use super::submission::{Recipients, read};
 use super::thread::Shared;
 use crate::api::{ApiError, ApiErrorCode};
 
 /// Devices that one call registers or removes.
 const DEVICES_MAX: usize = 1_000;
-/// Verdicts that one call gives.
-const VERDICTS_MAX: usize = 1_000;
-/// How long a call may wait for the next verdict.
+/// TokenFeedback that one call gives.
+const ENTRIES_MAX: usize = 1_000;
+/// How long a call may wait for the next entry.
 const WAIT_MS_MAX: u64 = 60_000;
 
 #[derive(Deserialize)]
@@ -57,7 +57,8 @@ pub(super) async fn register(shared: &Shared, body: &[u8]) -> Result<Value, ApiE
     let Register { user, devices } = read(body)?;
     let devices = expand(devices)?;
     for (at, device) in devices.iter().enumerate() {
-        judge(device).map_err(|why| ApiError::malformed(format!("devices[{at}].token: {why}")))?;
+        validate(device)
+            .map_err(|why| ApiError::malformed(format!("devices[{at}].token: {why}")))?;
     }
     let registered = write(shared, Change::Register { user, devices, now_ms: now_ms() }).await?;
     Ok(json!({ "registered": registered }))
@@ -89,10 +90,10 @@ pub(super) async fn list(shared: &Shared, body: &[u8]) -> Result<Value, ApiError
     Ok(json!({ "devices": devices }))
 }
 
-/// The verdicts behind a cursor; waits for the next one if there is none and the caller wants to wait.
+/// The entries behind a cursor; waits for the next one if there is none and the caller wants to wait.
 pub(super) async fn feed(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
     let Follow { after, limit, wait_ms } = read(body)?;
-    let limit = limit.unwrap_or(VERDICTS_MAX).clamp(1, VERDICTS_MAX);
+    let limit = limit.unwrap_or(ENTRIES_MAX).clamp(1, ENTRIES_MAX);
     let deadline = Instant::now() + Duration::from_millis(wait_ms.min(WAIT_MS_MAX));
     loop {
         // Asked for before the look, so that what comes in between is not slept through.
@@ -102,16 +103,33 @@ pub(super) async fn feed(shared: &Shared, body: &[u8]) -> Result<Value, ApiError
         if may_wait && timeout_at(deadline, next).await.is_ok() {
             continue;
         }
-        let cursor = found.last().map_or(after, |verdict| verdict.n);
-        return Ok(json!({ "verdicts": found, "cursor": cursor }));
+        let cursor = found.last().map_or(after, |entry| entry.n);
+        return Ok(json!({ "entries": found, "cursor": cursor }));
     }
 }
 
-/// The devices of users, in their order.
-pub(super) async fn of_users(
+/// The devices of users, in their order; of one to whom nothing is sent, why not: a word and a sentence.
+pub(super) async fn of_users_to_send(
     shared: &Shared,
-    users: Arc<[String]>,
-) -> Result<Vec<Vec<Device>>, ApiError> {
+    users: &[String],
+    only_offline: bool,
+) -> Result<Vec<Result<Vec<Device>, (&'static str, &'static str)>>, ApiError> {
+    let users: Arc<[String]> = users.into();
+    let online = match only_offline {
+        true => shared.online(&users).await,
+        false => vec![false; users.len()],
+    };
+    let found = of_users(shared, users).await?.into_iter().zip(online);
+    let checked = found.map(|(devices, online)| match (online, devices.is_empty()) {
+        (true, _) => Err(("online", "the user has a session here")),
+        (_, true) => Err(("no_device", "the user has registered no device")),
+        _ => Ok(devices),
+    });
+    Ok(checked.collect())
+}
+
+/// The devices of users, in their order.
+async fn of_users(shared: &Shared, users: Arc<[String]>) -> Result<Vec<Vec<Device>>, ApiError> {
     on_disk(shared, move |registry| users.iter().map(|user| registry.devices(user)).collect()).await
 }
 
@@ -126,7 +144,7 @@ fn expand(groups: Vec<Recipients>) -> Result<Vec<Device>, ApiError> {
 }
 
 /// Whether a token is one of its provider's: a mistake is told to the app that made it, not months later to nobody.
-fn judge(device: &Device) -> Result<(), String> {
+fn validate(device: &Device) -> Result<(), String> {
     let token = &*device.token;
     match device.platform {
         Platform::Apns => {

@@ -22,19 +22,19 @@ struct Answers {
     good: u32,
     /// `BadDeviceToken`.
     bad: u32,
-    told: bool,
+    is_logged: bool,
     kept: u64,
 }
 
 /// Whether a bad token is to be believed to be bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Doubt {
+pub(super) enum EnvironmentDoubt {
     /// The environment is right.
     None,
     /// It is not known to be.
     Some,
-    /// It looks wrong, and nobody has been told.
-    Told,
+    /// It looks wrong for the first time: it is to be logged.
+    FirstSign,
 }
 
 impl Environment {
@@ -43,23 +43,23 @@ impl Environment {
         let mut answers = self.answers();
         answers.good += 1;
         answers.fade();
-        answers.told &= !answers.is_right();
+        answers.is_logged &= !answers.is_right();
     }
 
     /// Apple called a token bad.
-    pub(super) fn handle_bad(&self) -> Doubt {
+    pub(super) fn handle_bad(&self) -> EnvironmentDoubt {
         let mut answers = self.answers();
         answers.bad += 1;
         answers.fade();
         if answers.is_right() {
-            return Doubt::None;
+            return EnvironmentDoubt::None;
         }
         answers.kept += 1;
-        if answers.told || !answers.looks_wrong() {
-            return Doubt::Some;
+        if answers.is_logged || !answers.looks_wrong() {
+            return EnvironmentDoubt::Some;
         }
-        answers.told = true;
-        Doubt::Told
+        answers.is_logged = true;
+        EnvironmentDoubt::FirstSign
     }
 
     /// It looks like the wrong one.
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn a_wrong_environment_drops_nothing_and_is_told_once() {
         let environment = Environment::default();
-        let doubts: Vec<Doubt> = (0..10_000).map(|_| environment.handle_bad()).collect();
-        assert!(!doubts.contains(&Doubt::None));
-        assert_eq!(doubts.iter().filter(|doubt| **doubt == Doubt::Told).count(), 1);
-        assert_eq!(doubts[BAD_TOLD as usize - 1], Doubt::Told);
+        let doubts: Vec<EnvironmentDoubt> = (0..10_000).map(|_| environment.handle_bad()).collect();
+        assert!(!doubts.contains(&EnvironmentDoubt::None));
+        assert_eq!(doubts.iter().filter(|doubt| **doubt == EnvironmentDoubt::FirstSign).count(), 1);
+        assert_eq!(doubts[BAD_TOLD as usize - 1], EnvironmentDoubt::FirstSign);
         assert!(environment.looks_wrong());
         assert_eq!(environment.kept(), 10_000);
     }
@@ -113,13 +113,13 @@ mod tests {
     #[test]
     fn a_bad_token_among_good_ones_is_bad() {
         let environment = Environment::default();
-        assert_eq!(environment.handle_bad(), Doubt::Some, "nothing is known yet");
+        assert_eq!(environment.handle_bad(), EnvironmentDoubt::Some, "nothing is known yet");
         for _ in 0..100 {
             for _ in 0..95 {
                 environment.handle_known();
             }
             for _ in 0..5 {
-                assert_eq!(environment.handle_bad(), Doubt::None);
+                assert_eq!(environment.handle_bad(), EnvironmentDoubt::None);
             }
         }
         assert!(!environment.looks_wrong());
@@ -133,13 +133,14 @@ mod tests {
         for _ in 0..5 {
             environment.handle_known();
         }
-        let dropped = (0..100_000).filter(|_| environment.handle_bad() == Doubt::None).count();
+        let dropped =
+            (0..100_000).filter(|_| environment.handle_bad() == EnvironmentDoubt::None).count();
         assert_eq!(dropped, 5);
         // Once it is right again, so are its words; and it would be told again.
         for _ in 0..2_000 {
             environment.handle_known();
         }
-        assert_eq!(environment.handle_bad(), Doubt::None);
+        assert_eq!(environment.handle_bad(), EnvironmentDoubt::None);
         assert!(!environment.looks_wrong());
     }
 }

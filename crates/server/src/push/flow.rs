@@ -1,6 +1,6 @@
 //! How much of an answer may be on its way to a client that reads it at its own pace.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 /// Bytes of one answer between the push thread and the client's kernel.
 pub(super) const WINDOW_BYTES: usize = 256 << 10;
 /// A client that has made no room for so long is not reading any more.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The room that one client has left for lines of its answer. Workers say how much was read over the bus: they cannot
 /// wake this thread any other way, for its wake-up descriptor is not in their tables.
@@ -17,42 +17,60 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Flow {
     room: Semaphore,
     gone: AtomicBool,
+    read_bytes: AtomicU64,
 }
 
 /// The client has gone, or does not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum FlowError {
     Gone,
     Stalled,
 }
 
 impl Flow {
     pub(super) fn new() -> Flow {
-        Flow { room: Semaphore::new(WINDOW_BYTES), gone: AtomicBool::new(false) }
+        Flow {
+            room: Semaphore::new(WINDOW_BYTES),
+            gone: AtomicBool::new(false),
+            read_bytes: AtomicU64::new(0),
+        }
     }
 
     /// Waits until there is room for so many bytes, and takes it.
-    pub(super) async fn take(&self, bytes: usize) -> Result<(), Unread> {
-        self.take_within(bytes, PATIENCE).await
+    pub(super) async fn take(&self, bytes: usize) -> Result<(), FlowError> {
+        self.take_within(bytes, TIMEOUT).await
     }
 
-    async fn take_within(&self, bytes: usize, patience: Duration) -> Result<(), Unread> {
+    async fn take_within(&self, bytes: usize, timeout_after: Duration) -> Result<(), FlowError> {
         // A single line may be larger than the window; then it goes alone.
         let bytes = bytes.min(WINDOW_BYTES) as u32;
-        match timeout(patience, self.room.acquire_many(bytes)).await {
+        match timeout(timeout_after, self.room.acquire_many(bytes)).await {
             Ok(Ok(permit)) => {
                 permit.forget();
                 Ok(())
             }
-            Ok(Err(_)) => Err(Unread::Gone),
-            Err(_) => Err(Unread::Stalled),
+            Ok(Err(_)) => Err(FlowError::Gone),
+            Err(_) => Err(FlowError::Stalled),
         }
     }
 
     /// The client's kernel has taken so many bytes.
     pub(super) fn handle_read(&self, bytes: usize) {
+        self.read_bytes.fetch_add(bytes as u64, Relaxed);
         let bytes = bytes.min(WINDOW_BYTES.saturating_sub(self.room.available_permits()));
         self.room.add_permits(bytes);
+    }
+
+    /// What the client's kernel has taken in all.
+    pub(super) fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Relaxed)
+    }
+
+    /// Waits until the client's kernel has taken all that was sent.
+    pub(super) async fn drain(&self) -> Result<(), FlowError> {
+        self.take(WINDOW_BYTES).await?;
+        self.room.add_permits(WINDOW_BYTES);
+        Ok(())
     }
 
     /// Nobody wants the rest.
@@ -75,14 +93,14 @@ mod tests {
         let flow = Flow::new();
         assert_eq!(flow.take(WINDOW_BYTES - 10).await, Ok(()));
         assert_eq!(flow.take(10).await, Ok(()));
-        assert_eq!(flow.take_within(1, Duration::ZERO).await, Err(Unread::Stalled));
+        assert_eq!(flow.take_within(1, Duration::ZERO).await, Err(FlowError::Stalled));
         flow.handle_read(100);
         assert_eq!(flow.take(100).await, Ok(()));
         // What it says it has read is never more than it was sent.
         flow.handle_read(usize::MAX);
         assert_eq!(flow.take(2 * WINDOW_BYTES).await, Ok(()));
         let (taken, ()) = tokio::join!(flow.take(1), async { flow.handle_gone() });
-        assert_eq!(taken, Err(Unread::Gone));
+        assert_eq!(taken, Err(FlowError::Gone));
         assert!(flow.is_gone());
     }
 }

@@ -6,22 +6,27 @@
 //! ([`PushHandle::apply`]), so that the answer to the change means that they are used, and has them judged before
 //! ([`judge`]).
 //!
-//! A call ([`call`]) reads its body ([`order`]), finds the devices ([`devices`]), hands each push to its credential's
-//! sender ([`senders`]) and tells what became of it ([`outcome`]). Nobody waits for a call but its own client.
+//! A call ([`call`]) reads its body ([`submission`]), finds the devices ([`devices`]), hands each push to its credential's
+//! sender ([`senders`]) and reports what became of it ([`outcome`]). Nobody waits for a call but its own client. A durable
+//! batch ([`durable`]) is sent from the journal.
 
 mod call;
 mod credentials;
 mod devices;
+mod durable;
 mod environment;
 mod flow;
 mod metrics;
 mod online;
-mod order;
 mod outcome;
+mod outcomes_feed;
+mod pending;
+mod repeats;
 mod senders;
+mod submission;
 mod tally;
 mod thread;
-mod verdicts;
+mod token_feedback;
 
 use std::sync::Arc;
 
@@ -41,6 +46,8 @@ impl PushHandle {
         after: &dunlin_config::PushConfig,
     ) -> dunlin_config::ConfigErrors {
         let _runtime = self.0.runtime.enter();
-        self.0.senders.apply(before, after)
+        let errors = self.0.senders.apply(before, after);
+        self.0.resume();
+        errors
     }
 }

@@ -12,11 +12,11 @@ use super::thread::Shared;
 use crate::bus_message::BusMessage;
 
 /// A worker that has not said so long later who is there is not waited for: better a push too many than one too few.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Questions under way.
 #[derive(Debug, Default)]
-pub(super) struct Asks {
+pub(super) struct OnlineQueries {
     begun: AtomicU64,
     open: Mutex<HashMap<u64, Open>>,
 }
@@ -32,31 +32,31 @@ struct Open {
 impl Shared {
     /// Which of these users have a session, by their places.
     pub(super) async fn online(&self, users: &Arc<[String]>) -> Vec<bool> {
-        let asks = &self.asks;
-        let ask = asks.begun.fetch_add(1, Relaxed);
+        let online_queries = &self.online_queries;
+        let ask = online_queries.begun.fetch_add(1, Relaxed);
         let (answer, answered) = oneshot::channel();
         let open =
             Open { online: vec![false; users.len()], waiting: self.workers, answer: Some(answer) };
-        asks.open.lock().unwrap_or_else(PoisonError::into_inner).insert(ask, open);
+        online_queries.open.lock().unwrap_or_else(PoisonError::into_inner).insert(ask, open);
         for worker in 0..self.workers {
             self.send(
                 worker,
                 BusMessage::OnlineQuery { request_id: ask, users: Arc::clone(users) },
             );
         }
-        if timeout(PATIENCE, answered).await.is_err() {
+        if timeout(TIMEOUT, answered).await.is_err() {
             tracing::warn!("a worker does not say who is connected; they count as offline");
         }
-        let open = asks.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&ask);
+        let open = online_queries.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&ask);
         open.map_or_else(|| vec![false; users.len()], |open| open.online)
     }
 }
 
-impl Asks {
+impl OnlineQueries {
     /// A worker has answered.
     pub(super) fn handle(&self, ask: u64, online: &[u32]) {
-        let mut asks = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(open) = asks.get_mut(&ask) else { return };
+        let mut online_queries = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = online_queries.get_mut(&ask) else { return };
         for &at in online {
             if let Some(user) = open.online.get_mut(at as usize) {
                 *user = true;
@@ -66,7 +66,7 @@ impl Asks {
         if open.waiting == 0
             && let Some(answer) = open.answer.take()
         {
-            // Whoever asked may have lost patience.
+            // Whoever asked may have lost timeout_after.
             let _ = answer.send(());
         }
     }

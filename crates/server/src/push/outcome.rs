@@ -4,11 +4,14 @@ use dunlin_push::registry::Platform;
 use dunlin_push::{Outcome, OutcomeJson, OutcomeKind};
 use serde::Serialize;
 
-use super::order::{Audience, Recipient};
+use super::submission::{BroadcastTarget, Recipient};
 
 /// How a push ended, or why there was none.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
+    /// The durable batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch: Option<u64>,
     /// Which notification of a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     push: Option<usize>,
@@ -21,43 +24,57 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<&'a str>,
     #[serde(flatten)]
-    audience: Option<&'a Audience>,
+    target: Option<&'a BroadcastTarget>,
     #[serde(flatten)]
     ended: OutcomeJson<'a>,
 }
 
-/// Whom a line is about.
+/// LineSubject a line is about.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whom<'a> {
+pub(super) struct LineSubject<'a> {
+    /// The durable batch.
+    pub(super) batch: Option<u64>,
     pub(super) push: Option<usize>,
     pub(super) user: Option<&'a str>,
     pub(super) recipient: Option<&'a Recipient>,
 }
 
-/// Writes the line of a push, its end included.
-pub(super) fn write(out: &mut Vec<u8>, whom: Whom<'_>, outcome: &Outcome) {
-    Line::new(whom, outcome.to_json()).write(out);
+/// Writes the line of a push, its end included. `possible_duplicate`: it may have arrived before.
+pub(super) fn write(
+    out: &mut Vec<u8>,
+    subject: LineSubject<'_>,
+    outcome: &Outcome,
+    possible_duplicate: bool,
+) {
+    let mut ended = outcome.to_json();
+    ended.possible_duplicate |= possible_duplicate;
+    if ended.id.is_empty() {
+        // The service's name is the caller's, where the caller gave one.
+        ended.id = subject.recipient.and_then(Recipient::id).unwrap_or_default();
+    }
+    Line::new(subject, ended).write(out);
 }
 
-/// Writes the line of a user whom nothing was sent.
-pub(super) fn write_user(out: &mut Vec<u8>, whom: Whom<'_>, reason: &str, detail: &str) {
+/// Writes the line of a user subject nothing was sent.
+pub(super) fn write_user(out: &mut Vec<u8>, subject: LineSubject<'_>, reason: &str, detail: &str) {
     let ended = OutcomeJson {
         detail: Some(detail.into()),
         ..OutcomeJson::new(OutcomeKind::NotSent, reason)
     };
-    Line::new(whom, ended).write(out);
+    Line::new(subject, ended).write(out);
 }
 
 impl<'a> Line<'a> {
-    fn new(whom: Whom<'a>, ended: OutcomeJson<'a>) -> Line<'a> {
-        let Whom { push, user, recipient } = whom;
+    fn new(subject: LineSubject<'a>, ended: OutcomeJson<'a>) -> Line<'a> {
+        let LineSubject { batch, push, user, recipient } = subject;
         Line {
+            batch,
             push,
             user,
             provider: recipient.map(Recipient::platform),
             app: recipient.map(Recipient::app),
             token: recipient.and_then(Recipient::token),
-            audience: recipient.and_then(Recipient::audience),
+            target: recipient.and_then(Recipient::broadcast_target),
             ended,
         }
     }
@@ -74,13 +91,18 @@ mod tests {
     use dunlin_push::registry::Device;
     use dunlin_push::{Accepted, NotSent};
 
-    use super::super::order::Broadcast;
+    use super::super::submission::Broadcast;
     use super::*;
 
     fn line(recipient: &Recipient, outcome: &Outcome) -> String {
         let mut out = Vec::new();
-        let whom = Whom { push: Some(2), user: Some("ada"), recipient: Some(recipient) };
-        write(&mut out, whom, outcome);
+        let subject = LineSubject {
+            batch: None,
+            push: Some(2),
+            user: Some("ada"),
+            recipient: Some(recipient),
+        };
+        write(&mut out, subject, outcome, false);
         String::from_utf8(out).unwrap()
     }
 
@@ -89,7 +111,7 @@ mod tests {
         let accepted = Outcome::Accepted(Accepted { id: "1".into(), ..Accepted::default() });
         let device = Device { platform: Platform::Apns, app: "shop".into(), token: "ab".into() };
         assert_eq!(
-            line(&Recipient::Device(device), &accepted),
+            line(&Recipient::Device { device, id: None }, &accepted),
             r#"{"push":2,"user":"ada","provider":"apns","app":"shop","token":"ab","outcome":"accepted","id":"1"}"#
                 .to_owned()
                 + "\n"
@@ -97,13 +119,13 @@ mod tests {
         let broadcast = Broadcast {
             platform: Platform::Fcm,
             app: "shop".into(),
-            audience: Audience::Topic("news".into()),
+            target: BroadcastTarget::Topic("news".into()),
         };
         let told = line(&Recipient::Broadcast(broadcast), &Outcome::NotSent(NotSent::Closed));
         assert!(told.contains(r#""app":"shop","topic":"news","outcome":"not_sent""#), "{told}");
         let mut out = Vec::new();
-        let whom = Whom { push: None, user: Some("bob"), recipient: None };
-        write_user(&mut out, whom, "no_device", "x");
+        let subject = LineSubject { batch: None, push: None, user: Some("bob"), recipient: None };
+        write_user(&mut out, subject, "no_device", "x");
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "{\"user\":\"bob\",\"outcome\":\"not_sent\",\"reason\":\"no_device\",\"detail\":\"x\"}\n"

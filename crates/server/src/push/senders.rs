@@ -1,4 +1,4 @@
-//! The senders, by provider and the name of their credential, and a notification spelled for each.
+//! The senders, by provider and the name of their credential, and a notification encoded for each.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::credentials::{start_apns, start_fcm, start_vapid};
 use super::environment::Environment;
-use super::order::{Audience, Order, Recipient};
+use super::submission::{BroadcastTarget, Recipient, Submission};
 use super::tally::Tally;
 
 type ByName = HashMap<Arc<str>, Arc<Credential>>;
@@ -58,7 +58,7 @@ impl Senders {
         by_name.get(&platform)?.get(app).cloned()
     }
 
-    /// All of them, in no particular order.
+    /// All of them, in no particular submission.
     pub(super) fn all(&self) -> Vec<Arc<Credential>> {
         let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
         by_name.values().flat_map(HashMap::values).cloned().collect()
@@ -139,37 +139,39 @@ impl Credential {
     /// It cannot be sent; no outcome arrives then.
     pub(super) async fn submit(
         &self,
-        spelled: &Spelled,
+        encoded: &EncodedNotification,
         to: &Recipient,
         tag: u64,
         results: &Results,
     ) -> Result<(), NotSent> {
         let sender = self.sender.as_ref().map_err(|why| NotSent::Credential(why.clone()))?;
         let invalid = |error: &dyn std::fmt::Display| NotSent::Invalid(error.to_string());
-        let deadline = Instant::now() + spelled.timeout;
+        let deadline = Instant::now() + encoded.timeout;
         // A broadcast was judged against its service when the body was read.
         let elsewhere = || NotSent::Invalid("it is no recipient of this service".to_owned());
-        match (sender, to.token(), to.audience()) {
+        match (sender, to.token(), to.broadcast_target()) {
             (Sender::Apns(apns, topic), Some(token), _) => {
                 let token = DeviceToken::new(token).map_err(|error| invalid(&error))?;
-                apns.submit(&spelled.apns(token, topic), tag, results).await
+                let push = encoded.apns(token, topic);
+                let push = Push { id: to.id().map(str::to_owned), ..push };
+                apns.submit(&push, tag, results).await
             }
-            (Sender::Apns(apns, topic), _, Some(Audience::Channel(channel))) => {
-                apns.submit(&spelled.apns_broadcast(channel, topic), tag, results).await
+            (Sender::Apns(apns, topic), _, Some(BroadcastTarget::Channel(channel))) => {
+                apns.submit(&encoded.apns_broadcast(channel, topic), tag, results).await
             }
-            (Sender::Fcm(fcm), token, audience) => {
-                let to = match (token, audience) {
+            (Sender::Fcm(fcm), token, target) => {
+                let to = match (token, target) {
                     (Some(token), _) => fcm::Recipient::Token(token),
-                    (_, Some(Audience::Topic(topic))) => fcm::Recipient::Topic(topic),
-                    (_, Some(Audience::Condition(text))) => fcm::Recipient::Condition(text),
+                    (_, Some(BroadcastTarget::Topic(topic))) => fcm::Recipient::Topic(topic),
+                    (_, Some(BroadcastTarget::Condition(text))) => fcm::Recipient::Condition(text),
                     _ => return Err(elsewhere()),
                 };
-                fcm.submit(to, spelled.fcm(), deadline, tag, results).await
+                fcm.submit(to, encoded.fcm(), deadline, tag, results).await
             }
             (Sender::Web(web), Some(token), _) => {
                 let subscription =
                     Subscription::from_json(token).map_err(|error| invalid(&error))?;
-                let (message, options) = spelled.web();
+                let (message, options) = encoded.web();
                 web.submit(&subscription, message, options, deadline, tag, results).await
             }
             _ => Err(elsewhere()),
@@ -209,9 +211,9 @@ impl Credential {
     }
 }
 
-/// A notification as its pushes carry it: spelled once for each provider, however many get it.
+/// A notification as its pushes carry it: encoded once for each provider, however many get it.
 #[derive(Debug)]
-pub(super) struct Spelled {
+pub(super) struct EncodedNotification {
     notification: Notification,
     timeout: Duration,
     resend_uncertain: bool,
@@ -221,12 +223,12 @@ pub(super) struct Spelled {
     web: OnceLock<(Vec<u8>, Options)>,
 }
 
-impl Spelled {
-    pub(super) fn new(order: &Order) -> Spelled {
-        Spelled {
-            notification: order.notification.clone(),
-            timeout: order.timeout(),
-            resend_uncertain: order.resend_uncertain,
+impl EncodedNotification {
+    pub(super) fn new(submission: &Submission) -> EncodedNotification {
+        EncodedNotification {
+            notification: submission.notification.clone(),
+            timeout: submission.timeout(),
+            resend_uncertain: submission.resend_uncertain,
             apns: OnceLock::new(),
             apns_broadcast: OnceLock::new(),
             fcm: OnceLock::new(),

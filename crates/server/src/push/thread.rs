@@ -3,20 +3,22 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use dunlin_bus::Endpoint;
+use dunlin_push::journal::{Journal, JournalWriter};
 use dunlin_push::registry::{Registry, Writer};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::flow::Flow;
-use super::online::Asks;
+use super::online::OnlineQueries;
+use super::repeats::Repeats;
 use super::senders::Senders;
-use super::verdicts::Verdicts;
-use super::{PushHandle, call};
+use super::token_feedback::TokenFeedback;
+use super::{PushHandle, call, durable};
 use crate::bus_message::BusMessage;
 use crate::error::ServeError;
 use crate::push_message::{PushAdmissions, PushReply, PushReplyBody};
@@ -30,6 +32,8 @@ const MESSAGES_PER_TURN: usize = 256;
 const RETRY: Duration = Duration::from_millis(1);
 /// The registry's file in the state directory.
 const REGISTRY: &str = "devices.redb";
+/// The journal's, of durable pushes and of outcomes.
+const JOURNAL: &str = "pushes.redb";
 
 /// What the tasks of the push thread share.
 #[derive(Debug)]
@@ -39,8 +43,19 @@ pub(super) struct Shared {
     pub(super) registry: Arc<Registry>,
     /// Whatever changes the registry goes through it.
     pub(super) writer: Writer,
-    pub(super) verdicts: Verdicts,
-    pub(super) asks: Asks,
+    pub(super) token_feedback: TokenFeedback,
+    pub(super) online_queries: OnlineQueries,
+    pub(super) journal: Arc<Journal>,
+    /// Whatever changes the journal goes through it.
+    pub(super) journal_writer: JournalWriter,
+    /// There is a state directory.
+    pub(super) is_durable: bool,
+    /// Room for durable pushes that have begun.
+    pub(super) durable_window: Semaphore,
+    /// Durable batches that are being sent.
+    durable_batches: AtomicUsize,
+    resumed: AtomicBool,
+    pub(super) repeats: Repeats,
     pub(super) admissions: Arc<PushAdmissions>,
     pub(super) workers: usize,
     /// Answers under way that clients read at their own pace, by their calls.
@@ -70,6 +85,11 @@ impl PushThread {
             None => Registry::in_memory(),
         };
         let registry = Arc::new(registry.map_err(|error| ServeError::Push(error.to_string()))?);
+        let journal = match state_dir {
+            Some(state_dir) => Journal::open(&state_dir.join(JOURNAL)),
+            None => Journal::in_memory(),
+        };
+        let journal = Arc::new(journal.map_err(|error| ServeError::Push(error.to_string()))?);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(DISK_THREADS)
@@ -77,17 +97,24 @@ impl PushThread {
             .build()
             .map_err(|error| ServeError::Push(error.to_string()))?;
         let (outgoing, incoming) = mpsc::unbounded_channel();
-        let writer = {
+        let (writer, journal_writer) = {
             let _runtime = runtime.enter();
-            Writer::start(Arc::clone(&registry))
+            (Writer::start(Arc::clone(&registry)), JournalWriter::start(Arc::clone(&journal)))
         };
         let shared = Arc::new(Shared {
             runtime: runtime.handle().clone(),
             senders: Senders::default(),
             registry,
-            verdicts: Verdicts::new(writer.clone()),
+            token_feedback: TokenFeedback::new(writer.clone()),
             writer,
-            asks: Asks::default(),
+            online_queries: OnlineQueries::default(),
+            journal,
+            journal_writer,
+            is_durable: state_dir.is_some(),
+            durable_window: Semaphore::new(durable::WINDOW),
+            durable_batches: AtomicUsize::new(0),
+            resumed: AtomicBool::new(false),
+            repeats: Repeats::default(),
             admissions: Arc::clone(&state.push_admissions),
             workers: state.workers(),
             flows: Mutex::default(),
@@ -120,13 +147,17 @@ impl PushThread {
     pub(crate) fn drain(&self) {
         self.shared.draining.store(true, Relaxed);
         self.shared.writer.wake();
+        self.shared.journal_writer.wake();
     }
 
     /// Has what is under way end, within a bound, and ends the thread.
     pub(crate) fn stop(self, bound: Duration) {
         let deadline = Instant::now() + bound;
+        self.shared.draining.store(true, Relaxed);
+        self.shared.durable_window.close();
         self.shared.senders.close();
-        while self.shared.calls() > 0 && Instant::now() < deadline {
+        let under_way = || self.shared.calls() + self.shared.durable_batches.load(Relaxed);
+        while under_way() > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
         self.shared.stopping.notify_one();
@@ -136,7 +167,28 @@ impl PushThread {
     }
 }
 
+/// Counts a durable batch for as long as it is being sent.
+pub(super) struct DurableGuard<'s>(&'s AtomicUsize);
+
+impl Drop for DurableGuard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
 impl Shared {
+    pub(super) fn count_durable(&self) -> DurableGuard<'_> {
+        self.durable_batches.fetch_add(1, Relaxed);
+        DurableGuard(&self.durable_batches)
+    }
+
+    /// Sends durable pushes of an earlier life of the process on, once there are credentials. In the runtime.
+    pub(super) fn resume(self: &Arc<Self>) {
+        if !self.resumed.swap(true, Relaxed) {
+            tokio::spawn(durable::resume(Arc::clone(self)));
+        }
+    }
+
     /// Calls under way.
     pub(super) fn calls(&self) -> usize {
         self.admissions.calls()
@@ -152,8 +204,8 @@ impl Shared {
         let _ = self.outgoing.send((worker, message));
     }
 
-    /// Has a worker say something to a client.
-    pub(super) fn say(
+    /// Has a worker send a client a piece of its response.
+    pub(super) fn reply(
         &self,
         worker: usize,
         call: u64,
@@ -195,7 +247,9 @@ impl Shared {
                     flow.handle_gone();
                 }
             }
-            BusMessage::OnlineReply { request_id, online } => self.asks.handle(request_id, &online),
+            BusMessage::OnlineReply { request_id, online } => {
+                self.online_queries.handle(request_id, &online)
+            }
             // Nobody sends this thread anything else.
             _ => {}
         }

@@ -17,24 +17,24 @@ const BROADCASTS_MAX: usize = 100;
 const USER_BYTES_MAX: usize = 1_024;
 const TOKEN_BYTES_MAX: usize = 4_096;
 /// Names of channels and topics, and conditions.
-const AUDIENCE_BYTES_MAX: usize = 1_024;
+const TARGET_BYTES_MAX: usize = 1_024;
 /// How long a push may take, in queues and under way.
 const TIMEOUT_MS: u64 = 30_000;
 const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
 /// A notification and whom it is for.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Order {
+pub(super) struct Submission {
     pub(super) notification: Notification,
     /// Devices by their tokens.
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     devices: Vec<Recipients>,
     /// Users by their ids: all the devices they have registered.
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     pub(super) users: Vec<String>,
-    /// Those who subscribed at a push service, told by one push to it.
-    #[serde(default)]
+    /// Those who subscribed at a push service, reached by one push to it.
+    #[serde(default, skip_serializing)]
     broadcasts: Vec<Broadcast>,
     /// Users with a session here get nothing.
     #[serde(default)]
@@ -43,6 +43,21 @@ pub(super) struct Order {
     /// Send again what was sent without an answer, though it may arrive twice.
     #[serde(default)]
     pub(super) resend_uncertain: bool,
+}
+
+/// Submissions, and how they are accepted.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Batch {
+    pub(super) pushes: Vec<Submission>,
+    /// Answered once it is in the journal, and sent from there.
+    #[serde(default, skip_serializing)]
+    pub(super) durable: bool,
+    /// A request with a key that was used before is not carried out again.
+    #[serde(default, skip_serializing)]
+    pub(super) idempotency_key: Option<String>,
+    /// Seconds since 1970 before which nothing is sent.
+    pub(super) send_at_s: Option<u64>,
 }
 
 /// Devices of one app.
@@ -54,21 +69,25 @@ pub(super) struct Recipients {
     token: Option<Token>,
     #[serde(default)]
     tokens: Vec<Token>,
+    /// `apns-id` of the push to the one token.
+    id: Option<String>,
 }
 
 /// All who subscribed to something at a push service.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Subscribers")]
 pub(super) struct Broadcast {
+    #[serde(rename = "provider")]
     pub(super) platform: Platform,
     pub(super) app: String,
-    pub(super) audience: Audience,
+    #[serde(flatten)]
+    pub(super) target: BroadcastTarget,
 }
 
 /// What they subscribed to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Audience {
+pub(super) enum BroadcastTarget {
     /// A broadcast channel of Apple's, by its id.
     Channel(String),
     /// A topic of FCM's.
@@ -89,10 +108,16 @@ struct Subscribers {
 }
 
 /// Whom one push goes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Recipient {
     /// One device, or one browser.
-    Device(Device),
+    Device {
+        /// The device.
+        device: Device,
+        /// The caller's name for the push: `apns-id`.
+        id: Option<String>,
+    },
     /// All who subscribed.
     Broadcast(Broadcast),
 }
@@ -116,13 +141,13 @@ impl TryFrom<Subscribers> for Broadcast {
 
     fn try_from(named: Subscribers) -> Result<Broadcast, String> {
         let Subscribers { provider: platform, app, channel, topic, condition } = named;
-        let audience = match (platform, channel, topic, condition) {
-            (Platform::Apns, Some(channel), None, None) => Audience::Channel(channel),
+        let target = match (platform, channel, topic, condition) {
+            (Platform::Apns, Some(channel), None, None) => BroadcastTarget::Channel(channel),
             (Platform::Apns, ..) => {
                 return Err("channel: a broadcast of Apple's goes to one".into());
             }
-            (Platform::Fcm, None, Some(topic), None) => Audience::Topic(topic),
-            (Platform::Fcm, None, None, Some(condition)) => Audience::Condition(condition),
+            (Platform::Fcm, None, Some(topic), None) => BroadcastTarget::Topic(topic),
+            (Platform::Fcm, None, None, Some(condition)) => BroadcastTarget::Condition(condition),
             (Platform::Fcm, ..) => {
                 return Err("topic: name either a `topic` or a `condition` of FCM's".into());
             }
@@ -130,24 +155,24 @@ impl TryFrom<Subscribers> for Broadcast {
                 return Err("provider: browsers know no broadcasts; write apns or fcm".into());
             }
         };
-        let (field, name, what, legal): (_, _, _, fn(u8) -> bool) = match &audience {
+        let (field, name, what, legal): (_, _, _, fn(u8) -> bool) = match &target {
             // Base64, as Apple hands it out.
-            Audience::Channel(id) => {
+            BroadcastTarget::Channel(id) => {
                 ("channel", id, "its id in Base64, as Apple gave it", |byte| {
                     byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte)
                 })
             }
-            Audience::Topic(name) => ("topic", name, "letters, digits and -_.~%", |byte| {
+            BroadcastTarget::Topic(name) => ("topic", name, "letters, digits and -_.~%", |byte| {
                 byte.is_ascii_alphanumeric() || b"-_.~%".contains(&byte)
             }),
-            Audience::Condition(text) => {
+            BroadcastTarget::Condition(text) => {
                 ("condition", text, "it as in 'dogs' in topics || 'cats' in topics", |byte| {
                     byte.is_ascii_graphic() || byte == b' '
                 })
             }
         };
-        match (1..=AUDIENCE_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal) {
-            true => Ok(Broadcast { platform, app, audience }),
+        match (1..=TARGET_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal) {
+            true => Ok(Broadcast { platform, app, target }),
             false => Err(format!("{field}: {name:?} is none; write {what}")),
         }
     }
@@ -157,7 +182,7 @@ impl Recipient {
     /// Whose service.
     pub(super) fn platform(&self) -> Platform {
         match self {
-            Recipient::Device(device) => device.platform,
+            Recipient::Device { device, .. } => device.platform,
             Recipient::Broadcast(broadcast) => broadcast.platform,
         }
     }
@@ -165,7 +190,7 @@ impl Recipient {
     /// The credential's name.
     pub(super) fn app(&self) -> &str {
         match self {
-            Recipient::Device(device) => &device.app,
+            Recipient::Device { device, .. } => &device.app,
             Recipient::Broadcast(broadcast) => &broadcast.app,
         }
     }
@@ -173,16 +198,24 @@ impl Recipient {
     /// The device's token.
     pub(super) fn token(&self) -> Option<&str> {
         match self {
-            Recipient::Device(device) => Some(&device.token),
+            Recipient::Device { device, .. } => Some(&device.token),
+            Recipient::Broadcast(_) => None,
+        }
+    }
+
+    /// The caller's name for the push.
+    pub(super) fn id(&self) -> Option<&str> {
+        match self {
+            Recipient::Device { id, .. } => id.as_deref(),
             Recipient::Broadcast(_) => None,
         }
     }
 
     /// What the many subscribed to.
-    pub(super) fn audience(&self) -> Option<&Audience> {
+    pub(super) fn broadcast_target(&self) -> Option<&BroadcastTarget> {
         match self {
-            Recipient::Device(_) => None,
-            Recipient::Broadcast(broadcast) => Some(&broadcast.audience),
+            Recipient::Device { .. } => None,
+            Recipient::Broadcast(broadcast) => Some(&broadcast.target),
         }
     }
 }
@@ -190,7 +223,7 @@ impl Recipient {
 impl Recipients {
     /// Each device.
     pub(super) fn into_devices(self) -> impl Iterator<Item = Device> {
-        let Recipients { provider: platform, app, token, tokens } = self;
+        let Recipients { provider: platform, app, token, tokens, .. } = self;
         let tokens = token.into_iter().chain(tokens);
         tokens.map(move |Token(token)| Device { platform, app: app.clone(), token })
     }
@@ -204,18 +237,36 @@ impl Recipients {
     }
 }
 
-impl Order {
-    /// Reads the body of `/api/push`.
+impl Batch {
+    /// Reads the body of `/api/push`: a submission, with what a batch has beside its pushes.
     ///
     /// # Errors
     /// Names the field that is wrong.
-    pub(super) fn one(body: &[u8]) -> Result<Order, ApiError> {
-        let order: Order = read(body)?;
-        order.judge().map_err(ApiError::malformed)?;
-        let devices: usize = order.devices.iter().map(Recipients::len).sum();
+    pub(super) fn one(body: &[u8]) -> Result<Batch, ApiError> {
+        #[derive(Default, Deserialize)]
+        struct Beside {
+            #[serde(default)]
+            durable: bool,
+            idempotency_key: Option<String>,
+            send_at_s: Option<u64>,
+        }
+        let mut fields: serde_json::Map<String, Value> = read(body)?;
+        let mut beside = serde_json::Map::new();
+        for name in ["durable", "idempotency_key", "send_at_s"] {
+            beside.extend(fields.remove(name).map(|value| (name.to_owned(), value)));
+        }
+        // What stands beside the submission is rare: without it the body is read as it came, and errors say where.
+        let submission: Submission = match beside.is_empty() {
+            true => read(body)?,
+            false => read(Value::Object(fields).to_string().as_bytes())?,
+        };
+        let Beside { durable, idempotency_key, send_at_s } =
+            read(Value::Object(beside).to_string().as_bytes())?;
+        submission.validate().map_err(ApiError::malformed)?;
+        let devices: usize = submission.devices.iter().map(Recipients::len).sum();
         if devices > DEVICES_MAX
-            || order.users.len() > USERS_MAX
-            || order.broadcasts.len() > BROADCASTS_MAX
+            || submission.users.len() > USERS_MAX
+            || submission.broadcasts.len() > BROADCASTS_MAX
         {
             let why = format!(
                 "/api/push takes {DEVICES_MAX} devices, {USERS_MAX} users and {BROADCASTS_MAX} broadcasts; \
@@ -223,27 +274,46 @@ impl Order {
             );
             return Err(ApiErrorCode::LimitExceeded.with_reason(why));
         }
-        Ok(order)
+        let batch = Batch { pushes: vec![submission], durable, idempotency_key, send_at_s };
+        batch.validate()?;
+        Ok(batch)
     }
 
     /// Reads the body of `/api/push/batch`.
     ///
     /// # Errors
     /// Names the notification and its field that is wrong; nothing has been sent then.
-    pub(super) fn batch(body: &[u8]) -> Result<Vec<Order>, ApiError> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Batch {
-            pushes: Vec<Order>,
+    pub(super) fn many(body: &[u8]) -> Result<Batch, ApiError> {
+        let batch: Batch = read(body)?;
+        for (at, submission) in batch.pushes.iter().enumerate() {
+            let named = |why| ApiError::malformed(format!("pushes[{at}].{why}"));
+            submission.validate().map_err(named)?;
         }
-        let Batch { pushes } = read(body)?;
-        for (at, order) in pushes.iter().enumerate() {
-            order.judge().map_err(|why| ApiError::malformed(format!("pushes[{at}].{why}")))?;
+        if batch.idempotency_key.is_some() && !batch.durable {
+            let why =
+                "idempotency_key: an answer that is streamed is not kept; write `durable` too";
+            return Err(ApiError::malformed(why));
         }
-        Ok(pushes)
+        batch.validate()?;
+        Ok(batch)
     }
 
-    fn judge(&self) -> Result<(), String> {
+    fn validate(&self) -> Result<(), ApiError> {
+        let legal = |key: &String| (1..=USER_BYTES_MAX).contains(&key.len());
+        if !self.idempotency_key.iter().all(legal) {
+            let why = format!("idempotency_key: write 1 to {USER_BYTES_MAX} bytes");
+            return Err(ApiError::malformed(why));
+        }
+        if self.send_at_s.is_some() && !self.durable {
+            let why = "send_at_s: what is sent later has to be kept; write `durable` too";
+            return Err(ApiError::malformed(why));
+        }
+        Ok(())
+    }
+}
+
+impl Submission {
+    fn validate(&self) -> Result<(), String> {
         self.notification.validate().map_err(|error| format!("notification.{error}"))?;
         if self.devices.is_empty() && self.users.is_empty() && self.broadcasts.is_empty() {
             return Err(
@@ -256,6 +326,12 @@ impl Order {
         }
         if let Some(at) = self.devices.iter().position(|group| group.len() == 0) {
             return Err(format!("devices[{at}].token: there is neither `token` nor `tokens`"));
+        }
+        let is_one = |group: &Recipients| {
+            group.id.is_none() || (group.len() == 1 && group.provider == Platform::Apns)
+        };
+        if let Some(at) = self.devices.iter().position(|group| !is_one(group)) {
+            return Err(format!("devices[{at}].id: it is the `apns-id` of one token's push"));
         }
         let is_token = |Token(token): &Token| (1..=TOKEN_BYTES_MAX).contains(&token.len());
         if let Some(at) = self.devices.iter().position(|group| !group.tokens().all(is_token)) {
@@ -282,7 +358,10 @@ impl Order {
     pub(super) fn take_recipients(&mut self) -> impl Iterator<Item = Recipient> + use<> {
         let devices = std::mem::take(&mut self.devices).into_iter();
         let broadcasts = std::mem::take(&mut self.broadcasts).into_iter();
-        let devices = devices.flat_map(Recipients::into_devices).map(Recipient::Device);
+        let devices = devices.flat_map(|mut group| {
+            let mut id = group.id.take();
+            group.into_devices().map(move |device| Recipient::Device { device, id: id.take() })
+        });
         devices.chain(broadcasts.map(Recipient::Broadcast))
     }
 }
@@ -306,7 +385,7 @@ mod tests {
     use super::*;
 
     fn refused(body: &str) -> String {
-        Order::one(body.as_bytes()).expect_err("refused").to_string()
+        Batch::one(body.as_bytes()).expect_err("refused").to_string()
     }
 
     #[test]
@@ -314,12 +393,12 @@ mod tests {
         let body = r#"{"notification":{"title":"Hi"},"devices":[
             {"provider":"apns","app":"a","tokens":["1","2"]},
             {"provider":"web","app":"w","token":{"endpoint":"https://p.example/1"}}]}"#;
-        let mut order = Order::one(body.as_bytes()).unwrap();
-        assert_eq!(order.timeout(), Duration::from_secs(30));
-        let recipients: Vec<Recipient> = order.take_recipients().collect();
+        let mut submission = Batch::one(body.as_bytes()).unwrap().pushes.remove(0);
+        assert_eq!(submission.timeout(), Duration::from_secs(30));
+        let recipients: Vec<Recipient> = submission.take_recipients().collect();
         assert_eq!(recipients.len(), 3);
         assert_eq!(recipients[2].token(), Some(r#"{"endpoint":"https://p.example/1"}"#));
-        assert_eq!(order.take_recipients().count(), 0);
+        assert_eq!(submission.take_recipients().count(), 0);
     }
 
     #[test]
@@ -327,15 +406,16 @@ mod tests {
         let score = r#"{"apns":{"aps":{"timestamp":1,"event":"update","content-state":{}}}}"#;
         let to = |broadcast: &str| {
             let body = format!(r#"{{"notification":{score},"broadcasts":[{broadcast}]}}"#);
-            Order::one(body.as_bytes()).map(|mut order| order.take_recipients().collect::<Vec<_>>())
+            Batch::one(body.as_bytes())
+                .map(|mut batch| batch.pushes[0].take_recipients().collect::<Vec<_>>())
         };
-        let audience = |broadcast| to(broadcast).unwrap()[0].audience().unwrap().clone();
+        let target = |broadcast| to(broadcast).unwrap()[0].broadcast_target().unwrap().clone();
         let channel = r#"{"provider":"apns","app":"a","channel":"dHN0LXNyY2gtY2hubA=="}"#;
-        assert_eq!(audience(channel), Audience::Channel("dHN0LXNyY2gtY2hubA==".into()));
+        assert_eq!(target(channel), BroadcastTarget::Channel("dHN0LXNyY2gtY2hubA==".into()));
         let topic = r#"{"provider":"fcm","app":"a","topic":"news"}"#;
-        assert_eq!(audience(topic), Audience::Topic("news".into()));
+        assert_eq!(target(topic), BroadcastTarget::Topic("news".into()));
         let condition = r#"{"provider":"fcm","app":"a","condition":"'a' in topics"}"#;
-        assert_eq!(audience(condition), Audience::Condition("'a' in topics".into()));
+        assert_eq!(target(condition), BroadcastTarget::Condition("'a' in topics".into()));
 
         let refused = |broadcast| to(broadcast).expect_err("refused").to_string();
         for (broadcast, field) in [
@@ -374,7 +454,7 @@ mod tests {
         assert!(refused(eternal).contains("timeout_ms"));
         let batch = r#"{"pushes":[{"notification":{"title":"Hi"},"users":["ada"]},
             {"notification":{"title":"Hi","collapse_id":"a b"},"users":["ada"]}]}"#;
-        let error = Order::batch(batch.as_bytes()).expect_err("refused").to_string();
+        let error = Batch::many(batch.as_bytes()).expect_err("refused").to_string();
         assert!(error.contains("pushes[1].notification.collapse_id"), "{error}");
         let tokens = vec!["\"1\""; DEVICES_MAX + 1].join(",");
         let many = format!(

@@ -1,19 +1,19 @@
 //! What push services say of tokens that are over, on its way to the registry.
 
 use dunlin_push::apns::Reason;
-use dunlin_push::registry::{Change, Device, Judgement, Platform, Writer};
+use dunlin_push::registry::{Change, Device, InvalidToken, Platform, Writer};
 use dunlin_push::{Outcome, Rejected};
 
-use super::environment::Doubt;
+use super::environment::EnvironmentDoubt;
 use super::senders::Credential;
 
-/// Where verdicts go.
+/// Where it goes.
 #[derive(Debug)]
-pub(super) struct Verdicts(Writer);
+pub(super) struct TokenFeedback(Writer);
 
-impl Verdicts {
-    pub(super) fn new(writer: Writer) -> Verdicts {
-        Verdicts(writer)
+impl TokenFeedback {
+    pub(super) fn new(writer: Writer) -> TokenFeedback {
+        TokenFeedback(writer)
     }
 
     /// Takes how the push to a device ended: does it say something of the token, and not of the push? `sent_ms` is when the
@@ -39,9 +39,9 @@ impl Verdicts {
                 false
             }
             Word::Bad => match environment.handle_bad() {
-                Doubt::None => false,
-                Doubt::Some => true,
-                Doubt::Told => {
+                EnvironmentDoubt::None => false,
+                EnvironmentDoubt::Some => true,
+                EnvironmentDoubt::FirstSign => {
                     tracing::warn!(
                         credential = format_args!("push.apns.{}", credential.app),
                         "Apple calls most device tokens bad: is `environment` the one that the app was built for? None of \
@@ -52,13 +52,13 @@ impl Verdicts {
             },
         };
         let Outcome::Rejected(rejected) = outcome else { return };
-        let judgement = Judgement {
+        let invalid = InvalidToken {
             device: device.clone(),
             reason: rejected.reason.clone(),
             dead_since_ms: rejected.timestamp_ms.unwrap_or(sent_ms),
             doubtful,
         };
-        self.0.submit(Change::Judge(judgement)).await;
+        self.0.submit(Change::Invalidate(invalid)).await;
     }
 }
 

@@ -1,0 +1,448 @@
+//! Pushes that outlive the process, kept on disk (`redb`) until each has its outcome; and the outcomes, as a feed.
+//!
+//! A batch is accepted when all of its pushes are on the disk. Before pushes leave, the journal says how far a batch may have
+//! left ([`JournalChange::Start`]); when one ends, its outcome takes its place in the same transaction
+//! ([`JournalChange::End`]). So after a crash each push is either in the feed or still in the journal, and which of the latter
+//! may have arrived is known. What a push is, the journal does not know: it keeps bytes.
+//!
+//! Every call of a [`Journal`] reads or writes the disk: call it from a thread that may wait. Whoever has many changes gives
+//! them to a [`JournalWriter`].
+
+mod writer;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+
+pub use self::writer::JournalWriter;
+
+/// Batch → what its pushes have in common.
+const BATCHES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("batches");
+/// Batch and number → a push without an outcome.
+const PENDING: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("pending");
+/// Batch → its pushes below this number may have left.
+const STARTED: TableDefinition<'_, u64, u64> = TableDefinition::new("started");
+/// Pushes below that number that have not left all the same.
+const UNSENT: TableDefinition<'_, (u64, u64), ()> = TableDefinition::new("unsent");
+/// Number → outcome.
+const OUTCOMES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("outcomes");
+/// Idempotency key → batch and how many pushes it had.
+const KEYS: TableDefinition<'_, &str, (u64, u64)> = TableDefinition::new("keys");
+/// Batch → its key, oldest first.
+const KEY_AGES: TableDefinition<'_, u64, &str> = TableDefinition::new("key ages");
+/// Counters that never go back.
+const COUNTERS: TableDefinition<'_, &str, u64> = TableDefinition::new("counters");
+
+/// Pushes without an outcome, and bytes of them.
+const PENDING_MAX: u64 = 2_000_000;
+const PENDING_BYTES_MAX: u64 = 1 << 30;
+/// Outcomes that are kept; older ones leave.
+const OUTCOMES_MAX: u64 = 2_000_000;
+/// Idempotency keys that are remembered; older ones leave.
+const KEYS_MAX: u64 = 100_000;
+
+/// Something to be changed.
+#[derive(Clone, Debug)]
+pub enum JournalChange {
+    /// Takes a batch, unless one with this key was taken before.
+    Accept(NewBatch),
+    /// Pushes below `through` are about to leave.
+    Start {
+        /// The batch.
+        batch: u64,
+        /// The number behind the last that may leave.
+        through: u64,
+    },
+    /// A push has not left, though it was about to.
+    Unsent {
+        /// The batch.
+        batch: u64,
+        /// The push.
+        number: u64,
+    },
+    /// A push that had not left before is about to.
+    Restart {
+        /// The batch.
+        batch: u64,
+        /// The push.
+        number: u64,
+    },
+    /// A push has its outcome, which goes to the feed.
+    End {
+        /// The batch.
+        batch: u64,
+        /// The push.
+        number: u64,
+        /// The outcome.
+        outcome: Vec<u8>,
+    },
+    /// All pushes of a batch have ended.
+    Finish {
+        /// The batch.
+        batch: u64,
+    },
+    /// An outcome of a push that is in no batch goes to the feed.
+    Outcome(Vec<u8>),
+}
+
+/// Pushes to be taken.
+#[derive(Clone, Debug, Default)]
+pub struct NewBatch {
+    /// The same key is not taken twice.
+    pub idempotency_key: Option<String>,
+    /// What they have in common.
+    pub common: Vec<u8>,
+    /// Each of them.
+    pub pushes: Vec<Vec<u8>>,
+    /// Outcomes of those that need not be sent, for the feed.
+    pub outcomes: Vec<Vec<u8>>,
+}
+
+/// A batch that was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AcceptedBatch {
+    /// Its number.
+    pub batch: u64,
+    /// How many pushes it has.
+    pub pushes: u64,
+    /// It was taken before, by its key.
+    pub repeated: bool,
+}
+
+/// A batch with pushes without an outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenBatch {
+    /// Its number.
+    pub batch: u64,
+    /// What its pushes have in common.
+    pub common: Vec<u8>,
+    /// Pushes below this number may have left.
+    pub started: u64,
+}
+
+/// A push without an outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingPush {
+    /// Its number in the batch.
+    pub number: u64,
+    /// What it is.
+    pub push: Vec<u8>,
+    /// It was about to leave once, and has not.
+    pub unsent: bool,
+}
+
+/// Why the journal did not do what was asked.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// There are too many pushes without an outcome.
+    Full,
+    /// The store failed.
+    Store(Arc<redb::Error>),
+    /// The writer has ended.
+    Closed,
+}
+
+impl fmt::Display for JournalError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JournalError::Full => write!(
+                f,
+                "the journal of pushes is full: it holds {PENDING_MAX} or 1 GiB of them without an outcome; send again later"
+            ),
+            JournalError::Store(error) => write!(f, "the journal of pushes failed: {error}"),
+            JournalError::Closed => f.write_str("the journal of pushes is closed"),
+        }
+    }
+}
+
+impl std::error::Error for JournalError {}
+
+impl<E: Into<redb::Error>> From<E> for JournalError {
+    fn from(error: E) -> JournalError {
+        JournalError::Store(Arc::new(error.into()))
+    }
+}
+
+/// Pushes without an outcome, and outcomes.
+#[derive(Debug)]
+pub struct Journal {
+    database: Database,
+    pending: AtomicU64,
+    pending_bytes: AtomicU64,
+}
+
+impl Journal {
+    /// Opens the store in `file`, made if it is not there. One process at a time can.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn open(file: &Path) -> Result<Journal, JournalError> {
+        Journal::with(Database::create(file)?)
+    }
+
+    /// A journal that ends with the process: nothing is durable, but there is a feed.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn in_memory() -> Result<Journal, JournalError> {
+        let memory = redb::backends::InMemoryBackend::new();
+        Journal::with(Database::builder().create_with_backend(memory)?)
+    }
+
+    fn with(database: Database) -> Result<Journal, JournalError> {
+        let write = database.begin_write()?;
+        let (mut pending, mut pending_bytes) = (0, 0);
+        {
+            write.open_table(BATCHES)?;
+            write.open_table(STARTED)?;
+            write.open_table(UNSENT)?;
+            write.open_table(OUTCOMES)?;
+            write.open_table(KEYS)?;
+            write.open_table(KEY_AGES)?;
+            write.open_table(COUNTERS)?;
+            for entry in write.open_table(PENDING)?.iter()? {
+                pending += 1;
+                pending_bytes += entry?.1.value().len() as u64;
+            }
+        }
+        write.commit()?;
+        Ok(Journal { database, pending: pending.into(), pending_bytes: pending_bytes.into() })
+    }
+
+    /// Pushes without an outcome.
+    pub fn pending(&self) -> u64 {
+        self.pending.load(Relaxed)
+    }
+
+    /// Carries changes out, in order and in one transaction: they are on the disk when this returns. Gives for each
+    /// [`JournalChange::Accept`] what was accepted; one for which there is no room leaves the others alone.
+    ///
+    /// # Errors
+    /// What the store says; none of them has been carried out then.
+    #[expect(clippy::type_complexity, reason = "results in a result, as of the registry")]
+    pub fn apply(
+        &self,
+        changes: &[JournalChange],
+    ) -> Result<Vec<Result<AcceptedBatch, JournalError>>, JournalError> {
+        let write = self.database.begin_write()?;
+        let mut done = Vec::with_capacity(changes.len());
+        let (mut pending, mut bytes) = (self.pending(), self.pending_bytes.load(Relaxed));
+        {
+            let mut batches = write.open_table(BATCHES)?;
+            let mut rows = write.open_table(PENDING)?;
+            let mut started = write.open_table(STARTED)?;
+            let mut unsent = write.open_table(UNSENT)?;
+            let mut outcomes = write.open_table(OUTCOMES)?;
+            let mut keys = write.open_table(KEYS)?;
+            let mut ages = write.open_table(KEY_AGES)?;
+            let mut counters = write.open_table(COUNTERS)?;
+            let counter = |name: &str| -> Result<u64, redb::Error> {
+                Ok(counters.get(name)?.map_or(0, |value| value.value()))
+            };
+            let (mut last_batch, mut last_outcome) = (counter("batch")?, counter("outcome")?);
+            let mut feed = |outcome: &[u8]| -> Result<(), redb::Error> {
+                last_outcome += 1;
+                outcomes.insert(last_outcome, outcome)?;
+                if let Some(old) = last_outcome.checked_sub(OUTCOMES_MAX) {
+                    outcomes.remove(old)?;
+                }
+                Ok(())
+            };
+            for change in changes {
+                let mut accepted = AcceptedBatch::default();
+                match change {
+                    JournalChange::Accept(new) => {
+                        let before = match &new.idempotency_key {
+                            Some(key) => keys.get(key.as_str())?.map(|before| before.value()),
+                            None => None,
+                        };
+                        if let Some((batch, pushes)) = before {
+                            done.push(Ok(AcceptedBatch { batch, pushes, repeated: true }));
+                            continue;
+                        }
+                        let count = new.pushes.len() as u64;
+                        let size: u64 = new.pushes.iter().map(|push| push.len() as u64).sum();
+                        if pending + count > PENDING_MAX || bytes + size > PENDING_BYTES_MAX {
+                            done.push(Err(JournalError::Full));
+                            continue;
+                        }
+                        last_batch += 1;
+                        accepted =
+                            AcceptedBatch { batch: last_batch, pushes: count, repeated: false };
+                        for (number, push) in (0u64..).zip(&new.pushes) {
+                            rows.insert((last_batch, number), push.as_slice())?;
+                        }
+                        (pending, bytes) = (pending + count, bytes + size);
+                        if count > 0 {
+                            batches.insert(last_batch, new.common.as_slice())?;
+                        }
+                        for outcome in &new.outcomes {
+                            feed(outcome)?;
+                        }
+                        if let Some(key) = &new.idempotency_key {
+                            keys.insert(key.as_str(), (last_batch, count))?;
+                            ages.insert(last_batch, key.as_str())?;
+                            if ages.len()? > KEYS_MAX
+                                && let Some((_, oldest)) = ages.pop_first()?
+                            {
+                                keys.remove(oldest.value())?;
+                            }
+                        }
+                    }
+                    JournalChange::Start { batch, through } => {
+                        started.insert(batch, through)?;
+                    }
+                    JournalChange::Unsent { batch, number } => {
+                        unsent.insert((*batch, *number), ())?;
+                    }
+                    JournalChange::Restart { batch, number } => {
+                        unsent.remove((*batch, *number))?;
+                    }
+                    JournalChange::End { batch, number, outcome } => {
+                        // Only what is still open ends: an outcome is in the feed once.
+                        if let Some(row) = rows.remove((*batch, *number))? {
+                            pending -= 1;
+                            bytes -= row.value().len() as u64;
+                            feed(outcome)?;
+                        }
+                        unsent.remove((*batch, *number))?;
+                    }
+                    JournalChange::Finish { batch } => {
+                        batches.remove(batch)?;
+                        started.remove(batch)?;
+                    }
+                    JournalChange::Outcome(outcome) => feed(outcome)?,
+                }
+                done.push(Ok(accepted));
+            }
+            counters.insert("batch", last_batch)?;
+            counters.insert("outcome", last_outcome)?;
+        }
+        write.commit()?;
+        self.pending.store(pending, Relaxed);
+        self.pending_bytes.store(bytes, Relaxed);
+        Ok(done)
+    }
+
+    /// The batches that have pushes without an outcome, oldest first.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn open_batches(&self) -> Result<Vec<OpenBatch>, JournalError> {
+        let read = self.database.begin_read()?;
+        let (batches, started) = (read.open_table(BATCHES)?, read.open_table(STARTED)?);
+        let mut open = Vec::new();
+        for entry in batches.iter()? {
+            let (batch, common) = entry?;
+            let (batch, common) = (batch.value(), common.value().to_vec());
+            let started = started.get(batch)?.map_or(0, |through| through.value());
+            open.push(OpenBatch { batch, common, started });
+        }
+        Ok(open)
+    }
+
+    /// At most `max` pushes of a batch without an outcome, from number `from` on.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn pushes(
+        &self,
+        batch: u64,
+        from: u64,
+        max: usize,
+    ) -> Result<Vec<PendingPush>, JournalError> {
+        let read = self.database.begin_read()?;
+        let (rows, unsent) = (read.open_table(PENDING)?, read.open_table(UNSENT)?);
+        let mut pushes = Vec::new();
+        for entry in rows.range((batch, from)..(batch + 1, 0))?.take(max) {
+            let (key, push) = entry?;
+            let (batch, number) = key.value();
+            let unsent = unsent.get((batch, number))?.is_some();
+            pushes.push(PendingPush { number, push: push.value().to_vec(), unsent });
+        }
+        Ok(pushes)
+    }
+
+    /// At most `max` outcomes behind the `after`th, in order, each with its number: an application follows the feed by
+    /// asking with the last number it has seen.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn outcomes(&self, after: u64, max: usize) -> Result<Vec<(u64, Vec<u8>)>, JournalError> {
+        let read = self.database.begin_read()?;
+        let table = read.open_table(OUTCOMES)?;
+        let mut outcomes = Vec::new();
+        for entry in table.range(after.saturating_add(1)..)?.take(max) {
+            let (number, outcome) = entry?;
+            outcomes.push((number.value(), outcome.value().to_vec()));
+        }
+        Ok(outcomes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accept(key: Option<&str>, pushes: &[&str]) -> JournalChange {
+        JournalChange::Accept(NewBatch {
+            idempotency_key: key.map(str::to_owned),
+            common: b"common".to_vec(),
+            pushes: pushes.iter().map(|push| push.as_bytes().to_vec()).collect(),
+            outcomes: Vec::new(),
+        })
+    }
+
+    fn end(batch: u64, number: u64) -> JournalChange {
+        JournalChange::End { batch, number, outcome: format!("{batch}.{number}").into_bytes() }
+    }
+
+    #[test]
+    fn a_push_is_in_the_journal_or_in_the_feed_and_never_in_both() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pushes.redb");
+        {
+            let journal = Journal::open(&file).unwrap();
+            let accepted = journal.apply(&[accept(None, &["a", "b", "c"])]).unwrap();
+            assert_eq!(accepted[0].as_ref().unwrap().pushes, 3);
+            let start = JournalChange::Start { batch: 1, through: 2 };
+            journal.apply(&[start, end(1, 0), end(1, 0)]).unwrap();
+        }
+        let journal = Journal::open(&file).unwrap();
+        let common = b"common".to_vec();
+        let open = journal.open_batches().unwrap();
+        assert_eq!(open, [OpenBatch { batch: 1, common, started: 2 }]);
+        let numbers = |journal: &Journal| {
+            let left = journal.pushes(1, 0, 10).unwrap();
+            left.into_iter().map(|push| (push.number, push.unsent)).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(&journal), [(1, false), (2, false)]);
+        journal.apply(&[JournalChange::Unsent { batch: 1, number: 1 }]).unwrap();
+        assert_eq!(numbers(&journal), [(1, true), (2, false)]);
+        journal
+            .apply(&[JournalChange::Restart { batch: 1, number: 1 }, end(1, 1), end(1, 2)])
+            .unwrap();
+        journal.apply(&[JournalChange::Finish { batch: 1 }]).unwrap();
+        assert_eq!((numbers(&journal).len(), journal.pending()), (0, 0));
+        assert_eq!(journal.open_batches().unwrap(), []);
+        let feed = journal.outcomes(0, 10).unwrap();
+        let feed: Vec<(u64, &[u8])> = feed.iter().map(|(n, line)| (*n, line.as_slice())).collect();
+        assert_eq!(feed, [(1, &b"1.0"[..]), (2, b"1.1"), (3, b"1.2")]);
+    }
+
+    #[test]
+    fn a_key_is_taken_once_and_a_full_journal_says_so() {
+        let journal = Journal::in_memory().unwrap();
+        let taken = journal.apply(&[accept(Some("k"), &["a"]), accept(Some("k"), &["a", "b"])]);
+        let taken: Vec<_> = taken.unwrap().into_iter().map(Result::unwrap).collect();
+        assert_eq!(taken[1], AcceptedBatch { batch: 1, pushes: 1, repeated: true });
+        assert_eq!(journal.pending(), 1);
+        journal.pending.store(PENDING_MAX, Relaxed);
+        let refused = journal.apply(&[accept(None, &["a"])]).unwrap().remove(0).unwrap_err();
+        assert!(refused.to_string().contains("full"), "{refused}");
+    }
+}

@@ -1,0 +1,246 @@
+//! Durable acceptance: a batch is answered once it is in the journal, and sent from there, in this life of the process or in
+//! a later one. Each outcome goes to the feed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dunlin_push::journal::{JournalChange, JournalError, NewBatch, OpenBatch};
+use dunlin_push::{NotSent, Outcome, ResultStream, Results, results};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::devices;
+use super::outcome::{self, LineSubject};
+use super::pending::PendingPush;
+use super::senders::EncodedNotification;
+use super::submission::{Batch, Recipient};
+use super::thread::Shared;
+use crate::api::{ApiError, ApiErrorCode};
+
+/// Pushes of all batches that may have left and have no outcome in the journal: what a crash can double.
+pub(super) const WINDOW: usize = 4_096;
+/// Pushes that begin, and outcomes that are written, together.
+const GROUP_MAX: usize = 1_024;
+/// Users looked up at once.
+const USERS_AT_ONCE: usize = 100;
+
+/// A push as the journal keeps it.
+#[derive(Serialize, Deserialize)]
+struct JournaledPush {
+    /// Its notification's place in the batch.
+    at: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    to: Recipient,
+}
+
+/// Puts a batch into the journal. It is on the disk when this returns, and on its way.
+///
+/// # Errors
+/// There is no state directory, the journal is full, or it failed.
+pub(super) async fn accept(shared: &Arc<Shared>, mut batch: Batch) -> Result<Value, ApiError> {
+    if !shared.is_durable {
+        let why = "durable: this server keeps nothing; start it with --state DIR";
+        return Err(ApiErrorCode::NotAvailable.with_reason(why));
+    }
+    let mut new = NewBatch { idempotency_key: batch.idempotency_key.take(), ..NewBatch::default() };
+    for (at, submission) in batch.pushes.iter_mut().enumerate() {
+        for to in submission.take_recipients() {
+            new.pushes.push(encode(&JournaledPush { at, user: None, to }));
+        }
+        let users = std::mem::take(&mut submission.users);
+        for users in users.chunks(USERS_AT_ONCE) {
+            let found = devices::of_users_to_send(shared, users, submission.only_offline).await?;
+            for (user, found) in users.iter().zip(found) {
+                match found {
+                    Ok(devices) => new.pushes.extend(devices.into_iter().map(|device| {
+                        let to = Recipient::Device { device, id: None };
+                        encode(&JournaledPush { at, user: Some(user.clone()), to })
+                    })),
+                    Err((reason, detail)) => {
+                        let (push, user) = (Some(at), Some(user.as_str()));
+                        let subject = LineSubject { batch: None, push, user, recipient: None };
+                        let mut line = Vec::new();
+                        outcome::write_user(&mut line, subject, reason, detail);
+                        new.outcomes.push(line);
+                    }
+                }
+            }
+        }
+    }
+    new.common = encode(&Batch { idempotency_key: None, ..batch });
+    let common = new.common.clone();
+    let accepted = shared.journal_writer.write(vec![JournalChange::Accept(new)]).await;
+    let accepted = accepted.and_then(|mut done| done.pop().unwrap_or(Err(JournalError::Closed)));
+    let accepted = accepted.map_err(|error| match error {
+        JournalError::Full => ApiErrorCode::LimitExceeded.with_reason(error),
+        error => ApiErrorCode::Internal.with_reason(error),
+    })?;
+    if !accepted.repeated && accepted.pushes > 0 {
+        let open = OpenBatch { batch: accepted.batch, common, started: 0 };
+        tokio::spawn(run(Arc::clone(shared), open));
+    }
+    let mut result = json!({ "batch": accepted.batch, "pushes": accepted.pushes });
+    if accepted.repeated {
+        result["repeated"] = true.into();
+    }
+    Ok(json!({ "durable": result }))
+}
+
+/// Goes on with what an earlier life of the process has left.
+pub(super) async fn resume(shared: Arc<Shared>) {
+    let journal = Arc::clone(&shared.journal);
+    let open = tokio::task::spawn_blocking(move || journal.open_batches()).await;
+    match open.unwrap_or(Err(JournalError::Closed)) {
+        Ok(open) => {
+            if !open.is_empty() {
+                let pushes = shared.journal.pending();
+                tracing::info!(batches = open.len(), pushes, "durable pushes are sent on");
+            }
+            for batch in open {
+                tokio::spawn(run(Arc::clone(&shared), batch));
+            }
+        }
+        Err(error) => tracing::error!(%error, "durable pushes are not sent on"),
+    }
+}
+
+/// Sends a batch from the journal to its end.
+async fn run(shared: Arc<Shared>, open: OpenBatch) {
+    let batch = open.batch;
+    if let Err(error) = send(&shared, open).await {
+        // They stay in the journal: the next start sends them on.
+        tracing::error!(%error, batch, "a durable batch is interrupted");
+    }
+}
+
+/// A push that has begun: its number, itself, and whether an earlier life of the process may have sent it.
+type Begun = (u64, PendingPush, bool);
+
+async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError> {
+    let Ok(common) = serde_json::from_slice::<Batch>(&open.common) else {
+        tracing::error!(batch = open.batch, "an older version wrote a durable batch that is none");
+        return Ok(());
+    };
+    if let Some(at_s) = common.send_at_s {
+        let due = UNIX_EPOCH + Duration::from_secs(at_s);
+        tokio::time::sleep(due.duration_since(SystemTime::now()).unwrap_or_default()).await;
+    }
+    let _counted = shared.count_durable();
+    let (sink, outcomes) = results();
+    let (begun, beginning) = mpsc::unbounded_channel();
+    let begin = begin(shared, &open, &common, begun, sink.clone());
+    let (began, ended) = tokio::join!(begin, end(shared, open.batch, beginning, sink, outcomes));
+    if began? && ended? {
+        shared.journal_writer.write(vec![JournalChange::Finish { batch: open.batch }]).await?;
+    }
+    Ok(())
+}
+
+/// The first half: reads pushes from the journal, notes there that they leave, and hands them over. False: the process is
+/// going down before all have begun.
+async fn begin(
+    shared: &Arc<Shared>,
+    open: &OpenBatch,
+    common: &Batch,
+    begun: mpsc::UnboundedSender<Begun>,
+    sink: Results,
+) -> Result<bool, JournalError> {
+    let encoded = common.pushes.iter().map(|one| Arc::new(EncodedNotification::new(one)));
+    let encoded: Vec<Arc<EncodedNotification>> = encoded.collect();
+    let (batch, mut from) = (open.batch, 0);
+    loop {
+        let journal = Arc::clone(&shared.journal);
+        let read = tokio::task::spawn_blocking(move || journal.pushes(batch, from, GROUP_MAX));
+        let rows = read.await.unwrap_or(Err(JournalError::Closed))?;
+        let Some(last) = rows.last().map(|row| row.number) else { return Ok(true) };
+        // Room is given back once the outcome is in the journal.
+        match shared.durable_window.acquire_many(rows.len() as u32).await {
+            Ok(permits) if !shared.is_draining() => permits.forget(),
+            _ => return Ok(false),
+        }
+        let unsent = rows.iter().filter(|row| row.unsent);
+        let restart = unsent.map(|row| JournalChange::Restart { batch, number: row.number });
+        let mut changes: Vec<JournalChange> = restart.collect();
+        if last >= open.started {
+            changes.push(JournalChange::Start { batch, through: last + 1 });
+        }
+        if !changes.is_empty() {
+            shared.journal_writer.write(changes).await?;
+        }
+        for row in rows {
+            let may_have_left = row.number < open.started && !row.unsent;
+            let read: Option<JournaledPush> = serde_json::from_slice(&row.push).ok();
+            let whole = read.and_then(|push| Some((encoded.get(push.at)?, push)));
+            let Some((encoded, JournaledPush { at, user, to })) = whole else {
+                tracing::error!(batch, number = row.number, "the journal has a push that is none");
+                shared.durable_window.add_permits(1);
+                continue;
+            };
+            let push = PendingPush::new(shared, at, user.map(Into::into), to, encoded);
+            // The other half ends after this one.
+            let _ = begun.send((row.number, push.clone(), may_have_left));
+            push.submit(row.number, &sink).await;
+        }
+        from = last + 1;
+    }
+}
+
+/// The second half: puts outcomes into the journal. False: some wait for the next life of the process.
+async fn end(
+    shared: &Arc<Shared>,
+    batch: u64,
+    mut beginning: mpsc::UnboundedReceiver<Begun>,
+    sink: Results,
+    mut outcomes: ResultStream,
+) -> Result<bool, JournalError> {
+    let mut pending: HashMap<u64, (PendingPush, bool)> = HashMap::new();
+    let (mut begins, mut all) = (true, true);
+    while begins || !pending.is_empty() {
+        let mut next = tokio::select! {
+            begun = beginning.recv(), if begins => {
+                begins = begun.is_some();
+                pending.extend(begun.map(|(number, push, mark)| (number, (push, mark))));
+                continue;
+            }
+            outcome = outcomes.recv() => outcome,
+        };
+        // A push comes here before its outcome can.
+        while let Ok((number, push, mark)) = beginning.try_recv() {
+            pending.insert(number, (push, mark));
+        }
+        let (mut changes, mut ended) = (Vec::new(), 0);
+        while let Some((number, outcome)) = next {
+            if let Some((mut push, may_have_left)) = pending.remove(&number) {
+                if push.renew(shared, &outcome) {
+                    // Its credential was rotated while it waited: the new one takes it.
+                    push.submit(number, &sink).await;
+                    pending.insert(number, (push, may_have_left));
+                } else if outcome == Outcome::NotSent(NotSent::Closed) && shared.is_draining() {
+                    (all, ended) = (false, ended + 1);
+                    if !may_have_left {
+                        changes.push(JournalChange::Unsent { batch, number });
+                    }
+                } else {
+                    push.note_outcome(shared, &outcome).await;
+                    let mut line = Vec::new();
+                    push.write_line(&mut line, Some(batch), true, &outcome, may_have_left);
+                    changes.push(JournalChange::End { batch, number, outcome: line });
+                    ended += 1;
+                }
+            }
+            next = if ended < GROUP_MAX { outcomes.try_recv() } else { None };
+        }
+        if !changes.is_empty() {
+            shared.journal_writer.write(changes).await?;
+        }
+        shared.durable_window.add_permits(ended);
+    }
+    Ok(all)
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("texts and numbers are JSON")
+}

@@ -1,0 +1,108 @@
+//! A push on its way: handed to its credential's sender, and without an outcome yet.
+
+use std::sync::Arc;
+
+use dunlin_push::registry::Platform;
+use dunlin_push::{NotSent, Outcome, Results};
+
+use super::devices::now_ms;
+use super::outcome::{self, LineSubject};
+use super::senders::{Credential, EncodedNotification};
+use super::submission::Recipient;
+use super::thread::Shared;
+
+/// A push, whom it is for, and who sends it.
+#[derive(Clone)]
+pub(super) struct PendingPush {
+    /// Its notification's place in the request.
+    at: usize,
+    user: Option<Arc<str>>,
+    to: Recipient,
+    encoded: Arc<EncodedNotification>,
+    credential: Option<Arc<Credential>>,
+    submitted_ms: u64,
+}
+
+impl PendingPush {
+    pub(super) fn new(
+        shared: &Shared,
+        at: usize,
+        user: Option<Arc<str>>,
+        to: Recipient,
+        encoded: &Arc<EncodedNotification>,
+    ) -> PendingPush {
+        let credential = shared.senders.get(to.platform(), to.app());
+        let encoded = Arc::clone(encoded);
+        PendingPush { at, user, to, encoded, credential, submitted_ms: now_ms() }
+    }
+
+    /// Hands it to its credential's sender: waits for room only. Its outcome arrives with `tag`.
+    pub(super) async fn submit(&self, tag: u64, results: &Results) {
+        let refused = match &self.credential {
+            Some(credential) => {
+                credential.submit(&self.encoded, &self.to, tag, results).await.err()
+            }
+            None => {
+                let section = match self.to.platform() {
+                    Platform::Apns => "apns",
+                    Platform::Fcm => "fcm",
+                    Platform::Web => "vapid",
+                };
+                let app = self.to.app();
+                Some(NotSent::Credential(format!("there is no push.{section}.{app}")))
+            }
+        };
+        if let Some(why) = refused {
+            results.tell(tag, Outcome::NotSent(why));
+        }
+    }
+
+    /// Gives it the credential that has taken the place of its own, if its own was closed and one has.
+    pub(super) fn renew(&mut self, shared: &Shared, outcome: &Outcome) -> bool {
+        if *outcome != Outcome::NotSent(NotSent::Closed) {
+            return false;
+        }
+        let next = shared.senders.get(self.to.platform(), self.to.app());
+        let before = self.credential.as_ref().map(|credential| credential.generation);
+        let is_newer = next.as_ref().is_some_and(|next| Some(next.generation) != before);
+        if is_newer {
+            self.credential = next;
+        }
+        is_newer
+    }
+
+    /// Counts and logs its outcome, and has the registry learn what it says of the token.
+    pub(super) async fn note_outcome(&self, shared: &Shared, outcome: &Outcome) {
+        if let Some(credential) = &self.credential {
+            credential.tally.count(outcome);
+        }
+        tracing::debug!(
+            app = self.to.app(),
+            token = self.to.token(),
+            broadcast = ?self.to.broadcast_target(),
+            user = self.user.as_deref(),
+            took_ms = now_ms().saturating_sub(self.submitted_ms),
+            %outcome,
+            "push"
+        );
+        if let (Recipient::Device { device, .. }, Some(credential)) = (&self.to, &self.credential) {
+            shared.token_feedback.handle(credential, device, outcome, self.submitted_ms).await;
+        }
+    }
+
+    /// Writes the line of its outcome. `batch`: the durable batch it belongs to; `numbered`: the line names its notification;
+    /// `possible_duplicate`: it may have left in an earlier life of the process.
+    pub(super) fn write_line(
+        &self,
+        out: &mut Vec<u8>,
+        batch: Option<u64>,
+        numbered: bool,
+        outcome: &Outcome,
+        possible_duplicate: bool,
+    ) {
+        let push = numbered.then_some(self.at);
+        let user = self.user.as_deref();
+        let subject = LineSubject { batch, push, user, recipient: Some(&self.to) };
+        outcome::write(out, subject, outcome, possible_duplicate);
+    }
+}

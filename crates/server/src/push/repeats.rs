@@ -1,0 +1,77 @@
+//! Requests that were made before: a key names one, and the same key has the same answer.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::sync::OnceCell;
+
+/// How long a key is remembered, and how many of them: an answer has 1,000 outcomes at most, some 300 KB.
+const REMEMBERED: Duration = Duration::from_secs(300);
+const KEYS_MAX: usize = 256;
+
+type Answer = Arc<OnceCell<Value>>;
+
+/// The answers to requests with a key.
+#[derive(Debug, Default)]
+pub(super) struct Repeats(Mutex<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    answers: HashMap<String, Answer>,
+    /// By their age, oldest first.
+    ages: VecDeque<(Instant, String)>,
+}
+
+impl Repeats {
+    /// The answer of the first request with this key. It is carried out once; whoever comes meanwhile waits for it.
+    pub(super) async fn once(&self, key: String, carry_out: impl Future<Output = Value>) -> Value {
+        let answer = self.answer(key);
+        answer.get_or_init(|| carry_out).await.clone()
+    }
+
+    fn answer(&self, key: String) -> Answer {
+        let now = Instant::now();
+        let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Remembered { answers, ages } = &mut *remembered;
+        while let Some((since, oldest)) = ages.front()
+            && (ages.len() >= KEYS_MAX || now >= *since + REMEMBERED)
+        {
+            answers.remove(oldest);
+            ages.pop_front();
+        }
+        let known = answers.entry(key.clone());
+        let known = known.or_insert_with(|| {
+            ages.push_back((now, key));
+            Answer::default()
+        });
+        Arc::clone(known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_key_is_carried_out_once_and_forgotten_in_the_end() {
+        let repeats = Repeats::default();
+        let carried_out = Mutex::new(0);
+        let once = |key: &str| {
+            repeats.once(key.to_owned(), async {
+                tokio::task::yield_now().await;
+                *carried_out.lock().unwrap() += 1;
+                Value::from("answer")
+            })
+        };
+        let (first, second) = tokio::join!(once("a"), once("a"));
+        assert_eq!((first, second), ("answer".into(), "answer".into()));
+        assert_eq!(*carried_out.lock().unwrap(), 1);
+        for n in 0..KEYS_MAX {
+            once(&n.to_string()).await;
+        }
+        once("a").await;
+        assert_eq!(*carried_out.lock().unwrap(), KEYS_MAX + 2);
+    }
+}
