@@ -488,6 +488,6 @@ fn an_awaited_adoption_is_reported() {
         rollout.published();
         let waits = !rollout.await_adoption(0, 1).is_at(1);
         follower.join().unwrap();
-        assert!(!waits || heard.load(Ordering::Relaxed) == 1, "nobody acknowledged");
+        assert!(!waits || heard.load(Ordering::Relaxed) == 1, "the publisher was not notified");
     });
 }

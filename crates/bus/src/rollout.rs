@@ -164,7 +164,7 @@ mod tests {
         assert!(rollout.follower_state(0).is_at(9));
         rollout.wake(0, 0);
         assert!(!rollout.follower_state(0).is_at(9));
-        assert!(!rollout.adopted(0, 9), "nobody asked to be acknowledged");
+        assert!(!rollout.adopted(0, 9), "nobody awaits it");
         assert!(rollout.follower_state(0).is_at(9));
     }
 

@@ -58,7 +58,7 @@ impl Default for HubConfig {
             incarnation: 0,
             hash_seed: 0,
             seed: 0,
-            sessions_max: crate::SESSIONS_MAX as u32,
+            sessions_max: crate::session_id::SESSIONS_MAX as u32,
             subscriptions_per_session_max: 128,
             channels_max: 1 << 20,
             channel_name_bytes_max: 255,

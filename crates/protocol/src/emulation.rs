@@ -38,7 +38,7 @@ impl<'a> EmulationRequest<'a> {
             if value.is_empty() {
                 return Err(ProtocolError::new(
                     field,
-                    "is missing; repeat what the connect reply had, with the commands as a string",
+                    "is missing; repeat what the connect reply said, with the commands as a string",
                 ));
             }
         }

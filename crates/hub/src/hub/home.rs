@@ -13,7 +13,7 @@ use crate::history::Stream;
 use crate::home_channel::{HomeChannel, HomeMember};
 use crate::idempotency::DEFAULT_TTL_MS;
 use crate::message::{
-    HistoryRequest, HubMessageKind, HubReply, PublishRequest, ReplyContent, RequestId,
+    HistoryRequest, HubMessage, HubMessageKind, HubReply, PublishRequest, ReplyContent, RequestId,
     SubscribeRequest,
 };
 use crate::options::ChannelOptions;
@@ -414,4 +414,4 @@ impl Hub {
 }
 
 /// Replies up to this size carry no data.
-const REPLY_BYTES_SMALL: usize = size_of::<HubReply>() + size_of::<crate::HubMessage>();
+const REPLY_BYTES_SMALL: usize = size_of::<HubReply>() + size_of::<HubMessage>();

@@ -15,7 +15,7 @@ use crate::message::{HubMessageKind, SubscribeRequest};
 use crate::options::ChannelOptions;
 use crate::pending_requests::{PendingSubscribe, SubscriptionMode, Waiter};
 use crate::position::StreamPosition;
-use crate::publication::ClientInfo;
+use crate::publication::{ClientInfo, Publication};
 use crate::session::POLL;
 use crate::session_id::SessionId;
 use crate::slots::NONE;
@@ -184,7 +184,7 @@ impl Hub {
         pending: PendingSubscribe,
         position: StreamPosition,
         recovered: bool,
-        publications: Vec<Arc<crate::Publication>>,
+        publications: Vec<Arc<Publication>>,
     ) {
         let at = self.subscriptions[pending.subscription].channel;
         let channel = &mut self.channels[at];
@@ -345,7 +345,7 @@ impl Hub {
         pending: PendingSubscribe,
         position: StreamPosition,
         recovered: bool,
-        publications: Vec<Arc<crate::Publication>>,
+        publications: Vec<Arc<Publication>>,
     ) {
         let PendingSubscribe { token, session, subscription, mode, .. } = pending;
         let Subscription { session: slot, channel: at, .. } = self.subscriptions[subscription];

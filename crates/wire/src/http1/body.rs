@@ -1,4 +1,4 @@
-//! Bodies of messages: where they end, and what of the bytes is body (RFC 9112 §6).
+//! Decodes bodies of messages (RFC 9112 §6).
 
 use super::chunk::{ChunkedDecoder, Step};
 use super::{Error, Limits};
@@ -6,8 +6,8 @@ use super::{Error, Limits};
 /// One step through a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// Nothing more can be told from these bytes. Those not consumed are to be given again with more
-    /// behind them: part of a chunk size or trailer line, at most a few KiB.
+    /// These bytes are incomplete. Pass the ones not consumed again with more behind them: part of
+    /// a chunk size or trailer line, at most a few KiB.
     NeedMore,
     /// Bytes of the body.
     Data(&'a [u8]),
@@ -17,8 +17,7 @@ pub enum Body<'a> {
     End,
 }
 
-/// Finds the body in the bytes behind a head. Plain data, a few words, to be kept where the
-/// connection is.
+/// Decodes the body behind a head. Plain data, a few words, kept with the connection.
 ///
 /// ```
 /// # use dunlin_wire::http1::{Body, BodyDecoder, Limits};
@@ -97,8 +96,8 @@ impl BodyDecoder {
         matches!(self.framing, Framing::UntilClose { .. })
     }
 
-    /// Takes the next step and says how many bytes it consumed. Call until [`Body::NeedMore`] or
-    /// [`Body::End`].
+    /// Decodes the next piece and returns how many bytes it consumed. Call until [`Body::NeedMore`]
+    /// or [`Body::End`].
     ///
     /// # Errors
     ///

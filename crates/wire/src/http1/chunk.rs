@@ -79,7 +79,7 @@ fn digits(size: usize) -> usize {
     size.checked_ilog(16).map_or(1, |log| log as usize + 1)
 }
 
-/// Where a chunked body stands.
+/// State of a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkedDecoder {
     /// Bytes of body that the limit still allows behind the chunks announced so far.
@@ -99,7 +99,7 @@ enum State {
     Trailer,
 }
 
-/// What one step found at the start of the bytes.
+/// Result of one step.
 pub(super) enum Step<'a> {
     NeedMore,
     Skip(usize),
@@ -159,7 +159,7 @@ impl ChunkedDecoder {
         let extension = match line(rest, SIZE_LINE_BYTES_MAX) {
             Line::Complete(extension) => extension,
             Line::NeedMore => {
-                // What is here of the extension is judged at once: it may never end.
+                // The extension is checked as far as it has arrived: it may never end.
                 if !is_extension_begun(rest.strip_suffix(b"\r").unwrap_or(rest)) {
                     return Err(Error::ChunkFraming);
                 }

@@ -1,18 +1,18 @@
-//! What was wrong with an HTTP message, and the status code that says so.
+//! Errors of HTTP messages and their status codes.
 
 use std::fmt;
 
-/// Why a message was refused.
+/// A malformed or too large message.
 ///
-/// After any of these the bytes that follow cannot be trusted to begin a message: answer with
-/// [`status`](Error::status) and close the connection (RFC 9112 §9.6). A client that reads one in a
-/// response closes the connection too.
+/// After any of these the bytes that follow cannot be trusted to begin a message: respond with
+/// [`status`](Error::status) and close the connection (RFC 9112 §9.6). A client that gets one from
+/// a response closes the connection too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Error {
     /// A line ended in LF without CR, or a CR stood alone (RFC 9112 §2.2).
     BareLineEnd,
-    /// The start line is not one.
+    /// The start line is malformed.
     StartLine,
     /// A version other than `HTTP/1.0` and `HTTP/1.1`.
     Version,
@@ -63,7 +63,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The status code to answer a request with.
+    /// The status code of the response.
     pub fn status(self) -> u16 {
         match self {
             Error::Timeout => 408,
@@ -77,7 +77,7 @@ impl Error {
         }
     }
 
-    /// One sentence that says what to mend, fit for the body of the answer.
+    /// One sentence that says what to correct, for the body of the response.
     pub fn message(self) -> &'static str {
         match self {
             Error::BareLineEnd => "Lines of a head end in CR LF; this one has a bare CR or LF.",

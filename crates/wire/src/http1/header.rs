@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 /// The most headers a head can have, whatever its [`Limits`](super::Limits) say.
 pub const HEADERS_MAX: usize = 100;
 
-/// Room for the headers of one head, on the caller's stack and left uninitialised until used.
+/// Space for the headers of one head, on the caller's stack and uninitialised until used.
 ///
 /// A decoder fills it and lends it to the head it returns, so that decoding allocates nothing.
 pub struct HeaderSlots<'b> {
@@ -14,7 +14,7 @@ pub struct HeaderSlots<'b> {
 }
 
 impl HeaderSlots<'_> {
-    /// Empty room. Costs no initialisation.
+    /// Empty space, without initialisation.
     #[inline]
     pub fn new() -> Self {
         HeaderSlots { slots: [const { MaybeUninit::uninit() }; HEADERS_MAX] }
@@ -118,7 +118,7 @@ pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// What the headers of a message say about its framing and its connection, gathered in one pass.
+/// What the headers of a message mean for its framing and its connection, from one pass.
 #[derive(Debug, Default)]
 pub(super) struct Semantics<'a> {
     pub(super) content_length: Option<u64>,

@@ -1,10 +1,10 @@
 //! HTTP/1.1 messages as bytes (RFC 9112): decoders for requests and responses, encoders for both.
 //!
-//! The syntax of a head is `httparse`'s work; what a head *means* is decided here, strictly, because
-//! two programs that disagree on where a message ends can be made to disagree on who sent the next
-//! one (RFC 9112 §11.2). A bare LF, a second `Content-Length`, `Content-Length` together with
-//! `Transfer-Encoding`, a coding that does not end in `chunked`, a folded line and white space before
-//! a colon are errors, never guesses.
+//! `httparse` parses the syntax of a head; this module decides what it *means*, strictly: two
+//! programs that disagree on where a message ends can be made to disagree on who sent the next one
+//! (RFC 9112 §11.2). A bare LF, a second `Content-Length`, `Content-Length` together with
+//! `Transfer-Encoding`, a coding that does not end in `chunked`, a folded line and white space
+//! before a colon are errors.
 //!
 //! ```
 //! use dunlin_wire::http1::{self, Decoded, HeaderSlots, Limits, Method};
@@ -47,7 +47,7 @@ pub use status::reason_phrase;
 pub(crate) use writer::write_field;
 pub use writer::{CONTINUE, RequestWriter, ResponseWriter};
 
-/// What a head decoder found at the start of the bytes it was given.
+/// Result of decoding a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded<H> {
     /// The head is not complete. Keep the bytes and call again with more behind them.

@@ -22,7 +22,7 @@ pub struct RequestHead<'a> {
     pub version: Version,
     /// The header fields.
     pub headers: Headers<'a>,
-    /// Whether the client expects the connection to stay open behind the answer.
+    /// Whether the client expects the connection to stay open after the response.
     pub keep_alive: bool,
     /// Whether the client asks for another protocol (`Connection: upgrade` and an `Upgrade` field).
     pub upgrade: bool,
@@ -39,8 +39,8 @@ pub struct RequestHead<'a> {
 ///
 /// # Errors
 ///
-/// [`Error`], which carries the status code to answer with; the connection closes behind the answer.
-/// Faults in a head are found as early as they can be told, not only once it is complete.
+/// [`Error`] with the status code of the response; the connection closes behind it. Errors in a
+/// head are reported as early as possible, not only once it is complete.
 pub fn decode_request<'a>(
     bytes: &'a [u8],
     slots: &'a mut HeaderSlots<'a>,
@@ -117,7 +117,7 @@ pub fn decode_request<'a>(
     Ok(Decoded::Head(head, consumed))
 }
 
-/// The verdict on a head that is not complete: wait for more of it, unless it is already too much.
+/// Result for an incomplete head: wait for more, unless it is already too long.
 fn need_more<H>(bytes: &[u8], limits: &Limits) -> Result<Decoded<H>, Error> {
     if has_bare_lf(bytes) {
         return Err(Error::BareLineEnd);
@@ -146,7 +146,7 @@ fn start_line(bytes: &[u8]) -> &[u8] {
     &line[..line.iter().position(|&byte| matches!(byte, b'\r' | b'\n')).unwrap_or(line.len())]
 }
 
-/// Tells a version we do not speak (505) from a line that ends in no version at all (400).
+/// Distinguishes an unsupported version (505) from a line without a version (400).
 fn version_error(bytes: &[u8]) -> Error {
     let mut words = start_line(bytes).split(|&byte| byte == b' ');
     let version = words.nth(2).filter(|_| words.next().is_none()).unwrap_or_default();
@@ -159,7 +159,7 @@ fn version_error(bytes: &[u8]) -> Error {
     }
 }
 
-/// A request target taken apart (RFC 9112 §3.2).
+/// The parts of a request target (RFC 9112 §3.2).
 struct Target<'a> {
     path: &'a str,
     query: Option<&'a str>,

@@ -22,7 +22,7 @@ pub struct ResponseHead<'a> {
 }
 
 impl ResponseHead<'_> {
-    /// True for 1xx other than 101: the answer to the request is still to come (RFC 9110 §15.2).
+    /// True for 1xx other than 101: the final response is still to come (RFC 9110 §15.2).
     pub fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A day is the most that anybody is waited for.
+/// Longest wait, a day.
 const AFTER_S_MAX: u64 = 86_400;
 
 /// How long to wait from `now_s` (seconds since 1970) on; at most a day.

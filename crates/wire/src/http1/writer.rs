@@ -1,4 +1,4 @@
-//! Encoders of heads: one that cannot produce a message whose framing contradicts itself.
+//! Encoders of heads that cannot produce contradictory framing.
 
 use super::{Version, reason_phrase};
 use crate::token::{is_token, is_token_byte};
@@ -58,8 +58,8 @@ impl<'o> ResponseWriter<'o> {
         self
     }
 
-    /// Says whether the connection stays open, in the words that a client of `version` needs: none
-    /// when the version's default is meant.
+    /// Adds the `Connection` header that a client of `version` needs; none when the version's
+    /// default is meant.
     pub fn keep_alive(self, keep_alive: bool, version: Version) -> Self {
         match (keep_alive, version) {
             (true, Version::Http11) => {}
@@ -79,7 +79,8 @@ impl<'o> ResponseWriter<'o> {
         self.out.extend_from_slice(body);
     }
 
-    /// Ends the head of an answer to `HEAD`, or of one whose `length` bytes the caller writes itself.
+    /// Ends the head of a response to `HEAD`, or of one whose `length` bytes the caller writes
+    /// itself.
     pub fn content_length(self, length: u64) {
         write_content_length(self.out, length);
     }
@@ -154,7 +155,7 @@ impl<'o> RequestWriter<'o> {
         self
     }
 
-    /// Asks the server to close the connection behind its answer.
+    /// Asks the server to close the connection after its response.
     pub fn close(self) -> Self {
         self.out.extend_from_slice(b"Connection: close\r\n");
         self

@@ -1,4 +1,4 @@
-//! What was wrong with a connection, and the code that says so.
+//! Connection errors and their codes.
 
 use std::fmt;
 
@@ -62,7 +62,7 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// Why a connection has to end: send GOAWAY with [`code`](Error::code) and close (§5.4.1).
+/// A connection error: send GOAWAY with [`code`](Error::code) and close (§5.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
     /// The code for the GOAWAY.
@@ -87,7 +87,7 @@ impl Error {
         Error { code: ErrorCode::FLOW_CONTROL_ERROR, reason }
     }
 
-    /// More of something cheap to send than anybody needs.
+    /// A flood of frames that are cheap to send.
     pub const fn flood(reason: &'static str) -> Error {
         Error { code: ErrorCode::ENHANCE_YOUR_CALM, reason }
     }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Turns the bytes of an event stream into events. Keeps the event under way; allocates nothing once
-/// its buffers have grown to the size of the stream's events.
+/// Turns the bytes of an event stream into events. Holds the event that is incomplete; allocates
+/// nothing once its buffers have grown to the size of the stream's events.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     event_bytes_max: usize,
-    /// A line that was cut.
+    /// An incomplete line.
     line: Vec<u8>,
     /// The last line ended in CR: an LF that follows belongs to it.
     after_cr: bool,
@@ -61,13 +61,13 @@ impl Decoder {
         }
     }
 
-    /// The reconnection time that the stream asked for last.
+    /// The last reconnection time in the stream.
     pub fn retry_ms(&self) -> Option<u64> {
         self.retry_ms
     }
 
-    /// Consumes bytes up to the end of the next event, or all of them. An event that the stream's end
-    /// cuts off is never yielded.
+    /// Consumes bytes up to the end of the next event, or all of them. An event that is incomplete
+    /// at the end of the stream is never yielded.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Decoder {
             let (begin, line_end) = (&rest[..end], rest[end]);
             rest = &rest[end + 1..];
             self.after_cr = line_end == b'\r';
-            // An LF that is here already is part of the event's bytes.
+            // An LF that follows directly is part of the event's bytes.
             if self.after_cr && rest.first() == Some(&b'\n') {
                 self.after_cr = false;
                 rest = &rest[1..];

@@ -18,8 +18,8 @@ pub struct MessageAssembly {
     /// `payload[..validated]` is UTF-8; what follows is the begin of a character, three bytes at most.
     /// Only for text that is not compressed.
     validated: usize,
-    message: Option<MessageUnderWay>,
-    frame: Option<FrameUnderWay>,
+    message: Option<PartialMessage>,
+    frame: Option<PartialFrame>,
     /// The begin of a frame header that was cut.
     header: [u8; HEADER_BYTES_MAX],
     header_len: u8,
@@ -30,13 +30,13 @@ pub struct MessageAssembly {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct MessageUnderWay {
+struct PartialMessage {
     opcode: Opcode,
     compressed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct FrameUnderWay {
+struct PartialFrame {
     header: FrameHeader,
     /// Bytes of payload that are still to come.
     remaining: usize,
@@ -54,7 +54,7 @@ enum Found {
     /// A control frame, gathered in `control`.
     InControl(FrameHeader),
     /// A message, gathered in `payload`.
-    InPayload(MessageUnderWay),
+    InPayload(PartialMessage),
 }
 
 impl Default for MessageAssembly {
@@ -123,7 +123,7 @@ impl MessageAssembly {
             Found::InControl(header) => {
                 decoder.event(header, &self.control[..usize::from(self.control_len)])?
             }
-            Found::InPayload(MessageUnderWay { opcode, compressed }) => {
+            Found::InPayload(PartialMessage { opcode, compressed }) => {
                 Event::Message(Message { opcode, compressed, payload: &self.payload })
             }
         };
@@ -227,7 +227,7 @@ impl MessageAssembly {
         &mut self,
         decoder: &Decoder,
         header: FrameHeader,
-    ) -> Result<FrameUnderWay, Error> {
+    ) -> Result<PartialFrame, Error> {
         decoder.check(&header)?;
         match (header.opcode, self.message) {
             (Opcode::Continuation, None) => return Err(Error::ContinuationUnexpected),
@@ -236,7 +236,7 @@ impl MessageAssembly {
                 self.payload.clear();
                 self.validated = 0;
                 self.message =
-                    Some(MessageUnderWay { opcode: header.opcode, compressed: header.compressed });
+                    Some(PartialMessage { opcode: header.opcode, compressed: header.compressed });
             }
             (Opcode::Continuation, Some(_)) => {
                 let total = header.length.saturating_add(self.payload.len() as u64);
@@ -247,7 +247,7 @@ impl MessageAssembly {
             (Opcode::Close | Opcode::Ping | Opcode::Pong, _) => self.control_len = 0,
         }
         let remaining = usize::try_from(header.length).map_err(|_| Error::FrameTooLong)?;
-        Ok(FrameUnderWay { header, remaining, mask: header.mask.unwrap_or_default() })
+        Ok(PartialFrame { header, remaining, mask: header.mask.unwrap_or_default() })
     }
 
     /// Judges the text that has arrived since the last call (RFC 6455 §8.1), without waiting for the
@@ -265,7 +265,7 @@ impl MessageAssembly {
     }
 }
 
-impl MessageUnderWay {
+impl PartialMessage {
     fn is_text(self) -> bool {
         self.opcode == Opcode::Text && !self.compressed
     }

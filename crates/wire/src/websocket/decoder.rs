@@ -137,14 +137,14 @@ impl Decoder {
     ) -> Result<Decoded<'b>, Error> {
         if assembly.as_deref_mut().is_none_or(MessageAssembly::begin) {
             match self.whole(input)? {
-                Whole::Frame { header, begin, end } => {
+                NextFrame::Complete { header, begin, end } => {
                     let event = self.event(header, &input[begin..end])?;
                     return Ok(Decoded { consumed: end, event });
                 }
-                Whole::Nothing => {
+                NextFrame::Empty => {
                     return Ok(Decoded { consumed: 0, event: Event::NeedMore { hint: 2 } });
                 }
-                Whole::Cut => {}
+                NextFrame::Incomplete => {}
             }
         }
         match assembly {
@@ -155,24 +155,26 @@ impl Decoder {
 
     /// Looks for a frame that is whole and needs no assembly, and unmasks it.
     #[inline]
-    fn whole(&self, input: &mut [u8]) -> Result<Whole, Error> {
+    fn whole(&self, input: &mut [u8]) -> Result<NextFrame, Error> {
         if input.is_empty() {
-            return Ok(Whole::Nothing);
+            return Ok(NextFrame::Empty);
         }
-        let Some((header, begin)) = FrameHeader::decode(input)? else { return Ok(Whole::Cut) };
+        let Some((header, begin)) = FrameHeader::decode(input)? else {
+            return Ok(NextFrame::Incomplete);
+        };
         self.check(&header)?;
         if header.opcode == Opcode::Continuation {
             return Err(Error::ContinuationUnexpected);
         }
         let length = usize::try_from(header.length).map_err(|_| Error::FrameTooLong)?;
         if !header.fin || input.len() - begin < length {
-            return Ok(Whole::Cut);
+            return Ok(NextFrame::Incomplete);
         }
         let end = begin + length;
         if let Some(mask) = header.mask {
             apply_mask(&mut input[begin..end], mask);
         }
-        Ok(Whole::Frame { header, begin, end })
+        Ok(NextFrame::Complete { header, begin, end })
     }
 
     /// The rules that depend on role, extensions and limits, not on the message under way.
@@ -224,8 +226,8 @@ impl Decoder {
     }
 }
 
-enum Whole {
-    Frame { header: FrameHeader, begin: usize, end: usize },
-    Cut,
-    Nothing,
+enum NextFrame {
+    Complete { header: FrameHeader, begin: usize, end: usize },
+    Incomplete,
+    Empty,
 }

@@ -1,10 +1,9 @@
 //! WebSocket (RFC 6455): handshake, frames, messages, and permessage-deflate (RFC 7692).
 //!
-//! [`Decoder`] is plain configuration and can be shared by every connection of a worker. A frame that
-//! is whole inside the receive buffer is unmasked in place and yielded as a slice of that buffer; a
-//! connection needs state only while a message is under way in pieces, and that state, a
-//! [`MessageAssembly`], is lent to it by the caller and comes back when
-//! [`is_idle`](MessageAssembly::is_idle) says so.
+//! [`Decoder`] is plain configuration and can be shared by every connection of a worker. A frame
+//! that is complete inside the receive buffer is unmasked in place and yielded as a slice of that
+//! buffer. A connection needs state only while a message is incomplete: the caller lends it a
+//! [`MessageAssembly`] and takes it back when [`is_idle`](MessageAssembly::is_idle).
 
 mod assembly;
 mod close;

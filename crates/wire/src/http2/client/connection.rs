@@ -1,4 +1,4 @@
-//! The connection: its windows, limits and streams, and what leaves it.
+//! The connection: its windows, limits, streams and output.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use crate::http2::{
     WINDOW_BYTES_DEFAULT, frame,
 };
 
-/// More than a peer that answers each frame can be behind with.
+/// Far more acknowledgements than a responsive peer can owe.
 const UPDATES_DUE_MAX: u32 = 1 << 20;
 
-/// What a connection promises its peer, and takes from it.
+/// Limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Streams that may be open before the peer has said how many; at least 1.
@@ -26,8 +26,8 @@ pub struct Config {
     pub window_bytes: u32,
     /// The most header list of a response; a longer one ends the connection.
     pub header_list_bytes_max: u32,
-    /// Frames that carry nothing forward (SETTINGS, PING, RST_STREAM of no stream, empty DATA, and so on)
-    /// which the peer may send from one call of [`Connection::handle_second`] to the next.
+    /// Frames without progress (SETTINGS, PING, RST_STREAM of no stream, empty DATA, and so on)
+    /// which the peer may send between two calls of [`Connection::handle_second`].
     pub idle_frames_max: u32,
     /// Bytes that wait in [`Connection::transmit`] while the peer makes us answer (PING, SETTINGS).
     pub transmit_bytes_max: usize,
@@ -46,13 +46,13 @@ impl Default for Config {
     }
 }
 
-/// What happened. Every stream ends in exactly one of the events that name one, or is open when the
-/// connection ends.
+/// Events. Every stream ends in exactly one event that names it, or is open when the connection
+/// ends.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// The peer's settings came, for the first time or anew.
     Settings,
-    /// A stream was answered.
+    /// A stream has its response.
     Response {
         /// Which.
         stream: u32,
@@ -75,23 +75,23 @@ pub enum Event {
         /// How much of the request had left.
         sent: SendProgress,
     },
-    /// The peer will take no more streams. Those that are open and not refused go on.
+    /// The peer accepts no more streams. Open streams that it has not refused go on.
     GoAway {
         /// Why.
         code: ErrorCode,
         /// The peer's text, cut at 1,024 bytes.
         debug: Vec<u8>,
     },
-    /// The answer to [`Connection::ping`].
+    /// The reply to [`Connection::ping`].
     Pong([u8; 8]),
 }
 
 /// How much of a request has left for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProgress {
-    /// Not its end: no server can have taken it for a whole request.
+    /// Not its end: no server can have processed it.
     Partly,
-    /// To its last byte, as far as [`Connection::handle_transmitted`] was told.
+    /// To its last byte, according to [`Connection::handle_transmitted`].
     Wholly,
 }
 
@@ -106,7 +106,7 @@ pub enum OpenError {
     Exhausted,
 }
 
-/// What of a further request the connection could carry now.
+/// Free capacity for another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Streams that may be opened.
@@ -119,7 +119,7 @@ pub struct Capacity {
 #[derive(Debug)]
 pub struct Connection<B> {
     pub(super) config: Config,
-    /// A frame that is not whole yet.
+    /// An incomplete frame.
     pub(super) input: Vec<u8>,
     pub(super) out: Vec<u8>,
     pub(super) out_begin: usize,
@@ -144,9 +144,9 @@ pub struct Connection<B> {
     pub(super) events: VecDeque<Event>,
     pub(super) closing: bool,
     pub(super) idle_frames: u32,
-    /// WINDOW_UPDATE that our DATA gave cause for: an eager peer answers each with two.
+    /// WINDOW_UPDATE frames to expect for the DATA sent: an eager peer answers each with two.
     pub(super) updates_due: u32,
-    /// Bytes that left in the life of the connection.
+    /// Bytes sent since the connection began.
     transmitted: u64,
     block: Vec<u8>,
 }
@@ -195,7 +195,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// What happened since the last call.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -225,7 +225,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.settled
     }
 
-    /// The connection's send window as it stands.
+    /// The connection's send window.
     pub fn window_bytes(&self) -> u32 {
         self.window.available()
     }
@@ -253,13 +253,13 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// Where in the life of the connection the bytes encoded by now end.
+    /// Position in the connection's output at which the encoded bytes end.
     fn end_at(&self) -> u64 {
         self.transmitted + (self.out.len() - self.out_begin) as u64
     }
 
-    /// Opens a stream with a request: `fields` writes the header list, pseudo-headers first (§8.3.1).
-    /// What of the body the windows do not allow yet leaves when they do.
+    /// Opens a stream with a request: `fields` writes the header list, pseudo-headers first
+    /// (§8.3.1). The part of the body that the windows do not allow yet is sent when they do.
     ///
     /// # Errors
     ///
@@ -292,7 +292,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         let stream = Stream { window, body, sent: 0, end_at, listed: false, response: None };
         self.streams.insert(id, stream);
         if bytes > 0 {
-            // In turn: a body that came before and still waits has the window first.
+            // In order: bodies that already wait have the window first.
             if self.waiting.is_empty() {
                 self.send_body(id);
             } else {
@@ -302,19 +302,20 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Ok(id)
     }
 
-    /// Gives a stream up; nothing more is heard of it. Says how much of its request left, if it was open.
+    /// Cancels a stream; it has no further events. Returns how much of its request was sent, if it
+    /// was open.
     pub fn cancel(&mut self, stream: u32) -> Option<SendProgress> {
         let removed = self.remove(stream)?;
         frame::encode_reset(&mut self.out, stream, ErrorCode::CANCEL);
         Some(self.sent(&removed))
     }
 
-    /// Asks the peer for a sign of life, which comes as [`Event::Pong`].
+    /// Sends a PING; its reply is [`Event::Pong`].
     pub fn ping(&mut self, payload: [u8; 8]) {
         frame::encode_ping(&mut self.out, payload, false);
     }
 
-    /// Says goodbye: the last bytes to transmit are a GOAWAY, and no stream can be opened.
+    /// Closes the connection: the last bytes to transmit are a GOAWAY, and no stream can be opened.
     pub fn close(&mut self) {
         if !self.closing {
             self.closing = true;
@@ -322,13 +323,13 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// What is to be written, all of it that is known now.
+    /// All bytes to be written now.
     #[inline]
     pub fn transmit(&self) -> &[u8] {
         &self.out[self.out_begin..]
     }
 
-    /// So many bytes of [`transmit`](Connection::transmit) were written.
+    /// This many bytes of [`transmit`](Connection::transmit) were written.
     pub fn handle_transmitted(&mut self, bytes: usize) {
         self.out_begin += bytes;
         self.transmitted += bytes as u64;
@@ -342,12 +343,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// About a second passed: the peer's allowance of frames that carry nothing forward is renewed.
+    /// About a second has passed: renews the allowance of frames without progress.
     pub fn handle_second(&mut self) {
         self.idle_frames = 0;
     }
 
-    /// Sends of a body what the windows allow.
+    /// Sends as much of a body as the windows allow.
     pub(super) fn send_body(&mut self, id: u32) {
         let begin_at = self.end_at() - self.out.len() as u64;
         let Some(stream) = self.streams.get_mut(&id) else { return };
@@ -385,7 +386,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// Goes on with bodies that wait for the connection's window.
+    /// Continues bodies that wait for the connection's window.
     pub(super) fn send_waiting(&mut self) {
         while self.window.available() > 0 {
             let Some(&id) = self.waiting.front() else { return };
@@ -393,7 +394,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             if let Some(stream) = self.streams.get_mut(&id) {
                 stream.listed = false;
                 self.send_body(id);
-                // Still the connection's window: it keeps its place.
+                // Still limited by the connection's window: it keeps its place.
                 if self.waiting.back() == Some(&id) {
                     self.waiting.rotate_right(1);
                     return;
@@ -402,7 +403,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// Forgets a stream.
+    /// Removes a stream.
     pub(super) fn remove(&mut self, id: u32) -> Option<Stream<B>> {
         let stream = self.streams.remove(&id)?;
         self.unsent_bytes -= (stream.body.as_ref().len() - stream.sent) as u64;
@@ -412,7 +413,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Some(stream)
     }
 
-    /// A frame that carries nothing forward.
+    /// A frame without progress.
     pub(super) fn idle_frame(&mut self, reason: &'static str) -> Result<(), Error> {
         self.idle_frames += 1;
         if self.idle_frames > self.config.idle_frames_max {

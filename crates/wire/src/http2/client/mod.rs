@@ -9,9 +9,8 @@
 //!    [`handle_transmitted`](Connection::handle_transmitted) how much of it left,
 //! 5. calls [`handle_second`](Connection::handle_second) about once a second.
 //!
-//! An error of `handle_bytes` ends the connection: [`handle_bytes`](Connection::handle_bytes) has put the
-//! GOAWAY into the bytes to transmit, and the streams still open are the owner's to account for
-//! ([`open_streams`](Connection::open_streams)).
+//! An error of `handle_bytes` ends the connection: the bytes to transmit then end with a GOAWAY,
+//! and the owner decides about the streams still open ([`open_streams`](Connection::open_streams)).
 
 mod connection;
 mod receive;

@@ -1,4 +1,4 @@
-//! What the peer sent, frame by frame.
+//! Handles the peer's frames.
 
 use super::connection::{Connection, Event};
 use super::response::Response;
@@ -13,7 +13,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     ///
     /// # Errors
     ///
-    /// The peer broke the protocol or floods us. The connection is over: write what
+    /// The peer violated the protocol or floods this end. The connection is over: write what
     /// [`transmit`](Connection::transmit) holds, which ends with a GOAWAY, and close.
     pub fn handle_bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let result = if self.input.is_empty() {
@@ -123,7 +123,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     ) -> Result<(), Error> {
         self.check_begun(id)?;
         let Some(stream) = self.streams.get_mut(&id) else {
-            // We gave the stream up; the block was read for the table's sake.
+            // The stream was cancelled; the block was decoded to keep the table in step.
             return self.idle_frame("flood of HEADERS");
         };
         if stream.response.is_some() {
@@ -203,7 +203,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     fn answer(&mut self, id: u32) {
         if let Some(response) = self.remove(id).and_then(|stream| stream.response) {
-            // Progress pays for frames that carry none.
+            // Progress renews the allowance of idle frames.
             self.idle_frames = self.idle_frames.saturating_sub(4);
             self.events.push_back(Event::Response { stream: id, response });
         }
@@ -301,7 +301,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Ok(())
     }
 
-    /// A peer that makes us answer and does not read what we answer.
+    /// A peer that causes replies and does not read them.
     fn check_transmit(&self) -> Result<(), Error> {
         if self.transmit().len() > self.config.transmit_bytes_max {
             return Err(Error::flood("the server does not read what it asks for"));

@@ -37,9 +37,9 @@ impl Fields {
 /// The answer to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {
-    /// 200 to 599; interim responses (1xx) are passed over.
+    /// 200 to 599; interim responses (1xx) are skipped.
     pub status: u16,
-    /// Header fields; trailers are passed over.
+    /// Header fields; trailers are skipped.
     pub fields: Fields,
     /// The body, at most [`Config::body_bytes_max`](super::Config) bytes.
     pub body: Vec<u8>,

@@ -16,9 +16,9 @@ pub(super) struct Stream<B> {
     pub(super) body: B,
     /// Bytes of the body that left.
     pub(super) sent: usize,
-    /// Where in the life of the connection its request ends, once that is encoded.
+    /// Position in the connection's output at which its request ends, once encoded.
     pub(super) end_at: Option<u64>,
-    /// It stands in the connection's list of bodies to go on with.
+    /// It is in the connection's list of waiting bodies.
     pub(super) listed: bool,
     pub(super) response: Option<Response>,
 }

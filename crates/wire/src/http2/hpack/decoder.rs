@@ -1,4 +1,4 @@
-//! From header blocks to fields (§3.2, §6).
+//! Decodes header blocks to fields (§3.2, §6).
 
 use super::table::Table;
 use super::{Error, huffman, integer};
@@ -7,7 +7,7 @@ use super::{Error, huffman, integer};
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
-    /// What was announced as HEADER_TABLE_SIZE: the encoder may stay below, not go above.
+    /// The announced HEADER_TABLE_SIZE: the encoder may use less, not more.
     table_bytes_max: usize,
     name: Vec<u8>,
     value: Vec<u8>,
@@ -24,8 +24,9 @@ impl Decoder {
         }
     }
 
-    /// Calls `field` with each name and value. A list of more than `list_bytes_max` (name, value and 32
-    /// bytes each, RFC 9113 §6.5.2) is read to its end, for the table's sake, but no longer handed out.
+    /// Calls `field` with each name and value. A list of more than `list_bytes_max` (name, value
+    /// and 32 bytes each, RFC 9113 §6.5.2) is decoded to its end to keep the table in step, but not
+    /// passed on.
     ///
     /// # Errors
     ///

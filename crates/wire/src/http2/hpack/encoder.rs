@@ -1,4 +1,4 @@
-//! From fields to header blocks (§6).
+//! Encodes fields to header blocks (§6).
 
 use super::table::{Match, Table};
 use super::{TABLE_BYTES_DEFAULT, huffman, integer};
@@ -6,11 +6,11 @@ use super::{TABLE_BYTES_DEFAULT, huffman, integer};
 /// Whether a field goes into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexing {
-    /// It will come again: keep it, and say its number from then on.
+    /// It will be repeated: add it to the table.
     Table,
-    /// It differs each time, as a path with a device token does: it would push others out.
+    /// It differs each time, as a path with a device token does: it would evict other entries.
     None,
-    /// A secret: no proxy on the way is to keep it either (§7.1.3).
+    /// A secret: proxies must not store it either (§7.1.3).
     Never,
 }
 
@@ -29,13 +29,13 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// With the 4,096 bytes of table that hold until the peer says otherwise.
+    /// With the default table of 4,096 bytes.
     pub fn new() -> Encoder {
         Encoder { table: Table::new(TABLE_BYTES_DEFAULT), resized: None }
     }
 
-    /// Follows the peer's HEADER_TABLE_SIZE, though never above 4,096 bytes: a search in more costs more
-    /// than it saves.
+    /// Adopts the peer's HEADER_TABLE_SIZE, at most 4,096 bytes: searching more costs more than it
+    /// saves.
     pub fn set_table_size(&mut self, bytes: u32) {
         let bytes = (bytes as usize).min(TABLE_BYTES_DEFAULT);
         if bytes == self.table.bytes_max() && self.resized.is_none() {

@@ -1,7 +1,7 @@
 //! The Huffman code of header strings (§5.2, appendix B).
 //!
-//! The code is canonical: among codes of one length those of lower symbols are lower. So the lengths say
-//! all, and the tables are computed from them when the crate is compiled.
+//! The code is canonical: among codes of one length those of lower symbols are lower. The lengths
+//! therefore define it, and the tables are computed from them at compile time.
 
 use super::Error;
 
@@ -44,7 +44,7 @@ const fn codes() -> [(u32, u8); 257] {
     codes
 }
 
-/// Where four bits lead from an inner node of the code's tree.
+/// Transition by four bits from an inner node of the code's tree.
 #[derive(Clone, Copy)]
 struct Step {
     node: u8,
@@ -56,7 +56,7 @@ struct Step {
 const EMITS: u8 = 1;
 /// A string may end here: what was read of the next code is less than a byte of the padding's ones.
 const ENDS: u8 = 2;
-/// The end of string as a symbol, which must not be.
+/// The end of string as a symbol, which is an error.
 const FAILS: u8 = 4;
 
 const fn steps() -> [[Step; 16]; 256] {

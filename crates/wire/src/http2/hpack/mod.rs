@@ -17,21 +17,21 @@ use super::ErrorCode;
 /// Bytes of the table until a setting says otherwise (RFC 9113 §6.5.2).
 pub const TABLE_BYTES_DEFAULT: usize = 4_096;
 
-/// Why a header block cannot be read. All but [`ListTooLong`](Error::ListTooLong) leave the two ends out
-/// of step: the connection is over.
+/// Why a header block cannot be decoded. After any but [`ListTooLong`](Error::ListTooLong) the two
+/// tables differ, and the connection must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// An index that stands for nothing (§2.3.3).
+    /// An index without an entry (§2.3.3).
     Index,
     /// An integer that does not end, or beyond 2³²−1 (§5.1).
     Integer,
     /// A string that ends behind the block (§5.2).
     Length,
-    /// Bits that are no code, or padding that is none (§5.2).
+    /// Bits that are not a code, or invalid padding (§5.2).
     Huffman,
-    /// A change of the table's size where none may be, or beyond what was announced (§6.3).
+    /// A change of the table's size in a wrong place, or beyond what was announced (§6.3).
     TableSize,
-    /// More than the caller's bound. The whole block was read: the table is in step.
+    /// More than the caller's bound. The whole block was decoded: the table is in step.
     ListTooLong,
 }
 

@@ -43,8 +43,8 @@ impl Deflater {
         }
         let begin = out.len();
         if self.flush(payload, out).is_none() {
-            // zlib has no reason to fail here. If it ever did, its context would be in doubt: begin a
-            // new one, and send the message in a form that needs none.
+            // zlib should not fail here. If it does, its context is in doubt: begin a new one, and
+            // send the message in a form that needs none.
             out.truncate(begin);
             self.compress.reset();
             store(payload, out);

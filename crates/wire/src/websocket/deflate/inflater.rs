@@ -32,8 +32,8 @@ impl Inflater {
         }
     }
 
-    /// The message as the peer meant it: inflated into `out`, which is cleared first, if it was
-    /// compressed, and with its text checked.
+    /// The decoded message: inflated into `out`, which is cleared first, if it was compressed, and
+    /// with its text validated.
     ///
     /// # Errors
     ///
@@ -60,8 +60,8 @@ impl Inflater {
     /// # Errors
     ///
     /// [`Error::MessageTooLong`] as soon as it has more than `bytes_max`, however small the payload
-    /// was; [`Error::Inflate`] when it is corrupt. With context takeover the connection has then to be
-    /// failed; the inflater of a worker can be used on.
+    /// was; [`Error::Inflate`] when it is corrupt. With context takeover the connection must then
+    /// be failed; a worker's inflater remains usable.
     pub fn inflate(
         &mut self,
         payload: &[u8],

@@ -1,4 +1,4 @@
-//! permessage-deflate (RFC 7692): what the two ends agree on, and the coding itself.
+//! permessage-deflate (RFC 7692): negotiation and coding.
 //!
 //! Without context takeover, which is the default, compressor and decompressor belong to the worker:
 //! [`SharedDeflate`] serves every connection. A connection that negotiated takeover in a direction

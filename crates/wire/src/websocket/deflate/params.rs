@@ -21,7 +21,7 @@ const CLIENT_NO_CONTEXT_TAKEOVER: &str = "client_no_context_takeover";
 const SERVER_MAX_WINDOW_BITS: &str = "server_max_window_bits";
 const CLIENT_MAX_WINDOW_BITS: &str = "client_max_window_bits";
 
-/// What one end is willing to do.
+/// What one end accepts.
 ///
 /// A context that is taken over from message to message compresses better and costs each connection a
 /// window of its own, on both ends: some 300 KiB where it compresses and 40 KiB where it decompresses.
@@ -50,7 +50,7 @@ impl Default for DeflateConfig {
     }
 }
 
-/// What both ends agreed on.
+/// The negotiated parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeflateParams {
     /// The server begins each message with an empty window.
@@ -63,7 +63,7 @@ pub struct DeflateParams {
     pub client_max_window_bits: u8,
 }
 
-/// The agreement for one direction of a connection.
+/// The negotiated parameters of one direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Direction {
     /// Whether the context survives from message to message, so that it belongs to the connection.
