@@ -79,7 +79,7 @@ impl<T> MeshState<T> {
     #[cold]
     pub(crate) fn join_edge(&self, from: usize, to: usize) -> Option<Consumer<T>> {
         let ring = self.edges[from * self.ports.len() + to].get()?;
-        // SAFETY: there is one endpoint `to`, and it keeps the consumer for as long as it lives.
+        // SAFETY: there is one endpoint `to`, and it keeps the consumer until it is dropped.
         Some(unsafe { Consumer::new(Arc::clone(ring)) })
     }
 }

@@ -328,7 +328,7 @@ fn a_refused_sender_hears_of_room_in_its_sleep() {
         });
         assert_eq!(receive(&mut b), (0, 1));
         assert_eq!(receive(&mut b), (0, 2));
-        // Sleeps once more, which tells a sender refused in the meantime.
+        // Sleeps once more, which notifies a sender refused meanwhile.
         assert!(b.recv().is_none() && b.prepare_sleep());
         let _ = sender.join().unwrap();
     });

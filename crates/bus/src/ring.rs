@@ -156,7 +156,7 @@ pub(crate) struct Producer<T> {
     trimmed_at: u64,
 }
 
-// SAFETY: the producer is the only one to use its `segment` for writing, wherever it lives; what
+// SAFETY: the producer is the only one to use its `segment` for writing, on any thread; what
 // it shares with the consumer is guarded as `Ring` says.
 unsafe impl<T: Send> Send for Producer<T> {}
 
@@ -366,7 +366,7 @@ impl<T> Consumer<T> {
             // SAFETY: as in `pop`.
             let next = unsafe { self.segment.as_ref() }.next.load(Ordering::Acquire);
             let next = NonNull::new(next)?;
-            // SAFETY: a linked segment lives until the consumer leaves it.
+            // SAFETY: a linked segment is freed when the consumer leaves it, not before.
             let base = unsafe { next.as_ref() }.base;
             if self.head < base {
                 return Some(base);

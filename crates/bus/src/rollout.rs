@@ -6,7 +6,7 @@
 //! whatever is published while it sleeps, and is not woken. The publisher waits only for threads
 //! that are awake; they switch at the boundary of their loop.
 //!
-//! # Why nobody acts on an old value after the publisher was told
+//! # Why no old value is used once the publisher knows of its adoption
 //!
 //! Two threads, two places, and between the two accesses of each a `SeqCst` fence:
 //!

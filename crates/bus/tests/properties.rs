@@ -43,7 +43,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// A queue for each edge, and whether it has refused since its sender was told of room.
+/// A queue for each edge, and whether it has refused since its sender was notified of room.
 struct Model {
     slots: usize,
     edges: BTreeMap<(usize, usize), VecDeque<Box<u32>>>,
@@ -137,7 +137,7 @@ proptest! {
                 Call::PollRoom { at } => {
                     while let Some(to) = endpoints[at].poll_room() {
                         let refused = model.refused.insert((at, to), false);
-                        prop_assert!(refused.is_some(), "told of room on an edge never full");
+                        prop_assert!(refused.is_some(), "notified of room on an edge never full");
                     }
                 }
             }

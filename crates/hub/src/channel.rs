@@ -133,7 +133,7 @@ pub(crate) struct Channel {
     pub(crate) options: Arc<ChannelOptions>,
     /// Subscriptions whose request is under way.
     pub(crate) pending: u32,
-    /// Tells successive channels at one index apart.
+    /// Distinguishes successive channels at one index.
     pub(crate) incarnation: u32,
     pub(crate) home: u8,
     /// The home worker has replied: `position` is valid and messages that arrive are for

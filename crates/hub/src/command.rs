@@ -9,7 +9,7 @@ use crate::session_id::SessionId;
 pub struct NewSession<'a> {
     /// The caller's name for it, a connection id for instance; comes back in events and flushes.
     pub tag: u64,
-    /// How its pushes are spelled.
+    /// The encoding of its pushes.
     pub encoding: EncodingId,
     /// The user; empty for an anonymous session, which only its id reaches.
     pub user: &'a str,
@@ -121,7 +121,7 @@ pub struct Flush {
 pub struct SessionView<'a> {
     /// The caller's name for it.
     pub tag: u64,
-    /// How its pushes are spelled.
+    /// The encoding of its pushes.
     pub encoding: EncodingId,
     /// Whose it is.
     pub user: &'a str,

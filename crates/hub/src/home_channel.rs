@@ -18,7 +18,7 @@ pub(crate) struct HomeChannel {
     pub(crate) interest: WorkerSet,
     pub(crate) stream: Option<Box<Stream>>,
     pub(crate) members: Option<Box<Members>>,
-    /// Tells successive channels at one index apart.
+    /// Distinguishes successive channels at one index.
     pub(crate) incarnation: u32,
 }
 

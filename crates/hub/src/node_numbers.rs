@@ -67,8 +67,8 @@ mod tests {
             assert!(nodes.set(number));
             places.push(nodes.opened());
         }
-        let told: Vec<u16> = places.iter().map(|&at| nodes.number(at)).collect();
-        assert_eq!(told, (100..108).collect::<Vec<_>>());
+        let received: Vec<u16> = places.iter().map(|&at| nodes.number(at)).collect();
+        assert_eq!(received, (100..108).collect::<Vec<_>>());
         assert!(!nodes.set(108), "eight have sessions");
         assert!(nodes.set(103), "one that is kept is no ninth");
         let again = nodes.opened();

@@ -17,7 +17,7 @@ const BOOT_SHIFT: u32 = WORKER_SHIFT + WORKER_BITS;
 const NODE_SHIFT: u32 = BOOT_SHIFT + BOOT_BITS;
 const ID_BITS: u32 = NODE_SHIFT + NODE_BITS;
 
-/// Most nodes an id can tell apart.
+/// Maximum number of nodes in an id.
 pub const NODES_MAX: usize = 1 << NODE_BITS;
 /// Boots of a node before the numbers are used again.
 pub const BOOTS_MAX: usize = 1 << BOOT_BITS;
@@ -80,7 +80,7 @@ impl SessionId {
         (self.0 >> SLOT_SHIFT) as u32 & (SESSIONS_MAX as u32 - 1)
     }
 
-    /// Tells successive sessions in one slot apart.
+    /// Distinguishes successive sessions in one slot.
     pub const fn generation(self) -> u8 {
         self.0 as u8
     }

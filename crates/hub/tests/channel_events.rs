@@ -1,4 +1,4 @@
-//! Stories of what a hub notices for those who tell others.
+//! Stories of channel events.
 
 mod kit;
 
@@ -21,7 +21,7 @@ fn watched(workers: u8) -> World {
 }
 
 /// What a hub has noticed, in words.
-fn noticed(world: &mut World, worker: u8) -> Vec<String> {
+fn channel_events(world: &mut World, worker: u8) -> Vec<String> {
     let hub = world.hub(worker);
     let channel_events = std::iter::from_fn(|| hub.poll_channel_event());
     channel_events
@@ -55,7 +55,7 @@ fn subscriptions_are_noticed_whoever_begins_and_ends_them() {
     world.settle();
     world.hub(0).close_session(now, ann);
     assert_eq!(
-        noticed(&mut world, 0),
+        channel_events(&mut world, 0),
         [
             "ann in a",
             "ann in b",
@@ -67,7 +67,7 @@ fn subscriptions_are_noticed_whoever_begins_and_ends_them() {
             "ann out c Disconnect",
         ]
     );
-    assert_eq!(noticed(&mut world, 1), [] as [&str; 0]);
+    assert_eq!(channel_events(&mut world, 1), [] as [&str; 0]);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_subscription_that_never_was_is_not_noticed_nor_is_a_long_poll() {
     let poll = world.open_with(0, NewSession { poll: true, ..NewSession::default() });
     world.subscribe(poll, "a", &options, SubscribeOptions::default());
     world.hub(0).close_session(now, poll);
-    assert_eq!(noticed(&mut world, 0), [] as [&str; 0]);
+    assert_eq!(channel_events(&mut world, 0), [] as [&str; 0]);
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn a_gap_is_the_servers_and_says_so() {
     world.subscribe(ann, &far, &plain(), SubscribeOptions::default());
     world.restart(1);
     world.settle();
-    let told = noticed(&mut world, 0);
-    assert_eq!(told, [format!("ann in {far}"), format!("ann out {far} InsufficientState")]);
+    let received = channel_events(&mut world, 0);
+    assert_eq!(received, [format!("ann in {far}"), format!("ann out {far} InsufficientState")]);
     assert_eq!(code::UNSUBSCRIBE_INSUFFICIENT_STATE, 2500);
     assert_ne!(UnsubscribeCause::InsufficientState, UnsubscribeCause::Server);
 }
@@ -109,10 +109,10 @@ fn publications_are_noticed_at_home_in_the_order_of_their_offsets() {
     }
     let bare = world.channel_at(1, "bare");
     world.publish(1, &bare, &plain(), "1");
-    assert_eq!(noticed(&mut world, 0), [] as [&str; 0], "only the home worker tells");
+    assert_eq!(channel_events(&mut world, 0), [] as [&str; 0], "only the home worker records it");
     let mut expected: Vec<String> = (1..=3).map(|n| format!("{far} {n} kept")).collect();
     expected.push(format!("{bare} 0"));
-    assert_eq!(noticed(&mut world, 1), expected);
+    assert_eq!(channel_events(&mut world, 1), expected);
 }
 
 #[test]
@@ -121,5 +121,5 @@ fn who_does_not_watch_notices_nothing() {
     let ann = world.open(0, "ann");
     world.subscribe(ann, "a", &plain(), SubscribeOptions::default());
     world.publish(0, "a", &Arc::clone(&plain()), "1");
-    assert_eq!(noticed(&mut world, 0), [] as [&str; 0]);
+    assert_eq!(channel_events(&mut world, 0), [] as [&str; 0]);
 }

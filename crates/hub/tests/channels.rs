@@ -103,7 +103,7 @@ fn who_returns_gets_what_he_missed_and_nothing_else() {
         assert_eq!(offsets(&subscribed.publications), expected);
     }
 
-    // An epoch of another incarnation, or more than the history holds: told so, and given nothing.
+    // An epoch of another incarnation, or more than the history holds: not recovered, nothing sent.
     for (offset, epoch) in [(2, Epoch::FOREIGN), (2, Epoch::from_u64(99)), (7, start.epoch)] {
         let other = world.open(1, "");
         let recover = Some(StreamPosition { offset, epoch });

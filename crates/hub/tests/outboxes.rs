@@ -144,7 +144,7 @@ fn the_oldest_make_room_and_a_mark_stands_in_their_place() {
     );
     assert!(world.take_events().is_empty());
     world.publish(0, "c", &options, "next");
-    assert_eq!(world.read(slow), "pub c 0 next\n", "told once");
+    assert_eq!(world.read(slow), "pub c 0 next\n", "reported once");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn nothing_is_sent_to_a_stale_session() {
     world.publish(0, "c", &plain(), "for the old one");
     let now = world.now;
     world.hub(0).close_session(now, old);
-    // Slots are used again only after many others; the generation tells then.
+    // Slots are used again only after many others; the generation differs then.
     let mut new = world.open(0, "");
     while new.slot() != old.slot() {
         world.hub(0).close_session(now, new);
@@ -331,7 +331,7 @@ fn nothing_is_sent_to_a_stale_session() {
     assert_eq!(world.hub(0).stats().pending_bytes, 0);
 }
 
-/// What is kept at hand for the next frames of each spelling is more than this bound; nobody who waits could give it back.
+/// The current chunks of all encodings take more than this bound; dropping frames would not free them.
 #[test]
 fn a_client_held_for_its_greeting_does_not_pay_for_memory_that_nobody_waits_for() {
     let bytes_max = 100_000;

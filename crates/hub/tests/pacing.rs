@@ -1,4 +1,4 @@
-//! Stories of broadcasts that leave by and by.
+//! Stories of broadcasts that take several turns.
 
 mod kit;
 
@@ -253,11 +253,11 @@ fn a_cancelled_broadcast_tells_whom_it_did_not_reach() {
         // Something else waits for one of the others, and stays.
         world.hub(0).push(everyone[25], |out| out.extend_from_slice(b"reply\n"));
         assert_eq!(world.hub(0).cancel_broadcast("all"), Some(2 * 20));
-        let told = drain(&mut world);
+        let received = drain(&mut world);
         assert_eq!(reached.len(), 10);
-        let missed = told.iter().filter(|(_, text)| text == "missed all 2\n").count();
-        assert_eq!((missed, told.len()), (19, 20));
-        assert!(told.contains(&(everyone[25], "missed all 2\nreply\n".into())));
+        let missed = received.iter().filter(|(_, text)| text == "missed all 2\n").count();
+        assert_eq!((missed, received.len()), (19, 20));
+        assert!(received.contains(&(everyone[25], "missed all 2\nreply\n".into())));
         assert_eq!(world.hub(0).cancel_broadcast("all"), None);
         assert_eq!(world.hub(0).stats().pending_bytes, 0);
         assert_eq!(world.hub(0).stats().dropped, 40);

@@ -70,9 +70,9 @@ fn everyone_present_is_listed_and_watchers_are_told() {
     world.hub(1).handle_unsubscribe(now, bob, "room", None);
     world.hub(2).close_session(now, again);
     world.settle();
-    let mut told: Vec<String> = world.read(ann).lines().map(str::to_owned).collect();
-    told.sort();
-    assert_eq!(told, ["leave room ann", "leave room bob"]);
+    let mut received: Vec<String> = world.read(ann).lines().map(str::to_owned).collect();
+    received.sort();
+    assert_eq!(received, ["leave room ann", "leave room bob"]);
     assert_eq!(present(&mut world, "room"), [("ann".to_owned(), ann)]);
     world.hub(0).close_session(now, ann);
     world.settle();
@@ -139,7 +139,7 @@ fn who_is_there_keeps_his_id_when_the_node_gets_another_number() {
     let one = DisconnectUser { client: Some(ann), code: 3503, ..DisconnectUser::default() };
     world.hub(1).handle_disconnect_user(now, 9, "ann", one);
     world.settle();
-    let told: Vec<SessionId> = world
+    let received: Vec<SessionId> = world
         .events
         .iter()
         .filter_map(|(_, event)| match event {
@@ -147,7 +147,7 @@ fn who_is_there_keeps_his_id_when_the_node_gets_another_number() {
             _ => None,
         })
         .collect();
-    assert_eq!(told, [ann], "found by the id it was told, from another worker");
+    assert_eq!(received, [ann], "found by its id, from another worker");
     world.hub(0).close_session(now, ann);
     world.settle();
     assert!(world.hub(0).session(ann).is_none());
@@ -169,7 +169,7 @@ fn a_user_is_disconnected_wherever_he_is() {
     };
     world.hub(1).handle_disconnect_user(now, 9, "ann", disconnect.clone());
     world.settle();
-    let told: Vec<SessionId> = world
+    let received: Vec<SessionId> = world
         .events
         .iter()
         .filter_map(|(_, event)| match event {
@@ -179,10 +179,10 @@ fn a_user_is_disconnected_wherever_he_is() {
             _ => None,
         })
         .collect();
-    assert_eq!(told.len(), 3);
+    assert_eq!(received.len(), 3);
     assert_eq!(affected(&mut world), 3);
     for session in sessions {
-        assert!(told.contains(&session));
+        assert!(received.contains(&session));
         assert_eq!(world.read(session), "bye 3503\n");
     }
     assert_eq!(world.read(other), "");
@@ -328,7 +328,7 @@ fn a_home_that_dies_is_marked_to_its_subscribers() {
     )));
     let recover = SubscribeOptions { recover: Some(position), ..SubscribeOptions::default() };
     let subscribed = world.subscribe(ann, &channel, &options, recover);
-    assert!(!subscribed.recovered, "the epoch is another, and the truth is told");
+    assert!(!subscribed.recovered, "the epoch is another, and that is reported");
     world.publish(0, &channel, &options, "two");
     assert!(world.read(ann).ends_with("two\n"));
 }

@@ -1,4 +1,4 @@
-//! Classes of bytes that HTTP's grammar is made of, as tables: heads are judged byte by byte.
+//! Classes of bytes that HTTP's grammar is made of, as tables: heads are checked byte by byte.
 
 /// Bytes of a token (RFC 9110 §5.6.2): names of methods, headers, codings and extensions.
 const TOKEN: [bool; 256] = class(b"!#$%&'*+-.^_`|~");

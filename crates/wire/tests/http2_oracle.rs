@@ -12,7 +12,7 @@ use http::{Response, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 /// How the server answers: by the number of the request, counted from 0.
-type Verdict = fn(usize) -> Answer;
+type Decide = fn(usize) -> Answer;
 
 enum Answer {
     Status(u16, &'static str),
@@ -27,7 +27,7 @@ struct Settings {
 }
 
 /// A server that reads each request whole, gives the windows back and answers; returns the bodies by path.
-async fn serve(io: DuplexStream, settings: Settings, verdict: Verdict) -> HashMap<String, usize> {
+async fn serve(io: DuplexStream, settings: Settings, decide: Decide) -> HashMap<String, usize> {
     let mut connection = h2::server::Builder::new()
         .max_concurrent_streams(settings.streams)
         .initial_window_size(settings.stream_window)
@@ -40,7 +40,7 @@ async fn serve(io: DuplexStream, settings: Settings, verdict: Verdict) -> HashMa
     let mut number = 0;
     while let Some(request) = connection.accept().await {
         let Ok((request, mut respond)) = request else { break };
-        let answer = verdict(number);
+        let answer = decide(number);
         number += 1;
         let done = done.clone();
         tokio::spawn(async move {
@@ -121,9 +121,9 @@ async fn send(mut io: DuplexStream, sizes: &[usize]) -> Vec<Event> {
     ends.into_iter().flatten().collect()
 }
 
-async fn talk(settings: Settings, sizes: &[usize], verdict: Verdict) -> Vec<Event> {
+async fn talk(settings: Settings, sizes: &[usize], decide: Decide) -> Vec<Event> {
     let (near, far) = tokio::io::duplex(10_000);
-    let server = tokio::spawn(serve(far, settings, verdict));
+    let server = tokio::spawn(serve(far, settings, decide));
     let ends = send(near, sizes).await;
     let received = server.await.unwrap();
     assert_eq!(received.len(), sizes.len());

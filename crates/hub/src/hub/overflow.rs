@@ -262,7 +262,7 @@ struct Shortened {
     dropped: u64,
 }
 
-/// Tells a client how many publications of a channel were dropped.
+/// Informs a client of the number of dropped publications of a channel.
 struct GapMarker {
     channel: Arc<str>,
     count: u32,

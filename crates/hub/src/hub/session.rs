@@ -68,7 +68,7 @@ impl Hub {
     }
 
     /// Disconnects a session: it leaves every channel, an [`Outgoing::Disconnect`] is the last
-    /// frame in its outbox, and [`Event::Disconnect`] tells the caller to close. A stale or closing
+    /// frame in its outbox, and [`Event::Disconnect`] asks the caller to close. A stale or closing
     /// id is ignored.
     pub fn disconnect_session(&mut self, now: Now, id: SessionId, code: u32, reason: &str) {
         self.now = now;

@@ -35,7 +35,8 @@ const BYTES_MAX: usize = 4096;
 /// Several hubs and the bus between them.
 pub fn hub(data: &[u8]) {
     let data = &data[..data.len().min(BYTES_MAX)];
-    let Some((&[flags, bounds, outbox, history], deeds)) = data.split_first_chunk::<HEAD>() else {
+    let Some((&[flags, bounds, outbox, history], actions)) = data.split_first_chunk::<HEAD>()
+    else {
         return;
     };
     let faults = FaultProfile {
@@ -51,7 +52,7 @@ pub fn hub(data: &[u8]) {
         pending_bytes_max: if flags & 16 != 0 { usize::MAX } else { 100_000 },
         history_size: 1 + u32::from(history),
     };
-    let rng = Rng::Given(deeds.iter().copied().collect());
+    let rng = Rng::Given(actions.iter().copied().collect());
     let mut simulation = Simulation::begin(rng, u32::from(flags >> 5 & 3), faults);
     simulation.world.take_the_bus(faults.ring_slots);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -119,14 +120,14 @@ impl Simulation {
     /// Pauses, resumes or cancels a broadcast, if there is one.
     fn hold(&mut self, worker: u8) {
         let channel = self.a_channel();
-        let deed = self.rng.roll(3);
+        let action = self.rng.roll(3);
         let hub = self.world.hub(worker);
-        let found = match deed {
+        let found = match action {
             0 => hub.pause_broadcast(&channel),
             1 => hub.resume_broadcast(&channel),
             _ => hub.cancel_broadcast(&channel).is_some(),
         };
-        self.note(format!("worker {worker}, {channel}: deed {deed}, {found}"));
+        self.note(format!("worker {worker}, {channel}: action {action}, {found}"));
         self.collect(worker);
     }
 

@@ -168,7 +168,7 @@ impl Simulation {
     pub fn publication(&mut self, at: usize, channel: &str, offset: u64, data: &str) {
         let Some(State::On { last, excused, live }) = self.clients[at].channels.get_mut(channel)
         else {
-            // It has left; or was told that it is not subscribed any more.
+            // It has left; or received an unsubscribe.
             return;
         };
         if channel == LIVE {

@@ -1,11 +1,9 @@
-//! Every offset counted: several workers, publishers, clients that come and go, rings that are
-//! full, sockets that are slow, workers that die, in any order of events a seed can think of.
+//! A simulation of several workers, publishers and clients that come and go, with full rings, slow
+//! sockets and workers that die, in an order that a seed decides.
 //!
-//! A client checks for itself, by the rules it would follow on a wire: after a subscription at a
-//! position every publication carries the next offset and the content that was published under
-//! it, unless the server said that something is missing. In the end, when everything has come to
-//! rest, whoever is subscribed must have been told of every publication up to the very last: what
-//! it says, or that it is missing.
+//! A client checks by the protocol's rules: after a subscription at a position every publication
+//! has the next offset and the content published under it, unless a gap is reported. In the end,
+//! when everything is delivered, every subscriber has received every publication or a gap.
 
 #![allow(unreachable_pub)]
 
@@ -47,7 +45,7 @@ const FAIR: FaultProfile = FaultProfile {
 };
 
 #[test]
-fn in_fair_weather_nothing_is_ever_missing() {
+fn without_faults_nothing_is_missing() {
     for seed in 0..20 {
         let (received, recovered, gaps) = run(seed, 2_000, FAIR);
         assert_eq!(gaps, 0, "seed {seed}");
@@ -114,7 +112,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn in_any_weather_the_truth_is_told(
+    fn with_any_faults_every_gap_is_reported(
         seed: u64,
         steps in 1usize..1_500,
         restarts: bool,

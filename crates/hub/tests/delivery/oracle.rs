@@ -54,7 +54,7 @@ impl Simulation {
         }
     }
 
-    /// Everyone must have been told of everything.
+    /// Every subscriber must have received everything.
     pub fn check(&mut self) -> (u64, u64, u64) {
         let mut tops = HashMap::new();
         for (name, options) in self.channels.clone() {
@@ -82,8 +82,8 @@ impl Simulation {
                     continue;
                 }
                 // The last of them may be among the missing.
-                let told = StreamPosition { offset: last.offset + excused, ..*last };
-                assert_eq!(told, tops[channel], "client {at} in {channel}");
+                let received = StreamPosition { offset: last.offset + excused, ..*last };
+                assert_eq!(received, tops[channel], "client {at} in {channel}");
             }
             let session = client.session.expect("connected");
             let hub = &self.world.hubs[usize::from(session.worker())];

@@ -83,7 +83,7 @@ pub struct Simulation {
 
 impl Simulation {
     pub fn new(seed: u64, faults: FaultProfile) -> Self {
-        // No quantum, or so small a one that channels are broadcast by and by.
+        // No quantum, or so small a one that broadcasts take several turns.
         Self::begin(Rng::Seeded(Seeded(seed)), (seed % 3) as u32, faults)
     }
 
@@ -297,7 +297,7 @@ impl Simulation {
                 client.lose_connection();
             }
         }
-        // Rings are first in, first out whoever lives at their ends. Some peers are told before
+        // Rings are first in, first out across restarts. Some peers learn of it before
         // they read of it.
         self.world.restart(worker);
         let incarnation = self.world.incarnations[usize::from(worker)];
@@ -386,7 +386,7 @@ impl Simulation {
             match event {
                 Event::Subscribed { session, channel, result, token } => {
                     if matches!(result, Err(Error::AlreadySubscribed)) {
-                        panic!("client {token} is told it is subscribed to {channel} twice");
+                        panic!("client {token} gets a subscription to {channel} twice");
                     }
                     let line = match result {
                         Ok(subscribed) => {

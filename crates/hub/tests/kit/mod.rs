@@ -12,7 +12,7 @@ use dunlin_hub::{
     NewSession, Now, Outgoing, SessionId, SubscribeOptions, Subscribed,
 };
 
-/// Spells pushes as lines. EncodingId 1 has no word for join and leave.
+/// Encodes pushes as lines. Encoding 1 has no join and leave.
 pub struct Lines;
 
 impl Encode for Lines {
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// Delivers one message of a ring, of the bus whoever's turn it is; false when it is empty. Leaves the events to
+    /// Delivers one message of a ring, of the bus from the next sender; false when it is empty. Leaves the events to
     /// be taken.
     pub fn deliver(&mut self, from: u8, to: u8) -> bool {
         if !self.bus.is_empty() {

@@ -95,7 +95,7 @@ pub enum Frame<'a> {
         debug: &'a [u8],
     },
     /// More may be sent (§6.9). An increment of 0 is an error of the stream, or of the connection on
-    /// stream 0, which the caller judges.
+    /// stream 0, which the caller checks.
     WindowUpdate {
         /// The stream, or 0 for the connection.
         stream: u32,

@@ -51,7 +51,7 @@ impl Setting {
     }
 }
 
-/// The settings of one frame, judged already; in order, and a later value replaces an earlier one.
+/// The settings of one frame, validated, in order; a later value replaces an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings<'a>(&'a [u8]);
 

@@ -12,8 +12,8 @@ pub struct Event<'a> {
     pub id: Option<&'a str>,
     /// The event's type; `message` if there is none.
     pub event: Option<&'a str>,
-    /// The payload, UTF-8, of any number of lines. CR and CRLF arrive as LF: the format has no way to
-    /// tell them apart. Without data a client dispatches nothing.
+    /// The payload, UTF-8, of any number of lines. CR and CRLF arrive as LF: the format cannot
+    /// distinguish them. Without data a client dispatches nothing.
     pub data: Option<&'a [u8]>,
     /// How long the client waits before it reconnects.
     pub retry_ms: Option<u64>,

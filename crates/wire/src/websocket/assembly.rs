@@ -250,7 +250,7 @@ impl MessageAssembly {
         Ok(PartialFrame { header, remaining, mask: header.mask.unwrap_or_default() })
     }
 
-    /// Judges the text that has arrived since the last call (RFC 6455 §8.1), without waiting for the
+    /// Validates the text that has arrived since the last call (RFC 6455 §8.1), without waiting for the
     /// end of the character it may stop in.
     fn validate(&mut self) -> Result<(), Error> {
         if !self.message.is_some_and(|message| message.is_text()) {
@@ -271,7 +271,7 @@ impl PartialMessage {
     }
 }
 
-/// Bytes of the header that begins with these, as far as they tell; at least one more than are here.
+/// Bytes of the header that begins with these, as far as they are known; at least one more than are here.
 fn header_bytes(begin: &[u8]) -> usize {
     let Some(second) = begin.get(1) else { return 2 };
     let length = match second & 0x7f {

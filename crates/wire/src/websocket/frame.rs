@@ -80,7 +80,7 @@ impl FrameHeader {
     ///
     /// What is wrong with a header whatever its role: RSV2 or RSV3, a reserved opcode, a length that
     /// is not minimal, a control frame that is fragmented, too long or compressed. The first two bytes
-    /// are judged before the rest is here.
+    /// are checked before the rest has arrived.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Option<(FrameHeader, usize)>, Error> {
         let [first, second, rest @ ..] = bytes else { return Ok(None) };

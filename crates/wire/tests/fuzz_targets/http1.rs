@@ -75,7 +75,7 @@ pub fn chunked(data: &[u8]) {
     assert!(whole.data.len() as u64 <= LIMITS.body_bytes_max);
     let piece = usize::from(settings) % 16 + 1;
     let cut = body(decoder, data, piece);
-    // A limit may be told earlier or later, and where it is told the data differs; all else is equal.
+    // A limit may be reported earlier or later, with other data; all else is equal.
     match (whole.end, cut.end) {
         (Err(_), Err(_)) => {}
         _ => assert_eq!(whole, cut),

@@ -143,7 +143,7 @@ fn lines_end_in_crlf_and_in_nothing_else() {
     refuses("GET / HTTP/1.1\r\nHost: a\n\r\n", Error::BareLineEnd, 400);
     refuses("GET / HTTP/1.1\r\nHost: a\r\n\n", Error::BareLineEnd, 400);
     refuses("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", Error::BareLineEnd, 400);
-    // Told before the head is complete.
+    // Reported before the head is complete.
     refuses("GET / HTTP/1.1\r\nHost: a\nX", Error::BareLineEnd, 400);
     // A CR alone, in the middle of a value, is no line end either.
     refuses("GET / HTTP/1.1\r\nHost: a\rX: b\r\n\r\n", Error::HeaderValue, 400);
@@ -172,7 +172,7 @@ fn a_start_line_is_three_words_and_a_known_version() {
     refuses("GET / HTTP/2.0\r\n", Error::Version, 505);
     refuses("GET / HTTP/1.2\r\n", Error::Version, 505);
     refuses("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Error::Version, 505);
-    // A TLS client on a plain port is told at once.
+    // A TLS client on a plain port gets its error at once.
     refuses(b"\x16\x03\x01\x02\x00\x01", Error::StartLine, 400);
 }
 
@@ -189,7 +189,7 @@ fn a_body_has_one_length() {
     }
     let repeated = "Content-Length: 3\r\nContent-Length: 4";
     refuses_header(repeated, Error::ContentLengthRepeated, 400);
-    // Equal or not: whoever sends two has two writers.
+    // Equal or not: a sender of two has two writers.
     let repeated = "Content-Length: 3\r\ncontent-length: 3";
     refuses_header(repeated, Error::ContentLengthRepeated, 400);
     refuses_header("Content-Length: 1048577", Error::BodyTooLong, 413);

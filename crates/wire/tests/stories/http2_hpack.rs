@@ -1,4 +1,4 @@
-//! Header compression: the examples of RFC 7541, appendix C, and what a hostile block is told.
+//! Header compression: the examples of RFC 7541, appendix C, and hostile blocks.
 
 use dunlin_wire::http2::hpack::{
     Decoder, Encoder, Error, Indexing, decode_huffman, encode_huffman,

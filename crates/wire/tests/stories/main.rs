@@ -1,4 +1,4 @@
-//! What peers say to the codecs, and what they are told.
+//! Dialogues of peers with the codecs.
 
 #![allow(
     missing_docs,

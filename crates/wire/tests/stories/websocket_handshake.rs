@@ -159,7 +159,7 @@ fn windows_are_the_smaller_of_both() {
     let (value, server, client) = bits("permessage-deflate; client_max_window_bits");
     assert_eq!(value, "permessage-deflate; server_max_window_bits=11; client_max_window_bits=10");
     assert_eq!((server, client), (11, 10));
-    // A client that cannot limit its window is not told to.
+    // A client that cannot limit its window is not asked to.
     let (value, server, client) = bits("permessage-deflate; server_max_window_bits=12");
     assert_eq!((server, client), (11, 15));
     assert_eq!(value, "permessage-deflate; server_max_window_bits=11");

@@ -237,7 +237,7 @@ fn rsv1_marks_compressed_messages_once_that_is_agreed() {
     );
     assert_eq!(heard(decoder, b"\x41\x01\xff\xc0\x00").1, Err(Error::ReservedBits));
     assert_eq!(heard(decoder, b"\xc9\x00").1, Err(Error::ReservedBits));
-    // A message that is not compressed still can be sent, and its text still is judged.
+    // A message that is not compressed can still be sent, and its text is still validated.
     assert_eq!(heard(decoder, b"\x81\x01a").0, [Said::Text("a".into())]);
     assert_eq!(heard(decoder, b"\x81\x01\xff").1, Err(Error::Utf8));
 }
@@ -440,7 +440,7 @@ fn a_message_of_65536_fragments_is_one_message() {
 
 #[test]
 fn one_assembly_can_serve_a_whole_worker() {
-    // Held by the loop, and lent to whoever is read from: handed over only while something is cut.
+    // Held by the loop and lent to the connection that is read; kept by it only while a message is incomplete.
     let bytes = b"\x81\x01a\x01\x01b\x89\x00\x80\x01c\x82\x01d";
     let mut said = Vec::new();
     let mut listener = Listener::holding_an_assembly(client());

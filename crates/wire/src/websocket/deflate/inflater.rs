@@ -97,7 +97,7 @@ impl Inflater {
     ) -> Result<Stream, Error> {
         loop {
             if out.len() == out.capacity() {
-                // One byte more than allowed tells a message that is too long from one that fits.
+                // One byte more than allowed distinguishes a message that is too long from one that fits.
                 let allowed = end_max.saturating_sub(out.len()).saturating_add(1);
                 out.reserve(allowed.min(ROOM_BYTES_MIN.max(bytes.len())));
             }

@@ -262,7 +262,7 @@ impl Parameters {
             .server_max_window_bits
             .unwrap_or(WINDOW_BITS_MAX)
             .min(config.server_max_window_bits.max(WINDOW_BITS_COMPRESSIBLE_MIN));
-        // A client that does not offer to limit its window cannot be told to (RFC 7692 §7.1.2.2).
+        // A client that does not offer to limit its window must not be asked to (RFC 7692 §7.1.2.2).
         let client_bits = match self.client_max_window_bits {
             None => WINDOW_BITS_MAX,
             Some(bits) => bits
