@@ -18,15 +18,15 @@ metrics! {
     Sessions, Gauge, "sessions", "Sessions of connected clients, on every transport.";
     Subscriptions, Gauge, "subscriptions", "Subscriptions of all sessions.";
     Channels, Gauge, "channels", "Channels at home on this worker.";
-    OutboxBytes, Gauge, "outbox_bytes", "Bytes that wait in outboxes for slow clients.";
+    OutboxBytes, Gauge, "outbox_bytes", "Bytes queued in outboxes for slow clients.";
     HistoryBytes, Gauge, "history_bytes", "Bytes of publications kept in channel histories.";
     Accepted, Counter, "connections_accepted_total", "Connections accepted.";
     RefusedTotal, Counter, "connections_refused_total", "Connections refused: limits.connections_max reached.";
     RefusedAddress, Counter, "connections_refused_address_limit_total", "Connections refused: limits.connections_per_address_max reached.";
-    RefusedRate, Counter, "connections_refused_rate_total", "Times that accepting paused: limits.accepts_per_s_max was reached.";
-    RefusedDescriptors, Counter, "accept_descriptor_exhausted_total", "Times accepting paused because no file descriptor was left.";
-    Closed, Counter, "connections_closed_total", "Connections closed, for whatever reason.";
-    DeadlinesMissed, Counter, "connections_timed_out_total", "Connections closed because a request, a handshake, a connect command or a pong came too late.";
+    RefusedRate, Counter, "connections_refused_rate_total", "Times accepting paused: limits.accepts_per_s_max reached.";
+    RefusedDescriptors, Counter, "accept_descriptor_exhausted_total", "Times accepting paused: no file descriptor was left.";
+    Closed, Counter, "connections_closed_total", "Connections closed, for any reason.";
+    DeadlinesMissed, Counter, "connections_timed_out_total", "Connections closed: a request, a handshake, a connect command or a pong came too late.";
     HttpRequests, Counter, "http_requests_total", "HTTP requests, the server API included.";
     HttpErrors, Counter, "http_request_errors_total", "HTTP requests answered with a 4xx or 5xx status, malformed ones included.";
     ApiCommands, Counter, "api_commands_total", "Server API commands, each command of a batch counted.";
@@ -35,22 +35,22 @@ metrics! {
     CommandErrors, Counter, "client_command_errors_total", "Commands of the client protocol answered with an error.";
     Disconnects, Counter, "client_disconnects_total", "Clients disconnected by the server with a code.";
     ProtocolErrors, Counter, "protocol_errors_total", "Malformed HTTP, WebSocket or client protocol input.";
-    MessagesIn, Counter, "publications_received_total", "Publications taken in on this worker from clients and the server API.";
+    MessagesIn, Counter, "publications_received_total", "Publications received on this worker from clients and the server API.";
     MessagesOut, Counter, "messages_delivered_total", "Messages put into client outboxes.";
-    MessagesDropped, Counter, "messages_dropped_total", "Messages dropped by an outbox policy; the client is told.";
-    SlowDisconnects, Counter, "slow_client_disconnects_total", "Clients disconnected because their outbox overflowed.";
-    Gaps, Counter, "subscription_gaps_total", "Subscriptions told that messages are missing.";
+    MessagesDropped, Counter, "messages_dropped_total", "Messages dropped by an outbox policy; the client is notified.";
+    SlowDisconnects, Counter, "slow_client_disconnects_total", "Clients disconnected: their outbox overflowed.";
+    Gaps, Counter, "subscription_gaps_total", "Subscriptions notified that messages are missing.";
     Recovered, Counter, "recoveries_total", "Subscriptions that recovered every missed message from history.";
-    Unrecovered, Counter, "recoveries_failed_total", "Subscriptions that asked to recover and were told that history no longer reaches back.";
+    Unrecovered, Counter, "recoveries_failed_total", "Subscriptions that asked to recover and for which history did not reach back.";
     BytesOut, Counter, "bytes_sent_total", "Bytes written to sessions.";
     Writes, Counter, "writes_total", "Write system calls for sessions.";
-    BusRefused, Counter, "bus_refused_total", "Messages to another worker that found its ring full and were kept for later.";
+    BusRefused, Counter, "bus_refused_total", "Messages to another worker that were queued: its ring was full.";
     BusWakes, Counter, "bus_wakes_total", "Sleeping workers woken.";
     Pings, Counter, "pings_sent_total", "Pings sent to clients.";
-    WebhookEvents, Counter, "webhook_events_emitted_total", "Events handed to the webhooks thread.";
-    WebhookOverflow, Counter, "webhook_overflow_total", "Events that hooks wanted and that could not be handed to the webhooks thread fast enough.";
+    WebhookEvents, Counter, "webhook_events_emitted_total", "Events sent to the webhooks thread.";
+    WebhookOverflow, Counter, "webhook_overflow_total", "Events dropped on their way to the webhooks thread: it did not keep up.";
     Polls, Counter, "polls_total", "Long-poll requests.";
-    Restarts, Counter, "worker_restarts_total", "Times this worker began anew after a panic.";
+    Restarts, Counter, "worker_restarts_total", "Times this worker restarted after a panic.";
     Turns, Counter, "loop_turns_total", "Turns of the event loop.";
 }
 
@@ -92,7 +92,7 @@ metrics! {
     Revision, Gauge, "config_revision", "Revision every worker runs.";
     DurableRevision, Gauge, "config_durable_revision", "Newest revision known to be on disk.";
     Changes, Counter, "config_changes_total", "Changes in effect since the start.";
-    RolledBack, Counter, "config_rolled_back_total", "Commits a worker could not switch to.";
+    RolledBack, Counter, "config_rolled_back_total", "Commits rolled back: a worker could not switch.";
 }
 
 impl Collector for ConfigCounters {
@@ -100,5 +100,31 @@ impl Collector for ConfigCounters {
         ConfigMetric::ALL
             .iter()
             .try_for_each(|&metric| metric.family().encode_one(&mut encoder, self.get(metric)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_metrics::{Kind, Registry, text};
+
+    use super::*;
+
+    #[test]
+    fn counters_say_total_and_no_family_comes_twice() {
+        let mut registry = Registry::with_prefix("dunlin");
+        registry.register_collector(Box::new(ConfigCounters::default()));
+        registry.register_collector(Box::new(dunlin_webhooks::DeliveryStats::default()));
+        let exposed = text::prometheus(&registry);
+        let others = exposed.lines().filter_map(|line| line.strip_prefix("# TYPE dunlin_"));
+        let own = Metric::ALL.iter().map(|metric| metric.family());
+        for family in own.clone().filter(|family| family.kind == Kind::Counter) {
+            assert!(family.name.ends_with("_total"), "{}", family.name);
+        }
+        let mut names: Vec<&str> = own.map(|family| family.name).collect();
+        names.extend(others.filter_map(|line| line.split(' ').next()));
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
     }
 }

@@ -48,11 +48,12 @@ use dunlin_net::{
 };
 use dunlin_protocol::centrifuge::{DisconnectCode, Reply};
 use dunlin_protocol::{Encoding, FrameEncoder};
+use dunlin_wire::backoff::Jitter;
 
 use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
-    AcceptGate, AffectedCounter, ApiCalls, Clock, Connects, Drain, FanoutGate, Heartbeat, Jitter,
+    AcceptGate, AffectedCounter, ApiCalls, Clock, Connects, Drain, FanoutGate, Heartbeat,
     PeerAddresses, Pending, PendingRequests, Polls, PushCalls, WebhookEmitter,
 };
 use self::timer::Timer;

@@ -11,7 +11,6 @@ mod connects;
 mod drain;
 mod fanout_gate;
 mod heartbeat;
-mod jitter;
 mod peer_addresses;
 mod pending;
 mod polls;
@@ -19,6 +18,7 @@ mod push_calls;
 mod session_params;
 mod webhook_emitter;
 
+use dunlin_wire::backoff::Jitter;
 use hashbrown::HashMap;
 
 pub(super) use self::accept_gate::AcceptGate;
@@ -29,7 +29,6 @@ pub(super) use self::connects::{Connected, Connects};
 pub(super) use self::drain::{Drain, STEP_MS as DRAIN_STEP_MS};
 pub(super) use self::fanout_gate::FanoutGate;
 pub(super) use self::heartbeat::{Heartbeat, first_ping_ms};
-pub(super) use self::jitter::Jitter;
 pub(super) use self::peer_addresses::{PeerAddresses, UNKNOWN_ADDRESS};
 pub(super) use self::pending::{CommandPlace, Pending, PendingRequests};
 pub(super) use self::polls::{Poll, PollStep, Polls};
