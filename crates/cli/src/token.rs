@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use clap::{Args, ValueHint};
 use dunlin_config::{Config, Secret};
-use jsonwebtoken::{EncodingKey, Header};
+use ring::hmac;
 use serde_json::{Map, Value, json};
 
 use crate::config::File;
@@ -66,10 +68,18 @@ impl Token {
         claim("iss", settings.issuer.clone().map(Value::from));
         claim("channels", (!self.channels.is_empty()).then(|| json!(self.channels)));
         claim("info", self.info);
-        let key = EncodingKey::from_secret(secret.as_bytes());
-        let token = jsonwebtoken::encode(&Header::default(), &claims, &key)?;
-        style::print(&format!("{token}\n"))
+        style::print(&format!("{}\n", signed(&claims.into(), secret)))
     }
+}
+
+/// A JWT by HMAC with SHA-256 (RFC 7515 §3.1).
+fn signed(claims: &Value, secret: &str) -> String {
+    let encode = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+    let header = encode(br#"{"typ":"JWT","alg":"HS256"}"#);
+    let content = format!("{header}.{}", encode(claims.to_string().as_bytes()));
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let signature = encode(hmac::sign(&key, content.as_bytes()).as_ref());
+    format!("{content}.{signature}")
 }
 
 fn duration_s(text: &str) -> Result<Expiry, String> {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// Where and when a result was measured.
@@ -67,18 +68,10 @@ fn command(arguments: impl Iterator<Item = String>) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The civil date of a Unix time (Howard Hinnant, "chrono-compatible low-level date algorithms").
+/// The date of a Unix time, in UTC.
 fn day(unix_seconds: u64) -> String {
-    let days = unix_seconds / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    let time = i64::try_from(unix_seconds).ok().and_then(|s| Timestamp::from_second(s).ok());
+    time.unwrap_or(Timestamp::MAX).strftime("%Y-%m-%d").to_string()
 }
 
 #[cfg(test)]

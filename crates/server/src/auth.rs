@@ -15,6 +15,8 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::jwt_hmac;
+
 /// Longer tokens are refused unread: the HTTP header limits of most proxies end here too.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
@@ -131,6 +133,7 @@ pub enum Error {
 impl Verifier {
     /// A verifier for the keys and rules of a config.
     pub fn new(config: &Token) -> Verifier {
+        jwt_hmac::install();
         let secrets = [config.hmac_secret.as_ref(), config.hmac_secret_previous.as_ref()];
         let mut validation = Validation::new(Algorithm::HS256);
         validation.algorithms = vec![Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];

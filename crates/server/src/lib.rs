@@ -19,6 +19,7 @@ mod crash;
 mod error;
 mod fanout_scheduler;
 mod judge;
+mod jwt_hmac;
 mod loop_stats;
 pub mod metrics;
 mod origin;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::{fmt, fs, io, path::Path};
 
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
@@ -281,29 +283,17 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// UTCTime or GeneralizedTime as seconds since 1970.
+/// UTCTime or GeneralizedTime as seconds since 1970 (RFC 5280 §4.1.2.5).
 fn seconds(tag: u8, text: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
-    let (year, rest) = match tag {
-        0x17 => {
-            let year: i64 = text.get(..2)?.parse().ok()?;
-            (if year < 50 { 2_000 + year } else { 1_900 + year }, text.get(2..)?)
-        }
-        0x18 => (text.get(..4)?.parse().ok()?, text.get(4..)?),
+    let text = std::str::from_utf8(text).ok()?;
+    let text = match tag {
+        0x17 if text.get(..2)?.parse::<u8>().ok()? < 50 => format!("20{text}"),
+        0x17 => format!("19{text}"),
+        0x18 => text.to_owned(),
         _ => return None,
     };
-    let part = |at: usize| rest.get(at..at + 2)?.parse::<i64>().ok();
-    let (month, day) = (part(0)?, part(2)?);
-    // Days from the civil calendar, years beginning in March.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year.div_euclid(4) - year.div_euclid(100)
-        + year.div_euclid(400)
-        + (153 * month + 2) / 5
-        + day
-        - 1
-        - 719_468;
-    let seconds = days * 86_400 + part(4)? * 3_600 + part(6)? * 60 + part(8)?;
-    u64::try_from(seconds).ok()
+    let time = DateTime::strptime("%Y%m%d%H%M%SZ", text).ok()?;
+    u64::try_from(time.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second()).ok()
 }
 
 #[cfg(test)]

@@ -57,6 +57,41 @@ fn crates_import_downwards_as_the_diagram_draws_them() {
 }
 
 #[test]
+fn every_dependency_is_used() {
+    let repository = Repository::read();
+    let mut complaints = Vec::new();
+    let workspace: toml::Table = repository.text("Cargo.toml").parse().expect("a manifest");
+    let offered = workspace["workspace"]["dependencies"].as_table().expect("a table");
+    let mut unused: BTreeSet<&str> = offered.keys().map(String::as_str).collect();
+    for name in repository.crates() {
+        let folder = format!("crates/{name}/");
+        let manifest = repository.text(&format!("{folder}Cargo.toml"));
+        for (key, _) in manifest.lines().filter_map(|line| line.split_once(" = {")) {
+            unused.remove(key.strip_suffix(".workspace").unwrap_or(key));
+        }
+        let manifest: toml::Table = manifest.parse().expect("a manifest");
+        for (table, folders) in [
+            ("dependencies", &["src/"][..]),
+            ("dev-dependencies", &["src/", "tests/", "benches/", "examples/"]),
+        ] {
+            let files = repository.ending(".rs").filter(|(file, _)| {
+                folders.iter().any(|below| file.starts_with(&format!("{folder}{below}")))
+            });
+            let words: BTreeSet<&str> = files.flat_map(|(_, text)| tokens(text)).collect();
+            let dependencies = manifest.get(table).and_then(toml::Value::as_table);
+            for dependency in dependencies.into_iter().flat_map(toml::Table::keys) {
+                if !words.contains(&*dependency.replace('-', "_")) {
+                    complaints
+                        .push(format!("{folder}Cargo.toml: {table}: {dependency} is not used"));
+                }
+            }
+        }
+    }
+    complaints.extend(unused.iter().map(|name| format!("Cargo.toml: no crate uses {name}")));
+    report(&complaints);
+}
+
+#[test]
 fn no_cycle_of_modules_crosses_a_folder() {
     let repository = Repository::read();
     let mut complaints = Vec::new();

@@ -5,7 +5,7 @@ use std::fmt;
 use hkdf::Hkdf;
 use p256::SecretKey;
 use p256::ecdh::diffie_hellman;
-use p256::elliptic_curve::sec1::ToEncodedPoint;
+use p256::elliptic_curve::sec1::ToSec1Point;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
 use sha2::Sha256;
@@ -77,8 +77,8 @@ pub fn encrypt_with(
     if plaintext.len() > PLAINTEXT_BYTES_MAX {
         return Err(EncryptError::TooLong);
     }
-    let ours = ephemeral.public_key().to_encoded_point(false);
-    let theirs = subscription.public.to_encoded_point(false);
+    let ours = ephemeral.public_key().to_sec1_point(false);
+    let theirs = subscription.public.to_sec1_point(false);
     let shared = diffie_hellman(ephemeral.to_nonzero_scalar(), subscription.public.as_affine());
 
     let mut info = b"WebPush: info\0".to_vec();

@@ -8,7 +8,7 @@ use base64::Engine;
 use p256::SecretKey;
 use p256::ecdsa::signature::Signer;
 use p256::ecdsa::{Signature, SigningKey};
-use p256::elliptic_curve::sec1::ToEncodedPoint;
+use p256::elliptic_curve::sec1::ToSec1Point;
 use p256::pkcs8::DecodePrivateKey;
 
 use super::subscription::BASE64;
@@ -75,7 +75,7 @@ impl Vapid {
                 "the VAPID contact has a space or a bracket; write it as in mailto:ops@example.com",
             ));
         }
-        let public = BASE64.encode(key.public_key().to_encoded_point(false).as_bytes());
+        let public = BASE64.encode(key.public_key().to_sec1_point(false).as_bytes());
         let key = SigningKey::from(key);
         Ok(Vapid { key, public, contact: contact.to_owned(), tokens: HashMap::new() })
     }

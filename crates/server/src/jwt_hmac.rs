@@ -1,0 +1,62 @@
+//! The HMAC of connection tokens by `ring`, which TLS brings along. The backends of `jsonwebtoken` itself bring RSA and
+//! elliptic curves too, and no connection token is signed with those.
+
+use jsonwebtoken::Algorithm;
+use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
+use jsonwebtoken::errors::{ErrorKind, Result, new_error};
+use jsonwebtoken::signature::{Error, Signer, Verifier};
+use ring::hmac;
+
+static PROVIDER: CryptoProvider = CryptoProvider {
+    signer_factory: |algorithm, key| Ok(Box::new(Hmac::new(*algorithm, key.as_bytes())?)),
+    verifier_factory: |algorithm, key| {
+        Ok(Box::new(Hmac::new(*algorithm, key.try_get_as_bytes()?)?))
+    },
+    key_utils: KeyUtils::new_unimplemented(),
+};
+
+/// Makes `jsonwebtoken` use it in this process; needed once, does no harm twice.
+pub(crate) fn install() {
+    let _ = PROVIDER.install_default();
+}
+
+struct Hmac {
+    algorithm: Algorithm,
+    key: hmac::Key,
+}
+
+impl Hmac {
+    fn new(algorithm: Algorithm, secret: &[u8]) -> Result<Hmac> {
+        let hash = match algorithm {
+            Algorithm::HS256 => hmac::HMAC_SHA256,
+            Algorithm::HS384 => hmac::HMAC_SHA384,
+            Algorithm::HS512 => hmac::HMAC_SHA512,
+            _ => return Err(new_error(ErrorKind::InvalidAlgorithm)),
+        };
+        Ok(Hmac { algorithm, key: hmac::Key::new(hash, secret) })
+    }
+}
+
+impl Signer<Vec<u8>> for Hmac {
+    fn try_sign(&self, message: &[u8]) -> std::result::Result<Vec<u8>, Error> {
+        Ok(hmac::sign(&self.key, message).as_ref().to_vec())
+    }
+}
+
+impl Verifier<Vec<u8>> for Hmac {
+    fn verify(&self, message: &[u8], signature: &Vec<u8>) -> std::result::Result<(), Error> {
+        hmac::verify(&self.key, message, signature).map_err(|_| Error::new())
+    }
+}
+
+impl JwtSigner for Hmac {
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}
+
+impl JwtVerifier for Hmac {
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}
