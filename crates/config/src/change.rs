@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::edit::{Edit, EditError, Part};
 use crate::error::{ConfigError, ConfigErrors};
-use crate::part::{Edit, EditError, Part};
 use crate::path::Path;
 use crate::pointer::Pointer;
 use crate::schema::{self, Kind, Node};

@@ -1,29 +1,4 @@
-//! The schema of every setting, its file form, validation and docs.
-//!
-//! [`Config`] is the one definition. The TOML file, the JSON Schema ([`schema::json`]), the documented
-//! default file ([`Config::default_toml`]), the docs page ([`docs::markdown`]) and the commands of
-//! `dunlin config` are all read off it. The crate does no I/O: text goes in, a [`Config`] or a list
-//! of [`ConfigError`]s comes out; the log on disk is reached through [`store::Disk`].
-//!
-//! A running server holds a [`Snapshot`], one revision of everything. A [`Change`] of it is prepared
-//! beside it ([`Snapshot::prepare`]): the same cost whether there are a thousand objects or a hundred
-//! thousand. [`store::Store`] keeps the revisions, in memory and in a log.
-//!
-//! Every key says when a change of it takes effect ([`Applies`]): at once on every connection, on
-//! connections opened from then on, or at the next start.
-//!
-//! ```
-//! use dunlin_config::Config;
-//!
-//! let config = Config::from_toml("[client]\nping_interval_ms = 10_000\n").expect("a valid file");
-//! assert_eq!(config.client.ping_interval_ms, 10_000);
-//!
-//! let errors = Config::from_toml("[client]\nping_interval = 10\n").unwrap_err();
-//! assert_eq!(
-//!     errors.to_string(),
-//!     "line 2: client.ping_interval: there is no such key; did you mean `ping_interval_ms`?"
-//! );
-//! ```
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -35,6 +10,7 @@ mod check;
 mod client;
 pub mod docs;
 mod document;
+mod edit;
 mod entries;
 mod error;
 mod fields;
@@ -45,7 +21,6 @@ mod listener;
 mod log;
 mod map;
 mod pacing;
-mod part;
 mod path;
 mod pattern;
 mod pointer;

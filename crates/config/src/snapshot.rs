@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::Config;
 use crate::change::{Change, known};
+use crate::edit::{Difference, Part};
 use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
-use crate::part::{Difference, Part};
 use crate::path::Path;
 use crate::pointer::Pointer;
 use crate::schema::{self, Applies};
@@ -170,7 +170,7 @@ impl Snapshot {
         pointer: &Pointer,
         after: Option<Value>,
     ) -> Result<(), String> {
-        use crate::part::{Edit, EditError};
+        use crate::edit::{Edit, EditError};
         let edit = after.map_or(Edit::Remove, Edit::Add);
         config.edit(pointer.steps(), edit).map_err(|error| match error {
             EditError::NotFound => "there is no such place".to_owned(),

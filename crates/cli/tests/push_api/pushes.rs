@@ -88,20 +88,18 @@ fn who_is_connected_need_not_be_pushed_to() {
         served.api("push/devices/register", &json!({ "user": user, "devices": [device] }));
     }
     // Ada has a session; development mode takes an unsigned word for it only from a token.
-    let claims = json!({ "sub": "ada" });
     let secret = "a secret of this test, long enough";
     assert_eq!(served.put("client/token/hmac_secret", &json!(secret)).0, 200);
-    let token = jsonwebtoken::encode(
-        &jsonwebtoken::Header::default(),
-        &claims,
-        &jsonwebtoken::EncodingKey::from_secret(secret.as_bytes()),
-    )
-    .unwrap();
+    let token = std::process::Command::new(env!("CARGO_BIN_EXE_dunlin"))
+        .args(["token", "ada", "--secret", secret])
+        .output()
+        .expect("the binary runs");
+    let token = String::from_utf8(token.stdout).expect("a token");
     let stream = Served::send(
         served.client,
         "POST",
         "/connection/uni_http_stream",
-        &json!({ "token": token, "subs": {} }),
+        &json!({ "token": token.trim_end(), "subs": {} }),
     );
     let mut session = BufReader::new(stream);
     let mut line = String::new();

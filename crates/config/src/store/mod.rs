@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::part::Part;
+use crate::edit::Part;
 use crate::{ChangedKey, Config, ConfigErrors, PreparedChange, Snapshot};
 use history::History;
 use log::Log;

@@ -10,7 +10,7 @@ use super::log::Log;
 use super::record::{self, ChangeRecord, HEAD_BYTES, Record, Started, Stop};
 use super::snapshot_file::{self, Contents};
 use super::{InitialConfig, OpenError, Origin, Revision, RevisionKind, Store};
-use crate::part::Part;
+use crate::edit::Part;
 use crate::pointer::Pointer;
 use crate::snapshot::{ChangeError, changes};
 use crate::{Change, Snapshot};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Config;
-use crate::part::Part;
+use crate::edit::Part;
 use crate::store::record::Started;
 use crate::store::{Disk, Origin, Revision, RevisionKind};
 
