@@ -43,13 +43,13 @@ fn the_default_file_it_prints_is_one_it_accepts() {
 }
 
 #[test]
-fn a_file_with_faults_is_answered_with_all_of_them_and_exit_code_1() {
+fn a_file_with_errors_is_answered_with_all_of_them_and_exit_code_1() {
     let file = "[client]\nping_intervall_ms = 1\n[server]\nworkers = '4'\n";
     let check = dunlin(&["config", "check", "-"], file);
     assert_eq!(check.status.code(), Some(1));
     assert_eq!(
         stderr(&check),
-        "error: standard input has 2 faults\n  \
+        "error: standard input has 2 errors\n  \
          standard input:2: client.ping_intervall_ms: there is no such key\n    \
          fix: did you mean `ping_interval_ms`?\n  \
          standard input:4: server.workers: expected an integer from 0 to 124, found the string \"4\"\n    \
