@@ -142,4 +142,7 @@ pub enum HookEventKind {
     Unsubscribe,
     /// A message was published.
     Publish,
+    /// A push ended whose outcome is in the feed of outcomes: a durable one, or one whose caller has gone. It belongs to no
+    /// channel.
+    PushOutcome,
 }

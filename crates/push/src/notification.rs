@@ -50,7 +50,7 @@ pub struct Notification {
     pub urgency: Urgency,
     /// Merged into the payload that Apple is sent.
     pub apns: Value,
-    /// What Apple is told beside the payload.
+    /// What Apple is sent beside the payload.
     pub apns_options: ApnsOptions,
     /// Merged into FCM's `Message`.
     pub fcm: Value,
@@ -58,7 +58,7 @@ pub struct Notification {
     pub web: Value,
 }
 
-/// What Apple is told beside the payload, where what follows from the notification does not do.
+/// What Apple is sent beside the payload, where what follows from the notification does not do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApnsOptions {
@@ -303,7 +303,7 @@ impl Notification {
         let options =
             web_push::Options::new(self.ttl_s.unwrap_or(TTL_S_MAX).min(TTL_S_MAX), urgency);
         let options = match &self.collapse_id {
-            // An id that is not valid has been told by `validate`; without it the message stands alone.
+            // `validate` has reported an id that is not valid; without it the message stands alone.
             Some(id) => options.clone().with_topic(id).unwrap_or(options),
             None => options,
         };

@@ -58,6 +58,7 @@ impl EventEncoder {
             HookEventBody::Subscribe { .. } => "subscribe",
             HookEventBody::Unsubscribe { .. } => "unsubscribe",
             HookEventBody::Publish { .. } => "publish",
+            HookEventBody::PushOutcome { .. } => "push_outcome",
             HookEventBody::Missed(_) => return None,
         };
         self.begin(&mut out, number, name, event.unix_ms);
@@ -115,6 +116,11 @@ impl EventEncoder {
                     if publication.data.is_empty() { b"null" } else { &publication.data };
                 out.extend_from_slice(b",\"data\":");
                 out.extend_from_slice(data);
+            }
+            HookEventBody::PushOutcome { outcome } => {
+                // JSON already, as a line.
+                out.extend_from_slice(b",\"data\":");
+                out.extend_from_slice(outcome.trim_ascii_end());
             }
             HookEventBody::Missed(_) => {}
         }

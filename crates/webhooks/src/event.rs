@@ -6,6 +6,9 @@ use std::sync::Arc;
 use dunlin_config::HookEventKind;
 use dunlin_hub::{Epoch, Publication, SessionId, UnsubscribeCause};
 
+/// Queues that outcomes of pushes are spread over, by their content.
+const PUSH_QUEUES: u64 = 16;
+
 /// An event that some hook wants.
 #[derive(Debug)]
 pub struct HookEvent {
@@ -67,6 +70,11 @@ pub enum HookEventBody {
         /// The publication.
         publication: Arc<Publication>,
     },
+    /// A push has its outcome.
+    PushOutcome {
+        /// The line of the feed of outcomes, JSON.
+        outcome: Box<[u8]>,
+    },
     /// The producer had no room for so many events.
     Missed(u64),
 }
@@ -80,6 +88,7 @@ impl HookEventBody {
             HookEventBody::Subscribe { .. } => HookEventKind::Subscribe,
             HookEventBody::Unsubscribe { .. } => HookEventKind::Unsubscribe,
             HookEventBody::Publish { .. } => HookEventKind::Publish,
+            HookEventBody::PushOutcome { .. } => HookEventKind::PushOutcome,
             HookEventBody::Missed(_) => return None,
         })
     }
@@ -104,6 +113,8 @@ impl HookEventBody {
             | HookEventBody::Subscribe { session, .. }
             | HookEventBody::Unsubscribe { session, .. } => hasher.hash_one(session.to_u64()),
             HookEventBody::Publish { channel, .. } => hasher.hash_one(&**channel),
+            // In no order, and so a few queues share them.
+            HookEventBody::PushOutcome { outcome } => hasher.hash_one(outcome) % PUSH_QUEUES,
             HookEventBody::Missed(_) => 0,
         }
     }
@@ -118,6 +129,7 @@ impl HookEventBody {
                 user.len()
             }
             HookEventBody::Publish { publication, .. } => publication.data.len(),
+            HookEventBody::PushOutcome { outcome } => outcome.len(),
             HookEventBody::Missed(_) => 0,
         };
         (RECORD + own) as u64

@@ -184,18 +184,18 @@ impl Import {
     fn report(&self, summary: &Summary, passed_over: u64, path: &Path) -> Result<(), CliError> {
         let Summary { counts, to_repeat, refused, possible_duplicates, interrupted, .. } = summary;
         if self.json {
-            let mut told = json!(counts);
+            let mut report = json!(counts);
             for (name, count) in [
                 ("passed_over", passed_over),
                 ("to_repeat", *to_repeat),
                 ("refused", *refused),
                 ("possible_duplicates", *possible_duplicates),
             ] {
-                told[name] = count.into();
+                report[name] = count.into();
             }
-            told["interrupted"] = (*interrupted).into();
-            told["results"] = path.display().to_string().into();
-            return print(&format!("{told}\n"));
+            report["interrupted"] = (*interrupted).into();
+            report["results"] = path.display().to_string().into();
+            return print(&format!("{report}\n"));
         }
         let mut text = format!(
             "{} {}  {} {}  {} {}  {} {}\n",

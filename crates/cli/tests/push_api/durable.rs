@@ -1,6 +1,9 @@
 //! Durable acceptance: what was answered is sent, whatever becomes of the server, and the feed says how each push ended.
 
 use std::collections::{HashMap, HashSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use dunlin_simulate::apns::{Behaviour, Config, Simulator};
@@ -73,6 +76,64 @@ fn a_durable_push_is_answered_once_it_is_kept_and_its_outcome_is_in_the_feed() {
     served.api("push", &later);
     assert_eq!(outcomes(&served, 4, 1)[0]["token"], token(4));
     assert!(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() >= at_s, "not before its time");
+}
+
+/// A backend that takes webhooks: the events that are posted to it.
+fn backend() -> (SocketAddr, mpsc::Receiver<Value>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, events) = mpsc::channel();
+    let serve = move |stream: TcpStream| -> Option<()> {
+        let mut reader = BufReader::new(stream);
+        loop {
+            let (mut line, mut length) = (String::new(), 0);
+            while line != "\r\n" {
+                line.clear();
+                (reader.read_line(&mut line).ok()? > 0).then_some(())?;
+                if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().ok()?;
+                }
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).ok()?;
+            let posted: Vec<Value> = serde_json::from_slice(&body).ok()?;
+            posted.into_iter().try_for_each(|event| sender.send(event)).ok()?;
+            reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").ok()?;
+        }
+    };
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let serve = serve.clone();
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    (address, events)
+}
+
+#[test]
+fn a_hook_is_posted_what_the_feed_has() {
+    let simulator = simulator(Behaviour::default());
+    let state = tempfile::tempdir().unwrap();
+    let served = Served::start(Some(state.path()));
+    assert_eq!(served.put("push/apns/shop", &credential(&simulator, KEY)).0, 201);
+    let (address, events) = backend();
+    let members = json!({ "a": { "address": address.to_string() } });
+    assert_eq!(served.put("webhooks/upstreams/backend", &json!({ "members": members })).0, 201);
+    let hook = json!({ "upstream": "backend", "events": ["push_outcome"] });
+    assert_eq!(served.put("webhooks/hooks/pushes", &hook).0, 201);
+    let tokens: Vec<String> = (0..300).map(token).collect();
+    served.api("push", &durable(to(&tokens), None));
+    let feed = outcomes(&served, 0, tokens.len());
+    let mut posted = HashMap::new();
+    while posted.len() < tokens.len() {
+        let event = events.recv_timeout(TIMEOUT).unwrap();
+        assert_eq!(event["event"], "push_outcome", "{event}");
+        posted.insert(event["data"]["token"].to_string(), event["data"].clone());
+    }
+    for mut line in feed {
+        line.as_object_mut().unwrap().remove("n");
+        assert_eq!(posted[&line["token"].to_string()], line);
+    }
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Certificate {
         let Ok(key) = PrivateKeyDer::from_pem_slice(pem) else {
             return unreadable("it holds no private key beside the certificate".to_owned(), EXPORT);
         };
-        Certificate::judged(ClientIdentity { chain, key }, SystemTime::now())
+        Certificate::validated(ClientIdentity { chain, key }, SystemTime::now())
     }
 
     /// Reads a `.p12` file as Keychain Access exports it, in the old encryption (RC2 and triple DES) or the
@@ -116,7 +116,7 @@ impl Certificate {
         let chain =
             chain.certs().iter().map(|cert| CertificateDer::from(cert.as_der().to_vec())).collect();
         let identity = ClientIdentity { chain, key: PrivateKeyDer::Pkcs8(key) };
-        Certificate::judged(identity, SystemTime::now())
+        Certificate::validated(identity, SystemTime::now())
     }
 
     /// Until when it is valid; `None` where its text cannot be read.
@@ -129,7 +129,10 @@ impl Certificate {
     }
 
     /// Whether TLS can show it, and it is valid.
-    fn judged(identity: ClientIdentity, now: SystemTime) -> Result<Certificate, CertificateError> {
+    fn validated(
+        identity: ClientIdentity,
+        now: SystemTime,
+    ) -> Result<Certificate, CertificateError> {
         let validity = identity.chain.first().and_then(|der| Validity::read(der));
         if let Some(error) = validity.and_then(|validity| validity.fault(now)) {
             return Err(error);

@@ -14,8 +14,8 @@ use super::Reason;
 const OFF_MIN: Duration = Duration::from_secs(120);
 const TOKEN_AGE_MAX: Duration = Duration::from_secs(3_600);
 
-/// What is wrong with our clock, as far as a refusal tells. `age` is that of the token by our clock.
-pub(super) fn fault(
+/// What is wrong with our clock, as far as a refusal shows. `age` is that of the token by our clock.
+pub(super) fn clock_error(
     reason: &Reason,
     date: Option<&str>,
     age: Option<Duration>,
@@ -69,22 +69,22 @@ mod tests {
 
     #[test]
     fn a_date_says_by_how_much_and_on_which_side() {
-        let told = |reason, now| fault(&reason, DATE, Some(MINUTE), now).unwrap_or_default();
-        let ahead = told(Reason::InvalidProviderToken, noon() + 120 * MINUTE);
+        let found = |reason, now| clock_error(&reason, DATE, Some(MINUTE), now).unwrap_or_default();
+        let ahead = found(Reason::InvalidProviderToken, noon() + 120 * MINUTE);
         assert!(ahead.contains("off by 2 h 0 min: it is ahead"), "{ahead}");
-        let behind = told(Reason::ExpiredProviderToken, noon() - 125 * MINUTE);
+        let behind = found(Reason::ExpiredProviderToken, noon() - 125 * MINUTE);
         assert!(behind.contains("off by 2 h 5 min: it is behind"), "{behind}");
-        assert_eq!(told(Reason::InvalidProviderToken, noon() + MINUTE), "", "it is right");
-        assert_eq!(told(Reason::BadCertificate, noon() + 120 * MINUTE), "", "no matter of time");
+        assert_eq!(found(Reason::InvalidProviderToken, noon() + MINUTE), "", "it is right");
+        assert_eq!(found(Reason::BadCertificate, noon() + 120 * MINUTE), "", "no matter of time");
     }
 
     #[test]
     fn without_a_date_a_young_token_that_is_called_expired_says_how_much_at_least() {
-        let told = |reason, age| fault(&reason, None, Some(age), noon());
-        let least = told(Reason::ExpiredProviderToken, 5 * MINUTE).unwrap_or_default();
+        let found = |reason, age| clock_error(&reason, None, Some(age), noon());
+        let least = found(Reason::ExpiredProviderToken, 5 * MINUTE).unwrap_or_default();
         assert!(least.contains("off by 55 min or more"), "{least}");
         assert!(least.contains("5 min old by it"), "{least}");
-        assert_eq!(told(Reason::ExpiredProviderToken, 60 * MINUTE), None, "it is old");
-        assert_eq!(told(Reason::InvalidProviderToken, 5 * MINUTE), None, "the key, more likely");
+        assert_eq!(found(Reason::ExpiredProviderToken, 60 * MINUTE), None, "it is old");
+        assert_eq!(found(Reason::InvalidProviderToken, 5 * MINUTE), None, "the key, more likely");
     }
 }

@@ -7,7 +7,7 @@ use tokio::sync::broadcast;
 
 use super::Reason;
 
-/// Entries that a slow follower may be behind; then it is told how many it missed.
+/// Entries that a slow follower may be behind; then it learns how many it missed.
 const BEHIND_MAX: usize = 4_096;
 /// Tokens remembered as suspects, twice: the newer half and the older.
 const SUSPECTS_MAX: usize = 65_536;

@@ -1,7 +1,7 @@
 //! Apple Push Notification service: the provider API over HTTP/2.
 //!
 //! [`Apns`] is a sender with one credential for one environment; [`Credentials`] holds many of them by
-//! name, added and rotated while they work. A [`Push`] is judged before it is queued; its [`Outcome`] is
+//! name, added and rotated while they work. A [`Push`] is validated before it is queued; its [`Outcome`] is
 //! Apple's word for it, or why there is none.
 //!
 //! [`Outcome`]: crate::Outcome

@@ -145,15 +145,62 @@ impl Push {
         }
     }
 
-    /// Judges the push and spells it.
+    /// Validates the push and encodes it.
     ///
     /// # Errors
     ///
     /// Which field is wrong, and what it is to be.
     pub fn request(&self) -> Result<Request, PushError> {
+        self.validate_content()?;
+        let mut headers = Headers(Vec::with_capacity(8));
+        let (path, subject) = match &self.target {
+            Target::Device(token) => (format!("/3/device/{token}"), token.hash()),
+            Target::Channel(channel) => (self.broadcast_path(channel, &mut headers)?, 0),
+        };
+        headers.indexed("apns-push-type", self.push_type.as_str());
+        if let (Target::Device(_), Some(topic)) = (&self.target, &self.topic) {
+            check_topic(topic)?;
+            let suffix = self.push_type.topic_suffix();
+            let is_whole = topic.ends_with(suffix);
+            headers.indexed(
+                "apns-topic",
+                if is_whole { topic.clone() } else { format!("{topic}{suffix}").into() },
+            );
+        }
+        let priority = match self.priority {
+            10 => "10",
+            5 => "5",
+            _ => "1",
+        };
+        headers.indexed("apns-priority", priority);
+        let expires = self.expiration_header(&mut headers);
+        self.name_headers(&mut headers)?;
+        Ok(Request {
+            path,
+            headers: headers.0,
+            body: self.payload.clone(),
+            class: match (self.push_type, self.priority) {
+                (PushType::Voip, _) => Class::Voip,
+                (_, 10) => Class::High,
+                (_, 5) => Class::Normal,
+                _ => Class::Low,
+            },
+            lane: if self.suspect { Lane::Suspect } else { Lane::Main },
+            deadline: Instant::now() + self.timeout,
+            expires,
+            resend_uncertain: self.resend_uncertain || self.collapse_id.is_some(),
+            subject,
+        })
+    }
+
+    fn is_broadcast(&self) -> bool {
+        matches!(self.target, Target::Channel(_))
+    }
+
+    /// Payload, priority and type, and whether they fit together.
+    fn validate_content(&self) -> Result<(), PushError> {
         let wrong = |text: String| Err(PushError(text));
-        let broadcast = matches!(self.target, Target::Channel(_));
-        let payload_bytes_max = if broadcast || self.push_type == PushType::Voip {
+        let payload_bytes_max = if self.is_broadcast() || self.push_type == PushType::Voip {
             PAYLOAD_BYTES_MAX_LARGE
         } else {
             PAYLOAD_BYTES_MAX
@@ -177,96 +224,84 @@ impl Push {
             (10 | 5 | 1, _) => {}
             (other, _) => return wrong(format!("priority: {other} is none of 10, 5, 1")),
         }
-        if broadcast && self.push_type != PushType::Liveactivity {
+        if self.is_broadcast() && self.push_type != PushType::Liveactivity {
             return wrong("push type: a broadcast is of type liveactivity".to_owned());
         }
-        let mut headers = Vec::with_capacity(8);
-        let mut header = |name: &'static str, value: Arc<str>, indexing| {
-            headers.push(Header { name: Cow::Borrowed(name), value, indexing });
+        Ok(())
+    }
+
+    /// The path of a broadcast; its channel is a header.
+    fn broadcast_path(&self, channel: &str, headers: &mut Headers) -> Result<String, PushError> {
+        let Some(bundle) = &self.topic else {
+            let why = "topic: a broadcast needs the app's bundle identifier";
+            return Err(PushError(why.to_owned()));
         };
-        let (path, subject) = match &self.target {
-            Target::Device(token) => (format!("/3/device/{token}"), token.hash()),
-            Target::Channel(channel) => {
-                let Some(bundle) = &self.topic else {
-                    return wrong(
-                        "topic: a broadcast needs the app's bundle identifier".to_owned(),
-                    );
-                };
-                if channel.is_empty() || !is_field_value(channel) {
-                    return wrong(format!("channel: {channel:?} is no channel id"));
-                }
-                check_topic(bundle)?;
-                let bundle = bundle.strip_suffix(self.push_type.topic_suffix()).unwrap_or(bundle);
-                header("apns-channel-id", channel.as_str().into(), Indexing::Table);
-                (format!("/4/broadcasts/apps/{bundle}"), 0)
+        if channel.is_empty() || !is_field_value(channel) {
+            return Err(PushError(format!("channel: {channel:?} is no channel id")));
+        }
+        check_topic(bundle)?;
+        let bundle = bundle.strip_suffix(self.push_type.topic_suffix()).unwrap_or(bundle);
+        headers.indexed("apns-channel-id", channel);
+        Ok(format!("/4/broadcasts/apps/{bundle}"))
+    }
+
+    /// Until when Apple keeps the push, and until when it is worth sending.
+    fn expiration_header(&self, headers: &mut Headers) -> Option<SystemTime> {
+        let Some(expiration) = self.expiration else {
+            if self.is_broadcast() {
+                headers.indexed("apns-expiration", "0");
             }
+            return None;
         };
-        header("apns-push-type", self.push_type.as_str().into(), Indexing::Table);
-        if !broadcast && let Some(topic) = &self.topic {
-            check_topic(topic)?;
-            let suffix = self.push_type.topic_suffix();
-            let topic = if topic.ends_with(suffix) {
-                topic.clone()
-            } else {
-                format!("{topic}{suffix}").into()
-            };
-            header("apns-topic", topic, Indexing::Table);
-        }
-        let priority = match self.priority {
-            10 => "10",
-            5 => "5",
-            _ => "1",
-        };
-        header("apns-priority", priority.into(), Indexing::Table);
-        let mut expires = None;
-        if let Some(expiration) = self.expiration {
-            let seconds = expiration.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            // 0 is "now or never" for Apple's store, and says nothing of our queue.
-            expires = (seconds > 0).then_some(expiration);
-            header("apns-expiration", seconds.to_string().into(), Indexing::None);
-        } else if broadcast {
-            header("apns-expiration", "0".into(), Indexing::Table);
-        }
+        let seconds = expiration.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        headers.literal("apns-expiration", seconds.to_string());
+        // 0 is "now or never" for Apple's store, and says nothing of our queue.
+        (seconds > 0).then_some(expiration)
+    }
+
+    /// The caller's names for the push: its id, and what it replaces.
+    fn name_headers(&self, headers: &mut Headers) -> Result<(), PushError> {
         if let Some(id) = &self.id {
             if !is_uuid(id) {
-                return wrong(format!(
+                return Err(PushError(format!(
                     "apns-id: {id:?} is no UUID like 123e4567-e89b-12d3-a456-426614174000"
-                ));
+                )));
             }
-            let name = if broadcast { "apns-request-id" } else { "apns-id" };
-            header(name, id.as_str().into(), Indexing::None);
+            let name = if self.is_broadcast() { "apns-request-id" } else { "apns-id" };
+            headers.literal(name, id.as_str());
         }
-        if let Some(collapse_id) = &self.collapse_id {
-            if broadcast {
-                return wrong(
-                    "collapse id: a broadcast knows none; leave it out, a later `timestamp` wins"
-                        .to_owned(),
-                );
-            }
-            if collapse_id.len() > COLLAPSE_ID_BYTES_MAX || !is_field_value(collapse_id) {
-                return wrong(format!(
-                    "collapse id: {collapse_id:?} has more than {COLLAPSE_ID_BYTES_MAX} bytes or a control \
-                     character"
-                ));
-            }
-            header("apns-collapse-id", collapse_id.as_str().into(), Indexing::None);
+        let Some(collapse_id) = &self.collapse_id else { return Ok(()) };
+        if self.is_broadcast() {
+            let why = "collapse id: a broadcast knows none; leave it out, a later `timestamp` wins";
+            return Err(PushError(why.to_owned()));
         }
-        Ok(Request {
-            path,
-            headers,
-            body: self.payload.clone(),
-            class: match (self.push_type, self.priority) {
-                (PushType::Voip, _) => Class::Voip,
-                (_, 10) => Class::High,
-                (_, 5) => Class::Normal,
-                _ => Class::Low,
-            },
-            lane: if self.suspect { Lane::Suspect } else { Lane::Main },
-            deadline: Instant::now() + self.timeout,
-            expires,
-            resend_uncertain: self.resend_uncertain || self.collapse_id.is_some(),
-            subject,
-        })
+        if collapse_id.len() > COLLAPSE_ID_BYTES_MAX || !is_field_value(collapse_id) {
+            return Err(PushError(format!(
+                "collapse id: {collapse_id:?} has more than {COLLAPSE_ID_BYTES_MAX} bytes or a control \
+                 character"
+            )));
+        }
+        headers.literal("apns-collapse-id", collapse_id.as_str());
+        Ok(())
+    }
+}
+
+/// The headers of a request as they are made.
+struct Headers(Vec<Header>);
+
+impl Headers {
+    /// A value that comes again: it enters the table of the connection.
+    fn indexed(&mut self, name: &'static str, value: impl Into<Arc<str>>) {
+        self.push(name, value.into(), Indexing::Table);
+    }
+
+    /// A value of this push alone.
+    fn literal(&mut self, name: &'static str, value: impl Into<Arc<str>>) {
+        self.push(name, value.into(), Indexing::None);
+    }
+
+    fn push(&mut self, name: &'static str, value: Arc<str>, indexing: Indexing) {
+        self.0.push(Header { name: Cow::Borrowed(name), value, indexing });
     }
 }
 

@@ -291,7 +291,7 @@ impl ApnsService {
             Some(Standing::Young(age)) => Some(age),
             Some(Standing::Old) | None => None,
         };
-        let off = clock::fault(reason, response.fields.get("date"), age, now);
+        let off = clock::clock_error(reason, response.fields.get("date"), age, now);
         let grew_old = *reason == Reason::ExpiredProviderToken && standing == Some(Standing::Old);
         let over = (*reason == Reason::BadCertificate)
             .then(|| certificate::ended(self.valid_until, now))

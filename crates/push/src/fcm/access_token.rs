@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_and_tries_are_spaced() {
+    fn a_refusal_is_reported_and_tries_are_spaced() {
         let mut tokens = tokens();
         let body = br#"{"error":"invalid_grant","error_description":"Invalid JWT Signature."}"#;
         let mut now_s = NOW_S;
@@ -289,13 +289,13 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_service_account_names_the_field() {
-        let told = |from: &str, to: &str| {
+        let error = |from: &str, to: &str| {
             ServiceAccount::from_json(&FILE.replace(from, to)).unwrap_err().to_string()
         };
-        assert!(told("\"service_account\"", "\"authorized_user\"").contains("type"));
-        assert!(told("project_id", "project").contains("project_id"));
-        assert!(told("BEGIN PRIVATE KEY", "BEGIN RSA KEY").contains("private_key"));
-        assert!(told("https://oauth2", "http://oauth2").contains("token_uri"));
+        assert!(error("\"service_account\"", "\"authorized_user\"").contains("type"));
+        assert!(error("project_id", "project").contains("project_id"));
+        assert!(error("BEGIN PRIVATE KEY", "BEGIN RSA KEY").contains("private_key"));
+        assert!(error("https://oauth2", "http://oauth2").contains("token_uri"));
         assert!(!format!("{:?}", tokens()).contains("BEGIN"));
     }
 }

@@ -88,7 +88,7 @@ pub fn classify<'h>(
 struct Fault {
     reason: String,
     message: String,
-    /// A quota of one device or topic, and not of the project. The code is the same for all; what is written beside it tells.
+    /// A quota of one device or topic, and not of the project. The code is the same for all; what is written beside it decides.
     of_target: bool,
 }
 
@@ -186,15 +186,15 @@ mod tests {
         let seven = Duration::from_secs(7);
         let pause = FcmAnswer::Pause { after: seven, message: String::new() };
         assert_eq!(classify(429, after, b"", 0), pause);
-        let told = classify(502, after, b"<html>", 0);
-        assert!(matches!(told, FcmAnswer::Retry { after: Some(after), reason, .. }
+        let answer_to = classify(502, after, b"<html>", 0);
+        assert!(matches!(answer_to, FcmAnswer::Retry { after: Some(after), reason, .. }
             if after == seven && reason == "UNAVAILABLE"));
     }
 
     #[test]
     fn a_quota_of_one_topic_or_device_does_not_stop_the_others() {
         let fcm = serde_json::json!({ "errorCode": "QUOTA_EXCEEDED" });
-        let told = |message: &str, details: serde_json::Value| {
+        let answer_to = |message: &str, details: serde_json::Value| {
             let error = serde_json::json!({
                 "code": 429, "status": "RESOURCE_EXHAUSTED", "message": message, "details": details
             });
@@ -202,8 +202,8 @@ mod tests {
         };
         let minute = Duration::from_secs(60);
         for answer in [
-            told("Topic quota exceeded.", serde_json::json!([fcm])),
-            told(
+            answer_to("Topic quota exceeded.", serde_json::json!([fcm])),
+            answer_to(
                 "Quota exceeded.",
                 serde_json::json!([fcm, { "violations": [{ "subject": "device:x" }] }]),
             ),
@@ -214,7 +214,7 @@ mod tests {
         let project =
             "Quota exceeded for quota metric 'Send requests' and limit 'Send requests per minute'";
         let info = serde_json::json!([{ "reason": "RATE_LIMIT_EXCEEDED" }]);
-        let answer = told(project, info);
+        let answer = answer_to(project, info);
         assert!(matches!(answer, FcmAnswer::Pause { after, .. } if after == minute), "{answer:?}");
     }
 }

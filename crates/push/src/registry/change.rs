@@ -41,7 +41,7 @@ pub struct InvalidToken {
     pub device: Device,
     /// The service's word.
     pub reason: String,
-    /// Since when it is over, milliseconds since 1970; where the service tells no time, that of the push.
+    /// Since when it is over, milliseconds since 1970; where the service gives no time, that of the push.
     pub dead_since_ms: u64,
     /// Keep it all the same: the fault may be the sender's ([`KeptReason::Environment`]).
     pub doubtful: bool,

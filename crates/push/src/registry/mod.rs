@@ -315,7 +315,7 @@ impl Registry {
 }
 
 impl Device {
-    /// What tells devices apart: the token stands last, for it alone may contain anything.
+    /// What distinguishes devices: the token stands last, for it alone may contain anything.
     fn key(&self) -> String {
         let platform = match self.platform {
             Platform::Apns => 'a',
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(registry.devices("ada").unwrap(), [device("again")]);
 
         let feed = registry.feed(0, 10).unwrap();
-        let told: Vec<_> = feed
+        let entries: Vec<_> = feed
             .iter()
             .map(|verdict| {
                 assert_eq!(verdict.dropped, verdict.kept.is_none());
@@ -442,13 +442,13 @@ mod tests {
             (2, "again", Some("ada"), Some(KeptReason::RegisteredAgain)),
             (3, "unknown", None, Some(KeptReason::Unknown)),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(entries, expected);
         assert_eq!(registry.feed(2, 10).unwrap()[0].n, 3);
         assert_eq!(registry.feed(0, 1).unwrap().len(), 1);
     }
 
     #[test]
-    fn a_token_that_is_refused_by_a_doubtful_sender_is_told_and_kept() {
+    fn a_token_that_is_refused_by_a_doubtful_sender_is_in_the_feed_and_kept() {
         let registry = Registry::in_memory().unwrap();
         registry.register("ada", &[device("fine")], 1_000).unwrap();
         let verdict = InvalidToken {

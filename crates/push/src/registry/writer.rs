@@ -78,7 +78,7 @@ async fn write_groups(
             group.push(change);
             callers.push(done);
         }
-        let tells = group.iter().any(|change| matches!(change, Change::Invalidate(_)));
+        let feeds = group.iter().any(|change| matches!(change, Change::Invalidate(_)));
         let registry = Arc::clone(&registry);
         let applied = tokio::task::spawn_blocking(move || registry.apply(&group)).await;
         let applied = applied.unwrap_or(Err(RegistryError::Closed));
@@ -96,7 +96,7 @@ async fn write_groups(
                 let _ = caller.send(answer);
             }
         }
-        if tells {
+        if feeds {
             judged.notify_waiters();
         }
     }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_that_is_none_is_told_and_the_others_of_its_group_are_written() {
+    async fn a_change_that_is_invalid_is_refused_and_the_others_of_its_group_are_written() {
         let registry = Arc::new(Registry::in_memory().unwrap());
         let writer = Writer::start(Arc::clone(&registry));
         let nobody = Change::Register { user: String::new(), devices: Vec::new(), now_ms: 1 };

@@ -110,16 +110,16 @@ mod tests {
 
     #[test]
     fn a_refusal_is_a_word_and_a_sentence_whoever_wrote_it() {
-        let told = |status, body: &str| match classify(status, |_| None, body.as_bytes(), 0) {
+        let refusal = |status, body: &str| match classify(status, |_| None, body.as_bytes(), 0) {
             WebPushAnswer::Refused { reason, message, .. } => (reason, message),
             other => panic!("{other:?}"),
         };
         let said = |reason: &str, message: &str| (reason.to_owned(), message.to_owned());
-        assert_eq!(told(403, r#"{"reason":"BadJwtToken"}"#), said("BadJwtToken", ""));
+        assert_eq!(refusal(403, r#"{"reason":"BadJwtToken"}"#), said("BadJwtToken", ""));
         let mozilla = r#"{"code":401,"errno":109,"error":"Unauthorized","message":"Request did not validate"}"#;
-        assert_eq!(told(401, mozilla), said("Unauthorized", "Request did not validate"));
-        assert_eq!(told(403, " invalid\n JWT "), said("Forbidden", "invalid JWT"));
-        let (reason, message) = told(418, &"ä".repeat(1_000));
+        assert_eq!(refusal(401, mozilla), said("Unauthorized", "Request did not validate"));
+        assert_eq!(refusal(403, " invalid\n JWT "), said("Forbidden", "invalid JWT"));
+        let (reason, message) = refusal(418, &"ä".repeat(1_000));
         assert_eq!((&*reason, message.chars().count()), ("Refused", MESSAGE_MAX));
     }
 }

@@ -92,7 +92,7 @@ impl Subscription {
         Ok(Subscription { endpoint, path_at, public, auth })
     }
 
-    /// The whole URL, which is what tells subscriptions apart.
+    /// The whole URL, which distinguishes subscriptions.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }

@@ -118,10 +118,9 @@ fn result(lines: &[u8], counts: &OutcomeCounts) -> Value {
 /// Puts lines into the feed that nobody has read.
 async fn feed(shared: &Shared, lines: &[u8]) {
     let lines = lines.split_inclusive(|byte| *byte == b'\n');
-    let changes: Vec<_> = lines.map(|line| JournalChange::Outcome(line.to_vec())).collect();
-    if !changes.is_empty() {
-        // The writer logs what is wrong with the disk.
-        let _ = shared.journal_writer.write(changes).await;
+    let changes: Vec<_> = lines.clone().map(|line| JournalChange::Outcome(line.to_vec())).collect();
+    if !changes.is_empty() && shared.journal_writer.write(changes).await.is_ok() {
+        shared.emit_outcomes(lines);
     }
 }
 

@@ -1,6 +1,6 @@
 //! From a credential of the configuration to a sender, and what is wrong with those that cannot be one.
 //!
-//! `dunlin-config` judges what can be seen without knowing what a key is; here they are opened.
+//! `dunlin-config` validates what can be seen without knowing what a key is; here they are opened.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -13,22 +13,22 @@ use dunlin_push::web_push::{Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connections, Dialer, Origin, SenderConfig};
 
 /// Judges the credentials that differ: whether each key, certificate and account can be opened and is valid now, and
-/// whether there is somebody to trust in a connection. Each that cannot be used is told, with the key at fault.
+/// whether there is somebody to trust in a connection. Each that cannot be used is reported with the key at fault.
 pub(crate) fn judge(before: &PushConfig, after: &PushConfig, faults: &mut ConfigErrors) {
     for (name, _, credential) in after.apns.changes_from(&before.apns) {
         let Some(credential) = credential else { continue };
         let path = Path::of("push.apns").join(name);
-        let judged = apns(&path, credential).and_then(|(origin, _)| dialer(&path, origin));
-        judged.map(drop).unwrap_or_else(|fault| faults.push(fault));
+        let opened = apns(&path, credential).and_then(|(origin, _)| dialer(&path, origin));
+        opened.map(drop).unwrap_or_else(|fault| faults.push(fault));
     }
     for (name, _, credential) in after.fcm.changes_from(&before.fcm) {
         let Some(credential) = credential else { continue };
         let path = Path::of("push.fcm").join(name);
-        let judged = fcm(&path, credential).and_then(|(_, origin, token_origin)| {
+        let opened = fcm(&path, credential).and_then(|(_, origin, token_origin)| {
             dialer(&path, origin)?;
             dialer(&path.join("service_account"), token_origin)
         });
-        judged.map(drop).unwrap_or_else(|fault| faults.push(fault));
+        opened.map(drop).unwrap_or_else(|fault| faults.push(fault));
     }
     for (name, _, credential) in after.vapid.changes_from(&before.vapid) {
         let Some(credential) = credential else { continue };
@@ -192,7 +192,7 @@ fn route(path: &Path, route: &Route, origin: &mut Origin) -> Result<(), ConfigEr
         })?;
     }
     if let Some(proxy) = &route.proxy {
-        // The text may hold a password, and is not told again.
+        // The text may hold a password, and is not repeated.
         origin.proxy = Some(proxy.reveal().parse().map_err(|_| {
             let fix = "write http://USER:PASSWORD@HOST:PORT or socks5://HOST:PORT";
             fault(&path.join("proxy"), "this is no proxy".to_owned(), fix)
@@ -262,13 +262,13 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_that_cannot_be_used_is_told_with_the_key_at_fault() {
+    fn a_credential_that_cannot_be_used_is_reported_with_the_key_at_fault() {
         assert!(faults_of(&with_apns(keyed(KEY))).is_empty());
         // RSA, where Apple signs with P-256.
         let rsa = include_str!("../../../push/tests/data/service-account.json");
         let rsa: serde_json::Value = serde_json::from_str(rsa).unwrap();
-        let told = pointer_of(&with_apns(keyed(rsa["private_key"].as_str().unwrap())));
-        assert!(told.starts_with("/push/apns/app/key ") && told.contains("P-256"), "{told}");
+        let error = pointer_of(&with_apns(keyed(rsa["private_key"].as_str().unwrap())));
+        assert!(error.starts_with("/push/apns/app/key ") && error.contains("P-256"), "{error}");
 
         let p12 = |password: &str, bytes: &[u8]| {
             with_apns(ApnsConfig {
@@ -278,31 +278,31 @@ mod tests {
                 ..ApnsConfig::default()
             })
         };
-        let told = pointer_of(&p12("wrong", P12));
-        assert!(told.starts_with("/push/apns/app/certificate_password "), "{told}");
-        let told = pointer_of(&p12("", b"hello"));
-        assert!(told.starts_with("/push/apns/app/certificate "), "{told}");
+        let error = pointer_of(&p12("wrong", P12));
+        assert!(error.starts_with("/push/apns/app/certificate_password "), "{error}");
+        let error = pointer_of(&p12("", b"hello"));
+        assert!(error.starts_with("/push/apns/app/certificate "), "{error}");
 
         let ended = include_bytes!("../../../push/tests/certificates/ended.p12");
-        let told = pointer_of(&p12("dunlin", ended));
-        assert_eq!(told, "/push/apns/app/certificate the certificate expired on 2020-01-31");
+        let error = pointer_of(&p12("dunlin", ended));
+        assert_eq!(error, "/push/apns/app/certificate the certificate expired on 2020-01-31");
         let early = include_str!("../../../push/tests/certificates/early.pem");
-        let told = pointer_of(&with_apns(ApnsConfig {
+        let error = pointer_of(&with_apns(ApnsConfig {
             certificate: Some(Secret::new(early)),
             topic: "com.example.app".into(),
             ..ApnsConfig::default()
         }));
-        assert_eq!(told, "/push/apns/app/certificate the certificate is valid from 2100-03-01 on");
+        assert_eq!(error, "/push/apns/app/certificate the certificate is valid from 2100-03-01 on");
 
         let route = |route: Route| with_apns(ApnsConfig { route, ..keyed(KEY) });
-        let told =
+        let error =
             pointer_of(&route(Route { address: Some("simulator".into()), ..Route::default() }));
-        assert!(told.starts_with("/push/apns/app/route/address "), "{told}");
-        let told = pointer_of(&route(Route { ca: Some("hello".into()), ..Route::default() }));
-        assert!(told.starts_with("/push/apns/app/route/ca "), "{told}");
+        assert!(error.starts_with("/push/apns/app/route/address "), "{error}");
+        let error = pointer_of(&route(Route { ca: Some("hello".into()), ..Route::default() }));
+        assert!(error.starts_with("/push/apns/app/route/ca "), "{error}");
         let secret = Secret::new("ftp://ada:secret@proxy:1");
-        let told = pointer_of(&route(Route { proxy: Some(secret), ..Route::default() }));
-        assert!(told.starts_with("/push/apns/app/route/proxy ") && !told.contains("secret"));
+        let error = pointer_of(&route(Route { proxy: Some(secret), ..Route::default() }));
+        assert!(error.starts_with("/push/apns/app/route/proxy ") && !error.contains("secret"));
     }
 
     #[test]
@@ -315,21 +315,21 @@ mod tests {
             PushConfig { fcm, ..PushConfig::default() }
         };
         assert!(faults_of(&with(account)).is_empty());
-        let told = pointer_of(&with(&account.replace("https://oauth2", "https://-oauth2")));
-        assert!(told.starts_with("/push/fcm/app/service_account "), "{told}");
-        let told = pointer_of(&with(&account.replace("BEGIN PRIVATE KEY", "BEGIN KEY")));
-        assert!(told.starts_with("/push/fcm/app/service_account private_key"), "{told}");
+        let error = pointer_of(&with(&account.replace("https://oauth2", "https://-oauth2")));
+        assert!(error.starts_with("/push/fcm/app/service_account "), "{error}");
+        let error = pointer_of(&with(&account.replace("BEGIN PRIVATE KEY", "BEGIN KEY")));
+        assert!(error.starts_with("/push/fcm/app/service_account private_key"), "{error}");
 
         let mut vapid = Map::new();
         let private_key = Some(Secret::new("abc"));
         let subject = "mailto:ops@example.com".into();
         vapid.insert("site", VapidConfig { private_key, subject, ..VapidConfig::default() });
-        let told = pointer_of(&PushConfig { vapid, ..PushConfig::default() });
-        assert!(told.starts_with("/push/vapid/site/private_key "), "{told}");
+        let error = pointer_of(&PushConfig { vapid, ..PushConfig::default() });
+        assert!(error.starts_with("/push/vapid/site/private_key "), "{error}");
     }
 
     #[test]
-    fn what_did_not_change_is_not_judged_again() {
+    fn what_did_not_change_is_not_opened_again() {
         let push = with_apns(keyed("-----BEGIN PRIVATE KEY-----\nexpired since\n"));
         assert!(!faults_of(&push).is_empty());
         let mut faults = ConfigErrors::default();

@@ -143,13 +143,13 @@ fn expand(groups: Vec<Recipients>) -> Result<Vec<Device>, ApiError> {
     Ok(devices)
 }
 
-/// Whether a token is one of its provider's: a mistake is told to the app that made it, not months later to nobody.
+/// Whether a token is one of its provider's: the app that made a mistake learns of it now, and not nobody months later.
 fn validate(device: &Device) -> Result<(), String> {
     let token = &*device.token;
     match device.platform {
         Platform::Apns => {
-            let judged = DeviceToken::new(token).map_err(|error| error.to_string());
-            judged.map(drop)
+            let read = DeviceToken::new(token).map_err(|error| error.to_string());
+            read.map(drop)
         }
         Platform::Fcm => Ok(()),
         Platform::Web => {

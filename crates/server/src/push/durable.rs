@@ -71,13 +71,16 @@ pub(super) async fn accept(shared: &Arc<Shared>, mut batch: Batch) -> Result<Val
         }
     }
     new.common = encode(&Batch { idempotency_key: None, ..batch });
-    let common = new.common.clone();
+    let (common, ended) = (new.common.clone(), new.outcomes.clone());
     let accepted = shared.journal_writer.write(vec![JournalChange::Accept(new)]).await;
     let accepted = accepted.and_then(|mut done| done.pop().unwrap_or(Err(JournalError::Closed)));
     let accepted = accepted.map_err(|error| match error {
         JournalError::Full => ApiErrorCode::LimitExceeded.with_reason(error),
         error => ApiErrorCode::Internal.with_reason(error),
     })?;
+    if !accepted.repeated {
+        shared.emit_outcomes(ended.iter().map(Vec::as_slice));
+    }
     if !accepted.repeated && accepted.pushes > 0 {
         let open = OpenBatch { batch: accepted.batch, common, started: 0 };
         tokio::spawn(run(Arc::clone(shared), open));
@@ -139,7 +142,7 @@ async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError>
     Ok(())
 }
 
-/// The first half: reads pushes from the journal, notes there that they leave, and hands them over. False: the process is
+/// The first half: reads pushes from the journal, notes there that they leave, and submits them. False: the process is
 /// going down before all have begun.
 async fn begin(
     shared: &Arc<Shared>,
@@ -234,7 +237,13 @@ async fn end(
             next = if ended < GROUP_MAX { outcomes.try_recv() } else { None };
         }
         if !changes.is_empty() {
+            let outcome = |change: &JournalChange| match change {
+                JournalChange::End { outcome, .. } => Some(outcome.clone()),
+                _ => None,
+            };
+            let lines: Vec<Vec<u8>> = changes.iter().filter_map(outcome).collect();
             shared.journal_writer.write(changes).await?;
+            shared.emit_outcomes(lines.iter().map(Vec::as_slice));
         }
         shared.durable_window.add_permits(ended);
     }

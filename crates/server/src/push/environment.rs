@@ -1,4 +1,4 @@
-//! Whether a credential is of the environment that its device tokens are of, as far as Apple's answers tell.
+//! Whether a credential is of the environment that its device tokens are of, as far as Apple's answers show.
 //!
 //! Sandbox and production have tokens of their own, and each calls the other's `BadDeviceToken`. A credential set to the
 //! wrong one would have every token of the registry dropped, though nothing is wrong with them. So that word drops a token
@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Answers that count; older ones fade.
 const ANSWERS_MAX: u32 = 1_024;
 /// So many bad tokens without as many good ones are no accident.
-const BAD_TOLD: u32 = 10;
+const BAD_LOGGED: u32 = 10;
 
 /// What one credential has been answered.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl Answers {
     }
 
     fn looks_wrong(&self) -> bool {
-        self.bad >= BAD_TOLD && !self.is_right()
+        self.bad >= BAD_LOGGED && !self.is_right()
     }
 
     fn fade(&mut self) {
@@ -100,12 +100,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_environment_drops_nothing_and_is_told_once() {
+    fn a_wrong_environment_drops_nothing_and_is_logged_once() {
         let environment = Environment::default();
         let doubts: Vec<EnvironmentDoubt> = (0..10_000).map(|_| environment.handle_bad()).collect();
         assert!(!doubts.contains(&EnvironmentDoubt::None));
         assert_eq!(doubts.iter().filter(|doubt| **doubt == EnvironmentDoubt::FirstSign).count(), 1);
-        assert_eq!(doubts[BAD_TOLD as usize - 1], EnvironmentDoubt::FirstSign);
+        assert_eq!(doubts[BAD_LOGGED as usize - 1], EnvironmentDoubt::FirstSign);
         assert!(environment.looks_wrong());
         assert_eq!(environment.kept(), 10_000);
     }
@@ -136,7 +136,7 @@ mod tests {
         let dropped =
             (0..100_000).filter(|_| environment.handle_bad() == EnvironmentDoubt::None).count();
         assert_eq!(dropped, 5);
-        // Once it is right again, so are its words; and it would be told again.
+        // Once it is right again, so are its words; and it would be logged again.
         for _ in 0..2_000 {
             environment.handle_known();
         }

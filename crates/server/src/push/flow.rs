@@ -41,10 +41,10 @@ impl Flow {
         self.take_within(bytes, TIMEOUT).await
     }
 
-    async fn take_within(&self, bytes: usize, timeout_after: Duration) -> Result<(), FlowError> {
+    async fn take_within(&self, bytes: usize, limit: Duration) -> Result<(), FlowError> {
         // A single line may be larger than the window; then it goes alone.
         let bytes = bytes.min(WINDOW_BYTES) as u32;
-        match timeout(timeout_after, self.room.acquire_many(bytes)).await {
+        match timeout(limit, self.room.acquire_many(bytes)).await {
             Ok(Ok(permit)) => {
                 permit.forget();
                 Ok(())

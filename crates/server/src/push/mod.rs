@@ -3,7 +3,7 @@
 //! The senders of `dunlin-push` live in a thread of their own with a `tokio` runtime. A worker hands it a request's
 //! body over the bus and goes on ([`PushRequest`](crate::push_message::PushRequest)); what comes back ([`PushReply`](crate::push_message::PushReply)) are pieces of an answer, as many as the client
 //! has room for ([`flow`]). The admin thread hands it credentials whenever a change of them is in effect
-//! ([`PushHandle::apply`]), so that the answer to the change means that they are used, and has them judged before
+//! ([`PushHandle::apply`]), so that the answer to the change means that they are used, and has them validated before
 //! ([`judge`]).
 //!
 //! A call ([`call`]) reads its body ([`submission`]), finds the devices ([`devices`]), hands each push to its credential's
@@ -16,6 +16,7 @@ mod devices;
 mod durable;
 mod environment;
 mod flow;
+mod hook_events;
 mod metrics;
 mod online;
 mod outcome;

@@ -66,7 +66,7 @@ impl OnlineQueries {
         if open.waiting == 0
             && let Some(answer) = open.answer.take()
         {
-            // Whoever asked may have lost timeout_after.
+            // Whoever asked may have given up waiting.
             let _ = answer.send(());
         }
     }

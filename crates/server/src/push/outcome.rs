@@ -29,7 +29,7 @@ struct Line<'a> {
     ended: OutcomeJson<'a>,
 }
 
-/// LineSubject a line is about.
+/// What a line is about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LineSubject<'a> {
     /// The durable batch.
@@ -55,7 +55,7 @@ pub(super) fn write(
     Line::new(subject, ended).write(out);
 }
 
-/// Writes the line of a user subject nothing was sent.
+/// Writes the line of a user to whom nothing was sent.
 pub(super) fn write_user(out: &mut Vec<u8>, subject: LineSubject<'_>, reason: &str, detail: &str) {
     let ended = OutcomeJson {
         detail: Some(detail.into()),
@@ -121,8 +121,8 @@ mod tests {
             app: "shop".into(),
             target: BroadcastTarget::Topic("news".into()),
         };
-        let told = line(&Recipient::Broadcast(broadcast), &Outcome::NotSent(NotSent::Closed));
-        assert!(told.contains(r#""app":"shop","topic":"news","outcome":"not_sent""#), "{told}");
+        let text = line(&Recipient::Broadcast(broadcast), &Outcome::NotSent(NotSent::Closed));
+        assert!(text.contains(r#""app":"shop","topic":"news","outcome":"not_sent""#), "{text}");
         let mut out = Vec::new();
         let subject = LineSubject { batch: None, push: None, user: Some("bob"), recipient: None };
         write_user(&mut out, subject, "no_device", "x");

@@ -1,4 +1,4 @@
-//! A push on its way: handed to its credential's sender, and without an outcome yet.
+//! A push on its way: submitted to its credential's sender, and without an outcome yet.
 
 use std::sync::Arc;
 

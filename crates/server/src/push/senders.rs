@@ -119,7 +119,7 @@ impl Senders {
             let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
             let old = by_name.entry(platform).or_default().insert(Arc::clone(name), credential);
             drop(by_name);
-            // Who is told `closed` now finds the new one in its place.
+            // A push that ends as `closed` now finds the new one in its place.
             if let Some(old) = old {
                 old.close();
             }
@@ -147,7 +147,7 @@ impl Credential {
         let sender = self.sender.as_ref().map_err(|why| NotSent::Credential(why.clone()))?;
         let invalid = |error: &dyn std::fmt::Display| NotSent::Invalid(error.to_string());
         let deadline = Instant::now() + encoded.timeout;
-        // A broadcast was judged against its service when the body was read.
+        // A broadcast was validated against its service when the body was read.
         let elsewhere = || NotSent::Invalid("it is no recipient of this service".to_owned());
         match (sender, to.token(), to.broadcast_target()) {
             (Sender::Apns(apns, topic), Some(token), _) => {

@@ -156,7 +156,7 @@ impl TryFrom<Subscribers> for Broadcast {
             }
         };
         let (field, name, what, legal): (_, _, _, fn(u8) -> bool) = match &target {
-            // Base64, as Apple hands it out.
+            // Base64, as Apple gives it.
             BroadcastTarget::Channel(id) => {
                 ("channel", id, "its id in Base64, as Apple gave it", |byte| {
                     byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte)
@@ -321,8 +321,8 @@ impl Submission {
             );
         }
         if self.broadcasts.iter().any(|broadcast| broadcast.platform == Platform::Apns) {
-            let judged = self.notification.validate_broadcast();
-            judged.map_err(|error| format!("notification.{error}"))?;
+            let valid = self.notification.validate_broadcast();
+            valid.map_err(|error| format!("notification.{error}"))?;
         }
         if let Some(at) = self.devices.iter().position(|group| group.len() == 0) {
             return Err(format!("devices[{at}].token: there is neither `token` nor `tokens`"));
@@ -427,12 +427,12 @@ mod tests {
             (r#"{"provider":"web","app":"a","topic":"a"}"#, "provider:"),
             (r#"{"provider":"apns","app":"a","token":"ab"}"#, "token"),
         ] {
-            let told = refused(broadcast);
-            assert!(told.contains("broadcasts[0]") && told.contains(field), "{told}");
+            let error = refused(broadcast);
+            assert!(error.contains("broadcasts[0]") && error.contains(field), "{error}");
         }
         let words = r#"{"notification":{"title":"Hi"},"broadcasts":[{"provider":"apns","app":"a","channel":"YQ=="}]}"#;
-        let told = self::refused(words);
-        assert!(told.contains("notification.apns.aps") && told.contains("timestamp"), "{told}");
+        let error = self::refused(words);
+        assert!(error.contains("notification.apns.aps") && error.contains("timestamp"), "{error}");
     }
 
     #[test]

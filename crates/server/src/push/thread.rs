@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::flow::Flow;
+use super::hook_events::HookEvents;
 use super::online::OnlineQueries;
 use super::repeats::Repeats;
 use super::senders::Senders;
@@ -56,6 +57,7 @@ pub(super) struct Shared {
     durable_batches: AtomicUsize,
     resumed: AtomicBool,
     pub(super) repeats: Repeats,
+    pub(super) hook_events: HookEvents,
     pub(super) admissions: Arc<PushAdmissions>,
     pub(super) workers: usize,
     /// Answers under way that clients read at their own pace, by their calls.
@@ -115,6 +117,7 @@ impl PushThread {
             durable_batches: AtomicUsize::new(0),
             resumed: AtomicBool::new(false),
             repeats: Repeats::default(),
+            hook_events: HookEvents::new(state),
             admissions: Arc::clone(&state.push_admissions),
             workers: state.workers(),
             flows: Mutex::default(),
@@ -200,7 +203,7 @@ impl Shared {
 
     /// Has the bus carry a message.
     pub(super) fn send(&self, worker: usize, message: BusMessage) {
-        // The thread has ended: nobody is there to be told.
+        // The thread has ended: nobody is there to receive it.
         let _ = self.outgoing.send((worker, message));
     }
 
@@ -284,9 +287,13 @@ async fn serve(
         }
         // A full ring of one worker keeps the others' messages waiting for a moment, too: it is taken from every turn.
         while let Some((to, message)) = waiting.pop_front() {
+            let is_event = matches!(message, BusMessage::HookEvent(_));
             if let Err(refused) = endpoint.send(to, message) {
                 waiting.push_front((to, refused.into_value()));
                 break;
+            }
+            if is_event {
+                shared.hook_events.handle_sent();
             }
         }
         endpoint.flush();

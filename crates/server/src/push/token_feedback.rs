@@ -17,7 +17,7 @@ impl TokenFeedback {
     }
 
     /// Takes how the push to a device ended: does it say something of the token, and not of the push? `sent_ms` is when the
-    /// push was handed over, for the services that do not say since when a token is over.
+    /// push was submitted, for the services that do not say since when a token is over.
     pub(super) async fn handle(
         &self,
         credential: &Credential,
@@ -25,20 +25,20 @@ impl TokenFeedback {
         outcome: &Outcome,
         sent_ms: u64,
     ) {
-        let word = match outcome {
-            Outcome::Accepted(_) => Word::Known,
-            Outcome::Rejected(rejected) => Word::of(device.platform, rejected),
-            Outcome::NotSent(_) | Outcome::Uncertain(_) => Word::None,
+        let meaning = match outcome {
+            Outcome::Accepted(_) => Meaning::Known,
+            Outcome::Rejected(rejected) => Meaning::of(device.platform, rejected),
+            Outcome::NotSent(_) | Outcome::Uncertain(_) => Meaning::None,
         };
         let environment = &credential.environment;
-        let doubtful = match word {
-            Word::None => return,
-            Word::Known => return environment.handle_known(),
-            Word::Over => {
+        let doubtful = match meaning {
+            Meaning::None => return,
+            Meaning::Known => return environment.handle_known(),
+            Meaning::Over => {
                 environment.handle_known();
                 false
             }
-            Word::Bad => match environment.handle_bad() {
+            Meaning::Bad => match environment.handle_bad() {
                 EnvironmentDoubt::None => false,
                 EnvironmentDoubt::Some => true,
                 EnvironmentDoubt::FirstSign => {
@@ -64,7 +64,7 @@ impl TokenFeedback {
 
 /// What an answer says of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum Meaning {
     /// Nothing.
     None,
     /// The service knows it.
@@ -75,18 +75,18 @@ enum Word {
     Bad,
 }
 
-impl Word {
+impl Meaning {
     /// A token of another app is a mistake in the set-up, and no reason to forget it.
-    fn of(platform: Platform, rejected: &Rejected) -> Word {
+    fn of(platform: Platform, rejected: &Rejected) -> Meaning {
         match platform {
-            Platform::Apns if rejected.status == 410 => Word::Over,
+            Platform::Apns if rejected.status == 410 => Meaning::Over,
             Platform::Apns => match Reason::new(&rejected.reason) {
-                Reason::BadDeviceToken => Word::Bad,
-                _ => Word::None,
+                Reason::BadDeviceToken => Meaning::Bad,
+                _ => Meaning::None,
             },
-            Platform::Fcm if rejected.reason == "UNREGISTERED" => Word::Over,
-            Platform::Web if rejected.reason == "Gone" => Word::Over,
-            Platform::Fcm | Platform::Web => Word::None,
+            Platform::Fcm if rejected.reason == "UNREGISTERED" => Meaning::Over,
+            Platform::Web if rejected.reason == "Gone" => Meaning::Over,
+            Platform::Fcm | Platform::Web => Meaning::None,
         }
     }
 }
@@ -97,18 +97,18 @@ mod tests {
 
     #[test]
     fn only_what_a_service_says_of_the_token_itself_counts() {
-        let word = |platform, status, reason: &str| {
+        let meaning = |platform, status, reason: &str| {
             let reason = reason.to_owned();
-            Word::of(platform, &Rejected { status, reason, ..Rejected::default() })
+            Meaning::of(platform, &Rejected { status, reason, ..Rejected::default() })
         };
-        assert_eq!(word(Platform::Apns, 410, "Unregistered"), Word::Over);
-        assert_eq!(word(Platform::Apns, 410, "ExpiredToken"), Word::Over);
-        assert_eq!(word(Platform::Apns, 400, "BadDeviceToken"), Word::Bad);
-        assert_eq!(word(Platform::Apns, 400, "DeviceTokenNotForTopic"), Word::None);
-        assert_eq!(word(Platform::Apns, 400, "PayloadEmpty"), Word::None);
-        assert_eq!(word(Platform::Fcm, 404, "UNREGISTERED"), Word::Over);
-        assert_eq!(word(Platform::Fcm, 403, "SENDER_ID_MISMATCH"), Word::None);
-        assert_eq!(word(Platform::Web, 410, "Gone"), Word::Over);
-        assert_eq!(word(Platform::Web, 429, "TooManyRequests"), Word::None);
+        assert_eq!(meaning(Platform::Apns, 410, "Unregistered"), Meaning::Over);
+        assert_eq!(meaning(Platform::Apns, 410, "ExpiredToken"), Meaning::Over);
+        assert_eq!(meaning(Platform::Apns, 400, "BadDeviceToken"), Meaning::Bad);
+        assert_eq!(meaning(Platform::Apns, 400, "DeviceTokenNotForTopic"), Meaning::None);
+        assert_eq!(meaning(Platform::Apns, 400, "PayloadEmpty"), Meaning::None);
+        assert_eq!(meaning(Platform::Fcm, 404, "UNREGISTERED"), Meaning::Over);
+        assert_eq!(meaning(Platform::Fcm, 403, "SENDER_ID_MISMATCH"), Meaning::None);
+        assert_eq!(meaning(Platform::Web, 410, "Gone"), Meaning::Over);
+        assert_eq!(meaning(Platform::Web, 429, "TooManyRequests"), Meaning::None);
     }
 }

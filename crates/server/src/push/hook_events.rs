@@ -1,0 +1,72 @@
+//! Outcomes of the feed as events for webhooks.
+
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::sync::{PoisonError, atomic::AtomicU64};
+
+use dunlin_config::HookEventKind;
+use dunlin_webhooks::{FilterCache, HookEvent, HookEventBody};
+
+use super::devices::now_ms;
+use super::thread::Shared;
+use crate::bus_message::BusMessage;
+use crate::state::ServerState;
+
+/// Events on their way to the bus; more are dropped, and hooks are notified of how many. The feed has them all.
+const EVENTS_MAX: u64 = 16_384;
+
+/// What hooks want, and what is on its way to them.
+pub(super) struct HookEvents {
+    state: Arc<ServerState>,
+    filter: Mutex<FilterCache>,
+    queued: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl fmt::Debug for HookEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HookEvents").field("queued", &self.queued).finish_non_exhaustive()
+    }
+}
+
+impl HookEvents {
+    pub(super) fn new(state: &Arc<ServerState>) -> HookEvents {
+        let (queued, dropped) = (AtomicU64::new(0), AtomicU64::new(0));
+        HookEvents { state: Arc::clone(state), filter: Mutex::default(), queued, dropped }
+    }
+
+    /// One has left for the bus.
+    pub(super) fn handle_sent(&self) {
+        self.queued.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Shared {
+    /// Emits outcomes that are in the feed, if a hook wants them.
+    pub(super) fn emit_outcomes<'l>(&self, lines: impl Iterator<Item = &'l [u8]>) {
+        let HookEvents { state, filter, queued, dropped } = &self.hook_events;
+        let mut filter = filter.lock().unwrap_or_else(PoisonError::into_inner);
+        filter.set_filter(&state.settings.load().event_filter);
+        if !filter.wants(HookEventKind::PushOutcome) {
+            return;
+        }
+        drop(filter);
+        let send = |body| {
+            queued.fetch_add(1, Relaxed);
+            let event = HookEvent { unix_ms: now_ms(), body };
+            self.send(state.webhooks_endpoint(), BusMessage::HookEvent(Box::new(event)));
+        };
+        for line in lines {
+            if queued.load(Relaxed) >= EVENTS_MAX {
+                dropped.fetch_add(1, Relaxed);
+                continue;
+            }
+            match dropped.swap(0, Relaxed) {
+                0 => {}
+                missed => send(HookEventBody::Missed(missed)),
+            }
+            send(HookEventBody::PushOutcome { outcome: line.into() });
+        }
+    }
+}
