@@ -348,6 +348,7 @@ impl<T> Consumer<T> {
 
     fn find_messages(&mut self) -> bool {
         // A polling receiver would find the tail changed and only then load the slot: prefetch it.
+        // SAFETY: as in `pop`.
         prefetch(unsafe { self.segment.as_ref() }.slot(self.head));
         let tail = self.ring.tail.load(Ordering::Acquire);
         if tail == self.head {

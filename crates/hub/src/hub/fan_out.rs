@@ -27,6 +27,7 @@ const FLUSH_BYTES: u32 = 64 << 10;
 const RANGES_MAX: usize = 32;
 
 /// A push to many subscribers.
+#[derive(Clone, Copy)]
 struct FanOut<'a> {
     outgoing: &'a Outgoing<'a>,
     label: Label<'a>,
@@ -84,7 +85,7 @@ impl Hub {
         }
         let estimate_bytes = publication.data.len() + name.len() + 256;
         let outgoing = &Outgoing::Publication { channel: name, publication };
-        self.fan_out(at, FanOut { outgoing, label, estimate_bytes, flags: 0, paced });
+        self.fan_out(at, &FanOut { outgoing, label, estimate_bytes, flags: 0, paced });
     }
 
     pub(super) fn deliver_join(&mut self, name: &Arc<str>, info: &ClientInfo) {
@@ -107,21 +108,21 @@ impl Hub {
     pub(super) fn fan_out_unsubscribe(&mut self, at: u32, code: u32, reason: &str) {
         let name = Arc::clone(&self.channels[at].name);
         let outgoing = &Outgoing::Unsubscribe { channel: &name, code, reason };
-        self.fan_out(at, FanOut::unpaced(outgoing, 256 + name.len(), 0));
+        self.fan_out(at, &FanOut::unpaced(outgoing, 256 + name.len(), 0));
     }
 
     fn fan_out_to_watchers(&mut self, name: &Arc<str>, outgoing: &Outgoing<'_>) {
         if let Some(at) = self.channels.find(&self.names, name)
             && self.channels[at].joined
         {
-            self.fan_out(at, FanOut::unpaced(outgoing, 512, JOIN_LEAVE));
+            self.fan_out(at, &FanOut::unpaced(outgoing, 512, JOIN_LEAVE));
         }
     }
 
     /// Puts a frame into the outbox of every subscriber that has all of its flags. Afterwards the
     /// channel may be gone: a subscriber whose outbox is full may have been disconnected.
-    fn fan_out(&mut self, at: u32, fan_out: FanOut<'_>) {
-        let FanOut { outgoing, label, estimate_bytes, flags, paced } = fan_out;
+    fn fan_out(&mut self, at: u32, fan_out: &FanOut<'_>) {
+        let FanOut { outgoing, label, estimate_bytes, flags, paced } = *fan_out;
         let Self { channels, sessions, encoder, log, dirty, flush_wanted, broadcasts, .. } = self;
         let mut broadcast = paced.and_then(|flag| {
             let Channel { name, options, .. } = &channels[at];

@@ -48,11 +48,11 @@ pub use subscriber_count::SubscriberCount;
 /// # Order of calls
 ///
 /// 1. `open_session`, `close_session` and the `handle_*` methods take input: operations of clients
-/// and API callers, messages of other workers' hubs, the passage of time.
+///    and API callers, messages of other workers' hubs, the passage of time.
 /// 2. After each of them (or each small group) [`Hub::poll_event`] until `None`. It also handles
-/// messages that wait behind an event: a subscription's event always comes out before any
-/// publication enters that session's outbox, so that a reply [pushed](Hub::push) on the event
-/// precedes them.
+///    messages that wait behind an event: a subscription's event always comes out before any
+///    publication enters that session's outbox, so that a reply [pushed](Hub::push) on the event
+///    precedes them.
 /// 3. At the end of a turn [`Hub::poll_transmit`] until `None`, each message handed to the worker
 ///    it is for or given back with [`Hub::requeue`]; and, after [`Hub::begin_flush`],
 ///    [`Hub::poll_flush`] until `None`, each session's [outbox](Hub::outbox) written and
@@ -343,7 +343,7 @@ impl Hub {
             HubMessageKind::Gap { channel } => self.deliver_gap(&channel),
             HubMessageKind::Reply(reply) => self.handle_reply(from, reply.request, reply.content),
             HubMessageKind::Scatter { request, scatter } => {
-                self.handle_scatter(from, request, &scatter)
+                self.handle_scatter(from, request, &scatter);
             }
         }
     }

@@ -9,13 +9,13 @@
 //! ```
 //!
 //! - No cursor: from now on. `cursor=0`: from the oldest publication in the history. Otherwise the
-//! cursor of a former response. It may be used again, also with other channels, which then begin
-//! now.
+//!   cursor of a former response. It may be used again, also with other channels, which then begin
+//!   now.
 //! - `timeout` in seconds (`2.5`) or with a unit (`500ms`, `25s`), at most the server's limit.
-//! `timeout=0` responds at once.
+//!   `timeout=0` responds at once.
 //! - `gap` lists the channels of which something between the cursor and this response is missing
-//! for good, as `[{"channel":"a","reason":"expired"}]` ([`Gap`]). An item with `missed` instead of
-//! `data` counts publications dropped because too many came at once.
+//!   for good, as `[{"channel":"a","reason":"expired"}]` ([`Gap`]). An item with `missed` instead of
+//!   `data` counts publications dropped because too many came at once.
 
 mod cursor;
 mod request;
