@@ -1,4 +1,4 @@
-//! A WebSocket client, beside the example `websocket`: `clients [ADDR]`.
+//! A WebSocket client, beside the example `websocket`: `clients [URL]`.
 
 use std::io;
 
@@ -30,9 +30,9 @@ impl Handler for Clients {
 
 fn main() -> io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:7002".to_owned());
+    let url = if addr.contains("://") { addr } else { format!("ws://{addr}") };
     let mut event_loop = EventLoop::new(LoopConfig::default())?;
-    let cx = event_loop.context();
-    let conn = cx.connect(addr.parse().expect("address:port"), &ConnectConfig::default())?;
-    cx.websocket_handshake(conn, &NewHandshake::new("/", &addr)).expect("room for one");
+    let (new, config) = (NewHandshake::default(), ConnectConfig::default());
+    event_loop.context().connect_websocket(&url, &new, &config)?;
     event_loop.run(&mut Clients)
 }

@@ -119,6 +119,35 @@ fn clients_of_websocket() {
 }
 
 #[test]
+fn bus() {
+    let mut bus = Example::run("bus", &["127.0.0.1:0"]);
+    let addr = bus.addr().parse().unwrap();
+    for _ in 0..10 {
+        let mut peer = Peer::connect(addr);
+        peer.says("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        let (_, body) = peer.hears_response();
+        assert!(body.starts_with("the other worker was asked "), "{body}");
+    }
+}
+
+#[test]
+fn clients_without_a_server_say_so_and_fail() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut clients = Example::run("clients", &[&nobody.to_string()]);
+    assert!(!clients.child.wait().unwrap().success());
+}
+
+#[test]
+fn redis_waits_for_a_server_that_comes_later() {
+    let addr = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut redis = Example::run("redis", &[&addr.to_string()]);
+    let _server = redis_server::RedisServer::start_at(addr).expect("the port is still free");
+    let lines: Vec<String> = (0..3).map(|_| redis.says()).collect();
+    assert!(lines.contains(&"message".to_owned()), "{lines:?}");
+    redis.ends();
+}
+
+#[test]
 fn redis() {
     let server = redis_server::RedisServer::start();
     let mut redis = Example::run("redis", &[&server.addr.to_string()]);

@@ -26,7 +26,7 @@ pub struct Budget {
 
 impl Budget {
     /// The server has closed a connection behind `answered` answers, none of them cut. `in_use` says that requests
-    /// were outstanding or the last answer gave notice; a connection closed while it idled tells nothing.
+    /// were outstanding or the last answer gave notice; a connection closed while idle says nothing.
     pub fn handle_close(&mut self, answered: u64, in_use: bool) {
         if answered == 0 || (!in_use && self.limit != Some(answered)) {
             return;

@@ -9,7 +9,7 @@ use crate::{Kind, ProtocolError};
 
 /// Takes what a connection reads. Every method has an empty default.
 ///
-/// Of each answer `on_head` is told once, then its body in pieces, then `on_end`; an answer cut short has no
+/// Of each answer `on_head` is called once, then its body in pieces, then `on_end`; an answer cut short has no
 /// `on_end`, and its request comes back from [`Connection::poll_unanswered`].
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait Sink {
@@ -119,7 +119,7 @@ pub enum ReplayDecision {
 ///
 /// 1. [`room`](Connection::room) says how many requests may leave; write them in one piece, then call
 ///    [`handle_sent`](Connection::handle_sent).
-/// 2. Give all that is received to [`handle_input`](Connection::handle_input), as it comes. The [`Sink`] is told of
+/// 2. Give all that is received to [`handle_input`](Connection::handle_input), as it comes. The [`Sink`] is called for
 ///    each answer, with the tag of its request.
 /// 3. When that returns anything but [`Progress::Open`], or the connection ends
 ///    ([`handle_eof`](Connection::handle_eof), [`handle_reset`](Connection::handle_reset)), or the oldest request has
@@ -504,7 +504,7 @@ impl Connection {
     }
 
     /// The next request that got no answer and what may be done with it, oldest first. `None` while the
-    /// connection goes on, and when all have been told.
+    /// connection goes on, and when all have come out.
     pub fn poll_unanswered(&mut self) -> Option<(InFlight, ReplayDecision)> {
         if self.phase != Phase::Over {
             return None;

@@ -38,13 +38,17 @@ impl<'a> Head<'a> {
 
     /// The value of the first header of this name, if it has one. For more than one header, [`Head::read`].
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
-        // By hand, for a borrow that outlives the room for headers: the head is known to be well-formed.
-        self.bytes.split(|&byte| byte == b'\n').skip(1).find_map(|line| {
-            let colon = line.iter().position(|&byte| byte == b':')?;
-            let (field, value) = (&line[..colon], &line[colon + 1..]);
-            field.eq_ignore_ascii_case(name.as_bytes()).then(|| value.trim_ascii())
-        })
+        header(self.bytes, name)
     }
+}
+
+/// The value of the first header of this name in a head that is known to be well-formed.
+pub(crate) fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    head.split(|&byte| byte == b'\n').skip(1).find_map(|line| {
+        let colon = line.iter().position(|&byte| byte == b':')?;
+        let (field, value) = (&line[..colon], &line[colon + 1..]);
+        field.eq_ignore_ascii_case(name.as_bytes()).then(|| value.trim_ascii())
+    })
 }
 
 impl fmt::Debug for Head<'_> {

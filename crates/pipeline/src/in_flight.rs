@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::Kind;
 
-/// A request that has left. Eighteen bytes that tell its owner which one it is.
+/// A request that has left. Eighteen bytes by which its owner knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
     /// The owner's number for it.

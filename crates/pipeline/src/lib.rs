@@ -1,17 +1,4 @@
-//! A pipelining HTTP/1.1 client: requests leave while answers to others come, over few connections, and a
-//! server that closes one of them loses nothing.
-//!
-//! [`Connection`] is the protocol without a socket: which requests are out, where in the answers it is, and, when
-//! the connection ends, what may be done with each request that got none (RFC 9112 §9.3.2, §9.6). What it needs of
-//! a request in flight is a record a *batch*, and an answer whose head repeats the one before costs a comparison.
-//!
-//! - [`Sink`] takes answers; [`Kind`] is what must be known of a request; [`ReplayDecision`] is what becomes of one.
-//! - [`Window`] finds the depth by itself; [`Budget`] learns how many requests a server takes on a connection.
-//! - [`Client`] asks many hosts on one event loop of `net`: names, several addresses, TLS, unix sockets, queues,
-//!   time-outs, and each request's [`Outcome`], once.
-//! - [`ThreadedClient`] is a client in a thread of its own, for programs without a loop.
-//! - [`Copies`] are one request many times over, to be written at once.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -26,8 +13,9 @@ mod window;
 
 pub use budget::Budget;
 pub use client::{
-    Answer, BadUrl, BodyMode, Caller, Client, ClientConfig, Delivery, Depth, ErrorKind, HostConfig,
-    HostId, Outcome, Prepared, Refused, Request, RequestError, RequestId, Requests, ThreadedClient,
+    Answer, BodyMode, Call, Caller, Client, ClientConfig, Depth, Effect, ErrorKind, HostConfig,
+    HostId, Outcome, Prepared, Request, RequestError, RequestId, Requests, Response, Result,
+    SendError, ThreadedClient, UrlError,
 };
 pub use connection::{Close, Connection, ConnectionLimits, Progress, ReplayDecision, Sink};
 pub use copies::Copies;

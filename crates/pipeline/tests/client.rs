@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use dunlin_pipeline::{
-    BodyMode, ClientConfig, Delivery, Depth, HostConfig, Refused, Request, ThreadedClient,
+    BodyMode, ClientConfig, Depth, Effect, HostConfig, Request, SendError, ThreadedClient,
     WindowConfig,
 };
 use support::{Conversation, End, ask, serve, serve_many};
@@ -497,7 +497,7 @@ fn a_server_that_resets_at_random_and_its_client_agree_line_by_line() {
 }
 
 #[test]
-fn a_courier_delivers_for_other_threads_and_says_so_once() {
+fn a_threaded_client_asks_for_other_threads_and_reports_once() {
     let addr = serve_many(|_, mut conversation| {
         while let Some(head) = conversation.hears() {
             conversation.answers(target(&head));
@@ -513,14 +513,15 @@ fn a_courier_delivers_for_other_threads_and_says_so_once() {
             scope.spawn(move || {
                 for id in 0..100 {
                     let path = format!("/{thread}/{id}");
-                    let request = client.prepare("x", &Request::get(&path));
+                    let request = client.prepare(host, &Request::get(&path));
                     let done = done.clone();
                     client
                         .send(host, request, move |delivery| {
-                            let Delivery::Answered { status: 200, body } = delivery else {
-                                panic!("{delivery:?}")
-                            };
-                            assert_eq!(body, path.as_bytes());
+                            let response = delivery.unwrap();
+                            assert_eq!(
+                                (response.status, response.body.as_slice()),
+                                (200, path.as_bytes())
+                            );
                             done.send(path).unwrap();
                         })
                         .unwrap();
@@ -536,22 +537,67 @@ fn a_courier_delivers_for_other_threads_and_says_so_once() {
 }
 
 #[test]
-fn a_courier_that_is_dropped_ends_what_is_outstanding() {
+fn a_threaded_client_that_is_dropped_ends_what_is_outstanding() {
     let addr = serve(|_, mut conversation| while conversation.hears().is_some() {});
     let client = ThreadedClient::start(ClientConfig::default(), 3).unwrap();
     let host = client.host(&url(addr), one(4)).unwrap();
     let (done, ended) = std::sync::mpsc::channel();
-    let request = client.prepare("x", &Request::post("/", b"x"));
+    let request = client.prepare(host, &Request::post("/", b"x"));
     for _ in 0..3 {
         let done = done.clone();
         client.send(host, request.clone(), move |delivery| done.send(delivery).unwrap()).unwrap();
     }
-    assert_eq!(client.send(host, request, |_| panic!("refused")), Err(Refused::Full));
+    assert_eq!(client.send(host, request, |_| panic!("refused")), Err(SendError::Full));
     drop(client);
-    let ends: Vec<Delivery> = ended.try_iter().collect();
+    let ends: Vec<_> = ended.try_iter().collect();
     assert_eq!(ends.len(), 3);
-    let harmless = |end: &&Delivery| matches!(end, Delivery::NotSent(_) | Delivery::Uncertain(_));
-    assert_eq!(ends.iter().filter(harmless).count(), 3, "{ends:?}");
+    for end in &ends {
+        assert!(end.as_ref().is_err_and(|error| error.effect != Effect::Possible), "{ends:?}");
+    }
+}
+
+#[test]
+fn a_call_is_a_future_with_headers_and_timings() {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let mut future = std::pin::pin!(future);
+        let waker = Arc::new(Unpark(std::thread::current())).into();
+        let mut cx = std::task::Context::from_waker(&waker);
+        loop {
+            match future.as_mut().poll(&mut cx) {
+                std::task::Poll::Ready(output) => return output,
+                std::task::Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+    let addr = serve_many(|_, mut conversation| {
+        while let Some(head) = conversation.hears() {
+            conversation.says(format!(
+                "HTTP/1.1 200 OK\r\nX-Path: {}\r\nContent-Length: 2\r\n\r\nhi",
+                target(&head)
+            ));
+        }
+    });
+    let client = ThreadedClient::start(ClientConfig::default(), 10).unwrap();
+    let asked = async {
+        let host = client.host(&url(addr), one(4))?;
+        let response = client.call(host, &Request::get("/a")).await?;
+        assert_eq!((response.status, response.body.as_slice()), (200, &b"hi"[..]));
+        assert_eq!(response.header("x-path"), Some(&b"/a"[..]));
+        assert!(response.service_ns > 0);
+        let nobody = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let closed = HostConfig { connect_attempts: 1, ..one(1) };
+        let host = client.host(&url(nobody), closed)?;
+        let error = client.call(host, &Request::get("/")).await.unwrap_err();
+        assert_eq!(error.effect, Effect::None, "{error}");
+        Ok::<(), Box<dyn std::error::Error>>(())
+    };
+    block_on(asked).unwrap();
 }
 
 #[test]

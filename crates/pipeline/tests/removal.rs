@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use dunlin_net::{Context, EventLoop, LoopConfig};
 use dunlin_pipeline::{
-    Caller, Client, ClientConfig, Depth, ErrorKind, HostConfig, Outcome, Refused, Request,
-    RequestId, Requests,
+    Caller, Client, ClientConfig, Depth, ErrorKind, HostConfig, Outcome, Request, RequestId,
+    Requests, SendError,
 };
 use support::{PATIENCE, serve};
 
@@ -67,7 +67,7 @@ fn what_is_under_way_is_answered_what_waits_goes_back_and_the_place_is_used_agai
     };
     turns_until(&mut client, &mut |_| was_asked.try_recv().is_ok());
     client.requests().remove(host);
-    assert_eq!(client.requests().send(host, &get, 4), Err(Refused::Closing));
+    assert_eq!(client.requests().send(host, &get, 4), Err(SendError::Closing));
     turns_until(&mut client, &mut |ends| ends.0.len() == 2);
     assert_eq!(client.caller().0, [(2, "removed".to_owned()), (3, "removed".to_owned())]);
     let other = client.requests().host(&url, config()).unwrap();

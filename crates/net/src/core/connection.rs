@@ -11,7 +11,7 @@ use crate::websocket;
 
 /// Names a connection for as long as it lives, and is recognised as stale after.
 ///
-/// Records are reused; the generation tells the tenants of one record apart, so an id kept too long
+/// Records are reused; the generation distinguishes the tenants of one record, so an id kept too long
 /// reaches nobody instead of somebody else.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId {
@@ -106,7 +106,7 @@ pub(crate) enum End {
     Peer,
     /// The peer violated its protocol.
     ProtocolError,
-    /// A request did not arrive in time, and the peer is told so.
+    /// A request did not arrive in time, and the peer is answered so.
     TimedOut,
 }
 

@@ -39,7 +39,7 @@ pub struct TimerId {
 /// The loop as its handler sees it: connections, listeners, timers, and the time. `D` is the handler's
 /// [`Data`](crate::Handler::Data).
 ///
-/// No method calls the handler; what follows from a call is told in the same turn or a later one. Methods
+/// No method calls the handler; what follows from a call is reported in the same turn or a later one. Methods
 /// that take a [`ConnId`] recognise a stale one.
 #[derive(Debug)]
 pub struct Context<D> {
@@ -82,7 +82,7 @@ pub struct Context<D> {
     stopping: bool,
 }
 
-/// What many connections have in common: told apart by sixteen bits in each record.
+/// What many connections have in common: a number of sixteen bits in each record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Profile {
     pub(crate) limits: Limits,
@@ -259,6 +259,26 @@ impl<D> Context<D> {
             let phase = self.slab.at(id.index()).phase;
             !matches!(phase, Phase::Accepting | Phase::Closed | Phase::Lingering)
         })
+    }
+
+    /// Sends bytes to every open connection whose data is as wanted. Returns how many took them; one that is full is left
+    /// out, and `on_writable` follows.
+    ///
+    /// ```
+    /// # fn example(cx: &mut dunlin_net::Context<bool>) {
+    /// cx.broadcast(b"the server stops at noon\n", |is_subscribed| *is_subscribed);
+    /// # }
+    /// ```
+    pub fn broadcast(&mut self, bytes: &[u8], mut wanted: impl FnMut(&D) -> bool) -> usize
+    where
+        D: Default,
+    {
+        let mut taken = 0;
+        self.for_each_connection(|cx, conn| {
+            let is_wanted = cx.is_open(conn) && cx.data(conn).is_some_and(|data| wanted(data));
+            taken += usize::from(is_wanted && cx.write(conn, bytes).is_ok());
+        });
+        taken
     }
 
     /// Calls `visit` for every connection, with the loop at its disposal: connections may be written to and closed.

@@ -17,7 +17,9 @@ use super::context::{Context, TimerId};
 use super::driver::Driver;
 use super::resolver::{Name, Resolver};
 use super::timer::Action;
+use super::tls::Tls;
 use super::token::Token;
+use super::url::{Place, Url};
 
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 64;
@@ -92,6 +94,27 @@ impl<D: Default> Context<D> {
         config: &ConnectConfig,
     ) -> io::Result<ConnId> {
         self.dial(None, Some(addresses.to_vec()), config)
+    }
+
+    /// Connects to where a URL leads: by name, through TLS if it says so. With [`ConnectConfig::tls`] unset the
+    /// certificates are those the system trusts.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::connect_name`], [`Context::connect_unix`] and [`Tls::system`].
+    pub fn connect_url(&mut self, url: &Url, config: &ConnectConfig) -> io::Result<ConnId> {
+        let mut config = config.clone();
+        match &url.place {
+            Place::Unix(path) => self.connect_unix(path, &config),
+            Place::Network { host, port } => {
+                config.tls = match (url.secure, config.tls) {
+                    (false, _) => None,
+                    (true, None) => Some(Tls::system()?.client(host)?),
+                    (true, tls) => tls,
+                };
+                self.connect_name(host, *port, &config)
+            }
+        }
     }
 
     fn dial(

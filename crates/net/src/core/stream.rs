@@ -259,7 +259,7 @@ impl<D: Default> Context<D> {
                     Ok(taken) => {
                         self.stats.bytes_out += taken as u64;
                         self.stats.buffered_bytes -= taken;
-                        // Less than all is how the kernel says it is full; it will tell when it is not.
+                        // Less than all is how the kernel says it is full; an event follows when it is not.
                         record.flags.put(Flags::SOCKET_FULL, taken < spill.output.len());
                         spill.output.advance(taken);
                     }
@@ -283,7 +283,7 @@ impl<D: Default> Context<D> {
         }
         if record.flags.has(Flags::SHUTDOWN_WRITE) && !record.flags.has(Flags::WRITE_FINISHED) {
             record.flags.set(Flags::WRITE_FINISHED);
-            // ENOTCONN: the peer has reset it, which reading will tell.
+            // ENOTCONN: the peer has reset it, which reading reports.
             let _ = rustix::net::shutdown(record.fd(), Shutdown::Write);
         }
         if record.phase == Phase::Draining {

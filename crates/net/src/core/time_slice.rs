@@ -49,7 +49,7 @@ pub fn set_time_slice(slice: Option<Duration>) -> io::Result<()> {
 /// What the calling thread is scheduled by.
 fn present() -> io::Result<SchedAttr> {
     let mut attr = SchedAttr::default();
-    // SAFETY: the kernel writes at most as many bytes as it is told, which is what the structure has.
+    // SAFETY: the kernel writes at most as many bytes as it is given, which is what the structure has.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, ATTR_BYTES, 0) };
     if result < 0 {
         return Err(io::Error::last_os_error());

@@ -320,7 +320,7 @@ impl<D: Default> Context<D> {
             let consumed = handler.input(self, conn, &mut early, 0);
             self.keep_input(conn, &early[consumed..]);
         }
-        // No event will tell of what came meanwhile.
+        // No event follows for what came meanwhile.
         self.read(handler, conn, true);
     }
 
@@ -357,7 +357,7 @@ impl<D: Default> Context<D> {
         result.map(|closed| (length, closed))
     }
 
-    /// Says that nothing more follows, so that the peer can tell it from a cut.
+    /// Says that nothing more follows, so that the peer knows it from a cut.
     pub(crate) fn tls_goodbye(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         if record.phase != Phase::Open || !record.flags.has(Flags::TLS) {

@@ -2,6 +2,7 @@
 //! behind both, [`ServerConnection`]. Clients are in `dunlin-pipeline`.
 
 mod date;
+mod router;
 mod server;
 
 use std::ops::Deref;
@@ -12,6 +13,7 @@ pub use dunlin_wire::http1::{
 };
 
 pub(crate) use date::Date;
+pub use router::{Match, NoRoute, Params, RouteError, Router};
 pub(crate) use server::ServerState;
 pub use server::{
     AfterResponse, OutOfTurn, PartialRequest, ServerConnection, ServerEvent, encode_continue,

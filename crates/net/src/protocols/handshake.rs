@@ -1,16 +1,18 @@
 //! The opening handshake: a server's answer, a client's request.
 
-use std::{error, fmt};
+use std::{error, fmt, io};
 
 use dunlin_wire::http1::{self, Decoded, HeaderSlots, Method};
 use dunlin_wire::websocket::handshake::{
     self, ClientConfig, ClientHandshake, ServerConfig, encode_rejection,
 };
 
+use crate::core::config::ConnectConfig;
 use crate::core::connection::{ConnId, Flags, Protocol};
 use crate::core::context::{Context, Profile};
 use crate::core::error::WriteError;
 use crate::core::handler::{Handler, ProtocolError};
+use crate::core::url::Url;
 use crate::http::Request;
 use crate::websocket::{
     Agreed, ClientHandshakeError, Connection, Handshake, HandshakeError, NewHandshake,
@@ -76,6 +78,36 @@ impl<D: Default> Context<D> {
             .map_err(UpgradeError::Write)?;
         self.becomes_websocket(conn, &Connection::server(), profile);
         Ok(accepted.protocol)
+    }
+
+    /// Connects a WebSocket by its URL, `ws://` or `wss://`: the name is resolved, its addresses are raced, TLS is spoken if
+    /// the URL says so. `on_websocket` follows, or `on_connect_failed`, or `on_protocol_error`. Target and host of `new`
+    /// are those of the URL.
+    ///
+    /// ```no_run
+    /// # fn example(cx: &mut dunlin_net::Context<()>) -> std::io::Result<()> {
+    /// use dunlin_net::ConnectConfig;
+    /// use dunlin_net::websocket::NewHandshake;
+    ///
+    /// cx.connect_websocket("wss://chat.example/room", &NewHandshake::default(), &ConnectConfig::default())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for what is no URL; else as [`Context::connect_url`].
+    pub fn connect_websocket(
+        &mut self,
+        url: &str,
+        new: &NewHandshake<'_>,
+        config: &ConnectConfig,
+    ) -> io::Result<ConnId> {
+        let url: Url = url.parse()?;
+        let conn = self.connect_url(&url, config)?;
+        let new = NewHandshake { target: &url.target, host: &url.authority, ..*new };
+        self.websocket_handshake(conn, &new).map_err(io::Error::other)?;
+        Ok(conn)
     }
 
     /// Sends a WebSocket handshake on a connection of ours, which may still be connecting. `on_websocket`

@@ -5,8 +5,8 @@ use crate::core::context::Context;
 use crate::core::error::{CloseReason, WriteError};
 use crate::core::handler::{Handler, ProtocolError};
 use crate::websocket::{
-    Agreed, CONTROL_PAYLOAD_BYTES_MAX, CloseSent, Connection, Event, Opcode, SharedCompression,
-    close_code,
+    Agreed, CONTROL_PAYLOAD_BYTES_MAX, CloseSent, Connection, Event, Opcode, Role,
+    SharedCompression, close_code, encode_frame,
 };
 
 impl From<CloseSent> for WriteError {
@@ -62,6 +62,33 @@ impl<D: Default> Context<D> {
     /// As [`Context::ws_send`].
     pub fn ws_send_text(&mut self, conn: ConnId, text: &str) -> Result<(), WriteError> {
         self.ws_send(conn, Opcode::Text, text.as_bytes())
+    }
+
+    /// Sends a message to every open WebSocket whose data is as wanted. Returns how many took it. The frame is encoded once
+    /// for all that the loop serves without compression. Who is full or closing is left out.
+    pub fn ws_broadcast(
+        &mut self,
+        opcode: Opcode,
+        payload: &[u8],
+        mut wanted: impl FnMut(&D) -> bool,
+    ) -> usize {
+        let (mut taken, mut frame) = (0, Vec::with_capacity(payload.len() + 14));
+        encode_frame(&mut frame, opcode, payload);
+        self.for_each_connection(|cx, conn| {
+            let Ok((websocket, profile)) = cx.websocket(conn) else { return };
+            if !cx.data(conn).is_some_and(|data| wanted(data)) {
+                return;
+            }
+            let agreed = cx.profile_at(profile).websocket;
+            let plain = websocket.role() == Role::Server
+                && websocket.compresses(payload, &agreed).is_none();
+            let sent = match plain {
+                true => cx.write(conn, &frame),
+                false => cx.ws_send(conn, opcode, payload),
+            };
+            taken += usize::from(sent.is_ok());
+        });
+        taken
     }
 
     /// Sends a ping of at most 125 bytes (more are cut off).
@@ -151,7 +178,7 @@ impl<D: Default> Context<D> {
     }
 
     fn mask(&mut self, websocket: &Connection) -> Option<[u8; 4]> {
-        (websocket.role() == dunlin_wire::websocket::Role::Client).then(|| self.masks.take())
+        (websocket.role() == Role::Client).then(|| self.masks.take())
     }
 
     /// Hands out what the bytes hold. All of them are consumed: what is cut goes to an assembly.
@@ -165,17 +192,15 @@ impl<D: Default> Context<D> {
         let mut assembly = record.spill.as_mut().and_then(|spill| spill.assembly.take());
         self.stats.buffered_bytes -= assembly.as_ref().map_or(0, |kept| kept.memory_bytes());
         let agreed = self.profiles[record.profile as usize].websocket;
-        let takes_over = |params: &dunlin_wire::websocket::deflate::DeflateParams, role| {
-            params.incoming(role).context_takeover
-        };
         // The scratch buffer belongs to the loop; the handler may use the loop meanwhile.
         let mut inflated = std::mem::take(&mut self.inflated);
         let mut at = 0;
         while at < bytes.len() {
             let Protocol::WebSocket(state) = self.slab.at(conn.index()).protocol else { break };
             let mut websocket = Connection::resume(state, None);
-            let with_contexts =
-                agreed.deflate.as_ref().is_some_and(|params| takes_over(params, websocket.role()));
+            let with_contexts = agreed
+                .deflate
+                .is_some_and(|params| params.incoming(websocket.role()).context_takeover);
             if with_contexts {
                 websocket = self.borrow_contexts(conn, websocket);
             }

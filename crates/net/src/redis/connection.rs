@@ -18,7 +18,7 @@ pub enum Event<'a> {
     Push(Value<'a>),
 }
 
-/// The command can be answered by any number of values, so the replies behind it could not be told apart: it has no
+/// The command can be answered by any number of values, so the replies behind it could not be distinguished: it has no
 /// name, or it subscribes to or unsubscribes from no channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidCommand;

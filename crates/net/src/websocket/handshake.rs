@@ -23,6 +23,12 @@ pub struct NewHandshake<'a> {
     pub idle_timeout_ms: u64,
 }
 
+impl Default for NewHandshake<'_> {
+    fn default() -> Self {
+        NewHandshake::new("/", "")
+    }
+}
+
 impl<'a> NewHandshake<'a> {
     /// A handshake without extras.
     pub fn new(target: &'a str, host: &'a str) -> NewHandshake<'a> {

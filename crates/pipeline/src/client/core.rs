@@ -3,14 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use dunlin_net::{ConnId, Context, ResolveError, TimerId};
+use dunlin_net::{ConnId, Context, ResolveError, TimerId, UrlError};
 
 use super::config::{ClientConfig, HostConfig};
 use super::host::{Host, HostId};
 use super::link::Link;
-use super::origin::{BadUrl, Origin};
-use super::outcome::{ErrorKind, RequestError};
-use super::request::{Prepared, Record, Records, Refused, Request, RequestId};
+use super::outcome::{Effect, ErrorKind, RequestError};
+use super::request::{Prepared, Record, Records, Request, RequestId, SendError};
 
 /// How often a client looks for requests that have waited too long, and for dials that are due, in milliseconds.
 pub(crate) const WATCH_MS: u64 = 50;
@@ -27,8 +26,8 @@ pub(crate) struct Core {
     pub(crate) entries: Vec<Entry>,
     /// Hosts with something to be sent, or connections to be opened.
     pub(crate) dirty: Vec<HostId>,
-    /// Requests that have ended without an answer and whose caller has not been told.
-    pub(crate) ended: Vec<(u32, End, RequestError)>,
+    /// Requests that have ended without an answer and that are not reported yet.
+    pub(crate) ended: Vec<(u32, RequestError)>,
     pub(crate) next_id: u64,
     pub(crate) now_ns: u64,
     pub(crate) closing: bool,
@@ -45,14 +44,6 @@ pub(crate) enum Entry {
     Free,
     Dialing(HostId),
     Open(Box<Link>),
-}
-
-/// Which way a request without an answer has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    NotSent,
-    Failed,
-    Uncertain,
 }
 
 impl Core {
@@ -88,20 +79,20 @@ impl Core {
         host_id: HostId,
         prepared: Prepared,
         tag: u64,
-    ) -> Result<RequestId, Refused> {
+    ) -> Result<RequestId, SendError> {
         if self.closing {
-            return Err(Refused::Closing);
+            return Err(SendError::Closing);
         }
         let host = &mut self.hosts[host_id.0 as usize];
         if host.removed {
-            return Err(Refused::Closing);
+            return Err(SendError::Closing);
         }
         let bytes = prepared.bytes.len();
         let full = host.queue.len() >= host.config.queue_max
             || (!host.queue.is_empty() && host.queue_bytes + bytes > host.config.queue_bytes_max);
         if full {
             host.refused = true;
-            return Err(Refused::Full);
+            return Err(SendError::Full);
         }
         self.next_id += 1;
         let id = RequestId(self.next_id);
@@ -138,11 +129,11 @@ impl Core {
         self.mark(host_id);
     }
 
-    /// A request ends without an answer; its caller is told later in the turn.
-    pub(crate) fn end(&mut self, host_id: HostId, place: u32, end: End, kind: ErrorKind) {
+    /// A request ends without an answer; it is reported later in the turn.
+    pub(crate) fn end(&mut self, host_id: HostId, place: u32, effect: Effect, kind: ErrorKind) {
         let Some(record) = self.records.get(place) else { return };
         let host = Arc::clone(&self.hosts[host_id.0 as usize].name);
-        self.ended.push((place, end, RequestError { host, request: record.id, kind }));
+        self.ended.push((place, RequestError { host, request: record.id, kind, effect }));
     }
 
     /// All requests that wait for a host end.
@@ -152,8 +143,8 @@ impl Core {
         for place in std::mem::take(&mut host.queue) {
             // What has been on a connection was not processed there, or may be repeated.
             let replayed = self.records.get(place).is_some_and(|record| record.replays > 0);
-            let end = if replayed { End::Failed } else { End::NotSent };
-            self.end(host_id, place, end, kind.clone());
+            let effect = if replayed { Effect::Possible } else { Effect::None };
+            self.end(host_id, place, effect, kind.clone());
         }
     }
 
@@ -253,10 +244,9 @@ impl Requests<'_> {
     ///
     /// # Errors
     ///
-    /// [`BadUrl`], which says what is wrong with it.
-    pub fn host(&mut self, url: &str, config: HostConfig) -> Result<HostId, BadUrl> {
-        let origin = Origin::parse(url)?;
-        let host = Host::new(origin, config);
+    /// [`UrlError`], which says what is wrong with it.
+    pub fn host(&mut self, url: &str, config: HostConfig) -> Result<HostId, UrlError> {
+        let host = Host::new(url.parse()?, config);
         if let Some(place) = self.core.vacant.pop() {
             self.core.hosts[place as usize] = host;
             return Ok(HostId(place));
@@ -279,7 +269,7 @@ impl Requests<'_> {
 
     /// Renders a request for a host, to be sent as often as wanted.
     pub fn prepare(&self, host: HostId, request: &Request<'_>) -> Prepared {
-        Prepared::new(&self.core.hosts[host.0 as usize].origin.authority, request)
+        Prepared::new(&self.core.hosts[host.0 as usize].url.authority, request)
     }
 
     /// Sends a request at the end of this turn, or when there is room on a connection. `tag` comes back with the
@@ -287,25 +277,21 @@ impl Requests<'_> {
     ///
     /// # Errors
     ///
-    /// [`Refused::Full`] when the queue of the host is full, [`Refused::Closing`] after
+    /// [`SendError::Full`] when the queue of the host is full, [`SendError::Closing`] after
     /// [`Client::shutdown`](crate::Client::shutdown).
     pub fn send(
         &mut self,
         host: HostId,
         request: &Prepared,
         tag: u64,
-    ) -> Result<RequestId, Refused> {
+    ) -> Result<RequestId, SendError> {
         self.core.enqueue(host, request.clone(), tag)
     }
 
-    /// What a refusal is to somebody who waits for an outcome.
-    pub(crate) fn refusal(&self, host: HostId, refused: Refused) -> RequestError {
-        let kind = match refused {
-            Refused::Full => ErrorKind::QueueFull,
-            Refused::Closing => ErrorKind::Shutdown,
-        };
+    /// What a request that was not taken is to somebody who waits for an outcome.
+    pub(crate) fn send_error(&self, host: HostId, error: SendError) -> RequestError {
         let host = Arc::clone(&self.core.hosts[host.0 as usize].name);
-        RequestError { host, request: RequestId(0), kind }
+        RequestError { host, request: RequestId(0), kind: error.into(), effect: Effect::None }
     }
 
     /// Requests taken and not ended.

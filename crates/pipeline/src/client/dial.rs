@@ -2,11 +2,10 @@
 
 use std::io;
 
-use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Tls};
+use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Place, Tls};
 
 use super::core::{Core, Entry};
 use super::host::HostId;
-use super::origin::Place;
 
 impl Core {
     /// Begins to open a connection to a host.
@@ -19,10 +18,10 @@ impl Core {
             limits: Limits { output_bytes_max: usize::MAX, ..Limits::default() },
             ..ConnectConfig::default()
         };
-        let dialed = match &host.origin.place {
+        let dialed = match &host.url.place {
             Place::Unix(path) => cx.connect_unix(path, &config),
             Place::Network { host: name, port } => {
-                secure(host.origin.secure, host.config.tls.as_ref(), name).and_then(|tls| {
+                secure(host.url.secure, host.config.tls.as_ref(), name).and_then(|tls| {
                     let config = ConnectConfig { tls, ..config };
                     match host.config.addresses.is_empty() {
                         true => cx.connect_name(name, *port, &config),

@@ -4,11 +4,11 @@ use std::io::IoSlice;
 
 use dunlin_net::{ConnId, Context};
 
-use super::core::{Core, End, Entry};
+use super::core::{Core, Entry};
 use super::dial::put;
 use super::host::HostId;
 use super::link::Link;
-use super::outcome::ErrorKind;
+use super::outcome::{Effect, ErrorKind};
 
 /// Bytes of a batch. More would only wait in the socket.
 const BATCH_BYTES_MAX: usize = 256 << 10;
@@ -110,7 +110,7 @@ impl Core {
             self.scratch.clear();
         }
         if host.refused {
-            // There may be room to be told of.
+            // There may be room to report.
             self.mark(link.host);
         }
         !self.batch.is_empty()
@@ -196,13 +196,14 @@ impl Core {
             {
                 host.queue.pop_front();
                 host.queue_bytes -= record.prepared.bytes.len();
-                let end = if record.replays > 0 { End::Failed } else { End::NotSent };
+                let effect = if record.replays > 0 { Effect::Possible } else { Effect::None };
                 let error = super::RequestError {
                     host: host.name.clone(),
                     request: record.id,
                     kind: ErrorKind::QueueTimeout,
+                    effect,
                 };
-                self.ended.push((place, end, error));
+                self.ended.push((place, error));
             }
         }
     }

@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dunlin_net::ConnId;
+use dunlin_net::{ConnId, Url};
 
 use super::config::{Depth, HostConfig};
-use super::origin::Origin;
 use crate::{Budget, Window};
 
 /// Names a host of one client.
@@ -15,13 +14,13 @@ pub struct HostId(pub(crate) u32);
 
 #[derive(Debug)]
 pub(crate) struct Host {
-    pub(crate) origin: Origin,
+    pub(crate) url: Url,
     pub(crate) name: Arc<str>,
     pub(crate) config: HostConfig,
     /// Requests waiting to leave, oldest first, by their places among the records.
     pub(crate) queue: VecDeque<u32>,
     pub(crate) queue_bytes: usize,
-    /// `send` has refused, and room is to be told.
+    /// `send` has refused, and room is to be reported.
     pub(crate) refused: bool,
     /// Open connections.
     pub(crate) links: Vec<ConnId>,
@@ -41,14 +40,14 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(origin: Origin, config: HostConfig) -> Host {
+    pub(crate) fn new(url: Url, config: HostConfig) -> Host {
         let window = match config.depth {
             Depth::Auto(bounds) => Window::new(bounds),
             Depth::Fixed(_) => Window::new(crate::WindowConfig::default()),
         };
         Host {
-            name: origin.to_string().into(),
-            origin,
+            name: url.to_string().into(),
+            url,
             queue: VecDeque::new(),
             queue_bytes: 0,
             refused: false,

@@ -7,7 +7,6 @@ mod fill;
 mod forward;
 mod host;
 mod link;
-mod origin;
 mod outcome;
 mod request;
 mod sink;
@@ -18,15 +17,16 @@ use std::time::Instant;
 
 use dunlin_net::{CloseReason, ConnId, Context, Handler, TimerId};
 
+pub use dunlin_net::UrlError;
+
 pub use config::{ClientConfig, Depth, HostConfig};
 pub use core::Requests;
 pub use host::HostId;
-pub use origin::BadUrl;
-pub use outcome::{Answer, ErrorKind, Outcome, RequestError};
-pub use request::{BodyMode, Prepared, Refused, Request, RequestId};
-pub use threaded::{Delivery, ThreadedClient};
+pub use outcome::{Answer, Effect, ErrorKind, Outcome, RequestError};
+pub use request::{BodyMode, Prepared, Request, RequestId, SendError};
+pub use threaded::{Call, Response, Result, ThreadedClient};
 
-use self::core::{Core, End, Entry, WATCH_MS};
+use self::core::{Core, Entry, WATCH_MS};
 use crate::{Head, Progress, ProtocolError, ReplayDecision};
 use dial::put;
 use link::Link;
@@ -213,7 +213,7 @@ impl<C: Caller> Client<C> {
                 self.core.entries[conn.index() as usize] = Entry::Open(link);
             }
             Ok(Progress::LastAnswer | Progress::Upgraded { .. }) => {
-                // A farewell to an idle client tells nothing.
+                // The close of an idle connection says nothing.
                 let in_use = answered > 0 || link.connection.in_flight() > 0;
                 let host = &mut self.core.hosts[link.host.0 as usize];
                 host.budget.handle_close(link.connection.answered(), in_use);
@@ -254,29 +254,29 @@ impl<C: Caller> Client<C> {
             };
             match decision {
                 ReplayDecision::NotProcessed if core.closing => {
-                    core.end(host, place, End::NotSent, ErrorKind::Shutdown);
+                    core.end(host, place, Effect::None, ErrorKind::Shutdown);
                 }
                 ReplayDecision::NotProcessed => again.push(place),
                 ReplayDecision::Replay => match replay(record) {
                     true => again.push(place),
-                    false => core.end(host, place, End::Failed, why.clone()),
+                    false => core.end(host, place, Effect::Possible, why.clone()),
                 },
-                ReplayDecision::Uncertain => core.end(host, place, End::Uncertain, why.clone()),
+                ReplayDecision::Uncertain => core.end(host, place, Effect::Unknown, why.clone()),
                 ReplayDecision::Cut { status, idempotent } => {
                     match idempotent && !record.begun && replay(record) {
                         true => again.push(place),
                         false => {
                             let why = ErrorKind::Truncated { status };
-                            core.end(host, place, End::Failed, why);
+                            core.end(host, place, Effect::Possible, why);
                         }
                     }
                 }
                 ReplayDecision::TimedOut { idempotent } => {
-                    let end = if idempotent { End::Failed } else { End::Uncertain };
-                    core.end(host, place, end, ErrorKind::AnswerTimeout);
+                    let effect = if idempotent { Effect::Possible } else { Effect::Unknown };
+                    core.end(host, place, effect, ErrorKind::AnswerTimeout);
                 }
                 ReplayDecision::ProtocolError(violation) => {
-                    core.end(host, place, End::Failed, ErrorKind::Protocol(violation));
+                    core.end(host, place, Effect::Possible, ErrorKind::Protocol(violation));
                 }
             }
         }
@@ -287,13 +287,9 @@ impl<C: Caller> Client<C> {
     fn report_ended(&mut self, cx: &mut Context<C::Data>) {
         while !self.core.ended.is_empty() {
             self.busy = true;
-            for (place, end, error) in std::mem::take(&mut self.core.ended) {
+            for (place, error) in std::mem::take(&mut self.core.ended) {
                 let Some(record) = self.core.records.remove(place) else { continue };
-                let outcome = match end {
-                    End::NotSent => Outcome::NotSent(error),
-                    End::Failed => Outcome::Failed(error),
-                    End::Uncertain => Outcome::Uncertain(error),
-                };
+                let outcome = error.into();
                 let mut requests = Requests { core: &mut self.core };
                 self.caller.on_outcome(cx, &mut requests, record.id, record.tag, &outcome);
             }

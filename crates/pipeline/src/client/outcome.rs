@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::{Head, ProtocolError, RequestId};
+use crate::{Head, ProtocolError, RequestId, SendError};
 
 /// How a request ended. Each request that was taken ends once.
 #[derive(Debug)]
@@ -71,6 +71,29 @@ pub struct RequestError {
     pub request: RequestId,
     /// What happened.
     pub kind: ErrorKind,
+    /// Whether the request may have had an effect.
+    pub effect: Effect,
+}
+
+/// What a request without an answer may have done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: it never left, or the server said that it did not process it.
+    None,
+    /// It may have been processed, once or, if it may be repeated, more often.
+    Possible,
+    /// Nobody knows whether it was processed, and to repeat it might do it twice. Ask the server.
+    Unknown,
+}
+
+impl From<RequestError> for Outcome<'_> {
+    fn from(error: RequestError) -> Self {
+        match error.effect {
+            Effect::None => Outcome::NotSent(error),
+            Effect::Possible => Outcome::Failed(error),
+            Effect::Unknown => Outcome::Uncertain(error),
+        }
+    }
 }
 
 /// What happened to a request.
@@ -104,6 +127,15 @@ pub enum ErrorKind {
     Shutdown,
     /// The host was [removed](crate::Requests::remove) while it waited to leave.
     Removed,
+}
+
+impl From<SendError> for ErrorKind {
+    fn from(error: SendError) -> ErrorKind {
+        match error {
+            SendError::Full => ErrorKind::QueueFull,
+            SendError::Closing => ErrorKind::Shutdown,
+        }
+    }
 }
 
 impl fmt::Display for ErrorKind {

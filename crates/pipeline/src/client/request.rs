@@ -124,7 +124,7 @@ impl fmt::Display for RequestId {
 /// Why a request was not taken. It has no id and no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum SendError {
     /// The host's queue holds `queue_max` requests or `queue_bytes_max` bytes.
     /// [`Caller::on_room`](crate::Caller::on_room) follows.
     Full,
@@ -132,16 +132,16 @@ pub enum Refused {
     Closing,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refused::Full => "the host's queue is full; wait for on_room, or raise queue_max",
-            Refused::Closing => "the client is shutting down, or the host was removed",
+            SendError::Full => "the host's queue is full; wait for on_room, or raise queue_max",
+            SendError::Closing => "the client is shutting down, or the host was removed",
         })
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for SendError {}
 
 /// What a client keeps of a request from `send` to its outcome.
 #[derive(Debug)]

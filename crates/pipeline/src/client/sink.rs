@@ -6,7 +6,7 @@ use super::Caller;
 use super::core::{Core, Requests};
 use super::host::HostId;
 use super::link::Gathered;
-use super::outcome::{Answer, ErrorKind, Outcome, RequestError};
+use super::outcome::{Answer, Effect, ErrorKind, Outcome, RequestError};
 use super::request::BodyMode;
 use crate::{Head, InFlight, Sink};
 
@@ -65,7 +65,8 @@ impl<C: Caller> Sink for LinkSink<'_, C> {
         let outcome = if gathered.too_long {
             let host = self.core.hosts[self.host.0 as usize].name.clone();
             let kind = ErrorKind::BodyTooLong;
-            Outcome::Failed(RequestError { host, request: record.id, kind })
+            let effect = Effect::Possible;
+            Outcome::Failed(RequestError { host, request: record.id, kind, effect })
         } else {
             Outcome::Answered(Answer {
                 status: gathered.status,

@@ -1,64 +1,74 @@
-//! A client in a thread of its own, for those who live elsewhere: a blocking program, a thread with another loop.
+//! A client in a thread of its own, for those who live elsewhere: a blocking program, an async runtime, another loop.
 
+use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::task::{Context as TaskContext, Poll, Waker};
 use std::thread::JoinHandle;
 
-use dunlin_net::{Context, EventLoop, LoopConfig, Remote};
+use dunlin_net::{Context, EventLoop, LoopConfig, Remote, Url, UrlError};
 
+use super::outcome::Effect;
 use super::{
-    BadUrl, Caller, Client, ClientConfig, HostConfig, HostId, Outcome, Prepared, Refused, Request,
-    RequestError, RequestId, Requests,
+    Caller, Client, ClientConfig, ErrorKind, HostConfig, HostId, Outcome, Prepared, Request,
+    RequestError, RequestId, Requests, SendError,
 };
 
-/// How a request sent by a [`ThreadedClient`] ended: an [`Outcome`] that owns what it holds.
+/// An answer that owns what it holds.
 #[derive(Clone, Debug)]
-pub enum Delivery {
-    /// The server has answered it.
-    Answered {
-        /// The status code.
-        status: u16,
-        /// The body, when it was gathered.
-        body: Vec<u8>,
-    },
-    /// It had no effect.
-    NotSent(RequestError),
-    /// It has no valid answer.
-    Failed(RequestError),
-    /// Nobody knows whether it was processed.
-    Uncertain(RequestError),
+pub struct Response {
+    /// The status code.
+    pub status: u16,
+    /// The head as it came, from the status line to the empty line.
+    pub head: Vec<u8>,
+    /// The body, when it was gathered.
+    pub body: Vec<u8>,
+    /// Nanoseconds in the client's own queues.
+    pub queue_ns: u64,
+    /// Nanoseconds from leaving to the last byte of the answer.
+    pub service_ns: u64,
 }
 
-type Done = Box<dyn FnOnce(Delivery) + Send>;
+impl Response {
+    /// The value of the first header of this name, if it has one.
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        crate::head::header(&self.head, name)
+    }
+}
 
-/// A [`Client`] in a thread of its own. Its hosts are added by URL; each request comes with what to do when it has
-/// ended, which is called in that thread, once, and must not block there: send to a channel, wake a task. Dropping
-/// it ends what is outstanding as [`Client::shutdown`] does.
+/// What a request ends with: an answer, or the error that says why there is none and what effect it may have had.
+pub type Result<T> = std::result::Result<T, RequestError>;
+
+type Done = Box<dyn FnOnce(Result<Response>) + Send>;
+
+/// A [`Client`] in a thread of its own. A request is [sent](ThreadedClient::send) with what to do when it has ended, or
+/// [called](ThreadedClient::call) for a future. Dropping the client ends what is outstanding as [`Client::shutdown`] does.
 ///
 /// ```no_run
-/// use dunlin_pipeline::{ClientConfig, ThreadedClient, Delivery, HostConfig, Request};
+/// use dunlin_pipeline::{ClientConfig, HostConfig, Request, ThreadedClient};
 ///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = ThreadedClient::start(ClientConfig::default(), 1000)?;
-/// let backend = client.host("http://127.0.0.1:3000", HostConfig::default()).expect("a URL");
-/// let hook = client.prepare("127.0.0.1:3000", &Request::post("/hook", b"{}"));
-/// client.send(backend, hook, |delivery| match delivery {
-///     Delivery::Answered { status, .. } => println!("{status}"),
-///     Delivery::NotSent(error) | Delivery::Failed(error) | Delivery::Uncertain(error) => println!("{error}"),
-/// }).expect("fewer than a thousand are outstanding");
-/// # Ok::<(), std::io::Error>(())
+/// let backend = client.host("http://127.0.0.1:3000", HostConfig::default())?;
+/// let response = client.call(backend, &Request::post("/hook", b"{}")).await?;
+/// println!("{} {:?}", response.status, response.header("content-type"));
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug)]
 pub struct ThreadedClient {
     remote: Remote<Client<Deliveries>>,
+    /// Of each host: its URL.
+    hosts: Mutex<Vec<Url>>,
     /// Requests taken and not ended; the queue into the thread has no other bound.
     outstanding: Arc<AtomicUsize>,
     outstanding_max: usize,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// The caller of a client's client: what to do with each request, by its tag.
+/// The caller of the thread's client: what to do with each request, by its tag.
 #[derive(Default)]
 struct Deliveries {
     places: Vec<Option<Done>>,
@@ -88,65 +98,93 @@ impl ThreadedClient {
                 let mut event_loop = EventLoop::with_inbox(LoopConfig::default(), inbox)?;
                 event_loop.run(&mut Client::new(config, deliveries))
             })?;
-        Ok(ThreadedClient { remote, outstanding, outstanding_max, thread: Some(thread) })
+        let (hosts, thread) = (Mutex::default(), Some(thread));
+        Ok(ThreadedClient { remote, hosts, outstanding, outstanding_max, thread })
     }
 
     /// Adds a host by its URL. Waits for the thread, a turn of its loop at most.
     ///
     /// # Errors
     ///
-    /// [`BadUrl`].
-    pub fn host(&self, url: &str, config: HostConfig) -> Result<HostId, BadUrl> {
+    /// [`UrlError`].
+    pub fn host(&self, url: &str, config: HostConfig) -> std::result::Result<HostId, UrlError> {
+        let parsed: Url = url.parse()?;
         let (reply, added) = mpsc::channel();
-        let url = url.to_owned();
+        let (url, mut hosts) = (url.to_owned(), self.lock_hosts());
         let _ = self.remote.run(move |client, _| {
             let _ = reply.send(client.requests().host(&url, config));
         });
         // The thread lives as long as this handle; one that panicked knows no host.
-        added.recv().unwrap_or(Err(BadUrl::Host))
+        let id = added.recv().unwrap_or(Err(UrlError::Host))?;
+        hosts.truncate(id.0 as usize);
+        hosts.push(parsed);
+        Ok(id)
     }
 
-    /// Renders a request for a host of this authority (`name:port`).
-    pub fn prepare(&self, authority: &str, request: &Request<'_>) -> Prepared {
-        Prepared::new(authority, request)
+    /// Renders a request for a host, to be sent as often as wanted.
+    pub fn prepare(&self, host: HostId, request: &Request<'_>) -> Prepared {
+        let hosts = self.lock_hosts();
+        Prepared::new(hosts.get(host.0 as usize).map_or("", |url| &url.authority), request)
     }
 
-    /// Sends a request; `done` is called once, when it has ended.
+    /// Sends a request. `done` is called once, in the client's thread, when it has ended; it must not block there.
     ///
     /// # Errors
     ///
-    /// [`Refused::Full`] while `outstanding_max` requests are outstanding, [`Refused::Closing`] when the thread is
+    /// [`SendError::Full`] while `outstanding_max` requests are outstanding, [`SendError::Closing`] when the thread is
     /// gone. `done` is then not called.
     pub fn send(
         &self,
         host: HostId,
         request: Prepared,
-        done: impl FnOnce(Delivery) + Send + 'static,
-    ) -> Result<(), Refused> {
+        done: impl FnOnce(Result<Response>) + Send + 'static,
+    ) -> std::result::Result<(), SendError> {
         let taken = self.outstanding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
             (taken < self.outstanding_max).then_some(taken + 1)
         });
-        taken.map_err(|_| Refused::Full)?;
+        taken.map_err(|_| SendError::Full)?;
         let sent = self.remote.run(move |client, _| {
             let tag = client.caller().keep(Box::new(done));
             let mut requests = client.requests();
-            match requests.send(host, &request, tag) {
-                Ok(_) => {}
-                Err(refused) => {
-                    let error = requests.refusal(host, refused);
-                    client.caller().deliver(tag, Delivery::NotSent(error));
-                }
+            if let Err(error) = requests.send(host, &request, tag) {
+                let error = requests.send_error(host, error);
+                client.caller().deliver(tag, Err(error));
             }
         });
         sent.map_err(|_| {
             self.outstanding.fetch_sub(1, Ordering::Relaxed);
-            Refused::Closing
+            SendError::Closing
         })
+    }
+
+    /// Sends a request and returns a future of its answer, for any runtime. A future that is dropped does not take the
+    /// request back.
+    pub fn call(&self, host: HostId, request: &Request<'_>) -> Call {
+        let state = Arc::new(Mutex::new(CallState::Waiting(None)));
+        let done = Arc::clone(&state);
+        let sent = self.send(host, self.prepare(host, request), move |result| end(&done, result));
+        if let Err(error) = sent {
+            let name =
+                self.lock_hosts().get(host.0 as usize).map_or_else(String::new, Url::to_string);
+            let kind = ErrorKind::from(error);
+            let error = RequestError {
+                host: name.into(),
+                request: RequestId(0),
+                kind,
+                effect: Effect::None,
+            };
+            end(&state, Err(error));
+        }
+        Call { state }
     }
 
     /// Requests taken and not ended.
     pub fn outstanding(&self) -> usize {
         self.outstanding.load(Ordering::Relaxed)
+    }
+
+    fn lock_hosts(&self) -> std::sync::MutexGuard<'_, Vec<Url>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -176,11 +214,11 @@ impl Deliveries {
         }
     }
 
-    fn deliver(&mut self, tag: u64, delivery: Delivery) {
+    fn deliver(&mut self, tag: u64, result: Result<Response>) {
         if let Some(done) = self.places.get_mut(tag as usize).and_then(Option::take) {
             self.free.push(tag);
             self.outstanding.fetch_sub(1, Ordering::Relaxed);
-            done(delivery);
+            done(result);
         }
     }
 }
@@ -196,14 +234,57 @@ impl Caller for Deliveries {
         tag: u64,
         outcome: &Outcome<'_>,
     ) {
-        let delivery = match outcome {
-            Outcome::Answered(answer) => {
-                Delivery::Answered { status: answer.status, body: answer.body.to_vec() }
+        let result = match outcome {
+            Outcome::Answered(answer) => Ok(Response {
+                status: answer.status,
+                head: answer.head.bytes.to_vec(),
+                body: answer.body.to_vec(),
+                queue_ns: answer.queue_ns,
+                service_ns: answer.service_ns,
+            }),
+            Outcome::NotSent(error) | Outcome::Failed(error) | Outcome::Uncertain(error) => {
+                Err(error.clone())
             }
-            Outcome::NotSent(error) => Delivery::NotSent(error.clone()),
-            Outcome::Failed(error) => Delivery::Failed(error.clone()),
-            Outcome::Uncertain(error) => Delivery::Uncertain(error.clone()),
         };
-        self.deliver(tag, delivery);
+        self.deliver(tag, result);
+    }
+}
+
+/// A request of a [`ThreadedClient`] under way: a future of its answer.
+#[derive(Debug)]
+#[must_use = "the request has left, but nobody waits for its answer"]
+pub struct Call {
+    state: Arc<Mutex<CallState>>,
+}
+
+#[derive(Debug)]
+enum CallState {
+    Waiting(Option<Waker>),
+    Ended(Option<Box<Result<Response>>>),
+}
+
+fn end(state: &Mutex<CallState>, result: Result<Response>) {
+    let ended = CallState::Ended(Some(Box::new(result)));
+    let before =
+        std::mem::replace(&mut *state.lock().unwrap_or_else(PoisonError::into_inner), ended);
+    if let CallState::Waiting(Some(waker)) = before {
+        waker.wake();
+    }
+}
+
+impl Future for Call {
+    type Output = Result<Response>;
+
+    /// # Panics
+    ///
+    /// If it is polled again after it was ready, as futures may.
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Result<Response>> {
+        match &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            CallState::Ended(result) => Poll::Ready(*result.take().expect("polled when ready")),
+            CallState::Waiting(waker) => {
+                *waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
     }
 }

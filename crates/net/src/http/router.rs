@@ -1,0 +1,179 @@
+//! Which handler a request is for: by its method and the pattern of its path.
+
+use std::collections::HashMap;
+use std::{error, fmt};
+
+pub use matchit::Params;
+
+/// Routes of a server: methods and path patterns to values of the application's, function pointers most often.
+///
+/// `{name}` in a pattern stands for one segment, `{*name}` for all that follow. A literal segment goes before a
+/// parameter. `HEAD` is answered by the route of `GET` where it has none of its own.
+///
+/// ```
+/// use dunlin_net::http::{NoRoute, Router};
+///
+/// let mut router = Router::new();
+/// router.add("GET", "/users/{id}", 1)?.add("POST", "/users", 2)?.add("GET", "/static/{*path}", 3)?;
+/// let found = router.find("GET", "/users/7")?;
+/// assert_eq!((*found.value, found.params.get("id")), (1, Some("7")));
+/// assert_eq!(router.find("GET", "/none").unwrap_err(), NoRoute::NotFound);
+/// assert_eq!(router.find("GET", "/users").unwrap_err().status(), 405);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Router<T> {
+    patterns: matchit::Router<usize>,
+    places: HashMap<String, usize>,
+    /// The routes of each pattern, by method.
+    routes: Vec<Vec<(String, T)>>,
+}
+
+/// The route of a request.
+#[derive(Debug)]
+pub struct Match<'r, T> {
+    /// What was added for it.
+    pub value: &'r T,
+    /// What stands for the names of the pattern.
+    pub params: Params<'r, 'r>,
+}
+
+/// No route fits a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoRoute {
+    /// No pattern fits the path: 404.
+    NotFound,
+    /// A pattern fits, but not with this method: 405, with these in `Allow`.
+    MethodNotAllowed {
+        /// The methods that have a route, with commas between them.
+        allow: String,
+    },
+}
+
+/// A pattern that cannot be added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteError {
+    /// It is malformed, or another one fits the same paths.
+    Pattern(String),
+    /// The method has a route of this pattern already.
+    Duplicate,
+}
+
+impl<T> Default for Router<T> {
+    fn default() -> Router<T> {
+        Router::new()
+    }
+}
+
+impl<T> Router<T> {
+    /// A router without routes.
+    pub fn new() -> Router<T> {
+        Router { patterns: matchit::Router::new(), places: HashMap::new(), routes: Vec::new() }
+    }
+
+    /// Adds a route.
+    ///
+    /// # Errors
+    ///
+    /// [`RouteError`]: nothing was added.
+    pub fn add(
+        &mut self,
+        method: &str,
+        pattern: &str,
+        value: T,
+    ) -> Result<&mut Router<T>, RouteError> {
+        let place = match self.places.get(pattern) {
+            Some(&place) => place,
+            None => {
+                let place = self.routes.len();
+                let inserted = self.patterns.insert(pattern, place);
+                inserted.map_err(|error| RouteError::Pattern(error.to_string()))?;
+                self.places.insert(pattern.to_owned(), place);
+                self.routes.push(Vec::new());
+                place
+            }
+        };
+        if self.routes[place].iter().any(|(other, _)| other == method) {
+            return Err(RouteError::Duplicate);
+        }
+        self.routes[place].push((method.to_owned(), value));
+        Ok(self)
+    }
+
+    /// The route of a request of this method and path.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRoute`], which is the answer.
+    pub fn find<'r>(&'r self, method: &str, path: &'r str) -> Result<Match<'r, T>, NoRoute> {
+        let found = self.patterns.at(path).map_err(|_| NoRoute::NotFound)?;
+        let routes = &self.routes[*found.value];
+        let by = |method: &str| routes.iter().find(|(other, _)| other == method);
+        match by(method).or_else(|| by("GET").filter(|_| method == "HEAD")) {
+            Some((_, value)) => Ok(Match { value, params: found.params }),
+            None => {
+                let methods: Vec<&str> = routes.iter().map(|(method, _)| method.as_str()).collect();
+                Err(NoRoute::MethodNotAllowed { allow: methods.join(", ") })
+            }
+        }
+    }
+}
+
+impl NoRoute {
+    /// The status that says so.
+    pub fn status(&self) -> u16 {
+        match self {
+            NoRoute::NotFound => 404,
+            NoRoute::MethodNotAllowed { .. } => 405,
+        }
+    }
+}
+
+impl fmt::Display for NoRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoRoute::NotFound => f.write_str("no route for this path"),
+            NoRoute::MethodNotAllowed { allow } => write!(f, "the path takes {allow} only"),
+        }
+    }
+}
+
+impl error::Error for NoRoute {}
+
+impl fmt::Display for RouteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RouteError::Pattern(why) => write!(f, "the path pattern cannot be added: {why}"),
+            RouteError::Duplicate => f.write_str("method and path have a route already"),
+        }
+    }
+}
+
+impl error::Error for RouteError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals_go_before_parameters_and_head_takes_the_route_of_get() {
+        let mut router = Router::new();
+        for (method, pattern) in
+            [("GET", "/a/{id}"), ("GET", "/a/b"), ("PUT", "/a/{id}"), ("HEAD", "/a/b")]
+        {
+            router.add(method, pattern, format!("{method} {pattern}")).expect("a new route");
+        }
+        let found = |method, path| router.find(method, path).expect("a route").value.clone();
+        assert_eq!(found("GET", "/a/b"), "GET /a/b");
+        assert_eq!(found("GET", "/a/c"), "GET /a/{id}");
+        assert_eq!(found("HEAD", "/a/c"), "GET /a/{id}");
+        assert_eq!(found("HEAD", "/a/b"), "HEAD /a/b");
+        assert_eq!(
+            router.find("POST", "/a/c").expect_err("no route"),
+            NoRoute::MethodNotAllowed { allow: "GET, PUT".to_owned() }
+        );
+        assert_eq!(router.add("GET", "/a/b", String::new()).err(), Some(RouteError::Duplicate));
+        let same = router.add("GET", "/a/{other}", String::new());
+        assert!(matches!(same, Err(RouteError::Pattern(_))), "{same:?}");
+    }
+}
