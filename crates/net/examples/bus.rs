@@ -9,7 +9,7 @@ struct Worker(Endpoint<Message>, u64);
 impl Handler for Worker {
     type Data = ();
     fn on_request(&mut self, _: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
-        self.0.broadcast(|_| (conn.to_u64(), None));
+        let _ = self.0.broadcast(|_| (conn.to_u64(), None));
     }
     fn on_tick(&mut self, cx: &mut Context<()>) {
         while let Some((from, (conn, answer))) = self.0.recv() {

@@ -22,6 +22,24 @@ const SLICES_MAX: usize = 1024;
 /// How the sockets are written to: SIGPIPE is not wanted, nor is waiting.
 pub(crate) const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
+/// What one call of `recv` has led to.
+enum Received {
+    Bytes {
+        /// Bytes of the socket, TLS records included.
+        received: usize,
+        /// Bytes of the protocol in the shared buffer.
+        plain: usize,
+        /// The peer has said in TLS that nothing follows.
+        closed: bool,
+    },
+    /// The peer has sent its FIN.
+    End,
+    /// Nothing more for now, or the connection has ended.
+    Nothing,
+    /// Interrupted.
+    Again,
+}
+
 impl<D: Default> Context<D> {
     /// Sends bytes, at the end of this turn together with what else is written to the connection in it.
     /// What the socket does not take is kept, up to
@@ -347,107 +365,145 @@ impl<D: Default> Context<D> {
         finished: bool,
     ) {
         let mut budget = self.config.read_budget_bytes;
-        let room = self.config.receive_bytes;
-        loop {
-            let Some(record) = self.slab.get_mut(conn) else { return };
-            match record.phase {
-                Phase::Lingering => return self.discard(conn),
-                Phase::Open if record.flags.has(Flags::PEER_FINISHED) => return,
-                Phase::Open => {}
-                // Whoever ends the connection reads the rest, if anybody.
-                Phase::Draining | Phase::Closed => return record.flags.set(Flags::READ_READY),
-                Phase::Connecting | Phase::Securing | Phase::Accepting | Phase::Free => return,
-            }
-            // Input behind a request whose answer is outstanding is kept, not parsed.
-            let held = record.holds_input();
-            let carried = record.spill.as_ref().map_or(0, |spill| spill.input.len());
-            let profile = record.profile;
-            if record.flags.has(Flags::READ_PAUSED)
-                || (held && carried >= self.limits(profile).pipelined_bytes_max)
-            {
-                return self.slab.at_mut(conn.index()).flags.set(Flags::READ_READY);
-            }
-            if budget == 0 {
-                return self.queue_read(conn);
-            }
-
+        while let Some((held, carried)) = self.expect_input(conn, budget) {
             let front = if held { 0 } else { carried };
-            if self.receive.len() < front + room {
-                self.receive.resize(front + room, 0);
-            }
-            let record = self.slab.at_mut(conn.index());
-            let fd = record.fd.as_ref().expect("an open connection has a descriptor");
-            self.stats.reads += 1;
-            let flags = RecvFlags::DONTWAIT;
-            let received = rustix::net::recv(fd, &mut self.receive[front..front + room], flags);
-            let received = match received {
-                Ok((0, _)) if record.flags.has(Flags::TLS) => return self.tls_cut(conn),
-                Ok((0, _)) => return self.peer_finished(handler, conn),
-                Ok((received, _)) => received,
-                Err(Errno::AGAIN) => return record.flags.clear(Flags::READ_READY),
-                Err(Errno::INTR) => continue,
-                Err(errno) => {
-                    let kind = io::Error::from(errno).kind();
-                    return self.finish(conn, CloseReason::Io(kind));
-                }
-            };
-            record.flags.clear(Flags::READ_READY);
-            self.stats.bytes_in += received as u64;
-            budget = budget.saturating_sub(received);
-            let drained = received < room && !finished;
-            let (received, closed) = if record.flags.has(Flags::TLS) {
-                match self.decrypt(conn, front, received) {
-                    Ok(decrypted) => decrypted,
-                    Err(error) => return self.finish(conn, CloseReason::Io(error.kind())),
-                }
-            } else {
-                (received, false)
-            };
-            if received == 0 {
-                match (closed, drained) {
-                    (true, _) => return self.peer_finished(handler, conn),
-                    (false, true) => return,
-                    (false, false) => continue,
+            match self.receive(conn, front) {
+                Received::Again => {}
+                Received::Nothing => return,
+                Received::End => return self.peer_finished(handler, conn),
+                Received::Bytes { received, plain, closed } => {
+                    budget = budget.saturating_sub(received);
+                    if plain > 0 {
+                        self.give_input(handler, conn, held, carried, plain);
+                    }
+                    if closed {
+                        if self.slab.get(conn).is_some_and(|record| record.phase == Phase::Open) {
+                            self.peer_finished(handler, conn);
+                        }
+                        return;
+                    }
+                    // A short read has drained the socket: more will be announced. FIN behind it has been.
+                    if received < self.config.receive_bytes && !finished {
+                        return;
+                    }
                 }
             }
-            let record = self.slab.at_mut(conn.index());
+        }
+    }
 
-            // The buffer belongs to the loop, the loop to the handler: lend it out of the way.
-            let mut receive = std::mem::take(&mut self.receive);
-            if held {
-                self.keep_input(conn, &receive[..received]);
-            } else {
-                if let Some(spill) = record.spill.as_mut().filter(|_| carried > 0) {
-                    receive[..carried].copy_from_slice(&spill.input);
-                    spill.input.clear();
-                    self.stats.buffered_bytes -= carried;
-                    self.pool.settle(&mut record.spill);
-                }
-                if record.flags.has(Flags::IDLE_DEADLINE) {
-                    let idle = self.limits(profile).idle_timeout_ms;
-                    self.schedule(conn, Some(self.now_ms() + idle));
-                }
-                let filled = &mut receive[..carried + received];
-                let consumed = handler.input(self, conn, filled, carried);
-                self.keep_input(conn, &receive[consumed..carried + received]);
+    /// Whether a connection is to be read from now. If so: whether its input is held, and how much is kept of what came
+    /// before.
+    fn expect_input(&mut self, conn: ConnId, budget: usize) -> Option<(bool, usize)> {
+        let record = self.slab.get_mut(conn)?;
+        match record.phase {
+            Phase::Lingering => {
+                self.discard(conn);
+                return None;
             }
-            self.receive = receive;
-            // One huge head must not make the shared buffer huge for good.
-            if self.receive.len() > room * 4 {
-                self.receive.truncate(room);
-                self.receive.shrink_to_fit();
+            Phase::Open if record.flags.has(Flags::PEER_FINISHED) => return None,
+            Phase::Open => {}
+            // Whoever ends the connection reads the rest, if anybody.
+            Phase::Draining | Phase::Closed => {
+                record.flags.set(Flags::READ_READY);
+                return None;
             }
+            Phase::Connecting | Phase::Securing | Phase::Accepting | Phase::Free => return None,
+        }
+        // Input behind a request whose answer is outstanding is kept, not parsed.
+        let held = record.holds_input();
+        let carried = record.spill.as_ref().map_or(0, |spill| spill.input.len());
+        let profile = record.profile;
+        if record.flags.has(Flags::READ_PAUSED)
+            || (held && carried >= self.limits(profile).pipelined_bytes_max)
+        {
+            self.slab.at_mut(conn.index()).flags.set(Flags::READ_READY);
+            return None;
+        }
+        if budget == 0 {
+            self.queue_read(conn);
+            return None;
+        }
+        Some((held, carried))
+    }
 
-            if closed {
-                if self.slab.get(conn).is_some_and(|record| record.phase == Phase::Open) {
-                    self.peer_finished(handler, conn);
-                }
-                return;
+    /// Receives once into the shared buffer from `front` on, and opens the TLS records if it is that.
+    fn receive(&mut self, conn: ConnId, front: usize) -> Received {
+        let room = self.config.receive_bytes;
+        if self.receive.len() < front + room {
+            self.receive.resize(front + room, 0);
+        }
+        let record = self.slab.at_mut(conn.index());
+        let fd = record.fd.as_ref().expect("an open connection has a descriptor");
+        let is_tls = record.flags.has(Flags::TLS);
+        self.stats.reads += 1;
+        let flags = RecvFlags::DONTWAIT;
+        let received = match rustix::net::recv(fd, &mut self.receive[front..front + room], flags) {
+            Ok((0, _)) if is_tls => {
+                self.tls_cut(conn);
+                return Received::Nothing;
             }
-            // A short read has drained the socket: more will be announced. FIN behind it has been.
-            if drained {
-                return;
+            Ok((0, _)) => return Received::End,
+            Ok((received, _)) => received,
+            Err(Errno::AGAIN) => {
+                record.flags.clear(Flags::READ_READY);
+                return Received::Nothing;
             }
+            Err(Errno::INTR) => return Received::Again,
+            Err(errno) => {
+                self.finish(conn, CloseReason::Io(io::Error::from(errno).kind()));
+                return Received::Nothing;
+            }
+        };
+        record.flags.clear(Flags::READ_READY);
+        self.stats.bytes_in += received as u64;
+        if !is_tls {
+            return Received::Bytes { received, plain: received, closed: false };
+        }
+        match self.decrypt(conn, front, received) {
+            Ok((plain, closed)) => Received::Bytes { received, plain, closed },
+            Err(error) => {
+                self.finish(conn, CloseReason::Io(error.kind()));
+                Received::Nothing
+            }
+        }
+    }
+
+    /// Gives what was received to the connection's protocol, behind what is kept of what came before; or keeps it.
+    fn give_input<H: Driver<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        held: bool,
+        carried: usize,
+        received: usize,
+    ) {
+        // The buffer belongs to the loop, the loop to the handler: lend it out of the way.
+        let mut receive = std::mem::take(&mut self.receive);
+        if held {
+            self.keep_input(conn, &receive[..received]);
+        } else {
+            let record = self.slab.at_mut(conn.index());
+            let profile = record.profile;
+            if let Some(spill) = record.spill.as_mut().filter(|_| carried > 0) {
+                receive[..carried].copy_from_slice(&spill.input);
+                spill.input.clear();
+                self.stats.buffered_bytes -= carried;
+                self.pool.settle(&mut record.spill);
+            }
+            if record.flags.has(Flags::IDLE_DEADLINE) {
+                let idle = self.limits(profile).idle_timeout_ms;
+                self.schedule(conn, Some(self.now_ms() + idle));
+            }
+            let filled = &mut receive[..carried + received];
+            let consumed = handler.input(self, conn, filled, carried);
+            self.keep_input(conn, &receive[consumed..carried + received]);
+        }
+        self.receive = receive;
+        // One huge head must not make the shared buffer huge for good.
+        let room = self.config.receive_bytes;
+        if self.receive.len() > room * 4 {
+            self.receive.truncate(room);
+            self.receive.shrink_to_fit();
         }
     }
 
