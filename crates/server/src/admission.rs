@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(admissions.admit(B, 1, 0), Admission::Granted);
     }
 
-    /// Takes tokens as a worker does, who rests for as long as he is told, but no less than `rest_ms`.
+    /// Takes tokens as a worker does, which pauses as long as the bucket says, but no less than `rest_ms`.
     fn taken(rate_per_s: u64, until_ms: u64, rest_ms: u64) -> u64 {
         let mut bucket = TokenBucket::new(0, rate_per_s);
         let (mut now_ms, mut taken) = (0, 0);

@@ -20,7 +20,7 @@ use crate::jwt_hmac;
 /// Longer tokens are refused unread: the HTTP header limits of most proxies end here too.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
-/// Judges connection tokens by the keys of one config.
+/// Verifies connection tokens by the keys of one configuration.
 #[derive(Clone, Debug)]
 pub struct Verifier {
     /// The current key, then the one before it; empty when neither is set.
@@ -103,7 +103,7 @@ pub struct Overrides {
     /// Has its position watched.
     #[serde(deserialize_with = "boolean", rename = "force_positioning", alias = "position")]
     pub positioned: Option<bool>,
-    /// Is told of joins and leaves of others.
+    /// Gets the joins and leaves of others.
     #[serde(deserialize_with = "boolean", rename = "force_push_join_leave")]
     pub push_join_leave: Option<bool>,
 }
@@ -124,7 +124,7 @@ pub enum Error {
     Audience,
     /// `iss` is not the configured one.
     Issuer,
-    /// No key is configured to judge it by.
+    /// No key is configured to verify it with.
     NoKey,
     /// Not a JWT, or a claim has the wrong form.
     Malformed(String),
@@ -137,7 +137,7 @@ impl Verifier {
         let secrets = [config.hmac_secret.as_ref(), config.hmac_secret_previous.as_ref()];
         let mut validation = Validation::new(Algorithm::HS256);
         validation.algorithms = vec![Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
-        // Time is judged below, by the caller's clock.
+        // Time is checked below, by the caller's clock.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         // A claim that is checked must be there: absent, it would count as fitting.
@@ -164,7 +164,7 @@ impl Verifier {
         }
     }
 
-    /// Judges a token at `now_unix_ms`, milliseconds since 1970.
+    /// Verifies a token at `now_unix_ms`, milliseconds since 1970.
     ///
     /// # Errors
     /// Why it is not accepted; nothing of an unaccepted token is returned.
@@ -239,7 +239,7 @@ impl fmt::Display for Error {
             Error::Algorithm => "the token is not signed by HS256, HS384 or HS512",
             Error::Audience => "the token's `aud` does not name `client.token.audience`",
             Error::Issuer => "the token's `iss` is not `client.token.issuer`",
-            Error::NoKey => "there is no key to judge tokens by; set `client.token.hmac_secret`",
+            Error::NoKey => "there is no key to verify tokens with; set `client.token.hmac_secret`",
             Error::Malformed(why) => return write!(f, "this is no connection token: {why}"),
         })
     }
@@ -333,17 +333,17 @@ mod tests {
         jsonwebtoken::encode(&Header::new(algorithm), claims, &key).expect("claims are JSON")
     }
 
-    fn judged_by(rules: &Token, claims: &Value) -> Result<Identity, Error> {
+    fn verified_by(rules: &Token, claims: &Value) -> Result<Identity, Error> {
         Verifier::new(rules).verify(&signed(Algorithm::HS256, KEY, claims), NOW_MS)
     }
 
-    fn judged(claims: &Value) -> Result<Identity, Error> {
-        judged_by(&rules(), claims)
+    fn verified(claims: &Value) -> Result<Identity, Error> {
+        verified_by(&rules(), claims)
     }
 
     #[test]
     fn a_token_says_who_the_client_is() {
-        let identity = judged(&json!({
+        let identity = verified(&json!({
             "sub": "42",
             "exp": NOW_S + 60,
             "info": {"name": "Ada"},
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn subs_say_more_than_channels_and_go_before_them() {
-        let identity = judged(&json!({
+        let identity = verified(&json!({
             "channels": ["ignored"],
             "subs": {"news": {
                 "data": [1],
@@ -380,23 +380,23 @@ mod tests {
 
     #[test]
     fn a_token_ends_at_its_second_and_leeway_moves_it() {
-        assert_eq!(judged(&json!({"exp": NOW_S})).unwrap_err(), Error::Expired);
-        assert!(judged(&json!({"exp": NOW_S as f64 + 0.5})).is_ok());
-        assert_eq!(judged(&json!({"exp": -1})).unwrap_err(), Error::Expired);
-        assert_eq!(judged(&json!({"nbf": NOW_S + 1})).unwrap_err(), Error::NotYetValid);
+        assert_eq!(verified(&json!({"exp": NOW_S})).unwrap_err(), Error::Expired);
+        assert!(verified(&json!({"exp": NOW_S as f64 + 0.5})).is_ok());
+        assert_eq!(verified(&json!({"exp": -1})).unwrap_err(), Error::Expired);
+        assert_eq!(verified(&json!({"nbf": NOW_S + 1})).unwrap_err(), Error::NotYetValid);
 
         let lenient = Token { leeway_ms: 2_000, ..rules() };
-        assert!(judged_by(&lenient, &json!({"exp": NOW_S - 1, "nbf": NOW_S + 1})).is_ok());
-        assert_eq!(judged_by(&lenient, &json!({"exp": NOW_S - 2})).unwrap_err(), Error::Expired);
+        assert!(verified_by(&lenient, &json!({"exp": NOW_S - 1, "nbf": NOW_S + 1})).is_ok());
+        assert_eq!(verified_by(&lenient, &json!({"exp": NOW_S - 2})).unwrap_err(), Error::Expired);
     }
 
     #[test]
     fn expire_at_is_the_connections_own_end() {
-        let end = |claims| judged(&claims).unwrap().expire_at_s;
+        let end = |claims| verified(&claims).unwrap().expire_at_s;
         assert_eq!(end(json!({"exp": NOW_S + 5, "expire_at": NOW_S + 900})), Some(NOW_S + 900));
         assert_eq!(end(json!({"exp": NOW_S + 5, "expire_at": 0})), None);
         assert_eq!(
-            judged(&json!({"exp": NOW_S - 5, "expire_at": 0})).unwrap_err(),
+            verified(&json!({"exp": NOW_S - 5, "expire_at": 0})).unwrap_err(),
             Error::Expired,
             "the token itself still ends at `exp`"
         );
@@ -425,19 +425,19 @@ mod tests {
 
     #[test]
     fn audience_and_issuer_are_demanded_once_configured() {
-        assert!(judged(&json!({"aud": "anyone", "iss": "anyone"})).is_ok());
+        assert!(verified(&json!({"aud": "anyone", "iss": "anyone"})).is_ok());
         let rules =
             Token { audience: Some("push".into()), issuer: Some("backend".into()), ..rules() };
-        let judged = |claims| judged_by(&rules, &claims).map(|_| ());
-        assert_eq!(judged(json!({"aud": ["web", "push"], "iss": "backend"})), Ok(()));
-        assert_eq!(judged(json!({"aud": "push"})), Err(Error::Issuer));
-        assert_eq!(judged(json!({"iss": "backend"})), Err(Error::Audience));
-        assert_eq!(judged(json!({"aud": "web", "iss": "backend"})), Err(Error::Audience));
-        assert_eq!(judged(json!({"aud": "push", "iss": "someone"})), Err(Error::Issuer));
+        let verified = |claims| verified_by(&rules, &claims).map(|_| ());
+        assert_eq!(verified(json!({"aud": ["web", "push"], "iss": "backend"})), Ok(()));
+        assert_eq!(verified(json!({"aud": "push"})), Err(Error::Issuer));
+        assert_eq!(verified(json!({"iss": "backend"})), Err(Error::Audience));
+        assert_eq!(verified(json!({"aud": "web", "iss": "backend"})), Err(Error::Audience));
+        assert_eq!(verified(json!({"aud": "push", "iss": "someone"})), Err(Error::Issuer));
     }
 
     #[test]
-    fn what_is_no_connection_token_is_said_to_be_none() {
+    fn a_malformed_connection_token_is_rejected() {
         for token in ["", "a.b", "a.b.c", "....", "\u{2603}.\u{2603}.\u{2603}"] {
             let error = Verifier::new(&rules()).verify(token, NOW_MS).unwrap_err();
             assert!(matches!(error, Error::Malformed(_)), "{token}: {error}");
@@ -450,7 +450,7 @@ mod tests {
             json!({"subs": {"a": {"b64data": "e30="}}}),
             json!([]),
         ] {
-            let error = judged(&claims).unwrap_err();
+            let error = verified(&claims).unwrap_err();
             assert!(matches!(error, Error::Malformed(_)), "{claims}: {error}");
         }
         let long = "a".repeat(TOKEN_BYTES_MAX + 1);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_names_its_key_is_judged_by_that_key_alone() {
+    fn a_token_that_names_its_key_is_verified_by_that_key_alone() {
         let mut rules = rules();
         rules.keys.insert("2026", Secret::new("the key of 2026"));
         let signed_as = |kid: Option<&str>, key: &str| {

@@ -76,9 +76,9 @@ impl Control {
             Ok(())
         })?;
         pushes.stop(STOP_TIMEOUT);
-        running.tell(|| BusMessage::Stop);
+        running.broadcast(|| BusMessage::Stop);
         running.workers.join(STOP_TIMEOUT);
-        // Nothing happens any more that it could be told.
+        // No worker emits events any more.
         let to = running.state.webhooks_endpoint();
         if running.endpoint.send(to, BusMessage::Stop).is_ok() {
             running.endpoint.flush();
@@ -105,7 +105,7 @@ struct Running {
 }
 
 impl Running {
-    /// Stops accepting, has the clients told to reconnect, and waits for them within the configured bound. A
+    /// Stops accepting, has the clients asked to reconnect, and waits for them within the configured bound. A
     /// second signal ends the wait.
     async fn drain(
         &mut self,
@@ -117,7 +117,7 @@ impl Running {
         tracing::info!(
             connections = self.state.admissions.total(),
             bound_ms = bound,
-            "draining: clients are told to reconnect"
+            "draining: clients are asked to reconnect"
         );
         for listener in &self.listeners {
             // Each worker's descriptor table holds a duplicate of every listener, so closing ours would
@@ -127,7 +127,7 @@ impl Running {
                 tracing::debug!(%error, "a listener was not listening any more");
             }
         }
-        self.tell(|| BusMessage::Drain);
+        self.broadcast(|| BusMessage::Drain);
         let deadline = Instant::now() + Duration::from_millis(bound);
         while self.state.workers_left() > 0 && Instant::now() < deadline {
             tokio::select! {
@@ -143,9 +143,9 @@ impl Running {
     }
 
     /// Sends to every worker and rings their doorbells.
-    fn tell(&mut self, message: impl Fn() -> BusMessage) {
+    fn broadcast(&mut self, message: impl Fn() -> BusMessage) {
         for worker in 0..self.state.counters.len() {
-            // The control thread sends each two messages in its life; a ring holds at least sixteen.
+            // The control thread sends each two messages in its run; a ring holds at least sixteen.
             let refused = self.endpoint.send(worker, message()).is_err();
             debug_assert!(!refused);
         }

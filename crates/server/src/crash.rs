@@ -83,7 +83,7 @@ mod armed {
                 let _ = trace.and_then(|mut trace| writeln!(trace, "{step}"));
             }
             if self.at.as_ref().is_some_and(|(at, time)| at == step && time == times) {
-                // Nothing is flushed, dropped or told.
+                // Nothing is flushed, dropped or logged.
                 let _ = kill_process(getpid(), Signal::KILL);
                 loop {
                     std::thread::park();

@@ -41,7 +41,7 @@ pub enum ServeError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// A worker panicked too often to be trusted with another life.
+    /// A worker panicked too often to be started again.
     WorkerLost {
         /// Which.
         worker: usize,

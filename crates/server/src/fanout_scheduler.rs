@@ -110,55 +110,55 @@ mod tests {
 
     #[test]
     fn a_core_for_each_worker_and_nobody_waits() {
-        let turns = FanoutScheduler::new(2, 2);
-        assert!(!turns.is_limited());
-        assert_eq!(turns.poll(0, true, 0), GRANTED);
-        assert_eq!(turns.poll(1, true, 0), GRANTED);
+        let scheduler = FanoutScheduler::new(2, 2);
+        assert!(!scheduler.is_limited());
+        assert_eq!(scheduler.poll(0, true, 0), GRANTED);
+        assert_eq!(scheduler.poll(1, true, 0), GRANTED);
     }
 
     #[test]
     fn one_core_is_passed_round_in_the_order_of_asking() {
-        let turns = FanoutScheduler::new(3, 1);
-        assert_eq!(turns.poll(2, true, 0), GRANTED);
-        assert_eq!(turns.poll(0, true, 0), WAIT);
-        assert_eq!(turns.poll(1, true, 1), WAIT);
-        assert_eq!(turns.poll(2, true, SLOT_MS - 1), GRANTED);
-        assert_eq!(turns.poll(2, true, SLOT_MS), passes_to(0));
-        assert_eq!(turns.poll(0, true, SLOT_MS), GRANTED);
-        assert_eq!(turns.poll(2, true, SLOT_MS), WAIT);
-        assert_eq!(turns.poll(0, true, 2 * SLOT_MS), passes_to(1));
-        assert_eq!(turns.poll(1, true, 3 * SLOT_MS), passes_to(2));
+        let scheduler = FanoutScheduler::new(3, 1);
+        assert_eq!(scheduler.poll(2, true, 0), GRANTED);
+        assert_eq!(scheduler.poll(0, true, 0), WAIT);
+        assert_eq!(scheduler.poll(1, true, 1), WAIT);
+        assert_eq!(scheduler.poll(2, true, SLOT_MS - 1), GRANTED);
+        assert_eq!(scheduler.poll(2, true, SLOT_MS), passes_to(0));
+        assert_eq!(scheduler.poll(0, true, SLOT_MS), GRANTED);
+        assert_eq!(scheduler.poll(2, true, SLOT_MS), WAIT);
+        assert_eq!(scheduler.poll(0, true, 2 * SLOT_MS), passes_to(1));
+        assert_eq!(scheduler.poll(1, true, 3 * SLOT_MS), passes_to(2));
     }
 
     #[test]
     fn who_is_done_makes_room_and_who_is_alone_goes_on() {
-        let turns = FanoutScheduler::new(3, 1);
-        assert_eq!(turns.poll(0, true, 0), GRANTED);
-        assert_eq!(turns.poll(0, true, 100 * SLOT_MS), GRANTED, "nobody waits");
-        assert_eq!(turns.poll(1, true, 100 * SLOT_MS), WAIT);
-        assert_eq!(turns.poll(0, false, 100 * SLOT_MS), passes_to(1));
-        assert_eq!(turns.poll(0, false, 100 * SLOT_MS), WAIT);
-        assert_eq!(turns.poll(1, false, 100 * SLOT_MS), WAIT);
-        assert_eq!(turns.poll(2, true, 100 * SLOT_MS), GRANTED);
+        let scheduler = FanoutScheduler::new(3, 1);
+        assert_eq!(scheduler.poll(0, true, 0), GRANTED);
+        assert_eq!(scheduler.poll(0, true, 100 * SLOT_MS), GRANTED, "nobody waits");
+        assert_eq!(scheduler.poll(1, true, 100 * SLOT_MS), WAIT);
+        assert_eq!(scheduler.poll(0, false, 100 * SLOT_MS), passes_to(1));
+        assert_eq!(scheduler.poll(0, false, 100 * SLOT_MS), WAIT);
+        assert_eq!(scheduler.poll(1, false, 100 * SLOT_MS), WAIT);
+        assert_eq!(scheduler.poll(2, true, 100 * SLOT_MS), GRANTED);
     }
 
     #[test]
     fn who_waits_no_longer_is_not_called() {
-        let turns = FanoutScheduler::new(3, 1);
-        assert_eq!(turns.poll(0, true, 0), GRANTED);
-        assert_eq!(turns.poll(1, true, 0), WAIT);
-        assert_eq!(turns.poll(2, true, 0), WAIT);
-        assert_eq!(turns.poll(1, false, 0), WAIT);
-        assert_eq!(turns.poll(0, true, SLOT_MS), passes_to(2));
+        let scheduler = FanoutScheduler::new(3, 1);
+        assert_eq!(scheduler.poll(0, true, 0), GRANTED);
+        assert_eq!(scheduler.poll(1, true, 0), WAIT);
+        assert_eq!(scheduler.poll(2, true, 0), WAIT);
+        assert_eq!(scheduler.poll(1, false, 0), WAIT);
+        assert_eq!(scheduler.poll(0, true, SLOT_MS), passes_to(2));
     }
 
     #[test]
     fn the_seat_of_a_worker_that_is_gone_is_taken_over() {
-        let turns = FanoutScheduler::new(3, 1);
-        assert_eq!(turns.poll(0, true, 0), GRANTED);
-        assert_eq!(turns.poll(1, true, 0), WAIT);
-        assert_eq!(turns.poll(1, true, SLOT_TIMEOUT_MS - 1), WAIT);
-        assert_eq!(turns.poll(1, true, SLOT_TIMEOUT_MS), GRANTED);
-        assert_eq!(turns.poll(0, true, SLOT_TIMEOUT_MS), WAIT, "it lives after all");
+        let scheduler = FanoutScheduler::new(3, 1);
+        assert_eq!(scheduler.poll(0, true, 0), GRANTED);
+        assert_eq!(scheduler.poll(1, true, 0), WAIT);
+        assert_eq!(scheduler.poll(1, true, SLOT_TIMEOUT_MS - 1), WAIT);
+        assert_eq!(scheduler.poll(1, true, SLOT_TIMEOUT_MS), GRANTED);
+        assert_eq!(scheduler.poll(0, true, SLOT_TIMEOUT_MS), WAIT, "it is back");
     }
 }

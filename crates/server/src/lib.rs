@@ -5,7 +5,7 @@
 //! each worker with subscribers; their hubs put it into outboxes, and `worker` writes these to the sockets
 //! at the end of the turn. The way up is the same in reverse. `control` is the thread beside them: signals,
 //! shutdown, workers that begin anew. `admin` is another: the admin port, and the settings all run by; `push` a
-//! third: notifications for who is not connected; `webhooks` the last: what backends are told.
+//! third: notifications for users who are not connected; `webhooks` the last: events for backends.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,6 @@ mod control;
 mod crash;
 mod error;
 mod fanout_scheduler;
-mod judge;
 mod jwt_hmac;
 mod loop_stats;
 pub mod metrics;
@@ -33,19 +32,21 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod trace_parent;
+mod validation;
 mod webhooks;
 mod worker;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dunlin_bus::{MeshConfig, mesh};
+use dunlin_bus::{Endpoint, MeshConfig, Monitor, mesh};
 use dunlin_config::store::{Directory, InitialConfig, Source, Store};
-use dunlin_config::{Config, ConfigErrors, Log, PushConfig, Webhooks};
+use dunlin_config::{Config, ConfigErrors, Log, PushConfig, Snapshot, Webhooks};
 
 use crate::admin::AdminParams;
+use crate::bus_message::BusMessage;
 use crate::control::{Control, listen};
 use crate::push::PushThread;
 use crate::reservations::{Reservations, Served};
@@ -54,26 +55,28 @@ use crate::state::ServerState;
 use crate::worker::thread::{Placement, Workers};
 
 pub use crate::error::ServeError;
-pub use crate::judge::judge;
+pub use crate::validation::validate;
 
 /// Most workers of one process: bus endpoints are left for the control thread, the admin thread, the push thread and the
 /// webhooks thread.
-pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - 4;
+pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - OTHER_THREADS;
+/// The control, admin, push and webhooks threads.
+const OTHER_THREADS: usize = 4;
 
 /// What to serve.
 pub struct Serve {
-    /// The configuration of the file, flags of the command line included. What is wrong with it is no matter if
-    /// there is a good one in `state_dir`.
+    /// The configuration of the file, flags of the command line included. Its errors do not matter if
+    /// there is a valid one in `state_dir`.
     pub config: Result<Config, ConfigErrors>,
     /// What to call where it comes from: the file's name, or `development`.
     pub source: String,
     /// Where revisions are kept, so that they outlive the process; `None` keeps them in memory.
     pub state_dir: Option<PathBuf>,
-    /// Told `log` at the start and whenever it has changed: how to log is the program's business.
+    /// Called with `log` at the start and whenever it has changed: how to log is the program's decision.
     pub on_log: Box<dyn Fn(&Log) + Send>,
 }
 
-/// What a started server tells whoever started it.
+/// What a started server reports to its caller.
 #[derive(Clone, Debug)]
 pub struct Ready {
     /// The bound address of the client port; differs from the configured one when its port was 0.
@@ -99,79 +102,38 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
     let snapshot = Arc::clone(store.head());
     let config = &snapshot.config;
     on_log(&config.log);
-    let server = config.server.clone();
-    let workers = worker_count(server.workers);
-    let backlog = i32::try_from(server.backlog).unwrap_or(i32::MAX);
-    let listeners =
-        listen(server.client_addr, workers, backlog).map_err(|source| ServeError::Listen {
-            key: "server.client_addr (--client)",
-            address: server.client_addr,
-            source,
-        })?;
-    let admin =
-        std::net::TcpListener::bind(server.admin_addr).map_err(|source| ServeError::Listen {
-            key: "server.admin_addr (--admin)",
-            address: server.admin_addr,
-            source,
-        })?;
+    let workers = worker_count(config.server.workers);
+    let (listeners, admin_listener) = listeners(&config.server, workers)?;
     let client_addr = listeners[0].local_addr().map_err(ServeError::Control)?;
-    let admin_addr = admin.local_addr().map_err(ServeError::Control)?;
+    let admin_addr = admin_listener.local_addr().map_err(ServeError::Control)?;
     let mut reservations = Reservations::new(Served::of(config));
     reservations
         .reserve_listeners(&Config::default(), config)
-        .map_err(|fault| ServeError::Reserve(Box::new(fault)))?;
-
-    let ring = MeshConfig { ring_slots: config.limits.bus_slots as usize, ..MeshConfig::default() };
-    let mut endpoints = mesh(workers + 4, &ring).map_err(ServeError::Bus)?;
-    let webhooks = endpoints.pop().expect("a mesh of at least five endpoints");
-    let push_endpoint = endpoints.pop().expect("a mesh of at least five endpoints");
-    let admin_endpoint = endpoints.pop().expect("a mesh of at least five endpoints");
-    let endpoint = endpoints.pop().expect("a mesh of at least five endpoints");
-
-    let mut secret = [0; 32];
-    getrandom::fill(&mut secret).map_err(ServeError::Random)?;
-    let (hash_secret, uid) = secret.split_at(16);
-    let state = Arc::new(ServerState::new(
-        Settings::new(snapshot),
-        workers,
-        hash_secret.try_into().expect("16 of 32 bytes"),
-        uuid(uid.try_into().expect("16 of 32 bytes")),
-    ));
-    // The state is new, and nobody else sets this.
-    let _ = state.monitor.set(endpoint.monitor());
+        .map_err(|error| ServeError::Reserve(Box::new(error)))?;
     let placement = Placement {
-        own_descriptor_tables: server.own_descriptor_tables,
-        pinned: server.pin_workers,
+        own_descriptor_tables: config.server.own_descriptor_tables,
+        pinned: config.server.pin_workers,
     };
-    let clones = || listeners.iter().map(std::net::TcpListener::try_clone).collect();
-    let (handles, boot): (io::Result<Vec<_>>, io::Result<Vec<_>>) = (clones(), clones());
-    let doorbells = [
-        endpoint.doorbell(),
-        admin_endpoint.doorbell(),
-        push_endpoint.doorbell(),
-        webhooks.doorbell(),
-    ];
-    let handles = handles.map_err(ServeError::Control)?;
-    let workers = Workers::start(&state, endpoints, &doorbells, handles, placement)?;
+    let (endpoints, others) = endpoints(workers, config.limits.bus_slots as usize)?;
+    let doorbells = others.each_ref().map(Endpoint::doorbell);
+    let state = Arc::new(new_state(snapshot, workers, others[0].monitor())?);
+    let clone_all = || -> Result<Vec<_>, _> {
+        let clones: io::Result<_> = listeners.iter().map(TcpListener::try_clone).collect();
+        clones.map_err(ServeError::Control)
+    };
+    let boot = clone_all()?;
+    let workers = Workers::start(&state, endpoints, &doorbells, clone_all()?, placement)?;
+    let [endpoint, admin_endpoint, push_endpoint, webhooks] = others;
     let pushes = PushThread::start(&state, push_endpoint, state_dir.as_deref())?;
-    for fault in
-        pushes.handle().apply(&PushConfig::default(), &state.settings.load().config.push).iter()
-    {
-        // Good when it was set; what else there is to push with goes on.
-        tracing::error!("{fault}");
-        recovery.push(format!("not used: {fault}"));
-    }
-    let mut unused = ConfigErrors::default();
-    judge::webhooks(&Webhooks::default(), &state.settings.load().config.webhooks, &mut unused);
-    recovery.extend(unused.iter().map(|fault| format!("not used: {fault}")));
+    recovery.extend(start_push(&pushes, &state.settings.load().config));
     let admin = AdminParams {
         state: Arc::clone(&state),
         push: Some(pushes.handle()),
         endpoint: admin_endpoint,
         store,
         reservations,
-        listener: admin,
-        boot: boot.map_err(ServeError::Control)?,
+        listener: admin_listener,
+        boot,
         on_log,
     };
     let control = Control {
@@ -187,6 +149,57 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         recovery,
     };
     control.run(on_ready)
+}
+
+/// The workers' listeners on `server.client_addr`, and the one on `server.admin_addr`.
+fn listeners(
+    server: &dunlin_config::Server,
+    workers: usize,
+) -> Result<(Vec<TcpListener>, TcpListener), ServeError> {
+    let failed = |key, address| move |source| ServeError::Listen { key, address, source };
+    let (clients, admin) = (server.client_addr, server.admin_addr);
+    let backlog = i32::try_from(server.backlog).unwrap_or(i32::MAX);
+    let listeners = listen(clients, workers, backlog)
+        .map_err(failed("server.client_addr (--client)", clients))?;
+    let admin = TcpListener::bind(admin).map_err(failed("server.admin_addr (--admin)", admin))?;
+    Ok((listeners, admin))
+}
+
+/// The workers' endpoints on the bus, and those of the control, admin, push and webhooks threads.
+#[expect(clippy::type_complexity, reason = "a name would say less")]
+fn endpoints(
+    workers: usize,
+    ring_slots: usize,
+) -> Result<(Vec<Endpoint<BusMessage>>, [Endpoint<BusMessage>; OTHER_THREADS]), ServeError> {
+    let config = MeshConfig { ring_slots, ..MeshConfig::default() };
+    let mut endpoints = mesh(workers + OTHER_THREADS, &config).map_err(ServeError::Bus)?;
+    let others = endpoints.split_off(workers);
+    let others = others.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"));
+    Ok((endpoints, others))
+}
+
+/// The state that all threads share, with secrets of its own.
+fn new_state(
+    snapshot: Arc<Snapshot>,
+    workers: usize,
+    monitor: Monitor,
+) -> Result<ServerState, ServeError> {
+    let (mut secret, mut uid) = ([0; 16], [0; 16]);
+    getrandom::fill(&mut secret).map_err(ServeError::Random)?;
+    getrandom::fill(&mut uid).map_err(ServeError::Random)?;
+    let state = ServerState::new(Settings::new(snapshot), workers, secret, uuid(uid));
+    // The state is new, and nobody else sets this.
+    let _ = state.monitor.set(monitor);
+    Ok(state)
+}
+
+/// Puts push credentials into effect. Gives what of the configuration cannot be used, though it could when it was set;
+/// the rest is served.
+fn start_push(pushes: &PushThread, config: &Config) -> Vec<String> {
+    let mut unused = pushes.handle().apply(&PushConfig::default(), &config.push);
+    unused.iter().for_each(|error| tracing::error!("{error}"));
+    validation::webhooks(&Webhooks::default(), &config.webhooks, &mut unused);
+    unused.iter().map(|error| format!("not used: {error}")).collect()
 }
 
 /// Opens the store: the newest valid of its log, its snapshot and the file.
@@ -209,7 +222,7 @@ fn recover(
         .map_or(0, |since| since.as_millis() as u64);
     let (store, recovery) = Store::open(disk, start, unix_ms)
         .map_err(|error| ServeError::Recover(error.to_string()))?;
-    let mut told = Vec::new();
+    let mut report = Vec::new();
     if let Some(path) = state_dir {
         let from = match recovery.from {
             Source::Log => "its log",
@@ -217,13 +230,13 @@ fn recover(
             Source::File => "what it was started with",
         };
         let (revision, path) = (recovery.revision, path.display());
-        told.push(format!("configuration revision {revision} in {path}, from {from}"));
+        report.push(format!("configuration revision {revision} in {path}, from {from}"));
     }
     for warning in &recovery.warnings {
         tracing::warn!("{warning}");
-        told.push(warning.to_string());
+        report.push(warning.to_string());
     }
-    Ok((store, told))
+    Ok((store, report))
 }
 
 /// `server.workers`, where 0 means one a core.

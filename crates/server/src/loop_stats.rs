@@ -1,4 +1,4 @@
-//! What a worker tells of its loop: how long its turns take, whether one lasts too long, how far off the
+//! What a worker publishes of its loop: how long its turns take, whether one lasts too long, how far off the
 //! other workers are.
 //!
 //! A worker writes its own [`LoopStats`] with plain stores; anyone reads it, `GET /status/workers` above all.
@@ -77,11 +77,11 @@ impl LoopStats {
         }
     }
 
-    /// Millionths of its life that it was at work.
+    /// Millionths of its uptime that it was at work.
     pub(crate) fn busy_ppm(&self) -> u64 {
-        let life_ns = self.now_ns().max(1);
+        let uptime_ns = self.now_ns().max(1);
         let busy_ns = self.turn_times.sum_ns();
-        (u128::from(busy_ns) * 1_000_000 / u128::from(life_ns)) as u64
+        (u128::from(busy_ns) * 1_000_000 / u128::from(uptime_ns)) as u64
     }
 
     /// Nanoseconds since the process's origin, never 0.

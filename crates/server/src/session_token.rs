@@ -1,7 +1,7 @@
 //! The unguessable form of a session id that the emulation endpoint accepts.
 //!
 //! A session id routes itself to the worker that owns it, but is no secret: presence shows it to other
-//! clients. Whoever may *send* for a session must prove that the server told it so. The token is the id with
+//! clients. Whoever may *send* for a session must prove that the server gave it the id. The token is the id with
 //! a keyed hash behind it, so it costs no memory and is checked before anything is looked up.
 
 use std::hash::Hasher;
@@ -22,7 +22,7 @@ pub(crate) fn verify(secret: &[u8; 16], token: &str) -> Option<SessionId> {
     }
     let id: SessionId = id.parse().ok()?;
     let claimed = u64::from_str_radix(claimed, 16).ok()?;
-    // One comparison of two words: its time tells nothing about where they differ.
+    // One comparison of two words: its time reveals nothing about where they differ.
     (claimed == tag(secret, id)).then_some(id)
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Namespace {
 pub(crate) struct Settings {
     pub(crate) revision: u64,
     pub(crate) config: Config,
-    /// Judges connection tokens.
+    /// Verifies connection tokens.
     pub(crate) verifier: Arc<Verifier>,
     /// Which events hooks want.
     pub(crate) event_filter: Arc<EventFilter>,
@@ -66,7 +66,7 @@ impl Settings {
         } else {
             Arc::new(Verifier::new(&new.client.token))
         };
-        // Two limits are part of what the hub is told about every channel.
+        // Two limits are part of every channel's options.
         let limits = |config: &Config| {
             (config.limits.publication_bytes_max, config.limits.recovery_messages_max)
         };

@@ -17,7 +17,7 @@ use crate::push_message::PushAdmissions;
 use crate::settings::Settings;
 use crate::webhooks::WebhooksState;
 
-/// Where the process stands in its life.
+/// Where the process stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Lifecycle {
@@ -25,7 +25,7 @@ pub(crate) enum Lifecycle {
     Starting = 0,
     /// All workers serve.
     Serving = 1,
-    /// SIGTERM was received: clients are being told to reconnect elsewhere.
+    /// SIGTERM was received: clients are asked to reconnect elsewhere.
     Draining = 2,
 }
 
@@ -40,7 +40,7 @@ impl Lifecycle {
     }
 }
 
-/// The shared part of one Dunlin process: settings, counters, connection counts, life cycle.
+/// The shared part of one Dunlin process: settings, counters, connection counts, lifecycle.
 pub(crate) struct ServerState {
     /// The snapshot every worker runs, or loads before it does anything else. Stored by
     /// [`ServerState::publish`] alone.
@@ -251,7 +251,7 @@ impl ServerState {
         self.started.elapsed().as_secs()
     }
 
-    /// Told by a worker once a second: how many of its sessions each key has let in.
+    /// Published by a worker once a second: how many of its sessions each key has let in.
     pub(crate) fn publish_keys(&self, worker: usize, keys: Vec<(u64, u64)>) {
         *self.keys[worker].lock().unwrap_or_else(PoisonError::into_inner) = keys;
     }

@@ -17,7 +17,7 @@ use crate::state::{Lifecycle, ServerState};
 use crate::worker::thread::{Placement, Workers};
 
 /// Longer than anything here takes; a read that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Workers without the control thread around them.
 struct Cluster {
@@ -50,14 +50,14 @@ impl Cluster {
         Self { state, control, workers, address }
     }
 
-    fn tell(&mut self, worker: usize, message: BusMessage) {
+    fn send(&mut self, worker: usize, message: BusMessage) {
         assert!(self.control.send(worker, message).is_ok());
         self.control.flush();
     }
 
     fn post(&self, path: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let length = body.len();
         write!(
             stream,
@@ -71,7 +71,7 @@ impl Cluster {
 
     /// Waits until the control thread's duties have led to this.
     fn look_after_until(&mut self, done: impl Fn(&ServerState) -> bool) {
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + TIMEOUT;
         while !done(&self.state) {
             assert!(std::time::Instant::now() < deadline, "it never came to be");
             self.workers.look_after().unwrap();
@@ -86,7 +86,7 @@ impl Drop for Cluster {
             let _ = self.control.send(worker, BusMessage::Stop);
         }
         self.control.flush();
-        self.workers.join(PATIENCE);
+        self.workers.join(TIMEOUT);
     }
 }
 
@@ -103,7 +103,7 @@ impl Listener {
 
     fn connect_with(address: SocketAddr, body: &str) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let length = body.len();
         write!(
             stream,
@@ -142,20 +142,20 @@ fn a_worker_that_panics_takes_no_other_workers_clients_along() {
     let on_first = listeners.iter().filter(|listener| listener.id.worker() == 0).count();
     assert!((1..40).contains(&on_first), "the kernel spreads 40 connections over both");
 
-    cluster.tell(0, BusMessage::Panic);
+    cluster.send(0, BusMessage::Panic);
     cluster.look_after_until(|state| state.counters[0].get(Metric::Restarts) == 1);
     cluster.look_after_until(|state| state.workers_ready() == 2);
-    // A request under way when the word of the new life comes round is answered with an error.
+    // A request under way when the new incarnation announces itself is answered with an error.
     for at in 0..16 {
         let body = format!("{{\"channel\":\"probe{at}\",\"data\":1}}");
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + TIMEOUT;
         while !cluster.post("/api/publish", &body).contains("\"offset\"") {
             assert!(std::time::Instant::now() < deadline, "probe{at} is never served");
         }
     }
 
     // The clients of the other worker are still there, and whoever's channel had its home on the worker that
-    // is gone is told to subscribe anew.
+    // is gone has to subscribe anew.
     let mut gaps = 0;
     for (at, listener) in listeners.iter_mut().enumerate() {
         if listener.id.worker() == 0 {
@@ -174,7 +174,7 @@ fn a_worker_that_panics_takes_no_other_workers_clients_along() {
     }
     assert!(gaps > 0, "some channels had their home on the worker that panicked");
 
-    // And the worker that panicked serves again, under ids that are not those of its former life.
+    // And the worker that panicked serves again, under other ids than its earlier incarnation.
     let old: Vec<SessionId> = listeners.iter().map(|listener| listener.id).collect();
     let again = (0..40)
         .map(|_| Listener::connect(cluster.address, "news"))
@@ -208,7 +208,7 @@ fn draining_says_goodbye_with_a_code_to_come_back_on() {
         (0..8).map(|_| Listener::connect(cluster.address, "news")).collect();
     cluster.state.set_lifecycle(Lifecycle::Draining);
     for worker in 0..2 {
-        cluster.tell(worker, BusMessage::Drain);
+        cluster.send(worker, BusMessage::Drain);
     }
     for listener in &mut listeners {
         let push = listener.next().expect("a disconnect push");
@@ -224,7 +224,7 @@ fn a_worker_that_panics_gives_the_places_of_its_connections_back() {
     let mut cluster = Cluster::start(1);
     let clients = [(); 3].map(|()| Listener::connect(cluster.address, "news"));
     assert_eq!(cluster.state.admissions.total(), 3);
-    cluster.tell(0, BusMessage::Panic);
+    cluster.send(0, BusMessage::Panic);
     cluster.look_after_until(|state| state.counters[0].get(Metric::Restarts) == 1);
     assert_eq!(cluster.state.admissions.total(), 0, "of connections that are no more");
     drop(clients);

@@ -52,7 +52,7 @@ impl File {
             return Err(self.refusal(errors));
         }
         // What the server would find out when it opens keys and certificates.
-        if let Err(mut errors) = dunlin_server::judge(&Config::default(), config) {
+        if let Err(mut errors) = dunlin_server::validate(&Config::default(), config) {
             errors.locate(&self.text);
             return Err(self.refusal(errors));
         }

@@ -197,7 +197,7 @@ impl Admin {
                 continue;
             }
             let next = &prepared.snapshot().config;
-            if let Err(faults) = crate::judge(&base.config, next) {
+            if let Err(faults) = crate::validate(&base.config, next) {
                 ProblemDetails::faults(&problem::INVALID, &faults).answer(cx, conn);
                 continue;
             }

@@ -191,7 +191,7 @@ impl Admin {
             .prepare(change, expected)
             .map_err(|refusal| ProblemDetails::of_change_error(&refusal))?;
         let next = &prepared.snapshot().config;
-        crate::judge(&head.config, next)
+        crate::validate(&head.config, next)
             .map_err(|faults| ProblemDetails::faults(&problem::INVALID, &faults))?;
         self.reservations
             .try_out(&head.config, next)

@@ -1,4 +1,4 @@
-//! The bodies as they are on the wire, and the judgement that makes requests of them.
+//! The bodies as they are on the wire, and their validation, which makes requests of them.
 
 use std::borrow::Cow;
 
@@ -43,7 +43,7 @@ pub(super) struct PublishBody<'a> {
 }
 
 impl<'a> PublishBody<'a> {
-    pub(super) fn judge(self) -> Result<PublishRequest<'a>, ApiError> {
+    pub(super) fn validate(self) -> Result<PublishRequest<'a>, ApiError> {
         given("channel", &self.channel)?;
         let message = Message {
             data: data(self.data, &self.b64data)?,
@@ -82,7 +82,7 @@ pub(super) struct BroadcastBody<'a> {
 }
 
 impl<'a> BroadcastBody<'a> {
-    pub(super) fn judge(self) -> Result<BroadcastRequest<'a>, ApiError> {
+    pub(super) fn validate(self) -> Result<BroadcastRequest<'a>, ApiError> {
         if self.channels.is_empty() {
             return Err(ApiErrorCode::BadRequest.with_reason("channels: name at least one channel"));
         }
@@ -126,7 +126,7 @@ pub(super) struct SubscribeBody<'a> {
 }
 
 impl<'a> SubscribeBody<'a> {
-    pub(super) fn judge(self) -> Result<SubscribeRequest<'a>, ApiError> {
+    pub(super) fn validate(self) -> Result<SubscribeRequest<'a>, ApiError> {
         given("channel", &self.channel)?;
         if self.expire_at != 0 {
             return Err(ApiErrorCode::NotAvailable
@@ -188,7 +188,7 @@ pub(super) struct UnsubscribeBody<'a> {
 }
 
 impl<'a> UnsubscribeBody<'a> {
-    pub(super) fn judge(self) -> Result<UnsubscribeRequest<'a>, ApiError> {
+    pub(super) fn validate(self) -> Result<UnsubscribeRequest<'a>, ApiError> {
         given("channel", &self.channel)?;
         let target = target(self.user, &self.client, self.session)?;
         Ok(UnsubscribeRequest { target, channel: self.channel })
@@ -223,7 +223,7 @@ pub(super) struct DisconnectObject<'a> {
 }
 
 impl<'a> DisconnectBody<'a> {
-    pub(super) fn judge(self) -> Result<DisconnectRequest<'a>, ApiError> {
+    pub(super) fn validate(self) -> Result<DisconnectRequest<'a>, ApiError> {
         let target = target(self.user, &self.client, self.session)?;
         let given = self.disconnect.unwrap_or_default();
         let default = if given.reconnect {
@@ -278,7 +278,7 @@ pub(super) struct RefreshBody<'a> {
 }
 
 impl<'a> RefreshBody<'a> {
-    pub(super) fn judge(self) -> Result<RefreshRequest<'a>, ApiError> {
+    pub(super) fn validate(self) -> Result<RefreshRequest<'a>, ApiError> {
         if self.expire_at < 0 {
             return Err(ApiErrorCode::BadRequest.with_reason("expire_at: is before 1970"));
         }
@@ -305,7 +305,7 @@ pub(super) struct HistoryBody<'a> {
 }
 
 impl<'a> HistoryBody<'a> {
-    pub(super) fn judge(self) -> Result<HistoryRequest<'a>, ApiError> {
+    pub(super) fn validate(self) -> Result<HistoryRequest<'a>, ApiError> {
         given("channel", &self.channel)?;
         Ok(HistoryRequest {
             channel: self.channel,

@@ -1,4 +1,4 @@
-//! Requests: the body of each method, read and judged.
+//! Requests: the body of each method, parsed and validated.
 //!
 //! What is wrong with a body is said with the path of the field. A member the method does not have is an error too:
 //! a misspelled option that is ignored costs its author an evening.
@@ -62,27 +62,27 @@ impl<'a> Request<'a> {
         };
         Ok(match method {
             Method::Publish => {
-                Request::Publish(json::from_slice::<PublishBody<'_>>(body)?.judge()?)
+                Request::Publish(json::from_slice::<PublishBody<'_>>(body)?.validate()?)
             }
             Method::Broadcast => {
-                Request::Broadcast(json::from_slice::<BroadcastBody<'_>>(body)?.judge()?)
+                Request::Broadcast(json::from_slice::<BroadcastBody<'_>>(body)?.validate()?)
             }
             Method::Subscribe => {
-                Request::Subscribe(json::from_slice::<SubscribeBody<'_>>(body)?.judge()?)
+                Request::Subscribe(json::from_slice::<SubscribeBody<'_>>(body)?.validate()?)
             }
             Method::Unsubscribe => {
-                Request::Unsubscribe(json::from_slice::<UnsubscribeBody<'_>>(body)?.judge()?)
+                Request::Unsubscribe(json::from_slice::<UnsubscribeBody<'_>>(body)?.validate()?)
             }
             Method::Disconnect => {
-                Request::Disconnect(json::from_slice::<DisconnectBody<'_>>(body)?.judge()?)
+                Request::Disconnect(json::from_slice::<DisconnectBody<'_>>(body)?.validate()?)
             }
             Method::Refresh => {
-                Request::Refresh(json::from_slice::<RefreshBody<'_>>(body)?.judge()?)
+                Request::Refresh(json::from_slice::<RefreshBody<'_>>(body)?.validate()?)
             }
             Method::Presence => Request::Presence(ChannelRequest::parse(body)?),
             Method::PresenceStats => Request::PresenceStats(ChannelRequest::parse(body)?),
             Method::History => {
-                Request::History(json::from_slice::<HistoryBody<'_>>(body)?.judge()?)
+                Request::History(json::from_slice::<HistoryBody<'_>>(body)?.validate()?)
             }
             Method::HistoryRemove => Request::HistoryRemove(ChannelRequest::parse(body)?),
             Method::Channels => Request::Channels(json::from_slice(body)?),
@@ -172,7 +172,7 @@ pub struct SubscribeRequest<'a> {
     pub channel: Cow<'a, str>,
     /// About the connection in this channel, for presence, join and leave.
     pub info: Option<Json<'a>>,
-    /// For the client, with the push that tells it.
+    /// For the client, with the push that announces it.
     pub data: Option<Json<'a>>,
     /// Hand over what was published since.
     pub recover_since: Option<StreamPosition>,
@@ -185,9 +185,9 @@ pub struct SubscribeRequest<'a> {
 pub struct OptionsOverride {
     /// List the subscriber in presence.
     pub presence: Option<bool>,
-    /// Tell others that it joins and leaves.
+    /// Announce its joins and leaves to others.
     pub join_leave: Option<bool>,
-    /// Tell it of others who join and leave.
+    /// Announce to it the joins and leaves of others.
     pub force_push_join_leave: Option<bool>,
     /// Watch its position.
     pub force_positioning: Option<bool>,
@@ -232,7 +232,7 @@ pub struct DisconnectRequest<'a> {
     pub target: Target<'a>,
     /// All but these.
     pub whitelist: Vec<SessionId>,
-    /// What the client is told: 3000–4999.
+    /// The code that the client gets: 3000–4999.
     pub code: u16,
     /// For people, at most [`REASON_BYTES_MAX`](dunlin_protocol::centrifuge::REASON_BYTES_MAX) bytes.
     pub reason: Cow<'a, str>,

@@ -36,7 +36,7 @@ pub type Answer = Result<Outcome, ApiError>;
 /// What `info` says about this server beside what it holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NodeFacts<'a> {
-    /// Unique for this life of the server.
+    /// Unique for this run of the server.
     pub uid: &'a str,
     /// For people.
     pub name: &'a str,

@@ -11,7 +11,7 @@ use dunlin_protocol::centrifuge::{
 use super::Worker;
 use super::link::{Link, Role};
 use super::parts::Pending;
-use super::permission::Wish;
+use super::permission::Permission;
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -72,7 +72,7 @@ impl Worker<'_> {
                 Ok(())
             }
             Request::Publish(request) => {
-                self.allowed(session, &request.channel, Wish::Publish).map(|options| {
+                self.allowed(session, &request.channel, Permission::Publish).map(|options| {
                     let publish = NewPublication {
                         // ProtocolState::admit has seen to it that there is data.
                         data: request
@@ -89,7 +89,7 @@ impl Worker<'_> {
                 })
             }
             Request::History(request) => {
-                self.allowed(session, &request.channel, Wish::History).map(|options| {
+                self.allowed(session, &request.channel, Permission::History).map(|options| {
                     let max = self.settings.config.limits.history_messages_max;
                     let filter = HistoryFilter {
                         since: request.since.as_ref().map(|since| since.to_hub()),
@@ -102,14 +102,14 @@ impl Worker<'_> {
                 })
             }
             Request::Presence(request) => {
-                self.allowed(session, &request.channel, Wish::Presence).map(|options| {
+                self.allowed(session, &request.channel, Permission::Presence).map(|options| {
                     if let Some(token) = self.token(cx, Pending::Command { session, id }) {
                         self.hub.handle_presence(now, token, &request.channel, &options);
                     }
                 })
             }
             Request::PresenceStats(request) => {
-                self.allowed(session, &request.channel, Wish::Presence).map(|options| {
+                self.allowed(session, &request.channel, Permission::Presence).map(|options| {
                     if let Some(token) = self.token(cx, Pending::Command { session, id }) {
                         self.hub.handle_presence_stats(now, token, &request.channel, &options);
                     }
@@ -151,7 +151,7 @@ impl Worker<'_> {
         id: u32,
         request: &SubscribeRequest<'_>,
     ) -> Result<(), Error<'static>> {
-        let options = self.allowed(session, &request.channel, Wish::Subscribe)?;
+        let options = self.allowed(session, &request.channel, Permission::Subscribe)?;
         let now = self.now(cx);
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
             let subscribe = subscribe(Some(request));

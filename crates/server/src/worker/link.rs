@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_and_its_terms_share_a_number() {
+    fn a_session_and_its_params_share_a_number() {
         let mut link = Link::default();
         assert_eq!((link.session(), link.params()), (None, NO_PARAMS));
         let largest = SessionId::pack(u16::MAX, u8::MAX, u8::MAX, u32::MAX, u8::MAX);

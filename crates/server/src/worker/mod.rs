@@ -101,7 +101,7 @@ pub(crate) struct Worker<'w> {
 }
 
 impl<'w> Worker<'w> {
-    /// Serves until told to stop.
+    /// Serves until it is stopped.
     pub(crate) fn run(
         index: usize,
         incarnation: u32,

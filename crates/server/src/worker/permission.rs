@@ -7,9 +7,9 @@ use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::Worker;
 
-/// What a client wants to do in a channel.
+/// What a client needs the permission for in a channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Permission {
     Subscribe,
     Publish,
     History,
@@ -22,11 +22,11 @@ impl Worker<'_> {
         &self,
         session: SessionId,
         channel: &str,
-        wish: Wish,
+        permission: Permission,
     ) -> Result<Arc<ChannelOptions>, Error<'static>> {
         let user = self.hub.session(session).map_or("", |view| view.user);
         let subscribed = self.hub.is_subscribed(session, channel);
-        self.allowed_user(user, subscribed, channel, wish)
+        self.allowed_user(user, subscribed, channel, permission)
     }
 
     /// The options of the channel, if this user may subscribe to it.
@@ -35,7 +35,7 @@ impl Worker<'_> {
         user: &str,
         channel: &str,
     ) -> Result<Arc<ChannelOptions>, Error<'static>> {
-        self.allowed_user(user, false, channel, Wish::Subscribe)
+        self.allowed_user(user, false, channel, Permission::Subscribe)
     }
 
     fn allowed_user(
@@ -43,7 +43,7 @@ impl Worker<'_> {
         user: &str,
         subscribed: bool,
         channel: &str,
-        wish: Wish,
+        permission: Permission,
     ) -> Result<Arc<ChannelOptions>, Error<'static>> {
         let limit = self.settings.config.limits.channel_bytes_max;
         if channel.len() > limit {
@@ -54,26 +54,26 @@ impl Worker<'_> {
             return Err(ErrorCode::UnknownChannel.into());
         };
         let rules = &namespace.rules;
-        let (client, anonymous, subscriber, key) = match wish {
-            Wish::Subscribe => (
+        let (client, anonymous, subscriber, key) = match permission {
+            Permission::Subscribe => (
                 rules.allow_subscribe_for_client,
                 rules.allow_subscribe_for_anonymous,
                 false,
                 "allow_subscribe",
             ),
-            Wish::Publish => (
+            Permission::Publish => (
                 rules.allow_publish_for_client,
                 rules.allow_publish_for_anonymous,
                 rules.allow_publish_for_subscriber,
                 "allow_publish",
             ),
-            Wish::History => (
+            Permission::History => (
                 rules.allow_history_for_client,
                 rules.allow_history_for_anonymous,
                 rules.allow_history_for_subscriber,
                 "allow_history",
             ),
-            Wish::Presence => (
+            Permission::Presence => (
                 rules.allow_presence_for_client,
                 rules.allow_presence_for_anonymous,
                 rules.allow_presence_for_subscriber,

@@ -52,10 +52,10 @@ impl Worker<'_> {
                 return self.answer_to(cx, conn, origin, answer);
             }
         };
-        let mut wishes = Vec::with_capacity(request.channels.len());
+        let mut subscriptions = Vec::with_capacity(request.channels.len());
         for channel in &request.channels {
             match self.may_subscribe(&user, channel) {
-                Ok(options) => wishes.push((Arc::<str>::from(&**channel), options)),
+                Ok(options) => subscriptions.push((Arc::<str>::from(&**channel), options)),
                 Err(error) => {
                     let status = if error.code == 102 { 404 } else { 403 };
                     let why = format!("channel {channel:?}: {}", error.message);
@@ -91,9 +91,9 @@ impl Worker<'_> {
                 Some(Since::Beginning) => Some(StreamPosition::default()),
                 Some(Since::Position(position)) => Some(position),
             };
-        let channels = wishes.iter().map(|(name, _)| (Arc::clone(name), since(name)));
+        let channels = subscriptions.iter().map(|(name, _)| (Arc::clone(name), since(name)));
         self.polls.begin(session, Poll::new(conn, request.timeout_ms, origin, channels));
-        for (name, options) in wishes {
+        for (name, options) in subscriptions {
             let subscribe = SubscribeOptions {
                 recover: since(&name),
                 positioned: true,

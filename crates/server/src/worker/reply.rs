@@ -76,8 +76,8 @@ impl Worker<'_> {
     }
 }
 
-/// What a page of this origin needs to be told to read an answer (Fetch standard, CORS). The origin has been
-/// judged already: whoever is refused gets no answer to read.
+/// The headers that let a page of this origin read a response (Fetch standard, CORS). The origin has been checked
+/// already: a refused one gets no response to read.
 pub(super) fn permission(origin: Option<&str>) -> Vec<(&'static str, String)> {
     match origin {
         Some(origin) => vec![

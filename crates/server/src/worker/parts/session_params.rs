@@ -1,15 +1,15 @@
-//! What a connection was promised when its session began, and is held to until it ends: how often it is
-//! pinged, and by which key it was let in.
+//! What was agreed with a session when it began, and holds until it ends: how often it is pinged, and by which key it
+//! was let in.
 //!
-//! A client is told the ping interval once, and takes a server that pings later for dead; so a changed
-//! interval holds for sessions that begin after the change. SessionParams are few and sessions many: a
-//! connection's record holds a number of eleven bits.
+//! A client learns the ping interval once, and takes a server that pings later for dead; so a changed interval holds for
+//! sessions that begin after the change. Different parameters are few and sessions many: a connection's record holds a
+//! number of eleven bits.
 
-/// SessionParams of all sessions of one worker.
+/// The parameters of all sessions of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct SessionParamsTable {
     places: Vec<Place>,
-    /// Where the last session's params are: the next one's are probably the same.
+    /// Where the last session's parameters are: the next one's are probably the same.
     last: usize,
 }
 
@@ -19,7 +19,7 @@ struct Place {
     sessions: u32,
 }
 
-/// What one session was promised.
+/// The parameters of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionParams {
     pub(crate) ping_interval_ms: u64,
@@ -28,12 +28,11 @@ pub(crate) struct SessionParams {
     pub(crate) key: Option<u64>,
 }
 
-/// Most params a worker can tell apart at once.
+/// Most different parameters of one worker at once.
 const PLACES_MAX: usize = (1 << 11) - 2;
 
 impl SessionParamsTable {
-    /// The number of these params, and one session more that holds them. `None` when sessions of two thousand
-    /// other params are open.
+    /// The number of these parameters, and one session more that holds them. `None` when two thousand others are held.
     pub(crate) fn hold(&mut self, params: SessionParams) -> Option<u16> {
         let is_it = |place: &Place| place.params == params;
         let found = if self.places.get(self.last).is_some_and(is_it) {
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_terms_share_a_place_and_a_place_given_up_is_used_again() {
+    fn equal_params_share_a_place_and_a_place_given_up_is_used_again() {
         let mut table = SessionParamsTable::default();
         let first = table.hold(params(1, None)).unwrap();
         assert_eq!(table.hold(params(1, None)), Some(first));

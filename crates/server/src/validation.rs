@@ -1,32 +1,32 @@
-//! ConfigErrors that show when something is opened: keys, certificates, the names of hosts.
+//! Configuration errors that show when something is opened: keys, certificates, the names of hosts.
 //!
-//! `dunlin-config` judges a configuration by itself; what needs to know what a certificate is stands here, so that it is
-//! told when the change is made and not when the first event or the first push waits for it.
+//! `dunlin-config` validates a configuration by itself; what needs to know what a certificate is stands here, so that it is
+//! reported when the change is made and not when the first event or the first push waits for it.
 
 use dunlin_config::{Config, ConfigError, ConfigErrors, Member, Path, Upstream, Webhooks};
 use dunlin_net::Tls;
 
 use crate::push;
 
-/// Judges what differs from a configuration that was judged.
+/// Validates what differs from a valid configuration.
 ///
 /// # Errors
-/// Everything that cannot be opened, with the key at fault.
-pub fn judge(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
-    let mut faults = ConfigErrors::default();
-    push::judge(&before.push, &after.push, &mut faults);
-    webhooks(&before.webhooks, &after.webhooks, &mut faults);
-    if faults.is_empty() { Ok(()) } else { Err(faults) }
+/// Everything that cannot be opened, with the key at error.
+pub fn validate(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
+    let mut errors = ConfigErrors::default();
+    push::judge(&before.push, &after.push, &mut errors);
+    webhooks(&before.webhooks, &after.webhooks, &mut errors);
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, faults: &mut ConfigErrors) {
+pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, errors: &mut ConfigErrors) {
     for (name, before, after) in after.upstreams.changes_from(&before.upstreams) {
         let Some(after) = after.filter(|after| after.tls) else { continue };
         let path = Path::of("webhooks.upstreams").join(name);
         let tls = match trust(after) {
             Ok(tls) => tls,
             Err((key, sentence, fix)) => {
-                faults.push(fault(path.join(key), sentence, fix));
+                errors.push(config_error(path.join(key), sentence, fix));
                 continue;
             }
         };
@@ -38,13 +38,17 @@ pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, faults: &mut ConfigE
             if tls.client(host(member)).is_err() {
                 let path = path.join("members").join(name).join("address");
                 let sentence = format!("no certificate can bear the name {:?}", host(member));
-                faults.push(fault(path, sentence, "write the name that its certificate has"));
+                errors.push(config_error(
+                    path,
+                    sentence,
+                    "write the name that its certificate has",
+                ));
             }
         }
     }
 }
 
-/// Whom the members' certificates have to be signed by; else the key at fault, what is wrong and what mends it.
+/// Whom the members' certificates have to be signed by; else the key at error, what is wrong and what mends it.
 fn trust(upstream: &Upstream) -> Result<Tls, (&'static str, String, &'static str)> {
     match &upstream.ca {
         Some(ca) => Tls::with_roots(ca.as_bytes()).map_err(|error| {
@@ -62,7 +66,7 @@ fn host(member: &Member) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-fn fault(path: Path, sentence: String, fix: &str) -> ConfigError {
+fn config_error(path: Path, sentence: String, fix: &str) -> ConfigError {
     ConfigError { path, line: None, message: sentence, fix: Some(fix.to_owned()) }
 }
 
@@ -84,41 +88,41 @@ mod tests {
         upstream
     }
 
-    fn told(before: &Config, after: &Config) -> Vec<String> {
-        let faults = judge(before, after).err().unwrap_or_default();
-        faults.iter().map(|fault| format!("{} {}", fault.path.pointer(), fault.message)).collect()
+    fn reported(before: &Config, after: &Config) -> Vec<String> {
+        let errors = validate(before, after).err().unwrap_or_default();
+        errors.iter().map(|error| format!("{} {}", error.path.pointer(), error.message)).collect()
     }
 
     #[test]
     fn a_broken_certificate_is_told_before_anybody_is_called() {
         let development = Config::development();
         let good = with(speaking(Some(ROOT), "push.example:443"));
-        assert_eq!(told(&development, &good), Vec::<String>::new());
+        assert_eq!(reported(&development, &good), Vec::<String>::new());
 
         // One line of it is missing, as after a slip of the mouse.
         let lines: Vec<_> = ROOT.lines().collect();
         let cut = [&lines[..2], &lines[3..]].concat().join("\n");
         for broken in [cut, ROOT.replace("MII", "MI*"), ROOT.replace("-----END", "-----E")] {
             let broken = with(speaking(Some(&broken), "push.example:443"));
-            let told = told(&good, &broken);
-            assert_eq!(told.len(), 1, "{told:?}");
-            assert!(told[0].starts_with("/webhooks/upstreams/backend/ca "), "{told:?}");
+            let errors = reported(&good, &broken);
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].starts_with("/webhooks/upstreams/backend/ca "), "{errors:?}");
         }
     }
 
     #[test]
     fn a_name_that_no_certificate_has_is_told_if_there_is_to_be_one() {
         let bad = with(speaking(Some(ROOT), "-push.example:443"));
-        let told_of_tls = told(&Config::development(), &bad);
-        assert_eq!(told_of_tls.len(), 1, "{told_of_tls:?}");
+        let with_tls = reported(&Config::development(), &bad);
+        assert_eq!(with_tls.len(), 1, "{with_tls:?}");
         let pointer = "/webhooks/upstreams/backend/members/a/address ";
-        assert!(told_of_tls[0].starts_with(pointer), "{told_of_tls:?}");
-        assert_eq!(told(&bad, &bad), Vec::<String>::new(), "it did not change");
+        assert!(with_tls[0].starts_with(pointer), "{with_tls:?}");
+        assert_eq!(reported(&bad, &bad), Vec::<String>::new(), "it did not change");
 
         let upstream = Upstream { tls: false, ..speaking(None, "-push.example:80") };
         let plain = with(upstream);
-        assert_eq!(told(&Config::development(), &plain), Vec::<String>::new());
-        assert_eq!(told(&plain, &bad).len(), 1, "now it speaks TLS");
-        assert_eq!(told(&plain, &with(speaking(Some(ROOT), "[2001:db8::7]:443"))).len(), 0);
+        assert_eq!(reported(&Config::development(), &plain), Vec::<String>::new());
+        assert_eq!(reported(&plain, &bad).len(), 1, "now it speaks TLS");
+        assert_eq!(reported(&plain, &with(speaking(Some(ROOT), "[2001:db8::7]:443"))).len(), 0);
     }
 }
