@@ -17,7 +17,7 @@ pub(crate) struct Hook {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<config::Hook>,
     pub(crate) kinds: KindSet,
-    /// Tells it from a removed hook that had the same index.
+    /// Distinguishes it from a removed hook that had the same index.
     pub(crate) incarnation: u32,
     pub(crate) queues: [OrderedQueue; QUEUES_PER_HOOK],
     /// Bytes of all queues, requests in flight included.

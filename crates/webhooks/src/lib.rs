@@ -1,7 +1,7 @@
 //! Webhook delivery: events to backends, ordered and at least once, without I/O and without a clock.
 //!
-//! The [`Dispatcher`] takes [`HookEvent`]s and settings, and gives out HTTP requests to be sent ([`Attempt`]). Whoever
-//! sends one hands its [`DeliveryResult`] back. Time is an argument.
+//! The [`Dispatcher`] takes [`HookEvent`]s and settings, and gives out HTTP requests to be sent ([`Attempt`]). The caller
+//! sends it and hands its [`DeliveryResult`] back. Time is an argument.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -93,8 +93,7 @@ impl OrderedQueue {
         self.events + self.batch.as_ref().map_or(0, |batch| batch.events)
     }
 
-    /// Puts the first events together into the body of a request. `missed` spells that some are missing, `key`
-    /// names the request.
+    /// Makes a request of the first events. `key` names it, `missed` encodes a `missed` event.
     pub(crate) fn compose(
         &mut self,
         events_max: u32,

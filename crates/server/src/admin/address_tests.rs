@@ -79,8 +79,8 @@ fn the_admin_port_moves_and_who_is_connected_to_it_stays() {
     server.send(&mut stream, "PUT", ADMIN_ADDR, &[], &quoted(after));
     let moved = receive(&mut stream);
     assert_eq!(moved.status, 200, "{moved:?}");
-    let told = moved.json()["warnings"][0]["fix"].as_str().unwrap().to_owned();
-    assert!(told.contains(&after.to_string()), "{told}");
+    let fix = moved.json()["warnings"][0]["fix"].as_str().unwrap().to_owned();
+    assert!(fix.contains(&after.to_string()), "{fix}");
     assert!(TcpStream::connect(before).is_err());
     server.send(&mut stream, "GET", "/health", &[], "");
     assert_eq!(receive(&mut stream).status, 200);

@@ -1,4 +1,4 @@
-//! A dry run says whom a change would concern, and a change whom it has concerned.
+//! A dry run reports the sessions that a change would affect, a change those that it has closed.
 
 use std::net::TcpListener;
 
@@ -12,8 +12,8 @@ const CHAT: &str = "/config/channel/namespaces/chat";
 /// As many sessions are open as this, and every worker has said so.
 fn settled(server: &mut TestServer, sessions: u64) {
     server.wait_until(|server| {
-        let told = server.get("/status/workers").json();
-        let each = told["workers"].as_array().unwrap().clone();
+        let status = server.get("/status/workers").json();
+        let each = status["workers"].as_array().unwrap().clone();
         each.iter().map(|one| one["sessions"].as_u64().unwrap()).sum::<u64>() == sessions
     });
 }
@@ -85,7 +85,7 @@ fn a_key_that_goes_closes_whom_it_let_in_and_says_how_many() {
     let _old: Vec<Subscriber> =
         (0..4).map(|_| Subscriber::at(server.clients, "news", &old)).collect();
     let _new = Subscriber::at(server.clients, "news", &new);
-    // Workers say once a second whom each key has let in.
+    // Workers report once a second how many sessions each key has authenticated.
     server.wait_until(|server| server.state.sessions_without(|_| false) == 5);
     let target = "/config/client/token/keys/2025";
     let dry = server.call("DELETE", &format!("{target}?dry_run=1"), &[], "").json();

@@ -186,8 +186,8 @@ impl Admin {
             let previous = base.revision;
             let prepared = match base.prepare(&submitted.change, submitted.expected) {
                 Ok(prepared) => prepared,
-                Err(refusal) => {
-                    ProblemDetails::of_change_error(&refusal).answer(cx, submitted.conn);
+                Err(error) => {
+                    ProblemDetails::of_change_error(&error).answer(cx, submitted.conn);
                     continue;
                 }
             };

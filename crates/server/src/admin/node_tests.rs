@@ -42,7 +42,7 @@ fn sessions_keep_the_number_of_the_node_that_they_were_told() {
     for subscriber in early.iter_mut().chain(&mut late) {
         assert_eq!(subscriber.publication()["data"], 1);
     }
-    // By the id that the backend was told when it was new, from whichever worker takes the request.
+    // By the id of its connect reply, from whichever worker takes the request.
     for id in &before {
         let gone = server.ask_api("disconnect", &json!({ "user": "", "client": id.to_string() }));
         assert_eq!(gone["error"], json!(null), "{gone}");

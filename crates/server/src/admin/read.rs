@@ -189,7 +189,7 @@ impl Admin {
         let head = Arc::clone(self.store.head());
         let prepared = head
             .prepare(change, expected)
-            .map_err(|refusal| ProblemDetails::of_change_error(&refusal))?;
+            .map_err(|error| ProblemDetails::of_change_error(&error))?;
         let next = &prepared.snapshot().config;
         crate::validate(&head.config, next)
             .map_err(|faults| ProblemDetails::faults(&problem::INVALID, &faults))?;

@@ -1,4 +1,4 @@
-//! What a namespace says of who may do what in which channel holds on every worker from the answer on.
+//! The permissions of a namespace hold on every worker once the change is answered.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -92,7 +92,7 @@ fn a_name_that_the_pattern_does_not_admit_is_no_channel_to_anyone() {
     }
     assert!(server.publish("chat:lobby", 1).contains("102"));
     assert!(server.publish("chat:room-1", 1).contains("offset"));
-    // Another pattern, and what was a name is none from the answer on, for whoever is served by whichever worker.
+    // With another pattern the former names are unknown to all clients of all workers once the change is answered.
     assert_eq!(server.put(&format!("{CHAT}/name_pattern"), "\"[0-9]*\"").status, 200);
     for client in &mut clients {
         assert_eq!(client.code("publish", &json!({"channel": "chat:room-1", "data": 1})), 102);
@@ -133,11 +133,11 @@ fn what_a_namespace_allows_is_allowed_and_nothing_else() {
             assert!(clients.iter_mut().all(|client| client.code(command, &of) == 103), "{command}");
         }
     }
-    // Who is subscribed may do what subscribers may.
+    // Subscribers have the permissions of subscribers.
     assert_eq!(server.put(&format!("{CHAT}/allow_publish_for_subscriber"), "true").status, 200);
     assert!(clients.iter_mut().all(|client| client.code("publish", &of) == 0));
     assert_eq!(Client::connect(&server).code("publish", &of), 103);
-    // And a namespace that is gone is unknown.
+    // A removed namespace is unknown.
     assert_eq!(server.call("DELETE", CHAT, &[], "").status, 200);
     assert!(clients.iter_mut().all(|client| client.code("publish", &of) == 102));
 }

@@ -39,7 +39,7 @@ impl Sync {
 
 fn run(handle: &SyncHandle, remote: &Remote<Admin>, wanted: &Receiver<Job>) {
     while let Ok(job) = wanted.recv() {
-        let told = match job {
+        let delivered = match job {
             Job::Sync => {
                 crash::reach("sync");
                 let outcome = handle.sync();
@@ -61,7 +61,7 @@ fn run(handle: &SyncHandle, remote: &Remote<Admin>, wanted: &Receiver<Job>) {
                 })
             }
         };
-        if told.is_err() {
+        if delivered.is_err() {
             return;
         }
     }

@@ -31,7 +31,7 @@ pub(super) struct TestServer {
     pub(super) clients: SocketAddr,
     pub(super) address: SocketAddr,
     pub(super) token: Option<&'static str>,
-    /// The rules of logging that the program was told.
+    /// The `log` settings that the program was given.
     pub(super) logs: Arc<Mutex<Vec<Log>>>,
 }
 
@@ -87,8 +87,8 @@ impl TestServer {
         state.set_lifecycle(Lifecycle::Serving);
         let reservations = Reservations::new(Served::of(&store.head().config));
         let logs = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&logs);
-        let on_log = Box::new(move |log: &Log| told.lock().unwrap().push(log.clone()));
+        let given = Arc::clone(&logs);
+        let on_log = Box::new(move |log: &Log| given.lock().unwrap().push(log.clone()));
         let parts = AdminParams {
             state: Arc::clone(&state),
             push: None,

@@ -44,7 +44,7 @@ fn a_value_is_set_read_guarded_and_taken_away() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_with_its_place_and_changes_nothing() {
+fn an_invalid_change_is_rejected_with_its_place_and_changes_nothing() {
     let server = TestServer::start(1);
     let invalid = server.merge("/config", &json!({"client": {"ping_interval_ms": 1, "ping": 2}}));
     assert_eq!((invalid.status, invalid.problem().as_str()), (422, "/problems/invalid"));
@@ -71,7 +71,7 @@ fn what_is_wrong_is_refused_with_its_place_and_changes_nothing() {
 }
 
 #[test]
-fn a_body_beyond_the_bound_is_refused_unread() {
+fn a_body_beyond_the_bound_is_rejected_unread() {
     let server = TestServer::start(1);
     let mut stream = server.connect();
     write!(stream, "PUT /config HTTP/1.1\r\nHost: d\r\nContent-Length: 100000000\r\n\r\n{{")
@@ -113,8 +113,8 @@ fn the_history_says_who_changed_what_and_any_revision_can_be_had_again() {
     assert_eq!((&page["current"], &page["oldest"]), (&json!(3), &json!(1)));
     assert_eq!(page["revisions"][0]["who"], "alice@example.com");
     assert_eq!(page["revisions"].as_array().unwrap().len(), 1);
-    let told = server.get("/config/revisions/3").json();
-    assert_eq!(told["changes"][0]["pointer"], "/channel/namespaces/chat/presence");
+    let revision = server.get("/config/revisions/3").json();
+    assert_eq!(revision["changes"][0]["pointer"], "/channel/namespaces/chat/presence");
     assert_eq!(server.get("/config/revisions/99").status, 404);
 
     let restored = server.call("POST", "/config/revisions/1/restore", &[], "");
@@ -127,7 +127,7 @@ fn the_history_says_who_changed_what_and_any_revision_can_be_had_again() {
 }
 
 #[test]
-fn secrets_are_shown_to_who_shows_the_token_and_asks() {
+fn secrets_are_shown_to_a_caller_with_the_token_that_asks() {
     let mut config = development();
     config.api.keys.insert("backend", Secret::new("0123456789abcdef0123"));
     let mut server = TestServer::begin(1, config, None);
@@ -146,7 +146,7 @@ fn secrets_are_shown_to_who_shows_the_token_and_asks() {
 }
 
 #[test]
-fn who_watches_hears_of_every_revision_once_and_in_order() {
+fn a_watcher_gets_every_revision_once_and_in_order() {
     let server = TestServer::start(2);
     server.put(CHAT, "{}");
     let mut now = Watch::begin(&server, "/config/watch");
@@ -162,8 +162,8 @@ fn who_watches_hears_of_every_revision_once_and_in_order() {
     }
     for watch in [&mut now, &mut from, &mut old] {
         for revision in 3..=22 {
-            let (id, told) = watch.next("change");
-            assert_eq!((id, &told["previous"]), (revision.to_string(), &json!(revision - 1)));
+            let (id, change) = watch.next("change");
+            assert_eq!((id, &change["previous"]), (revision.to_string(), &json!(revision - 1)));
         }
     }
 }
@@ -221,7 +221,7 @@ fn writers_at_once_are_each_in_the_history_once() {
 }
 
 #[test]
-fn a_worker_stuck_in_its_turn_has_the_change_taken_back() {
+fn a_change_is_rolled_back_when_a_worker_is_stuck_in_its_turn() {
     let mut server = TestServer::start(2);
     server.put(CHAT, r#"{"history_meta_ttl_ms":5000}"#);
     server.put("/config/config/commit_timeout_ms", "100");
@@ -250,7 +250,7 @@ fn a_worker_stuck_in_its_turn_has_the_change_taken_back() {
 }
 
 #[test]
-fn a_change_a_worker_refuses_is_taken_back_with_its_reason() {
+fn a_change_that_a_worker_rejects_is_rolled_back_with_the_reason() {
     let mut server = TestServer::start(2);
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let patch = json!({
@@ -276,7 +276,7 @@ fn a_change_a_worker_refuses_is_taken_back_with_its_reason() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_told_in_a_dry_run_too() {
+fn an_address_that_cannot_be_bound_is_an_error_in_a_dry_run_too() {
     let server = TestServer::start(1);
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -395,7 +395,7 @@ fn a_trial_that_goes_well_is_committed_and_nobody_comes_between() {
 }
 
 #[test]
-fn a_trial_that_makes_errors_is_undone() {
+fn a_trial_with_errors_is_rolled_back() {
     let server = TestServer::start(2);
     server.put(CHAT, "{}");
     let over = AtomicBool::new(false);
@@ -434,7 +434,7 @@ fn the_status_of_the_workers_says_what_they_run() {
         let workers = status["workers"].as_array().unwrap().clone();
         assert_eq!((workers.len(), &status["revision"]), (2, &json!(2)));
         let sessions: u64 = workers.iter().map(|one| one["sessions"].as_u64().unwrap()).sum();
-        // Each second the workers tell theirs, and measure how far the next one is.
+        // Each second the workers report their counters and measure the hop to the next one.
         sessions == 1
             && status["hops"]["measured"].as_u64().unwrap() >= 2
             && workers.iter().all(|one| one["revision"] == 2)
@@ -560,19 +560,19 @@ fn a_durable_change_is_there_after_a_restart() {
 }
 
 #[test]
-fn the_rules_of_logging_are_told_once_they_run_and_only_when_they_change() {
+fn log_settings_are_passed_on_once_they_run_and_only_when_they_change() {
     let server = TestServer::start(1);
     assert_eq!(server.put("/config/log/level", "\"debug\"").status, 200);
     assert_eq!(server.put("/config/server/name", "\"else\"").status, 200);
     assert_eq!(server.put("/config/log/level", "\"loud\"").status, 422);
     assert_eq!(server.put("/config/log/level", "\"info\"").status, 200);
     assert_eq!(server.put("/config/log/format", "\"json\"").status, 200);
-    let told: Vec<_> =
+    let passed_on: Vec<_> =
         server.logs.lock().unwrap().iter().map(|log| (log.level, log.format)).collect();
     let due = [
         (LogLevel::Debug, LogFormat::Text),
         (LogLevel::Info, LogFormat::Text),
         (LogLevel::Info, LogFormat::Json),
     ];
-    assert_eq!(told, due);
+    assert_eq!(passed_on, due);
 }

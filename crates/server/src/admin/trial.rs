@@ -54,15 +54,15 @@ struct Operations {
 
 impl Operations {
     fn of(state: &ServerState, workers: impl Iterator<Item = usize>) -> Operations {
-        let mut tally = Operations::default();
+        let mut operations = Operations::default();
         for worker in workers {
             let sum = |metrics: &[Metric]| {
                 metrics.iter().map(|metric| state.counters[worker].get(*metric)).sum::<u64>()
             };
-            tally.errors += sum(&ERRORS);
-            tally.done += sum(&DONE);
+            operations.errors += sum(&ERRORS);
+            operations.done += sum(&DONE);
         }
-        tally
+        operations
     }
 
     fn since(self, earlier: Operations) -> Operations {
@@ -209,12 +209,12 @@ mod tests {
 
     #[test]
     fn a_few_errors_are_chance_and_many_more_than_usual_are_not() {
-        let tally = |errors, done| Operations { errors, done };
-        assert!(!tally(4, 4).is_worse_than(0.0), "too few to tell");
-        assert!(tally(5, 100).is_worse_than(0.0));
-        assert!(!tally(5, 1_000).is_worse_than(0.0), "half a percent");
-        assert!(!tally(50, 1_000).is_worse_than(0.04), "as bad as it always is");
-        assert!(tally(90, 1_000).is_worse_than(0.04));
-        assert_eq!(tally(9, 30).since(tally(4, 10)), tally(5, 20));
+        let operations = |errors, done| Operations { errors, done };
+        assert!(!operations(4, 4).is_worse_than(0.0), "too few to be significant");
+        assert!(operations(5, 100).is_worse_than(0.0));
+        assert!(!operations(5, 1_000).is_worse_than(0.0), "half a percent");
+        assert!(!operations(50, 1_000).is_worse_than(0.04), "as bad as it always is");
+        assert!(operations(90, 1_000).is_worse_than(0.04));
+        assert_eq!(operations(9, 30).since(operations(4, 10)), operations(5, 20));
     }
 }

@@ -133,7 +133,7 @@ impl Admin {
                     )
                     .as_bytes(),
                 );
-                // JSON is one line unless it was told to be pretty; a line end would end the field.
+                // Compact JSON has no line end; one would end the field.
                 events.extend(config.iter().filter(|byte| !matches!(byte, b'\n' | b'\r')));
                 events.extend_from_slice(b"}\n\n");
             }
@@ -154,9 +154,9 @@ impl Admin {
 }
 
 fn change_event(revision: &Revision, secrets: Secrets, out: &mut Vec<u8>) {
-    let told = describe(revision, secrets);
+    let event = describe(revision, secrets);
     let number = revision.snapshot.revision;
-    out.extend_from_slice(format!("event: change\nid: {number}\ndata: {told}\n\n").as_bytes());
+    out.extend_from_slice(format!("event: change\nid: {number}\ndata: {event}\n\n").as_bytes());
 }
 
 /// A revision as the watch and `GET /config/revisions/{n}` have it.
@@ -169,11 +169,11 @@ pub(super) fn describe(revision: &Revision, secrets: Secrets) -> Value {
             Secrets::Hidden => json!(change.hidden()),
         })
         .collect();
-    let mut told = summary(revision);
-    if let Some(object) = told.as_object_mut() {
+    let mut event = summary(revision);
+    if let Some(object) = event.as_object_mut() {
         object.insert("changes".into(), changes.into());
     }
-    told
+    event
 }
 
 /// A revision as the list has it.
