@@ -52,7 +52,7 @@ impl List {
 
     /// Runs to its end: the exit code, and the counts.
     fn run(&self, options: &[&str]) -> (i32, Value) {
-        finish(self.command(options).output().unwrap())
+        finish(&self.command(options).output().unwrap())
     }
 
     /// Begins a run, and waits until so many have been accepted.
@@ -88,7 +88,7 @@ impl List {
     }
 }
 
-fn finish(output: Output) -> (i32, Value) {
+fn finish(output: &Output) -> (i32, Value) {
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let code = output.status.code().unwrap_or_else(|| panic!("{out}{err}"));

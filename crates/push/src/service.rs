@@ -112,7 +112,7 @@ impl Attempt {
     ) -> Duration {
         let doubled = min * 2u32.saturating_pow(self.retries.min(16));
         let wait = retry_after.unwrap_or(doubled).min(max);
-        let spread = crate::hash(&(request.subject, &request.path, self.retries)) as u32;
+        let spread = crate::hash((request.subject, &request.path, self.retries)) as u32;
         wait + wait.mul_f64(f64::from(spread) / f64::from(u32::MAX) / 4.0)
     }
 }

@@ -273,7 +273,7 @@ impl Run {
                     let mut next = line;
                     let most = GROUP_MAX.min(room - self.under_way.len()).min((allowed - begun) as usize);
                     while let Some(line) = next {
-                        group.extend(self.read(line?)?);
+                        group.extend(self.read(&line?)?);
                         next = if group.len() < most { list.try_recv().ok() } else { break };
                     }
                     ended = list.is_closed() && list.is_empty();
@@ -292,9 +292,9 @@ impl Run {
     }
 
     /// The push of a line, unless there is none, or its token has been taken up.
-    fn read(&mut self, line: String) -> Result<Option<(Entry, Push)>, CliError> {
+    fn read(&mut self, line: &str) -> Result<Option<(Entry, Push)>, CliError> {
         self.bar.inc(line.len() as u64);
-        let entry = match Entry::read(&line) {
+        let entry = match Entry::read(line) {
             Ok(Some(entry)) => entry,
             Ok(None) => return Ok(None),
             Err(why) => return Err(format!("the line {:?}: {why}", line.trim_end()).into()),

@@ -223,7 +223,6 @@ impl Journal {
     ///
     /// # Errors
     /// What the store says; none of them has been carried out then.
-    #[expect(clippy::type_complexity, reason = "results in a result, as of the registry")]
     pub fn apply(
         &self,
         changes: &[JournalChange],

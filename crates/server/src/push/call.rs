@@ -79,6 +79,9 @@ async fn push(shared: &Arc<Shared>, body: Box<[u8]>, flow: &Flow) -> Result<Valu
         return durable::accept(shared, batch).await;
     }
     let key = batch.idempotency_key.take();
+    // One with a key is carried out to its end: whoever repeats it is to have the whole answer.
+    let whole = Flow::new();
+    let flow = if key.is_some() { &whole } else { flow };
     let send_all = async {
         let mut sink = OutcomeSink::Buffered { lines: Vec::new() };
         let counts = send(shared, std::mem::take(&mut batch.pushes), false, flow, &mut sink).await;
@@ -201,9 +204,12 @@ impl<'a> OutcomeSink<'a> {
     /// The last line, by which a client knows that none is missing.
     async fn end(mut self, counts: &OutcomeCounts) {
         self.flush().await;
-        if let OutcomeSink::Streamed { flow, .. } = &self {
-            // Whoever hangs up before it has read all is found out here.
-            let _ = flow.drain().await;
+        if let OutcomeSink::Streamed { caller, flow, .. } = &self {
+            // Whoever hangs up, or stops reading, before it has read all is found out here.
+            if flow.drain().await == Err(FlowError::Stalled) {
+                flow.handle_gone();
+                caller.reply(PushReplyBody::Abort);
+            }
             self.flush().await;
         }
         let OutcomeSink::Streamed { caller, flow, .. } = &self else { return };

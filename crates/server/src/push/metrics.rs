@@ -174,7 +174,7 @@ fn encode_credentials(
     .encode(
         encoder,
         each(|credential| {
-            (credential.platform == Platform::Apns).then(|| credential.environment.kept() as u64)
+            (credential.platform == Platform::Apns).then(|| credential.environment.kept())
         }),
     )
 }

@@ -251,7 +251,7 @@ impl Shared {
                 }
             }
             BusMessage::OnlineReply { request_id, online } => {
-                self.online_queries.handle(request_id, &online)
+                self.online_queries.handle(request_id, &online);
             }
             // Nobody sends this thread anything else.
             _ => {}
