@@ -324,9 +324,9 @@ impl ServerConnection {
         }
         let writer = head(out, response, date).keep_alive(self.keeps_alive(), self.state.version());
         if until_close {
-            writer.until_close()
+            writer.until_close();
         } else {
-            writer.chunked()
+            writer.chunked();
         }
         self.state.0 |= ServerState::CHUNKED;
         Ok(())

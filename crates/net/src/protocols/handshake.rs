@@ -63,7 +63,7 @@ impl<D: Default> Context<D> {
                 self.write_with(conn, 256, |out| encode_rejection(out, error, keep_alive))
                     .map_err(UpgradeError::Write)?;
                 http.handle_answered();
-                self.answered(conn, http);
+                self.answered(conn, &http);
                 return Err(UpgradeError::Handshake(error));
             }
         };

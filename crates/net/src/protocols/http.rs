@@ -33,7 +33,7 @@ impl<D: Default> Context<D> {
         let mut http = self.http(conn)?;
         http.expect_answer()?;
         self.write_dated(conn, response, |out, date| _ = http.respond(out, response, date))?;
-        self.answered(conn, http);
+        self.answered(conn, &http);
         Ok(())
     }
 
@@ -133,7 +133,7 @@ impl<D: Default> Context<D> {
         } else {
             http.handle_answered();
         }
-        self.answered(conn, http);
+        self.answered(conn, &http);
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl<D: Default> Context<D> {
     }
 
     /// The answer to the request outstanding is complete.
-    pub(super) fn answered(&mut self, conn: ConnId, http: ServerConnection) {
+    pub(super) fn answered(&mut self, conn: ConnId, http: &ServerConnection) {
         let record = self.slab.at_mut(conn.index());
         if record.phase != Phase::Open {
             return;

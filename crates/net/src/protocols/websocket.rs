@@ -44,7 +44,7 @@ impl<D: Default> Context<D> {
             });
         };
         if params.outgoing(websocket.role()).context_takeover {
-            websocket = self.borrow_contexts(conn, websocket);
+            websocket = self.borrow_contexts(conn, &websocket);
         }
         let mut compression = self.take_compression();
         let sent = self.write_with(conn, bytes, |out| {
@@ -202,7 +202,7 @@ impl<D: Default> Context<D> {
                 .deflate
                 .is_some_and(|params| params.incoming(websocket.role()).context_takeover);
             if with_contexts {
-                websocket = self.borrow_contexts(conn, websocket);
+                websocket = self.borrow_contexts(conn, &websocket);
             }
             let read = websocket.handle_input(
                 &mut bytes[at..],
@@ -272,7 +272,7 @@ impl<D: Default> Context<D> {
     }
 
     /// The machine with the compression contexts of its connection.
-    fn borrow_contexts(&mut self, conn: ConnId, websocket: Connection) -> Connection {
+    fn borrow_contexts(&mut self, conn: ConnId, websocket: &Connection) -> Connection {
         let spill = self.slab.at_mut(conn.index()).spill.as_mut();
         let contexts = spill.and_then(|spill| spill.contexts.take());
         Connection::resume(websocket.state(), contexts)

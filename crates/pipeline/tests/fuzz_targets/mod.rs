@@ -141,7 +141,7 @@ pub fn converse(kinds: &[Kind], limits: &ConnectionLimits, data: &[u8], piece: u
                 assert!(at == 0 && idempotent == kind.is_idempotent());
             }
             ReplayDecision::ProtocolError(violation) => {
-                assert!(at == 0 && result == Err(violation))
+                assert!(at == 0 && result == Err(violation));
             }
         }
     }

@@ -109,7 +109,7 @@ impl Caller for Notes {
 
 /// Asks one host for these and returns how each ended, in the order they did.
 pub fn ask(url: &str, config: HostConfig, asked: &[Request<'_>]) -> Notes {
-    ask_with(ClientConfig { attempt_delay_ms: 20, ..ClientConfig::default() }, url, config, asked)
+    ask_with(ClientConfig { attempt_delay_ms: 20 }, url, config, asked)
 }
 
 pub fn ask_with(
