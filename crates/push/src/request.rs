@@ -24,7 +24,7 @@ pub struct Request {
     pub class: Class,
     /// Which connections may carry it.
     pub lane: Lane,
-    /// When it ends, answered or not.
+    /// It does not leave after this. What left shortly before has a few answer times more to be answered.
     pub deadline: Instant,
     /// After this it is not worth sending any more.
     pub expires: Option<SystemTime>,

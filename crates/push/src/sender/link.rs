@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::hash::BuildHasher;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,8 +40,12 @@ const PING_IDLE: Duration = Duration::from_secs(60);
 /// The peer has answered everything and given nothing of its window back: it is not going to. A round trip at least.
 const DRY_MIN: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
-/// Requests that the peer refused to process are sent again so often.
-const REFUSALS_MAX: u32 = 100;
+/// A stream that was refused is begun again at once, then after this, doubled each time.
+const REFUSED_BACKOFF_MIN: Duration = Duration::from_millis(20);
+const REFUSED_BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// What is under way when its deadline passes has so much time to be answered from when it left, and as many median answers.
+const GRACE_MIN: Duration = Duration::from_secs(1);
+const GRACE_ANSWERS: u32 = 4;
 
 /// A connection and what it carries.
 pub(super) struct Link<S> {
@@ -255,15 +260,18 @@ impl<S: Service> Link<S> {
             Event::Refused { stream } => {
                 let Some(mut flight) = self.flights.remove(&stream) else { return };
                 self.shared.stats.refused.fetch_add(1, Relaxed);
-                flight.job.attempt += 1;
-                if flight.job.attempt > REFUSALS_MAX {
-                    self.shared.finish_not_sent(
-                        flight.job,
-                        NotSent::Connect("the peer refuses every stream".to_owned()),
-                    );
-                } else {
-                    flight.job.note_return("refused");
+                let job = &mut flight.job;
+                job.refusals += 1;
+                job.note_return("refused");
+                // One that goes away refuses what goes to the next connection; one refusal may be a limit just lowered.
+                if self.connection.is_closing() || job.refusals == 1 {
                     self.shared.queue().push_front(flight.job);
+                } else {
+                    let until = now + self.refused_backoff(stream, job.refusals);
+                    let why = NotSent::Connect("the peer refuses every stream".to_owned());
+                    let otherwise = job.not_sent(why);
+                    self.shared.queue().delay(flight.job, until, otherwise);
+                    self.shared.wake();
                 }
             }
             Event::Reset { stream, code, sent } => {
@@ -296,6 +304,14 @@ impl<S: Service> Link<S> {
             Ok(None) | Err(CredentialError::Invalid(_)) => false,
             Err(CredentialError::Stale) => true,
         }
+    }
+
+    /// From the second refusal on, spread so that a batch does not come back at once.
+    fn refused_backoff(&self, stream: u32, refusals: u32) -> Duration {
+        let doubled = REFUSED_BACKOFF_MIN * 2u32.saturating_pow(refusals.min(16) - 2);
+        let random = foldhash::fast::FixedState::default().hash_one((self.stats.id, stream));
+        let spread = 0.5 + (random >> 11) as f64 / (1u64 << 53) as f64;
+        doubled.min(REFUSED_BACKOFF_MAX).mul_f64(spread)
     }
 
     /// A request that got no answer.
@@ -437,6 +453,8 @@ impl<S: Service> Link<S> {
             }
         };
         let authority = self.shared.service.authority();
+        let grace =
+            self.limit.median().map_or(GRACE_MIN, |median| GRACE_MIN.max(median * GRACE_ANSWERS));
         for mut job in self.batch.drain(..) {
             let request = &job.request;
             let opened = self.connection.open(request.body.clone(), |field| {
@@ -456,7 +474,8 @@ impl<S: Service> Link<S> {
                 self.shared.queue().push_front(job);
                 continue;
             };
-            let until = job.request.deadline.min(now + self.shared.config.answer_within);
+            let until = job.request.deadline.max(now + grace);
+            let until = until.min(now + self.shared.config.answer_within);
             self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
             job.in_flight = true;
             job.generation = authorization.as_ref().map_or(0, |known| known.generation);

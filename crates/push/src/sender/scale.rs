@@ -14,6 +14,8 @@ use super::pool::Rates;
 
 /// Of the growth that as many equal connections would bring, a trial has to bring so much.
 const PAYS: f64 = 0.4;
+/// What waits is to have left within so long: it is demand as much as what is submitted.
+const DRAIN_WITHIN: Duration = Duration::from_secs(4);
 /// At most so many are tried at once.
 const STEP_MAX: usize = 8;
 /// A trial that does not pay is not repeated for so long, doubled each time.
@@ -21,7 +23,9 @@ const HOLD_MIN: Duration = Duration::from_secs(30);
 const HOLD_MAX: Duration = Duration::from_secs(600);
 /// A connection is given back after so long without need.
 const CALM: Duration = Duration::from_secs(60);
-const SETTLE_MIN: Duration = Duration::from_millis(300);
+/// A rate is taken over two answer times, and not over the two before them: a connection begins with a full window, which it
+/// does not see again where the peer returns it by halves.
+const SPAN_MIN: Duration = Duration::from_millis(300);
 const TRIAL_MIN: Duration = Duration::from_secs(2);
 
 /// What the decision is made of.
@@ -120,18 +124,18 @@ impl Scale {
         }
         self.bound_at = now;
         let since = *self.bound_since.get_or_insert(now);
-        let settle = SETTLE_MIN.max(rtt * 2);
-        if now < since + settle || now < self.hold_until || view.opening > 0 {
+        let span = SPAN_MIN.max(rtt * 2);
+        if now < since + span * 2 || now < self.hold_until || view.opening > 0 {
             return view.wanted;
         }
         let count = view.links.len();
-        let Some((before, submitted)) = self.rates.since(now - settle) else { return view.wanted };
-        let mut step = count.div_ceil(2).min(STEP_MAX).min(view.max.saturating_sub(view.wanted));
+        let Some((before, submitted)) = self.rates.since(now - span) else { return view.wanted };
+        let mut step = count.min(STEP_MAX).min(view.max.saturating_sub(view.wanted));
         if !view.saturated && before > 0.0 {
-            // As many as what is asked for needs, and a little for what has gathered meanwhile.
             let submitted =
                 self.rates.since(now - Duration::from_secs(1)).map_or(submitted, |r| r.1);
-            let needed = (submitted * 1.05 / (before / count as f64)).ceil() as usize;
+            let demand = submitted + view.waiting as f64 / DRAIN_WITHIN.as_secs_f64();
+            let needed = (demand / (before / count as f64)).ceil() as usize;
             step = step.min(needed.saturating_sub(count));
         }
         if step == 0 || count < view.wanted {
@@ -161,16 +165,16 @@ impl Trial {
             return None;
         }
         let open_at = self.open_at?;
-        let window = Duration::from_millis(300).max(rtt * 2);
-        if now < open_at + window {
+        let span = SPAN_MIN.max(rtt * 2);
+        if now < open_at + span * 2 {
             return None;
         }
-        let (after, _) = rates.since(now - window)?;
+        let (after, _) = rates.since(now - span)?;
         let linear = self.before * self.added as f64 / self.of as f64;
         if after >= self.before + linear * PAYS.max(0.7) {
             return Some(true);
         }
-        if now < open_at + TRIAL_MIN.max(rtt * 8) {
+        if now < open_at + TRIAL_MIN.max(span * 4) {
             return None;
         }
         // Demand met is success too: nothing waits any more.

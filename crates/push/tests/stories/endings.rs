@@ -84,6 +84,38 @@ async fn what_was_sent_without_an_answer_is_uncertain_and_resent_only_if_allowed
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_refuses_streams_is_asked_ever_more_rarely() {
+    let server = Server::new(script(|number| match number {
+        0..400 => Act::RefuseStream,
+        _ => Act::Accept,
+    }));
+    let apns = server.sender(ONE);
+    let pushes: Vec<_> = (0..50).map(|number| push(number, 100)).collect();
+    let begin = Instant::now();
+    let outcomes = send_all(&apns, &pushes).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Accepted(_))));
+    // Eight refusals each: 20 + 40 + … + 1,280 ms, more or less.
+    assert!(begin.elapsed() > Duration::from_secs(1), "{:?}", begin.elapsed());
+
+    let server = Server::new(script(|_| Act::RefuseStream));
+    let apns = server.sender(ONE);
+    let Outcome::NotSent(why) = apns.send(&push(1, 100)).await else { panic!() };
+    assert_eq!(why, NotSent::Connect("the peer refuses every stream".to_owned()));
+    assert!(server.ledger.lock().unwrap().arrived.len() < 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_that_left_just_before_its_deadline_is_answered() {
+    let server = Server::new(script(|_| Act::Accept));
+    let apns = server.sender(ONE);
+    let mut late = push(1, 100);
+    // A connection is there after none of it, an answer after 20 ms.
+    late.timeout = Duration::from_millis(10);
+    let outcome = apns.send(&late).await;
+    assert!(matches!(outcome, Outcome::Accepted(_)), "{outcome}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_never_comes_is_uncertain_at_the_deadline() {
     let server = Server::new(script(|_| Act::AcceptSilently));
     let apns = server.sender(ONE);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use dunlin_push::{Binding, Connections, results};
+use dunlin_push::{Binding, Connections, Outcome, results};
 use tokio::time::{Instant, sleep_until};
 
-use super::kit::{Script, Server, push};
+use super::kit::{Script, Server, push, send_all};
 
 const RTT: Duration = Duration::from_millis(250);
 
@@ -87,4 +87,47 @@ async fn connections_are_opened_while_each_pays() {
     let (answered, _, connections) = run(script, 1_024, Connections::Auto { max: 8 }, 20).await;
     assert_eq!(connections, 8);
     assert!(answered >= 0.9 * 8.0 * 256.0, "{answered}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_doubled_the_rate_is_kept() {
+    // The first window is a whole one, and half of it comes back from then on.
+    let script = Script { window_more: 0, window_return: 32_768, ..Script::default() };
+    let (answered, _, connections) = run(script, 1_024, Connections::Auto { max: 2 }, 10).await;
+    assert_eq!(connections, 2);
+    assert!(answered >= 0.95 * 2.0 * 128.0, "{answered}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_queued_at_once_is_demand() {
+    let script = Script { window_more: 0, window_return: 32_768, ..Script::default() };
+    let server = Server::new(script);
+    let apns = server.sender(Connections::Auto { max: 64 });
+    let pushes: Vec<_> = (0..10_000).map(|number| push(number, 1_024)).collect();
+    let begin = Instant::now();
+    let outcomes = send_all(&apns, &pushes).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Accepted(_))));
+    // One connection does 128 a second.
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_gathered_while_connections_were_opened_is_drained() {
+    let script = Script { window_more: 0, window_return: 32_768, ..Script::default() };
+    let server = Server::new(script);
+    let apns = server.sender(Connections::Auto { max: 64 });
+    let (sender, mut ends) = results();
+    let mut clock = tokio::time::interval(Duration::from_millis(10));
+    let push = push(1, 1_024);
+    for _ in 0..3_000 {
+        clock.tick().await;
+        for _ in 0..10 {
+            apns.submit(&push, 0, &sender).await.unwrap();
+        }
+        while ends.try_recv().is_some() {}
+    }
+    // A thousand a second were asked for, for half a minute: what waits is what came within a window's round trip.
+    let metrics = apns.metrics();
+    assert!(metrics.queued <= 250, "{} wait for {:?}", metrics.queued, metrics.connections.len());
+    assert!(metrics.connections.len() <= 14, "{}", metrics.connections.len());
 }

@@ -7,10 +7,13 @@ use super::stream::{Stream, Streams};
 use crate::http2::flow::Window;
 use crate::http2::hpack::{Decoder, Encoder, Indexing};
 use crate::http2::{
-    Error, ErrorCode, FRAME_BYTES_DEFAULT, HeaderAssembly, PREFACE, STREAM_MAX, Setting,
-    WINDOW_BYTES_DEFAULT, frame,
+    CONTINUATIONS_MAX, Error, ErrorCode, FRAME_BYTES_DEFAULT, HeaderAssembly, PREFACE, STREAM_MAX,
+    Setting, WINDOW_BYTES_DEFAULT, frame,
 };
 
+/// A block that is longer than what we keep of it has to be read all the same, for the table's sake: as much as full frames
+/// bring before there are too many of them.
+const HEADER_BLOCK_BYTES_MAX: usize = FRAME_BYTES_DEFAULT as usize * CONTINUATIONS_MAX as usize;
 /// Far more acknowledgements than a responsive peer can owe.
 const UPDATES_DUE_MAX: u32 = 1 << 20;
 
@@ -24,7 +27,7 @@ pub struct Config {
     pub body_bytes_max: u32,
     /// The window of the connection for responses; at least 65,535.
     pub window_bytes: u32,
-    /// The most header list of a response; a longer one ends the connection.
+    /// The most header list of a response; a longer one is cut.
     pub header_list_bytes_max: u32,
     /// Frames without progress (SETTINGS, PING, RST_STREAM of no stream, empty DATA, and so on)
     /// which the peer may send between two calls of [`Connection::handle_second`].
@@ -184,8 +187,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             frame_bytes_max: FRAME_BYTES_DEFAULT,
             encoder: Encoder::new(),
             decoder: Decoder::new(crate::http2::hpack::TABLE_BYTES_DEFAULT),
-            // Compression at most doubles a list in size, and mostly shrinks it.
-            headers: HeaderAssembly::new(2 * config.header_list_bytes_max as usize),
+            headers: HeaderAssembly::new(HEADER_BLOCK_BYTES_MAX),
             events: VecDeque::new(),
             closing: false,
             idle_frames: 0,

@@ -3,7 +3,7 @@
 use super::connection::{Connection, Event};
 use super::response::Response;
 use crate::http2::frame::{self, Frame};
-use crate::http2::{Error, ErrorCode, FRAME_BYTES_DEFAULT, Setting, Settings};
+use crate::http2::{Error, ErrorCode, FRAME_BYTES_DEFAULT, Setting, Settings, hpack};
 
 /// The most text of a GOAWAY that is kept.
 const DEBUG_BYTES_MAX: usize = 1_024;
@@ -54,7 +54,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             let mut status = None;
             let mut malformed = false;
             let list_bytes_max = self.config.header_list_bytes_max as usize;
-            self.decoder.decode(block.block, list_bytes_max, |name, value| {
+            let decoded = self.decoder.decode(block.block, list_bytes_max, |name, value| {
                 if name == b":status" {
                     malformed |= status.is_some();
                     status = status_code(value);
@@ -62,7 +62,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
                     malformed |= name.first() == Some(&b':');
                     response.fields.push(name, value);
                 }
-            })?;
+            });
+            match decoded {
+                // The table is in step; what the answer means stands at its begin.
+                Err(hpack::Error::ListTooLong) => response.truncated = true,
+                decoded => decoded?,
+            }
             let (stream, end_stream) = (block.stream, block.end_stream);
             return self.handle_headers(stream, end_stream, status, response, malformed);
         }

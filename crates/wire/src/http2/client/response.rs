@@ -43,6 +43,6 @@ pub struct Response {
     pub fields: Fields,
     /// The body, at most [`Config::body_bytes_max`](super::Config) bytes.
     pub body: Vec<u8>,
-    /// The body was longer, and the stream was reset at its bound.
+    /// The fields or the body were longer than their bound, and are cut there.
     pub truncated: bool,
 }
