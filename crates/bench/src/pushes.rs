@@ -39,6 +39,10 @@ pub enum PushTable {
     Queue,
     /// Everything that can go wrong; both ledgers compared push by push
     Storm,
+    /// Answer times that vary, beside h2load and other people's senders
+    Vary,
+    /// 10,000 a second while answer times change and connections go away
+    Drift,
 }
 
 /// A row of a table: what was measured, and what it is held against.

@@ -21,8 +21,8 @@ const SERIES: [(&str, &[&str]); 5] = [
 const SIMULATOR: &str = "simulator";
 
 /// The tables of `dunlin apns bench`, in the order of the page.
-const PUSH_TABLES: [&str; 7] =
-    ["windows", "connections", "bad", "reference", "cpu", "queue", "storm"];
+const PUSH_TABLES: [&str; 9] =
+    ["windows", "vary", "drift", "connections", "bad", "reference", "cpu", "queue", "storm"];
 
 /// A server with less idle time than this is nearly a second limit: what is measured is what both can do together.
 const IDLE_SHARE_MIN: f64 = 0.10;

@@ -60,6 +60,12 @@ pub(crate) struct Bench {
     /// Pushes of the full queue and of the CPU measurement
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pushes: u64,
+    /// Seconds of the table `drift`; an hour sees provider tokens renewed
+    #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
+    drift_seconds: u64,
+    /// Of the table `vary` only rows whose name holds this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
     #[command(flatten)]
     output: Output,
 }
@@ -74,6 +80,7 @@ impl Bench {
             Table::Cpu,
             Table::Queue,
             Table::Storm,
+            Table::Vary,
         ];
         let other = [Table::Windows, Table::Cpu];
         let wanted: &[Table] = match (&self.tables[..], &self.server) {
@@ -81,6 +88,9 @@ impl Bench {
             ([], Some(_)) => &other,
             (tables, _) => tables,
         };
+        if self.server.is_some() {
+            tables::greet(&self)?;
+        }
         let server = if self.server.is_some() { self.name.as_str() } else { "simulator" };
         let mut tables = Vec::new();
         for &table in wanted {

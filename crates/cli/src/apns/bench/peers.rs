@@ -17,7 +17,7 @@ use super::timeline::Timeline;
 use crate::error::CliError;
 
 /// What a caller without a window of its own keeps in flight: as many as Apple allows streams.
-const IN_FLIGHT: usize = 1_000;
+pub(super) const IN_FLIGHT: usize = 1_000;
 /// Of the kernel's account of a process.
 const TICKS_PER_S: f64 = 100.0;
 
@@ -45,6 +45,7 @@ pub(super) struct Ask<'a> {
     pub(super) warm_up: Duration,
     pub(super) pushes_max: u64,
     pub(super) rtt: Duration,
+    pub(super) in_flight: usize,
 }
 
 /// The line of JSON that a peer ends with.
@@ -105,7 +106,7 @@ impl Peer {
             .args(["--address", &ask.target.address])
             .arg("--roots")
             .arg(&ask.target.roots_pem)
-            .args(["--in-flight", &IN_FLIGHT.to_string()])
+            .args(["--in-flight", &ask.in_flight.to_string()])
             .args(["--payload", &ask.payload_bytes.to_string()])
             .args(["--seconds", &ask.duration.as_secs_f64().to_string()])
             .args(["--warm-up", &ask.warm_up.as_secs_f64().to_string()])
@@ -132,7 +133,8 @@ pub(super) fn h2load(program: &str, what: &str, ask: &Ask<'_>) -> Row {
         holds: true,
         ..Row::default()
     };
-    match ask_h2load(program, ask) {
+    let pushes = ask.pushes_max.to_string();
+    match ask_h2load(program, ask, &["-n", &pushes]) {
         Ok((rate, cpu_s)) => {
             row.rate = rate;
             row.cpu_s_per_10k = Some(cpu_s * 1e4 / ask.pushes_max as f64);
@@ -144,15 +146,35 @@ pub(super) fn h2load(program: &str, what: &str, ask: &Ask<'_>) -> Row {
     row
 }
 
+/// The same for as long as it is asked; what it costs is not known then.
+pub(super) fn h2load_for(program: &str, what: &str, ask: &Ask<'_>) -> Row {
+    let seconds = (ask.duration - ask.warm_up).as_secs().max(1).to_string();
+    let warm_up = ask.warm_up.as_secs().to_string();
+    let mut row = Row {
+        what: what.to_owned(),
+        who: "h2load".to_owned(),
+        rtt_s: ask.rtt.as_secs_f64(),
+        binding: "–".to_owned(),
+        connections: 1,
+        holds: true,
+        ..Row::default()
+    };
+    match ask_h2load(program, ask, &["-D", &seconds, "--warm-up-time", &warm_up]) {
+        Ok((rate, _)) => row.rate = rate,
+        Err(error) => row.note = Some(format!("not measured: {error}")),
+    }
+    row
+}
+
 /// Its rate and its CPU seconds.
-fn ask_h2load(program: &str, ask: &Ask<'_>) -> Result<(f64, f64), CliError> {
+fn ask_h2load(program: &str, ask: &Ask<'_>, length: &[&str]) -> Result<(f64, f64), CliError> {
     let body = tempfile::NamedTempFile::new()?;
     fs::write(body.path(), payload(ask.payload_bytes))?;
     let key = ProviderKey::from_scalar(&[7; 32], "BENCHKEY01", "BENCHTEAM1")?;
     let token = ProviderToken::new(key).authorization(SystemTime::now()).value;
     let mut child = Command::new(program)
-        .args(["-c", "1", "-t", "1", "-m", &IN_FLIGHT.to_string()])
-        .args(["-n", &ask.pushes_max.to_string()])
+        .args(["-c", "1", "-t", "1", "-m", &ask.in_flight.to_string()])
+        .args(length)
         .arg("-d")
         .arg(body.path())
         .args(["-H", &format!("authorization: {token}"), "-H", "apns-topic: com.example.dunlin"])
@@ -172,7 +194,9 @@ fn ask_h2load(program: &str, ask: &Ask<'_>) -> Result<(f64, f64), CliError> {
     }
     child.wait()?;
     let whole = format!("{} succeeded", ask.pushes_max);
-    if !said.contains(&whole) || !said.contains(&format!("{} 2xx", ask.pushes_max)) {
+    if length[0] == "-n"
+        && (!said.contains(&whole) || !said.contains(&format!("{} 2xx", ask.pushes_max)))
+    {
         let told = said.lines().find(|line| line.starts_with("requests:")).unwrap_or("it failed");
         return Err(told.to_owned().into());
     }

@@ -9,7 +9,7 @@ use dunlin_simulate::apns::Behaviour;
 
 use super::{Bench, Load, Row, Show, WINDOW_LARGE, World, load, other, row, run};
 use crate::apns::bench::load::Target;
-use crate::apns::bench::peers::{Ask, h2load};
+use crate::apns::bench::peers::{Ask, IN_FLIGHT, h2load};
 use crate::error::CliError;
 
 pub(super) fn cpu(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
@@ -48,6 +48,7 @@ pub(super) fn cpu(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
                 // Enough to tell, for those that take ten times as long.
                 pushes_max: pushes_max / 2,
                 rtt: Duration::ZERO,
+                in_flight: IN_FLIGHT,
             };
             let generator = bench.h2load.iter().map(|program| h2load(program, &what, &ask));
             let peers = bench.peers.iter().map(|peer| peer.measure(&what, &ask));

@@ -4,6 +4,7 @@ mod connections;
 mod cpu;
 mod reference;
 mod storm;
+mod vary;
 mod windows;
 
 use std::collections::HashMap;
@@ -12,10 +13,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dunlin_push::{Connections, SenderMetrics};
+use dunlin_push::{Connections, Outcome, SenderMetrics};
 use dunlin_simulate::apns::{Behaviour, Config, Simulator, SlowDown};
 
-use super::load::{Load, Measured, Target, run};
+use super::load::{Load, Measured, Target, payload, push, run, sender};
 use super::{Bench, Row, Table};
 use crate::error::CliError;
 
@@ -25,6 +26,8 @@ const WINDOW: f64 = 65_535.0;
 /// A window large enough that it never binds here.
 const WINDOW_LARGE: u32 = 16 << 20;
 const STREAMS: f64 = 1_000.0;
+/// A server has to answer a first push within so long.
+const GREETING: Duration = Duration::from_secs(10);
 const QUEUE_BYTES: usize = 8 << 20;
 
 pub(super) fn measure(bench: &Bench, table: Table, show: Show<'_>) -> Result<Vec<Row>, CliError> {
@@ -37,6 +40,8 @@ pub(super) fn measure(bench: &Bench, table: Table, show: Show<'_>) -> Result<Vec
         Table::Cpu => cpu::cpu(bench, show),
         Table::Queue => cpu::queue(bench, show),
         Table::Storm => storm::storm(bench, show),
+        Table::Vary => vary::vary(bench, show),
+        Table::Drift => vary::drift(bench, show),
     }
 }
 
@@ -110,6 +115,22 @@ fn other(bench: &Bench) -> Result<Target, CliError> {
         roots_pem: roots.clone(),
         devices: bench.devices.unwrap_or(NonZeroU64::MAX),
     })
+}
+
+/// One push that has to be answered: a server that refuses us is no server of zero pushes a second.
+pub(super) fn greet(bench: &Bench) -> Result<(), CliError> {
+    let load = load(&other(bench)?, 128, GREETING);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let mut first = push(&load, 0, &payload(load.payload_bytes))?;
+        first.timeout = GREETING;
+        Ok::<_, CliError>(sender(&load)?.send(&first).await)
+    })?;
+    match outcome {
+        Outcome::Accepted(_) | Outcome::Rejected(_) => Ok(()),
+        Outcome::NotSent(why) => Err(format!("{}: {why}", bench.name).into()),
+        Outcome::Uncertain(why) => Err(format!("{}: {why}", bench.name).into()),
+    }
 }
 
 /// Rate from `from` on.

@@ -6,7 +6,7 @@ use dunlin_simulate::apns::{Behaviour, WindowReturn};
 
 use super::{Bench, Row, STREAMS, Show, WINDOW, WINDOW_LARGE, World, load, other, row};
 use crate::apns::bench::load::{Measured, Target, run};
-use crate::apns::bench::peers::Ask;
+use crate::apns::bench::peers::{Ask, IN_FLIGHT};
 use crate::error::CliError;
 
 const RTTS_MS: [u64; 2] = [50, 250];
@@ -106,6 +106,7 @@ fn peers(bench: &Bench, what: &str, target: &Target, payload: usize, rtt: Durati
         warm_up: WITHIN,
         pushes_max: u64::MAX,
         rtt,
+        in_flight: IN_FLIGHT,
     };
     bench.peers.iter().map(|peer| peer.measure(what, &ask)).collect()
 }
