@@ -24,7 +24,7 @@ pub type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Io, ConnectError>> 
 /// Makes connections.
 pub trait Connect: Send + Sync + 'static {
     /// A new one. While it waits for something, `stage` is to know for what: requests whose deadline passes meanwhile
-    /// are told.
+    /// are reported.
     fn connect(&self, stage: Stage) -> Connecting<'_>;
 }
 
@@ -115,7 +115,7 @@ struct Waiting {
 }
 
 impl Stage {
-    /// From now on something is waited for. `fault` and `why` are what is to be told if it does not come.
+    /// From now on something is waited for. `fault` and `why` are what is reported if it does not come.
     pub fn wait(&self, fault: ConnectFault, why: impl Into<String>) {
         let error = ConnectError::new(fault, why);
         *self.waiting() = Some(Waiting { error, since: Instant::now() });

@@ -1,17 +1,4 @@
-//! Push notifications, sent at the speed the connection allows, and none lost.
-//!
-//! A [`Sender`] holds one credential at one origin: a queue bounded in bytes, and HTTP/2 connections that
-//! it opens while they pay for themselves. Each connection carries as many requests as its window, the
-//! peer's stream limit and the path allow, says which of them binds, and no more, so that answers take a
-//! round trip and not a queue. Every request ends exactly once, in an [`Outcome`].
-//!
-//! What differs between push services is a [`Service`]: how requests authenticate, and what an answer
-//! means. [`apns`] is Apple's, [`fcm`] Google's, [`web_push`] the browsers'. A [`notification`] is spelled for each
-//! of them; the [`registry`] knows which devices a user has.
-//!
-//! Everything runs on `tokio`, beside the workers: nothing on the way of a message to a connected client
-//! waits for it.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod apns;

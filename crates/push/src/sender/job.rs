@@ -1,4 +1,4 @@
-//! A request with whom to tell how it ended.
+//! A request, and where its outcome goes.
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -28,7 +28,7 @@ pub(crate) struct Job {
     _room: OwnedSemaphorePermit,
 }
 
-/// Whom to tell.
+/// Where an outcome goes.
 #[derive(Debug)]
 pub(crate) enum Reply {
     One(oneshot::Sender<Outcome>),
@@ -51,7 +51,7 @@ impl Job {
     }
 
     pub(crate) fn finish(mut self: Box<Self>, outcome: Outcome) {
-        self.tell(outcome);
+        self.report(outcome);
     }
 
     /// The end of a job that is not on a connection when it ends: uncertain all the same if it had been sent whole
@@ -71,7 +71,7 @@ impl Job {
         }
     }
 
-    fn tell(&mut self, mut outcome: Outcome) {
+    fn report(&mut self, mut outcome: Outcome) {
         match &mut outcome {
             Outcome::Accepted(accepted) => accepted.possible_duplicate = self.possible_duplicate,
             Outcome::Rejected(rejected) => rejected.possible_duplicate = self.possible_duplicate,
@@ -81,14 +81,14 @@ impl Job {
             trace.end(&outcome);
         }
         if let Some(reply) = self.reply.take() {
-            reply.tell(outcome);
+            reply.send(outcome);
         }
     }
 }
 
 impl Reply {
     /// Whoever no longer listens has chosen not to know.
-    pub(crate) fn tell(self, outcome: Outcome) {
+    pub(crate) fn send(self, outcome: Outcome) {
         match self {
             Reply::One(sender) => drop(sender.send(outcome)),
             Reply::Tagged(tag, sender) => drop(sender.send((tag, outcome))),
@@ -106,6 +106,6 @@ impl Drop for Job {
         } else {
             Outcome::NotSent(NotSent::Closed)
         };
-        self.tell(outcome);
+        self.report(outcome);
     }
 }

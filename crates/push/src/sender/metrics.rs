@@ -37,7 +37,7 @@ const BINDINGS: [Binding; 5] =
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum LinkState {
+pub(super) enum ConnectionState {
     /// Until the peer's settings came.
     Connecting,
     Open,
@@ -48,7 +48,7 @@ pub(super) enum LinkState {
 
 /// One connection's numbers, written by its task, read by others.
 #[derive(Debug)]
-pub(super) struct LinkStats {
+pub(super) struct ConnectionStats {
     pub(super) id: u64,
     /// What it waits for until it is open.
     pub(super) stage: Stage,
@@ -68,12 +68,12 @@ pub(super) struct LinkStats {
     waker: Mutex<Option<std::task::Waker>>,
 }
 
-impl LinkStats {
-    pub(super) fn new(id: u64) -> LinkStats {
-        LinkStats {
+impl ConnectionStats {
+    pub(super) fn new(id: u64) -> ConnectionStats {
+        ConnectionStats {
             id,
             stage: Stage::default(),
-            state: AtomicU8::new(LinkState::Connecting as u8),
+            state: AtomicU8::new(ConnectionState::Connecting as u8),
             retired: AtomicBool::new(false),
             answered: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
@@ -90,16 +90,16 @@ impl LinkStats {
         }
     }
 
-    pub(super) fn state(&self) -> LinkState {
+    pub(super) fn state(&self) -> ConnectionState {
         match self.state.load(Relaxed) {
-            0 => LinkState::Connecting,
-            1 => LinkState::Open,
-            2 => LinkState::Draining,
-            _ => LinkState::Closed,
+            0 => ConnectionState::Connecting,
+            1 => ConnectionState::Open,
+            2 => ConnectionState::Draining,
+            _ => ConnectionState::Closed,
         }
     }
 
-    pub(super) fn set_state(&self, state: LinkState) {
+    pub(super) fn set_state(&self, state: ConnectionState) {
         self.state.store(state as u8, Relaxed);
     }
 
@@ -116,7 +116,7 @@ impl LinkStats {
         self.retired.load(Relaxed)
     }
 
-    /// Who is to be woken by [`retire`](LinkStats::retire).
+    /// Who is to be woken by [`retire`](ConnectionStats::retire).
     pub(super) fn set_waker(&self, waker: &std::task::Waker) {
         let mut known = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -178,7 +178,7 @@ impl LinkStats {
         };
         ConnectionMetrics {
             id: self.id,
-            draining: self.state() != LinkState::Open,
+            draining: self.state() != ConnectionState::Open,
             answered: self.answered.load(Relaxed),
             in_flight: self.in_flight.load(Relaxed),
             in_flight_max: self.in_flight_max.load(Relaxed),

@@ -7,8 +7,8 @@
 )]
 
 pub(crate) mod concurrency;
+mod connection;
 mod job;
-mod link;
 mod metrics;
 mod pool;
 mod queue;
@@ -16,11 +16,14 @@ mod scale;
 mod trace;
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_core::Stream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout_at;
 
@@ -43,7 +46,7 @@ pub struct SenderConfig {
     pub name: Arc<str>,
     /// How many main connections; one more for suspects is opened when there are any.
     pub connections: Connections,
-    /// Bytes of requests that are waiting or in flight. Who submits more waits, or is told.
+    /// Bytes of requests that are waiting or in flight. Who submits more waits, or has it back.
     pub queue_bytes_max: usize,
     /// How long an answer may take. After that a request is given up as uncertain though its deadline has not
     /// passed: it holds one of the connection's streams, of which there may be one only.
@@ -92,7 +95,7 @@ pub struct Sender<S: Service> {
 #[derive(Clone, Debug)]
 pub struct Results(mpsc::UnboundedSender<(u64, Outcome)>);
 
-/// The outcomes that arrive, each with the tag of its request. It holds at most as many as were submitted,
+/// The outcomes that arrive, each with the tag of its request: a [`Stream`]. It holds at most as many as were submitted,
 /// which the queues of the senders bound.
 #[derive(Debug)]
 pub struct ResultStream(mpsc::UnboundedReceiver<(u64, Outcome)>);
@@ -109,7 +112,7 @@ pub fn results() -> (Results, ResultStream) {
 
 impl Results {
     /// Tells an outcome that needed no sender, so that all of a batch arrive in one place.
-    pub fn tell(&self, tag: u64, outcome: Outcome) {
+    pub fn send(&self, tag: u64, outcome: Outcome) {
         // Nobody may want to know any more.
         let _ = self.0.send((tag, outcome));
     }
@@ -127,9 +130,17 @@ impl ResultStream {
     }
 }
 
+impl Stream for ResultStream {
+    type Item = (u64, Outcome);
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx)
+    }
+}
+
 impl<S: Service> Sender<S> {
     /// Starts a sender on the current `tokio` runtime. It opens its first connection for its first request,
-    /// or at once when it was told how many.
+    /// or at once when their number is fixed.
     ///
     /// # Panics
     ///
@@ -184,15 +195,15 @@ impl<S: Service> Sender<S> {
         let shared = &self.shared;
         if permits as usize > shared.config.queue_bytes_max {
             let why = format!("a request of {permits} bytes is larger than the whole queue");
-            return reply.tell(Outcome::NotSent(NotSent::Invalid(why)));
+            return reply.send(Outcome::NotSent(NotSent::Invalid(why)));
         }
         let room = shared.room.clone();
         let permit = match room.clone().try_acquire_many_owned(permits) {
             Ok(permit) => permit,
             Err(_) => match timeout_at(request.deadline, room.acquire_many_owned(permits)).await {
                 Ok(Ok(permit)) => permit,
-                Ok(Err(_)) => return reply.tell(Outcome::NotSent(NotSent::Closed)),
-                Err(_) => return reply.tell(Outcome::NotSent(shared.lateness())),
+                Ok(Err(_)) => return reply.send(Outcome::NotSent(NotSent::Closed)),
+                Err(_) => return reply.send(Outcome::NotSent(shared.lateness())),
             },
         };
         self.queue(Job::new(request, reply, permit));

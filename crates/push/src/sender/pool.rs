@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, warn};
 
+use super::connection::{ConnectionEnd, PushConnection};
 use super::job::Job;
-use super::link::{End, Link};
-use super::metrics::{LinkState, LinkStats, SenderStats};
+use super::metrics::{ConnectionState, ConnectionStats, SenderStats};
 use super::queue::Queue;
 use super::scale::{Scale, View};
 use super::{Connections, SenderConfig};
@@ -42,7 +42,7 @@ pub(super) struct Shared<S> {
     queue: Mutex<Queue>,
     pub(super) room: Arc<Semaphore>,
     pub(super) stats: SenderStats,
-    pub(super) links: Mutex<Vec<Arc<LinkStats>>>,
+    pub(super) links: Mutex<Vec<Arc<ConnectionStats>>>,
     connect_error: Mutex<Option<ConnectError>>,
     /// Why the last connection was lost that had answered something.
     pub(super) lost_error: Mutex<Option<String>>,
@@ -124,7 +124,7 @@ impl<S: Service> Shared<S> {
         let error = self.connect_error().clone();
         error.or_else(|| {
             let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-            if links.iter().any(|link| link.state() != LinkState::Connecting) {
+            if links.iter().any(|link| link.state() != ConnectionState::Connecting) {
                 return None;
             }
             links.iter().find_map(|link| link.stage.error(patience))
@@ -148,8 +148,8 @@ impl<S: Service> Shared<S> {
 pub(super) struct Pool<S> {
     shared: Arc<Shared<S>>,
     dial: Arc<dyn Connect>,
-    links: Vec<Held>,
-    tasks: JoinSet<(u64, End)>,
+    links: Vec<PoolEntry>,
+    tasks: JoinSet<(u64, ConnectionEnd)>,
     /// Main connections that are wanted.
     wanted: usize,
     scale: Scale,
@@ -160,8 +160,8 @@ pub(super) struct Pool<S> {
     preparing: Arc<AtomicBool>,
 }
 
-struct Held {
-    stats: Arc<LinkStats>,
+struct PoolEntry {
+    stats: Arc<ConnectionStats>,
     lane: Lane,
     begun_at: Instant,
 }
@@ -226,7 +226,7 @@ impl<S: Service> Pool<S> {
         [tick, queued].into_iter().flatten().min()
     }
 
-    /// A sender that was never used opens nothing, unless it was told how many.
+    /// A sender that was never used opens nothing, unless their number is fixed.
     fn wants_any(&self) -> bool {
         matches!(self.shared.config.connections, Connections::Fixed(_))
             || self.next_id > 0
@@ -243,10 +243,10 @@ impl<S: Service> Pool<S> {
             (queue.waiting(Lane::Suspect), queue.waiting(Lane::Main))
         };
         if let Connections::Auto { max } = self.shared.config.connections {
-            let links: Vec<Arc<LinkStats>> = self.mains().cloned().collect();
+            let links: Vec<Arc<ConnectionStats>> = self.mains().cloned().collect();
             let view = View {
                 links: &links,
-                opening: self.count(Lane::Main, LinkState::Connecting),
+                opening: self.count(Lane::Main, ConnectionState::Connecting),
                 wanted: self.wanted,
                 max,
                 waiting: mains,
@@ -284,44 +284,44 @@ impl<S: Service> Pool<S> {
     }
 
     /// Main connections that carry or will carry.
-    fn mains(&self) -> impl Iterator<Item = &Arc<LinkStats>> {
+    fn mains(&self) -> impl Iterator<Item = &Arc<ConnectionStats>> {
         self.links
             .iter()
             .filter(|held| held.lane == Lane::Main && !held.stats.is_retired())
-            .filter(|held| held.stats.state() == LinkState::Open)
+            .filter(|held| held.stats.state() == ConnectionState::Open)
             .map(|held| &held.stats)
     }
 
-    fn count(&self, lane: Lane, state: LinkState) -> usize {
-        let of = |held: &&Held| {
+    fn count(&self, lane: Lane, state: ConnectionState) -> usize {
+        let of = |held: &&PoolEntry| {
             held.lane == lane && held.stats.state() == state && !held.stats.is_retired()
         };
         self.links.iter().filter(of).count()
     }
 
     fn open_or_opening(&self, lane: Lane) -> usize {
-        self.count(lane, LinkState::Open) + self.count(lane, LinkState::Connecting)
+        self.count(lane, ConnectionState::Open) + self.count(lane, ConnectionState::Connecting)
     }
 
     fn open(&mut self, lane: Lane, now: Instant) {
-        let opening = self.count(Lane::Main, LinkState::Connecting);
+        let opening = self.count(Lane::Main, ConnectionState::Connecting);
         if now < self.next_open_at || opening >= CONNECTING_MAX {
             return;
         }
         self.next_open_at = now + PACE;
         let id = self.next_id;
         self.next_id += 1;
-        let stats = Arc::new(LinkStats::new(id));
-        self.links.push(Held { stats: stats.clone(), lane, begun_at: now });
+        let stats = Arc::new(ConnectionStats::new(id));
+        self.links.push(PoolEntry { stats: stats.clone(), lane, begun_at: now });
         let (shared, dial, stage) = (self.shared.clone(), self.dial.clone(), stats.stage.clone());
         self.tasks.spawn(async move {
             let io = match timeout(CONNECT_WITHIN, dial.connect(stage.clone())).await {
                 Ok(Ok(io)) => io,
-                Ok(Err(error)) => return (id, End::Unopened(error)),
+                Ok(Err(error)) => return (id, ConnectionEnd::Unopened(error)),
                 Err(_) => {
                     let why = format!("no connection within {} s", CONNECT_WITHIN.as_secs());
                     let error = stage.error(Duration::ZERO);
-                    return (id, End::Unopened(error.unwrap_or_else(|| why.into())));
+                    return (id, ConnectionEnd::Unopened(error.unwrap_or_else(|| why.into())));
                 }
             };
             shared.stats.opened.fetch_add(1, Relaxed);
@@ -330,32 +330,34 @@ impl<S: Service> Pool<S> {
                 shared.service.authority()
             );
             stage.wait(ConnectFault::Http2, silent);
-            (id, Link::new(shared, stats, lane, io).run().await)
+            (id, PushConnection::new(shared, stats, lane, io).run().await)
         });
         self.sort_out();
     }
 
-    fn handle_ended(&mut self, ended: Option<(u64, End)>) {
-        // A task that panicked has dropped its jobs, which told their callers.
+    fn handle_ended(&mut self, ended: Option<(u64, ConnectionEnd)>) {
+        // A task that panicked has dropped its jobs, which reported to their callers.
         let Some((id, end)) = ended else { return };
         let Some(index) = self.links.iter().position(|held| held.stats.id == id) else { return };
         let held = self.links.swap_remove(index);
         let useless = held.stats.answered.load(Relaxed) == 0;
         let name = self.shared.name();
         let error = match (end, held.stats.go_away()) {
-            (End::Unopened(error), _) => error,
-            (End::Lost(why), _) if useless => ConnectError::new(ConnectFault::Http2, why),
+            (ConnectionEnd::Unopened(error), _) => error,
+            (ConnectionEnd::Lost(why), _) if useless => ConnectError::new(ConnectFault::Http2, why),
             // Else a peer that takes nobody would be asked twenty times a second.
-            (End::Done, Some(said)) if useless && held.begun_at.elapsed() < BACKOFF_MAX => {
+            (ConnectionEnd::Done, Some(said))
+                if useless && held.begun_at.elapsed() < BACKOFF_MAX =>
+            {
                 let why =
                     format!("the peer ends connections before it has answered anything: {said}");
                 ConnectError::new(ConnectFault::Http2, why)
             }
-            (End::Done, _) => {
+            (ConnectionEnd::Done, _) => {
                 self.failures = 0;
                 return;
             }
-            (End::Lost(why), _) => {
+            (ConnectionEnd::Lost(why), _) => {
                 self.failures = 0;
                 debug!(sender = name, %why, "a connection was lost");
                 self.shared.stats.lost.fetch_add(1, Relaxed);
@@ -379,7 +381,7 @@ impl<S: Service> Pool<S> {
         links.clear();
         links.extend(self.links.iter().map(|held| held.stats.clone()));
         drop(links);
-        if self.links.iter().any(|held| held.stats.state() == LinkState::Open) {
+        if self.links.iter().any(|held| held.stats.state() == ConnectionState::Open) {
             *self.shared.connect_error() = None;
         }
         // One that opens and answers nothing proves little.

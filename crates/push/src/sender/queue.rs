@@ -23,7 +23,7 @@ const CREDIT_BYTES_MAX: usize = 64 << 10;
 const SWEEP_MIN: Duration = Duration::from_millis(20);
 const SWEEP_PER_JOB: Duration = Duration::from_micros(1);
 
-/// The queue of one sender. Its room is counted by a semaphore beside it, for what is in flight too.
+/// The queue of one sender. Its room is counted by a semaphore beside it, for what is in pending too.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     lanes: [Waiting; 2],
@@ -36,18 +36,18 @@ pub(crate) struct Queue {
     earliest: Option<Instant>,
     sweep_after: Option<Instant>,
     pub(crate) closed: bool,
-    ended: Ended,
+    ended: EndedCounts,
 }
 
 /// How many jobs ended in the queue, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct EndedCounts {
     pub(crate) rejected: u64,
     pub(crate) not_sent: u64,
     pub(crate) uncertain: u64,
 }
 
-impl Ended {
+impl EndedCounts {
     fn end(&mut self, job: Box<Job>, outcome: Outcome) {
         match &outcome {
             Outcome::Uncertain(_) => self.uncertain += 1,
@@ -70,13 +70,13 @@ struct Waiting {
     classes: [VecDeque<(Instant, Box<Job>)>; CLASSES],
     credits: [usize; CLASSES],
     /// Connections with room and nothing to send.
-    hungry: VecDeque<(Arc<Hunger>, Waker)>,
+    idle: VecDeque<(Arc<IdleConnection>, Waker)>,
 }
 
 /// Whether a connection stands in the list of those that have nothing to send; changed under the queue's
 /// lock only.
 #[derive(Debug, Default)]
-pub(crate) struct Hunger(AtomicBool);
+pub(crate) struct IdleConnection(AtomicBool);
 
 #[derive(Debug)]
 struct Delayed {
@@ -163,15 +163,15 @@ impl Queue {
     }
 
     /// A connection with room has nothing to send: wake it when there is.
-    pub(crate) fn handle_hungry(&mut self, lane: Lane, hunger: &Arc<Hunger>, waker: &Waker) {
-        if !hunger.0.swap(true, Relaxed) {
-            self.lanes[lane as usize].hungry.push_back((hunger.clone(), waker.clone()));
+    pub(crate) fn handle_idle(&mut self, lane: Lane, idle: &Arc<IdleConnection>, waker: &Waker) {
+        if !idle.0.swap(true, Relaxed) {
+            self.lanes[lane as usize].idle.push_back((idle.clone(), waker.clone()));
         }
     }
 
     /// A connection is over: it is nobody to wake.
-    pub(crate) fn forget(&mut self, lane: Lane, hunger: &Arc<Hunger>) {
-        self.lanes[lane as usize].hungry.retain(|(known, _)| !Arc::ptr_eq(known, hunger));
+    pub(crate) fn forget(&mut self, lane: Lane, idle: &Arc<IdleConnection>) {
+        self.lanes[lane as usize].idle.retain(|(known, _)| !Arc::ptr_eq(known, idle));
         self.wake_next(lane);
     }
 
@@ -252,7 +252,7 @@ impl Queue {
     }
 
     /// What ended here so far.
-    pub(crate) fn ended(&self) -> Ended {
+    pub(crate) fn ended(&self) -> EndedCounts {
         self.ended
     }
 
@@ -274,8 +274,8 @@ impl Queue {
 
 impl Waiting {
     fn wake_one(&mut self) -> bool {
-        let Some((hunger, waker)) = self.hungry.pop_front() else { return false };
-        hunger.0.store(false, Relaxed);
+        let Some((idle, waker)) = self.idle.pop_front() else { return false };
+        idle.0.store(false, Relaxed);
         waker.wake();
         true
     }
@@ -348,17 +348,17 @@ mod tests {
 
     type Ends = mpsc::UnboundedReceiver<(u64, Outcome)>;
 
-    struct Kit {
+    struct Harness {
         room: Arc<Semaphore>,
         sender: mpsc::UnboundedSender<(u64, Outcome)>,
         ends: Ends,
         now: Instant,
     }
 
-    impl Kit {
-        fn new() -> Kit {
+    impl Harness {
+        fn new() -> Harness {
             let (sender, ends) = mpsc::unbounded_channel();
-            Kit { room: Arc::new(Semaphore::new(1 << 30)), sender, ends, now: Instant::now() }
+            Harness { room: Arc::new(Semaphore::new(1 << 30)), sender, ends, now: Instant::now() }
         }
 
         fn job(&self, tag: u64, class: Class, body: usize, seconds: u64) -> Box<Job> {
@@ -387,16 +387,16 @@ mod tests {
 
     #[test]
     fn a_call_goes_first_and_no_class_waits_for_ever() {
-        let kit = Kit::new();
+        let harness = Harness::new();
         let mut queue = Queue::default();
         for tag in 0..100 {
-            queue.push(kit.job(tag, Class::Low, 0, 60));
+            queue.push(harness.job(tag, Class::Low, 0, 60));
         }
         for tag in 100..200 {
-            queue.push(kit.job(tag, Class::High, 0, 60));
+            queue.push(harness.job(tag, Class::High, 0, 60));
         }
-        queue.push(kit.job(200, Class::Voip, 0, 60));
-        let jobs = take(&mut queue, 100, kit.now);
+        queue.push(harness.job(200, Class::Voip, 0, 60));
+        let jobs = take(&mut queue, 100, harness.now);
         let classes: Vec<Class> = jobs.iter().map(|job| job.request.class).collect();
         assert_eq!(classes[0], Class::Voip);
         let low = classes.iter().filter(|class| **class == Class::Low).count();
@@ -406,69 +406,69 @@ mod tests {
 
     #[test]
     fn a_window_takes_as_many_as_leave_something_of_it() {
-        let kit = Kit::new();
+        let harness = Harness::new();
         let mut queue = Queue::default();
         for tag in 0..10 {
-            queue.push(kit.job(tag, Class::High, 400, 60));
+            queue.push(harness.job(tag, Class::High, 400, 60));
         }
         let mut jobs = Vec::new();
-        queue.pop(Lane::Main, 10, 1_000, kit.now, &mut jobs);
+        queue.pop(Lane::Main, 10, 1_000, harness.now, &mut jobs);
         assert_eq!(jobs.len(), 3, "the third begins within the window");
         assert_eq!(queue.waiting(Lane::Main), 7);
     }
 
     #[test]
     fn a_deadline_ends_a_job_in_the_queue_with_the_reason() {
-        let mut kit = Kit::new();
+        let mut harness = Harness::new();
         let mut queue = Queue::default();
-        queue.push(kit.job(1, Class::High, 0, 5));
-        queue.push(kit.job(2, Class::High, 0, 50));
-        assert_eq!(queue.next_time(), Some(kit.now + Duration::from_secs(5)));
+        queue.push(harness.job(1, Class::High, 0, 5));
+        queue.push(harness.job(2, Class::High, 0, 50));
+        assert_eq!(queue.next_time(), Some(harness.now + Duration::from_secs(5)));
         let why = NotSent::Connect("no route".to_owned());
-        queue.handle_time(kit.now + Duration::from_secs(6), &why);
+        queue.handle_time(harness.now + Duration::from_secs(6), &why);
         assert_eq!(queue.ended().not_sent, 1);
-        assert_eq!(kit.ends.try_recv().ok(), Some((1, Outcome::NotSent(why))));
-        assert!(kit.ends.try_recv().is_err());
+        assert_eq!(harness.ends.try_recv().ok(), Some((1, Outcome::NotSent(why))));
+        assert!(harness.ends.try_recv().is_err());
         assert_eq!(queue.len(), 1);
     }
 
     #[test]
     fn a_retry_behind_the_deadline_is_the_end_at_once() {
-        let mut kit = Kit::new();
+        let mut harness = Harness::new();
         let mut queue = Queue::default();
         let otherwise = Outcome::NotSent(NotSent::Expired);
-        let later = kit.now + Duration::from_secs(10);
-        queue.delay(kit.job(1, Class::High, 0, 5), later, otherwise.clone());
-        assert_eq!(kit.ends.try_recv().ok(), Some((1, otherwise.clone())));
-        queue.delay(kit.job(2, Class::High, 0, 50), later, otherwise);
-        assert!(take(&mut queue, 1, kit.now).is_empty());
+        let later = harness.now + Duration::from_secs(10);
+        queue.delay(harness.job(1, Class::High, 0, 5), later, otherwise.clone());
+        assert_eq!(harness.ends.try_recv().ok(), Some((1, otherwise.clone())));
+        queue.delay(harness.job(2, Class::High, 0, 50), later, otherwise);
+        assert!(take(&mut queue, 1, harness.now).is_empty());
         queue.handle_time(later, &NotSent::Deadline);
         assert_eq!(take(&mut queue, 1, later).len(), 1);
     }
 
     #[test]
     fn every_job_ends_once_even_when_it_is_dropped() {
-        let mut kit = Kit::new();
-        drop(kit.job(1, Class::High, 0, 5));
-        assert_eq!(kit.ends.try_recv().ok(), Some((1, Outcome::NotSent(NotSent::Closed))));
-        let mut job = kit.job(2, Class::High, 0, 5);
+        let mut harness = Harness::new();
+        drop(harness.job(1, Class::High, 0, 5));
+        assert_eq!(harness.ends.try_recv().ok(), Some((1, Outcome::NotSent(NotSent::Closed))));
+        let mut job = harness.job(2, Class::High, 0, 5);
         job.in_flight = true;
         drop(job);
-        assert_eq!(kit.ends.try_recv().ok(), Some((2, Outcome::Uncertain(Uncertain::Closed))));
-        kit.job(3, Class::High, 0, 5).finish(Outcome::NotSent(NotSent::Expired));
-        assert_eq!(kit.ends.try_recv().ok(), Some((3, Outcome::NotSent(NotSent::Expired))));
-        assert!(kit.ends.try_recv().is_err());
-        assert_eq!(kit.room.available_permits(), 1 << 30, "and gives its room back");
+        assert_eq!(harness.ends.try_recv().ok(), Some((2, Outcome::Uncertain(Uncertain::Closed))));
+        harness.job(3, Class::High, 0, 5).finish(Outcome::NotSent(NotSent::Expired));
+        assert_eq!(harness.ends.try_recv().ok(), Some((3, Outcome::NotSent(NotSent::Expired))));
+        assert!(harness.ends.try_recv().is_err());
+        assert_eq!(harness.room.available_permits(), 1 << 30, "and gives its room back");
     }
 
     #[test]
     fn a_pause_holds_everything() {
-        let kit = Kit::new();
+        let harness = Harness::new();
         let mut queue = Queue::default();
-        queue.push(kit.job(1, Class::Voip, 0, 60));
-        let until = kit.now + Duration::from_secs(3);
+        queue.push(harness.job(1, Class::Voip, 0, 60));
+        let until = harness.now + Duration::from_secs(3);
         queue.pause(until);
-        assert!(take(&mut queue, 1, kit.now).is_empty());
+        assert!(take(&mut queue, 1, harness.now).is_empty());
         assert_eq!(queue.next_time(), Some(until));
         assert_eq!(take(&mut queue, 1, until).len(), 1);
     }

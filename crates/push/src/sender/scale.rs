@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::metrics::{Binding, LinkStats};
+use super::metrics::{Binding, ConnectionStats};
 use super::pool::Rates;
 
 /// Of the growth that as many equal connections would bring, a trial has to bring so much.
@@ -31,7 +31,7 @@ const TRIAL_MIN: Duration = Duration::from_secs(2);
 /// What the decision is made of.
 pub(super) struct View<'a> {
     /// The main connections that are open.
-    pub(super) links: &'a [Arc<LinkStats>],
+    pub(super) links: &'a [Arc<ConnectionStats>],
     /// Those being opened.
     pub(super) opening: usize,
     pub(super) wanted: usize,

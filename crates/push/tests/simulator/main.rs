@@ -11,6 +11,7 @@ mod bad_input;
 mod go_away;
 mod no_connection;
 mod stalled;
+mod vary;
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use dunlin_push::apns::{Apns, ProviderKey, ProviderToken};
 use dunlin_push::{Connections, Outcome, OutcomeCounts, SenderConfig};
 use tokio::time::Instant;
 
-use super::kit::{Act, Script, Server, push, send_all};
+use super::harness::{Act, Script, Server, push, send_all};
 
 const RTT: Duration = Duration::from_millis(250);
 

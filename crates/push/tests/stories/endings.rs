@@ -6,7 +6,7 @@ use std::time::Duration;
 use dunlin_push::{Connections, NotSent, Outcome, Uncertain};
 use tokio::time::Instant;
 
-use super::kit::{Act, Script, Server, push, send_all};
+use super::harness::{Act, Script, Server, push, send_all};
 
 fn script(act: impl Fn(usize) -> Act + Send + Sync + 'static) -> Script {
     Script { act: Arc::new(act), rtt: Duration::from_millis(20), ..Script::default() }

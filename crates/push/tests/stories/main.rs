@@ -9,7 +9,7 @@
 
 mod credentials;
 mod endings;
-mod kit;
+mod harness;
 mod storm;
 mod trace;
 mod windows;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dunlin_push::{Connections, Outcome};
 
-use super::kit::{Act, Script, Server, push, send_all};
+use super::harness::{Act, Script, Server, push, send_all};
 
 #[tokio::test(start_paused = true)]
 async fn no_push_is_lost_and_none_is_twice_that_was_not_marked() {

@@ -11,7 +11,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use super::kit::{Act, Script, Server, push};
+use super::harness::{Act, Script, Server, push};
 
 /// A span as it was when it closed, and what happened in it.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dunlin_push::{Binding, Connections, Outcome, results};
 use tokio::time::{Instant, sleep_until};
 
-use super::kit::{Script, Server, push, send_all};
+use super::harness::{Script, Server, push, send_all};
 
 const RTT: Duration = Duration::from_millis(250);
 

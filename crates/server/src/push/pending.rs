@@ -53,7 +53,7 @@ impl PendingPush {
             }
         };
         if let Some(why) = refused {
-            results.tell(tag, Outcome::NotSent(why));
+            results.send(tag, Outcome::NotSent(why));
         }
     }
 

@@ -19,9 +19,9 @@ use tracing::debug;
 
 use super::concurrency::{ConcurrencyLimit, Mark};
 use super::job::Job;
-use super::metrics::{Binding, LinkState, LinkStats};
+use super::metrics::{Binding, ConnectionState, ConnectionStats};
 use super::pool::Shared;
-use super::queue::Hunger;
+use super::queue::IdleConnection;
 use crate::connect::{ConnectError, Io};
 use crate::outcome::{NotSent, Outcome, Uncertain};
 use crate::request::Lane;
@@ -43,20 +43,20 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A stream that was refused is begun again at once, then after this, doubled each time.
 const REFUSED_BACKOFF_MIN: Duration = Duration::from_millis(20);
 const REFUSED_BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// What is under way when its deadline passes has so much time to be answered from when it left, and as many median answers.
-const GRACE_MIN: Duration = Duration::from_secs(1);
+/// What is under way when its deadline passes has so much time to be answered from when it left, or as many median answers.
+const GRACE_MIN: Duration = Duration::from_millis(100);
 const GRACE_ANSWERS: u32 = 4;
 
 /// A connection and what it carries.
-pub(super) struct Link<S> {
+pub(super) struct PushConnection<S> {
     shared: Arc<Shared<S>>,
-    stats: Arc<LinkStats>,
+    stats: Arc<ConnectionStats>,
     lane: Lane,
     io: Io,
     connection: Connection<Bytes>,
     limit: ConcurrencyLimit,
-    flights: HashMap<u32, Flight, foldhash::fast::FixedState>,
-    /// The earliest deadline in flight, or earlier.
+    in_flight: HashMap<u32, InFlight, foldhash::fast::FixedState>,
+    /// The earliest deadline in pending, or earlier.
     earliest: Option<Instant>,
     binding: Binding,
     bound_since: Instant,
@@ -70,13 +70,13 @@ pub(super) struct Link<S> {
     timer: Pin<Box<Sleep>>,
     buffer: Box<[u8]>,
     batch: Vec<Box<Job>>,
-    hunger: Arc<Hunger>,
+    idle: Arc<IdleConnection>,
     /// Written bytes may still sit in the TLS session.
     unflushed: bool,
     draining: bool,
 }
 
-struct Flight {
+struct InFlight {
     job: Box<Job>,
     mark: Mark,
     /// When it is given up.
@@ -85,7 +85,7 @@ struct Flight {
 
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ConnectionEnd {
     /// We were done with it, or the peer said goodbye.
     Done,
     /// Something went wrong.
@@ -94,26 +94,26 @@ pub(super) enum End {
     Unopened(ConnectError),
 }
 
-impl<S: Service> Link<S> {
+impl<S: Service> PushConnection<S> {
     pub(super) fn new(
         shared: Arc<Shared<S>>,
-        stats: Arc<LinkStats>,
+        stats: Arc<ConnectionStats>,
         lane: Lane,
         io: Io,
-    ) -> Link<S> {
+    ) -> PushConnection<S> {
         let now = Instant::now();
         let config = Config {
             streams_before_settings: shared.service.streams_before_settings(),
             ..Config::default()
         };
-        Link {
+        PushConnection {
             shared,
             stats,
             lane,
             io,
             connection: Connection::new(config),
             limit: ConcurrencyLimit::new(now),
-            flights: HashMap::default(),
+            in_flight: HashMap::default(),
             earliest: None,
             binding: Binding::Demand,
             bound_since: now,
@@ -125,22 +125,22 @@ impl<S: Service> Link<S> {
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             batch: Vec::with_capacity(BATCH),
-            hunger: Arc::default(),
+            idle: Arc::default(),
             unflushed: true,
             draining: false,
         }
     }
 
     /// Works until the connection ends; every request it took has ended or is back in the queue then.
-    pub(super) async fn run(mut self) -> End {
+    pub(super) async fn run(mut self) -> ConnectionEnd {
         let end = poll_fn(|cx| self.poll(cx)).await;
         self.account(&end);
-        self.shared.queue().forget(self.lane, &self.hunger);
-        self.stats.set_state(LinkState::Closed);
+        self.shared.queue().forget(self.lane, &self.idle);
+        self.stats.set_state(ConnectionState::Closed);
         end
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
         // Bounded, so that other connections have their turn.
         for _ in 0..32 {
             let mut worked = match self.read(cx) {
@@ -150,21 +150,25 @@ impl<S: Service> Link<S> {
             let now = Instant::now();
             self.handle_time(now);
             if self.pinged_at.is_some_and(|at| now >= at + self.silence()) {
-                return Poll::Ready(End::Lost("the peer does not answer a PING".to_owned()));
+                return Poll::Ready(ConnectionEnd::Lost(
+                    "the peer does not answer a PING".to_owned(),
+                ));
             }
             if self.stuck_since.is_some_and(|since| now >= since + self.silence() * 2) {
-                return Poll::Ready(End::Lost("the peer does not read".to_owned()));
+                return Poll::Ready(ConnectionEnd::Lost("the peer does not read".to_owned()));
             }
             worked |= self.pull(cx, now);
             if self.is_dry(now) {
-                return Poll::Ready(End::Lost("the peer does not return its window".to_owned()));
+                return Poll::Ready(ConnectionEnd::Lost(
+                    "the peer does not return its window".to_owned(),
+                ));
             }
             match self.write(cx, now) {
                 Ok(wrote) => worked |= wrote,
                 Err(end) => return Poll::Ready(end),
             }
-            if self.draining && self.flights.is_empty() && self.connection.transmit().is_empty() {
-                return Poll::Ready(End::Done);
+            if self.draining && self.in_flight.is_empty() && self.connection.transmit().is_empty() {
+                return Poll::Ready(ConnectionEnd::Done);
             }
             if !worked {
                 self.show(now);
@@ -176,20 +180,20 @@ impl<S: Service> Link<S> {
     }
 
     /// Reads until there is nothing, and handles what it meant.
-    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionEnd> {
         let mut worked = false;
         loop {
             let mut buffer = ReadBuf::new(&mut self.buffer);
             match Pin::new(&mut self.io).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Ok(worked),
-                Poll::Ready(Err(error)) => return Err(End::Lost(broken(&error))),
+                Poll::Ready(Err(error)) => return Err(ConnectionEnd::Lost(broken(&error))),
                 Poll::Ready(Ok(())) => {}
             }
             let read = buffer.filled().len();
             if read == 0 {
                 let end = match self.connection.is_closing() {
-                    true if self.flights.is_empty() => End::Done,
-                    _ => End::Lost("the peer closed the connection".to_owned()),
+                    true if self.in_flight.is_empty() => ConnectionEnd::Done,
+                    _ => ConnectionEnd::Lost("the peer closed the connection".to_owned()),
                 };
                 return Err(end);
             }
@@ -204,7 +208,7 @@ impl<S: Service> Link<S> {
             if let Err(error) = result {
                 // The GOAWAY is a courtesy: as much of it as the socket takes.
                 let _ = self.write(cx, now);
-                return Err(End::Lost(format!("the peer broke HTTP/2: {error}")));
+                return Err(ConnectionEnd::Lost(format!("the peer broke HTTP/2: {error}")));
             }
             if read < READ_BYTES / 4 {
                 // Likely all there was; what is free now is to be used first.
@@ -216,11 +220,11 @@ impl<S: Service> Link<S> {
     fn handle_event(&mut self, event: Event, now: Instant) {
         match event {
             Event::Response { stream, response } => {
-                let Some(flight) = self.flights.remove(&stream) else { return };
-                self.limit.handle_answer(&flight.mark, now);
+                let Some(pending) = self.in_flight.remove(&stream) else { return };
+                self.limit.handle_answer(&pending.mark, now);
                 self.stats.answered.fetch_add(1, Relaxed);
-                self.shared.stats.record_answer(now - flight.mark.sent_at());
-                let mut job = flight.job;
+                self.shared.stats.record_answer(now - pending.mark.sent_at());
+                let mut job = pending.job;
                 if let Some(trace) = &job.trace {
                     trace.answered(response.status, now);
                 }
@@ -258,37 +262,37 @@ impl<S: Service> Link<S> {
                 }
             }
             Event::Refused { stream } => {
-                let Some(mut flight) = self.flights.remove(&stream) else { return };
+                let Some(mut pending) = self.in_flight.remove(&stream) else { return };
                 self.shared.stats.refused.fetch_add(1, Relaxed);
-                let job = &mut flight.job;
+                let job = &mut pending.job;
                 job.refusals += 1;
                 job.note_return("refused");
                 // One that goes away refuses what goes to the next connection; one refusal may be a limit just lowered.
                 if self.connection.is_closing() || job.refusals == 1 {
-                    self.shared.queue().push_front(flight.job);
+                    self.shared.queue().push_front(pending.job);
                 } else {
                     let until = now + self.refused_backoff(stream, job.refusals);
                     let why = NotSent::Connect("the peer refuses every stream".to_owned());
                     let otherwise = job.not_sent(why);
-                    self.shared.queue().delay(flight.job, until, otherwise);
+                    self.shared.queue().delay(pending.job, until, otherwise);
                     self.shared.wake();
                 }
             }
             Event::Reset { stream, code, sent } => {
-                let Some(flight) = self.flights.remove(&stream) else { return };
+                let Some(pending) = self.in_flight.remove(&stream) else { return };
                 debug!(%code, "a stream was reset");
-                self.lose(flight.job, sent, Uncertain::Reset);
+                self.lose(pending.job, sent, Uncertain::Reset);
             }
             Event::GoAway { code, debug: text } => {
                 debug!(%code, text = %String::from_utf8_lossy(&text), "the peer said goodbye");
                 self.stats.handle_go_away(&code, &text);
                 self.draining = true;
-                self.stats.set_state(LinkState::Draining);
+                self.stats.set_state(ConnectionState::Draining);
                 self.shared.wake();
             }
             Event::Settings => {
-                if self.stats.state() == LinkState::Connecting {
-                    self.stats.set_state(LinkState::Open);
+                if self.stats.state() == ConnectionState::Connecting {
+                    self.stats.set_state(ConnectionState::Open);
                     self.shared.wake();
                 }
             }
@@ -337,7 +341,7 @@ impl<S: Service> Link<S> {
     fn drain(&mut self) {
         self.draining = true;
         self.connection.close();
-        self.stats.set_state(LinkState::Draining);
+        self.stats.set_state(ConnectionState::Draining);
     }
 
     /// Takes from the queue what the connection can carry.
@@ -356,7 +360,7 @@ impl<S: Service> Link<S> {
                 break Binding::Demand;
             }
             let room = self.connection.capacity();
-            let in_flight = self.flights.len() as u32;
+            let in_flight = self.in_flight.len() as u32;
             let carried = self.limit.limit().saturating_sub(in_flight);
             let limit = if room.streams == 0 {
                 Binding::Streams
@@ -391,7 +395,7 @@ impl<S: Service> Link<S> {
             let mut queue = self.shared.queue();
             // Asked under the lock, so that nothing slips in between.
             if queue.waiting(self.lane) == 0 || !worked {
-                queue.handle_hungry(self.lane, &self.hunger, cx.waker());
+                queue.handle_idle(self.lane, &self.idle, cx.waker());
             } else {
                 worked = true;
             }
@@ -413,7 +417,7 @@ impl<S: Service> Link<S> {
         let dry = self.connection.window_bytes() == 0
             && self.connection.transmit().is_empty()
             && (self.connection.unsent_bytes() > 0 || self.binding == Binding::Window)
-            && self.flights.len() <= UNSENT_STREAMS_MAX
+            && self.in_flight.len() <= UNSENT_STREAMS_MAX
             && self.connection.open_streams().all(|(_, sent)| sent == SendProgress::Partly);
         if !dry {
             self.dry_since = None;
@@ -454,7 +458,7 @@ impl<S: Service> Link<S> {
         };
         let authority = self.shared.service.authority();
         let grace =
-            self.limit.median().map_or(GRACE_MIN, |median| GRACE_MIN.max(median * GRACE_ANSWERS));
+            self.limit.median().map_or(SECOND, |median| GRACE_MIN.max(median * GRACE_ANSWERS));
         for mut job in self.batch.drain(..) {
             let request = &job.request;
             let opened = self.connection.open(request.body.clone(), |field| {
@@ -482,13 +486,13 @@ impl<S: Service> Link<S> {
             if let Some(trace) = &mut job.trace {
                 trace.sent(self.stats.id, stream, now);
             }
-            let mark = self.limit.handle_sent(self.flights.len() as u32, now);
-            self.flights.insert(stream, Flight { job, mark, until });
+            let mark = self.limit.handle_sent(self.in_flight.len() as u32, now);
+            self.in_flight.insert(stream, InFlight { job, mark, until });
         }
         true
     }
 
-    fn write(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<bool, End> {
+    fn write(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<bool, ConnectionEnd> {
         let mut worked = false;
         loop {
             let bytes = self.connection.transmit();
@@ -501,21 +505,23 @@ impl<S: Service> Link<S> {
                     self.stuck_since.get_or_insert(now);
                     return Ok(worked);
                 }
-                Poll::Ready(Ok(0)) => return Err(End::Lost("the socket takes no more".to_owned())),
+                Poll::Ready(Ok(0)) => {
+                    return Err(ConnectionEnd::Lost("the socket takes no more".to_owned()));
+                }
                 Poll::Ready(Ok(written)) => {
                     self.connection.handle_transmitted(written);
                     self.unflushed = true;
                     self.stuck_since = None;
                     worked = true;
                 }
-                Poll::Ready(Err(error)) => return Err(End::Lost(broken(&error))),
+                Poll::Ready(Err(error)) => return Err(ConnectionEnd::Lost(broken(&error))),
             }
         }
         if self.unflushed {
             match Pin::new(&mut self.io).poll_flush(cx) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(())) => self.unflushed = false,
-                Poll::Ready(Err(error)) => return Err(End::Lost(broken(&error))),
+                Poll::Ready(Err(error)) => return Err(ConnectionEnd::Lost(broken(&error))),
             }
         }
         Ok(worked)
@@ -528,25 +534,25 @@ impl<S: Service> Link<S> {
             self.connection.handle_second();
         }
         if self.earliest.is_some_and(|earliest| earliest <= now) {
-            let late = |flight: &Flight| flight.until <= now;
+            let late = |pending: &InFlight| pending.until <= now;
             let streams: Vec<u32> = self
-                .flights
+                .in_flight
                 .iter()
-                .filter(|(_, flight)| late(flight))
+                .filter(|(_, pending)| late(pending))
                 .map(|(&stream, _)| stream)
                 .collect();
             for stream in streams {
                 let sent = self.connection.cancel(stream).unwrap_or(SendProgress::Wholly);
-                if let Some(flight) = self.flights.remove(&stream) {
+                if let Some(pending) = self.in_flight.remove(&stream) {
                     match sent {
-                        SendProgress::Wholly => self.lose(flight.job, sent, Uncertain::Deadline),
+                        SendProgress::Wholly => self.lose(pending.job, sent, Uncertain::Deadline),
                         SendProgress::Partly => {
-                            self.shared.finish_not_sent(flight.job, NotSent::Deadline);
+                            self.shared.finish_not_sent(pending.job, NotSent::Deadline);
                         }
                     }
                 }
             }
-            self.earliest = self.flights.values().map(|flight| flight.until).min();
+            self.earliest = self.in_flight.values().map(|pending| pending.until).min();
         }
         if self.pinged_at.is_none() && now >= self.ping_at() {
             self.pinged_at = Some(now);
@@ -560,14 +566,14 @@ impl<S: Service> Link<S> {
 
     /// When a peer that says nothing is asked whether it is there at all.
     fn ping_at(&self) -> Instant {
-        self.heard_at + if self.flights.is_empty() { PING_IDLE } else { self.silence() }
+        self.heard_at + if self.in_flight.is_empty() { PING_IDLE } else { self.silence() }
     }
 
     /// Sleeps until there is something to do.
-    fn sleep(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<End> {
+    fn sleep(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<ConnectionEnd> {
         let ping = self.pinged_at.map_or(self.ping_at(), |at| at + self.silence());
         let stuck = self.stuck_since.map(|since| since + self.silence() * 2);
-        let second = if self.flights.is_empty() { None } else { Some(self.second_at) };
+        let second = if self.in_flight.is_empty() { None } else { Some(self.second_at) };
         let dry = self.dry_since.map(|since| since + self.dry_after());
         let wake_at = [Some(ping), self.earliest, second, dry, stuck].into_iter().flatten().min();
         let wake_at = wake_at.unwrap_or(ping).max(now + Duration::from_millis(1));
@@ -588,21 +594,21 @@ impl<S: Service> Link<S> {
     fn show(&mut self, now: Instant) {
         self.stats.add_bound(self.binding, now - self.bound_since);
         self.bound_since = now;
-        self.stats.show(&self.connection, &self.limit, self.binding, self.flights.len());
+        self.stats.show(&self.connection, &self.limit, self.binding, self.in_flight.len());
     }
 
     /// The connection is over: what of it was sent whole is uncertain, all else goes back.
-    fn account(&mut self, end: &End) {
+    fn account(&mut self, end: &ConnectionEnd) {
         let open: HashMap<u32, SendProgress> = self.connection.open_streams().collect();
-        let mut flights: Vec<(u32, Flight)> = self.flights.drain().collect();
+        let mut in_flight: Vec<(u32, InFlight)> = self.in_flight.drain().collect();
         // In front of the queue, in their order.
-        flights.sort_unstable_by_key(|(stream, _)| std::cmp::Reverse(*stream));
-        if !flights.is_empty() {
-            debug!(?end, in_flight = flights.len(), "a connection was lost");
+        in_flight.sort_unstable_by_key(|(stream, _)| std::cmp::Reverse(*stream));
+        if !in_flight.is_empty() {
+            debug!(?end, in_flight = in_flight.len(), "a connection was lost");
         }
-        for (stream, flight) in flights {
+        for (stream, pending) in in_flight {
             let sent = open.get(&stream).copied().unwrap_or(SendProgress::Wholly);
-            self.lose(flight.job, sent, Uncertain::ConnectionLost);
+            self.lose(pending.job, sent, Uncertain::ConnectionLost);
         }
     }
 }
