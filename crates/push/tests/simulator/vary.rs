@@ -11,9 +11,9 @@ use rustls::pki_types::CertificateDer;
 
 use super::{each_once, origin, sender, simulator};
 
-const PUSHES: usize = 6_000;
+const PUSHES: usize = 2_000;
 /// What they take with four in flight and 28.5 ms each. With hundreds it is a fiftieth of that.
-const FOUR_IN_FLIGHT: Duration = Duration::from_millis(6_000 * 285 / 10 / 4);
+const FOUR_IN_FLIGHT: Duration = Duration::from_millis(2_000 * 285 / 10 / 4);
 
 async fn all_are_accepted_in_a_fraction(apns: &Apns) {
     let (outcomes_in, mut outcomes) = results();
@@ -30,9 +30,7 @@ async fn all_are_accepted_in_a_fraction(apns: &Apns) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_fastest_answer_is_not_taken_for_the_path() {
-    for (rtt_ms, answer_time) in
-        [(0, "bimodal:0.05,1,30"), (20, "5+exponential:20"), (0, "pareto:5,2")]
-    {
+    for (rtt_ms, answer_time) in [(0, "bimodal:0.05,1,30"), (20, "5+exponential:20")] {
         let answer_time = answer_time.parse::<AnswerTime>().unwrap();
         let behaviour =
             Behaviour { rtt_ms, answer_time, connection_window: 16 << 20, ..Behaviour::default() };
