@@ -35,6 +35,10 @@ pub struct Connections {
     /// Filler in each message, bytes: 29 make 109 of it in the Centrifugal protocol
     #[arg(long, default_value_t = 29)]
     pad_bytes: usize,
+    /// Once connected, have clients look at their sockets at multiples of this time only, so that the server does not
+    /// pay for waking them: clients elsewhere do not cost it that either
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    coalesce: Option<Duration>,
     /// How long to wait for the messages
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     delivery: Duration,
@@ -46,6 +50,8 @@ pub struct Connections {
 pub(crate) struct ConnectionsReport {
     pub(crate) connections: usize,
     pub(crate) threads: usize,
+    /// Clients looked at their sockets at multiples of this time only; `None`: whenever something arrived.
+    pub(crate) coalesce_ms: Option<f64>,
     pub(crate) connected: u64,
     pub(crate) connect_failed: u64,
     pub(crate) connect_retried: u64,
@@ -123,6 +129,9 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
         "{} connections in {connect_seconds:.1} s, {} failed, {} tried again, {} closed meanwhile",
         connected.ready, connected.failed, connected.retried, connected.closed
     ));
+    if let Some(interval) = options.coalesce {
+        swarm.coalesce(interval);
+    }
     std::thread::sleep(Duration::from_millis(1500));
     let held = Usage::now(process.as_ref());
 
@@ -166,6 +175,7 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     let report = ConnectionsReport {
         connections: options.connections,
         threads,
+        coalesce_ms: options.coalesce.map(|interval| interval.as_secs_f64() * 1e3),
         connected: connected.ready,
         connect_failed: connected.failed,
         connect_retried: connected.retried,

@@ -76,7 +76,15 @@ pub(crate) fn run(
     loop {
         thread.dial()?;
         let awake = shared.awake.load(Ordering::Acquire);
-        let timeout = if awake { Timespec::default() } else { thread.timeout() };
+        let coalesce_ns = shared.coalesce_ns.load(Ordering::Acquire);
+        let timeout = match awake {
+            false if coalesce_ns > 0 => {
+                sleep_to_multiple(plan.clock.now_ns(), coalesce_ns);
+                Timespec::default()
+            }
+            false => thread.timeout(),
+            true => Timespec::default(),
+        };
         events.clear();
         match epoll::wait(
             &thread.epoll,
@@ -104,6 +112,11 @@ pub(crate) fn run(
             return Ok(thread.finish());
         }
     }
+}
+
+/// Sleeps until the clock shows a multiple of `interval_ns`, without waiting for any socket.
+fn sleep_to_multiple(now_ns: u64, interval_ns: u64) {
+    std::thread::sleep(Duration::from_nanos(interval_ns - now_ns % interval_ns));
 }
 
 struct Thread<'a> {
