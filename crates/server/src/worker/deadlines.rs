@@ -27,14 +27,15 @@ impl Worker<'_> {
         let conn = ConnId::from_u64(view.tag);
         let interval_ms = self.params_of(cx, session).ping_interval_ms;
         let first_ms = first_ping_ms(interval_ms, &mut self.jitter);
+        // Not with others: how many there will be is not known yet.
         self.schedule(cx, conn, session, first_ms);
     }
 
     /// Sets the deadline to the next ping, or to the end of the token if that comes first.
     pub(super) fn schedule_ping(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some(session) = cx.data(conn).and_then(|link| link.session()) else { return };
-        let interval = self.params_of(cx, session).ping_interval_ms;
-        self.schedule(cx, conn, session, interval);
+        let interval_ms = self.params_of(cx, session).ping_interval_ms;
+        self.schedule_with_others(cx, conn, session, interval_ms, interval_ms);
     }
 
     /// What was agreed with a session when it began.
@@ -52,6 +53,20 @@ impl Worker<'_> {
         })
     }
 
+    /// Schedules the session's next ping for when others leave too, `in_ms` from now or a little earlier.
+    fn schedule_with_others(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        session: SessionId,
+        in_ms: u64,
+        interval_ms: u64,
+    ) {
+        let now = self.now(cx);
+        let in_ms = self.heartbeat.ping_in_ms(in_ms, interval_ms, now);
+        self.schedule(cx, conn, session, in_ms);
+    }
+
     fn schedule(&mut self, cx: &mut Context<Link>, conn: ConnId, session: SessionId, in_ms: u64) {
         let grace_ms = self.settings.config.client.token.refresh_grace_ms;
         let now = self.now(cx);
@@ -66,7 +81,7 @@ impl Worker<'_> {
         // The pong's deadline is running; the ping after it is due an interval after the last.
         let rest = params.ping_interval_ms - params.pong_timeout_ms;
         let due = cx.deadline(conn).map_or(0, |at| at.saturating_sub(cx.now_ms()));
-        self.schedule(cx, conn, session, due + rest);
+        self.schedule_with_others(cx, conn, session, due + rest, params.ping_interval_ms);
     }
 
     /// What a connection was to have done by now it has not.

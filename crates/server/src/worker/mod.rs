@@ -306,6 +306,7 @@ impl<'w> Worker<'w> {
     fn publish_gauges(&mut self, cx: &mut Context<Link>) {
         self.state.publish_keys(self.index, self.heartbeat.keys());
         let hub = self.hub.stats();
+        self.heartbeat.set_sessions(hub.sessions);
         let net = cx.stats();
         let counters = &self.state.counters[self.index];
         counters.set(Metric::Connections, net.connections as u64);

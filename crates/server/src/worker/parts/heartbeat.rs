@@ -1,13 +1,23 @@
 //! What was agreed with each session when it began, and when its next deadline is: a ping, or the end of its token.
+//!
+//! Pings leave in groups. One that leaves alone wakes its worker twice, for itself and for its answer, and with many
+//! workers on a core these wake-ups cost several times what the ping does. So pings are due at multiples of a span in
+//! which about [`PING_GROUP`] of them come together.
 
 use dunlin_hub::{Now, SessionId};
 
 use super::session_params::{SessionParams, SessionParamsTable};
 use super::{FastMap, Jitter};
 
+/// Pings of a worker that leave together, about. Their writes take a few tenths of a millisecond, for which other
+/// messages of that worker wait.
+const PING_GROUP: u64 = 64;
+
 /// The agreements and token expiries of one worker's sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Heartbeat {
+    /// Sessions of this worker, as of the last second.
+    sessions: u64,
     params: SessionParamsTable,
     /// When sessions whose token has an `exp` expire, Unix time in seconds.
     expiries: FastMap<SessionId, u64>,
@@ -45,6 +55,21 @@ impl Heartbeat {
     /// How many sessions were let in by a key that `keeps` does not keep.
     pub(crate) fn sessions_without(&self, keeps: impl Fn(u64) -> bool) -> u64 {
         self.params.sessions_without(keeps)
+    }
+
+    /// How many sessions share this worker's pings.
+    pub(crate) fn set_sessions(&mut self, sessions: u64) {
+        self.sessions = sessions;
+    }
+
+    /// The latest time at which a group of pings leaves, no later than `in_ms` from now. So the client never waits
+    /// longer than it was promised.
+    pub(crate) fn ping_in_ms(&self, in_ms: u64, interval_ms: u64, now: Now) -> u64 {
+        let span_ms = (PING_GROUP * interval_ms / self.sessions.max(1)).min(interval_ms / 16);
+        // A power of two: where the number of sessions changes the span, the groups before and after coincide.
+        let span_ms = 1 << span_ms.max(1).ilog2();
+        let at_ms = (now.ms + in_ms) / span_ms * span_ms;
+        at_ms.saturating_sub(now.ms)
     }
 
     /// When the session's token ends, in Unix seconds; `None`: never, or the session has ended.
@@ -150,6 +175,29 @@ mod tests {
         assert_eq!(heartbeat.params(moved), Some(params(2)));
         assert_eq!(heartbeat.keys(), [(2, 1)]);
         assert_eq!(heartbeat.sessions_without(|key| key == 2), 0);
+    }
+
+    #[test]
+    fn pings_leave_in_groups_and_never_late() {
+        let mut heartbeat = Heartbeat::default();
+        let now = |ms| Now { ms, unix_ms: 0 };
+        // 18,000 clients pinged every 270 s are 67 pings a second: a group of 64 wants about a second.
+        heartbeat.set_sessions(18_000);
+        let mut groups = std::collections::BTreeMap::new();
+        for client in 0..18_000 {
+            let at_ms = client * 15;
+            let due_ms = at_ms + heartbeat.ping_in_ms(270_000, 270_000, now(at_ms));
+            assert!((at_ms + 270_000 - 1024..=at_ms + 270_000).contains(&due_ms));
+            *groups.entry(due_ms).or_insert(0) += 1;
+        }
+        assert!(groups.len() < 18_000 / 32, "{} groups", groups.len());
+        assert!(groups.values().all(|pings| *pings <= 2 * PING_GROUP));
+        // A few clients are not kept waiting for a group: a sixteenth of the interval at most.
+        heartbeat.set_sessions(3);
+        assert!(heartbeat.ping_in_ms(16_000, 16_000, now(500)) > 15_000);
+        // Very many have a span of their own.
+        heartbeat.set_sessions(10_000_000);
+        assert_eq!(heartbeat.ping_in_ms(25_000, 25_000, now(7)), 25_000);
     }
 
     #[test]
