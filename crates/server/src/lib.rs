@@ -18,6 +18,7 @@ mod control;
 mod crash;
 mod error;
 mod fanout_scheduler;
+mod in_transit;
 mod jwt_hmac;
 mod loop_stats;
 pub mod metrics;
@@ -34,6 +35,7 @@ mod tests;
 mod trace_parent;
 mod validation;
 mod webhooks;
+mod webhooks_state;
 mod worker;
 
 use std::io;

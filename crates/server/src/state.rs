@@ -15,7 +15,7 @@ use crate::loop_stats::LoopStats;
 use crate::metrics::{Counters, Metric};
 use crate::push_message::PushAdmissions;
 use crate::settings::Settings;
-use crate::webhooks::WebhooksState;
+use crate::webhooks_state::WebhooksState;
 
 /// Where the process stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
