@@ -340,7 +340,7 @@ impl Dispatcher {
     }
 
     /// Events that wait or are in flight.
-    pub fn len(&self) -> u64 {
+    pub fn pending_events(&self) -> u64 {
         self.hooks.iter().flatten().map(Hook::len).sum()
     }
 

@@ -44,7 +44,7 @@
 //! let second = dispatcher.poll_attempt(now).expect("the same request");
 //! assert_eq!((&second.key, second.number), (&first.key, 2));
 //! dispatcher.handle_result(now, second.tag, &DeliveryResult::Delivered);
-//! assert_eq!(dispatcher.len(), 0);
+//! assert_eq!(dispatcher.pending_events(), 0);
 //! ```
 //!
 //! # How it works

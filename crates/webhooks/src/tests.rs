@@ -357,7 +357,7 @@ fn a_removed_hook_drops_its_events_and_no_counter_falls() {
     harness.apply();
     harness.ends(&in_flight, &DeliveryResult::Delivered);
     assert!(harness.attempts().is_empty());
-    assert_eq!(harness.dispatcher.len(), 0);
+    assert_eq!(harness.dispatcher.pending_events(), 0);
     let mut registry = Registry::with_prefix("dunlin");
     registry.register_collector(Box::new(Arc::clone(&harness.stats)));
     let exposed = text::prometheus(&registry);
@@ -540,7 +540,7 @@ proptest! {
             in_flight.append(&mut harness.attempts());
             match in_flight.pop() {
                 Some(attempt) => end(&mut harness, &attempt, &DeliveryResult::Delivered),
-                None if harness.dispatcher.len() > 0 => drop(harness.wait()),
+                None if harness.dispatcher.pending_events() > 0 => drop(harness.wait()),
                 None => break,
             }
         }

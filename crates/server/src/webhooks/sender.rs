@@ -263,7 +263,7 @@ impl WebhookSender<'_> {
 
     /// Ends the thread, and logs how many events were not delivered.
     fn finish(&self, cx: &mut Context<()>) {
-        let lost = self.dispatcher.len();
+        let lost = self.dispatcher.pending_events();
         if lost > 0 {
             tracing::warn!(
                 lost,
@@ -375,7 +375,7 @@ impl Handler for WebhookSender<'_> {
         self.dispatcher.handle_timeout(now);
         self.send(cx, now);
         self.arm_timer(cx);
-        if self.stopping && self.dispatcher.len() == 0 && !self.busy {
+        if self.stopping && self.dispatcher.pending_events() == 0 && !self.busy {
             self.finish(cx);
         }
         self.endpoint.flush();
