@@ -115,15 +115,15 @@ impl Serve {
 /// Why development mode does not serve an address that others can reach. What it sets itself, such
 /// as `api.without_key`, is not the operator's error and not named.
 fn only_this_machine(errors: &ConfigErrors) -> String {
-    let mut told = "without a configuration Dunlin serves this machine alone".to_owned();
+    let mut reported = "without a configuration Dunlin serves this machine alone".to_owned();
     for error in errors.iter().filter(|error| error.path.to_string() != "api.without_key") {
-        let _ = write!(told, "\n  {error}");
+        let _ = write!(reported, "\n  {error}");
     }
-    told.push_str(
+    reported.push_str(
         "\n  Write a file with `dunlin config default > dunlin.toml`, set them there, and start with \
          `--config dunlin.toml`.",
     );
-    told
+    reported
 }
 
 /// An address as `server.client_addr` has it; the slips are answered with what to write.

@@ -81,7 +81,7 @@ fn load(arguments: &[&str]) -> (Value, bool) {
     (value, output.status.success())
 }
 
-fn told(output: &Output) -> String {
+fn reported(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -169,7 +169,7 @@ fn a_server_that_closes_in_every_way_answers_each_get_exactly_once_and_both_ledg
             ])
             .output()
             .expect("the binary runs");
-        assert!(check.status.success(), "{how}: {}", told(&check));
+        assert!(check.status.success(), "{how}: {}", reported(&check));
         let agreement: Value = serde_json::from_slice(&check.stdout).expect("JSON");
         assert_eq!(number(&agreement, "agreed"), 3000, "{how}");
         if how.starts_with("--close") {
@@ -189,7 +189,7 @@ fn a_post_behind_a_silent_close_is_uncertain_and_not_sent_again_unless_it_may_be
 
     let refused = http(&[&url, "-X", "POST", "-p", "10"]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(told(&refused).contains("--idempotent"), "{}", told(&refused));
+    assert!(reported(&refused).contains("--idempotent"), "{}", reported(&refused));
 
     let url = server.url("/drop-after/3");
     let (value, well) =
@@ -548,7 +548,11 @@ fn nobody_there_and_no_such_name_are_told_with_what_to_do() {
     assert!(!well && value["errors"]["the answer is not HTTP/2"] == 5, "{value}");
     assert!(value["error_samples"][0].as_str().expect("a sentence").contains("--http 1.1"));
     let name = http(&["http://no-such-name.invalid/"]);
-    assert!(told(&name).contains("no-such-name.invalid does not resolve"), "{}", told(&name));
+    assert!(
+        reported(&name).contains("no-such-name.invalid does not resolve"),
+        "{}",
+        reported(&name)
+    );
 }
 
 #[test]
@@ -574,6 +578,6 @@ fn a_wrong_flag_names_its_fix() {
     ] {
         let output = http(arguments);
         assert!(!output.status.success(), "{arguments:?}");
-        assert!(told(&output).contains(fix), "{arguments:?}: {}", told(&output));
+        assert!(reported(&output).contains(fix), "{arguments:?}: {}", reported(&output));
     }
 }

@@ -32,9 +32,9 @@ fn a_channel_is_made_listed_shown_sent_to_and_deleted() {
     std::fs::write(&ca, simulator.ca_pem()).unwrap();
     let apns = |arguments: &[&str]| apns(&simulator, &ca, arguments);
     let content = |arguments: &[&str]| {
-        let (content, told) = apns(arguments);
-        assert!(content, "{told}");
-        told.trim().to_owned()
+        let (content, reported) = apns(arguments);
+        assert!(content, "{reported}");
+        reported.trim().to_owned()
     };
     assert_eq!(content(&["channels", "list"]), "");
     let plain = content(&["channels", "create"]);
@@ -49,7 +49,7 @@ fn a_channel_is_made_listed_shown_sent_to_and_deleted() {
     assert!(content(&["channels", "delete", &plain]).contains("deleted"));
     assert_eq!(content(&["channels", "list"]), kept);
     for gone in [&send[..], &["channels", "show", &plain], &["channels", "delete", &plain]] {
-        let (content, told) = apns(gone);
-        assert!(!content && told.contains("ChannelNotRegistered"), "{told}");
+        let (content, reported) = apns(gone);
+        assert!(!content && reported.contains("ChannelNotRegistered"), "{reported}");
     }
 }

@@ -61,9 +61,15 @@ fn a_file_with_errors_is_answered_with_all_of_them_and_exit_code_1() {
 fn an_open_address_without_keys_is_refused_with_what_to_set() {
     let serve = dunlin(&["serve", "--client", "0.0.0.0:0"], "");
     assert_eq!(serve.status.code(), Some(1));
-    let told = stderr(&serve);
-    assert!(told.contains("without a configuration Dunlin serves this machine alone"), "{told}");
-    assert!(told.contains("api.keys") && told.contains("client.token.hmac_secret"), "{told}");
+    let reported = stderr(&serve);
+    assert!(
+        reported.contains("without a configuration Dunlin serves this machine alone"),
+        "{reported}"
+    );
+    assert!(
+        reported.contains("api.keys") && reported.contains("client.token.hmac_secret"),
+        "{reported}"
+    );
     assert_eq!(stdout(&serve), "");
 
     let serve =
@@ -110,11 +116,11 @@ fn check_ends_with_0_or_1_and_a_mending_command_where_something_stops() {
     assert!(one.status.success(), "{}", stdout(&one));
     let many = dunlin(&["check", "100000000"], "");
     assert_eq!(many.status.code(), Some(1));
-    let told = stdout(&many);
-    assert!(told.starts_with("100,000,000 connections, "), "{told}");
+    let reported = stdout(&many);
+    assert!(reported.starts_with("100,000,000 connections, "), "{reported}");
     assert!(
-        told.contains("STOPS memory") && told.contains("connections_max = 100000000"),
-        "{told}"
+        reported.contains("STOPS memory") && reported.contains("connections_max = 100000000"),
+        "{reported}"
     );
 }
 
@@ -149,7 +155,7 @@ fn a_credential_that_cannot_be_used_is_refused_with_its_file_and_what_mends_it()
         assert_eq!(output.status.code(), Some(1), "{options:?}");
         stderr(&output)
     };
-    for (file, password, told) in [
+    for (file, password, reported) in [
         (
             "ended.p12",
             "dunlin",
@@ -169,7 +175,7 @@ fn a_credential_that_cannot_be_used_is_refused_with_its_file_and_what_mends_it()
     ] {
         let file = format!("{of}/{file}");
         let error = send(&["--certificate", &file, "--password", password]);
-        assert!(error.contains(told), "{file}: {error}");
+        assert!(error.contains(reported), "{file}: {error}");
     }
 }
 

@@ -10,7 +10,7 @@ use dunlin_simulate::apns::{Config, Simulator};
 use serde_json::{Value, json};
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Made for these tests; it opens nothing.
 const KEY: &str = include_str!("../../server/tests/data/apns-key.p8");
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -18,7 +18,7 @@ const PARENT: &str = "b7ad6b7169203331";
 
 fn call(address: SocketAddr, request: &str, header: &str, body: &Value) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (body, mut answer) = (body.to_string(), String::new());
     let length = body.len();
     let head = format!(

@@ -11,7 +11,7 @@ use kit::Served;
 fn what_was_durable_when_the_process_was_killed_is_there_after_it() {
     let directory = tempfile::tempdir().unwrap();
     let mut acknowledged: Vec<String> = Vec::new();
-    for life in 0..3 {
+    for incarnation in 0..3 {
         let mut served = Served::start(directory.path(), "");
         for name in &acknowledged {
             let found = served.call("GET", &format!("/config/channel/namespaces/{name}"), "");
@@ -25,7 +25,7 @@ fn what_was_durable_when_the_process_was_killed_is_there_after_it() {
                     scope.spawn(move || {
                         let mut mine = Vec::new();
                         for change in 0.. {
-                            let name = format!("life{life}-{writer}-{change}");
+                            let name = format!("incarnation{incarnation}-{writer}-{change}");
                             let target = format!("/config/channel/namespaces/{name}?durable=1");
                             match served_ref.call("PUT", &target, "{}") {
                                 Some((201, _)) => mine.push(name),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use dunlin_config::store::{Directory, InitialConfig, Origin, Store};
 use dunlin_config::{Change, Config, Pointer};
+use redb::{Database, Durability, TableDefinition};
 use serde_json::{Value, json};
 
 const CHANGES: usize = 20_000;
@@ -25,7 +26,11 @@ struct Figures {
 
 fn main() {
     let directory = tempfile::tempdir().expect("a directory");
-    let mut all = vec![floor(directory.path())];
+    let mut all = vec![
+        floor(directory.path()),
+        redb(directory.path(), "redb, lost with the process", Durability::None, CHANGES),
+        redb(directory.path(), "redb, waits for the disk", Durability::Immediate, CHANGES / 50),
+    ];
     for objects in [1_000, 10_000, 100_000] {
         let members: serde_json::Map<String, Value> = (0..objects)
             .map(|i| {
@@ -143,6 +148,25 @@ fn floor(path: &std::path::Path) -> Figures {
         times.push(began.elapsed());
     }
     figures("floor: two writes", 0, times)
+}
+
+/// The same record as a row of `redb`. It knows no commit that survives the end of the process without a wait for the disk,
+/// which is what a change of the settings needs; so the settings have a log of their own.
+fn redb(path: &std::path::Path, what: &str, durability: Durability, changes: usize) -> Figures {
+    const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
+    let database = Database::create(path.join(format!("{durability:?}.redb"))).expect("a file");
+    let mut times = Vec::with_capacity(changes);
+    for revision in 0..changes as u64 {
+        let began = Instant::now();
+        let mut transaction = database.begin_write().expect("the only writer");
+        transaction.set_durability(durability).expect("a durability");
+        let mut records = transaction.open_table(RECORDS).expect("a table");
+        records.insert(revision, &[7; 217][..]).expect("room");
+        drop(records);
+        transaction.commit().expect("room");
+        times.push(began.elapsed());
+    }
+    figures(what, 0, times)
 }
 
 fn figures(what: &str, objects: usize, mut times: Vec<Duration>) -> Figures {

@@ -44,13 +44,13 @@ pub struct ChannelOptions {
     #[schemars(range(max = 31_536_000_000_u64), extend("x-applies" = LIVE))]
     pub history_ttl_ms: u64,
     /// How long a channel remembers its offset and epoch after its last use, so that a client that
-    /// comes back within this time is told exactly what it missed. Not less than `history_ttl_ms`.
+    /// comes back within this time gets exactly what it missed. Not less than `history_ttl_ms`.
     #[schemars(range(min = 1_000, max = 31_536_000_000_u64), extend("x-applies" = LIVE))]
     pub history_meta_ttl_ms: u64,
     /// Recovers every subscription: a client that reconnects is given what it missed. Needs history.
     #[schemars(extend("x-applies" = LIVE))]
     pub recover: bool,
-    /// Watches the position of every subscription: a client that missed a message is told to
+    /// Watches the position of every subscription: a client that missed a message is asked to
     /// resubscribe. Needs history.
     #[schemars(extend("x-applies" = LIVE))]
     pub positioned: bool,
@@ -143,7 +143,7 @@ impl ChannelOptions {
 }
 
 /// What happens to a client whose outbox is full. Whatever is not delivered is counted, and the
-/// client is told.
+/// client is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]

@@ -31,15 +31,15 @@ connections only* leaves open connections as they are, *restart* waits for the n
 
 /// The configuration page in Markdown.
 pub fn markdown() -> String {
-    let mut page = Page { out: HEAD.to_owned(), told: Vec::new() };
+    let mut page = Page { out: HEAD.to_owned(), listed: Vec::new() };
     page.table("", schema::root());
     page.out
 }
 
 struct Page<'s> {
     out: String,
-    /// Tables that stand on the page already, so that the same keys are told once.
-    told: Vec<(String, &'s Node)>,
+    /// Tables that stand on the page already, so that the same keys are listed once.
+    listed: Vec<(String, &'s Node)>,
 }
 
 impl<'s> Page<'s> {
@@ -54,11 +54,11 @@ impl<'s> Page<'s> {
             let applies = schema.applies.map(|applies| format!(" Applies: {applies}."));
             let _ = writeln!(self.out, "{}", applies.unwrap_or_default());
         }
-        if let Some((other, _)) = self.told.iter().find(|(_, told)| same_keys(told, schema)) {
+        if let Some((other, _)) = self.listed.iter().find(|(_, listed)| same_keys(listed, schema)) {
             let _ = write!(self.out, "\nThe keys are those of `[{other}]`.\n");
             return;
         }
-        self.told.push((path.to_owned(), schema));
+        self.listed.push((path.to_owned(), schema));
         if schema.keys().iter().any(|(_, node)| !is_table(node)) {
             self.out.push_str("\n| key | default | applies | what it is |\n|---|---|---|---|\n");
         }
@@ -82,8 +82,8 @@ impl<'s> Page<'s> {
 
     /// A table with keys of the operator's choice.
     fn entries(&mut self, path: &str, map: &'s Node, below: &'s Node) {
-        let told = self.told.iter().find(|(_, told)| same_keys(told, below));
-        let Some((other, _)) = told else {
+        let listed = self.listed.iter().find(|(_, listed)| same_keys(listed, below));
+        let Some((other, _)) = listed else {
             // What the map says of its entries goes before what the type says of itself.
             let length = self.out.len();
             self.table(&format!("{path}.NAME"), below);

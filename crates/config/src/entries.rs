@@ -72,8 +72,8 @@ pub(crate) fn references(
         // Who names it is looked up only now that the change is refused.
         for (name, hook) in config.webhooks.hooks.iter().filter(|(_, hook)| hook.upstream == *gone)
         {
-            let told = valid.webhooks.hooks.get(name).is_none_or(|before| before != hook);
-            if !told {
+            let reported = valid.webhooks.hooks.get(name).is_none_or(|before| before != hook);
+            if !reported {
                 missing(name, hook);
             }
         }
@@ -226,7 +226,7 @@ fn hook(path: &Path, hook: &Hook, errors: &mut ConfigErrors) {
     }
     if hook.events.is_empty() {
         errors.push(
-            ConfigError::new(path.join("events"), "it is told nothing")
+            ConfigError::new(path.join("events"), "it gets no events")
                 .with_fix("name events, as in [\"publish\"]"),
         );
     }

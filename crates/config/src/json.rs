@@ -168,7 +168,7 @@ const ERRORS_ENOUGH: usize = 1_000;
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> Vec<String> {
+    fn reported(text: &str) -> Vec<String> {
         let errors = parse(text.as_bytes(), BYTES_MAX).expect_err("an error");
         errors.iter().map(|error| format!("{} {}", error.path.pointer(), error.message)).collect()
     }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn every_key_given_twice_is_named_by_its_pointer() {
         assert_eq!(
-            told(r#"{"a": {"x/y": 1, "x/y": 2}, "b": [{"c": 1, "c": 1}], "a": 3}"#),
+            reported(r#"{"a": {"x/y": 1, "x/y": 2}, "b": [{"c": 1, "c": 1}], "a": 3}"#),
             [
                 "/a/x~1y this key is given twice",
                 "/b/0/c this key is given twice",
@@ -195,18 +195,18 @@ mod tests {
     #[test]
     fn ten_thousand_levels_are_refused_at_the_thirty_third() {
         let arrays = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
-        let told = told(&arrays);
-        assert_eq!(told.len(), 1);
-        assert!(told[0].ends_with(" it is nested deeper than 32"), "{told:?}");
+        let reported = reported(&arrays);
+        assert_eq!(reported.len(), 1);
+        assert!(reported[0].ends_with(" it is nested deeper than 32"), "{reported:?}");
         let objects = "{\"a\":".repeat(10_000);
-        assert!(self::told(&objects)[0].starts_with("/a/a/a/a/"));
+        assert!(self::reported(&objects)[0].starts_with("/a/a/a/a/"));
     }
 
     #[test]
     fn what_is_no_json_or_too_long_is_said() {
-        assert!(told("{\"a\": 1,}")[0].contains("this is not JSON: "));
-        assert!(told("{} {}")[0].contains("trailing characters"));
-        assert!(told("")[0].contains("EOF"));
+        assert!(reported("{\"a\": 1,}")[0].contains("this is not JSON: "));
+        assert!(reported("{} {}")[0].contains("trailing characters"));
+        assert!(reported("")[0].contains("EOF"));
         let errors = parse(b"[1, 2, 3]", 4).unwrap_err();
         assert_eq!(errors.to_string(), "the text has 9 bytes; send at most 4, in several changes");
     }

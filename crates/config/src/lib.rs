@@ -85,7 +85,7 @@ pub struct Config {
     /// away stops accepting; connections that came in through it stay.
     #[schemars(extend("x-applies" = LIVE))]
     pub listeners: Map<Listener>,
-    /// Events told to your backend over HTTP.
+    /// Webhooks: events posted to your backend over HTTP.
     pub webhooks: Webhooks,
     /// Credentials of the push services that reach whoever is offline, each under a name of your
     /// choice.

@@ -67,7 +67,7 @@ pub struct Limits {
     /// Messages one history call may return.
     #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
     pub history_messages_max: u32,
-    /// Messages one recovery may return; a client that missed more is told it was not recovered.
+    /// Messages one recovery may return; a client that missed more gets `recovered: false`.
     #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
     pub recovery_messages_max: u32,
     /// Idempotency keys remembered, all workers together; beyond it the oldest is forgotten early.
@@ -80,7 +80,7 @@ pub struct Limits {
     #[schemars(range(min = 16, max = 1_048_576), extend("x-applies" = LIVE))]
     pub bus_slots: u32,
     /// Bytes a worker holds back for another whose ring is full; beyond it messages are refused, and
-    /// whoever misses one is told.
+    /// whoever misses one is notified.
     #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
     pub bus_backlog_bytes_max: usize,
     /// Clients of broadcasts written in one turn of a worker's loop, after everything else. A channel with

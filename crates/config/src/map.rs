@@ -222,12 +222,12 @@ mod tests {
         new.remove("0900");
         new.insert("zzz", 1);
         assert_eq!((old["0500"], new["0500"], old.len(), new.len()), (500, 7, 1_000, 1_000));
-        let told: Vec<_> = new
+        let reported: Vec<_> = new
             .changes_from(&old)
             .map(|(name, before, after)| (&**name, before.map(|v| **v), after.map(|v| **v)))
             .collect();
         assert_eq!(
-            told,
+            reported,
             [("0500", Some(500), Some(7)), ("0900", Some(900), None), ("zzz", None, Some(1))]
         );
         assert!(Arc::ptr_eq(old.get_shared("0001").unwrap(), new.get_shared("0001").unwrap()));

@@ -30,7 +30,7 @@ pub struct Server {
     #[schemars(extend("x-applies" = LIVE))]
     pub pin_workers: bool,
     /// This node's number, part of every session id; different on each node of a cluster. Sessions
-    /// that are open when it changes keep the ids they were told and are found by them, so give the
+    /// that are open when it changes keep their ids and are found by them, so give the
     /// former number to no other node before they have ended.
     #[schemars(range(max = 4095), extend("x-applies" = NEW_CONNECTIONS))]
     pub node: u16,

@@ -11,7 +11,7 @@ pub struct Shutdown {
     /// not less than `reconnect_spread_ms`. Docker kills after 10 s, systemd after 90 s.
     #[schemars(range(max = 3_600_000), extend("x-applies" = LIVE))]
     pub drain_timeout_ms: u64,
-    /// Over how long clients are told to reconnect, so that they do not arrive elsewhere all at once.
+    /// Over how long clients are asked to reconnect, so that they do not arrive elsewhere all at once.
     #[schemars(range(max = 3_600_000), extend("x-applies" = LIVE))]
     pub reconnect_spread_ms: u64,
 }

@@ -28,7 +28,7 @@ pub struct Snapshot {
     index: Index,
 }
 
-/// Whether secrets are told.
+/// Whether secrets are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Secrets {
     /// As `***`.

@@ -249,7 +249,7 @@ impl<T> Node<T> {
 
 /// All values in the order of their names.
 pub(crate) struct Iter<'a, T> {
-    /// Nodes whose left side has been told, the next one last; and the same from the other end.
+    /// Nodes whose left side has been visited, the next one last; and the same from the other end.
     front: Vec<&'a Node<T>>,
     back: Vec<&'a Node<T>>,
     left: usize,
@@ -405,13 +405,13 @@ mod tests {
         node.size
     }
 
-    fn told<T: Copy>(tree: &Tree<T>) -> Vec<(String, T)> {
+    fn reported<T: Copy>(tree: &Tree<T>) -> Vec<(String, T)> {
         tree.iter().map(|(name, value)| (name.to_string(), **value)).collect()
     }
 
     proptest! {
         #[test]
-        fn it_is_a_map_that_stays_in_balance_and_tells_its_differences(
+        fn it_is_a_map_that_stays_in_balance_and_lists_its_differences(
             steps in proptest::collection::vec((0..60_u8, any::<Option<u8>>()), 0..300),
             copied_at in 0..300_usize,
         ) {
@@ -434,8 +434,8 @@ mod tests {
                 }
                 check(&tree.0);
             }
-            prop_assert_eq!(told(&tree), model.clone().into_iter().collect::<Vec<_>>());
-            prop_assert_eq!(told(&copy.0), copy.1.clone().into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(reported(&tree), model.clone().into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(reported(&copy.0), copy.1.clone().into_iter().collect::<Vec<_>>());
             let backwards: Vec<_> = tree.iter().rev().map(|(name, _)| name.to_string()).collect();
             prop_assert_eq!(backwards, model.keys().rev().cloned().collect::<Vec<_>>());
             for name in model.keys().chain(copy.1.keys()) {
@@ -493,8 +493,8 @@ mod tests {
             count(link)
         };
         assert!(own(&new.0) <= 5 * 20, "{} nodes for five changes", own(&new.0));
-        let told: Vec<_> = old.diff(&new).map(|(name, ..)| name.to_string()).collect();
-        assert_eq!(told, ["000007", "000007a", "050000", "070000", "099999"]);
+        let reported: Vec<_> = old.diff(&new).map(|(name, ..)| name.to_string()).collect();
+        assert_eq!(reported, ["000007", "000007a", "050000", "070000", "099999"]);
         assert_eq!(COMPARED.get(), 3, "each changed value once, and no other");
     }
 }

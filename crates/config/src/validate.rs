@@ -42,7 +42,7 @@ impl Config {
             errors.push(
                 error(
                     "shutdown.drain_timeout_ms",
-                    "the process would exit before every client was told to reconnect",
+                    "the process would exit before every client was asked to reconnect",
                 )
                 .with_fix("set it to at least `shutdown.reconnect_spread_ms`"),
             );

@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LIVE, Map, Pattern, Secret};
 
-/// Events told to your backend over HTTP.
+/// Webhooks: events posted to your backend over HTTP.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Webhooks {
     /// Groups of servers that requests are spread over.
     #[schemars(extend("x-applies" = LIVE))]
     pub upstreams: Map<Upstream>,
-    /// What is told to which upstream.
+    /// Which events go to which upstream.
     #[schemars(extend("x-applies" = LIVE))]
     pub hooks: Map<Hook>,
 }
@@ -75,7 +75,7 @@ impl Default for Member {
     }
 }
 
-/// What is told to an upstream.
+/// Events that go to an upstream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hook {
@@ -85,11 +85,11 @@ pub struct Hook {
     /// Path and query of the request.
     #[schemars(extend("x-applies" = LIVE))]
     pub path: Arc<str>,
-    /// What is told.
+    /// The events.
     #[schemars(extend("x-applies" = LIVE))]
     pub events: Arc<[HookEventKind]>,
     /// Of which channels, by their whole name as in `chat:*`; not set: of all. `connect` and `disconnect` belong to
-    /// no channel and are told whatever it says.
+    /// no channel and are sent whatever it says.
     #[schemars(extend("x-applies" = LIVE))]
     pub channels: Option<Pattern>,
     /// Signs each request (HMAC-SHA256 of the body), so that your backend knows who asks; at least
@@ -102,7 +102,7 @@ pub struct Hook {
     /// Bytes of one request's body; a larger event has a request to itself.
     #[schemars(range(min = 1_024, max = 16_777_216), extend("x-applies" = LIVE))]
     pub batch_bytes_max: usize,
-    /// Bytes of events that may wait. Beyond it events are dropped, counted, and your backend is told how many.
+    /// Bytes of events that may wait. Beyond it events are dropped, counted, and your backend is notified how many.
     #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
     pub queue_bytes_max: usize,
     /// Times a request is sent that is answered with 408, 425, 429 or 5xx, or has no valid answer, until its events are

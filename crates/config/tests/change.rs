@@ -133,9 +133,9 @@ fn a_patch_is_done_whole_or_not_at_all_and_its_faults_are_told_together() {
     )
     .unwrap();
     let Err(ChangeError::Invalid(errors)) = base.prepare(&change, None) else { panic!("refused") };
-    let told: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    let reported: Vec<_> = errors.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        reported,
         [
             "client.ping_intervall_ms: there is no such key; did you mean `ping_interval_ms`?",
             "limits.connections_max: expected an integer from 1 to 100000000, found the string \"many\"",
@@ -196,9 +196,10 @@ fn the_examples_of_rfc_7396() {
 fn a_reference_to_what_is_not_there_is_refused_on_either_side() {
     let hook = json!({"upstream": "backend", "events": ["publish"], "channels": "chat:*"});
     let base = snapshot(Config::default());
-    let told = base.prepare(&put("/webhooks/hooks/audit", hook.clone()), None).unwrap_err();
+    let reported = base.prepare(&put("/webhooks/hooks/audit", hook.clone()), None).unwrap_err();
     assert!(
-        told.to_string()
+        reported
+            .to_string()
             .starts_with("webhooks.hooks.audit.upstream: there is no upstream \"backend\"")
     );
     let both = Change::Merge(json!({"webhooks": {
@@ -226,12 +227,12 @@ fn an_upstreams_authority_is_a_certificate_and_has_something_to_certify() {
         let change = put("/webhooks/upstreams/backend", json!({"tls": tls, "ca": ca}));
         match (base.prepare(&change, None), error) {
             (Ok(_), None) => {}
-            (Err(told), Some(error)) => {
-                let told = told.to_string();
-                assert!(told.contains("webhooks.upstreams.backend.ca: "), "{told}");
-                assert!(told.contains(error), "{told}");
+            (Err(reported), Some(error)) => {
+                let reported = reported.to_string();
+                assert!(reported.contains("webhooks.upstreams.backend.ca: "), "{reported}");
+                assert!(reported.contains(error), "{reported}");
             }
-            (told, _) => panic!("{:?}", told.map(drop)),
+            (reported, _) => panic!("{:?}", reported.map(drop)),
         }
     }
 }
@@ -321,7 +322,7 @@ fn any_change() -> impl Strategy<Value = Change> {
 }
 
 proptest! {
-    /// Whatever changes one after the other: what is told of each leads there and back.
+    /// Whatever changes one after the other: what is reported of each leads there and back.
     #[test]
     fn what_is_told_of_a_change_leads_there_and_back(changes in proptest::collection::vec(any_change(), 1..12)) {
         let first = snapshot(Config::default());

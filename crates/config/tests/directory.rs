@@ -59,7 +59,7 @@ struct Steps {
 impl Steps {
     fn step<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            // SIGKILL: nothing is flushed, dropped or told.
+            // SIGKILL: nothing is flushed, dropped or reported.
             kill_process(getpid(), Signal::KILL)?;
         }
         work()
@@ -144,7 +144,7 @@ fn tell(what: &str) {
     writeln!(out, "\ntold {what}").and_then(|()| out.flush()).unwrap();
 }
 
-/// Four changes, each told once it is durable; the number is the state.
+/// Four changes, each reported once it is durable; the number is the state.
 fn child_that_dies(path: &Path, step: usize) {
     let steps = Arc::new(Steps { left: AtomicUsize::new(step) });
     let disk = Deadly { directory: Directory::open(path).unwrap(), steps };
@@ -182,7 +182,7 @@ fn child_that_may_not_write_much(path: &Path) {
     tell("done");
 }
 
-/// Runs the child and gives what it told.
+/// Runs the child and gives what it reported.
 fn run(role: &str, path: &Path, limit: Option<u32>) -> Vec<String> {
     let test = std::env::current_exe().unwrap();
     let mut command = match limit {
@@ -204,11 +204,12 @@ fn run(role: &str, path: &Path, limit: Option<u32>) -> Vec<String> {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let told =
-        lines.map_while(Result::ok).filter_map(|line| Some(line.strip_prefix("told ")?.to_owned()));
-    let told = told.collect();
+    let reported = lines
+        .map_while(Result::ok)
+        .filter_map(|line| Some(line.strip_prefix("reported ")?.to_owned()));
+    let reported = reported.collect();
     child.wait().unwrap();
-    told
+    reported
 }
 
 #[test]
@@ -217,9 +218,10 @@ fn a_process_killed_at_any_step_leaves_what_it_acknowledged_or_the_change_under_
     let mut finished = false;
     for step in 1..100 {
         let path = tempfile::tempdir().unwrap();
-        let told = run(&step.to_string(), path.path(), None);
-        finished = told.last().is_some_and(|last| last == "done");
-        let acknowledged = told.iter().filter_map(|told| told.parse().ok()).max().unwrap_or(0);
+        let reported = run(&step.to_string(), path.path(), None);
+        finished = reported.last().is_some_and(|last| last == "done");
+        let acknowledged =
+            reported.iter().filter_map(|reported| reported.parse().ok()).max().unwrap_or(0);
         let store = open(path.path());
         let default = Config::default().limits.connections_max;
         let found = match store.head().config.limits.connections_max {
@@ -228,7 +230,7 @@ fn a_process_killed_at_any_step_leaves_what_it_acknowledged_or_the_change_under_
         };
         assert!(
             (acknowledged..=acknowledged + 1).contains(&found),
-            "step {step}: {told:?}, {found}"
+            "step {step}: {reported:?}, {found}"
         );
         if finished {
             assert_eq!(found, 4);
@@ -242,10 +244,10 @@ fn a_process_killed_at_any_step_leaves_what_it_acknowledged_or_the_change_under_
 fn where_a_file_may_not_grow_the_change_is_refused_and_the_rest_stands() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let path = tempfile::tempdir().unwrap();
-    let told = run("limit", path.path(), Some(4_096));
-    assert_eq!(told.last().map(String::as_str), Some("done"), "{told:?}");
+    let reported = run("limit", path.path(), Some(4_096));
+    assert_eq!(reported.last().map(String::as_str), Some("done"), "{reported:?}");
     let mut store = open(path.path());
-    assert_eq!(told[0], store.head().revision.to_string());
+    assert_eq!(reported[0], store.head().revision.to_string());
     let revisions = commit(&mut store, &put("/server/name", json!("later")));
     assert_eq!(open_again(store, path.path()).head().revision, revisions);
 }

@@ -1,9 +1,9 @@
-//! What a person who writes the file is told.
+//! What a person who writes the file is reported.
 
 use dunlin_config::{Config, Overflow};
 
 /// The errors of a file, form first; the values are judged only when the form is right.
-fn told(toml: &str) -> Vec<String> {
+fn reported(toml: &str) -> Vec<String> {
     let errors = match Config::from_toml(toml) {
         Err(errors) => errors,
         Ok(config) => {
@@ -64,23 +64,23 @@ overflow = 'keep_latest'
 #[test]
 fn an_unknown_key_is_answered_with_its_line_and_the_key_that_was_meant() {
     assert_eq!(
-        told("[client]\nanonymous = true\nping_intervall_ms = 1000\n"),
+        reported("[client]\nanonymous = true\nping_intervall_ms = 1000\n"),
         [
             "line 3: client.ping_intervall_ms: there is no such key; did you mean `ping_interval_ms`?"
         ]
     );
     assert_eq!(
-        told("[server]\nhmac_secret = 'x'\n"),
+        reported("[server]\nhmac_secret = 'x'\n"),
         ["line 2: server.hmac_secret: there is no such key; did you mean \
           `client.token.hmac_secret`?"]
     );
     assert_eq!(
-        told("[shutdown]\nzebra = 1\n"),
+        reported("[shutdown]\nzebra = 1\n"),
         ["line 2: shutdown.zebra: there is no such key; in [shutdown] there are \
           `drain_timeout_ms`, `reconnect_spread_ms`"]
     );
     assert_eq!(
-        told("[[channel.namespaces]]\nname = 'chat'\n"),
+        reported("[[channel.namespaces]]\nname = 'chat'\n"),
         ["line 1: channel.namespaces: expected a table, found an array"]
     );
 }
@@ -100,7 +100,7 @@ pong_timeout_ms = 2.5
 overflow = 'drop'
 ";
     assert_eq!(
-        told(file),
+        reported(file),
         [
             "line 3: server.workers: expected an integer from 0 to 124, found 200",
             "line 4: server.client_addr: expected an address with a port such as \
@@ -119,21 +119,21 @@ overflow = 'drop'
 
 #[test]
 fn what_is_not_toml_is_said_with_its_line() {
-    let told = told("[client]\nanonymous = \n");
-    assert_eq!(told.len(), 1);
-    assert!(told[0].starts_with("line 2: this is not TOML: "), "{told:?}");
+    let reported = reported("[client]\nanonymous = \n");
+    assert_eq!(reported.len(), 1);
+    assert!(reported[0].starts_with("line 2: this is not TOML: "), "{reported:?}");
 
-    let twice = self::told("[client]\nanonymous = true\nanonymous = false\n");
+    let twice = self::reported("[client]\nanonymous = true\nanonymous = false\n");
     assert!(twice[0].starts_with("line 3: this is not TOML: duplicate key"), "{twice:?}");
 
-    let date = self::told("[server]\nname = 2026-01-01\n");
+    let date = self::reported("[server]\nname = 2026-01-01\n");
     assert_eq!(date, ["line 2: server.name: no key takes a date"]);
 }
 
 #[test]
 fn a_secret_is_not_repeated_in_what_is_told_or_printed() {
     let file = "[api]\nkeys = { backend = 'hunter2' }\n[admin]\ntoken = 12345678901\n";
-    assert!(!told(file).concat().contains("hunter2"));
+    assert!(!reported(file).concat().contains("hunter2"));
     let config = Config::from_toml("[api.keys]\nbackend = 'hunter2hunter2hunter2'\n").unwrap();
     assert!(!format!("{config:?}").contains("hunter2"));
     assert!(config.api.keys["backend"].matches("hunter2hunter2hunter2"));

@@ -295,8 +295,8 @@ fn the_key_of_a_caller_is_found_and_secrets_are_hidden_until_written_back() {
     assert_eq!(shown["keys"], json!({"backend": "***", "billing": "***"}));
     assert_eq!(commit(&mut store, &put("/api", shown)), 2, "written back as it was read");
     assert_eq!(store.head().config.api.keys["backend"], Secret::new(key));
-    let told = store.head().prepare(&put("/api/keys/new", json!("***")), None).unwrap_err();
-    assert!(told.to_string().contains("api.keys.new: there is no secret yet"), "{told}");
+    let reported = store.head().prepare(&put("/api/keys/new", json!("***")), None).unwrap_err();
+    assert!(reported.to_string().contains("api.keys.new: there is no secret yet"), "{reported}");
     let changed = &store.revision(2).unwrap().changes[0];
     assert_eq!(changed.hidden().after, Some(json!("***")));
     let twice = store.head().prepare(&put("/api/keys/third", json!(key)), None).unwrap_err();

@@ -3,7 +3,7 @@
 use dunlin_config::{Config, Secret};
 use proptest::prelude::*;
 
-fn told(config: &Config) -> Vec<String> {
+fn reported(config: &Config) -> Vec<String> {
     let errors = config.validate().err().unwrap_or_default();
     errors.iter().map(ToString::to_string).collect()
 }
@@ -22,14 +22,14 @@ fn secret() -> Secret {
 fn an_address_others_can_reach_needs_an_api_key_and_client_authentication() {
     let mut config = open_to_others();
     assert_eq!(
-        told(&config),
+        reported(&config),
         ["server.client_addr: others can reach 0.0.0.0:8000, and there is nothing to keep them \
           out; set an API key (`[api.keys]` with `backend = \"...\"`) and client authentication \
           (`client.token.hmac_secret = \"...\"`), or bind to 127.0.0.1:8000"]
     );
     config.client.token.hmac_secret = Some(secret());
     assert_eq!(
-        told(&config),
+        reported(&config),
         ["server.client_addr: others can reach 0.0.0.0:8000, and there is nothing to keep them \
           out; set an API key (`[api.keys]` with `backend = \"...\"`), or bind to 127.0.0.1:8000"]
     );
@@ -37,7 +37,7 @@ fn an_address_others_can_reach_needs_an_api_key_and_client_authentication() {
     assert_eq!(config.validate(), Ok(()));
     config.client.token.hmac_secret = None;
     config.client.anonymous = true;
-    assert_eq!(told(&config).len(), 1, "letting everyone in is not client authentication");
+    assert_eq!(reported(&config).len(), 1, "letting everyone in is not client authentication");
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn development_mode_is_for_this_machine_alone() {
     assert!(options.recover && !options.presence);
 
     config.server.client_addr = "192.168.1.2:8000".parse().unwrap();
-    let told = told(&config);
-    assert_eq!(told.len(), 2);
-    assert!(told[1].starts_with("api.without_key: anyone who reaches 192.168.1.2:8000 could"));
+    let reported = reported(&config);
+    assert_eq!(reported.len(), 2);
+    assert!(reported[1].starts_with("api.without_key: anyone who reaches 192.168.1.2:8000 could"));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn the_admin_port_needs_a_token_where_others_can_reach_it() {
     let mut config = Config::default();
     config.server.admin_addr = "0.0.0.0:8001".parse().unwrap();
     assert_eq!(
-        told(&config),
+        reported(&config),
         ["server.admin_addr: others can reach 0.0.0.0:8001, and there is nothing to keep them \
           out; set `admin.token`, or bind to 127.0.0.1:8001"]
     );
@@ -86,7 +86,7 @@ fn the_admin_port_needs_a_token_where_others_can_reach_it() {
     config.server.client_addr = "127.0.0.1:8001".parse().unwrap();
     assert_eq!(config.validate(), Ok(()), "another address, the same port");
     config.server.admin_addr = config.server.client_addr;
-    assert!(told(&config)[0].contains("as is `server.client_addr`"));
+    assert!(reported(&config)[0].contains("as is `server.client_addr`"));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_short_key_and_a_shared_key_are_refused() {
     config.api.keys.insert("billing", secret());
     config.api.keys.insert("chat", secret());
     assert_eq!(
-        told(&config),
+        reported(&config),
         [
             "client.token.hmac_secret: it is shorter than 16 bytes; make one with \
              `openssl rand -hex 32`",
@@ -112,7 +112,7 @@ fn history_is_kept_whole_or_not_at_all() {
     config.channel.without_namespace.history_size = 10;
     config.channel.without_namespace.recover = true;
     assert_eq!(
-        told(&config),
+        reported(&config),
         [
             "channel.without_namespace.history_size: nothing is kept, as the other of \
              `history_size` and `history_ttl_ms` is 0; set `history_ttl_ms` too",
@@ -121,7 +121,7 @@ fn history_is_kept_whole_or_not_at_all() {
         ]
     );
     config.channel.without_namespace.history_ttl_ms = 2 * 86_400_000;
-    assert!(told(&config)[0].starts_with("channel.without_namespace.history_meta_ttl_ms: "));
+    assert!(reported(&config)[0].starts_with("channel.without_namespace.history_meta_ttl_ms: "));
 }
 
 #[test]
@@ -129,7 +129,9 @@ fn an_origin_is_a_scheme_and_a_host() {
     let fix = |origin: &str| {
         let mut config = Config::default();
         config.client.allowed_origins = [origin.to_owned()].into();
-        told(&config).first().and_then(|told| told.split_once("; ").map(|(_, fix)| fix.to_owned()))
+        reported(&config)
+            .first()
+            .and_then(|reported| reported.split_once("; ").map(|(_, fix)| fix.to_owned()))
     };
     for origin in ["*", "https://a.example", "http://localhost:3000", "https://*.example.com"] {
         assert_eq!(fix(origin), None, "{origin}");

@@ -1,7 +1,7 @@
 //! `dunlin check`: what on this machine stands in the way of N connections.
 
-mod finding;
 mod machine;
+mod requirement;
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use dunlin_config::Config;
 
-use self::finding::{Demand, Finding, Verdict, findings};
 use self::machine::Machine;
+use self::requirement::{Demand, Level, Requirement, requirements};
 use crate::config::File;
 use crate::error::CliError;
 use crate::style;
@@ -43,16 +43,17 @@ impl Check {
         let machine = Machine::read();
         let demand =
             Demand::new(self.connections, self.workers, self.both_ends, &config, machine.cores);
-        let findings = findings(&machine, &demand);
-        style::print(&report(&demand, &findings))?;
-        Ok(findings.iter().all(|finding| finding.verdict != Verdict::Stops))
+        let requirements = requirements(&machine, &demand);
+        style::print(&report(&demand, &requirements))?;
+        Ok(requirements.iter().all(|requirement| requirement.level != Level::Stops))
     }
 }
 
-/// A line for each finding, columns aligned, the mending commands below each that needs one.
-fn report(demand: &Demand, findings: &[Finding]) -> String {
-    let width =
-        |text: fn(&Finding) -> &str| findings.iter().map(|f| text(f).len()).max().unwrap_or(0);
+/// A line for each requirement, columns aligned, the mending commands below each that needs one.
+fn report(demand: &Demand, requirements: &[Requirement]) -> String {
+    let width = |text: fn(&Requirement) -> &str| {
+        requirements.iter().map(|f| text(f).len()).max().unwrap_or(0)
+    };
     let (name, has) = (width(|f| f.name), width(|f| &f.has));
     let workers = demand.workers;
     let mut out = format!(
@@ -61,29 +62,30 @@ fn report(demand: &Demand, findings: &[Finding]) -> String {
         if demand.both_ends { ", clients on this machine too" } else { "" },
         if workers == 1 { "" } else { "s" },
     );
-    for finding in findings {
-        let (style, mark) = match finding.verdict {
-            Verdict::Fits => (GOOD, "ok   "),
-            Verdict::Hurts => (WARN, "hurts"),
-            Verdict::Stops => (BAD, "STOPS"),
+    for requirement in requirements {
+        let (style, mark) = match requirement.level {
+            Level::Fits => (GOOD, "ok   "),
+            Level::Hurts => (WARN, "hurts"),
+            Level::Stops => (BAD, "STOPS"),
         };
         let _ = writeln!(
             out,
             "  {} {:name$}  {:has$}  {}",
             paint(style, mark),
-            finding.name,
-            finding.has,
-            paint(DIM, &finding.needs)
+            requirement.name,
+            requirement.has,
+            paint(DIM, &requirement.needs)
         );
-        for fix in &finding.fixes {
+        for fix in &requirement.fixes {
             // The remark is a comment of the shell, so that the line can be copied whole.
             let remark =
                 if fix.why.is_empty() { String::new() } else { format!("  # {}", fix.why) };
             let _ = writeln!(out, "        {}{}", paint(LINK, &fix.command), paint(DIM, remark));
         }
     }
-    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
-    let summary = match (count(Verdict::Stops), count(Verdict::Hurts)) {
+    let count =
+        |level| requirements.iter().filter(|requirement| requirement.level == level).count();
+    let summary = match (count(Level::Stops), count(Level::Hurts)) {
         (0, 0) => "Nothing stands in the way.".to_owned(),
         (0, hurts) => format!("Nothing stops them; {hurts} of the above will hurt."),
         (stops, _) => {
@@ -91,7 +93,7 @@ fn report(demand: &Demand, findings: &[Finding]) -> String {
         }
     };
     let _ = writeln!(out, "\n{summary}");
-    if findings.iter().flat_map(|f| &f.fixes).any(|fix| fix.command.starts_with("sysctl")) {
+    if requirements.iter().flat_map(|f| &f.fixes).any(|fix| fix.command.starts_with("sysctl")) {
         let remark =
             "What sysctl sets lasts until the next boot; a file in /etc/sysctl.d keeps it.";
         let _ = writeln!(out, "{}", paint(DIM, remark));
@@ -105,10 +107,10 @@ mod tests {
 
     #[test]
     fn the_report_is_aligned_and_names_the_mending_command() {
-        let machine = Machine { nofile_hard: 20_000, ..finding::tests::roomy() };
+        let machine = Machine { nofile_hard: 20_000, ..requirement::tests::roomy() };
         let demand = Demand::new(1_000_000, Some(2), false, &Config::development(), 2);
-        let findings = findings(&machine, &demand);
-        let plain = anstream::adapter::strip_str(&report(&demand, &findings)).to_string();
+        let requirements = requirements(&machine, &demand);
+        let plain = anstream::adapter::strip_str(&report(&demand, &requirements)).to_string();
         assert!(plain.starts_with("1,000,000 connections, 2 workers\n\n"), "{plain}");
         assert!(plain.contains("STOPS descriptors"), "{plain}");
         assert!(plain.contains("ulimit -n "), "{plain}");

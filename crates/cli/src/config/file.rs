@@ -36,7 +36,7 @@ impl File {
 
     /// What the file says; whether it fits together is for [`File::judge`].
     pub(crate) fn config(&self) -> Result<Config, CliError> {
-        Config::from_toml(&self.text).map_err(|errors| self.refusal(errors))
+        Config::from_toml(&self.text).map_err(|errors| self.invalid(errors))
     }
 
     /// What is wrong with its form; empty when nothing is.
@@ -49,30 +49,30 @@ impl File {
     pub(crate) fn judge(&self, config: &Config) -> Result<(), CliError> {
         if let Err(mut errors) = config.validate() {
             errors.locate(&self.text);
-            return Err(self.refusal(errors));
+            return Err(self.invalid(errors));
         }
         // What the server would find out when it opens keys and certificates.
         if let Err(mut errors) = dunlin_server::validate(&Config::default(), config) {
             errors.locate(&self.text);
-            return Err(self.refusal(errors));
+            return Err(self.invalid(errors));
         }
         config.warnings().iter().for_each(style::warning);
         Ok(())
     }
 
-    fn refusal(&self, errors: ConfigErrors) -> CliError {
-        Box::new(Refused { file: self.name.clone(), errors })
+    fn invalid(&self, errors: ConfigErrors) -> CliError {
+        Box::new(InvalidFile { file: self.name.clone(), errors })
     }
 }
 
 /// The errors of a file, each on a line that editors can jump to.
 #[derive(Debug)]
-struct Refused {
+struct InvalidFile {
     file: String,
     errors: ConfigErrors,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for InvalidFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.errors.len();
         write!(f, "{} has {count} error{}", self.file, if count == 1 { "" } else { "s" })?;
@@ -97,4 +97,4 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for InvalidFile {}

@@ -1,4 +1,4 @@
-//! A key as an argument: any text, but shells are told the keys there are.
+//! A key as an argument: any text, but shells complete the keys there are.
 
 use std::ffi::OsStr;
 use std::sync::OnceLock;
@@ -51,10 +51,10 @@ mod tests {
 
     #[test]
     fn shells_are_told_every_key_and_any_text_is_taken() {
-        let told: Vec<String> =
+        let reported: Vec<String> =
             KeyParser.possible_values().unwrap().map(|key| key.get_name().to_owned()).collect();
         for key in ["client", "client.ping_interval_ms", "channel.namespaces", "log.level"] {
-            assert!(told.iter().any(|told| told == key), "{key}");
+            assert!(reported.iter().any(|reported| reported == key), "{key}");
         }
         let command = Command::new("get").arg(Arg::new("key").value_parser(KeyParser));
         let matches = command.try_get_matches_from(["get", "channel.namespaces.chat"]).unwrap();

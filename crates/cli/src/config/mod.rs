@@ -1,6 +1,6 @@
 //! `dunlin config`: what can be set, what is set in a running server, and whether a file is right.
 
-mod answer;
+mod admin_response;
 mod client;
 mod file;
 mod key;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::error::CliError;
 use crate::style;
-use answer::Answer;
+use admin_response::AdminResponse;
 use client::{Client, Method};
 
 pub(crate) use file::File;
@@ -285,7 +285,7 @@ impl Change {
             headers.push(("Content-Type", kind.unwrap_or("application/json").to_owned()));
         }
         let answer = self.server.client().call(method, &path, &headers, body)?;
-        let answer = Answer::read(answer)?;
+        let answer = AdminResponse::read(answer)?;
         if self.server.json {
             return style::print(&format!("{}\n", answer.value));
         }
@@ -306,7 +306,7 @@ fn get(
         Some(revision) => format!("/config/revisions/{revision}/config{query}"),
     };
     let answer = server.client().call(Method::Get, &asked, &[], None)?;
-    let mut value = Answer::read(answer)?.value;
+    let mut value = AdminResponse::read(answer)?.value;
     if revision.is_some() {
         let at = value.pointer(&pointer.to_string()).cloned();
         value = at.ok_or_else(|| format!("revision {} has no {pointer}", revision.unwrap_or(0)))?;
@@ -323,7 +323,7 @@ fn revisions(limit: u32, revision: Option<u64>, server: &Server) -> Result<(), C
         None => format!("/config/revisions?limit={limit}"),
     };
     let answer = server.client().call(Method::Get, &path, &[], None)?;
-    let value = Answer::read(answer)?.value;
+    let value = AdminResponse::read(answer)?.value;
     if server.json {
         return style::print(&format!("{value}\n"));
     }

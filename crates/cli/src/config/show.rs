@@ -79,8 +79,8 @@ fn sessions(out: &mut String, sessions: &Value) {
         let _ = writeln!(out, "  {path}: {} {name}{closed}", grouped(count));
     }
     if let Some(closed) = number("closed") {
-        let told = format!("It would close {} connections.", grouped(closed));
-        let _ = writeln!(out, "{}", paint(WARN, told));
+        let reported = format!("It would close {} connections.", grouped(closed));
+        let _ = writeln!(out, "{}", paint(WARN, reported));
     }
     if let Some(silent) = sessions["unresponsive_workers"].as_array() {
         let _ = writeln!(out, "{} workers did not count in time.", silent.len());

@@ -1,10 +1,10 @@
-//! Changes as they happen: the stream of events of the admin port, told like a log.
+//! Changes as they happen: the stream of events of the admin port, printed like a log.
 
 use std::io::BufRead;
 
 use serde_json::Value;
 
-use super::answer::Answer;
+use super::admin_response::AdminResponse;
 use super::client::{Client, Method};
 use super::show;
 use crate::error::CliError;
@@ -21,19 +21,19 @@ pub(super) fn run(from: Option<u64>, client: &Client, json: bool) -> Result<(), 
     let response = client.call(Method::Get, &path, &accept, None)?;
     if response.status != 200 {
         // A problem, never a stream.
-        Answer::read(response)?;
+        AdminResponse::read(response)?;
         return Ok(());
     }
     let mut event = Event::default();
     for line in response.body.lines() {
         if let Some((name, data)) = event.take_line(&line?) {
-            tell(&name, &data, json)?;
+            print(&name, &data, json)?;
         }
     }
     Err("the server closed the stream; it may be shutting down".into())
 }
 
-fn tell(name: &str, data: &str, json: bool) -> Result<(), CliError> {
+fn print(name: &str, data: &str, json: bool) -> Result<(), CliError> {
     let value: Value = serde_json::from_str(data)?;
     if json {
         return style::print(&format!("{}\n", serde_json::json!({"event": name, "data": value})));
@@ -42,9 +42,9 @@ fn tell(name: &str, data: &str, json: bool) -> Result<(), CliError> {
     match name {
         "change" => style::print(&show::revision(&value)),
         "snapshot" => {
-            let told = "what came before is not kept any more; changes from here on:";
+            let reported = "what came before is not kept any more; changes from here on:";
             style::print(&format!(
-                "{} {told}\n",
+                "{} {reported}\n",
                 paint(style::LINK, format_args!("revision {revision}"))
             ))
         }

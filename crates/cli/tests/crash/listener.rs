@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
-use crate::kit::PATIENCE;
+use crate::kit::TIMEOUT;
 
 pub struct Listener(WebSocket<TcpStream>);
 
@@ -14,7 +14,7 @@ impl Listener {
     /// A client that is connected; `None` when the server has gone.
     pub fn connect(at: SocketAddr) -> Option<Listener> {
         let stream = TcpStream::connect(at).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.set_read_timeout(Some(TIMEOUT)).ok()?;
         let url = format!("ws://{at}/connection/websocket");
         let (socket, _) = tungstenite::client(url, stream).ok()?;
         let mut listener = Listener(socket);

@@ -1,13 +1,13 @@
 //! `kill -9` at every step of a commit, with clients connected and changes under way: what the next start finds.
 //!
-//! A life is told once to its end, with each step it comes to written down. Then it is told again for each of these
+//! A incarnation is played once to its end, with each step it comes to written down. Then it is played again for each of these
 //! steps, and dies there. What is found afterwards has to be one of the configurations that were acknowledged, the
 //! newest of them or the one whose acknowledgement was under way; where the step says which of the two, that one.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
+mod incarnation;
 #[path = "../kit/mod.rs"]
 mod kit;
-mod life;
 mod listener;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +15,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
+use incarnation::{Found, Incarnation, Story};
 use kit::{Addresses, Served};
-use life::{Found, Life, Story};
 
 /// Every step there is, but for those of the disk that depend on how much was reserved before.
 const STEPS: &[&str] = &[
@@ -73,7 +73,7 @@ const DEATHS_A_STEP: u32 = 3;
 /// Lives at once; they wait for the disk more than for a core.
 const AT_ONCE: usize = 4;
 
-/// A life, and the time of a step at which it ends.
+/// A incarnation, and the time of a step at which it ends.
 struct Death {
     story: Story,
     step: String,
@@ -83,7 +83,7 @@ struct Death {
 #[test]
 fn a_process_killed_at_any_step_of_a_commit_finds_what_it_acknowledged() {
     let grown = tempfile::tempdir().unwrap();
-    life::grow(grown.path());
+    incarnation::grow(grown.path());
     let mut deaths: Vec<Death> = Vec::new();
     let mut known = BTreeSet::new();
     for story in [Story::Changes, Story::Trial, Story::Compaction] {
@@ -97,7 +97,7 @@ fn a_process_killed_at_any_step_of_a_commit_finds_what_it_acknowledged() {
         }
     }
     let missing: Vec<_> = STEPS.iter().filter(|step| !known.contains(**step)).collect();
-    assert!(missing.is_empty(), "no life comes to {missing:?}; they come to {known:?}");
+    assert!(missing.is_empty(), "no incarnation comes to {missing:?}; they come to {known:?}");
 
     let total = deaths.len();
     let deaths = Mutex::new(deaths);
@@ -117,7 +117,7 @@ fn a_process_killed_at_any_step_of_a_commit_finds_what_it_acknowledged() {
     // How often workers look for something newer is theirs: a third time need not come. A first one does.
     let died = died.into_inner().unwrap();
     let alive: Vec<_> = known.difference(&died).collect();
-    assert!(alive.is_empty(), "of {total} lives none died at {alive:?}");
+    assert!(alive.is_empty(), "of {total} incarnations none died at {alive:?}");
 }
 
 /// Lives to the end; gives the steps there were, and how often each.
@@ -127,9 +127,9 @@ fn steps_of(story: Story, grown: &Path) -> BTreeMap<String, u32> {
     let environment = [("DUNLIN_CRASH_TRACE", trace.to_str().unwrap())];
     let at = Addresses::new();
     let mut served = Served::begin(state.path(), at, "", &environment).expect("it starts");
-    let mut life = Life::begin(&served).expect("it lives");
-    assert!(life.tell(&served, story), "it lives to the end");
-    life.everybody_is_still_connected(&served);
+    let mut incarnation = Incarnation::begin(&served).expect("it lives");
+    assert!(incarnation.play(&served, story), "it lives to the end");
+    incarnation.everybody_is_still_connected(&served);
     served.kill();
     let mut reached = BTreeMap::new();
     for step in fs::read_to_string(&trace).unwrap().lines() {
@@ -137,7 +137,7 @@ fn steps_of(story: Story, grown: &Path) -> BTreeMap<String, u32> {
     }
     // Killed when nothing was under way, it finds all of it.
     let served = Served::begin(state.path(), at, "", &[]).expect("it starts again");
-    life.judge(&Found::by(&served), "the end");
+    incarnation.judge(&Found::by(&served), "the end");
     reached
 }
 
@@ -147,13 +147,13 @@ fn die(death: &Death, grown: &Path) -> bool {
     let state = story.state(grown);
     let plan = format!("{step}:{time}");
     let at = Addresses::new();
-    let mut life = None;
+    let mut incarnation = None;
     if let Some(mut served) =
         Served::begin(state.path(), at, "", &[("DUNLIN_CRASH_AT", plan.as_str())])
     {
-        life = Life::begin(&served);
-        if let Some(life) = &mut life
-            && life.tell(&served, *story)
+        incarnation = Incarnation::begin(&served);
+        if let Some(incarnation) = &mut incarnation
+            && incarnation.play(&served, *story)
         {
             // The step may still come by itself: what nobody waited for is synced within a second.
             return false;
@@ -163,8 +163,8 @@ fn die(death: &Death, grown: &Path) -> bool {
     let served = Served::begin(state.path(), at, "", &[])
         .unwrap_or_else(|| panic!("killed at {plan}, it does not start again"));
     let found = Found::by(&served);
-    if let Some(life) = &life {
-        life.judge(&found, step);
+    if let Some(incarnation) = &incarnation {
+        incarnation.judge(&found, step);
     }
     found.is_run(&served);
     let (status, answer) =

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 /// Longer than anything here takes.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where a server is found, in each of its lives.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ pub struct Served {
     pub child: Child,
     pub at: Addresses,
     /// What it still says; nobody reads it, and it may say it all the same.
-    _told: BufReader<ChildStdout>,
+    _output: BufReader<ChildStdout>,
 }
 
 impl Served {
@@ -66,16 +66,16 @@ impl Served {
             .stderr(Stdio::null())
             .spawn()
             .expect("a shell");
-        let mut told = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut reported = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut line = String::new();
         while !line.contains(&admin.to_string()) {
             line.clear();
-            if told.read_line(&mut line).expect("text") == 0 {
+            if reported.read_line(&mut line).expect("text") == 0 {
                 child.wait().expect("it has ended");
                 return None;
             }
         }
-        Some(Served { child, at, _told: told })
+        Some(Served { child, at, _output: reported })
     }
 
     /// Status and body of the answer; `None` when the server has gone before all of it was there.
@@ -91,7 +91,7 @@ impl Served {
         body: &str,
     ) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect(self.at.admin).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.set_read_timeout(Some(TIMEOUT)).ok()?;
         let request = format!(
             "{method} {target} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Type: {kind}\r\n\
              Content-Length: {}\r\n\r\n{body}",

@@ -10,7 +10,7 @@ use dunlin_simulate::apns::{Behaviour, Config, Simulator};
 use serde_json::{Value, json};
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Keys made for these tests; they open nothing.
 pub(crate) const KEY: &str = include_str!("../../../server/tests/data/apns-key.p8");
 pub(crate) const OTHER_KEY: &str = include_str!("../../../server/tests/data/apns-key-2.p8");
@@ -41,7 +41,7 @@ impl Served {
 
     pub(crate) fn send(address: SocketAddr, method: &str, target: &str, body: &Value) -> TcpStream {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let length = body.len();
         let request = format!(
@@ -71,7 +71,7 @@ impl Served {
         body: &Value,
     ) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect(address).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let (body, mut answer) = (body.to_string(), String::new());
         let length = body.len();
         let request = format!(

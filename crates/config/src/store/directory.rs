@@ -104,7 +104,7 @@ impl DiskFile for File {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(error) => return Err(error.into()),
         }
-        // A file system that cannot promise room is asked to fill it.
+        // A file system that cannot reserve room is asked to fill it.
         let mut at = length;
         while at < bytes {
             let zeros = ZEROS.len().min(usize::try_from(bytes - at).unwrap_or(usize::MAX));

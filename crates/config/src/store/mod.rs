@@ -134,7 +134,7 @@ impl Store {
     /// history.
     ///
     /// # Errors
-    /// [`OpenError`]; damage is none, it is told in the [`Recovery`].
+    /// [`OpenError`]. Damaged files are no error: the [`Recovery`] reports them.
     pub fn open(
         disk: Option<Box<dyn Disk>>,
         start: InitialConfig,
@@ -219,8 +219,8 @@ impl Store {
 
     /// All workers run what was appended: it is the head, and the end of this process does not undo it.
     ///
-    /// Room for the mark in the log was reserved when the changes were appended. A disk that refuses it
-    /// even so is told of by [`Store::failure`]; the next change writes a new log.
+    /// Room for the mark in the log was reserved when the changes were appended. If the disk
+    /// refuses it even so, [`Store::failure`] says why, and the next change writes a new log.
     pub fn confirm(&mut self) -> Arc<Snapshot> {
         if let (Some(log), Some(last)) = (&mut self.log, self.pending.back()) {
             log.confirm(last.snapshot.revision);

@@ -20,7 +20,7 @@ struct State {
     names: bool,
     confirmed: u64,
     durable: u64,
-    /// Why nothing can be promised: a disk that failed once may have thrown away what it had.
+    /// Why nothing is durable: a disk that failed once may have thrown away what it had.
     failure: Option<String>,
 }
 

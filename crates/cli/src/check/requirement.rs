@@ -1,4 +1,4 @@
-//! What N connections need, against what a machine has: facts in, findings out.
+//! What N connections need, against what a machine has: facts in, requirements out.
 
 use dunlin_config::Config;
 
@@ -35,17 +35,17 @@ pub(crate) struct Demand {
 
 /// How one fact bears on the demand.
 #[derive(Clone, Debug)]
-pub(crate) struct Finding {
+pub(crate) struct Requirement {
     pub(crate) name: &'static str,
     pub(crate) has: String,
     pub(crate) needs: String,
-    pub(crate) verdict: Verdict,
+    pub(crate) level: Level,
     pub(crate) fixes: Vec<Fix>,
 }
 
 /// Whether the connections can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Level {
     /// There is enough.
     Fits,
     /// They can be held, and something will be slow or refused at times.
@@ -101,22 +101,22 @@ impl Demand {
     }
 }
 
-impl Finding {
-    fn fits(name: &'static str, has: impl Into<String>, needs: impl Into<String>) -> Finding {
+impl Requirement {
+    fn fits(name: &'static str, has: impl Into<String>, needs: impl Into<String>) -> Requirement {
         let (has, needs) = (has.into(), needs.into());
-        Finding { name, has, needs, verdict: Verdict::Fits, fixes: Vec::new() }
+        Requirement { name, has, needs, level: Level::Fits, fixes: Vec::new() }
     }
 
-    fn or(mut self, fits: bool, verdict: Verdict) -> Finding {
+    fn or(mut self, fits: bool, level: Level) -> Requirement {
         if !fits {
-            self.verdict = verdict;
+            self.level = level;
         }
         self
     }
 
     /// A command, kept when something is wrong.
-    fn fix(mut self, command: impl Into<String>, why: impl Into<String>) -> Finding {
-        if self.verdict != Verdict::Fits {
+    fn fix(mut self, command: impl Into<String>, why: impl Into<String>) -> Requirement {
+        if self.level != Level::Fits {
             self.fixes.push(Fix { command: command.into(), why: why.into() });
         }
         self
@@ -124,27 +124,27 @@ impl Finding {
 }
 
 /// Everything worth saying about a machine, what stops the connections and what does not.
-pub(crate) fn findings(machine: &Machine, demand: &Demand) -> Vec<Finding> {
-    let mut findings = descriptors(machine, demand);
-    findings.extend(kernel_tables(machine, demand));
-    findings.extend(queues(machine, demand));
-    findings.extend(ports(machine, demand));
-    findings.extend(memory(machine, demand));
-    findings.extend(own_bounds(demand));
-    findings
+pub(crate) fn requirements(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
+    let mut requirements = descriptors(machine, demand);
+    requirements.extend(kernel_tables(machine, demand));
+    requirements.extend(queues(machine, demand));
+    requirements.extend(ports(machine, demand));
+    requirements.extend(memory(machine, demand));
+    requirements.extend(own_bounds(demand));
+    requirements
 }
 
-fn descriptors(machine: &Machine, demand: &Demand) -> Vec<Finding> {
+fn descriptors(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
     let tables = if demand.own_descriptor_tables { demand.workers } else { 1 };
     let need = demand.per_worker(tables) + FILES_BESIDE;
     let fits = machine.nofile_hard >= need;
     let what = if tables == 1 { "of the process" } else { "of each worker" };
-    let mut limit = Finding::fits(
+    let mut limit = Requirement::fits(
         "descriptors",
         format!("{} {what}", count(machine.nofile_hard)),
         format!("{} needed (RLIMIT_NOFILE)", grouped(need)),
     )
-    .or(fits, Verdict::Stops);
+    .or(fits, Level::Stops);
     if machine.may_raise_nofile {
         limit = limit.fix(
             format!("ulimit -n {need}"),
@@ -164,33 +164,37 @@ fn descriptors(machine: &Machine, demand: &Demand) -> Vec<Finding> {
             "as root, then log in again; LimitNOFILE= in a systemd unit",
         );
     }
-    let mut findings = vec![limit];
+    let mut requirements = vec![limit];
     if let Some(nr_open) = machine.nr_open.filter(|_| !fits) {
-        findings.push(
-            Finding::fits("nr_open", grouped(nr_open), format!("{} to raise it", grouped(need)))
-                .or(nr_open >= need, Verdict::Stops)
-                .fix(format!("sysctl -w fs.nr_open={need}"), "before the limit above is raised"),
+        requirements.push(
+            Requirement::fits(
+                "nr_open",
+                grouped(nr_open),
+                format!("{} to raise it", grouped(need)),
+            )
+            .or(nr_open >= need, Level::Stops)
+            .fix(format!("sysctl -w fs.nr_open={need}"), "before the limit above is raised"),
         );
     }
-    findings
+    requirements
 }
 
 /// Tables of the kernel with an entry for each connection.
-fn kernel_tables(machine: &Machine, demand: &Demand) -> Vec<Finding> {
-    let mut findings = Vec::new();
+fn kernel_tables(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
+    let mut requirements = Vec::new();
     if let Some(max) = machine.file_max {
         let need = demand.sockets() + machine.files_open.unwrap_or(0) + FILES_BESIDE;
-        findings.push(
-            Finding::fits("file-max", count(max), format!("{} open files", grouped(need)))
-                .or(max >= need, Verdict::Stops)
+        requirements.push(
+            Requirement::fits("file-max", count(max), format!("{} open files", grouped(need)))
+                .or(max >= need, Level::Stops)
                 .fix(format!("sysctl -w fs.file-max={need}"), ""),
         );
     }
     if let Some(max) = machine.epoll_watches {
         let need = demand.sockets() + FILES_BESIDE;
-        findings.push(
-            Finding::fits("epoll", count(max), format!("{} watches of a user", grouped(need)))
-                .or(max >= need, Verdict::Stops)
+        requirements.push(
+            Requirement::fits("epoll", count(max), format!("{} watches of a user", grouped(need)))
+                .or(max >= need, Level::Stops)
                 .fix(format!("sysctl -w fs.epoll.max_user_watches={need}"), ""),
         );
     }
@@ -199,11 +203,11 @@ fn kernel_tables(machine: &Machine, demand: &Demand) -> Vec<Finding> {
         let port = demand.port;
         // The module may be loaded and track nothing, so that its table bounds nothing.
         let tracks = machine.conntrack_count.is_some_and(|count| count > 0);
-        let verdict = if tracks { Verdict::Stops } else { Verdict::Hurts };
+        let level = if tracks { Level::Stops } else { Level::Hurts };
         let state = if tracks { "entries" } else { "entries, if a firewall rule tracks them" };
-        findings.push(
-            Finding::fits("conntrack", grouped(max), format!("{} {state}", grouped(need)))
-                .or(max >= need, verdict)
+        requirements.push(
+            Requirement::fits("conntrack", grouped(max), format!("{} {state}", grouped(need)))
+                .or(max >= need, level)
                 .fix(format!("sysctl -w net.netfilter.nf_conntrack_max={need}"), "")
                 .fix(
                     format!("iptables -t raw -A PREROUTING -p tcp --dport {port} -j NOTRACK"),
@@ -211,28 +215,33 @@ fn kernel_tables(machine: &Machine, demand: &Demand) -> Vec<Finding> {
                 ),
         );
     }
-    findings
+    requirements
 }
 
 /// Queues in which connections wait when all clients come at once.
-fn queues(machine: &Machine, demand: &Demand) -> Vec<Finding> {
+fn queues(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
     // More than the clients themselves never wait.
     let need = demand.backlog.min(demand.connections);
-    let finding = |name, key: &str, has: u64| {
-        Finding::fits(name, grouped(has), format!("{} waiting connects a worker", grouped(need)))
-            .or(has >= need, Verdict::Hurts)
-            .fix(
-                format!("sysctl -w {key}={need}"),
-                "or clients that all come at once wait a second and more",
-            )
+    let requirement = |name, key: &str, has: u64| {
+        Requirement::fits(
+            name,
+            grouped(has),
+            format!("{} waiting connects a worker", grouped(need)),
+        )
+        .or(has >= need, Level::Hurts)
+        .fix(
+            format!("sysctl -w {key}={need}"),
+            "or clients that all come at once wait a second and more",
+        )
     };
-    let backlog = machine.somaxconn.map(|has| finding("backlog", "net.core.somaxconn", has));
-    let syn =
-        machine.syn_backlog.map(|has| finding("syn backlog", "net.ipv4.tcp_max_syn_backlog", has));
+    let backlog = machine.somaxconn.map(|has| requirement("backlog", "net.core.somaxconn", has));
+    let syn = machine
+        .syn_backlog
+        .map(|has| requirement("syn backlog", "net.ipv4.tcp_max_syn_backlog", has));
     backlog.into_iter().chain(syn).collect()
 }
 
-fn ports(machine: &Machine, demand: &Demand) -> Vec<Finding> {
+fn ports(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
     let Some(ports) = machine.local_ports else { return Vec::new() };
     // Each source address has its own ports to one destination; the whole 127/8 is ours.
     let addresses = demand.connections.div_ceil(ports.max(1));
@@ -242,22 +251,22 @@ fn ports(machine: &Machine, demand: &Demand) -> Vec<Finding> {
         let needs = "connections a proxy on this machine can open to one port of ours";
         (needs.to_owned(), true)
     };
-    vec![Finding::fits("ports", grouped(ports), needs).or(fits, Verdict::Hurts).fix(
+    vec![Requirement::fits("ports", grouped(ports), needs).or(fits, Level::Hurts).fix(
         "sysctl -w net.ipv4.ip_local_port_range='10240 65535'",
         "above the ports servers listen on",
     )]
 }
 
-fn memory(machine: &Machine, demand: &Demand) -> Vec<Finding> {
-    let mut findings = Vec::new();
+fn memory(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
+    let mut requirements = Vec::new();
     if let Some(available) = machine.memory_available_bytes {
         let bench = if demand.both_ends { BENCH_CLIENT_BYTES } else { 0 };
         let need = demand.sockets() * SOCKET_BYTES + demand.connections * (CLIENT_BYTES + bench);
         let each = need / demand.connections;
         let hold = available / each;
-        findings.push(
-            Finding::fits("memory", bytes(available), format!("{} when idle", bytes(need)))
-                .or(available >= need, Verdict::Stops)
+        requirements.push(
+            Requirement::fits("memory", bytes(available), format!("{} when idle", bytes(need)))
+                .or(available >= need, Level::Stops)
                 .fix(
                     format!(
                         "dunlin check {hold}{}",
@@ -272,27 +281,31 @@ fn memory(machine: &Machine, demand: &Demand) -> Vec<Finding> {
         let need = demand.connections * machine.page_bytes;
         let pages = need / machine.page_bytes.max(1);
         let (low, pressure, high) = (pages, pages + pages / 4, pages + pages / 2);
-        findings.push(
-            Finding::fits("tcp_mem", bytes(max), format!("{} for one message to all", bytes(need)))
-                .or(max >= need, Verdict::Hurts)
-                .fix(
-                    format!("sysctl -w net.ipv4.tcp_mem='{low} {pressure} {high}'"),
-                    "or the kernel delays messages to all clients at once",
-                ),
+        requirements.push(
+            Requirement::fits(
+                "tcp_mem",
+                bytes(max),
+                format!("{} for one message to all", bytes(need)),
+            )
+            .or(max >= need, Level::Hurts)
+            .fix(
+                format!("sysctl -w net.ipv4.tcp_mem='{low} {pressure} {high}'"),
+                "or the kernel delays messages to all clients at once",
+            ),
         );
     }
-    findings
+    requirements
 }
 
 /// What the server itself bounds.
-fn own_bounds(demand: &Demand) -> Vec<Finding> {
-    let mut findings = vec![
-        Finding::fits(
+fn own_bounds(demand: &Demand) -> Vec<Requirement> {
+    let mut requirements = vec![
+        Requirement::fits(
             "connections_max",
             grouped(demand.connections_max),
             "the configured bound, `limits.connections_max`",
         )
-        .or(demand.connections_max >= demand.connections, Verdict::Stops)
+        .or(demand.connections_max >= demand.connections, Level::Stops)
         .fix(
             format!("connections_max = {}", demand.connections),
             "in [limits] of the configuration",
@@ -300,18 +313,18 @@ fn own_bounds(demand: &Demand) -> Vec<Finding> {
     ];
     let fullest = demand.per_worker(demand.workers);
     if fullest > SESSIONS_PER_WORKER_MAX {
-        let finding = Finding::fits(
+        let requirement = Requirement::fits(
             "sessions",
             format!("{} of each worker", grouped(SESSIONS_PER_WORKER_MAX)),
             format!("{} on the fullest worker", grouped(fullest)),
         )
-        .or(false, Verdict::Stops);
-        findings.push(match demand.workers_for(SESSIONS_PER_WORKER_MAX) {
-            Some(workers) => finding.fix(format!("dunlin serve --workers {workers}"), ""),
-            None => finding,
+        .or(false, Level::Stops);
+        requirements.push(match demand.workers_for(SESSIONS_PER_WORKER_MAX) {
+            Some(workers) => requirement.fix(format!("dunlin serve --workers {workers}"), ""),
+            None => requirement,
         });
     }
-    findings
+    requirements
 }
 
 /// A limit, of which some kernels have none.
@@ -351,13 +364,13 @@ pub(super) mod tests {
         }
     }
 
-    fn wrong(machine: &Machine, demand: &Demand) -> Vec<(&'static str, Verdict, Vec<String>)> {
-        findings(machine, demand)
+    fn wrong(machine: &Machine, demand: &Demand) -> Vec<(&'static str, Level, Vec<String>)> {
+        requirements(machine, demand)
             .into_iter()
-            .filter(|finding| finding.verdict != Verdict::Fits)
-            .map(|finding| {
-                let fixes = finding.fixes.into_iter().map(|fix| fix.command).collect();
-                (finding.name, finding.verdict, fixes)
+            .filter(|requirement| requirement.level != Level::Fits)
+            .map(|requirement| {
+                let fixes = requirement.fixes.into_iter().map(|fix| fix.command).collect();
+                (requirement.name, requirement.level, fixes)
             })
             .collect()
     }
@@ -374,12 +387,12 @@ pub(super) mod tests {
     #[test]
     fn a_low_descriptor_limit_is_raised_or_met_with_more_workers() {
         let machine = Machine { nofile_hard: 20_000, ..roomy() };
-        let told = wrong(&machine, &million(2));
+        let reported = wrong(&machine, &million(2));
         assert_eq!(
-            told,
+            reported,
             [(
                 "descriptors",
-                Verdict::Stops,
+                Level::Stops,
                 vec!["ulimit -n 525512".to_owned(), "dunlin serve --workers 54".to_owned()]
             )]
         );
@@ -397,8 +410,8 @@ pub(super) mod tests {
             may_raise_nofile: false,
             ..roomy()
         };
-        let told = wrong(&machine, &demand);
-        let commands: Vec<_> = told.iter().flat_map(|(_, _, fixes)| fixes).collect();
+        let reported = wrong(&machine, &demand);
+        let commands: Vec<_> = reported.iter().flat_map(|(_, _, fixes)| fixes).collect();
         assert_eq!(
             commands,
             [
@@ -421,27 +434,27 @@ pub(super) mod tests {
             memory_available_bytes: Some(1 << 30),
             ..roomy()
         };
-        let told = wrong(&machine, &million(2));
+        let reported = wrong(&machine, &million(2));
         let expected = [
-            ("file-max", Verdict::Stops, "sysctl -w fs.file-max=1001512"),
-            ("epoll", Verdict::Stops, "sysctl -w fs.epoll.max_user_watches=1000512"),
-            ("conntrack", Verdict::Stops, "sysctl -w net.netfilter.nf_conntrack_max=1100000"),
-            ("backlog", Verdict::Hurts, "sysctl -w net.core.somaxconn=65535"),
-            ("syn backlog", Verdict::Hurts, "sysctl -w net.ipv4.tcp_max_syn_backlog=65535"),
-            ("memory", Verdict::Stops, "dunlin check 325376"),
-            ("tcp_mem", Verdict::Hurts, "sysctl -w net.ipv4.tcp_mem='1000000 1250000 1500000'"),
+            ("file-max", Level::Stops, "sysctl -w fs.file-max=1001512"),
+            ("epoll", Level::Stops, "sysctl -w fs.epoll.max_user_watches=1000512"),
+            ("conntrack", Level::Stops, "sysctl -w net.netfilter.nf_conntrack_max=1100000"),
+            ("backlog", Level::Hurts, "sysctl -w net.core.somaxconn=65535"),
+            ("syn backlog", Level::Hurts, "sysctl -w net.ipv4.tcp_max_syn_backlog=65535"),
+            ("memory", Level::Stops, "dunlin check 325376"),
+            ("tcp_mem", Level::Hurts, "sysctl -w net.ipv4.tcp_mem='1000000 1250000 1500000'"),
         ];
-        let told: Vec<_> = told
+        let reported: Vec<_> = reported
             .iter()
-            .map(|(name, verdict, fixes)| (*name, *verdict, fixes[0].as_str()))
+            .map(|(name, level, fixes)| (*name, *level, fixes[0].as_str()))
             .collect();
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]
     fn a_tracker_that_tracks_nothing_only_hurts() {
         let machine = Machine { conntrack_max: Some(1_000), conntrack_count: Some(0), ..roomy() };
-        assert_eq!(wrong(&machine, &million(2))[0].1, Verdict::Hurts);
+        assert_eq!(wrong(&machine, &million(2))[0].1, Level::Hurts);
     }
 
     #[test]
@@ -451,7 +464,7 @@ pub(super) mod tests {
         assert_eq!(wrong(&machine, &million(2)), []);
         assert_eq!(
             wrong(&machine, &demand),
-            [("memory", Verdict::Stops, vec!["dunlin check 848941 --both-ends".to_owned()])]
+            [("memory", Level::Stops, vec!["dunlin check 848941 --both-ends".to_owned()])]
         );
         let fits = Demand { connections: 848_941, ..demand };
         assert_eq!(wrong(&machine, &fits), [], "what it advises suffices");
@@ -460,8 +473,8 @@ pub(super) mod tests {
     #[test]
     fn our_own_bounds_are_told_too() {
         let demand = Demand::new(3_000_000, Some(2), false, &Config::development(), 2);
-        let told = wrong(&roomy(), &demand);
-        assert_eq!(told[0].2, ["connections_max = 3000000"]);
-        assert_eq!(told[1].2, ["dunlin serve --workers 4"]);
+        let reported = wrong(&roomy(), &demand);
+        assert_eq!(reported[0].2, ["connections_max = 3000000"]);
+        assert_eq!(reported[1].2, ["dunlin serve --workers 4"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What happens in a life of the server, what was acknowledged in it, and whether that is found again.
+//! What happens in a incarnation of the server, what was acknowledged in it, and whether that is found again.
 #![allow(unreachable_pub, reason = "a part of a test")]
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::kit::{Addresses, PATIENCE, Served};
+use crate::kit::{Addresses, Served, TIMEOUT};
 use crate::listener::Listener;
 
 /// Clients that are connected while the changes are made.
@@ -50,7 +50,7 @@ enum Becomes {
 }
 
 /// What was acknowledged.
-pub struct Life {
+pub struct Incarnation {
     /// Revisions and their configurations, oldest first; the first one was found.
     acknowledged: Vec<(u64, Value)>,
     /// The configuration whose acknowledgement was under way.
@@ -180,9 +180,9 @@ fn origins(of: &str) -> Value {
     (0..ORIGINS).map(|number| json!(format!("https://{number}.{of}.example"))).collect()
 }
 
-impl Life {
+impl Incarnation {
     /// Looks at what is there, and connects clients; `None` when the server dies over it.
-    pub fn begin(served: &Served) -> Option<Life> {
+    pub fn begin(served: &Served) -> Option<Incarnation> {
         let found = Found::ask(served)?;
         let (_, options) = served.call("GET", "/config/channel/without_namespace", "")?;
         let mut listeners = Vec::new();
@@ -191,7 +191,7 @@ impl Life {
             assert!(listener.subscribe("news")?, "everything is allowed");
             listeners.push(listener);
         }
-        Some(Life {
+        Some(Incarnation {
             acknowledged: vec![(found.revision, found.config)],
             under_way: None,
             asked: BTreeSet::new(),
@@ -202,7 +202,7 @@ impl Life {
     }
 
     /// Makes the changes of a story. False when the server died before the last was answered.
-    pub fn tell(&mut self, served: &Served, story: Story) -> bool {
+    pub fn play(&mut self, served: &Served, story: Story) -> bool {
         for change in story.changes(&self.options, served) {
             if self.make(served, change).is_none() {
                 return false;
@@ -269,7 +269,7 @@ impl Life {
     pub fn everybody_is_still_connected(&mut self, served: &Served) {
         let body = json!({ "channel": "news", "data": "still here?" }).to_string();
         let mut stream = TcpStream::connect(served.at.client).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         write!(
             stream,
             "POST /api/publish HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
@@ -314,7 +314,7 @@ impl Life {
         {
             assert_eq!(is_under_way, expected, "killed at {step}");
         }
-        // No revision is told twice, and each that was acknowledged is told, as far as they are kept.
+        // No revision is listed twice, and each that was acknowledged is listed, as far as they are kept.
         assert!(
             found.revisions.is_sorted_by(|newer, older| newer > older),
             "{:?}",

@@ -1,4 +1,4 @@
-//! What the admin port answered: a document, or a problem (RFC 9457) told as a person wants to read it.
+//! What the admin port answered: a document, or a problem (RFC 9457) in the form a person wants to read.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -12,22 +12,22 @@ use crate::style::{GOOD, paint};
 
 const BODY_BYTES_MAX: u64 = 512 << 20;
 
-pub(super) struct Answer {
+pub(super) struct AdminResponse {
     pub(super) value: Value,
 }
 
-impl Answer {
+impl AdminResponse {
     /// Reads the whole answer.
     ///
     /// # Errors
-    /// The problem it tells, with every error and what to do about it.
-    pub(super) fn read(response: Response) -> Result<Answer, CliError> {
+    /// The problem it reports, with every error and what to do about it.
+    pub(super) fn read(response: Response) -> Result<AdminResponse, CliError> {
         let Response { status, etag, body } = response;
         let mut text = String::new();
         body.take(BODY_BYTES_MAX).read_to_string(&mut text)?;
         let value = serde_json::from_str::<Value>(&text).unwrap_or(Value::Null);
         if (200..300).contains(&status) {
-            return Ok(Answer { value });
+            return Ok(AdminResponse { value });
         }
         Err(problem(status, etag.as_deref(), &value, &text).into())
     }
@@ -35,13 +35,13 @@ impl Answer {
 
 fn problem(status: u16, etag: Option<&str>, value: &Value, text: &str) -> String {
     let member = |name: &str| value[name].as_str();
-    let told = member("detail").or(member("title"));
+    let reported = member("detail").or(member("title"));
     let errors = value["errors"].as_array().map_or(&[][..], Vec::as_slice);
     let mut out = match errors {
         // The detail says the same in one line.
         [_] if status == 404 => "there is no such place".to_owned(),
         [_] => "the change is refused".to_owned(),
-        _ => told.unwrap_or(text.trim_end()).to_owned(),
+        _ => reported.unwrap_or(text.trim_end()).to_owned(),
     };
     if out.is_empty() {
         out = format!("the server answers {status}");
@@ -92,14 +92,14 @@ mod tests {
             {"pointer": "/client/pong_timeout_ms", "detail": "it is too long", "fix": "lower it"},
             {"pointer": "/api/keys/a~1b", "detail": "it is short"},
         ]});
-        let told = anstream::adapter::strip_str(&problem(422, None, &value, "")).to_string();
+        let reported = anstream::adapter::strip_str(&problem(422, None, &value, "")).to_string();
         assert_eq!(
-            told,
+            reported,
             "2 settings are wrong\n  client.pong_timeout_ms: it is too long\n    fix: lower it\n  \
              api.keys.\"a/b\": it is short"
         );
-        let told = problem(412, Some("7"), &json!({"title": "revision-mismatch"}), "");
-        assert!(told.contains("the revision is 7 by now"), "{told}");
+        let reported = problem(412, Some("7"), &json!({"title": "revision-mismatch"}), "");
+        assert!(reported.contains("the revision is 7 by now"), "{reported}");
         assert_eq!(problem(502, None, &Value::Null, "bad gateway\n"), "bad gateway");
     }
 }
