@@ -5,20 +5,20 @@
 
 use std::hint::{black_box, spin_loop};
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
 use dunlin_bus::{Endpoint, MeshConfig, RequestId, RequestTable, mesh};
-use rustix::event::{EventfdFlags, epoll};
+use rustix::event::EventfdFlags;
 use serde::Serialize;
 
 use dunlin_load::ExitStatus;
 use dunlin_load::figures::median;
 use dunlin_load::output::Output;
 use dunlin_load::progress::{Progress, say};
+use dunlin_load::reactor::{Flags, Reactor};
 use dunlin_load::{Context, Error};
 
 /// Options of `dunlin bench bus`.
@@ -210,13 +210,12 @@ impl Bench {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bells = [rustix::event::eventfd(0, flags)?, rustix::event::eventfd(0, flags)?];
         let ring = |bell: &OwnedFd| rustix::io::write(bell, &1u64.to_ne_bytes()).map(|_| ());
-        let (ours, theirs) =
-            (EpollSleep::new(bells[0].as_fd())?, EpollSleep::new(bells[1].as_fd())?);
+        let (mut ours, mut theirs) = (bed(bells[0].as_fd())?, bed(bells[1].as_fd())?);
         thread::scope(|scope| {
             let peer = scope.spawn(|| {
                 self.pin(1);
                 for _ in 0..rounds {
-                    theirs.sleep();
+                    sleep(&mut theirs)?;
                     ring(&bells[0])?;
                 }
                 io::Result::Ok(())
@@ -225,7 +224,7 @@ impl Bench {
             let start = Instant::now();
             for _ in 0..rounds {
                 ring(&bells[1])?;
-                ours.sleep();
+                sleep(&mut ours)?;
             }
             let each = ns_each(start, 2 * rounds);
             match peer.join() {
@@ -241,25 +240,25 @@ impl Bench {
         let [ours, theirs, ..] = &mut endpoints[..] else {
             unreachable!("a mesh has at least two endpoints")
         };
-        let beds = [EpollSleep::new(ours.doorbell())?, EpollSleep::new(theirs.doorbell())?];
-        let receive = |bed: usize| {
-            let bed = &beds[bed];
+        let receive = |mut bed: Reactor| {
             move |endpoint: &mut Endpoint<Message>| loop {
                 if let Some(message) = endpoint.recv() {
                     return message;
                 }
                 if endpoint.prepare_sleep() {
-                    bed.sleep();
+                    // Without it this would be a spin, which the figure shows.
+                    let _ = sleep(&mut bed);
                 }
                 endpoint.wake();
             }
         };
-        Ok(self.between(ours, theirs, receive(0), echo(receive(1)), |endpoint| {
-            let receive = receive(0);
+        let (first, theirs_bed) = (bed(ours.doorbell())?, bed(theirs.doorbell())?);
+        let mut measured = receive(bed(ours.doorbell())?);
+        Ok(self.between(ours, theirs, receive(first), echo(receive(theirs_bed)), |endpoint| {
             let start = Instant::now();
             for round in 0..rounds {
                 send(endpoint, 1, Message::Ping(round));
-                black_box(receive(endpoint));
+                black_box(measured(endpoint));
             }
             ns_each(start, 2 * rounds)
         }))
@@ -358,30 +357,25 @@ fn send(endpoint: &mut Endpoint<Message>, to: usize, message: Message) {
     endpoint.flush();
 }
 
+/// A reactor with one doorbell in it.
+fn bed(doorbell: BorrowedFd<'_>) -> io::Result<Reactor> {
+    let reactor = Reactor::new().map_err(io::Error::other)?;
+    reactor.watch(doorbell, 0, Flags::IN | Flags::ET)?;
+    Ok(reactor)
+}
+
+fn sleep(reactor: &mut Reactor) -> io::Result<()> {
+    // Only a signal ends a wait without an event.
+    while reactor.wait(None).map_err(io::Error::other)? == 0 {}
+    Ok(())
+}
+
 fn spin(endpoint: &mut Endpoint<Message>) -> (usize, Message) {
     loop {
         if let Some(message) = endpoint.recv() {
             return message;
         }
         spin_loop();
-    }
-}
-
-/// An epoll instance with one doorbell in it.
-struct EpollSleep(OwnedFd);
-
-impl EpollSleep {
-    fn new(doorbell: BorrowedFd<'_>) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, doorbell, epoll::EventData::new_u64(0), flags)?;
-        Ok(Self(epoll))
-    }
-
-    fn sleep(&self) {
-        let mut events = [const { MaybeUninit::uninit() }; 8];
-        // Only a signal interrupts a wait without a time limit.
-        while epoll::wait(&self.0, &mut events, None).is_err() {}
     }
 }
 

@@ -7,15 +7,14 @@
 //! everybody's. A server cannot be faster on this kernel without handing it the bytes of several publishes at once.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::SendFlags;
 
 use crate::swarm::{SEQUENCE_DIGITS, SEQUENCE_MARK};
-use dunlin_load::ExitStatus;
-use dunlin_load::{Context, Error};
+use dunlin_load::reactor::{Flags, LISTENER, NONBLOCKING, Reactor, listen};
+use dunlin_load::{Context, Error, ExitStatus};
 
 const BURST_MAX: usize = 1_000;
 
@@ -32,40 +31,28 @@ pub struct Floor {
 
 pub(crate) fn run(options: &Floor) -> Result<ExitStatus, Error> {
     dunlin_load::system::descriptors_per_thread();
-    let family = if options.listen.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let listening = || format!("cannot listen on {}", options.listen);
-    let listener =
-        rustix::net::socket_with(family, SocketType::STREAM, flags, None).context(listening())?;
-    rustix::net::sockopt::set_socket_reuseaddr(&listener, true).context(listening())?;
-    rustix::net::bind(&listener, &options.listen).context(listening())?;
-    rustix::net::listen(&listener, 4096).context(listening())?;
-
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
-    watch(&epoll, &listener, LISTENER)?;
+    let listener = listen(options.listen, false)?;
+    let mut reactor = Reactor::new()?;
+    let unwatched = "cannot watch another socket";
+    reactor.watch(&listener, LISTENER, Flags::IN).context(unwatched)?;
     let mut connections: Vec<Option<OwnedFd>> = Vec::new();
     let mut subscribers: Vec<u32> = Vec::new();
     let mut frames = Frames::new(usize::from(options.message_bytes));
-    let mut events = Vec::with_capacity(512);
     let mut buffer = vec![0; 64 << 10];
     loop {
-        events.clear();
-        match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(Error::io("cannot wait for events", error)),
-        }
-        for &epoll::Event { data, .. } in &events {
-            let token = data.u64();
+        for event in 0..reactor.wait(None)? {
+            let (token, _) = reactor.event(event);
             if token == LISTENER {
-                while let Ok(connection) = rustix::net::accept_with(&listener, flags) {
-                    watch(&epoll, &connection, connections.len() as u64)?;
+                while let Ok(connection) = rustix::net::accept_with(&listener, NONBLOCKING) {
+                    let number = connections.len() as u64;
+                    reactor.watch(&connection, number, Flags::IN).context(unwatched)?;
                     connections.push(Some(connection));
                 }
                 continue;
             }
             let Some(entry) = connections.get_mut(token as usize) else { continue };
             let Some(connection) = entry else { continue };
-            let request = match rustix::io::read(connection.as_fd(), &mut *buffer) {
+            let request = match rustix::io::read(&*connection, &mut *buffer) {
                 Ok(length @ 1..) => &buffer[..length],
                 Err(Errno::AGAIN | Errno::INTR) => continue,
                 Ok(0) | Err(_) => {
@@ -90,13 +77,6 @@ pub(crate) fn run(options: &Floor) -> Result<ExitStatus, Error> {
             }
         }
     }
-}
-
-const LISTENER: u64 = u64::MAX;
-
-fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64) -> Result<(), Error> {
-    epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
-        .context("cannot watch another socket")
 }
 
 /// The floor does not care whether the socket took it: the generator counts, and says so when something is missing.

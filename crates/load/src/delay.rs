@@ -11,17 +11,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
-};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
 use crate::ExitStatus;
 use crate::clock::Clock;
 use crate::progress::say;
-use crate::timer::Timer;
+use crate::reactor::{
+    Flags, LISTENER, NONBLOCKING, Reactor, TIMER, address_of, listen, sleep_exactly, socket,
+};
 use crate::url::duration;
 use crate::{Context, Error};
 
@@ -29,8 +27,6 @@ use crate::{Context, Error};
 const READ_BYTES: usize = 256 << 10;
 /// Under way in one direction of one connection.
 const HELD_BYTES_MAX: usize = 64 << 20;
-const LISTENER: u64 = u64::MAX;
-const TIMER: u64 = u64::MAX - 1;
 
 /// Options of `dunlin bench delay`.
 #[derive(Debug, clap::Args)]
@@ -69,11 +65,7 @@ pub fn delay_line(to: SocketAddr, rtt: Duration) -> Result<SocketAddr, Error> {
     let (sender, receiver) = mpsc::channel();
     let running = move || {
         let opened = Proxy::open(([127, 0, 0, 1], 0).into(), to, rtt, HELD_BYTES_MAX);
-        let opened = opened.and_then(|proxy| {
-            let name = rustix::net::getsockname(&proxy.listener).context("cannot tell the port")?;
-            let at = SocketAddr::try_from(name).context("cannot tell the port")?;
-            Ok((proxy, at))
-        });
+        let opened = opened.and_then(|proxy| address_of(&proxy.listener).map(|at| (proxy, at)));
         match opened {
             Ok((mut proxy, at)) => {
                 let _ = sender.send(Ok(at));
@@ -89,24 +81,8 @@ pub fn delay_line(to: SocketAddr, rtt: Duration) -> Result<SocketAddr, Error> {
     receiver.recv().map_err(|_| Error::new("the thread of a delay line ended"))?
 }
 
-fn listen(address: SocketAddr) -> Result<OwnedFd, Error> {
-    let listening = || format!("cannot listen on {address}");
-    let listener = socket(address).context(listening())?;
-    sockopt::set_socket_reuseaddr(&listener, true).context(listening())?;
-    rustix::net::bind(&listener, &address).context(listening())?;
-    rustix::net::listen(&listener, 4096).context(listening())?;
-    Ok(listener)
-}
-
-fn socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    rustix::net::socket_with(family, SocketType::STREAM, flags, None)
-}
-
 struct Proxy {
-    epoll: OwnedFd,
-    timer: Timer,
+    reactor: Reactor,
     listener: OwnedFd,
     to: SocketAddr,
     delay_ns: u64,
@@ -164,18 +140,12 @@ impl Proxy {
         rtt: Duration,
         held_bytes_max: usize,
     ) -> Result<Self, Error> {
-        let listener = listen(address)?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
-        let data = epoll::EventData::new_u64(LISTENER);
-        epoll::add(&epoll, &listener, data, epoll::EventFlags::IN)
-            .context("cannot watch the listener")?;
-        // 50 µs of the default slack would be added to every delay.
-        rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
-            .context("cannot set the timer slack")?;
-        let timer = Timer::new(&epoll, TIMER)?;
+        let listener = listen(address, false)?;
+        let reactor = Reactor::new()?;
+        reactor.watch(&listener, LISTENER, Flags::IN).context("cannot watch the listener")?;
+        sleep_exactly()?;
         Ok(Self {
-            epoll,
-            timer,
+            reactor,
             listener,
             to,
             delay_ns: rtt.as_nanos() as u64 / 2,
@@ -191,29 +161,23 @@ impl Proxy {
     }
 
     fn run(&mut self) -> Result<ExitStatus, Error> {
-        let mut events = Vec::with_capacity(512);
         loop {
-            let mut timeout = None;
+            let mut timeout_ns = None;
             if let Some(chunk) = self.chunks.front() {
                 let now_ns = self.clock.now_ns();
                 if chunk.due_ns > now_ns {
-                    self.timer.set(chunk.due_ns, now_ns)?;
+                    self.reactor.wake_at(chunk.due_ns, now_ns)?;
                 } else {
-                    timeout = Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+                    timeout_ns = Some(0);
                 }
             }
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(Error::io("cannot wait for events", error)),
-            }
-            for &epoll::Event { data, flags } in &events {
-                match data.u64() {
-                    LISTENER => self.accept(),
-                    TIMER => {}
-                    token => {
+            for event in 0..self.reactor.wait(timeout_ns)? {
+                match self.reactor.event(event) {
+                    (LISTENER, _) => self.accept(),
+                    (TIMER, _) => {}
+                    (token, flags) => {
                         let (line, end) = ((token / 2) as usize, (token % 2) as usize);
-                        if flags.contains(epoll::EventFlags::OUT) {
+                        if flags.contains(Flags::OUT) {
                             self.send(line, end);
                         }
                         self.read(line, end);
@@ -229,8 +193,7 @@ impl Proxy {
     }
 
     fn accept(&mut self) {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        while let Ok(client) = rustix::net::accept_with(&self.listener, flags) {
+        while let Ok(client) = rustix::net::accept_with(&self.listener, NONBLOCKING) {
             // A server that cannot be reached shows itself to the client as an end without an answer.
             let Ok(server) = socket(self.to) else { continue };
             let _ = sockopt::set_tcp_nodelay(&client, true);
@@ -243,10 +206,9 @@ impl Proxy {
             if line == self.lines.len() {
                 self.lines.push(None);
             }
-            let interest = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+            let interest = Flags::IN | Flags::OUT | Flags::ET;
             let watched = [&client, &server].into_iter().zip(0..).all(|(socket, end)| {
-                let data = epoll::EventData::new_u64(line as u64 * 2 + end);
-                epoll::add(&self.epoll, socket, data, interest).is_ok()
+                self.reactor.watch(socket, line as u64 * 2 + end, interest).is_ok()
             });
             if !watched {
                 self.free.push(line);
@@ -387,7 +349,7 @@ impl Proxy {
         for end in &mut line.ends {
             end.unsent = VecDeque::new();
             // Both close with the line, whose place stays until its chunks have come.
-            let _ = epoll::delete(&self.epoll, &end.socket);
+            self.reactor.forget(&end.socket);
         }
         if line.chunks == 0 {
             self.closed.push(index);

@@ -21,10 +21,10 @@ pub mod installed;
 pub mod output;
 pub mod process;
 pub mod progress;
+pub mod reactor;
 pub mod scratch;
 pub mod serve;
 pub mod system;
-mod timer;
 pub mod url;
 
 pub use error::{Context, Error};

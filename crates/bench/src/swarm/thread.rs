@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::SendFlags;
 
 use super::client::{Client, State};
 use super::counters::Counts;
@@ -19,11 +18,11 @@ use super::order::{Faults, Ledger};
 use super::scan::{Scan, Scanner};
 use super::{Departures, Ping, Plan, Shared, Tally, new_histogram};
 use crate::protocol::{ProtocolName, WEBSOCKET_ACCEPT, websocket_frame};
+use dunlin_load::reactor::{ENDS, Flags, Reactor, STREAM, socket};
 use dunlin_load::{Context, Error};
 
 /// Shared by all clients of the thread. What does not fit is read by the next `read`.
 const RECEIVE_BYTES: usize = 64 << 10;
-const EVENTS_MAX: usize = 512;
 /// A client that is not ready after this long is closed and tried again.
 const OPENING_TIMEOUT_S: u32 = 30;
 const ATTEMPTS_MAX: u8 = 5;
@@ -45,9 +44,8 @@ pub(crate) fn run(
         .context("cannot give a thread its own descriptor table")?;
     dunlin_load::system::pin(&plan.cores)
         .context(format!("cannot run on cores {:?}", plan.cores))?;
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
     let mut thread = Thread {
-        epoll,
+        reactor: Reactor::new()?,
         scanner: Some(Box::new(Scanner::new(plan.protocol.framing()))),
         threads,
         clients: std::iter::repeat_with(|| Client::WAITING).take(numbers.len()).collect(),
@@ -71,36 +69,28 @@ pub(crate) fn run(
         plan,
     };
     let counters = &shared.counters[index];
-    let mut events = Vec::with_capacity(EVENTS_MAX);
     let mut buffer = vec![0; RECEIVE_BYTES];
     loop {
         thread.dial()?;
         let awake = shared.awake.load(Ordering::Acquire);
         let coalesce_ns = shared.coalesce_ns.load(Ordering::Acquire);
-        let timeout = match awake {
+        let timeout_ns = match awake {
             false if coalesce_ns > 0 => {
                 sleep_to_multiple(plan.clock.now_ns(), coalesce_ns);
-                Timespec::default()
+                0
             }
-            false => thread.timeout(),
-            true => Timespec::default(),
+            false => thread.timeout_ns(),
+            true => 0,
         };
-        events.clear();
-        match epoll::wait(
-            &thread.epoll,
-            rustix::buffer::spare_capacity(&mut events),
-            Some(&timeout),
-        ) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(Error::io("cannot wait for events", error)),
-        }
-        if awake && events.is_empty() {
+        let events = thread.reactor.wait(Some(timeout_ns))?;
+        if awake && events == 0 {
             // The publisher may be waiting for this core.
             std::thread::yield_now();
         }
         thread.now_ns = plan.clock.now_ns();
-        for &epoll::Event { flags, data } in &events {
-            thread.on_event(data.u64() as usize, flags, &mut buffer);
+        for event in 0..events {
+            let (token, flags) = thread.reactor.event(event);
+            thread.on_event(token as usize, flags, &mut buffer);
         }
         thread.send_pings();
         thread.sweep();
@@ -121,7 +111,7 @@ fn sleep_to_multiple(now_ns: u64, interval_ns: u64) {
 
 struct Thread<'a> {
     plan: &'a Plan,
-    epoll: OwnedFd,
+    reactor: Reactor,
     /// Away while its scan is carried out.
     scanner: Option<Box<Scanner>>,
     threads: usize,
@@ -185,10 +175,7 @@ impl Thread<'_> {
     }
 
     fn connect(&mut self, index: usize) -> Result<(), Error> {
-        let family =
-            if self.plan.server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+        let socket = socket(self.plan.server)
             .context("cannot open another socket; `dunlin check` says what stands in the way")?;
         if let Some(source) = self.plan.source(self.numbers.start + index) {
             dunlin_load::system::bind_source(socket.as_fd(), source)
@@ -203,12 +190,7 @@ impl Thread<'_> {
             Ok(()) | Err(Errno::INPROGRESS) => None,
             Err(error) => Some(error),
         };
-        let interest = epoll::EventFlags::IN
-            | epoll::EventFlags::OUT
-            | epoll::EventFlags::RDHUP
-            | epoll::EventFlags::ET;
-        epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(index as u64), interest)
-            .context("cannot watch another socket")?;
+        self.reactor.watch(&socket, index as u64, STREAM).context("cannot watch another socket")?;
         client.socket = Some(socket);
         if let Some(error) = refused {
             self.lose(index, &format!("connect: {error}"));
@@ -217,7 +199,7 @@ impl Thread<'_> {
     }
 
     /// How long there is nothing to do but wait for events.
-    fn timeout(&self) -> Timespec {
+    fn timeout_ns(&self) -> u64 {
         const IDLE_NS: u64 = 250_000_000;
         let mut wait_ns = IDLE_NS;
         let now_ns = self.plan.clock.now_ns();
@@ -235,22 +217,21 @@ impl Thread<'_> {
             wait_ns = wait_ns.min(due_ns.saturating_sub(now_ns).max(1_000_000));
         }
         // Whole milliseconds, rounded up: epoll_wait knows no less, and rounding down would spin.
-        let wait_ms = wait_ns.div_ceil(1_000_000);
-        Timespec { tv_sec: (wait_ms / 1_000) as i64, tv_nsec: (wait_ms % 1_000 * 1_000_000) as _ }
+        wait_ns.next_multiple_of(1_000_000)
     }
 
-    fn on_event(&mut self, index: usize, flags: epoll::EventFlags, buffer: &mut [u8]) {
+    fn on_event(&mut self, index: usize, flags: Flags, buffer: &mut [u8]) {
         let Some(client) = self.clients.get_mut(index) else { return };
         let Some(socket) = &client.socket else { return };
         if client.state == State::Connecting {
-            if flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP) {
+            if flags.intersects(Flags::ERR | Flags::HUP) {
                 let error = match rustix::net::sockopt::socket_error(socket) {
                     Ok(Err(error)) | Err(error) => io::Error::from(error).to_string(),
                     Ok(Ok(())) => "closed".into(),
                 };
                 return self.lose(index, &format!("connect: {error}"));
             }
-            if !flags.contains(epoll::EventFlags::OUT) {
+            if !flags.contains(Flags::OUT) {
                 return;
             }
             client.state =
@@ -261,9 +242,8 @@ impl Thread<'_> {
             self.send(index, &opening);
             self.scratch = opening;
         }
-        let ending = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-        if flags.intersects(epoll::EventFlags::IN | ending) {
-            self.receive(index, buffer, flags.intersects(ending));
+        if flags.intersects(Flags::IN | ENDS) {
+            self.receive(index, buffer, flags.intersects(ENDS));
         }
     }
 

@@ -1,26 +1,19 @@
-//! A thread of the generator: connections on one epoll instance, one buffer for what they read.
+//! A thread of the generator: connections on one reactor, one buffer for what they read.
 //!
-//! Why not an event loop for everything (`dunlin-net`): what is measured here is the server, so each call and each
-//! instruction of the generator counts against the figure. A turn costs one `epoll_wait` for many connections, and each
-//! of those one `recv` for all answers that came and one `send` for all requests that take their place.
+//! A turn costs one `epoll_wait` for many connections, and each of those one `recv` for all answers that came and one
+//! `send` for all requests that take their place.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
-use rustix::io::Errno;
 
 use super::connection::{Connection, Core, End};
 use super::options::Depth;
 use super::plan::{Plan, Reporter, Shared};
 use super::transport::{Broken, Transport};
-use crate::timer::Timer;
-use crate::{Context, Error};
+use crate::Error;
+use crate::reactor::{ENDS, Flags, Reactor, STREAM, sleep_exactly};
 
 const READ_BYTES: usize = 256 << 10;
-const TIMER: u64 = u64::MAX;
 /// How often connections are looked at for time-outs, nanoseconds, and how much that grows with each.
 const SWEEP_NS: u64 = 10_000_000;
 const SWEEP_NS_PER_CONNECTION: u64 = 1_000;
@@ -35,9 +28,7 @@ const DRAIN_NS: u64 = 5_000_000_000;
 const OPENING_NS: u64 = 10_000_000_000;
 
 pub(super) struct Worker {
-    epoll: OwnedFd,
-    /// For the schedule of an open model.
-    timer: Timer,
+    reactor: Reactor,
     places: Vec<Place>,
     core: Core,
     shared: Arc<Shared>,
@@ -97,16 +88,12 @@ impl Worker {
         shared: Arc<Shared>,
         reporter: Reporter,
     ) -> Result<Self, Error> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
-        // 50 µs of the default slack would be the generator's, not the server's.
-        rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
-            .context("cannot set the timer slack")?;
+        sleep_exactly()?;
         let plan_depth = plan.depth;
         let mine =
             plan.connections / plan.threads + u32::from(thread < plan.connections % plan.threads);
         Ok(Self {
-            timer: Timer::new(&epoll, TIMER)?,
-            epoll,
+            reactor: Reactor::new()?,
             places: (0..mine).map(|_| Place::default()).collect(),
             core: Core::new(plan, thread),
             shared,
@@ -132,24 +119,15 @@ impl Worker {
         for index in 0..self.places.len() {
             self.open_place(index, began_ns);
         }
-        let mut events = Vec::with_capacity(1024);
         let mut said_ready = false;
         while self.phase != Phase::Over {
             let now_ns = clock.now_ns();
             let wait_ns = self.wait_ns(now_ns)?;
-            let timeout = Timespec { tv_sec: 0, tv_nsec: wait_ns as _ };
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(Error::io("cannot wait for events", error)),
-            }
-            for &epoll::Event { data, flags } in &events {
-                let token = data.u64();
-                if token == TIMER {
-                    continue;
-                }
+            for event in 0..self.reactor.wait(Some(wait_ns))? {
+                let (token, flags) = self.reactor.event(event);
                 let (index, generation) = ((token & 0xffff_ffff) as usize, (token >> 32) as u32);
-                if self.places[index].generation == generation {
+                // No place has the token of the timer.
+                if self.places.get(index).is_some_and(|place| place.generation == generation) {
                     self.handle_event(index, flags);
                 }
             }
@@ -198,7 +176,7 @@ impl Worker {
             if due_ns <= now_ns {
                 return Ok(0);
             }
-            self.timer.set(due_ns, now_ns)?;
+            self.reactor.wake_at(due_ns, now_ns)?;
         }
         Ok(SWEEP_NS)
     }
@@ -296,12 +274,8 @@ impl Worker {
         let place = &mut self.places[index];
         let at = plan.place.of_attempt(place.failures);
         let opened = Transport::connect(at, plan.tls.as_ref()).and_then(|transport| {
-            let interest = epoll::EventFlags::IN
-                | epoll::EventFlags::OUT
-                | epoll::EventFlags::RDHUP
-                | epoll::EventFlags::ET;
-            let data = epoll::EventData::new_u64(u64::from(place.generation) << 32 | index as u64);
-            epoll::add(&self.epoll, &transport.socket, data, interest)?;
+            let token = u64::from(place.generation) << 32 | index as u64;
+            self.reactor.watch(&transport.socket, token, STREAM)?;
             Ok(transport)
         });
         match opened {
@@ -322,7 +296,7 @@ impl Worker {
         self.tried += usize::from(!std::mem::replace(&mut place.tried, true));
     }
 
-    fn handle_event(&mut self, index: usize, flags: epoll::EventFlags) {
+    fn handle_event(&mut self, index: usize, flags: Flags) {
         let clock = self.core.plan.clock;
         let Some(connection) = &mut self.places[index].connection else { return };
         if !connection.opened {
@@ -330,7 +304,7 @@ impl Worker {
             if let Err(error) = connection.transport.connected() {
                 return self.end(index, &End::Broken(Broken::Io(error)), now_ns);
             }
-            if !flags.intersects(epoll::EventFlags::OUT | epoll::EventFlags::IN) {
+            if !flags.intersects(Flags::OUT | Flags::IN) {
                 return;
             }
             if !connection.transport.is_open() {
@@ -361,18 +335,15 @@ impl Worker {
             }
             return;
         }
-        if flags.contains(epoll::EventFlags::OUT) && connection.transport.has_unsent() {
+        if flags.contains(Flags::OUT) && connection.transport.has_unsent() {
             let now_ns = clock.now_ns();
             if let Err(broken) = connection.transport.flush() {
                 return self.end(index, &End::Broken(broken), now_ns);
             }
             self.fill(index, now_ns);
         }
-        if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR)
-        {
-            // Where the end came together with bytes no other event will tell of it.
-            let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-            self.read(index, flags.intersects(ends));
+        if flags.intersects(Flags::IN | Flags::HUP | Flags::ERR) {
+            self.read(index, flags.intersects(ENDS));
         }
     }
 

@@ -17,12 +17,13 @@ use std::path::PathBuf;
 pub use behaviour::{Behaviour, Fault};
 pub use tls::ServeTls;
 
+use crate::Error;
 use crate::ExitStatus;
 use crate::progress::say;
-use crate::{Context, Error};
+use crate::reactor::{address_of, listen};
 use connection::Shared;
 use log::Log;
-use thread::{Thread, listen};
+use thread::Thread;
 
 /// Options of `dunlin bench serve`.
 #[derive(Debug, clap::Args)]
@@ -50,12 +51,12 @@ pub fn run(options: &Serve) -> Result<ExitStatus, Error> {
     crate::system::pin(&options.core)
         .map_err(|error| Error::io(format!("cannot run on cores {:?}", options.core), error))?;
     let log = options.log.as_deref().map(Log::open).transpose()?;
-    let first = listen(options.listen)?;
-    let address = rustix::net::getsockname(&first).context("cannot read the own address")?;
-    let address = SocketAddr::try_from(address).context("cannot read the own address")?;
+    // Each thread has a listener of its own.
+    let first = listen(options.listen, true)?;
+    let address = address_of(&first)?;
     let mut listeners = vec![first];
     for _ in 1..options.threads {
-        listeners.push(listen(address)?);
+        listeners.push(listen(address, true)?);
     }
     let config = options.tls.config(address)?;
     let scheme = if config.is_some() { "https" } else { "http" };

@@ -3,32 +3,27 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
-};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 use rustls::{ServerConfig, ServerConnection};
 
 use super::answer::Then;
 use super::connection::{Connection, Outcome, Shared};
 use crate::clock::Clock;
+use crate::reactor::{ENDS, Flags, LISTENER, NONBLOCKING, Reactor, STREAM};
 use crate::{Context, Error};
 
 /// Read at once: what a hundred pipelined requests of a hundred connections leave in one socket, many times over.
 const READ_BYTES: usize = 256 << 10;
 /// What a client that does not read may leave unsent before its connection is reset.
 const UNSENT_BYTES_MAX: usize = 256 << 20;
-const LISTENER: u64 = u64::MAX;
 
 pub(super) struct Thread {
-    epoll: OwnedFd,
+    reactor: Reactor,
     listener: OwnedFd,
     tls: Option<Arc<ServerConfig>>,
     slots: Vec<Slot>,
@@ -57,32 +52,16 @@ struct Peer {
     timer_ns: u64,
 }
 
-/// Opens the listener of one thread. Every thread has its own on the same address (`SO_REUSEPORT`).
-pub(super) fn listen(address: SocketAddr) -> Result<OwnedFd, Error> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let listening = || format!("cannot listen on {address}");
-    let listener =
-        rustix::net::socket_with(family, SocketType::STREAM, flags, None).context(listening())?;
-    sockopt::set_socket_reuseaddr(&listener, true).context(listening())?;
-    sockopt::set_socket_reuseport(&listener, true).context(listening())?;
-    rustix::net::bind(&listener, &address).context(listening())?;
-    rustix::net::listen(&listener, 4096).context(listening())?;
-    Ok(listener)
-}
-
 impl Thread {
     pub(super) fn new(
         listener: OwnedFd,
         tls: Option<Arc<ServerConfig>>,
         shared: Shared,
     ) -> Result<Self, Error> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
-        let data = epoll::EventData::new_u64(LISTENER);
-        epoll::add(&epoll, &listener, data, epoll::EventFlags::IN)
-            .context("cannot watch the listener")?;
+        let reactor = Reactor::new()?;
+        reactor.watch(&listener, LISTENER, Flags::IN).context("cannot watch the listener")?;
         Ok(Self {
-            epoll,
+            reactor,
             listener,
             tls,
             slots: Vec::new(),
@@ -96,24 +75,13 @@ impl Thread {
     }
 
     pub(super) fn run(mut self) -> Result<(), Error> {
-        let mut events = Vec::with_capacity(512);
         loop {
-            let timeout = self.timers.peek().map(|Reverse((due_ns, ..))| {
-                let wait_ns = due_ns.saturating_sub(self.clock.now_ns());
-                Timespec {
-                    tv_sec: (wait_ns / 1_000_000_000) as _,
-                    tv_nsec: (wait_ns % 1_000_000_000) as _,
-                }
-            });
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(Error::io("cannot wait for events", error)),
-            }
-            for &epoll::Event { data, flags } in &events {
-                match data.u64() {
-                    LISTENER => self.accept(),
-                    index => self.serve(index as usize, flags)?,
+            let due_ns = self.timers.peek().map(|Reverse((due_ns, ..))| *due_ns);
+            let timeout_ns = due_ns.map(|due_ns| due_ns.saturating_sub(self.clock.now_ns()));
+            for event in 0..self.reactor.wait(timeout_ns)? {
+                match self.reactor.event(event) {
+                    (LISTENER, _) => self.accept(),
+                    (index, flags) => self.serve(index as usize, flags)?,
                 }
             }
             self.expire()?;
@@ -121,9 +89,8 @@ impl Thread {
     }
 
     fn accept(&mut self) {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         // Whatever is wrong with one connection is no reason to refuse the next.
-        while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
+        while let Ok(socket) = rustix::net::accept_with(&self.listener, NONBLOCKING) {
             let _ = sockopt::set_tcp_nodelay(&socket, true);
             let tls = match &self.tls {
                 None => None,
@@ -136,12 +103,7 @@ impl Thread {
             if index == self.slots.len() {
                 self.slots.push(Slot::default());
             }
-            let interest = epoll::EventFlags::IN
-                | epoll::EventFlags::OUT
-                | epoll::EventFlags::RDHUP
-                | epoll::EventFlags::ET;
-            let data = epoll::EventData::new_u64(index as u64);
-            if epoll::add(&self.epoll, &socket, data, interest).is_err() {
+            if self.reactor.watch(&socket, index as u64, STREAM).is_err() {
                 self.free.push(index);
                 continue;
             }
@@ -156,19 +118,15 @@ impl Thread {
         }
     }
 
-    fn serve(&mut self, index: usize, flags: epoll::EventFlags) -> Result<(), Error> {
-        if flags.contains(epoll::EventFlags::OUT)
+    fn serve(&mut self, index: usize, flags: Flags) -> Result<(), Error> {
+        if flags.contains(Flags::OUT)
             && self.slots[index].peer.as_ref().is_some_and(|peer| !peer.unsent.is_empty())
         {
             self.send(index, Then::Go);
         }
-        if !flags
-            .intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR)
-        {
+        if !flags.intersects(Flags::IN | Flags::HUP | Flags::ERR) {
             return Ok(());
         }
-        // Where the end came together with bytes no other event will tell of it.
-        let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
         loop {
             let Some(peer) = &mut self.slots[index].peer else { return Ok(()) };
             // What was cut stands in front of what is read now, so that a request is one piece.
@@ -206,7 +164,7 @@ impl Thread {
                 }
             };
             // TLS hands out one record at a time, so that only a plain read can be known to be the last.
-            let last = peer.tls.is_none() && cut + length < room && !flags.intersects(ends);
+            let last = peer.tls.is_none() && cut + length < room && !flags.intersects(ENDS);
             self.take(index, cut + length)?;
             if last {
                 return Ok(());
