@@ -10,10 +10,8 @@ use serde::Serialize;
 use crate::publisher::Publishing;
 use crate::swarm::{Faults, Swarm};
 use crate::target::Target;
-use dunlin_load::clock::Clock;
-use dunlin_load::progress::Progress;
 use dunlin_load::url::Url;
-use dunlin_load::{Context, Error};
+use dunlin_load::{Clock, Context, Error, Progress};
 
 const CHANNEL: &str = "background";
 /// Length of a broadcast message's filler, bytes.

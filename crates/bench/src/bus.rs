@@ -14,12 +14,9 @@ use dunlin_bus::{Endpoint, MeshConfig, RequestId, RequestTable, mesh};
 use rustix::event::EventfdFlags;
 use serde::Serialize;
 
-use dunlin_load::ExitStatus;
 use dunlin_load::figures::median;
-use dunlin_load::output::Output;
-use dunlin_load::progress::{Progress, say};
 use dunlin_load::reactor::{Flags, Reactor};
-use dunlin_load::{Context, Error};
+use dunlin_load::{Context, Error, ExitStatus, Output, Progress, say};
 
 /// Options of `dunlin bench bus`.
 #[derive(Debug, clap::Args)]

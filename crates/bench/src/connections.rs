@@ -6,13 +6,9 @@ use serde::Serialize;
 
 use crate::swarm::{Counts, Faults, Ping, Swarm};
 use crate::target::Target;
-use dunlin_load::Error;
-use dunlin_load::ExitStatus;
-use dunlin_load::clock::Clock;
-use dunlin_load::output::Output;
-use dunlin_load::process::{KernelMemory, Process, Sample, own_pss_bytes};
-use dunlin_load::progress::{Progress, say};
+use dunlin_load::process::{KernelMemory, Sample, own_pss_bytes};
 use dunlin_load::url::duration;
+use dunlin_load::{Clock, Error, ExitStatus, Output, Process, Progress, say};
 
 /// Options of `dunlin bench connections`.
 #[derive(Debug, clap::Args)]

@@ -4,9 +4,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use crate::target::Target;
-use dunlin_load::Error;
-use dunlin_load::process::Process;
-use dunlin_load::scratch::Scratch;
+use dunlin_load::{Error, Process, Scratch};
 
 /// The program that is started, and how.
 #[derive(Debug, Clone, clap::Args)]

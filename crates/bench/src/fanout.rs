@@ -14,14 +14,9 @@ use crate::protocol::{Protocol, ProtocolName};
 use crate::publisher::{Publishing, Template};
 use crate::swarm::{Counts, Faults, Ping, Plan, Swarm, Tally};
 use crate::target::Target;
-use dunlin_load::Error;
-use dunlin_load::ExitStatus;
-use dunlin_load::clock::Clock;
 use dunlin_load::figures::median;
-use dunlin_load::output::Output;
-use dunlin_load::process::{KernelMemory, Process};
-use dunlin_load::progress::{Progress, say};
-use dunlin_load::scratch::Scratch;
+use dunlin_load::process::KernelMemory;
+use dunlin_load::{Clock, Error, ExitStatus, Output, Process, Progress, Scratch, say};
 
 /// How messages are published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]

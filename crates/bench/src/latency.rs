@@ -7,13 +7,8 @@ use serde::Serialize;
 use crate::background_load::{BackgroundLoad, BackgroundLoadReport, Broadcasting};
 use crate::schedule::{Arrivals, Schedule, Subscribers};
 use crate::target::Target;
-use dunlin_load::Error;
-use dunlin_load::ExitStatus;
-use dunlin_load::clock::Clock;
-use dunlin_load::output::Output;
-use dunlin_load::process::Process;
-use dunlin_load::progress::say;
 use dunlin_load::url::duration;
+use dunlin_load::{Clock, Error, ExitStatus, Output, Process, say};
 
 /// Options of `dunlin bench latency`.
 #[derive(Debug, clap::Args)]

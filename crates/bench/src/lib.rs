@@ -99,7 +99,7 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::Webhooks(options) => webhooks::run(&options),
         Command::Floor(options) => floor::run(&options),
         Command::Http(options) => dunlin_load::http::run(&options),
-        Command::Ledger(options) => Ok(dunlin_load::http::check_ledger(&options)?.0),
+        Command::Ledger(options) => dunlin_load::http::check_ledger(&options),
         Command::Comparison(options) => dunlin_load::comparison::run(&options),
         Command::Serve(options) => dunlin_load::serve::run(&options),
         Command::Delay(options) => dunlin_load::delay::run(&options),

@@ -6,8 +6,7 @@ use std::path::Path;
 use crate::protocol::{Protocol, ProtocolName};
 use crate::publisher::{Publishing, Template};
 use dunlin_load::installed::{installed, version};
-use dunlin_load::scratch::Scratch;
-use dunlin_load::{Context, Error};
+use dunlin_load::{Context, Error, Scratch};
 
 /// A server the generator knows how to start and to talk to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -15,9 +15,8 @@ use serde::Serialize;
 
 use crate::publisher::{Answers, Publishing};
 use crate::swarm::{Departures, Faults, Plan, Swarm};
-use dunlin_load::clock::{Clock, Percentiles, new_histogram};
-use dunlin_load::progress::Progress;
-use dunlin_load::{Context, Error};
+use dunlin_load::clock::{Percentiles, new_histogram};
+use dunlin_load::{Clock, Context, Error, Progress};
 
 /// After the last publish, without an arrival for so long: what has not arrived is missing.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -6,10 +6,8 @@ use std::path::PathBuf;
 use crate::protocol::{Protocol, ProtocolName};
 use crate::publisher::{Publishing, Template};
 use crate::swarm::{Ping, Plan};
-use dunlin_load::Error;
-use dunlin_load::clock::Clock;
-use dunlin_load::process::Process;
 use dunlin_load::url::Url;
+use dunlin_load::{Clock, Error, Process};
 
 /// Which server to measure, and how to talk to it.
 #[derive(Debug, Clone, clap::Args)]

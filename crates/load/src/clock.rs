@@ -12,10 +12,12 @@ pub struct Clock {
 }
 
 impl Clock {
+    /// One that starts now.
     pub fn new() -> Self {
         Self { start: Instant::now() }
     }
 
+    /// Nanoseconds since the start.
     pub fn now_ns(self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
@@ -32,16 +34,24 @@ pub fn new_histogram() -> Histogram<u64> {
 /// Percentiles of a histogram, microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
+    /// The least.
     pub min: f64,
+    /// The median.
     pub p50: f64,
+    /// What one in 10 exceeded.
     pub p90: f64,
+    /// One in 100.
     pub p99: f64,
+    /// One in 1,000.
     pub p999: f64,
+    /// The most.
     pub max: f64,
+    /// The arithmetic mean.
     pub mean: f64,
 }
 
 impl Percentiles {
+    /// Of nanoseconds.
     pub fn of(histogram: &Histogram<u64>) -> Self {
         let us = |ns: u64| ns as f64 / 1e3;
         let at = |quantile| us(histogram.value_at_quantile(quantile));

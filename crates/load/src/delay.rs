@@ -14,14 +14,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
-use crate::ExitStatus;
-use crate::clock::Clock;
-use crate::progress::say;
 use crate::reactor::{
     Flags, LISTENER, NONBLOCKING, Reactor, TIMER, address_of, listen, sleep_exactly, socket,
 };
 use crate::url::duration;
-use crate::{Context, Error};
+use crate::{Clock, Context, Error, ExitStatus, say};
 
 /// Read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -48,6 +45,10 @@ pub struct Delay {
     core: Vec<usize>,
 }
 
+/// Runs the proxy until the process is ended.
+///
+/// # Errors
+/// When it cannot listen.
 pub fn run(options: &Delay) -> Result<ExitStatus, Error> {
     crate::system::descriptors_per_thread();
     crate::system::pin(&options.core)

@@ -9,10 +9,12 @@ pub struct Error {
 }
 
 impl Error {
+    /// One that the operating system has no part in.
     pub fn new(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), source: None }
     }
 
+    /// What was being done, and why it failed.
     pub fn io(sentence: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self { sentence: sentence.into(), source: Some(source.into()) }
     }
@@ -36,6 +38,8 @@ impl std::error::Error for Error {
 
 /// Adds the sentence that says what was being done when the operating system refused.
 pub trait Context<T> {
+    /// # Errors
+    /// The same with the sentence in front.
     fn context(self, sentence: impl Into<String>) -> Result<T, Error>;
 }
 

@@ -9,9 +9,13 @@ use serde::{Deserialize, Serialize};
 /// Where and when a result was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
+    /// Its model.
     pub cpu: String,
+    /// Of the whole machine.
     pub cores: usize,
+    /// Rounded to whole GiB.
     pub memory_gib: u64,
+    /// Name and release.
     pub kernel: String,
     /// Day of the run, UTC, as YYYY-MM-DD.
     pub day: String,
@@ -22,6 +26,7 @@ pub struct Host {
 }
 
 impl Host {
+    /// This machine, this moment, this command.
     pub fn now() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = cpuinfo

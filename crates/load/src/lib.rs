@@ -27,7 +27,12 @@ pub mod serve;
 pub mod system;
 pub mod url;
 
+pub use clock::Clock;
 pub use error::{Context, Error};
+pub use output::Output;
+pub use process::Process;
+pub use progress::{Progress, say};
+pub use scratch::Scratch;
 
 /// How a benchmark ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

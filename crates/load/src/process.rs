@@ -159,7 +159,9 @@ fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<(Child, S
 pub struct Sample {
     /// Proportional set size: private memory, and its share of what is shared.
     pub pss_bytes: u64,
+    /// Time on a core, of all threads.
     pub cpu_ns: u64,
+    /// The process and its descendants.
     pub processes: u32,
 }
 
@@ -219,15 +221,18 @@ fn task_cpu_ns(task: &Path) -> u64 {
 /// Memory the kernel uses, for everyone on the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct KernelMemory {
+    /// Memory of the kernel's own objects.
     pub slab_bytes: u64,
     /// The part of the slab that cannot be taken back under pressure.
     pub slab_unreclaimable_bytes: u64,
     /// Buffers of all TCP sockets, from /proc/net/sockstat.
     pub tcp_buffer_bytes: u64,
+    /// What programs may still have.
     pub available_bytes: u64,
 }
 
 impl KernelMemory {
+    /// As /proc says.
     pub fn now() -> Self {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let of = |name| kib_line(&meminfo, name).unwrap_or(0) * 1024;

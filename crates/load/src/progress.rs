@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
+/// How far one step of a run is.
 #[derive(Debug)]
 pub struct Progress {
     what: String,
@@ -17,6 +18,7 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Nothing of `total` is done yet.
     pub fn new(what: impl Into<String>, total: u64) -> Self {
         let what = what.into();
         let bar = std::io::stderr().is_terminal().then(|| {
@@ -31,6 +33,7 @@ impl Progress {
         Self { what, total, bar, said: Instant::now(), start: Instant::now() }
     }
 
+    /// So much is done.
     pub fn set(&mut self, done: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);

@@ -24,6 +24,7 @@ impl Scratch {
         Ok(Self { path })
     }
 
+    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -8,13 +8,17 @@ use crate::{Context, Error};
 /// The parts of a URL a client needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
+    /// The host, resolved, IPv4 first.
     pub address: SocketAddr,
     /// As in the `Host` header.
     pub host: String,
+    /// With the query.
     pub path: String,
 }
 
 impl Url {
+    /// # Errors
+    /// What is wrong with it, and how one looks.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |why: &str| {
             Error::new(format!("{text}: {why}; give a URL such as ws://127.0.0.1:8000/path"))

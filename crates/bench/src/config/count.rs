@@ -13,12 +13,8 @@ use serde_json::json;
 
 use super::ConfigBench;
 use crate::swarm::{Faults, Swarm};
-use dunlin_load::ExitStatus;
 use dunlin_load::client::Client;
-use dunlin_load::clock::Clock;
-use dunlin_load::progress::{Progress, say};
-use dunlin_load::scratch::Scratch;
-use dunlin_load::{Context, Error};
+use dunlin_load::{Clock, Context, Error, ExitStatus, Progress, Scratch, say};
 
 /// The channel that is counted in; its history gives each message an offset.
 const CHANNEL: &str = "count:all";

@@ -8,10 +8,9 @@ use std::time::Duration;
 use super::{ConfigBench, NAMESPACES, Replace};
 use crate::schedule::{Schedule, Subscribers};
 use dunlin_load::client::Client;
-use dunlin_load::clock::Clock;
 use dunlin_load::figures::median;
 use dunlin_load::host::Host;
-use dunlin_load::{Context, Error};
+use dunlin_load::{Clock, Context, Error};
 
 const SUBSCRIBERS: usize = 100;
 const PUBLISHES_PER_S: u32 = 200;

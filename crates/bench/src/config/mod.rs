@@ -21,15 +21,10 @@ use self::peer::Nginx;
 use crate::dunlin::{Dunlin, OPEN};
 use crate::swarm::Swarm;
 use crate::target::Target;
-use dunlin_load::Error;
-use dunlin_load::ExitStatus;
 use dunlin_load::client::Client;
-use dunlin_load::clock::{Clock, new_histogram};
+use dunlin_load::clock::new_histogram;
 use dunlin_load::figures::median;
-use dunlin_load::output::Output;
-use dunlin_load::process::Process;
-use dunlin_load::progress::say;
-use dunlin_load::scratch::Scratch;
+use dunlin_load::{Clock, Error, ExitStatus, Output, Process, Scratch, say};
 
 /// Options of `dunlin bench config`.
 #[derive(Debug, clap::Args)]

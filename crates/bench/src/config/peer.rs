@@ -9,8 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use dunlin_load::installed::installed;
-use dunlin_load::process::Process;
-use dunlin_load::{Context, Error};
+use dunlin_load::{Context, Error, Process};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 

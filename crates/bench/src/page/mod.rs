@@ -9,8 +9,7 @@ mod template;
 use std::fs;
 use std::path::PathBuf;
 
-use dunlin_load::progress::say;
-use dunlin_load::{Context, Error, ExitStatus};
+use dunlin_load::{Context, Error, ExitStatus, say};
 
 const TEMPLATE: &str = include_str!("../../page.md");
 

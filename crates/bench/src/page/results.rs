@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use dunlin_load::{Context, Error};
 use serde_json::{Map, Value, json};
 
 use super::expression::{elements, evaluate, show};
+use dunlin_load::{Context, Error};
 
 /// Results that are steps of one measurement, by the begin of their names, and the fields that say their order.
 const SERIES: [(&str, &[&str]); 5] = [

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dunlin_load::clock::{Clock, new_histogram};
-use dunlin_load::{Context, Error};
+use dunlin_load::clock::new_histogram;
+use dunlin_load::{Clock, Context, Error};
 use hdrhistogram::Histogram;
 
 pub(crate) use counters::Counts;

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::receiver::{Receiver, unix_ns};
 use dunlin_load::client::Client;
-use dunlin_load::progress::Progress;
-use dunlin_load::{Context, Error};
+use dunlin_load::{Context, Error, Progress};
 
 /// Channels that events are spread over: each keeps its order, and so is a request at a time.
 pub(super) const CHANNELS: u64 = 64;

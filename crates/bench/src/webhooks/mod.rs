@@ -19,15 +19,10 @@ use self::receiver::{Received, Receiver};
 use crate::dunlin::{Dunlin, OPEN};
 use crate::schedule::{Arrivals, Schedule, Subscribers};
 use crate::target::Target;
-use dunlin_load::Error;
-use dunlin_load::ExitStatus;
-use dunlin_load::clock::{Clock, Percentiles};
+use dunlin_load::clock::Percentiles;
 use dunlin_load::figures::{group, median};
-use dunlin_load::output::Output;
-use dunlin_load::process::Process;
-use dunlin_load::progress::say;
-use dunlin_load::scratch::Scratch;
 use dunlin_load::url::duration;
+use dunlin_load::{Clock, Error, ExitStatus, Output, Process, Scratch, say};
 
 /// Options of `dunlin bench webhooks`.
 #[derive(Debug, clap::Args)]

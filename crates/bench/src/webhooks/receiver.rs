@@ -7,8 +7,7 @@ use serde::Deserialize;
 
 use dunlin_load::client::Client;
 use dunlin_load::clock::Percentiles;
-use dunlin_load::process::Process;
-use dunlin_load::{Context, Error};
+use dunlin_load::{Context, Error, Process};
 
 /// Without another event for so long, what has not come does not come.
 const TIMEOUT: Duration = Duration::from_secs(3);

@@ -7,11 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Comparison;
 use super::program::{SERVER, own_words, run_own, serve};
-use crate::Error;
-use crate::ExitStatus;
 use crate::figures::group;
-use crate::process::Process;
-use crate::progress::say;
+use crate::{Error, ExitStatus, Process, say};
 
 const ROUND_TRIPS_MS: [u64; 3] = [10, 50, 250];
 const IN_FLIGHT: u32 = 100;

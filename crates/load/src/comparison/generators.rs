@@ -6,13 +6,9 @@ use serde::Serialize;
 
 use super::Comparison;
 use super::program::{SERVER, own_words, run as start, serve};
-use crate::Error;
-use crate::ExitStatus;
 use crate::figures::{group, median};
 use crate::installed::{find, version};
-use crate::process::Process;
-use crate::progress::{Progress, say};
-use crate::scratch::Scratch;
+use crate::{Error, ExitStatus, Process, Progress, Scratch, say};
 
 const DEPTHS: [u32; 3] = [1, 16, 100];
 const OURS: &str = "dunlin";

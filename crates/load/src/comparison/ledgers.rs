@@ -7,14 +7,9 @@ use serde::Serialize;
 
 use super::Comparison;
 use super::program::{SERVER, run_own, serve};
-use crate::ExitStatus;
-use crate::http::{Agreement, LedgerCheck, check_ledger};
+use crate::http::{Agreement, LedgerCheck, judge_ledgers};
 use crate::installed::find;
-use crate::output::Output;
-use crate::process::Process;
-use crate::progress::say;
-use crate::scratch::Scratch;
-use crate::{Context, Error};
+use crate::{Context, Error, ExitStatus, Output, Process, Scratch, say};
 
 const DEPTH: u32 = 100;
 /// nginx closes a connection behind so many requests.
@@ -126,7 +121,7 @@ fn trial(
         requests: Some(requests),
         output: Output::default(),
     };
-    let (status, agreement) = check_ledger(&check)?;
+    let (status, agreement) = judge_ledgers(&check)?;
     Ok(Trial {
         server: name.to_owned(),
         seconds: run.seconds,

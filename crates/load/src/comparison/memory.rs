@@ -4,10 +4,8 @@ use serde::Serialize;
 
 use super::Comparison;
 use super::program::{SERVER, run_own, serve};
-use crate::Error;
-use crate::ExitStatus;
 use crate::figures::group;
-use crate::progress::say;
+use crate::{Error, ExitStatus, say};
 
 /// Between the least and the most: buffers that a burst of closes needs, pages of histograms touched for the first time.
 const SPREAD_BYTES_MAX: u64 = 4 << 20;

@@ -11,10 +11,8 @@ mod stalled;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Error;
-use crate::ExitStatus;
-use crate::output::Output;
 use crate::url::duration;
+use crate::{Error, ExitStatus, Output};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -69,6 +67,10 @@ pub struct Comparison {
     output: Output,
 }
 
+/// Runs one experiment and prints its report.
+///
+/// # Errors
+/// When a program could not be started, or printed no result.
 pub fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     // Processes started from here on inherit it; the servers are given their own.
     crate::system::pin(&[options.core])

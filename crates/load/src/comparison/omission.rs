@@ -13,10 +13,8 @@ use serde::Serialize;
 
 use super::Comparison;
 use super::program::{SERVER, run_own, serve};
-use crate::ExitStatus;
 use crate::clock::Percentiles;
-use crate::progress::say;
-use crate::{Context, Error};
+use crate::{Context, Error, ExitStatus, say};
 
 const RATE: f64 = 2_000.0;
 const RUN: Duration = Duration::from_secs(5);

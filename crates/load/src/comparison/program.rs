@@ -8,8 +8,7 @@ use std::time::Instant;
 use serde::de::DeserializeOwned;
 
 use super::Comparison;
-use crate::process::Process;
-use crate::{Context, Error};
+use crate::{Context, Error, Process};
 
 pub(super) const SERVER: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8395);

@@ -7,12 +7,9 @@ use serde::Serialize;
 
 use super::Comparison;
 use super::program::{SERVER, run_own, serve};
-use crate::Error;
-use crate::ExitStatus;
 use crate::clock::Percentiles;
 use crate::http::time;
-use crate::progress::say;
-use crate::scratch::Scratch;
+use crate::{Error, ExitStatus, Scratch, say};
 
 /// One in so many is slow.
 const ONE_IN: usize = 16;

@@ -6,9 +6,7 @@ use super::options::{Depth, Http};
 use super::page;
 use super::report::HttpReport;
 use super::summary::{count, time};
-use crate::Error;
-use crate::ExitStatus;
-use crate::progress::say;
+use crate::{Error, ExitStatus, say};
 
 /// The three modes and their ratios, as `--json` prints them.
 #[derive(Debug, Serialize)]

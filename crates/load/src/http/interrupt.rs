@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::progress::say;
+use crate::say;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 

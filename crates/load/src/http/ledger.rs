@@ -7,53 +7,50 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ExitStatus;
-use crate::output::Output;
-use crate::progress::say;
-use crate::{Context, Error};
+use crate::{Context, Error, ExitStatus, Output, say};
 
 /// Options of `dunlin bench ledger`.
 #[derive(Debug, clap::Args)]
 pub struct LedgerCheck {
     /// What `dunlin bench http --ledger` wrote
     #[arg(long, value_name = "FILE")]
-    pub client: PathBuf,
+    pub(crate) client: PathBuf,
     /// The server's log, each line `SERVED ID OUTCOME`: `bench serve --log`, or a log_format of nginx
     #[arg(long, value_name = "FILE")]
-    pub server: PathBuf,
+    pub(crate) server: PathBuf,
     /// Requests there must be
     #[arg(long, value_name = "N")]
-    pub requests: Option<u64>,
+    pub(crate) requests: Option<u64>,
     #[command(flatten)]
-    pub output: Output,
+    pub(crate) output: Output,
 }
 
 /// How two ledgers agree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Agreement {
+pub(crate) struct Agreement {
     /// Requests of the client, and of those the answered ones.
-    pub requests: u64,
-    pub answered: u64,
+    pub(crate) requests: u64,
+    pub(crate) answered: u64,
     /// Ended in another way: failed, uncertain, unanswered.
-    pub not_answered: u64,
+    pub(crate) not_answered: u64,
     /// Requests with more than one line at the client: none may be.
-    pub ended_twice: u64,
+    pub(crate) ended_twice: u64,
     /// Sent more than once, because a connection closed before the answer.
-    pub sent_again: u64,
+    pub(crate) sent_again: u64,
     /// Lines of the server.
-    pub server_lines: u64,
+    pub(crate) server_lines: u64,
     /// Answered requests whose answer, by the name the server gave it, stands in the server's log with the same id.
-    pub agreed: u64,
+    pub(crate) agreed: u64,
     /// Answered, but the server knows no such answer, or knows it as that of another request.
-    pub disagreed: u64,
+    pub(crate) disagreed: u64,
     /// The server processed it and the client sent it again: done twice, as only an idempotent request may be.
-    pub done_twice: u64,
+    pub(crate) done_twice: u64,
     /// The server processed a request more often than the client sent it, or one the client does not know.
-    pub from_nowhere: u64,
+    pub(crate) from_nowhere: u64,
 }
 
 impl Agreement {
-    pub fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         self.requests > 0
             && self.not_answered == 0
             && self.ended_twice == 0
@@ -63,7 +60,7 @@ impl Agreement {
     }
 }
 
-pub fn run(options: &LedgerCheck) -> Result<(ExitStatus, Agreement), Error> {
+pub(crate) fn run(options: &LedgerCheck) -> Result<(ExitStatus, Agreement), Error> {
     let agreement = compare(
         lines(&options.client)?,
         &options.client,

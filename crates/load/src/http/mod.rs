@@ -4,6 +4,8 @@
 //! [`dunlin_pipeline::Connection`], and it ends exactly once. Threads share nothing while they run: each hands what it
 //! counted in a span of time to the one that watches, which adds the spans up, draws them, and writes them out.
 
+use crate::{Error, ExitStatus, say};
+
 mod address;
 mod compare;
 mod connection;
@@ -32,14 +34,22 @@ mod worker;
 pub use ledger::LedgerCheck;
 pub use options::Http;
 
-pub use ledger::{Agreement, run as check_ledger};
-pub use report::HttpReport;
+pub(crate) use ledger::{Agreement, run as judge_ledgers};
+pub(crate) use report::HttpReport;
 pub use summary::time;
 
-use crate::Error;
-use crate::ExitStatus;
-use crate::progress::say;
+/// Compares the ledger of a run with the log of its server.
+///
+/// # Errors
+/// When one of them cannot be read.
+pub fn check_ledger(options: &LedgerCheck) -> Result<ExitStatus, Error> {
+    judge_ledgers(options).map(|(status, _)| status)
+}
 
+/// Runs the generator and prints its report.
+///
+/// # Errors
+/// When the server could not be loaded at all.
 pub fn run(options: &Http) -> Result<ExitStatus, Error> {
     options.check()?;
     // An unreadable file is better told before the run than after it.

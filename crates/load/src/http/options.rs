@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Error;
-use crate::output::Output;
 use crate::url::duration;
+use crate::{Error, Output};
 
 /// The deepest pipeline; `auto` stays below it by itself.
 const DEPTH_MAX: u32 = 10_000;

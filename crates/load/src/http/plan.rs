@@ -13,8 +13,7 @@ use super::options::Depth;
 use super::request::Requests;
 use super::tally::Tally;
 use super::transport::Tls;
-use crate::clock::Clock;
-use crate::{Context, Error};
+use crate::{Clock, Context, Error};
 
 #[derive(Debug)]
 pub(super) struct Plan {

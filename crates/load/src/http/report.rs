@@ -11,97 +11,97 @@ use crate::host::Host;
 
 /// One run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct HttpReport {
-    pub benchmark: String,
-    pub name: String,
-    pub host: Host,
-    pub url: String,
-    pub protocol: String,
-    pub connections: u32,
+pub(crate) struct HttpReport {
+    pub(crate) benchmark: String,
+    pub(crate) name: String,
+    pub(crate) host: Host,
+    pub(crate) url: String,
+    pub(crate) protocol: String,
+    pub(crate) connections: u32,
     /// Requests in flight on a connection, or `auto`.
-    pub pipeline: String,
+    pub(crate) pipeline: String,
     /// With `auto`: the most there were in flight on a connection.
     #[serde(default)]
-    pub depth_most: Option<u32>,
-    pub threads: u32,
+    pub(crate) depth_most: Option<u32>,
+    pub(crate) threads: u32,
     /// Ended by Ctrl-C.
     #[serde(default)]
-    pub interrupted: bool,
+    pub(crate) interrupted: bool,
     /// Requests a second of the schedule, in an open model.
-    pub rate_asked: Option<f64>,
+    pub(crate) rate_asked: Option<f64>,
     /// From the beginning, or the end of the warm-up, to the end of the last answer.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Answers a second.
-    pub requests_per_second: f64,
+    pub(crate) requests_per_second: f64,
     /// CPU time of the generator, and answers for each second of it.
-    pub generator_cpu_seconds: f64,
-    pub requests_per_cpu_second: f64,
-    pub server: Option<ServerShare>,
+    pub(crate) generator_cpu_seconds: f64,
+    pub(crate) requests_per_cpu_second: f64,
+    pub(crate) server: Option<ServerShare>,
     #[serde(flatten)]
-    pub ends: Ends,
-    pub read_bytes: u64,
-    pub written_bytes: u64,
-    pub statuses: BTreeMap<u16, u64>,
+    pub(crate) ends: Ends,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) statuses: BTreeMap<u16, u64>,
     /// How often each kind of error came.
-    pub errors: BTreeMap<String, u64>,
+    pub(crate) errors: BTreeMap<String, u64>,
     /// Some of them in full: request, host, and what to do.
-    pub error_samples: Vec<String>,
-    pub connection_events: Events,
+    pub(crate) error_samples: Vec<String>,
+    pub(crate) connection_events: Events,
     /// From when a request first left (in an open model: should have left) to the end of its answer.
-    pub latency_us: Percentiles,
+    pub(crate) latency_us: Percentiles,
     /// To the first byte of its answer.
-    pub first_byte_us: Percentiles,
+    pub(crate) first_byte_us: Percentiles,
     /// While it was the oldest of its connection: latency without the wait behind others.
-    pub service_us: Percentiles,
+    pub(crate) service_us: Percentiles,
     /// How far the generator was behind its schedule, in an open model.
-    pub late_us: Option<Percentiles>,
+    pub(crate) late_us: Option<Percentiles>,
     /// Upper bound in microseconds and count of each step of the distribution.
-    pub histogram: Vec<(f64, u64)>,
+    pub(crate) histogram: Vec<(f64, u64)>,
     /// The same of the time to the first byte.
     #[serde(default)]
-    pub first_byte_histogram: Vec<(f64, u64)>,
+    pub(crate) first_byte_histogram: Vec<(f64, u64)>,
     /// Latency by quantile, denser towards 1.
-    pub quantiles: Vec<(f64, f64)>,
-    pub timeline: Vec<TimelineSpan>,
+    pub(crate) quantiles: Vec<(f64, f64)>,
+    pub(crate) timeline: Vec<TimelineSpan>,
     /// Resident memory of the generator: when the first answers were in, at the end, and at most between.
-    pub memory: Memory,
+    pub(crate) memory: Memory,
 }
 
 /// What the server's process used of its cores meanwhile.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct ServerShare {
-    pub cpu_seconds: f64,
+pub(crate) struct ServerShare {
+    pub(crate) cpu_seconds: f64,
     /// Of one core; negative when it used more than one.
-    pub idle_share: f64,
+    pub(crate) idle_share: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct Memory {
-    pub first_bytes: u64,
-    pub last_bytes: u64,
-    pub most_bytes: u64,
+pub(crate) struct Memory {
+    pub(crate) first_bytes: u64,
+    pub(crate) last_bytes: u64,
+    pub(crate) most_bytes: u64,
 }
 
 /// A span of the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct TimelineSpan {
+pub(crate) struct TimelineSpan {
     /// End of the span, seconds from the beginning.
-    pub at_s: f64,
-    pub span_s: f64,
-    pub answered: u64,
+    pub(crate) at_s: f64,
+    pub(crate) span_s: f64,
+    pub(crate) answered: u64,
     /// Mismatch, failed and uncertain.
-    pub errors: u64,
-    pub p50_us: f64,
-    pub p90_us: f64,
-    pub p99_us: f64,
-    pub max_us: f64,
-    pub opened: u64,
+    pub(crate) errors: u64,
+    pub(crate) p50_us: f64,
+    pub(crate) p90_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) max_us: f64,
+    pub(crate) opened: u64,
     /// Connections that ended, in whatever way.
-    pub closed: u64,
-    pub resent: u64,
+    pub(crate) closed: u64,
+    pub(crate) resent: u64,
     /// Resident memory of the generator at its end.
     #[serde(default)]
-    pub resident_bytes: u64,
+    pub(crate) resident_bytes: u64,
 }
 
 impl TimelineSpan {
@@ -133,7 +133,7 @@ impl TimelineSpan {
 
 impl HttpReport {
     /// Whether everything was answered, and rightly.
-    pub fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         let ends = &self.ends;
         let bad = ends.wrong + ends.failed + ends.uncertain + ends.unanswered;
         bad + self.connection_events.violated == 0 && ends.answered > 0 && !self.interrupted

@@ -19,12 +19,9 @@ use super::source::Source;
 use super::tally::Tally;
 use super::view::{RunProgress, View};
 use super::worker::Worker;
-use crate::clock::Clock;
 use crate::clock::Percentiles;
 use crate::host::Host;
-use crate::process::Process;
-use crate::progress::say;
-use crate::{Context, Error};
+use crate::{Clock, Context, Error, Process, say};
 
 /// The timeline has about this many spans, more in a long run, which has them of a second each, and never more than the
 /// last of these: what is kept of a run does not grow with its length.

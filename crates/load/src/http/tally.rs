@@ -16,63 +16,63 @@ const SAMPLES_OF_KIND_MAX: usize = 2;
 /// How requests ended, and what it took. Every request that was begun ends exactly once: answered, failed, uncertain or
 /// never sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ends {
+pub(crate) struct Ends {
     /// Answered completely, whatever the status.
-    pub answered: u64,
+    pub(crate) answered: u64,
     /// Of those answered: the status, the body or the id was not what was asked for.
-    pub wrong: u64,
+    pub(crate) wrong: u64,
     /// Ended by a bad answer, by the time-out, or after too many attempts.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// The connection ended without a word, and to send it again might do it twice.
-    pub uncertain: u64,
+    pub(crate) uncertain: u64,
     /// Never left, or in flight when the run ended.
-    pub unanswered: u64,
+    pub(crate) unanswered: u64,
     /// Times a request left again, after a close before its answer.
-    pub resent: u64,
+    pub(crate) resent: u64,
 }
 
 /// What connections did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Events {
-    pub opened: u64,
-    pub connect_failed: u64,
+pub(crate) struct Events {
+    pub(crate) opened: u64,
+    pub(crate) connect_failed: u64,
     /// Closed by the server with `Connection: close`.
-    pub closed_with_notice: u64,
+    pub(crate) closed_with_notice: u64,
     /// Closed at the number of requests the server is known to take.
-    pub closed_at_budget: u64,
+    pub(crate) closed_at_budget: u64,
     /// Closed without a word while requests were in flight.
-    pub closed_in_flight: u64,
-    pub closed_idle: u64,
-    pub reset: u64,
-    pub timed_out: u64,
+    pub(crate) closed_in_flight: u64,
+    pub(crate) closed_idle: u64,
+    pub(crate) reset: u64,
+    pub(crate) timed_out: u64,
     /// Closed here, because of a bad answer.
-    pub violated: u64,
+    pub(crate) violated: u64,
 }
 
 /// Everything one thread counted in a span of time.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    pub ends: Ends,
-    pub events: Events,
-    pub read_bytes: u64,
-    pub written_bytes: u64,
+    pub(crate) ends: Ends,
+    pub(crate) events: Events,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
     /// By status code.
-    pub statuses: Box<[u64; 600]>,
-    pub errors: BTreeMap<String, u64>,
+    pub(crate) statuses: Box<[u64; 600]>,
+    pub(crate) errors: BTreeMap<String, u64>,
     /// Some errors in full, behind their kinds.
-    pub samples: Vec<(String, String)>,
+    pub(crate) samples: Vec<(String, String)>,
     /// Nanoseconds from when a request first left, or should have, to the end of its answer.
-    pub latency: Histogram<u64>,
+    pub(crate) latency: Histogram<u64>,
     /// To the first byte of its answer.
-    pub first_byte: Histogram<u64>,
+    pub(crate) first_byte: Histogram<u64>,
     /// The part in which it was the oldest of its connection: without the wait behind others.
-    pub service: Histogram<u64>,
+    pub(crate) service: Histogram<u64>,
     /// How late requests left, by the schedule.
-    pub late: Histogram<u64>,
+    pub(crate) late: Histogram<u64>,
     /// When the last answer ended, nanoseconds of the run's clock.
-    pub last_answer_ns: u64,
+    pub(crate) last_answer_ns: u64,
     /// The most that `--pipeline auto` had in flight on a connection; 0 when the depth is given.
-    pub depth_most: u32,
+    pub(crate) depth_most: u32,
 }
 
 impl Tally {

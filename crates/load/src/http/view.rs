@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::summary::{count, time};
 use super::tally::Tally;
-use crate::progress::say;
+use crate::say;
 
 /// Where there is no terminal: the first line soon, to see that it goes on, and then now and then.
 const LINE_FIRST: Duration = Duration::from_secs(1);

@@ -17,10 +17,8 @@ use std::path::PathBuf;
 pub use behaviour::{Behaviour, Fault};
 pub use tls::ServeTls;
 
-use crate::Error;
-use crate::ExitStatus;
-use crate::progress::say;
 use crate::reactor::{address_of, listen};
+use crate::{Error, ExitStatus, say};
 use connection::Shared;
 use log::Log;
 use thread::Thread;
@@ -46,6 +44,10 @@ pub struct Serve {
     behaviour: Behaviour,
 }
 
+/// Runs the server until the process is ended.
+///
+/// # Errors
+/// When it cannot listen, or write its log.
 pub fn run(options: &Serve) -> Result<ExitStatus, Error> {
     crate::system::descriptors_per_thread();
     crate::system::pin(&options.core)

@@ -13,9 +13,8 @@ use rustls::{ServerConfig, ServerConnection};
 
 use super::answer::Then;
 use super::connection::{Connection, Outcome, Shared};
-use crate::clock::Clock;
 use crate::reactor::{ENDS, Flags, LISTENER, NONBLOCKING, Reactor, STREAM};
-use crate::{Context, Error};
+use crate::{Clock, Context, Error};
 
 /// Read at once: what a hundred pipelined requests of a hundred connections leave in one socket, many times over.
 const READ_BYTES: usize = 256 << 10;

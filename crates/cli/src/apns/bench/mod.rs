@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use dunlin_bench::{PushReport, PushRow as Row, PushRows, PushTable as Table};
-use dunlin_load::output::Output;
 
 use self::peers::Peer;
 use crate::error::CliError;
 use crate::style::{BOLD, DIM, paint, print};
+use dunlin_load::Output;
 
 #[derive(Debug, Args)]
 #[command(
