@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::protocol::{mqtt_connect, mqtt_publish};
 use crate::swarm::{SEQUENCE_DIGITS, SEQUENCE_MARK};
+use dunlin_load::client::ResponseHead;
 use dunlin_load::{Context, Error};
 
 /// A publish that is not answered within this time ends the run.
@@ -245,34 +246,22 @@ impl Answers {
     }
 
     fn http(&mut self) -> Result<(), Error> {
-        let status = self.line()?;
-        let mut length = Some(0);
-        loop {
-            let line = self.line()?;
-            let Some((name, value)) = line.split_once(':') else { break };
-            if name.eq_ignore_ascii_case("content-length") {
-                length = value.trim().parse().ok();
-            } else if name.eq_ignore_ascii_case("transfer-encoding") {
-                length = None;
-            }
-        }
+        let cut = "a cut answer to a publish";
+        let head = ResponseHead::read(&mut self.reader).context("no answer to a publish")?;
         let mut body = Vec::new();
-        if let Some(length) = length {
-            (&mut self.reader)
-                .take(length)
-                .read_to_end(&mut body)
-                .context("a cut answer to a publish")?;
-        } else {
+        let mut read = |reader: &mut BufReader<TcpStream>, length| {
+            reader.take(length).read_to_end(&mut body).context(cut)
+        };
+        if head.chunked {
             while let length @ 1.. = u64::from_str_radix(&self.line()?, 16).unwrap_or(0) {
-                (&mut self.reader)
-                    .take(length)
-                    .read_to_end(&mut body)
-                    .context("a cut answer to a publish")?;
+                read(&mut self.reader, length)?;
                 self.line()?;
             }
             self.line()?;
+        } else {
+            read(&mut self.reader, head.content_length.unwrap_or(0))?;
         }
-        let success = status.split(' ').nth(1).is_some_and(|code| code.starts_with('2'));
+        let (status, success) = (head.status, (200..300).contains(&head.status));
         // Centrifugo's API answers 200 and puts the error into the body.
         if success && memchr::memmem::find(&body, b"\"error\":{").is_none() {
             return Ok(());

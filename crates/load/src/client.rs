@@ -1,47 +1,103 @@
 //! An HTTP client that costs as little as a client can: one blocking socket, one request at a time.
 
-use std::io::{Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::{Context, Error};
 
-/// Longer than any change may take.
+/// Longer than any request may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// What the head of a response says, as far as a blocking client needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResponseHead {
+    /// The status code.
+    pub status: u16,
+    /// Length of the body, where the head says it.
+    pub content_length: Option<u64>,
+    /// The body comes in chunks.
+    pub chunked: bool,
+    /// The entity tag, without quotes.
+    pub etag: Option<String>,
+}
+
+impl ResponseHead {
+    /// Reads a head and leaves the body where it is.
+    ///
+    /// # Errors
+    /// What the socket says, or that this is no HTTP.
+    pub fn read(reader: &mut impl BufRead) -> io::Result<Self> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let room = (HEAD_BYTES_MAX - head.len()) as u64;
+            if reader.by_ref().take(room).read_until(b'\n', &mut head)? == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the head has no end"));
+            }
+        }
+        Self::parse(&head)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is not HTTP"))
+    }
+
+    fn parse(head: &[u8]) -> Option<Self> {
+        let mut lines = std::str::from_utf8(head).ok()?.split("\r\n");
+        let status = lines.next()?.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;
+        let mut parsed = Self { status, content_length: None, chunked: false, etag: None };
+        for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+            let value = value.trim();
+            if name.eq_ignore_ascii_case("content-length") {
+                parsed.content_length = value.parse().ok();
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                parsed.chunked = true;
+            } else if name.eq_ignore_ascii_case("etag") {
+                parsed.etag = Some(value.trim_matches('"').to_owned());
+            }
+        }
+        Some(parsed)
+    }
+}
+
+/// A connection that is kept.
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
     address: SocketAddr,
     request: Vec<u8>,
-    answer: Vec<u8>,
-    /// Where in it the last body stands.
+    response: Vec<u8>,
+    /// Where in it the last body is.
     body: Range<usize>,
     revision: u64,
 }
 
 impl Client {
+    /// # Errors
+    /// When nobody listens there.
     pub fn connect(address: SocketAddr) -> Result<Client, Error> {
         let sentence = || format!("cannot connect to {address}");
         let stream = TcpStream::connect(address).context(sentence())?;
         stream.set_nodelay(true).context(sentence())?;
         stream.set_read_timeout(Some(TIMEOUT)).context(sentence())?;
-        let answer = vec![0; 64 << 10];
-        Ok(Client { stream, address, request: Vec::new(), answer, body: 0..0, revision: 1 })
+        let response = vec![0; 64 << 10];
+        Ok(Client { stream, address, request: Vec::new(), response, body: 0..0, revision: 1 })
     }
 
-    /// The newest revision it was told of.
+    /// The newest revision that a response named as its entity tag.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The body of the last answer.
+    /// The body of the last response.
     pub fn body(&self) -> &[u8] {
-        &self.answer[self.body.clone()]
+        &self.response[self.body.clone()]
     }
 
-    /// Sends a request and waits for its answer; gives the status and how long it took.
+    /// Sends a request and waits for its response; gives the status and how long it took.
+    ///
+    /// # Errors
+    /// As of [`send`](Self::send) and [`receive`](Self::receive).
     pub fn call(
         &mut self,
         method: &str,
@@ -56,12 +112,17 @@ impl Client {
     }
 
     /// The same, for a change that has to succeed.
+    ///
+    /// # Errors
+    /// The server's words, if it does not.
     pub fn change(&mut self, target: &str, body: &[u8]) -> Result<Duration, Error> {
         let (status, took) = self.call("PUT", target, "application/json", body)?;
         self.expect_success("PUT", target, status)?;
         Ok(took)
     }
 
+    /// # Errors
+    /// The body of the last response, if its status is no success.
     pub fn expect_success(&self, method: &str, target: &str, status: u16) -> Result<(), Error> {
         if (200..300).contains(&status) {
             return Ok(());
@@ -70,6 +131,10 @@ impl Client {
         Err(Error::new(format!("{method} {target} is answered with {status}: {body}")))
     }
 
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// When the connection is gone.
     pub fn send(
         &mut self,
         method: &str,
@@ -89,59 +154,53 @@ impl Client {
         self.stream.write_all(&self.request).context("cannot send a request")
     }
 
-    /// The status of the next answer.
+    /// The status of the next response.
+    ///
+    /// # Errors
+    /// When none comes in time, or none that is HTTP.
     pub fn receive(&mut self) -> Result<u16, Error> {
         let mut held = 0;
         loop {
-            if held == self.answer.len() {
-                self.answer.resize(held * 2, 0);
+            if held == self.response.len() {
+                self.response.resize(held * 2, 0);
             }
-            let read = self.stream.read(&mut self.answer[held..]).context("no answer")?;
+            let read = self.stream.read(&mut self.response[held..]).context("no response")?;
             if read == 0 {
                 return Err(Error::new("the server closed the connection before it answered"));
             }
             held += read;
-            let Some(head) = memchr::memmem::find(&self.answer[..held], b"\r\n\r\n") else {
+            let Some(end) = memchr::memmem::find(&self.response[..held], b"\r\n\r\n") else {
                 continue;
             };
-            let length = content_length(&self.answer[..head]).unwrap_or(0);
-            self.revision = etag(&self.answer[..head]).unwrap_or(self.revision);
-            if held >= head + 4 + length {
-                self.body = head + 4..head + 4 + length;
-                let status = std::str::from_utf8(&self.answer[9..12]).ok();
-                return status
-                    .and_then(|status| status.parse().ok())
-                    .ok_or_else(|| Error::new("the answer is not HTTP"));
+            let head = ResponseHead::parse(&self.response[..end])
+                .ok_or_else(|| Error::new("the response is not HTTP"))?;
+            let body = end + 4..end + 4 + head.content_length.unwrap_or(0) as usize;
+            if held >= body.end {
+                self.body = body;
+                let revision = head.etag.and_then(|etag| etag.parse().ok());
+                self.revision = revision.unwrap_or(self.revision);
+                return Ok(head.status);
             }
         }
     }
 }
 
-fn content_length(head: &[u8]) -> Option<usize> {
-    header(head, "content-length")?.parse().ok()
-}
-
-/// The revision an answer is about.
-fn etag(head: &[u8]) -> Option<u64> {
-    header(head, "etag")?.trim_matches('"').parse().ok()
-}
-
-fn header<'h>(head: &'h [u8], wanted: &str) -> Option<&'h str> {
-    let head = std::str::from_utf8(head).ok()?;
-    head.split("\r\n").find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case(wanted).then(|| value.trim())
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{content_length, etag};
+    use super::*;
 
     #[test]
-    fn the_length_of_a_body_is_in_its_head() {
-        assert_eq!(content_length(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 12"), Some(12));
-        assert_eq!(content_length(b"HTTP/1.1 200 OK\r\nX: 1"), None);
-        assert_eq!(etag(b"HTTP/1.1 200 OK\r\nETag: \"7\"\r\nX: 1"), Some(7));
+    fn a_head_is_read_and_the_body_left_where_it_is() {
+        let mut bytes: &[u8] =
+            b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 2\r\nETag: \"7\"\r\nX: 1\r\n\r\nok";
+        let head = ResponseHead::read(&mut bytes).unwrap();
+        let etag = Some("7".to_owned());
+        let expected = ResponseHead { status: 200, content_length: Some(2), chunked: false, etag };
+        assert_eq!((head, bytes), (expected, &b"ok"[..]));
+        for wrong in ["HTTP/1.1 200 OK\r\nX: 1", "nonsense\r\n\r\n", ""] {
+            assert!(ResponseHead::read(&mut wrong.as_bytes()).is_err(), "{wrong}");
+        }
+        let endless = "X: 1\r\n".repeat(HEAD_BYTES_MAX);
+        assert!(ResponseHead::read(&mut endless.as_bytes()).is_err());
     }
 }

@@ -1,13 +1,14 @@
 //! One request to the admin port, and its answer. HTTP/1.0: what is sent ends with the connection, so that a
 //! stream of events and a document are read the same way.
 
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use dunlin_load::client::ResponseHead;
+
 use crate::error::CliError;
 
-const HEAD_BYTES_MAX: u64 = 64 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than the longest canary.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(330);
@@ -104,36 +105,12 @@ impl Client {
 
 impl Response {
     fn read(stream: TcpStream) -> io::Result<Response> {
-        let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
         let mut body = BufReader::new(stream);
-        let mut head = Vec::new();
-        // Byte by byte out of the buffer, so that the body stays in it.
-        for byte in (&mut body).take(HEAD_BYTES_MAX).bytes() {
-            head.push(byte?);
-            if head.ends_with(b"\r\n\r\n") {
-                break;
-            }
+        let head = ResponseHead::read(&mut body)?;
+        if head.chunked {
+            return Err(io::Error::other("it answers HTTP/1.0 in chunks"));
         }
-        let mut headers = [httparse::EMPTY_HEADER; 64];
-        let mut response = httparse::Response::new(&mut headers);
-        let parsed = response.parse(&head).map_err(|error| invalid(&error.to_string()))?;
-        if parsed.is_partial() {
-            return Err(invalid("it closed the connection"));
-        }
-        let etag = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case("etag"));
-        let etag = etag.and_then(|header| std::str::from_utf8(header.value).ok());
-        let chunked = response
-            .headers
-            .iter()
-            .any(|header| header.name.eq_ignore_ascii_case("transfer-encoding"));
-        if chunked {
-            return Err(invalid("it answers HTTP/1.0 in chunks"));
-        }
-        Ok(Response {
-            status: response.code.unwrap_or_default(),
-            etag: etag.map(|etag| etag.trim_matches('"').to_owned()),
-            body,
-        })
+        Ok(Response { status: head.status, etag: head.etag, body })
     }
 }
 
