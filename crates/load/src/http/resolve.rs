@@ -2,20 +2,14 @@
 //!
 //! It happens once, before the threads of the generator start: no loop ever waits for a resolver.
 
-use std::collections::VecDeque;
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt;
+use dunlin_net::{ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig};
 
-use super::transport::{At, begin};
 use crate::Error;
-
-/// From one attempt to the next, as long as none has failed or succeeded (RFC 8305 §5).
-const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// The addresses of a host, families by turns, the family that the resolver puts first leading.
 ///
@@ -56,63 +50,55 @@ pub(super) fn addresses(
 /// Orders addresses so that the families alternate (RFC 8305 §4).
 fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let leads_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    let (mut first, mut second): (VecDeque<_>, VecDeque<_>) =
-        addresses.into_iter().partition(|address| address.is_ipv6() == leads_v6);
-    let mut ordered = Vec::new();
-    while !(first.is_empty() && second.is_empty()) {
-        ordered.extend(first.pop_front());
-        ordered.extend(second.pop_front());
-    }
+    let mut seen = [0, 0];
+    let mut numbered: Vec<_> = addresses
+        .into_iter()
+        .map(|address| {
+            let follows = usize::from(address.is_ipv6() != leads_v6);
+            seen[follows] += 1;
+            ((seen[follows], follows), address)
+        })
+        .collect();
+    numbered.sort_by_key(|(place, _)| *place);
+    let mut ordered: Vec<_> = numbered.into_iter().map(|(_, address)| address).collect();
     ordered.dedup();
     ordered
 }
 
-/// Connects to the addresses one after the other, the next before the last has failed, and puts the one that answers
-/// first in front. What answers nowhere within `timeout` stays as it was: the run will say why.
+/// Puts the address that answers first in front. What answers nowhere within `timeout` stays as it was: the run will say
+/// why.
 pub(super) fn race(mut addresses: Vec<SocketAddr>, timeout: Duration) -> Vec<SocketAddr> {
     if addresses.len() < 2 {
         return addresses;
     }
-    let end = Instant::now() + timeout;
-    let mut attempts: Vec<(usize, OwnedFd)> = Vec::new();
-    let mut waiting = 0..addresses.len();
-    let mut next_at = Instant::now();
-    loop {
-        let now = Instant::now();
-        if (now >= next_at || attempts.is_empty())
-            && let Some(index) = waiting.next()
-        {
-            next_at = now + ATTEMPT_DELAY;
-            // No route to this family, most often: the next may have one.
-            if let Ok(socket) = begin(At::Network(addresses[index])) {
-                attempts.push((index, socket));
-            } else {
-                next_at = now;
-            }
-            continue;
-        }
-        if attempts.is_empty() || now >= end {
-            return addresses;
-        }
-        let until = if waiting.is_empty() { end } else { end.min(next_at) };
-        let wait = until.saturating_duration_since(now);
-        let timeout = Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos().into() };
-        let ready: Vec<bool> = {
-            let mut fds: Vec<_> =
-                attempts.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::OUT)).collect();
-            // An interruption leaves no event, and the loop looks again.
-            let _ = poll(&mut fds, Some(&timeout));
-            fds.iter().map(|fd| !fd.revents().is_empty()).collect()
-        };
-        for at in (0..attempts.len()).rev().filter(|at| ready[*at]) {
-            if matches!(sockopt::socket_error(&attempts[at].1), Ok(Ok(()))) {
-                let winner = addresses.remove(attempts[at].0);
-                addresses.insert(0, winner);
-                return addresses;
-            }
-            attempts.remove(at);
-            next_at = now;
-        }
+    let config =
+        ConnectConfig { timeout_ms: timeout.as_millis() as u64, ..ConnectConfig::default() };
+    let mut first = First(None);
+    // Without a loop, or a socket, nothing is known of them: that is as if none had answered.
+    let _ = EventLoop::new(LoopConfig::default()).and_then(|mut event_loop| {
+        event_loop.context().connect_any(&addresses, &config)?;
+        event_loop.run(&mut first)
+    });
+    if let Some(at) = addresses.iter().position(|&address| Some(address) == first.0) {
+        addresses[..=at].rotate_right(1);
+    }
+    addresses
+}
+
+/// The address that answered.
+struct First(Option<SocketAddr>);
+
+impl Handler for First {
+    type Data = ();
+
+    fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.0 = cx.peer_addr(conn);
+        cx.abort(conn);
+        cx.stop();
+    }
+
+    fn on_connect_failed(&mut self, cx: &mut Context<()>, _: ConnId, _: (), _: &io::Error) {
+        cx.stop();
     }
 }
 
