@@ -63,7 +63,7 @@ pub enum Command {
     Bus(BusBench),
     /// A change of the configuration until every worker runs it, beside a ping-pong and a reload of nginx
     Config(ConfigBench),
-    /// Events told to a backend by webhooks, beside a plain HTTP client, and what other clients notice of it
+    /// Events sent to a backend by webhooks, beside a plain HTTP client, and what other clients notice of it
     Webhooks(Webhooks),
     /// The floor of fan-out: a server that does nothing but send() one prebuilt frame to every connection
     Floor(Floor),

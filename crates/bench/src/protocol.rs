@@ -1,4 +1,4 @@
-//! What a client says to a server to be subscribed, and how it tells messages from the rest.
+//! What a client says to a server to be subscribed, and how it finds messages among the rest.
 
 use std::fmt::Write as _;
 

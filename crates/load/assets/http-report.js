@@ -147,7 +147,7 @@ const card = (value, unit, label, kind = "") => el("div", { class: `card ${kind}
 function build() {
   document.title = `${grouped(main.requests_per_second)} requests/s · ${main.url}`;
   const host = main.host;
-  const how = main.rate_asked ? `${grouped(main.rate_asked)} requests a second by a timetable` : `${main.pipeline}${main.depth_most ? ` (${main.depth_most} at most)` : ""} in flight on each`;
+  const how = main.rate_asked ? `${grouped(main.rate_asked)} requests a second by a schedule` : `${main.pipeline}${main.depth_most ? ` (${main.depth_most} at most)` : ""} in flight on each`;
   page.append(el("h1", {}, main.url), el("p", { class: "under" }, `${main.protocol} · ${grouped(main.connections)} connection${main.connections > 1 ? "s" : ""} · ${how} · ${main.threads} thread${main.threads > 1 ? "s" : ""} · ${trim(main.seconds)} s · ${host.day}`));
 
   const wrong = bad(main);
@@ -194,7 +194,7 @@ function build() {
     groups: main.timeline.map((moment) => ({ at: moment.at_s, values: [moment.opened, moment.closed, moment.resent, moment.errors] })) }));
 
   const times = [["latency", main.latency_us, "from when a request " + (main.rate_asked ? "should have left" : "left") + " to the end of its answer"], ["first byte", main.first_byte_us, "to the first byte of its answer"], ["as oldest", main.service_us, "while it was the oldest of its connection: without the wait behind others"]];
-  if (main.late_us) times.push(["left late", main.late_us, "how far the generator was behind its timetable"]);
+  if (main.late_us) times.push(["left late", main.late_us, "how far the generator was behind its schedule"]);
   add(el("section", { class: "plot" }, el("h2", {}, "Times"), el("p", {}, several ? `Of the run “${main.name}”.` : "Where the time went."),
     table(["", "", "p50", "p90", "p99", "p99.9", "longest", "mean"], times.map(([name, of, what]) => el("tr", {}, el("td", {}, name), el("td", { class: "text", style: "color:var(--quiet)" }, what), ...[of.p50, of.p90, of.p99, of.p999, of.max, of.mean].map((us) => el("td", {}, time(us))))))), true);
 

@@ -189,7 +189,7 @@ fn a_server_that_says_no_is_quoted() {
 }
 
 #[test]
-fn latencies_count_from_the_timetable() {
+fn latencies_count_from_the_schedule() {
     let server = server(|mut socket| async move {
         welcome(&mut socket).await?;
         socket.send(push(1, 1)).await.ok()?;

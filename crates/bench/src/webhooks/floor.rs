@@ -91,7 +91,7 @@ impl Request {
         let mut body = String::from("[");
         let mut places = Vec::new();
         for event in 0..events {
-            // As long as an event that Dunlin tells.
+            // As long as an event of Dunlin's.
             body.push_str(if event == 0 { "" } else { "," });
             body.push_str(
                 "{\"id\":\"0123456789ab-123456\",\"event\":\"publish\",\"time_ms\":1795269600000,\"node\":\"127.0.0.1:8380\",",

@@ -1,8 +1,8 @@
-//! `dunlin bench webhooks`: events told to a backend, from the publish to the backend's program.
+//! `dunlin bench webhooks`: events sent to a backend, from the publish to the backend's program.
 //!
 //! The backend is a program of its own (`scripts/bench/go-receiver`): it parses every request, and notes when each event
 //! came, on the machine's clock, which the publisher reads too. The floor is a plain HTTP client that posts events of the
-//! same length to the same backend from the server's core. Then clients of a channel that nobody is told of are
+//! same length to the same backend from the server's core. Then clients of a channel that no hook covers are
 //! measured while the same number of events is published elsewhere, with and without a hook for them.
 
 mod floor;
@@ -68,7 +68,7 @@ pub(crate) struct WebhooksReport {
     pub(crate) beside: Vec<Beside>,
 }
 
-/// Events that were told.
+/// Events that were sent.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) what: String,
@@ -79,7 +79,7 @@ pub(crate) struct Row {
     pub(crate) twice: u64,
     /// Those behind a later one of their channel; a floor keeps no order.
     pub(crate) disordered: u64,
-    /// Those that the backend was told to be missing.
+    /// Those that were reported to the backend as missing.
     pub(crate) missed: u64,
     pub(crate) events_per_s: f64,
     pub(crate) events_per_request: f64,
@@ -264,7 +264,7 @@ fn told(
     Ok(row)
 }
 
-/// Clients of a channel that nobody is told of, while events are published elsewhere: with a hook for them and without.
+/// Clients of a channel that no hook covers, while events are published elsewhere: with a hook for them and without.
 fn beside(options: &Webhooks, scratch: &Scratch) -> Result<Vec<Beside>, Error> {
     let rate = options.rate.iter().copied().max().unwrap_or(10_000);
     let mut both = [false, true].map(|hooked| (hooked, Vec::new(), Vec::new()));

@@ -22,6 +22,7 @@ const DENIED: &[(&str, &str)] = &[
     ("speller", "encoder"),
     ("telling", "webhook emitter, or reported"),
     ("these are online", "presence reply"),
+    ("timetable", "schedule"),
     ("told total", "emitted total"),
     ("town", "test server"),
     ("troubles", "recent errors"),

@@ -145,7 +145,7 @@ impl Core {
         self.again.len()
     }
 
-    /// What a request is told that cannot be sent any more.
+    /// How a request ends that cannot be sent any more.
     pub(super) fn give_up_rest(&mut self) {
         let left = self.schedule.left() + self.again.len() as u64;
         let first = self.again.front().map_or(self.schedule.sent(), |again| again.tag);

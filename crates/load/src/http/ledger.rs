@@ -1,4 +1,4 @@
-//! `dunlin bench ledger`: does what the client was told agree with what the server did, line by line?
+//! `dunlin bench ledger`: compares what the client got with what the server did, line by line.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -52,7 +52,7 @@ pub fn check_ledger(options: &LedgerCheck) -> Result<ExitStatus, Error> {
 /// When the server could not be loaded at all.
 pub fn run(options: &Http) -> Result<ExitStatus, Error> {
     options.check()?;
-    // An unreadable file is better told before the run than after it.
+    // An unreadable file is better reported before the run than after it.
     let earlier = page::read_earlier(&options.with)?;
     if options.compare {
         return compare::run(options, earlier);

@@ -1,6 +1,6 @@
 //! Which request leaves next, and when it should.
 
-/// The requests of one thread. Their tags count from 0; their numbers are told apart from those of other threads.
+/// The requests of one thread. Their tags count from 0; their numbers differ from those of other threads.
 #[derive(Debug, Clone)]
 pub(super) struct Schedule {
     thread: u64,
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_model_keeps_its_timetable_and_owes_what_was_due_when_it_stops() {
+    fn an_open_model_keeps_its_schedule_and_owes_what_was_due_when_it_stops() {
         let mut schedule = Schedule::new(1, 2, Some(1000.0));
         schedule.start(5_000_000);
         // Thread 1 of 2 has the odd numbers: 1 ms, 3 ms, 5 ms after the start.

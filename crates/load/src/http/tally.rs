@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::new_histogram;
 
-/// Kinds of errors told apart; more are counted together.
+/// Kinds of errors counted apart; more are counted together.
 const KINDS_MAX: usize = 64;
-/// Errors told in full, and of one kind.
+/// Errors kept in full, and of one kind.
 const SAMPLES_MAX: usize = 12;
 const SAMPLES_OF_KIND_MAX: usize = 2;
 

@@ -51,7 +51,7 @@ pub(super) struct Worker {
     cursor: usize,
 }
 
-/// A place for a connection. Its generation tells an event of the connection before from one of this.
+/// A place for a connection. Its generation distinguishes events of the connection before from those of this.
 #[derive(Default)]
 struct Place {
     generation: u32,

@@ -34,7 +34,7 @@ pub(super) struct Thread {
     output: Vec<u8>,
 }
 
-/// A place for a connection. Its generation tells a timer of the connection before from one of this.
+/// A place for a connection. Its generation distinguishes timers of the connection before from those of this.
 #[derive(Default)]
 struct Slot {
     generation: u32,
