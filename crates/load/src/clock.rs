@@ -11,6 +11,12 @@ pub struct Clock {
     start: Instant,
 }
 
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Clock {
     /// One that starts now.
     pub fn new() -> Self {
