@@ -211,7 +211,7 @@ mod tests {
         let mut config = Config::development();
         for &(name, port, backlog) in listeners {
             let addr = address(port);
-            let listener = dunlin_config::Listener { addr, backlog, ..Default::default() };
+            let listener = dunlin_config::Listener { addr, backlog };
             config.listeners.insert(name, listener);
         }
         config
