@@ -44,7 +44,8 @@ fn a_channel_is_made_listed_shown_sent_to_and_deleted() {
     assert!(content(&["channels", "show", &plain]).contains("nothing is kept"));
     assert!(content(&["channels", "show", &kept]).contains("most recent"));
 
-    let send = ["send", "--channel", &plain, "--type", "liveactivity", "--alert", "1:0"];
+    let goal = r#"{"aps": {"timestamp": 7, "event": "update", "content-state": {"goals": 1}}}"#;
+    let send = ["send", "--channel", &plain, "--type", "liveactivity", "--payload", goal];
     assert!(content(&send).starts_with("accepted"));
     assert!(content(&["channels", "delete", &plain]).contains("deleted"));
     assert_eq!(content(&["channels", "list"]), kept);

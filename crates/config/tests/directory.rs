@@ -139,9 +139,9 @@ fn child() {
     }
 }
 
-fn tell(what: &str) {
+fn report(what: &str) {
     let mut out = io::stdout().lock();
-    writeln!(out, "\ntold {what}").and_then(|()| out.flush()).unwrap();
+    writeln!(out, "\nreported {what}").and_then(|()| out.flush()).unwrap();
 }
 
 /// Four changes, each reported once it is durable; the number is the state.
@@ -153,9 +153,9 @@ fn child_that_dies(path: &Path, step: usize) {
     for number in 1..=4_u64 {
         commit(&mut store, &put("/limits/connections_max", json!(number)));
         assert_eq!(sync.sync().unwrap(), store.head().revision);
-        tell(&number.to_string());
+        report(&number.to_string());
     }
-    tell("done");
+    report("done");
 }
 
 /// Changes until one is refused; then looks whether serving could go on.
@@ -178,8 +178,8 @@ fn child_that_may_not_write_much(path: &Path) {
     assert_eq!(store.failure(), None);
     // What was reserved takes the small ones even now, and what was refused is nowhere.
     let back = store.roll_back("a worker refused", 5);
-    tell(&back.revision.to_string());
-    tell("done");
+    report(&back.revision.to_string());
+    report("done");
 }
 
 /// Runs the child and gives what it reported.

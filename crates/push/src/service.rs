@@ -101,19 +101,16 @@ pub struct Attempt {
 
 impl Attempt {
     /// How long to wait before the next attempt: what the service asks for, else `min` doubled by each retry, at most `max`.
-    /// Up to a quarter is added, another part of it for each recipient and retry, so that those who were refused together do
-    /// not come back together.
-    pub fn backoff(
-        self,
-        request: &Request,
-        retry_after: Option<Duration>,
-        min: Duration,
-        max: Duration,
-    ) -> Duration {
+    pub fn wait(self, retry_after: Option<Duration>, min: Duration, max: Duration) -> Duration {
         let doubled = min * 2u32.saturating_pow(self.retries.min(16));
-        let wait = retry_after.unwrap_or(doubled).min(max);
-        let spread = crate::hash((request.subject, &request.path, self.retries)) as u32;
-        wait + wait.mul_f64(f64::from(spread) / f64::from(u32::MAX) / 4.0)
+        retry_after.unwrap_or(doubled).min(max)
+    }
+
+    /// `wait` and up to a quarter of it, another part for each recipient and retry, so that those who were refused together
+    /// do not come back together.
+    pub fn spread(self, request: &Request, wait: Duration) -> Duration {
+        let part = crate::hash((request.subject, &request.path, self.retries)) as u32;
+        wait + wait.mul_f64(f64::from(part) / f64::from(u32::MAX) / 4.0)
     }
 }
 

@@ -247,7 +247,7 @@ impl Service for ApnsService {
             advice,
             possible_duplicate: false,
         });
-        let after = attempt.backoff(request, retry_after, RETRY_MIN, RETRY_MAX);
+        let after = attempt.spread(request, attempt.wait(retry_after, RETRY_MIN, RETRY_MAX));
         match (response.status, &reason) {
             (403, Reason::ExpiredProviderToken) => ResponseAction::Reauthorize { otherwise },
             (429, Reason::TooManyRequests) => ResponseAction::Retry { after, otherwise },

@@ -226,9 +226,9 @@ impl Service for FcmService {
                 otherwise: rejected("QUOTA_EXCEEDED".to_owned(), message, Some(after)),
             },
             FcmAnswer::Retry { reason, after, least, message } => {
-                let wait = attempt.backoff(request, after, least, RETRY_MAX);
+                let wait = attempt.wait(after, least, RETRY_MAX);
                 ResponseAction::Retry {
-                    after: wait,
+                    after: attempt.spread(request, wait),
                     otherwise: rejected(reason, message, Some(wait)),
                 }
             }

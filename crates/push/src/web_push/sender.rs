@@ -270,9 +270,9 @@ impl Service for WebPushService {
             WebPushAnswer::Retry { status, after } => {
                 let reason =
                     if matches!(status, 406 | 429) { "TooManyRequests" } else { "Unavailable" };
-                let wait = attempt.backoff(request, after, RETRY_MIN, RETRY_MAX);
+                let wait = attempt.wait(after, RETRY_MIN, RETRY_MAX);
                 let otherwise = rejected(reason.to_owned(), String::new(), Some(wait));
-                ResponseAction::Retry { after: wait, otherwise }
+                ResponseAction::Retry { after: attempt.spread(request, wait), otherwise }
             }
         }
     }
