@@ -1,7 +1,7 @@
 //! What the mesh between workers costs, beside the floors of the same run.
 //!
 //! Two threads, each on a core of its own where there are two. Every figure is measured in batches, mesh and floor by
-//! turns, so that what the machine does meanwhile befalls both alike.
+//! turns, so that what the machine does meanwhile affects both alike.
 
 use std::hint::{black_box, spin_loop};
 use std::io;
@@ -331,7 +331,7 @@ fn ns_each(start: Instant, count: u64) -> f64 {
     start.elapsed().as_nanos() as f64 / count as f64
 }
 
-/// Answers everything until it is told to stop.
+/// Answers everything until the stop message.
 fn echo(
     mut receive: impl FnMut(&mut Endpoint<Message>) -> (usize, Message),
 ) -> impl FnOnce(&mut Endpoint<Message>) {

@@ -1,4 +1,4 @@
-//! Why a command did not do what was asked, and the exit code that tells a script.
+//! Errors of commands, and their exit codes.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use dunlin_push::{Outcome, OutcomeKind};
 /// Why a command did not do what was asked: what to print.
 pub(crate) type CliError = Box<dyn std::error::Error>;
 
-/// Exit codes that tell a script what to do.
+/// Exit codes for scripts.
 pub(crate) const REPEAT: u8 = 3;
 pub(crate) const REFUSED: u8 = 4;
 const UNCERTAIN: u8 = 5;

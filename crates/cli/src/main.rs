@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads our output has enough of it: `dunlin config docs | head`.
+        // The reader of our output has closed it: `dunlin config docs | head`.
         Err(error) if style::is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             style::error(&*error);

@@ -64,7 +64,7 @@ impl Serve {
         let development = file.is_none();
         let page = shown.client.demo_page;
         let on_ready = Box::new(move |ready: &Ready| {
-            // Nobody may be reading; the server serves all the same.
+            // Output may be closed; the server serves all the same.
             let _ = style::print(&banner(ready, development, page));
         });
         let source = match &self.config {
@@ -166,7 +166,7 @@ fn log(rules: &Log) -> Result<SetLog, CliError> {
     Ok(Box::new(move |rules: &Log| {
         is_json.store(rules.format == LogFormat::Json, Ordering::Relaxed);
         if variable.is_none() {
-            // It can only be that nobody logs any more.
+            // It fails only when logging has ended.
             let _ = handle.reload(EnvFilter::new(directive(rules.level)));
         }
     }))

@@ -345,7 +345,7 @@ fn a_schedule_is_kept_and_a_long_road_shows_in_every_latency() {
 }
 
 #[test]
-fn the_depth_is_found_and_told() {
+fn the_depth_is_found_and_reported() {
     let server = Running::serve(&[]);
     let address = free_address();
     let proxy = Running::start(
@@ -532,7 +532,7 @@ fn a_certificate_is_verified() {
 }
 
 #[test]
-fn nobody_there_and_no_such_name_are_told_with_what_to_do() {
+fn nobody_there_and_no_such_name_are_reported_with_what_to_do() {
     let (value, well) = load(&[&format!("http://{}/", free_address()), "-n", "5", "-c", "1"]);
     assert!(!well && number(&value, "unanswered") == 5, "{value}");
     assert!(

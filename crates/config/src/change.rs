@@ -103,7 +103,7 @@ impl Change {
     /// A [`Change::Patch`] of a JSON text.
     ///
     /// # Errors
-    /// As [`Change::put`], and every operation that is none.
+    /// As [`Change::put`], and every invalid operation.
     pub fn patch(text: &[u8]) -> Result<Change, ConfigErrors> {
         let Value::Array(operations) = json::parse(text, json::BYTES_MAX)? else {
             return Err(ConfigError::new(Path::root(), "a JSON Patch is an array of operations")

@@ -69,7 +69,7 @@ pub(crate) fn references(
         if after.is_some() || index.hooks_of(gone) == 0 {
             continue;
         }
-        // Who names it is looked up only now that the change is refused.
+        // Its references are looked up only for a refused change.
         for (name, hook) in config.webhooks.hooks.iter().filter(|(_, hook)| hook.upstream == *gone)
         {
             let reported = valid.webhooks.hooks.get(name).is_none_or(|before| before != hook);

@@ -65,7 +65,7 @@ impl SerializeStruct for Keys<'_> {
     }
 }
 
-/// Whatever is no struct.
+/// Every type that is not a struct.
 macro_rules! refuse {
     ($($name:ident($($argument:ty),*) -> $out:ty;)*) => {
         $(fn $name(self $(, _: $argument)*) -> Result<$out, Error> { Err(no_table()) })*

@@ -12,8 +12,8 @@ use crate::{Config, Map, Secret};
 /// Shared with the snapshots before and after, as the configuration is.
 #[derive(Clone, Default)]
 pub(crate) struct Index {
-    /// Keys with their names, by hashes that nobody outside can foresee: the way down a tree of the keys themselves
-    /// would tell by its time how much of a guess is right.
+    /// Keys with their names, by hashes that outsiders cannot predict: the way down a tree of the keys themselves
+    /// would show by its time how much of a guess is right.
     api_keys: Map<Vec<(Secret, Arc<str>)>>,
     hashes: RandomState,
     /// Hooks by the upstream they name.
@@ -57,7 +57,7 @@ impl Index {
                     ConfigError::new(
                         Path::of("api.keys").join(name),
                         format!(
-                            "it is the same key as {other:?}, and logs could not tell them apart"
+                            "it is the same key as {other:?}, and logs could not distinguish them"
                         ),
                     )
                     .with_fix("give each caller its own"),

@@ -87,7 +87,7 @@ pub struct Config {
     pub listeners: Map<Listener>,
     /// Webhooks: events posted to your backend over HTTP.
     pub webhooks: Webhooks,
-    /// Credentials of the push services that reach whoever is offline, each under a name of your
+    /// Credentials of the push services that reach offline users, each under a name of your
     /// choice.
     pub push: PushConfig,
     /// The bound of everything that could grow. All hold before authentication too; each refusal is

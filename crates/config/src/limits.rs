@@ -80,7 +80,7 @@ pub struct Limits {
     #[schemars(range(min = 16, max = 1_048_576), extend("x-applies" = LIVE))]
     pub bus_slots: u32,
     /// Bytes a worker holds back for another whose ring is full; beyond it messages are refused, and
-    /// whoever misses one is notified.
+    /// a client that misses one is notified.
     #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
     pub bus_backlog_bytes_max: usize,
     /// Clients of broadcasts written in one turn of a worker's loop, after everything else. A channel with

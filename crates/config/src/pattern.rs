@@ -15,7 +15,7 @@ const PATTERN_BYTES_MAX: usize = 255;
 ///
 /// `?` is any one character, `[a-z0-9]` one of these, `[!a-z]` one of none of these, `*` any text.
 /// With one `*` at most, what stands before it is compared with the head of a name and what stands
-/// behind it with the tail: there is nothing to try twice, whatever the name.
+/// behind it with the tail: no name makes it backtrack.
 #[derive(Clone)]
 pub struct Pattern {
     text: Arc<str>,

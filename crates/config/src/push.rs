@@ -9,7 +9,7 @@ use crate::{LIVE, Map, Secret};
 const CONNECTIONS_MAX: u32 = 64;
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
 
-/// Credentials of the push services that reach whoever is offline, each under a name of your choice.
+/// Credentials of the push services that reach offline users, each under a name of your choice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PushConfig {

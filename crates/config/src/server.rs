@@ -11,11 +11,11 @@ use crate::{LIVE, NEW_CONNECTIONS, RESTART};
 pub struct Server {
     /// Where clients connect and a backend publishes: WebSocket, SSE, HTTP stream, long-poll and the
     /// server API share this address. An address other than loopback is refused unless `api.keys`
-    /// and `client.token.hmac_secret` are set. Who is connected when it changes stays.
+    /// and `client.token.hmac_secret` are set. Open connections stay.
     #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
     pub client_addr: SocketAddr,
     /// Where an operator looks: health, metrics, information. An address other than loopback is
-    /// refused unless `admin.token` is set. Who is connected when it changes stays.
+    /// refused unless `admin.token` is set. Open connections stay.
     #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
     pub admin_addr: SocketAddr,
     /// Threads that serve connections, each with its own event loop and listener; 0 means one per

@@ -16,7 +16,7 @@ use crate::path::Path;
 use crate::pointer::Pointer;
 use crate::schema::{self, Applies};
 
-/// One revision of everything that can be set. Whoever holds it sees no change.
+/// One revision of everything that can be set. Immutable.
 ///
 /// A change costs what it changes: the next snapshot shares all else with this one.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ impl Snapshot {
             .with_fix("see what there is one step up, or set it")
     }
 
-    /// The name of the API key that a caller shows. The time it takes tells nothing about the keys:
+    /// The name of the API key that a caller shows. The time it takes is independent of the keys:
     /// they are found by a keyed hash.
     pub fn api_key(&self, shown: &str) -> Option<&Arc<str>> {
         self.index.api_key(shown)

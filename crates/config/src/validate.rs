@@ -130,7 +130,7 @@ impl Config {
         }
     }
 
-    /// Whoever can be reached by others has something to keep them out.
+    /// A public address needs authentication.
     fn exposed(&self, addr: SocketAddr, errors: &mut ConfigErrors, path: impl Fn() -> Path) {
         if is_loopback(addr) {
             return;

@@ -124,7 +124,7 @@ fn the_examples_of_rfc_6902() {
 }
 
 #[test]
-fn a_patch_is_done_whole_or_not_at_all_and_its_faults_are_told_together() {
+fn a_patch_is_done_whole_or_not_at_all_and_its_faults_are_reported_together() {
     let base = snapshot(Config::default());
     let change = Change::patch(
         br#"[{"op":"add","path":"/client/ping_intervall_ms","value":1},
@@ -324,7 +324,7 @@ fn any_change() -> impl Strategy<Value = Change> {
 proptest! {
     /// Whatever changes one after the other: what is reported of each leads there and back.
     #[test]
-    fn what_is_told_of_a_change_leads_there_and_back(changes in proptest::collection::vec(any_change(), 1..12)) {
+    fn what_is_reported_of_a_change_leads_there_and_back(changes in proptest::collection::vec(any_change(), 1..12)) {
         let first = snapshot(Config::default());
         let mut now = Arc::clone(&first);
         for change in &changes {

@@ -131,7 +131,7 @@ fn what_is_not_toml_is_said_with_its_line() {
 }
 
 #[test]
-fn a_secret_is_not_repeated_in_what_is_told_or_printed() {
+fn a_secret_is_not_repeated_in_what_is_reported_or_printed() {
     let file = "[api]\nkeys = { backend = 'hunter2' }\n[admin]\ntoken = 12345678901\n";
     assert!(!reported(file).concat().contains("hunter2"));
     let config = Config::from_toml("[api.keys]\nbackend = 'hunter2hunter2hunter2'\n").unwrap();

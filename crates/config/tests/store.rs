@@ -85,7 +85,7 @@ fn a_refused_change_returns_as_the_settings_before_it() {
                 (2, 1, RevisionKind::Change),
                 (5, 2, RevisionKind::RolledBack)
             ],
-            "a refused revision is none"
+            "a refused revision is not written"
         );
         let last = store.revisions().next_back().unwrap();
         assert_eq!(&*last.origin.comment, "worker 1: no such port");

@@ -100,7 +100,7 @@ fn a_short_key_and_a_shared_key_are_refused() {
         [
             "client.token.hmac_secret: it is shorter than 16 bytes; make one with \
              `openssl rand -hex 32`",
-            "api.keys.chat: it is the same key as \"billing\", and logs could not tell them apart; \
+            "api.keys.chat: it is the same key as \"billing\", and logs could not distinguish them; \
              give each caller its own",
         ]
     );

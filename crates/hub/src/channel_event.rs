@@ -26,7 +26,7 @@ pub enum ChannelEvent {
     Subscribed {
         /// Who.
         session: SessionId,
-        /// Whose session; empty: nobody's.
+        /// The session's user; empty: anonymous.
         user: Box<str>,
         /// To what.
         channel: Arc<str>,
@@ -35,7 +35,7 @@ pub enum ChannelEvent {
     Unsubscribed {
         /// Who.
         session: SessionId,
-        /// Whose session; empty: nobody's.
+        /// The session's user; empty: anonymous.
         user: Box<str>,
         /// From what.
         channel: Arc<str>,

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use crate::encode::ENCODINGS_MAX;
 
-/// Bytes after which a lane begins another chunk.
+/// Bytes after which a tail begins another chunk.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
-/// The lane for frames of one session, apart from the encodings' lanes so that they do not separate
+/// The tail for frames of one session, apart from the encodings' tails so that they do not separate
 /// the frames of a burst.
-pub(crate) const SESSION_LANE: usize = ENCODINGS_MAX;
+pub(crate) const SESSION_TAIL: usize = ENCODINGS_MAX;
 
-const LANES: usize = ENCODINGS_MAX + 1;
+const TAILS: usize = ENCODINGS_MAX + 1;
 const NO_CHUNK: u32 = u32::MAX;
 /// Empty chunks whose buffer is kept for the next one.
 const SPARE_MAX: usize = 16;
@@ -111,7 +111,7 @@ struct Chunk {
     channels: Vec<Arc<str>>,
     /// Ranges that refer to it.
     refs: u64,
-    /// A lane writes into it.
+    /// It is the tail of an encoding.
     current: bool,
 }
 
@@ -153,7 +153,7 @@ pub(crate) struct FrameLog {
     chunks: Vec<Chunk>,
     /// Unused chunks. The last [`SPARE_MAX`] of them still have a buffer.
     free: Vec<u32>,
-    lanes: [u32; LANES],
+    tails: [u32; TAILS],
     memory: usize,
     ranges: u64,
 }
@@ -163,7 +163,7 @@ impl FrameLog {
         Self {
             chunks: Vec::new(),
             free: Vec::new(),
-            lanes: [NO_CHUNK; LANES],
+            tails: [NO_CHUNK; TAILS],
             memory: 0,
             ranges: 0,
         }
@@ -180,9 +180,9 @@ impl FrameLog {
         if self.memory() <= bytes_max {
             return false;
         }
-        let current = self.lanes.iter().filter(|&&lane| lane != NO_CHUNK);
-        let at_hand = current.map(|&lane| {
-            let chunk = &self.chunks[lane as usize];
+        let current = self.tails.iter().filter(|&&tail| tail != NO_CHUNK);
+        let at_hand = current.map(|&tail| {
+            let chunk = &self.chunks[tail as usize];
             match chunk.refs {
                 0 => chunk.memory(),
                 _ => chunk.bytes.capacity() - chunk.bytes.len(),
@@ -191,16 +191,16 @@ impl FrameLog {
         self.memory() - at_hand.sum::<usize>() > bytes_max
     }
 
-    /// Writes a frame at the end of `lane`. `estimate` is about how long it will be. `None` when
-    /// `write` wrote nothing. Valid until the next `append` to the lane unless retained.
+    /// Writes a frame at the end of `tail`. `estimate` is about how long it will be. `None` when
+    /// `write` wrote nothing. Valid until the next `append` to the tail unless retained.
     pub(crate) fn append(
         &mut self,
-        lane: usize,
+        tail: usize,
         estimate: usize,
         label: Label<'_>,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Option<Range> {
-        let index = self.chunk_for(lane, estimate);
+        let index = self.chunk_for(tail, estimate);
         let chunk = &mut self.chunks[index as usize];
         let before = chunk.memory();
         let start = chunk.bytes.len();
@@ -268,8 +268,8 @@ impl FrameLog {
         }
     }
 
-    fn chunk_for(&mut self, lane: usize, estimate: usize) -> u32 {
-        let index = self.lanes[lane];
+    fn chunk_for(&mut self, tail: usize, estimate: usize) -> u32 {
+        let index = self.tails[tail];
         if index != NO_CHUNK {
             let chunk = &mut self.chunks[index as usize];
             if chunk.refs == 0 {
@@ -288,7 +288,7 @@ impl FrameLog {
         chunk.current = true;
         chunk.bytes.reserve(estimate.max(CHUNK_BYTES));
         self.memory += chunk.memory();
-        self.lanes[lane] = index;
+        self.tails[tail] = index;
         index
     }
 
@@ -304,7 +304,7 @@ impl FrameLog {
         self.memory -= chunk.memory();
         chunk.clear();
         if chunk.bytes.capacity() < CHUNK_BYTES {
-            // A copied chunk's odd size is of no use to a lane.
+            // A copied chunk's odd size is of no use as a tail.
             *chunk = Chunk::default();
         }
         self.free.push(index);
@@ -325,8 +325,8 @@ impl FrameLog {
 mod tests {
     use super::*;
 
-    fn put(log: &mut FrameLog, lane: usize, text: &[u8]) -> Range {
-        log.append(lane, text.len(), Label::KEPT, |out| out.extend_from_slice(text))
+    fn put(log: &mut FrameLog, tail: usize, text: &[u8]) -> Range {
+        log.append(tail, text.len(), Label::KEPT, |out| out.extend_from_slice(text))
             .expect("something was written")
     }
 

@@ -35,7 +35,7 @@ impl Epoch {
         self.0 == 0
     }
 
-    /// Parses the text form. Never fails: clients send back whatever a server gave them, and an
+    /// Parses the text form. Never fails: clients send back any text a server gave them, and an
     /// unknown epoch is [`Epoch::FOREIGN`].
     pub fn parse(text: &str) -> Self {
         if text.is_empty() {

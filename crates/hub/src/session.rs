@@ -12,7 +12,7 @@ pub(crate) struct Session {
     /// First of its list of subscriptions.
     pub(crate) subscription: u32,
     pub(crate) outbox_bytes_max: u32,
-    /// Index of its user, `NONE` for nobody, and links of that user's list of sessions.
+    /// Index of its user, `NONE` for anonymous, and links of that user's list of sessions.
     pub(crate) user: u32,
     pub(crate) user_next: u32,
     pub(crate) user_prev: u32,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::message::{HubMessage, HubMessageKind};
 use crate::worker_set::WorkerSet;
 
-/// A queue per other worker, first in first out whatever its ring takes or gives back.
+/// A queue per other worker, first in, first out, even if its ring is full.
 ///
 /// Bounded in bytes: publications, requests and replies that carry data are admitted only while
 /// there is room ([`Transmit::has_room`]). What is always admitted is small and bounded by other

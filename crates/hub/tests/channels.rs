@@ -317,7 +317,7 @@ fn a_channel_at_its_limit_displaces_one_nobody_listens_to() {
 }
 
 #[test]
-fn history_memory_is_bounded_and_what_is_left_out_is_told() {
+fn history_memory_is_bounded_and_what_is_left_out_is_reported() {
     let config = HubConfig { history_bytes_max: 20_000, ..HubConfig::default() };
     let mut world = World::with_config(config);
     let options = with_history();

@@ -43,7 +43,7 @@ fn affected(world: &mut World) -> u64 {
 }
 
 #[test]
-fn everyone_present_is_listed_and_watchers_are_told() {
+fn everyone_present_is_listed_and_watchers_are_reported() {
     let mut world = World::new(3);
     let options = with_presence();
     let watch = SubscribeOptions { join_leave: true, ..SubscribeOptions::default() };

@@ -40,7 +40,7 @@ function niceSteps(most, count) {
   return ticks;
 }
 
-/* A plot: series of points, axes, a cursor that tells what lies under it. */
+/* A plot: series of points, axes, a cursor with a label of what lies under it. */
 function plot({ title, note, series, width = W, xFormat, yFormat, yLog = false, xTicks, xOf = (x) => x, xMax, area = false }) {
   series = series.filter((one) => one.points.length > 0);
   const card = el("section", { class: "plot" }, el("h2", {}, title), el("p", {}, note));

@@ -102,7 +102,7 @@ struct Proxy {
 /// A connection of a client and the one to the server that belongs to it.
 struct Line {
     ends: [End; 2],
-    /// Parcels of this line that are still under way; a place is not given away before.
+    /// Chunks of this line that are still under way; a place is not given away before.
     chunks: usize,
     gone: bool,
 }

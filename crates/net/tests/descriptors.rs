@@ -82,7 +82,7 @@ fn a_free_descriptor_is_used_at_once() {
     drop(full);
 }
 
-/// No connection of the loop ends: it is somebody else who makes room, and of that no event tells.
+/// No connection of the loop ends: it is somebody else who makes room, and of that there is no event.
 fn a_table_that_has_room_again_is_found_by_trying() {
     let config = LoopConfig { accept_retry_ms: 1, ..LoopConfig::default() };
     let server = run_with(Echo::default(), config, ListenConfig::tcp());

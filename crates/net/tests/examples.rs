@@ -27,7 +27,7 @@ impl Example {
         let mut command = Command::new(&path);
         let mut child =
             command.args(arguments).stdout(Stdio::piped()).spawn().unwrap_or_else(|error| {
-                panic!("{}: {error}; cargo test builds it unless told --test", path.display())
+                panic!("{}: {error}; cargo test builds it unless given --test", path.display())
             });
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Example { child, lines }

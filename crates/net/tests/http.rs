@@ -10,7 +10,7 @@ use dunlin_net::http::{Framing, Request, Response};
 use dunlin_net::{
     CloseReason, ConnId, Context, Handler, ListenConfig, ProtocolError, TimerId, WriteError,
 };
-use support::{PATIENCE, Peer, Running, run};
+use support::{Peer, Running, TIMEOUT, run};
 
 /// A server whose paths are its behaviours.
 struct Site {
@@ -89,8 +89,8 @@ fn site() -> (Running<Site>, Receiver<String>) {
 }
 
 fn site_with(listen: ListenConfig) -> (Running<Site>, Receiver<String>) {
-    let (story, told) = channel();
-    (run(Site { story, streams: Vec::new() }, listen), told)
+    let (story, events) = channel();
+    (run(Site { story, streams: Vec::new() }, listen), events)
 }
 
 const OK: &str = "HTTP/1.1 200 OK\nContent-Type: text/plain; charset=utf-8\nContent-Length: ";
@@ -102,7 +102,7 @@ fn answers(peer: &mut Peer, body: &str) {
 
 #[test]
 fn requests_follow_each_other_on_one_connection() {
-    let (site, told) = site();
+    let (site, events) = site();
     let mut peer = site.connect();
     peer.says("GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n");
     answers(&mut peer, "GET /a?b=c ");
@@ -115,12 +115,12 @@ fn requests_follow_each_other_on_one_connection() {
     let (head, _) = peer.hears_response();
     assert!(head.contains("Connection: close"), "{head}");
     peer.hears_the_end();
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "closed here");
+    assert_eq!(events.recv_timeout(TIMEOUT).unwrap(), "closed here");
 }
 
 #[test]
 fn a_request_cut_anywhere_is_the_same_request() {
-    let (site, _told) = site();
+    let (site, _reported) = site();
     let requests = "POST /cut HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n\
                     3\r\nabc\r\n2;ext\r\nde\r\n0\r\nTrailer: t\r\n\r\n\
                     POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\n123456";
@@ -138,7 +138,7 @@ fn a_request_cut_anywhere_is_the_same_request() {
 
 #[test]
 fn a_request_may_come_byte_by_byte() {
-    let (site, _told) = site();
+    let (site, _reported) = site();
     let mut peer = site.connect();
     for byte in "POST /drip HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc".bytes() {
         peer.says([byte]);
@@ -148,7 +148,7 @@ fn a_request_may_come_byte_by_byte() {
 
 #[test]
 fn pipelined_requests_wait_for_the_answer_before_theirs() {
-    let (site, _told) = site();
+    let (site, _reported) = site();
     let mut peer = site.connect();
     peer.says(
         "GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /later HTTP/1.1\r\nHost: x\r\n\r\n\
@@ -168,7 +168,7 @@ fn pipelined_requests_wait_for_the_answer_before_theirs() {
 fn more_is_pipelined_than_is_kept_waiting() {
     let mut listen = ListenConfig::http();
     listen.limits.pipelined_bytes_max = 1000;
-    let (site, _told) = site_with(listen);
+    let (site, _reported) = site_with(listen);
     let mut peer = site.connect();
     let request = "GET /later HTTP/1.1\r\nHost: x\r\n\r\n";
     for _ in 0..10 {
@@ -183,7 +183,7 @@ fn more_is_pipelined_than_is_kept_waiting() {
 
 #[test]
 fn an_old_client_gets_what_it_understands() {
-    let (site, _told) = site();
+    let (site, _reported) = site();
     let mut peer = site.connect();
     peer.says("GET /chunks HTTP/1.0\r\n\r\n");
     assert!(!peer.hears_head().contains("chunked"));
@@ -201,7 +201,7 @@ fn an_old_client_gets_what_it_understands() {
 
 #[test]
 fn a_stream_is_the_callers_and_ends_with_its_client() {
-    let (site, told) = site();
+    let (site, events) = site();
     let mut peer = site.connect();
     peer.says("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(peer.hears_head().contains("text/event-stream"));
@@ -212,13 +212,13 @@ fn a_stream_is_the_callers_and_ends_with_its_client() {
         peer.hears("data: x\n\n");
     }
     peer.finishes();
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "closed by the peer");
+    assert_eq!(events.recv_timeout(TIMEOUT).unwrap(), "closed by the peer");
     peer.hears_the_end();
 }
 
 #[test]
-fn who_waits_with_its_body_is_told_to_go_on() {
-    let (site, _told) = site();
+fn who_waits_with_its_body_is_reported_to_go_on() {
+    let (site, _reported) = site();
     let mut peer = site.connect();
     peer.says("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
     peer.hears("HTTP/1.1 100 Continue\r\n\r\n").says("ok");
@@ -229,7 +229,7 @@ fn who_waits_with_its_body_is_told_to_go_on() {
 fn violations_are_answered_and_end_the_connection() {
     let mut listen = ListenConfig::http();
     listen.limits.http.body_bytes_max = 10_000;
-    let (site, told) = site_with(listen);
+    let (site, events) = site_with(listen);
     let long = "x".repeat(20_000);
     for (request, status) in [
         ("GET / HTTP/1.1\nHost: x\n\n".to_owned(), "400"),
@@ -258,8 +258,8 @@ fn violations_are_answered_and_end_the_connection() {
         assert!(head.contains("Connection: close") && !body.is_empty(), "{head}");
         peer.hears_the_end();
         peer.finishes();
-        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), format!("error {status}"));
-        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "protocol violated by the peer");
+        assert_eq!(events.recv_timeout(TIMEOUT).unwrap(), format!("error {status}"));
+        assert_eq!(events.recv_timeout(TIMEOUT).unwrap(), "protocol violated by the peer");
     }
     site.until(|_, cx| cx.stats().connections == 0 && cx.stats().buffered_bytes == 0);
 }
@@ -268,11 +268,11 @@ fn violations_are_answered_and_end_the_connection() {
 fn half_a_request_and_silence() {
     let mut listen = ListenConfig::http();
     listen.limits.request_timeout_ms = 30;
-    let (site, told) = site_with(listen.clone());
+    let (site, events) = site_with(listen.clone());
 
     let mut peer = site.connect();
     peer.hears_the_end();
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "timed out");
+    assert_eq!(events.recv_timeout(TIMEOUT).unwrap(), "timed out");
 
     for begun in ["GET / HT", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1234"] {
         let mut peer = site.connect();
@@ -280,20 +280,20 @@ fn half_a_request_and_silence() {
         let (head, _) = peer.hears_response();
         assert!(head.starts_with("HTTP/1.1 408"), "{head}");
         peer.hears_the_end();
-        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "error 408");
-        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "timed out");
+        assert_eq!(events.recv_timeout(TIMEOUT).unwrap(), "error 408");
+        assert_eq!(events.recv_timeout(TIMEOUT).unwrap(), "timed out");
     }
 
     assert_eq!(site.ask(|_, cx| cx.stats().timed_out), 3);
 
     // Between requests the other clock runs; while an answer is outstanding, none.
     listen.limits.keep_alive_timeout_ms = 30;
-    let (site, told) = site_with(listen);
+    let (site, events) = site_with(listen);
     let mut peer = site.connect();
     peer.says("GET /1 HTTP/1.1\r\nHost: x\r\n\r\n");
     answers(&mut peer, "GET /1 ");
     peer.hears_the_end();
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "timed out");
+    assert_eq!(events.recv_timeout(TIMEOUT).unwrap(), "timed out");
     let mut peer = site.connect();
     peer.says("GET /never HTTP/1.1\r\nHost: x\r\n\r\n");
     site.until(|_, cx| cx.stats().requests == 2);
@@ -303,17 +303,17 @@ fn half_a_request_and_silence() {
 
 #[test]
 fn who_leaves_before_the_answer_is_noticed() {
-    let (site, told) = site();
+    let (site, events) = site();
     let mut peer = site.connect();
     peer.says("GET /never HTTP/1.1\r\nHost: x\r\n\r\n");
     site.until(|_, cx| cx.stats().requests == 1);
     peer.finishes();
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "closed by the peer");
+    assert_eq!(events.recv_timeout(TIMEOUT).unwrap(), "closed by the peer");
 }
 
 #[test]
 fn an_answer_longer_than_the_socket_takes() {
-    let (site, _told) = site();
+    let (site, _reported) = site();
     let mut peer = site.connect();
     peer.says("GET /big HTTP/1.1\r\nHost: x\r\n\r\nGET /close HTTP/1.1\r\nHost: x\r\n\r\n");
     let (_, body) = peer.hears_response();
@@ -324,7 +324,7 @@ fn an_answer_longer_than_the_socket_takes() {
 
 #[test]
 fn who_asks_without_reading_is_not_answered_without_end() {
-    let (site, _told) = site();
+    let (site, _reported) = site();
     let mut peer = site.connect();
     let mut writer = peer.stream.try_clone().unwrap();
     const REQUESTS: usize = 200;

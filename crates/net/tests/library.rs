@@ -18,7 +18,7 @@ use dunlin_net::{
     ListenConfig, ListenerId, LoopConfig, Ready, ResolveError, ServerTls, Tls, start,
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
-use support::{PATIENCE, Peer};
+use support::{Peer, TIMEOUT};
 
 /// Writes down what happens at both ends of one loop.
 #[derive(Default)]
@@ -119,7 +119,7 @@ impl Stage {
     fn until(&mut self, line: &str) -> &[String] {
         let begun = Instant::now();
         while !self.both.story.iter().any(|said| said == line) {
-            assert!(begun.elapsed() < PATIENCE, "{:?}", self.both.story);
+            assert!(begun.elapsed() < TIMEOUT, "{:?}", self.both.story);
             self.event_loop.turn(&mut self.both, Some(Duration::from_millis(100))).unwrap();
         }
         &self.both.story
@@ -246,7 +246,7 @@ fn a_listener_speaks_tls_and_one_that_does_not_is_refused_unseen() {
     plain.says("GET / HTTP/1.1\r\n\r\n");
     let begun = Instant::now();
     while stage.event_loop.context().stats().handshakes_failed == 0 {
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(begun.elapsed() < TIMEOUT);
         stage.event_loop.turn(&mut stage.both, Some(Duration::from_millis(10))).unwrap();
     }
     let opens = stage.both.story.iter().filter(|line| *line == "open").count();
@@ -293,7 +293,7 @@ fn timers_call_closures() {
     });
     let begun = Instant::now();
     while calls.lock().unwrap().iter().filter(|call| **call == "beat").count() < 2 {
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(begun.elapsed() < TIMEOUT);
         stage.event_loop.turn(&mut stage.both, None).unwrap();
     }
     assert!(stage.event_loop.context().cancel(beat));
@@ -308,19 +308,19 @@ fn a_foreign_descriptor_is_watched_as_asked() {
     let mut stage = Stage::new();
     let cx = stage.event_loop.context();
     cx.register_fd(ours.as_fd(), 7, (Interest::READABLE | Interest::WRITABLE).level()).unwrap();
-    stage.event_loop.turn(&mut stage.both, Some(PATIENCE)).unwrap();
-    stage.event_loop.turn(&mut stage.both, Some(PATIENCE)).unwrap();
+    stage.event_loop.turn(&mut stage.both, Some(TIMEOUT)).unwrap();
+    stage.event_loop.turn(&mut stage.both, Some(TIMEOUT)).unwrap();
     assert_eq!(stage.both.story, ["7 false true", "7 false true"], "again and again");
     stage.both.story.clear();
     stage.event_loop.context().register_fd(ours.as_fd(), 8, Interest::READABLE).unwrap();
     stage.event_loop.turn(&mut stage.both, Some(Duration::ZERO)).unwrap();
     assert!(stage.both.story.is_empty(), "nobody asks for room any more");
     (&theirs).write_all(b"x").unwrap();
-    stage.event_loop.turn(&mut stage.both, Some(PATIENCE)).unwrap();
+    stage.event_loop.turn(&mut stage.both, Some(TIMEOUT)).unwrap();
     stage.event_loop.turn(&mut stage.both, Some(Duration::ZERO)).unwrap();
     assert_eq!(stage.both.story, ["8 true false"], "one edge");
     drop(theirs);
-    stage.event_loop.turn(&mut stage.both, Some(PATIENCE)).unwrap();
+    stage.event_loop.turn(&mut stage.both, Some(TIMEOUT)).unwrap();
     assert_eq!(stage.both.story.last().unwrap(), "8 true false");
 }
 
@@ -340,7 +340,7 @@ fn workers_are_started_in_one_line() {
     let mut heard = std::collections::BTreeSet::new();
     let begun = Instant::now();
     while heard.len() < 2 {
-        assert!(begun.elapsed() < PATIENCE, "the kernel spreads connections: {heard:?}");
+        assert!(begun.elapsed() < TIMEOUT, "the kernel spreads connections: {heard:?}");
         let mut peer = Peer::connect(server.addr());
         heard.insert(peer.says("GET / HTTP/1.1\r\nHost: x\r\n\r\n").hears_response().1);
     }

@@ -13,9 +13,9 @@ use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, Received};
 use dunlin_net::{CloseReason, ConnId, Context, EventLoop, Handler, LoopConfig, TimerId};
 use redis_server::RedisServer;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Writes down what it is told.
+/// Writes down what it sees.
 struct Notes {
     client: Client,
     replies: Vec<(u64, String)>,
@@ -85,7 +85,7 @@ impl Stage {
     fn until(&mut self, so: impl Fn(&Notes) -> bool) {
         let began = Instant::now();
         while !so(&self.notes) {
-            assert!(began.elapsed() < PATIENCE, "it did not come about");
+            assert!(began.elapsed() < TIMEOUT, "it did not come about");
             self.event_loop.turn(&mut self.notes, Some(Duration::from_millis(100))).unwrap();
         }
     }
@@ -187,7 +187,7 @@ fn a_server_that_comes_back_finds_its_subscribers_and_what_waited() {
     assert_eq!(stage.notes.replies[1], (100, "Integer(1)".to_owned()));
 }
 
-/// More subscriptions than the connection buffers, told to a server that has stopped reading.
+/// More subscriptions than the connection buffers, sent to a server that has stopped reading.
 #[test]
 fn however_many_subscriptions_there_are_a_new_connection_tells_them_all() {
     const CHANNELS: usize = 100_000;
@@ -200,13 +200,13 @@ fn however_many_subscriptions_there_are_a_new_connection_tells_them_all() {
     for n in 0..CHANNELS {
         notes.client.subscribe(event_loop.context(), name(n).as_bytes());
     }
-    notes.client.subscribe(event_loop.context(), b"given up before it was told");
-    notes.client.unsubscribe(event_loop.context(), b"given up before it was told");
+    notes.client.subscribe(event_loop.context(), b"given up before it was sent");
+    notes.client.unsubscribe(event_loop.context(), b"given up before it was sent");
     stage.until(|notes| notes.client.is_ready());
     // Behind the subscriptions, whatever the socket takes of them at first.
     stage.command(1, &["PUBLISH", &name(CHANNELS - 1), "x"]).unwrap();
     stage.command(2, &["PUBSUB", "NUMPAT"]).unwrap();
-    stage.command(3, &["PUBSUB", "NUMSUB", "given up before it was told"]).unwrap();
+    stage.command(3, &["PUBSUB", "NUMSUB", "given up before it was sent"]).unwrap();
     stage.until(|notes| notes.replies.len() == 3 && notes.messages.len() == 1);
     assert_eq!(stage.notes.replies[0].1, "Integer(1)");
     assert!(stage.notes.replies[2].1.contains("Integer(0)"), "{:?}", stage.notes.replies[2]);
@@ -217,12 +217,12 @@ fn however_many_subscriptions_there_are_a_new_connection_tells_them_all() {
 fn a_password_is_not_among_what_is_logged() {
     let mut config = ClientConfig::new("127.0.0.1:6379".parse().unwrap());
     config.auth = Some(("ada".to_owned(), "secret".to_owned()));
-    let told = format!("{:?}", Client::new(config));
-    assert!(told.contains("ada") && !told.contains("secret"), "{told}");
+    let reported = format!("{:?}", Client::new(config));
+    assert!(reported.contains("ada") && !reported.contains("secret"), "{reported}");
 }
 
 #[test]
-fn a_wrong_password_is_told() {
+fn a_wrong_password_is_reported() {
     let server = RedisServer::start();
     let auth = Some(("nobody".to_owned(), "wrong".to_owned()));
     let mut stage = stage(ClientConfig { auth, ..ClientConfig::new(server.addr) });

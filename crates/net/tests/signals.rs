@@ -28,7 +28,7 @@ fn main() {
     let error = cx.register_signals(&[Signal::KILL.as_raw()]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
 
-    // A worker that minds its own business: it blocks what it was not told of, too.
+    // A worker that minds its own business: it blocks what it was not asked to block, too.
     let mut workers = spawn_workers(1, &WorkerConfig::default(), |_| {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();

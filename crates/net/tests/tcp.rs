@@ -13,9 +13,9 @@ use dunlin_net::{
     Admit, CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, ListenConfig,
     ListenerId, LoopConfig, WriteError,
 };
-use support::{PATIENCE, Peer, run, run_with};
+use support::{Peer, TIMEOUT, run, run_with};
 
-/// Sends back what it is sent and tells what befell it.
+/// Sends back what it gets and reports its events.
 struct Echo {
     story: Sender<Event>,
     finish_with_peer: bool,
@@ -31,8 +31,8 @@ enum Event {
 }
 
 fn echo() -> (Echo, Receiver<Event>) {
-    let (story, told) = channel();
-    (Echo { story, finish_with_peer: true, admit: Admit::Accept }, told)
+    let (story, events) = channel();
+    (Echo { story, finish_with_peer: true, admit: Admit::Accept }, events)
 }
 
 impl Handler for Echo {
@@ -93,20 +93,20 @@ impl Handler for Echo {
 
 #[test]
 fn a_dialogue_and_an_orderly_end() {
-    let (handler, told) = echo();
+    let (handler, events) = echo();
     let server = run(handler, ListenConfig::tcp());
     let mut peer = server.connect();
     peer.says("hello").hears("hello").says("again").hears("again");
     peer.finishes().hears_the_end();
     for event in [Event::Open, Event::Eof, Event::Closed(CloseReason::Local)] {
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(event));
+        assert_eq!(events.recv_timeout(TIMEOUT), Ok(event));
     }
     server.until(|_, cx| cx.stats().connections == 0);
 }
 
 #[test]
 fn a_peer_that_finished_still_hears_the_answer() {
-    let (mut handler, _told) = echo();
+    let (mut handler, _reported) = echo();
     handler.finish_with_peer = false;
     let server = run(handler, ListenConfig::tcp());
     let mut peer = server.connect();
@@ -116,52 +116,52 @@ fn a_peer_that_finished_still_hears_the_answer() {
 
 #[test]
 fn the_server_finishes_first_and_still_hears() {
-    let (handler, told) = echo();
+    let (handler, events) = echo();
     let server = run(handler, ListenConfig::tcp());
     let mut peer = server.connect();
     peer.says("bye").hears("bye").hears_the_end();
     peer.finishes();
     for event in [Event::Open, Event::Eof, Event::Closed(CloseReason::Local)] {
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(event));
+        assert_eq!(events.recv_timeout(TIMEOUT), Ok(event));
     }
 }
 
 #[test]
 fn close_sends_fin_abort_sends_a_reset() {
-    let (handler, told) = echo();
+    let (handler, events) = echo();
     let server = run(handler, ListenConfig::tcp());
 
     let mut peer = server.connect();
     peer.says("close").hears_the_end();
     // Closed and not yet finished by us: what we still say meets no reset.
     peer.says("are you there?").finishes();
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Open));
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Closed(CloseReason::Local)));
+    assert_eq!(events.recv_timeout(TIMEOUT), Ok(Event::Open));
+    assert_eq!(events.recv_timeout(TIMEOUT), Ok(Event::Closed(CloseReason::Local)));
     server.until(|_, cx| cx.stats().connections == 0);
 
     let mut peer = server.connect();
     peer.says("abort");
     let error = peer.stream.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Open));
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Closed(CloseReason::Aborted)));
+    assert_eq!(events.recv_timeout(TIMEOUT), Ok(Event::Open));
+    assert_eq!(events.recv_timeout(TIMEOUT), Ok(Event::Closed(CloseReason::Aborted)));
 }
 
 #[test]
 fn a_peer_that_vanishes_is_a_reset() {
-    let (handler, told) = echo();
+    let (handler, events) = echo();
     let server = run(handler, ListenConfig::tcp());
     let peer = server.connect();
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Open));
+    assert_eq!(events.recv_timeout(TIMEOUT), Ok(Event::Open));
     socket2::SockRef::from(&peer.stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     drop(peer);
-    let closed = told.recv_timeout(PATIENCE).unwrap();
+    let closed = events.recv_timeout(TIMEOUT).unwrap();
     assert_eq!(closed, Event::Closed(CloseReason::Io(std::io::ErrorKind::ConnectionReset)));
 }
 
 #[test]
 fn accepted_sockets_do_not_delay() {
-    let (handler, _told) = echo();
+    let (handler, _reported) = echo();
     let server = run(handler, ListenConfig::tcp());
     server.connect().says("x").hears("x");
     let delays = server.ask(|_, cx| {
@@ -176,19 +176,19 @@ fn accepted_sockets_do_not_delay() {
 
 #[test]
 fn refused_connections_are_closed_unheard() {
-    let (mut handler, told) = echo();
+    let (mut handler, events) = echo();
     handler.admit = Admit::Refuse;
     let server = run(handler, ListenConfig::tcp());
     let mut refused = server.connect();
     // FIN or, had it said something, a reset: nothing is heard in either case.
     assert!(matches!(refused.stream.read(&mut [0]), Ok(0) | Err(_)));
     assert_eq!(server.ask(|_, cx| cx.stats().refused), 1);
-    assert!(told.try_recv().is_err());
+    assert!(events.try_recv().is_err());
 }
 
 #[test]
 fn a_full_loop_refuses() {
-    let (handler, _told) = echo();
+    let (handler, _reported) = echo();
     let config = LoopConfig { connections_max: 1, ..LoopConfig::default() };
     let server = run_with(handler, config, ListenConfig::tcp());
     let mut first = server.connect();
@@ -202,7 +202,7 @@ fn a_full_loop_refuses() {
 
 #[test]
 fn a_storm_of_connects_is_let_in_by_portions() {
-    let (handler, _told) = echo();
+    let (handler, _reported) = echo();
     let config = LoopConfig { accept_budget: 3, ..LoopConfig::default() };
     let server = run_with(handler, config, ListenConfig::tcp());
     let (go, wait) = channel::<()>();
@@ -220,7 +220,7 @@ fn a_storm_of_connects_is_let_in_by_portions() {
 
 #[test]
 fn a_paused_listener_lets_them_wait() {
-    let (mut handler, told) = echo();
+    let (mut handler, events) = echo();
     handler.admit = Admit::Pause;
     let server = run(handler, ListenConfig::tcp());
     let mut first = server.connect();
@@ -237,26 +237,26 @@ fn a_paused_listener_lets_them_wait() {
         cx.resume_accept(listener);
     });
     second.hears("y");
-    assert_eq!(told.try_iter().filter(|event| *event == Event::Open).count(), 2);
+    assert_eq!(events.try_iter().filter(|event| *event == Event::Open).count(), 2);
 }
 
 #[test]
 fn a_deadline_passes_once() {
-    let (handler, told) = echo();
+    let (handler, events) = echo();
     let server = run(handler, ListenConfig::tcp());
     server.connect().says("remind me").hears("now");
-    assert_eq!(told.iter().take(2).collect::<Vec<_>>(), [Event::Open, Event::Deadline]);
+    assert_eq!(events.iter().take(2).collect::<Vec<_>>(), [Event::Open, Event::Deadline]);
 }
 
 #[test]
 fn who_says_nothing_for_the_idle_time_is_closed() {
-    let (handler, told) = echo();
+    let (handler, events) = echo();
     let mut listen = ListenConfig::tcp();
     listen.limits.idle_timeout_ms = 20;
     let server = run(handler, listen);
     server.connect().hears_the_end();
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Open));
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(Event::Closed(CloseReason::TimedOut)));
+    assert_eq!(events.recv_timeout(TIMEOUT), Ok(Event::Open));
+    assert_eq!(events.recv_timeout(TIMEOUT), Ok(Event::Closed(CloseReason::TimedOut)));
     assert_eq!(server.ask(|_, cx| cx.stats().timed_out), 1);
 }
 
@@ -316,7 +316,7 @@ impl Handler for Flood {
 #[derive(Default)]
 struct Crowd {
     refused: Option<ConnId>,
-    told: usize,
+    events: usize,
 }
 
 impl Handler for Crowd {
@@ -334,7 +334,7 @@ impl Handler for Crowd {
 
     fn on_writable(&mut self, cx: &mut Context<()>, conn: ConnId) {
         if self.refused == Some(conn) {
-            self.told += 1;
+            self.events += 1;
             cx.write(conn, &BLOCK).unwrap();
             self.refused = None;
         }
@@ -342,7 +342,7 @@ impl Handler for Crowd {
 }
 
 #[test]
-fn who_is_refused_for_what_others_wait_for_is_told_when_there_is_room() {
+fn who_is_refused_for_what_others_wait_for_is_notified_when_there_is_room() {
     let config = LoopConfig { buffered_bytes_max: 100_000, ..LoopConfig::default() };
     let mut listen = ListenConfig::tcp();
     listen.limits.output_bytes_max = usize::MAX;
@@ -359,7 +359,7 @@ fn who_is_refused_for_what_others_wait_for_is_told_when_there_is_room() {
         while matches!(greedy.stream.read(&mut buffer), Ok(1..)) {}
     });
     modest.hears(BLOCK);
-    assert_eq!(server.ask(|crowd, _| crowd.told), 1);
+    assert_eq!(server.ask(|crowd, _| crowd.events), 1);
     drop(server);
     reader.join().unwrap();
 }
@@ -426,8 +426,8 @@ impl Handler for Client {
 fn turn_until(event_loop: &mut EventLoop<Client>, client: &mut Client, ends: usize) {
     let begun = std::time::Instant::now();
     while client.events.iter().filter(|event| !event.starts_with("open")).count() < ends {
-        event_loop.turn(client, Some(PATIENCE)).unwrap();
-        assert!(begun.elapsed() < PATIENCE);
+        event_loop.turn(client, Some(TIMEOUT)).unwrap();
+        assert!(begun.elapsed() < TIMEOUT);
     }
 }
 
@@ -485,7 +485,7 @@ fn a_refused_connect_and_one_that_takes_too_long() {
 
 #[test]
 fn a_firehose_does_not_starve_the_others() {
-    let (handler, _told) = echo();
+    let (handler, _reported) = echo();
     let config = LoopConfig {
         receive_bytes: 4096,
         read_budget_bytes: 8192,

@@ -15,7 +15,7 @@ use dunlin_net::{
     LoopGone, Ready, Remote, Sleep, TimerId, WorkerConfig, open_listener, remote_pair,
     spawn_workers,
 };
-use support::{PATIENCE, Peer, run};
+use support::{Peer, TIMEOUT, run};
 
 /// Counts, and says who it is to whoever connects.
 #[derive(Default)]
@@ -97,7 +97,7 @@ fn a_foreign_descriptor_is_watched_until_it_is_not() {
     for ring in 1..=3 {
         rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
         while counter.rung < ring {
-            event_loop.turn(&mut counter, Some(PATIENCE)).unwrap();
+            event_loop.turn(&mut counter, Some(TIMEOUT)).unwrap();
         }
         assert_eq!(counter.rung, ring, "each ring is an edge, read or not");
     }
@@ -185,7 +185,7 @@ fn a_worker_that_panics_takes_down_nobody_and_can_begin_anew() {
     .unwrap();
 
     let mut victim = TcpStream::connect(mortal_addr).unwrap();
-    victim.set_read_timeout(Some(PATIENCE)).unwrap();
+    victim.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert!(matches!(victim.read(&mut [0]), Ok(0) | Err(_)), "its connections end");
     match workers.wait() {
         Some((0, Exit::Panicked(message))) => assert_eq!(message, "mortal"),
@@ -194,9 +194,9 @@ fn a_worker_that_panics_takes_down_nobody_and_can_begin_anew() {
     assert_eq!(Peer::connect(other_addr).hears_the_rest(), "alive");
 
     // The listener never closed: who comes meanwhile waits in its backlog.
-    let mut patient = Peer::connect(mortal_addr);
+    let mut survivor = Peer::connect(mortal_addr);
     workers.start(0).unwrap();
-    assert_eq!(patient.hears_the_rest(), "alive");
+    assert_eq!(survivor.hears_the_rest(), "alive");
     assert_eq!(lives.load(Ordering::SeqCst), 2);
     assert!(workers.try_wait().is_none());
 }

@@ -14,7 +14,7 @@ use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 type Session = StreamOwned<ServerConnection, TcpStream>;
 
@@ -37,7 +37,7 @@ fn serve(conversation: impl FnOnce(Session) + Send + 'static) -> (SocketAddr, Tl
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         conversation(StreamOwned::new(ServerConnection::new(Arc::new(config)).unwrap(), stream));
     });
     (addr, tls)
@@ -75,7 +75,7 @@ fn in_pieces(to: SocketAddr) -> SocketAddr {
 struct Sender {
     block: Vec<u8>,
     sent: usize,
-    /// Told when the connection takes no more for the first time.
+    /// Notified when the connection takes no more for the first time.
     stalled: Option<mpsc::Sender<()>>,
     heard: Vec<u8>,
     end: Option<String>,
@@ -153,7 +153,7 @@ fn play_on(
     let mut sender = sender;
     let began = Instant::now();
     while sender.end.is_none() {
-        assert!(began.elapsed() < PATIENCE, "it did not end; {} bytes came", sender.heard.len());
+        assert!(began.elapsed() < TIMEOUT, "it did not end; {} bytes came", sender.heard.len());
         event_loop.turn(&mut sender, Some(Duration::from_millis(100))).unwrap();
     }
     // What `close` still sends.
@@ -189,7 +189,7 @@ fn megabytes_go_there_and_back() {
         });
         assert!(sender.heard == [b"first", &block[..]].concat());
         assert_eq!(sender.end.unwrap(), "closed here");
-        assert_eq!(goodbye.recv_timeout(PATIENCE), Ok(0));
+        assert_eq!(goodbye.recv_timeout(TIMEOUT), Ok(0));
     }
 }
 
@@ -201,7 +201,7 @@ fn a_loop_that_may_buffer_little_sends_nothing_twice() {
     let (addr, tls) = serve(move |mut session| {
         // Reads when nothing more fits.
         session.read_exact(&mut [0; 5]).unwrap();
-        is_full.recv_timeout(PATIENCE).unwrap();
+        is_full.recv_timeout(TIMEOUT).unwrap();
         let mut bytes = vec![0; LENGTH];
         session.read_exact(&mut bytes).unwrap();
         session.write_all(b"first").unwrap();

@@ -13,7 +13,7 @@ use dunlin_net::{
     CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, ListenConfig, LoopConfig,
     ProtocolError, UpgradeError, WriteError,
 };
-use support::{PATIENCE, Running, run};
+use support::{Running, TIMEOUT, run};
 
 /// Serves an echo, asks it, and writes down what happens at both ends.
 #[derive(Default)]
@@ -30,7 +30,7 @@ struct Both {
 struct IsClient(bool);
 
 impl Both {
-    fn tell(&mut self, cx: &mut Context<IsClient>, conn: ConnId, what: &str) {
+    fn record(&mut self, cx: &mut Context<IsClient>, conn: ConnId, what: &str) {
         let who = if cx.data(conn).is_some_and(|data| data.0) { "client" } else { "server" };
         self.story.push(format!("{who}: {what}"));
     }
@@ -56,14 +56,14 @@ impl Handler for Both {
 
     fn on_websocket(&mut self, cx: &mut Context<IsClient>, conn: ConnId, protocol: Option<&str>) {
         *cx.data(conn).unwrap() = IsClient(true);
-        self.tell(cx, conn, &format!("open, {protocol:?}"));
+        self.record(cx, conn, &format!("open, {protocol:?}"));
         self.say_next(cx, conn);
     }
 
     fn on_message(&mut self, cx: &mut Context<IsClient>, conn: ConnId, message: Message<'_>) {
         let bytes = message.payload.len();
         let shown = message.text().map_or(format!("{bytes} bytes"), str::to_owned);
-        self.tell(cx, conn, &shown);
+        self.record(cx, conn, &shown);
         if cx.data(conn).unwrap().0 {
             self.say_next(cx, conn);
         } else if message.payload == b"close" {
@@ -75,7 +75,7 @@ impl Handler for Both {
     }
 
     fn on_pong(&mut self, cx: &mut Context<IsClient>, conn: ConnId, payload: &[u8]) {
-        self.tell(cx, conn, &format!("pong {}", String::from_utf8_lossy(payload)));
+        self.record(cx, conn, &format!("pong {}", String::from_utf8_lossy(payload)));
         cx.ws_close(conn, close_code::NORMAL, "done").unwrap();
     }
 
@@ -86,7 +86,7 @@ impl Handler for Both {
         code: u16,
         reason: &str,
     ) {
-        self.tell(cx, conn, &format!("close frame {code} {reason:?}"));
+        self.record(cx, conn, &format!("close frame {code} {reason:?}"));
         cx.answer_close_frame(conn, code);
     }
 
@@ -96,7 +96,7 @@ impl Handler for Both {
         conn: ConnId,
         error: &ProtocolError,
     ) {
-        self.tell(cx, conn, &format!("{error:?}"));
+        self.record(cx, conn, &format!("{error:?}"));
         cx.answer_protocol_error(conn, error);
     }
 
@@ -117,8 +117,8 @@ fn converse(mut both: Both, handshake: &NewHandshake<'_>) -> Vec<String> {
     cx.websocket_handshake(conn, handshake).unwrap();
     let begun = std::time::Instant::now();
     while both.closed < 2 {
-        event_loop.turn(&mut both, Some(PATIENCE)).unwrap();
-        assert!(begun.elapsed() < PATIENCE, "{:?}", both.story);
+        event_loop.turn(&mut both, Some(TIMEOUT)).unwrap();
+        assert!(begun.elapsed() < TIMEOUT, "{:?}", both.story);
     }
     assert_eq!(event_loop.context().stats().buffered_bytes, 0);
     both.story
@@ -192,7 +192,7 @@ fn the_server_may_close_first() {
 }
 
 #[test]
-fn a_server_that_speaks_no_websocket_is_told_apart() {
+fn a_server_that_speaks_no_websocket_is_reported_apart() {
     struct Plain;
     impl Handler for Plain {
         type Data = ();
@@ -204,7 +204,7 @@ fn a_server_that_speaks_no_websocket_is_told_apart() {
     cx.websocket_handshake(conn, &NewHandshake::new("/", "x")).unwrap();
     let mut both = Both::default();
     while both.closed < 1 {
-        event_loop.turn(&mut both, Some(PATIENCE)).unwrap();
+        event_loop.turn(&mut both, Some(TIMEOUT)).unwrap();
     }
     let error = ProtocolError::Handshake(ClientHandshakeError::Status(404));
     assert_eq!(

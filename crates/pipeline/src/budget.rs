@@ -35,7 +35,7 @@ impl Budget {
         self.last = answered;
     }
 
-    /// A connection has had `answered` answers and lives: a limit of as many, or fewer, is none.
+    /// A connection has had `answered` answers and lives: a limit of as many, or fewer, is void.
     pub fn handle_outlived(&mut self, answered: u64) {
         if self.limit.is_some_and(|limit| limit <= answered) {
             (self.limit, self.last) = (None, 0);

@@ -530,7 +530,7 @@ fn a_threaded_client_asks_for_other_threads_and_reports_once() {
         }
     });
     let mut ends: Vec<String> =
-        (0..400).map(|_| ended.recv_timeout(support::PATIENCE).unwrap()).collect();
+        (0..400).map(|_| ended.recv_timeout(support::TIMEOUT).unwrap()).collect();
     ends.sort();
     ends.dedup();
     assert_eq!((ends.len(), client.outstanding()), (400, 0));
@@ -622,7 +622,7 @@ fn the_example_is_short_and_does_what_it_says() {
     path.extend(["examples", "pipelined"]);
     let output =
         std::process::Command::new(&path).arg(url(addr)).output().unwrap_or_else(|error| {
-            panic!("{}: {error}; cargo test builds it unless told --test", path.display())
+            panic!("{}: {error}; cargo test builds it unless given --test", path.display())
         });
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1000 answered with 200\n");
 }

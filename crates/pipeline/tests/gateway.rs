@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use dunlin_net::{EventLoop, ListenConfig, LoopConfig};
 use dunlin_pipeline::{Client, ClientConfig, HostConfig};
-use support::{PATIENCE, serve_many};
+use support::{TIMEOUT, serve_many};
 
 /// A gateway before a backend, in a thread that ends with the test.
 fn gateway(backend: SocketAddr) -> SocketAddr {
@@ -35,7 +35,7 @@ fn gateway(backend: SocketAddr) -> SocketAddr {
 
 fn ask(gateway: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(gateway).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use dunlin_net::Tls;
 use dunlin_pipeline::{Depth, HostConfig, Request};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use support::{End, PATIENCE, ask};
+use support::{End, TIMEOUT, ask};
 
 /// An nginx of this test's own. It answers with the id asked for and logs it with the number of the connection.
 struct Nginx {
@@ -78,7 +78,7 @@ impl Nginx {
         let nginx = Nginx { child, folder, plain, secure, root };
         let began = Instant::now();
         while TcpStream::connect(plain).is_err() {
-            assert!(began.elapsed() < PATIENCE, "nginx does not listen");
+            assert!(began.elapsed() < TIMEOUT, "nginx does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
         nginx
@@ -90,7 +90,7 @@ impl Nginx {
         let began = Instant::now();
         let written =
             || fs::read_to_string(self.folder.join("access.log")).unwrap().lines().count();
-        while (written() as u64) < lines && began.elapsed() < PATIENCE {
+        while (written() as u64) < lines && began.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
         }
         let pid = rustix::process::Pid::from_child(&self.child);

@@ -134,7 +134,7 @@ proptest! {
         let notice = closes && !exchanges.is_empty();
         let progress = if notice { Progress::LastAnswer } else { Progress::Open };
         prop_assert_eq!(outcome.result, Ok(progress));
-        for (tag, decision) in outcome.fates {
+        for (tag, decision) in outcome.decisions {
             let expected = match kinds[tag as usize].is_idempotent() {
                 _ if notice => ReplayDecision::NotProcessed,
                 true => ReplayDecision::Replay,
@@ -161,7 +161,7 @@ proptest! {
         // That each comes to one end is checked inside.
         let outcome = converse(&kinds, &ConnectionLimits::default(), &bytes, piece);
         let whole = ends.iter().filter(|&&end| end <= bytes.len()).count();
-        prop_assert_eq!(outcome.fates.len(), exchanges.len() - whole);
+        prop_assert_eq!(outcome.decisions.len(), exchanges.len() - whole);
         for (answer, exchange) in outcome.judge.answers.iter().zip(&exchanges).take(whole) {
             prop_assert_eq!(answer, &exchange.answer());
         }

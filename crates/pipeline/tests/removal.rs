@@ -12,7 +12,7 @@ use dunlin_pipeline::{
     Caller, Client, ClientConfig, Depth, ErrorKind, HostConfig, Outcome, Request, RequestId,
     Requests, SendError,
 };
-use support::{PATIENCE, serve};
+use support::{TIMEOUT, serve};
 
 #[derive(Default)]
 struct Ends(Vec<(u64, String)>);
@@ -61,7 +61,7 @@ fn what_is_under_way_is_answered_what_waits_goes_back_and_the_place_is_used_agai
     let began = Instant::now();
     let mut turns_until = |client: &mut Client<Ends>, done: &mut dyn FnMut(&Ends) -> bool| {
         while !done(client.caller()) {
-            assert!(began.elapsed() < PATIENCE);
+            assert!(began.elapsed() < TIMEOUT);
             event_loop.turn(client, Some(Duration::from_millis(5))).unwrap();
         }
     };

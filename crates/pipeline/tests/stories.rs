@@ -6,7 +6,7 @@ use dunlin_pipeline::{
 };
 use dunlin_wire::http1::Error;
 
-/// Writes down what it is told.
+/// Writes down what it sees.
 #[derive(Default)]
 struct Notes(Vec<String>);
 
@@ -201,9 +201,9 @@ fn an_end_at_the_known_budget_is_notice_enough() {
     assert_eq!(connection.handle_input(&answer, &mut ()), Ok(Progress::Open));
     let close = connection.handle_eof(&mut ());
     assert_eq!(close, Close { at_budget: true, ..NO_WORD });
-    let fates: Vec<ReplayDecision> =
+    let decisions: Vec<ReplayDecision> =
         std::iter::from_fn(|| connection.poll_unanswered()).map(|(_, decision)| decision).collect();
-    assert_eq!(fates, [ReplayDecision::NotProcessed; 2]);
+    assert_eq!(decisions, [ReplayDecision::NotProcessed; 2]);
 }
 
 #[test]

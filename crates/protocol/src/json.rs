@@ -287,7 +287,7 @@ fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], first: &serde_json::Error)
                 (if path == "." { String::new() } else { path }, error.inner().to_string())
             }
         };
-    // A column of a single line helps nobody; the field's name says more.
+    // A column of a single line is useless; the field's name says more.
     let reason = match reason.find(" at line ") {
         Some(end) if !field.is_empty() => reason[..end].to_owned(),
         _ => reason,

@@ -134,10 +134,10 @@ impl Stage {
     }
 
     /// What has been waited for in vain, if for so long.
-    pub(crate) fn error(&self, patience: Duration) -> Option<ConnectError> {
+    pub(crate) fn error(&self, grace: Duration) -> Option<ConnectError> {
         let waiting = self.waiting();
         let waiting = waiting.as_ref()?;
-        (waiting.since.elapsed() >= patience).then(|| waiting.error.clone())
+        (waiting.since.elapsed() >= grace).then(|| waiting.error.clone())
     }
 
     fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {

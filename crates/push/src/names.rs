@@ -34,7 +34,7 @@ async fn look_up_by(
     let silent = format!(
         "{name} cannot be looked up: the DNS does not answer; can this machine reach its name servers?"
     );
-    let (told, found) = oneshot::channel();
+    let (reported, found) = oneshot::channel();
     let asked = async {
         let room = ROOM.acquire().await.map_err(io::Error::other)?;
         let name = name.to_owned();
@@ -44,7 +44,7 @@ async fn look_up_by(
             .spawn(move || {
                 // Held until the resolver has come back, whether or not anybody still waits.
                 let _room = room;
-                let _ = told.send(resolve(&name));
+                let _ = reported.send(resolve(&name));
             })?;
         found.await.map_err(io::Error::other)?
     };

@@ -70,7 +70,7 @@ pub struct ApnsOptions {
     pub priority: Option<u8>,
 }
 
-/// Why a notification is none; the text names the field.
+/// Why a notification is invalid; the text names the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotificationError(&'static str);
 
@@ -155,7 +155,7 @@ impl Notification {
     }
 
     /// Judges what a broadcast channel of Apple's has to be able to take beside: it updates Live Activities, and a phone
-    /// passes over an update that is none without a word.
+    /// ignores an invalid update.
     ///
     /// # Errors
     /// Names the field and what it has to be.

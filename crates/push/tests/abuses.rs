@@ -13,7 +13,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const PUSHES: usize = 200;
 /// A flood without end, for all who have ends: 17 MB of PING, 64 MiB of header block.
 const FRAMES: u32 = 1_000_000;
@@ -32,7 +32,7 @@ fn peak_bytes() -> u64 {
 fn push(number: usize) -> Push {
     let token = DeviceToken::new(&format!("{number:064x}")).unwrap();
     let mut push = Push::new(token, "com.example.app", &br#"{"aps":{"alert":"hi"}}"#[..]);
-    push.timeout = PATIENCE;
+    push.timeout = TIMEOUT;
     push
 }
 
@@ -135,5 +135,5 @@ async fn abuses_end_their_connection_and_cost_no_push_and_no_memory() {
         let growth = peak_bytes() - before;
         assert!(growth <= GROWTH_BYTES_MAX, "grew by {growth} bytes");
     };
-    tokio::time::timeout(PATIENCE, stories).await.expect("in time");
+    tokio::time::timeout(TIMEOUT, stories).await.expect("in time");
 }

@@ -49,7 +49,7 @@ fn a_pem_key_is_opened_with_its_passphrase_in_every_form_that_openssl_writes() {
 }
 
 #[test]
-fn what_is_no_certificate_is_told_why() {
+fn what_is_no_certificate_is_reported_why() {
     let fault = |result: Result<Certificate, CertificateError>, word: &str| {
         let error = result.unwrap_err();
         assert!(error.to_string().contains(word), "{error}");
@@ -82,10 +82,10 @@ fn one_that_is_not_valid_now_is_refused_with_its_date_and_what_mends_it() {
     for result in ended {
         let error = result.unwrap_err();
         assert_eq!(error.fault, CertificateFault::Expired);
-        let told = error.to_string();
+        let reported = error.to_string();
         let begin = "the certificate expired on 2020-01-31; renew it in the developer account, or set \
                      the clock of this machine if today is not 2";
-        assert!(told.starts_with(begin), "{told}");
+        assert!(reported.starts_with(begin), "{reported}");
     }
     let early = [
         Certificate::from_pem(include_bytes!("certificates/early.pem"), ""),
@@ -95,8 +95,8 @@ fn one_that_is_not_valid_now_is_refused_with_its_date_and_what_mends_it() {
     for result in early {
         let error = result.unwrap_err();
         assert_eq!(error.fault, CertificateFault::NotYetValid);
-        let told = error.to_string();
+        let reported = error.to_string();
         let begin = "the certificate is valid from 2100-03-01 on; set the clock of this machine";
-        assert!(told.starts_with(begin), "{told}");
+        assert!(reported.starts_with(begin), "{reported}");
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, json};
 use tokio::time::Instant;
 
 /// What a test waits for at most before it fails. No test passes by waiting.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const ACCOUNT: &str = include_str!("data/service-account.json");
 
 /// A request as a service sees it, and its answer.
@@ -77,9 +77,9 @@ impl Connect for Play {
     }
 }
 
-fn tell<T>(story: impl Future<Output = T>) -> T {
+fn scenario<T>(story: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, story).await.expect("in time") })
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, story).await.expect("in time") })
 }
 
 fn config() -> SenderConfig {
@@ -87,7 +87,7 @@ fn config() -> SenderConfig {
 }
 
 fn soon() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + TIMEOUT
 }
 
 /// A token server that hands out token-1, token-2, ...
@@ -140,7 +140,7 @@ fn fcm_is_sent_to_with_a_token_fetched_once_and_again_when_it_is_spent() {
             ),
         }
     });
-    tell(async {
+    scenario(async {
         let account = ServiceAccount::from_json(ACCOUNT).unwrap();
         let sender = Fcm::start_with(account, fcm, token_server(&asked), config());
         let mut ends = Vec::new();
@@ -173,7 +173,7 @@ fn a_service_account_that_is_refused_ends_its_messages_with_googles_reason() {
         (400, &[], body.to_owned())
     });
     let fcm = Play::new(|_| panic!("nothing is sent without a token"));
-    tell(async {
+    scenario(async {
         let account = ServiceAccount::from_json(ACCOUNT).unwrap();
         let sender = Fcm::start_with(account, fcm, tokens, config());
         let outcome = sender.send(Recipient::Topic("news"), &message(), soon()).await;
@@ -209,7 +209,7 @@ fn each_push_service_has_connections_of_its_own_and_strangers_are_not_posted_to(
     let vapid =
         Vapid::new("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw", "mailto:a@b.example").unwrap();
     let config = WebPushConfig { sender: config(), ..WebPushConfig::default() };
-    tell(async {
+    scenario(async {
         let sender = WebPush::with_dial(vapid, config, move |origin| {
             log.lock().unwrap().push(origin.to_owned());
             Ok(Box::new(service.clone()) as Box<dyn Connect>)

@@ -18,17 +18,17 @@ class Clock {
     this.arrived = new Map();
   }
 
-  // A push can overtake the answer that tells its offset, so both ends meet here whichever comes first.
+  // A push can overtake the answer that has its offset, so both ends meet here whichever comes first.
   published(id, at) {
     this.sent.set(id, at);
-    for (const { at: arrival, tell } of this.arrived.get(id) ?? []) tell(arrival - at);
+    for (const { at: arrival, notify } of this.arrived.get(id) ?? []) notify(arrival - at);
     this.arrived.delete(id);
   }
 
-  arrive(id, tell) {
+  arrive(id, notify) {
     const at = performance.now();
-    if (this.sent.has(id)) tell(at - this.sent.get(id));
-    else if (inFlight > 0) this.arrived.set(id, [...(this.arrived.get(id) ?? []), { at, tell }]);
+    if (this.sent.has(id)) notify(at - this.sent.get(id));
+    else if (inFlight > 0) this.arrived.set(id, [...(this.arrived.get(id) ?? []), { at, notify }]);
   }
 }
 

@@ -1,4 +1,4 @@
-//! Who may connect: the limits that hold before a client has said a byte.
+//! Admission: the limits that apply before a client has sent a byte.
 //!
 //! Total and per-address counts are shared by all workers, since the kernel spreads the connections of one
 //! address over all of them. The accept rate is each worker's own token bucket.

@@ -34,7 +34,7 @@ pub struct Verifier {
 /// A key that tokens are signed with.
 #[derive(Clone, Debug)]
 struct Key {
-    /// Tells keys apart within this process.
+    /// Identifies a key within this process.
     fingerprint: u64,
     decoding: DecodingKey,
 }

@@ -1,5 +1,5 @@
 //! What travels on the bus between workers, the control thread, the admin thread, the push thread and the webhooks
-//! thread. Every payload type stands here or below, so that whoever sends and whoever receives import this module and
+//! thread. Every payload type stands here or below, so that senders and receivers import this module and
 //! not each other.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,7 +3,7 @@
 //! With the feature `crash-points`, which the tests of the command line alone ask for, every step counts and may be
 //! the last: `DUNLIN_CRASH_AT=confirm>write-half:2` kills the process as `kill -9` does when it comes to that step for
 //! the second time, `DUNLIN_CRASH_TRACE=FILE` writes down each step it comes to. In any other build [`reach`] is
-//! empty, the directory is the directory, and nobody looks at those variables.
+//! empty, the directory is the directory, and those variables are ignored.
 
 #[cfg(feature = "crash-points")]
 pub(crate) use self::armed::{directory, reach};
@@ -73,7 +73,7 @@ mod armed {
         }
 
         fn reach(&self, step: &str) {
-            // Held until the end, so that nobody goes on while this one dies.
+            // Held until the end, so that no thread continues while this one dies.
             let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
             let times = reached.entry(step.to_owned()).or_default();
             *times += 1;

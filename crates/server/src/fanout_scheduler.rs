@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 const SLOT_MS: u64 = 4;
 /// A worker silent for so long, in a turn that does not end or in none any more, has lost its slot.
 const SLOT_TIMEOUT_MS: u64 = 200;
-/// A worker that waits asks again after so long, should nobody have woken it.
+/// A worker that waits asks again after so long, unless it is woken earlier.
 pub(crate) const ASK_AGAIN_MS: u64 = 20;
 
 /// The slots of those who broadcast, one a core, and the queue before them.

@@ -190,7 +190,7 @@ fn new_state(
     getrandom::fill(&mut secret).map_err(ServeError::Random)?;
     getrandom::fill(&mut uid).map_err(ServeError::Random)?;
     let state = ServerState::new(Settings::new(snapshot), workers, secret, uuid(uid));
-    // The state is new, and nobody else sets this.
+    // The state is new; this is the only writer.
     let _ = state.monitor.set(monitor);
     Ok(state)
 }

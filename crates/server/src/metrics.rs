@@ -1,7 +1,7 @@
 //! Every metric of the server, one enum variant and one line of help each.
 //!
 //! A worker counts into its own [`Counters`], which only it writes: a count is a plain load and store, no locked
-//! instruction. The admin thread reads all of them when somebody asks for `/metrics`.
+//! instruction. The admin thread reads all of them for `/metrics`.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 /// Whether a request with this `Origin` may connect.
 ///
 /// No header: not a browser, allowed. An empty list allows the server's own host only, so that the page it
-/// serves works and nobody else's does.
+/// serves works and no other does.
 pub(crate) fn allowed(patterns: &[String], origin: Option<&str>, host: Option<&str>) -> bool {
     let Some(origin) = origin else { return true };
     if patterns.is_empty() {

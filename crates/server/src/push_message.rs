@@ -76,11 +76,11 @@ pub(crate) struct PushReply {
 pub(crate) enum PushReplyBody {
     /// The whole response: status and JSON.
     Complete(u16, Vec<u8>),
-    /// Lines of an answer that goes on; the first of them begin it.
+    /// Lines of an answer that continues; the first of them begin it.
     Lines(Vec<u8>),
     /// The last lines.
     LastLines(Vec<u8>),
-    /// Nobody reads it: the connection is to be aborted.
+    /// It has no reader: abort the connection.
     Abort,
 }
 

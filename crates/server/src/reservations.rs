@@ -1,7 +1,7 @@
 //! Addresses of listeners, tried before a change is committed and kept until it is gone.
 //!
 //! Each worker opens its own socket in a `SO_REUSEPORT` group, in its own descriptor table. What is held here is
-//! one more socket of the group that is bound and does not listen: whoever cannot be bound is found before
+//! one more socket of the group that is bound and does not listen: an address that cannot be bound is found before
 //! anything is logged, and nobody else takes the address while workers come and go.
 
 use std::io;

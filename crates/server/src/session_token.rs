@@ -1,7 +1,7 @@
 //! The unguessable form of a session id that the emulation endpoint accepts.
 //!
 //! A session id routes itself to the worker that owns it, but is no secret: presence shows it to other
-//! clients. Whoever may *send* for a session must prove that the server gave it the id. The token is the id with
+//! clients. A sender of commands for a session proves that the server gave it the id. The token is the id with
 //! a keyed hash behind it, so it costs no memory and is checked before anything is looked up.
 
 use std::hash::Hasher;

@@ -112,7 +112,7 @@ impl Settings {
         self.config.client.token != newer.config.client.token
             || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
             || old.pin_workers != new.pin_workers
-            // It may be refused, and nobody would hear that from a worker that wakes later.
+            // It may be refused, and a worker that wakes later could not report it.
             || old.node != new.node
             || newer.config.listeners.changes_from(&self.config.listeners).next().is_some()
     }

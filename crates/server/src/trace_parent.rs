@@ -8,7 +8,7 @@ pub(crate) struct TraceParent {
 }
 
 impl TraceParent {
-    /// Reads the header. One that is none is as good as no header (§4.3): a trace is nothing to refuse a push for.
+    /// Reads the header. An invalid one counts as absent (§4.3): a trace is nothing to refuse a push for.
     pub(crate) fn read(header: &str) -> Option<TraceParent> {
         let bytes = header.as_bytes();
         // Version, trace, parent and flags; later versions may go on behind a dash.
@@ -28,7 +28,7 @@ impl TraceParent {
             .then_some(TraceParent { trace, span: span as u64 })
     }
 
-    /// The span of a call, and of all its pushes; a disabled one unless somebody looks.
+    /// The span of a call, and of all its pushes; a disabled one without a subscriber.
     pub(crate) fn span(parent: Option<TraceParent>, call: u64) -> tracing::Span {
         let span = tracing::trace_span!(
             target: "dunlin_push::trace",

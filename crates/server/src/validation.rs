@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_certificate_is_told_before_anybody_is_called() {
+    fn a_broken_certificate_is_reported_before_anybody_is_called() {
         let development = Config::development();
         let good = with(speaking(Some(ROOT), "push.example:443"));
         assert_eq!(reported(&development, &good), Vec::<String>::new());
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_certificate_has_is_told_if_there_is_to_be_one() {
+    fn a_name_that_no_certificate_has_is_reported_if_there_is_to_be_one() {
         let bad = with(speaking(Some(ROOT), "-push.example:443"));
         let with_tls = reported(&Config::development(), &bad);
         assert_eq!(with_tls.len(), 1, "{with_tls:?}");

@@ -55,7 +55,7 @@ impl Authority {
     }
 
     /// The one whose certificate stands in `file` and whose key beside it, in the file of the same name with the
-    /// extension `key`; makes both when neither is there, so that a client has to be told only once whom to trust.
+    /// extension `key`; makes both when neither is there, so that a client has to be configured only once.
     ///
     /// # Errors
     /// When a file cannot be read or written, or when one of the two is missing.
@@ -117,7 +117,7 @@ impl Authority {
 
     fn issuer(&self) -> Result<Issuer<'static, KeyPair>, StartError> {
         let key = KeyPair::from_pem(&self.key_pem).map_err(|error| {
-            StartError::because("the authority's key is none; delete its files", error)
+            StartError::because("the authority's key is invalid; delete its files", error)
         })?;
         Ok(Issuer::new(authority_params(), key))
     }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_cut_is_read_as_far_as_it_goes() {
+    fn a_certificate_that_is_cut_is_read_up_to_the_cut() {
         let pem = Authority::new().unwrap().client_certificate("a", false).unwrap().0;
         let der = der(&pem);
         for length in 0..der.len() {

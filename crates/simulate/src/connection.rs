@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{broadcast, watch};
 
 use crate::alarm::Alarm;
-use crate::apns::{Behaviour, Certificate, Effect, Fate, Order, Reply, Service, Shared};
+use crate::apns::{Behaviour, Certificate, Effect, Order, Reply, ReplyMode, Service, Shared};
 use crate::certificate::ClientCertificate;
 use crate::flood::Flood;
 use crate::http2::{self, Limits};
@@ -69,7 +69,7 @@ pub(crate) struct Connection {
 
 struct Delayed {
     stream: u32,
-    fate: Fate,
+    mode: ReplyMode,
     reply: Reply,
     effect: Option<Effect>,
 }
@@ -347,7 +347,7 @@ impl Connection {
             let stream = request.stream;
             self.http.recycle(request);
             let delayed =
-                Delayed { stream, fate: step.fate, reply: step.reply, effect: step.effect };
+                Delayed { stream, mode: step.mode, reply: step.reply, effect: step.effect };
             if step.after.is_zero() {
                 self.answer(&delayed);
             } else {
@@ -367,7 +367,7 @@ impl Connection {
     }
 
     fn answer(&mut self, delayed: &Delayed) {
-        let Delayed { stream, fate, reply, effect } = delayed;
+        let Delayed { stream, mode, reply, effect } = delayed;
         let mut fields: Vec<(&[u8], &[u8])> = vec![(reply.id_name.as_bytes(), &reply.apns_id)];
         if let Some(channel) = &reply.channel {
             fields.push((b"apns-channel-id", channel.as_bytes()));
@@ -378,16 +378,16 @@ impl Connection {
         if let Some(date) = &reply.date {
             fields.push((b"date", date.as_bytes()));
         }
-        match *fate {
-            Fate::Send => {
+        match *mode {
+            ReplyMode::Send => {
                 if !reply.body.is_empty() {
                     fields.push((b"content-type", b"application/json"));
                 }
                 self.http.respond(*stream, reply.status, &fields, reply.body.as_bytes());
             }
-            Fate::Half => self.http.respond_half(*stream, reply.status, &fields),
-            Fate::Reset(code) => self.http.reset(*stream, ErrorCode(code)),
-            Fate::Lose | Fate::Ignore => {}
+            ReplyMode::Half => self.http.respond_half(*stream, reply.status, &fields),
+            ReplyMode::Reset(code) => self.http.reset(*stream, ErrorCode(code)),
+            ReplyMode::Lose | ReplyMode::Ignore => {}
         }
         if let Some(effect) = effect {
             self.affect(*effect);

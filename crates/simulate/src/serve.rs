@@ -41,7 +41,7 @@ impl Simulator {
     /// Starts one.
     ///
     /// # Errors
-    /// An address that is taken, a key or a behaviour that is none; the sentence says what to change.
+    /// an address that is taken, an invalid key or behaviour; the sentence says what to change.
     pub fn start(config: Config) -> Result<Simulator, StartError> {
         let fault = |fault: BehaviourError| StartError::because("this is no behaviour", fault);
         config.behaviour.validate().map_err(fault)?;

@@ -19,7 +19,7 @@ use crate::upstream::{Pools, Selection, Upstream};
 
 /// Channels whose hooks are cached; beyond it the cache is cleared.
 const CHANNELS_MAX: usize = 65_536;
-/// Between two attempts at a request whose member goes on with others.
+/// Between two attempts at a request whose member serves others.
 const REQUEST_BACKOFF: Backoff = Backoff { min_ms: 100, max_ms: 30_000 };
 
 type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;

@@ -218,7 +218,7 @@ mod tests {
         assert!(!queue.has_events());
         assert_eq!(compose(&mut queue, 9, 100), "", "never alone");
         queue.push(event("3"));
-        // The dropped request had a `missed` event itself, whose count goes on.
+        // The dropped request had a `missed` event itself, whose count continues.
         assert_eq!(compose(&mut queue, 9, 100), "[4 GivenUp,3]");
     }
 }

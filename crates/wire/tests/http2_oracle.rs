@@ -150,7 +150,7 @@ async fn bodies_of_every_size_pass_through_small_windows() {
 }
 
 #[tokio::test]
-async fn answers_and_resets_are_told_apart() {
+async fn answers_and_resets_are_reported_apart() {
     let settings = Settings {
         streams: 10,
         stream_window: 65_535,

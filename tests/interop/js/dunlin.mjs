@@ -19,10 +19,10 @@ export const WebSocket = installed("ws");
 export { assert };
 
 const SCENARIO_TIMEOUT_MS = 100_000;
-const PATIENCE_MS = 10_000;
+const TIMEOUT_MS = 10_000;
 const LOG_LINES_SHOWN = 60;
 
-/// Tells one story: `story(t)` gets what it needs from `t`, which ends all of it afterwards. One line of outcome; a story
+/// Runs one story: `story(t)` gets what it needs from `t`, which ends all of it afterwards. One line of outcome; a story
 /// that fails shows the log of its servers.
 export async function scenario(name, story) {
   const t = new Stage();
@@ -91,7 +91,7 @@ class Stage {
     this.after(() => client.disconnect());
     if (connect) {
       client.connect();
-      await client.ready(PATIENCE_MS);
+      await client.ready(TIMEOUT_MS);
     }
     return client;
   }
@@ -315,12 +315,12 @@ export function range(first, last) {
 }
 
 /// Waits until `condition` yields something; fails with what it waited for.
-export async function until(condition, what, patience_ms = PATIENCE_MS) {
-  const deadline = performance.now() + patience_ms;
+export async function until(condition, what, timeout_ms = TIMEOUT_MS) {
+  const deadline = performance.now() + timeout_ms;
   for (;;) {
     const value = await condition();
     if (value) return value;
-    if (performance.now() > deadline) throw new Error(`waited ${patience_ms / 1000} s in vain for ${typeof what === "function" ? what() : what}`);
+    if (performance.now() > deadline) throw new Error(`waited ${timeout_ms / 1000} s in vain for ${typeof what === "function" ? what() : what}`);
     await new Promise((resume) => setTimeout(resume, 5));
   }
 }

@@ -108,7 +108,7 @@ await scenario("one notification reaches Google's service and a browser, each in
   assert.deepEqual(seen.web, [{ title: "Hello", data: { room: 7 }, actions: ["reply"] }]);
 
   const { result: feed } = await api("push/devices/feed", { after: 0, wait_ms: 10_000 });
-  assert.ok(feed.entries.length > 0 && feed.entries.every((verdict) => verdict.dropped && verdict.user === "ada"));
+  assert.ok(feed.entries.length > 0 && feed.entries.every((entry) => entry.dropped && entry.user === "ada"));
 
   // The same from a shell.
   const send = async (...flags) => {
@@ -123,7 +123,7 @@ await scenario("one notification reaches Google's service and a browser, each in
   await assert.rejects(send("fcm", "--token", "gone", "--account", ACCOUNT_FILE, "--token-address", address), /UNREGISTERED|404/);
 });
 
-await scenario("what a service says of a message is told in its words, and what it asks for is waited for", async (t) => {
+await scenario("what a service says of a message is reported in its words, and what it asks for is waited for", async (t) => {
   const browser = crypto.createECDH("prime256v1");
   const p256dh = browser.generateKeys("base64url");
   const auth = crypto.randomBytes(16).toString("base64url");
@@ -187,8 +187,8 @@ await scenario("what a service says of a message is told in its words, and what 
   const web = (...paths) => paths.map((path) => ({ endpoint: `https://push.example.net${path}`, keys: { p256dh, auth } }));
   const devices = [{ provider: "web", app: "shop", tokens: web("/fine", "/elsewhere", "/apple", "/mozilla", "/busy") }];
   assert.equal((await api("push/devices/register", { user: "bob", devices })).result.registered, 5);
-  const told = (await api("push", { notification, users: ["bob"], timeout_ms: 20_000 })).result;
-  const browsers = Object.fromEntries(told.outcomes.map((line) => [new URL(JSON.parse(line.token).endpoint).pathname, line]));
+  const reported = (await api("push", { notification, users: ["bob"], timeout_ms: 20_000 })).result;
+  const browsers = Object.fromEntries(reported.outcomes.map((line) => [new URL(JSON.parse(line.token).endpoint).pathname, line]));
   assert.deepEqual([browsers["/fine"].outcome, browsers["/busy"].outcome], ["accepted", "accepted"]);
   assert.deepEqual([browsers["/elsewhere"].status, browsers["/elsewhere"].reason], [404, "Gone"]);
   assert.deepEqual([browsers["/apple"].status, browsers["/apple"].reason], [403, "BadJwtToken"]);
@@ -196,6 +196,6 @@ await scenario("what a service says of a message is told in its words, and what 
   const { ttl, urgency, topic: replaces } = seen.web.find((headers) => headers[":path"] === "/fine");
   assert.deepEqual([ttl, urgency, replaces], ["90", "normal", "room-7"]);
   const { result: feed } = await api("push/devices/feed", { after: 0, wait_ms: 10_000 });
-  assert.deepEqual(feed.entries.map((verdict) => [verdict.reason, verdict.dropped]), [["Gone", true]]);
+  assert.deepEqual(feed.entries.map((entry) => [entry.reason, entry.dropped]), [["Gone", true]]);
   assert.equal((await api("push/devices/list", { user: "bob" })).result.devices.length, 4);
 });

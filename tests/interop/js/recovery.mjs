@@ -1,4 +1,4 @@
-// Connections that drop, servers that go: what was missed is recovered, and what cannot be is told.
+// Connections that drop, servers that go: what was missed is recovered, and what cannot be is reported.
 
 import { assert, range, scenario, until, watch } from "./dunlin.mjs";
 
@@ -36,7 +36,7 @@ for (const transport of ["websocket", "http_stream", "sse"]) {
     assert.deepEqual([last.offset, after.streamPosition.epoch], [offset, epoch]);
   });
 
-  await scenario(`${transport}: SIGTERM: told to reconnect (3001, shutdown), and back when the server is`, async (t) => {
+  await scenario(`${transport}: SIGTERM: asked to reconnect (3001, shutdown), and back when the server is`, async (t) => {
     const server = await t.server();
     const client = await t.client(server, transport);
     const news = await watch(client, "news");
@@ -51,7 +51,7 @@ for (const transport of ["websocket", "http_stream", "sse"]) {
   });
 }
 
-await scenario("recovery: who missed more than the history holds is told, and goes on from where the stream is", async (t) => {
+await scenario("recovery: who missed more than the history holds is notified, and goes on from where the stream is", async (t) => {
   const server = await t.server();
   const line = await t.line(server);
   const news = await watch(await t.client(line), "news");
@@ -68,7 +68,7 @@ await scenario("recovery: who missed more than the history holds is told, and go
   await until(() => news.offsets().at(-1) === 152, "the next message");
 });
 
-await scenario("recovery: a removed history is no hole: position and epoch stay, what is gone is told", async (t) => {
+await scenario("recovery: a removed history is no hole: position and epoch stay, what is gone is reported", async (t) => {
   const server = await t.server();
   const line = await t.line(server);
   const news = await watch(await t.client(line), "news");

@@ -31,7 +31,7 @@ for (const [name, connectTo] of Object.entries(TRANSPORTS)) {
     assert.deepEqual(publications(pushes, "a").map(({ offset, data }) => [offset, data.n]), [[2, 2], [3, 3], [4, 4]]);
   });
 
-  await scenario(`${name}: comes back with a position and is given what it missed; an old epoch is told so`, async (t) => {
+  await scenario(`${name}: comes back with a position and is given what it missed; an old epoch is reported`, async (t) => {
     const server = await t.server();
     let epoch;
     for (const n of range(1, 5)) ({ epoch } = await server.publish("a", { n }));
@@ -44,7 +44,7 @@ for (const [name, connectTo] of Object.entries(TRANSPORTS)) {
     assert.equal(other.connect.subs.a.epoch, epoch);
   });
 
-  await scenario(`${name}: is pinged with {} and told why it is disconnected`, async (t) => {
+  await scenario(`${name}: is pinged with {} and gets the reason of its disconnect`, async (t) => {
     const server = await t.server({ config: "presence.toml" });
     const pushes = await connectTo(t, server, { subs: { a: {} } });
     await until(() => pushes.some((push) => Object.keys(push).length === 0), "a ping");

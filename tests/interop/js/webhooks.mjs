@@ -1,4 +1,4 @@
-// Webhooks at the page's Node.js backend, told of what centrifuge-js does.
+// Webhooks at the page's Node.js backend, notified of what centrifuge-js does.
 
 import { spawn } from "node:child_process";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
@@ -35,7 +35,7 @@ async function backend(t) {
   return { port, events: () => text.split("\n").slice(0, -1).map((line) => JSON.parse(line)) };
 }
 
-await scenario("webhooks: the page's Node.js backend verifies what two clients do, each told in order and once", async (t) => {
+await scenario("webhooks: the page's Node.js backend verifies what two clients do, each reported in order and once", async (t) => {
   const { port, events } = await backend(t);
   const server = await t.server();
   const put = (at, value) => fetch(`http://127.0.0.1:${server.adminPort}/config/${at}`, { method: "PUT", body: JSON.stringify(value), headers: { "Content-Type": "application/json" } });
@@ -54,10 +54,10 @@ await scenario("webhooks: the page's Node.js backend verifies what two clients d
   }
   for (const client of clients) client.disconnect();
   await until(() => events().length === 2 * (1 + 1 + 20 + 1 + 1), "all events");
-  const told = events();
-  assert.equal(new Set(told.map((event) => event.id)).size, told.length);
+  const reported = events();
+  assert.equal(new Set(reported.map((event) => event.id)).size, reported.length);
   for (const [at, transport] of ["websocket", "sse"].entries()) {
-    const own = told.filter((event) => event.client === clients[at].id);
+    const own = reported.filter((event) => event.client === clients[at].id);
     assert.deepEqual(
       own.filter((event) => event.event !== "publish").map((event) => event.event),
       ["connect", "subscribe", "unsubscribe", "disconnect"],
@@ -65,6 +65,6 @@ await scenario("webhooks: the page's Node.js backend verifies what two clients d
     assert.equal(own.find((event) => event.event === "connect").transport, transport);
     assert.equal(own.filter((event) => event.event === "publish").length, 20);
   }
-  const offsets = told.filter((event) => event.event === "publish").map((event) => event.offset);
-  assert.deepEqual(offsets, Array.from({ length: 40 }, (_, n) => n + 1), "a channel's publications are told in their order");
+  const offsets = reported.filter((event) => event.event === "publish").map((event) => event.offset);
+  assert.deepEqual(offsets, Array.from({ length: 40 }, (_, n) => n + 1), "a channel's publications are reported in their order");
 });

@@ -69,7 +69,7 @@ await scenario("websocket: presence is off until it is configured (error 108, no
   await assert.rejects(news.subscription.presenceStats(), { code: 108 });
 });
 
-await scenario("websocket: send, which no server without a handler can take, is told so for good (3508, not available)", async (t) => {
+await scenario("websocket: send, which no server without a handler can take, is disconnected for good (3508, not available)", async (t) => {
   const server = await t.server();
   const client = await t.client(server);
   await client.send({ telemetry: [1, 2, 3] });
@@ -157,7 +157,7 @@ await scenario("websocket: a first command other than connect ends the connectio
   assert.equal((await socket.closed).code, 3501);
 });
 
-await scenario("websocket: who answers pings stays, who does not is told so (3012, no pong)", async (t) => {
+await scenario("websocket: who answers pings stays, who does not is disconnected (3012, no pong)", async (t) => {
   const server = await t.server({ config: "presence.toml" });
   const client = await t.client(server);
   const socket = await t.socket(server);

@@ -92,7 +92,7 @@ def api(server):
     assert (good["publish"]["offset"], again["publish"]["offset"]) == (1, 2) and bad["error"]["code"] in (104, 107), answer
 
 
-@scenario("bad transports: connect requests that are none are told so on every HTTP transport", config="impatient.toml")
+@scenario("bad transports: connect requests that are invalid are rejected on every HTTP transport", config="impatient.toml")
 @beside_a_witness
 def bad_connects(server):
     for connect in ("nonsense", "[]", '{"subs": 5}', '{"subs": {"a": {"recover": 5}}}'):
@@ -121,7 +121,7 @@ def silent_crowd(server):
         cost = server.memory_bytes() - before
         assert cost < crowd * 400, f"{crowd} silent connections cost {cost} bytes"
         # They keep silent until the server hangs up: limits.head_timeout_ms, 10 s in development mode.
-        until(lambda: server.counted("dunlin_connections_timed_out_total") >= crowd, "all to be timed out", patience_s=30)
+        until(lambda: server.counted("dunlin_connections_timed_out_total") >= crowd, "all to be timed out", timeout_s=30)
         cost = server.memory_bytes() - before
         assert cost < crowd * 400, f"once they are gone, {crowd} silent connections cost {cost} bytes"
 

@@ -28,7 +28,7 @@ def poll(server, channels, cursor=None, timeout=0, arguments=()):
     return answer
 
 
-def told(answer):
+def publications(answer):
     return [(p["channel"], p["offset"], p["data"]) for p in answer["publications"]]
 
 
@@ -62,12 +62,12 @@ def waits(server):
     server.publish("news", {"n": 1})
     waiting.join(10)
     assert answers, "the poll still waits although there is a message"
-    assert told(answers[0]) == [("news", 1, {"n": 1})]
+    assert publications(answers[0]) == [("news", 1, {"n": 1})]
     server.publish("news", {"n": 2})
     server.publish("news", {"n": 3})
     answer = poll(server, ["news"], answers[0]["cursor"], timeout=15)
-    assert told(answer) == [("news", 2, {"n": 2}), ("news", 3, {"n": 3})]
-    assert told(poll(server, ["news"], answer["cursor"])) == []
+    assert publications(answer) == [("news", 2, {"n": 2}), ("news", 3, {"n": 3})]
+    assert publications(poll(server, ["news"], answer["cursor"])) == []
 
 
 @scenario("curl: a long-poll without news ends at its time-out with an empty list and a cursor that still works")
@@ -77,7 +77,7 @@ def times_out(server):
     empty = poll(server, ["news"], cursor, timeout=1)
     assert empty["publications"] == [] and not empty.get("gap")
     server.publish("news", 2)
-    assert [data for _, _, data in told(poll(server, ["news"], empty["cursor"]))] == [2]
+    assert [data for _, _, data in publications(poll(server, ["news"], empty["cursor"]))] == [2]
 
 
 @scenario("curl: one long-poll over several channels on several workers, one cursor", workers=4)
@@ -90,11 +90,11 @@ def several(server):
     seen = []
     while len(seen) < 8:
         answer = poll(server, channels, cursor, timeout=10)
-        seen += told(answer)
+        seen += publications(answer)
         cursor = answer["cursor"]
     for channel in channels:
         assert [(offset, data) for c, offset, data in seen if c == channel] == [(1, f"{channel}1"), (2, f"{channel}2")]
-    assert told(poll(server, channels, cursor)) == []
+    assert publications(poll(server, channels, cursor)) == []
 
 
 @scenario("curl: polling with the cursor it was given misses nothing of five hundred messages", config="delivery.toml", workers=4)
@@ -111,13 +111,13 @@ def misses_nothing(server):
     while len(seen) < 500:
         answer = poll(server, ["news"], cursor, timeout=10)
         assert not answer.get("gap"), answer["gap"]
-        seen += [(offset, data) for _, offset, data in told(answer)]
+        seen += [(offset, data) for _, offset, data in publications(answer)]
         cursor = answer["cursor"]
     publisher.join()
     assert seen == [(n + 1, n) for n in range(500)]
 
 
-@scenario("curl: a cursor older than the history, or of an earlier life of the server, is told what it misses")
+@scenario("curl: a cursor older than the history, or of an earlier life of the server, learns what it misses")
 def gaps(server):
     server.publish("news", 0)
     cursor = poll(server, ["news"])["cursor"]
@@ -125,14 +125,14 @@ def gaps(server):
         server.publish("news", n)
     answer = poll(server, ["news"], cursor)
     assert answer["gap"] == [{"channel": "news", "reason": "expired"}], answer
-    assert [offset for _, offset, _ in told(answer)] == list(range(52, 152)), "not all that the history still holds"
+    assert [offset for _, offset, _ in publications(answer)] == list(range(52, 152)), "not all that the history still holds"
     server.kill()
     server.start()
     server.publish("news", "after")
     reborn = poll(server, ["news"], answer["cursor"])
     assert reborn["gap"] == [{"channel": "news", "reason": "new_stream"}], reborn
     server.publish("news", "and on")
-    assert told(poll(server, ["news"], reborn["cursor"]))[-1][1:] == (2, "and on")
+    assert publications(poll(server, ["news"], reborn["cursor"]))[-1][1:] == (2, "and on")
     assert not poll(server, ["news"], reborn["cursor"]).get("gap")
 
 

@@ -25,7 +25,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 CONFIG = HERE.parent / "config"
 API_KEY = "the-api-key-of-the-interop-tests"
 TOKEN_SECRET = "the-secret-of-the-interop-tests-0123456789"
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 LOG_LINES_SHOWN = 60
 
 _stories = []
@@ -42,7 +42,7 @@ def scenario(name, config=None, workers=2):
 
 
 def main():
-    """Tells all stories of a file, a line of outcome each; a failure shows the server's log."""
+    """Runs all stories of a file, a line of outcome each; a failure shows the server's log."""
     failed = 0
     for name, config, workers, story in _stories:
         began = time.monotonic()
@@ -103,7 +103,7 @@ class Server:
     def terminate(self):
         """SIGTERM; answers with the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(TIMEOUT_S)
 
     def kill(self):
         if self.process and self.process.poll() is None:
@@ -115,7 +115,7 @@ class Server:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.origin + path, data, {"Content-Type": "application/json", **dict(headers)})
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 status, text = answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             status, text = error.code, error.read().decode()
@@ -131,7 +131,7 @@ class Server:
 
     def metrics(self):
         """Every sample of /metrics by its name with labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=TIMEOUT_S) as answer:
             lines = answer.read().decode().splitlines()
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))}
 
@@ -154,7 +154,7 @@ class Server:
             return connection.response()
 
     def websocket(self, headers="", path="/connection/websocket", connect=True):
-        """A raw WebSocket, its connect command answered unless told otherwise."""
+        """A raw WebSocket, its connect command answered unless asked otherwise."""
         connection = self.connect()
         connection.send(handshake(path, headers))
         status, head, _ = connection.response()
@@ -178,7 +178,7 @@ class RawConnection:
         self.socket.bind((source, 0))
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(PATIENCE_S)
+        self.socket.settimeout(TIMEOUT_S)
         self.socket.connect(("127.0.0.1", port))
         self.buffer = b""
 
@@ -246,7 +246,7 @@ class RawConnection:
 
     def closed(self):
         """Reads until the server closes this connection; what it said is in `buffer`."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while self.receive():
             assert time.monotonic() < deadline, f"the server keeps the connection: {self.buffer[:200]!r}"
         return True
@@ -324,10 +324,10 @@ class Witness:
     def assert_undisturbed(self):
         publisher, reader = self.threads
         self.stop.set()
-        publisher.join(PATIENCE_S)
+        publisher.join(TIMEOUT_S)
         self.server.publish(self.CHANNEL, self.LAST)
         self.sent += 1
-        reader.join(PATIENCE_S)
+        reader.join(TIMEOUT_S)
         assert self.trouble is None, f"the witness was disturbed: {self.trouble}"
         assert self.offsets == list(range(1, self.sent + 1)), f"the witness was sent {self.sent} messages and got {self.offsets}"
         self.connection.close()
@@ -337,30 +337,30 @@ def beside_a_witness(story):
     """Runs a story while a healthy client looks on, which must notice nothing."""
 
     @functools.wraps(story)
-    def told(server):
+    def reported(server):
         witness = Witness(server)
         story(server)
         witness.assert_undisturbed()
 
-    return told
+    return reported
 
 
-def until(condition, what, patience_s=PATIENCE_S):
+def until(condition, what, timeout_s=TIMEOUT_S):
     """Waits until `condition` yields something; fails with what it waited for."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"waited {patience_s:.0f} s in vain for {what}"
+        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s in vain for {what}"
         time.sleep(0.01)
 
 
-async def eventually(condition, what, patience_s=PATIENCE_S):
+async def eventually(condition, what, timeout_s=TIMEOUT_S):
     """`until` for an async story."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"waited {patience_s:.0f} s in vain for {what}"
+        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s in vain for {what}"
         await asyncio.sleep(0.005)
 
 

@@ -118,7 +118,7 @@ def running(command, port):
         process.wait()
 
 
-@scenario("push: through an HTTP proxy and a SOCKS5 proxy of others, with a login and without; a wrong one is told")
+@scenario("push: through an HTTP proxy and a SOCKS5 proxy of others, with a login and without; a wrong one is reported")
 def proxies(server):
     login = ("ada", "sesame")
     push = {"notification": {"title": "Hi"}, "devices": [{"provider": "apns", "app": "shop", "token": f"{1:064x}"}], "timeout_ms": 3_000}
@@ -136,15 +136,15 @@ def proxies(server):
         with tinyproxy(login) as (proxy, _):
             assert by(address, ca, f"http://ada:sesame@{proxy}")["outcome"] == "accepted"
             for wrong in [f"http://{proxy}", f"http://ada:wrong@{proxy}"]:
-                told = by(address, ca, wrong)
-                assert told["reason"] == "connect" and proxy in told["detail"] and "login" in told["detail"], told
+                reported = by(address, ca, wrong)
+                assert reported["reason"] == "connect" and proxy in reported["detail"] and "login" in reported["detail"], reported
         with microsocks() as proxy:
             assert by(address, ca, f"socks5://{proxy}")["outcome"] == "accepted"
         with microsocks(login) as proxy:
             assert by(address, ca, f"socks5://ada:sesame@{proxy}")["outcome"] == "accepted"
             for wrong in [f"socks5://{proxy}", f"socks5://ada:wrong@{proxy}"]:
-                told = by(address, ca, wrong)
-                assert told["reason"] == "connect" and proxy in told["detail"] and "login" in told["detail"], told
+                reported = by(address, ca, wrong)
+                assert reported["reason"] == "connect" and proxy in reported["detail"] and "login" in reported["detail"], reported
 
 
 main()

@@ -41,7 +41,7 @@ async def channels(server):
 @scenario("tokens: none, a forged, a broken and an unsigned one are refused for good", config="tokens.toml")
 async def refused(server):
     unsigned = jwt.encode({"sub": "ann"}, "", "none")
-    for wrong in ("", "nonsense", token(secret="another-secret-that-nobody-was-told"), token()[:-3], unsigned, token(nbf=in_seconds(600))):
+    for wrong in ("", "nonsense", token(secret="another-secret-that-nobody-knows"), token()[:-3], unsigned, token(nbf=in_seconds(600))):
         intruder = Member(f"ws://127.0.0.1:{server.client_port}/connection/websocket", token=wrong)
         await intruder.client.connect()
         await eventually(lambda: intruder.heard("disconnected"), f"the refusal of {wrong!r}")

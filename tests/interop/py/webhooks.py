@@ -145,7 +145,7 @@ def replies_to(connection, number):
                 return json.loads(line)
 
 
-@scenario("webhooks: the page's Python backend verifies what a client does, told in order and once")
+@scenario("webhooks: the page's Python backend verifies what a client does, reported in order and once")
 def story_of_a_client(server):
     port = free_port()
     [source] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -176,9 +176,9 @@ def story_of_a_client(server):
                 return [json.loads(line) for line in whole.splitlines()]
 
             until(lambda: len(events()) == 8, "eight events")
-            told = events()
-            assert len({event["id"] for event in told}) == 8
-            of_session = [event for event in told if event["event"] != "publish"]
+            reported = events()
+            assert len({event["id"] for event in reported}) == 8
+            of_session = [event for event in reported if event["event"] != "publish"]
             names = [(event["event"], event.get("channel"), event.get("reason")) for event in of_session]
             assert names == [
                 ("connect", None, None),
@@ -190,7 +190,7 @@ def story_of_a_client(server):
             ], names
             assert len({event["client"] for event in of_session}) == 1 and of_session[0]["transport"] == "websocket"
             # Of two channels, whichever came first: order is promised within one.
-            publications = {event["channel"]: event for event in told if event["event"] == "publish"}
+            publications = {event["channel"]: event for event in reported if event["event"] == "publish"}
             by_client, by_api = publications["chat"], publications["news"]
             assert by_client["data"] == {"text": "häß\"lich"} and by_client["client"] == of_session[0]["client"]
             assert by_api["data"] == [1, 2] and "client" not in by_api and by_api["offset"] == 1
@@ -278,9 +278,9 @@ def changed_at_run_time(server):
     status, answer = admin(server, "DELETE", "/config/webhooks/hooks/audit")
     assert status == 200, answer
     until(lambda: counter(server, "dropped_hook_removed") == 10, "the dropped to be counted")
-    told = server.counted("^dunlin_webhook_events_emitted_total")
+    reported = server.counted("^dunlin_webhook_events_emitted_total")
     publish_many(server, channels=2, messages=5, start=20)
-    assert server.counted("^dunlin_webhook_events_emitted_total") == told, "workers tell nobody anything any more"
+    assert server.counted("^dunlin_webhook_events_emitted_total") == reported, "workers emit nothing any more"
     # Of an upstream that a hook names, and of a hook without one.
     configure(server, [first.port])
     status, refused = admin(server, "DELETE", "/config/webhooks/upstreams/pool")
@@ -313,7 +313,7 @@ def raw_answers(*lines):
     return listener
 
 
-@scenario("webhooks: backends that answer 500, 429, too late, by halves or nonsense are told apart and asked again")
+@scenario("webhooks: backends that answer 500, 429, too late, by halves or nonsense are distinguished and asked again")
 def bad_backends(server):
     def asked_later(handler, number):
         if number > 0:
@@ -325,12 +325,12 @@ def bad_backends(server):
         return None
 
     late = threading.Event()
-    moods = {
+    answers = {
         "busy": lambda handler, number: [500, 502, 200][min(number, 2)],
         "later": asked_later,
         "slow": lambda handler, number: late.wait(20) and None if number == 0 else 200,
     }
-    backends = {name: Backend(answer=answer) for name, answer in moods.items()}
+    backends = {name: Backend(answer=answer) for name, answer in answers.items()}
     half = raw_answers(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     nonsense = raw_answers(b"SSH-2.0-OpenSSH_9.2\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     moved = raw_answers(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n")
@@ -416,7 +416,7 @@ def private_authority(server):
         backend.die()
 
 
-@scenario("webhooks: what happens until the very end is told before the process ends")
+@scenario("webhooks: what happens until the very end is delivered before the process ends")
 def the_last_words(server):
     def slowly(handler, number):
         threading.Event().wait(0.3)

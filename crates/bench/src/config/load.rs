@@ -60,8 +60,8 @@ fn replace_here(options: &ConfigBench, cores: &[usize]) -> Result<Replace, Error
 fn delivery_meanwhile(options: &ConfigBench, cores: &[usize]) -> Result<(f64, Vec<f64>), Error> {
     let over = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let told = Arc::clone(&over);
-        let replacing = scope.spawn(move || replace_until(options, &told));
+        let reported = Arc::clone(&over);
+        let replacing = scope.spawn(move || replace_until(options, &reported));
         let delivery = delivery_p99_us(options, cores);
         over.store(true, Ordering::Release);
         let ms = replacing.join().map_err(|_| Error::new("the replacing thread panicked"))??;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::scan::Publication;
 
-/// Missing sequences remembered per client, to tell a late message from a repeated one. A client that lost more has
+/// Missing sequences remembered per client, to distinguish late messages from repeated ones. A client that lost more has
 /// lost them for good: what is beyond the bound counts as lost even should it still come.
 const MISSING_PER_CLIENT_MAX: usize = 10_000;
 

@@ -112,7 +112,7 @@ fn every_client_is_welcomed_asked_and_sent_three_messages() {
 }
 
 #[test]
-fn a_lost_a_repeated_and_a_late_message_are_told_apart() {
+fn a_lost_a_repeated_and_a_late_message_are_reported_apart() {
     let server = server(|mut socket| async move {
         welcome(&mut socket).await?;
         for sequence in [1, 4, 4, 2] {

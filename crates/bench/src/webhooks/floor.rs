@@ -98,7 +98,7 @@ impl Request {
             );
             // A channel for each, so that its order follows from the connection's.
             body.push_str(&format!(
-                "\"channel\":\"told:{}\",\"data\":{{\"seq\":",
+                "\"channel\":\"noted:{}\",\"data\":{{\"seq\":",
                 event as u64 % CHANNELS
             ));
             let seq = body.len();
@@ -143,6 +143,6 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(body).unwrap();
         assert_eq!((&body[0]["data"]["seq"], &body[1]["data"]["seq"]), (&3.into(), &4.into()));
         assert_eq!(body[1]["data"]["at"], 1_795_269_600_000_000_000_u64);
-        assert_eq!(body[1]["channel"], "told:1");
+        assert_eq!(body[1]["channel"], "noted:1");
     }
 }

@@ -93,7 +93,7 @@ impl Publisher {
             let (seq, comma) = (self.published, if index == 0 { "" } else { "," });
             let _ = write!(
                 self.body,
-                "{comma}{{\"publish\":{{\"channel\":\"told:{}\",\"data\":{{\"seq\":{seq},\"at\":{at_ns}}}}}}}",
+                "{comma}{{\"publish\":{{\"channel\":\"noted:{}\",\"data\":{{\"seq\":{seq},\"at\":{at_ns}}}}}}}",
                 seq % CHANNELS
             );
         }

@@ -165,18 +165,21 @@ pub(crate) fn run(options: &Webhooks) -> Result<ExitStatus, Error> {
     }
     for &rate in &options.rate {
         let what = format!("Dunlin, {} events a second", group(f64::from(rate)));
-        let row = told(options, &scratch, what, |publisher, _| {
+        let row = measured(options, &scratch, what, |publisher, _| {
             publisher.by_schedule(rate, WARM_UP, options.time)
         })?;
         rows.push(row);
     }
-    rows.push(told(options, &scratch, "Dunlin, as many as go".into(), |publisher, receiver| {
-        publisher.flat_out(receiver, options.time)
-    })?);
+    rows.push(measured(
+        options,
+        &scratch,
+        "Dunlin, as many as go".into(),
+        |publisher, receiver| publisher.flat_out(receiver, options.time),
+    )?);
     let beside = beside(options, &scratch)?;
 
-    let told = rows.iter().filter(|row| row.server_cpu_s_per_10k.is_some());
-    let clean = told.clone().all(Row::is_clean)
+    let measured = rows.iter().filter(|row| row.server_cpu_s_per_10k.is_some());
+    let clean = measured.clone().all(Row::is_clean)
         && beside.iter().flat_map(|beside| &beside.rounds).all(Arrivals::is_clean);
     let report = WebhooksReport {
         workers: options.dunlin.workers,
@@ -193,13 +196,13 @@ pub(crate) fn run(options: &Webhooks) -> Result<ExitStatus, Error> {
 
 /// What a server is set to: a hook for the channels of [`load`], if there is to be one.
 fn settings(options: &Webhooks, hooked: bool) -> String {
-    let mut text = format!("{OPEN}[channel.namespaces.told]\n");
+    let mut text = format!("{OPEN}[channel.namespaces.noted]\n");
     if hooked {
         text += &format!(
             "[webhooks.upstreams.backend]\nconnections_per_member_max = {CONNECTIONS}\n\
              [webhooks.upstreams.backend.members.a]\naddress = \"{}\"\n\
-             [webhooks.hooks.told]\nupstream = \"backend\"\npath = \"/told\"\nevents = [\"publish\"]\n\
-             channels = \"told:*\"\nbatch_events_max = {BATCH_EVENTS_MAX}\n",
+             [webhooks.hooks.noted]\nupstream = \"backend\"\npath = \"/noted\"\nevents = [\"publish\"]\n\
+             channels = \"noted:*\"\nbatch_events_max = {BATCH_EVENTS_MAX}\n",
             options.receiver_addr
         );
     }
@@ -241,7 +244,7 @@ fn plain(options: &Webhooks, events: usize) -> Result<Row, Error> {
 }
 
 /// Events published at a server with a hook.
-fn told(
+fn measured(
     options: &Webhooks,
     scratch: &Scratch,
     what: String,

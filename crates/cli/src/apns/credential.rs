@@ -1,4 +1,4 @@
-//! Who is sending to Apple, and by which way: the options that commands share.
+//! The credential and the connections to Apple: options that commands share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,8 +61,8 @@ impl Way {
         if let Some(address) = &self.address {
             let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
             if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-                let told = "--address: write HOST:PORT, as in 127.0.0.1:2197";
-                return Err(format!("{told}, not {address:?}").into());
+                let reported = "--address: write HOST:PORT, as in 127.0.0.1:2197";
+                return Err(format!("{reported}, not {address:?}").into());
             }
         }
         origin.address.clone_from(&self.address);
@@ -94,7 +94,7 @@ impl Account {
         self.way.lead(origin)
     }
 
-    /// Who is sending.
+    /// The credential.
     pub(crate) fn credential(&self) -> Result<Credential, CliError> {
         if let Some(file) = &self.certificate {
             let mut bytes = read(file)?;

@@ -224,7 +224,7 @@ pub(crate) fn expiration(seconds: u64, now: SystemTime) -> SystemTime {
     }
 }
 
-/// Tells a person who waits what is in the way, as often as it is something else.
+/// Reports what is in the way to a person who waits, whenever it changes.
 async fn report_obstacles(apns: &Apns, timeout: Duration) -> Infallible {
     let mut reported = None;
     loop {

@@ -1,4 +1,4 @@
-//! `dunlin check`: what on this machine stands in the way of N connections.
+//! `dunlin check`: what this machine lacks for N connections.
 
 mod machine;
 mod requirement;

@@ -471,7 +471,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn our_own_bounds_are_told_too() {
+    fn our_own_bounds_are_reported_too() {
         let demand = Demand::new(3_000_000, Some(2), false, &Config::development(), 2);
         let reported = wrong(&roomy(), &demand);
         assert_eq!(reported[0].2, ["connections_max = 3000000"]);

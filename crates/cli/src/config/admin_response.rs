@@ -87,7 +87,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_problem_is_told_with_every_fault_and_its_fix() {
+    fn a_problem_is_reported_with_every_fault_and_its_fix() {
         let value = json!({"title": "invalid", "detail": "2 settings are wrong", "errors": [
             {"pointer": "/client/pong_timeout_ms", "detail": "it is too long", "fix": "lower it"},
             {"pointer": "/api/keys/a~1b", "detail": "it is short"},

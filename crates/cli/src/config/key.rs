@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shells_are_told_every_key_and_any_text_is_taken() {
+    fn shells_are_reported_every_key_and_any_text_is_taken() {
         let reported: Vec<String> =
             KeyParser.possible_values().unwrap().map(|key| key.get_name().to_owned()).collect();
         for key in ["client", "client.ping_interval_ms", "channel.namespaces", "log.level"] {

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_is_told_as_a_diff_with_what_waits() {
+    fn a_dry_run_is_reported_as_a_diff_with_what_waits() {
         let answer = json!({"revision": 7, "sessions": {"total": 9, "closed": 3, "affected": 5, "by": [
                 {"pointer": "/api/keys/old", "sessions": 3, "closed": true},
                 {"pointer": "/channel/namespaces/a.b", "subscriptions": 1200},

@@ -157,7 +157,7 @@ impl Import {
             run.send(lines(input), self.rate).await
         })?;
         self.report(&summary, passed_over, &path)?;
-        summary.verdict()
+        summary.exit()
     }
 
     /// The push for each token; its target is put in later.
@@ -372,7 +372,7 @@ impl Run {
 }
 
 impl Summary {
-    fn verdict(&self) -> Result<(), CliError> {
+    fn exit(&self) -> Result<(), CliError> {
         let why = self.why.as_deref().map(|why| format!(" (the last: {why})")).unwrap_or_default();
         let (code, text) = if self.interrupted {
             (REPEAT, "it was interrupted; the same command goes on where it ended".to_owned())

@@ -43,7 +43,7 @@ impl Entry {
     /// Its push: what all get, but for what the entry says itself.
     ///
     /// # Errors
-    /// The token is none.
+    /// The token is invalid.
     pub(super) fn push(&self, common: &Push) -> Result<Push, String> {
         let token = DeviceToken::new(&self.token).map_err(|error| error.to_string())?;
         let mut push = Push { target: Target::Device(token), ..common.clone() };

@@ -46,11 +46,11 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Opens the file, made if it is not there, and reads what it has. A last line that was cut is taken off. Of what a run
+    /// Opens the file, made if it is not there, and reads what it has. A last line that was cut is removed. Of what a run
     /// before has `begun`, that which has no line behind its place may have arrived.
     ///
     /// # Errors
-    /// What the system says, the number of a line that is none of ours, or that another run is writing it.
+    /// What the system says, the number of a line that is not ours, or that another run is writing it.
     pub(super) fn open(path: &Path, mut begun: HashMap<u128, u64>) -> io::Result<Results> {
         let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
         file.try_lock().map_err(|_| io::Error::other("another import is writing these results"))?;

@@ -1,4 +1,4 @@
-//! `dunlin push send`: one notification to one device, whoever its push service is.
+//! `dunlin push send`: one notification to one device of any push service.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -181,7 +181,7 @@ async fn web(
     let subscription = String::from_utf8(text_or_file(subscription)?)?;
     let subscription = Subscription::from_json(&subscription)?;
     let vapid = Vapid::new(String::from_utf8(text_or_file(key)?)?.trim(), contact)?;
-    // Whoever runs this has chosen the subscription, and with it the host.
+    // The user of this command has chosen the subscription, and with it the host.
     let how = WebPushConfig { hosts: Vec::new(), sender: config(), ..WebPushConfig::default() };
     let web = WebPush::with_dial(vapid, how, move |origin| {
         let (host, port) = authority(origin)?;

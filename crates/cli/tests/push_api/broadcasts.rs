@@ -27,9 +27,9 @@ fn one_push_goes_to_all_that_follow_a_channel_beside_devices_of_their_own() {
     let answer = served.api("push", &push);
     assert_eq!(answer["result"]["accepted"], 2, "{answer}");
     let outcomes = answer["result"]["outcomes"].as_array().unwrap();
-    let told = outcomes.iter().find(|line| line["channel"] == CHANNEL).unwrap();
-    assert_eq!((&told["app"], &told["outcome"]), (&"shop".into(), &"accepted".into()));
-    assert!(told.get("token").is_none(), "{told}");
+    let reported = outcomes.iter().find(|line| line["channel"] == CHANNEL).unwrap();
+    assert_eq!((&reported["app"], &reported["outcome"]), (&"shop".into(), &"accepted".into()));
+    assert!(reported.get("token").is_none(), "{reported}");
     // The simulator judges type, channel and size as Apple documents them, and writes the app where a token would stand.
     let ledger = simulator.ledger();
     let entry = ledger.iter().find(|entry| entry.device_token == "com.example.app").unwrap();
@@ -101,12 +101,12 @@ fn a_broadcast_can_be_sent_from_a_shell() {
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         (output.status.success(), text)
     };
-    let (sent, told) = send(&score());
-    assert!(sent && told.starts_with("accepted"), "{told}");
+    let (sent, reported) = send(&score());
+    assert!(sent && reported.starts_with("accepted"), "{reported}");
     assert_eq!(simulator.ledger()[0].device_token, "com.example.app");
-    let (sent, told) = send(&json!({ "title": "Goal!" }));
+    let (sent, reported) = send(&json!({ "title": "Goal!" }));
     assert!(
-        !sent && told.contains("notification.apns.aps") && told.contains("timestamp"),
-        "{told}"
+        !sent && reported.contains("notification.apns.aps") && reported.contains("timestamp"),
+        "{reported}"
     );
 }

@@ -47,14 +47,14 @@ fn devices_are_registered_pushed_to_by_their_user_and_dropped_when_they_are_dead
             .clone()
     };
     // The one that was dead before it was registered has a new lease; the other is of no use.
-    let mut verdicts = Vec::new();
-    while verdicts.len() < 2 {
-        let page = feed(verdicts.len() as u64, 60_000);
-        verdicts.extend(page["entries"].as_array().unwrap().clone());
-        assert_eq!(page["cursor"], verdicts.len());
+    let mut entries = Vec::new();
+    while entries.len() < 2 {
+        let page = feed(entries.len() as u64, 60_000);
+        entries.extend(page["entries"].as_array().unwrap().clone());
+        assert_eq!(page["cursor"], entries.len());
     }
     let dropped = |token: &str| {
-        let of = verdicts.iter().find(|verdict| verdict["device"]["token"] == token).unwrap();
+        let of = entries.iter().find(|entry| entry["device"]["token"] == token).unwrap();
         (of["user"].clone(), of["reason"].clone(), of["dropped"].clone())
     };
     assert_eq!(dropped(&dead), ("ada".into(), "Unregistered".into(), false.into()));
@@ -127,15 +127,15 @@ fn push_to(served: &Served, user: &str) -> Vec<String> {
     outcomes.iter().map(|line| line["reason"].as_str().unwrap_or("").to_owned()).collect()
 }
 
-/// The verdicts behind a cursor, once there are so many.
-fn verdicts(served: &Served, after: usize, count: usize) -> Vec<Value> {
-    let mut verdicts = Vec::new();
-    while verdicts.len() < count {
-        let follow = json!({ "after": after + verdicts.len(), "wait_ms": 60_000 });
+/// The entries behind a cursor, once there are so many.
+fn entries(served: &Served, after: usize, count: usize) -> Vec<Value> {
+    let mut entries = Vec::new();
+    while entries.len() < count {
+        let follow = json!({ "after": after + entries.len(), "wait_ms": 60_000 });
         let page = served.api("push/devices/feed", &follow);
-        verdicts.extend(page["result"]["entries"].as_array().unwrap().clone());
+        entries.extend(page["result"]["entries"].as_array().unwrap().clone());
     }
-    verdicts
+    entries
 }
 
 fn listed(served: &Served, user: &str) -> usize {
@@ -165,10 +165,8 @@ fn a_credential_of_the_wrong_environment_costs_nobody_their_devices() {
     assert_eq!(served.put("push/apns/shop", &credential(&sandbox, KEY)).0, 201);
     let reasons = push_to(&served, "ada");
     assert!(reasons.iter().all(|reason| reason == "BadDeviceToken"), "{reasons:?}");
-    let told = verdicts(&served, 0, DEVICES + 1);
-    assert!(
-        told.iter().all(|verdict| verdict["kept"] == "environment" && verdict["user"] == "ada")
-    );
+    let reported = entries(&served, 0, DEVICES + 1);
+    assert!(reported.iter().all(|entry| entry["kept"] == "environment" && entry["user"] == "ada"));
     assert_eq!(listed(&served, "ada"), DEVICES + 1, "all of them are kept");
     let doubtful = "dunlin_push_environment_suspect{provider=\"apns\",app=\"shop\"}";
     let metrics = served.metrics();
@@ -181,8 +179,12 @@ fn a_credential_of_the_wrong_environment_costs_nobody_their_devices() {
     assert_eq!(served.put("push/apns/shop", &credential(&production, KEY)).0, 200);
     let reasons = push_to(&served, "ada");
     assert_eq!(reasons.iter().filter(|reason| reason.is_empty()).count(), DEVICES);
-    let told = verdicts(&served, DEVICES + 1, 1);
-    assert_eq!((&told[0]["dropped"], &told[0]["kept"]), (&true.into(), &Value::Null), "{told:?}");
+    let reported = entries(&served, DEVICES + 1, 1);
+    assert_eq!(
+        (&reported[0]["dropped"], &reported[0]["kept"]),
+        (&true.into(), &Value::Null),
+        "{reported:?}"
+    );
     assert_eq!(listed(&served, "ada"), DEVICES);
     assert!(served.metrics().contains(&format!("{doubtful} 0")));
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::kit::{KEY, Served, credential, simulator, to, token};
 
 #[test]
-fn a_backend_pushes_to_devices_and_is_told_of_each_what_became_of_it() {
+fn a_backend_pushes_to_devices_and_is_reported_of_each_what_became_of_it() {
     let simulator = simulator(Behaviour::default());
     let served = Served::start(None);
     let before = served.api("push", &to(&[token(1)]));

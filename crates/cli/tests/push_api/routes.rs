@@ -48,7 +48,7 @@ fn a_root_of_ones_own_is_trusted_once_it_is_set_and_as_long() {
 }
 
 #[test]
-fn a_proxy_that_is_not_there_is_named_and_its_password_is_told_to_nobody() {
+fn a_proxy_that_is_not_there_is_named_and_its_password_is_reported_to_nobody() {
     let simulator = simulator(Behaviour::default());
     let served = Served::start(None);
     let free = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();

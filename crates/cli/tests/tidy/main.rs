@@ -75,7 +75,7 @@ fn no_file_knows_the_machine_it_was_written_on() {
     report(&complaints);
 }
 
-/// Whether a line has an absolute path below `place`; `https://host/home/` is none.
+/// Whether a line has an absolute path below `place`; `https://host/home/` does not.
 fn is_path(line: &str, place: &str) -> bool {
     line.match_indices(place).any(|(at, _)| {
         let before = line[..at].chars().next_back();

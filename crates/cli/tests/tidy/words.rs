@@ -6,13 +6,21 @@ use crate::repository::{Repository, report};
 /// `HAND_OUTS`; case and a final `s` do not matter.
 const DENIED: &[(&str, &str)] = &[
     ("affected are", "counts, or what was counted"),
+    ("as far as it goes", "up to where"),
+    ("befall", "happen to"),
+    ("befell", "happened to"),
     ("board", "delivery stats"),
     ("bury", "reap closed"),
     ("census", "scatter-gather"),
     ("contest", "comparison"),
+    ("courier", "threaded client"),
     ("dialect", "protocol"),
+    ("fate", "replay decision, or reply mode"),
     ("happening", "hook event"),
+    ("mood", "fault profile"),
+    ("parcel", "bus message or chunk"),
     ("parched", "memory blocked"),
+    ("patience", "timeout"),
     ("perhaps twice", "possible duplicate"),
     ("postman", "webhook sender"),
     ("private lane", "session queue"),
@@ -23,9 +31,10 @@ const DENIED: &[(&str, &str)] = &[
     ("telling", "webhook emitter, or reported"),
     ("these are online", "presence reply"),
     ("timetable", "schedule"),
-    ("told total", "emitted total"),
+    ("told", "reported, notified, sent or logged"),
     ("town", "test server"),
     ("troubles", "recent errors"),
+    ("verdict", "result, entry or decision"),
 ];
 
 /// Files that may use a denied word: the word, the beginning of their paths, and why.

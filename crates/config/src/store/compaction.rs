@@ -13,7 +13,7 @@ pub(super) const LOG_BYTES_MIN: u64 = 8 << 20;
 /// The most pairs kept, so that a disk holds a bounded multiple of the configuration.
 const PAIRS_MAX: usize = 4;
 
-/// The log goes on in a new file already; the snapshot it begins with is still to be written.
+/// The log continues in a new file already; the snapshot it begins with is still to be written.
 pub struct Compaction {
     disk: Arc<dyn Disk>,
     head: Arc<Revision>,

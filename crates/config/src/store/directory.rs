@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::disk::{Disk, DiskFile};
 
-/// Whoever holds it writes here.
+/// Its holder is the only writer.
 const LOCK: &str = "lock";
 /// The files hold keys: for their owner alone.
 const MODE: u32 = 0o600;

@@ -128,7 +128,7 @@ impl Log {
         self.sync.fail(error);
     }
 
-    /// After failure a log goes on only as a new pair, with everything in its snapshot: what the disk
+    /// After failure a log continues only as a new pair, with everything in its snapshot: what the disk
     /// has of the old one is unknown.
     pub(super) fn heal(&mut self, head: &Revision, start: &Started) -> io::Result<()> {
         if self.failure.is_none() && !self.sync.has_failed() {
@@ -249,7 +249,7 @@ impl Log {
         match self.create_log(revision) {
             Ok(file) => self.sync.follow(file),
             Err(_) => {
-                // The old log goes on; the disk may have room later.
+                // The old log continues; the disk may have room later.
                 self.compact_at = self.end + LOG_BYTES_MIN;
                 let _ = self.disk.remove(&snapshot_file::log_name(revision));
                 return None;

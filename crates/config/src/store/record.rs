@@ -1,6 +1,6 @@
 //! What the log consists of.
 //!
-//! A log begins with a head: magic, version, the revision it goes on from, and a checksum. Then records:
+//! A log begins with a head: magic, version, the revision it continues from, and a checksum. Then records:
 //! length and checksum (4 bytes each, little-endian), then a byte for the kind, eight for the revision,
 //! and the rest. The checksum covers the record's place too, so that what was written elsewhere is not
 //! taken for one. Zeros behind the last record are room that was reserved.
@@ -88,7 +88,7 @@ impl Serialize for Changes<'_> {
     }
 }
 
-/// The head of a log that goes on from `revision`.
+/// The head of a log that continues from `revision`.
 pub(super) fn head(revision: u64) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[..8].copy_from_slice(MAGIC);
@@ -106,7 +106,7 @@ pub(super) fn is_begun_only(log: &[u8], revision: u64) -> bool {
     same < HEAD_BYTES && log[same..].iter().all(|byte| *byte == 0)
 }
 
-/// The revision a log goes on from.
+/// The revision a log continues from.
 pub(super) fn read_head(log: &[u8]) -> Result<u64, &'static str> {
     let head = log.get(..HEAD_BYTES).ok_or("it is shorter than its head")?;
     if !head.starts_with(MAGIC) {
@@ -185,7 +185,7 @@ fn checksum(place: u64, length: u32, body: &[u8]) -> u32 {
 pub(super) fn read(log: &[u8], at: usize) -> Result<(Record, usize), Stop> {
     let rest = log.get(at..).unwrap_or_default();
     if rest.iter().take(FRAME_BYTES).all(|byte| *byte == 0) {
-        // Whoever looks for the end reads the zeros behind it once; nobody else gets here.
+        // Only the search for the end gets here, once.
         return Err(match rest.iter().all(|byte| *byte == 0) {
             true => Stop::End,
             false => Stop::Damaged("behind its end there is something else than reserved room"),

@@ -491,7 +491,7 @@ fn warning(file: &str, at: Option<u64>, message: String) -> RecoveryWarning {
     RecoveryWarning { file: file.to_owned(), at, message }
 }
 
-/// A file that is not written on and not read again, kept for whoever wants to know.
+/// A file kept for inspection; it is neither written nor read again.
 fn set_aside(disk: &dyn Disk, name: &str, at: Option<u64>, why: &str) -> RecoveryWarning {
     let aside = format!("{name}{DAMAGED}");
     let message = match disk.rename(name, &aside) {

@@ -55,7 +55,7 @@ impl SyncHandle {
             state.failure = Some(error.to_string());
             return Err(error);
         }
-        // Logs that were left behind meanwhile are complete; this one goes on.
+        // Logs that were left behind meanwhile are complete; this one continues.
         let is_synced = |file: &Arc<dyn DiskFile>| files.iter().any(|other| same(file, other));
         let last = state.files.len().saturating_sub(1);
         let mut index = 0;
@@ -79,7 +79,7 @@ impl SyncHandle {
         self.state().confirmed = revision;
     }
 
-    /// The log goes on in another file.
+    /// The log continues in another file.
     pub(super) fn follow(&self, file: Arc<dyn DiskFile>) {
         let mut state = self.state();
         state.files.push(file);

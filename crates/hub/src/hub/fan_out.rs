@@ -205,7 +205,7 @@ impl Hub {
             _ => 512,
         };
         let Self { log, encoder, .. } = self;
-        let frame = log.append(crate::frame_log::SESSION_LANE, estimate, Label::KEPT, |out| {
+        let frame = log.append(crate::frame_log::SESSION_TAIL, estimate, Label::KEPT, |out| {
             encoder.encode(encoding, outgoing, out);
         });
         if let Some(frame) = frame {

@@ -7,14 +7,14 @@ use hashbrown::HashSet;
 use super::Hub;
 use crate::code;
 use crate::encode::{EncodingId, Outgoing};
-use crate::frame_log::{Frame, FrameKind, Label, Range, SESSION_LANE};
+use crate::frame_log::{Frame, FrameKind, Label, Range, SESSION_TAIL};
 use crate::session::{BLOCKED, DIRTY, HELD, SLOW};
 use crate::slots::NONE;
 
 /// Factor on the bound of an outbox that has not been flushed yet.
 const UNFLUSHED_FACTOR: u32 = 4;
 
-/// Slow sessions shortened in one call. If that does not free enough, the next call goes on.
+/// Slow sessions shortened in one call. If that does not free enough, the next call continues.
 const SLOW_SESSIONS_PER_PASS_MAX: u32 = 1024;
 
 impl Hub {
@@ -209,7 +209,7 @@ impl Hub {
         let label =
             Label { kind: FrameKind::GapMarker, key: marker.count, channel: Some(&marker.channel) };
         let encoder = &mut self.encoder;
-        self.log.append(SESSION_LANE, 256, label, |out| encoder.encode(encoding, &outgoing, out))
+        self.log.append(SESSION_TAIL, 256, label, |out| encoder.encode(encoding, &outgoing, out))
     }
 
     fn disconnect_slow(&mut self, slot: u32) {

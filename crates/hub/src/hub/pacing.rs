@@ -14,7 +14,7 @@ use crate::broadcast::{Broadcast, BroadcastStatus};
 use crate::command::Flush;
 use crate::config::Now;
 use crate::encode::{EncodingId, Outgoing};
-use crate::frame_log::{FrameKind, Label, Range, SESSION_LANE};
+use crate::frame_log::{FrameKind, Label, Range, SESSION_TAIL};
 use crate::pacing::{Pacing, RateLimiter};
 use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
 
@@ -257,7 +257,7 @@ impl Hub {
             let encoder = &mut self.encoder;
             let frame = self
                 .log
-                .append(SESSION_LANE, 256, label, |out| encoder.encode(encoding, &outgoing, out));
+                .append(SESSION_TAIL, 256, label, |out| encoder.encode(encoding, &outgoing, out));
             if let Some(frame) = frame {
                 self.log.retain(frame.chunk, 1);
                 kept.insert(place, frame);

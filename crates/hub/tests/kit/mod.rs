@@ -237,10 +237,10 @@ impl World {
 
     /// Where a channel is at home, found out by asking a throw-away hub whom it would ask.
     pub fn home_of(&self, channel: &str) -> u8 {
-        let mut asker = self.birth(0);
-        asker.handle_history_remove(self.now, 0, channel);
+        let mut probe = self.birth(0);
+        probe.handle_history_remove(self.now, 0, channel);
         loop {
-            match asker.poll_transmit() {
+            match probe.poll_transmit() {
                 Some((to, message)) if !format!("{message:?}").contains("Hello") => return to,
                 Some(_) => {}
                 None => return 0,

@@ -33,7 +33,7 @@ impl Address {
     /// Asks nobody: the host is not resolved.
     ///
     /// # Errors
-    /// A URL that is none; the sentence says what to write instead.
+    /// An invalid URL; the sentence says what to write instead.
     pub(crate) fn parse(url: &str) -> Result<Self, Error> {
         let wrong = |why: &str| {
             Error::new(format!("{url}: {why}; give a URL such as http://127.0.0.1:8500/hello"))
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_is_none_is_told_how_one_looks() {
+    fn a_url_that_is_none_is_reported_how_one_looks() {
         for url in [
             "127.0.0.1:8500",
             "ftp://127.0.0.1/",

@@ -29,7 +29,7 @@ pub(super) fn run(options: &Http, earlier: Vec<HttpReport>) -> Result<ExitStatus
     for (name, connections, threads, pipeline) in modes {
         let mut mode =
             Http { connections, threads, pipeline, name: Some(name.to_owned()), ..options.clone() };
-        // All requests one after the other may take an hour; as many as the time allows tell the rate as well.
+        // All requests one after the other may take an hour; as many as the time allows give the rate as well.
         mode.duration = options.duration.or(Some(std::time::Duration::from_secs(10)));
         results.push(super::run::run(&mode)?);
         if super::interrupt::is_asked() {

@@ -32,7 +32,7 @@ pub(super) fn listen() {
     });
 }
 
-/// With the status by which a shell tells of a program that Ctrl-C has ended.
+/// With a shell's status of a program that Ctrl-C ended.
 #[allow(clippy::exit, reason = "somebody wants it to end now")]
 fn end() -> ! {
     std::process::exit(130)

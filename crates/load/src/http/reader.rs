@@ -112,10 +112,10 @@ impl Reader<'_> {
         self.reading.wrong = None;
         if let Some(name) = &self.checks.id {
             let number = self.schedule.number(request.tag);
-            let told: Option<u64> =
+            let claimed: Option<u64> =
                 head.header(name).and_then(|value| str::from_utf8(value).ok()?.parse().ok());
-            self.reading.wrong = match told {
-                Some(told) if number == told => None,
+            self.reading.wrong = match claimed {
+                Some(claimed) if number == claimed => None,
                 Some(_) => Some(&OTHER_ID),
                 None => Some(&NO_ID),
             };

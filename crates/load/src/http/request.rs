@@ -243,12 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn what_no_request_may_have_is_told_with_how_to_write_it() {
+    fn what_no_request_may_have_is_reported_with_how_to_write_it() {
         let header = |name: &str, value: &str| RequestSpec {
             headers: vec![(name.into(), value.into())],
             ..spec("GET", "/")
         };
-        for (spec, told) in [
+        for (spec, reported) in [
             (spec("GE T", "/"), "no method"),
             (spec("GET", "/a b"), "%20"),
             (header("Content-Length", "5"), "written from the body"),
@@ -256,7 +256,7 @@ mod tests {
             (spec("GET", "/{count}"), "{n%K}"),
         ] {
             let error = Requests::new(&[spec], &address(), DRESS).unwrap_err().to_string();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(reported), "{error}");
         }
     }
 }

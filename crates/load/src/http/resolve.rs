@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_not_resolved_and_a_name_that_is_none_is_told() {
+    fn an_address_is_not_resolved_and_a_name_that_is_none_is_reported() {
         let here: SocketAddr = "[::1]:80".parse().unwrap();
         assert_eq!(addresses("::1", 80, Duration::ZERO).unwrap(), [here]);
         let error = addresses("no-such-name.invalid", 80, TIMEOUT).unwrap_err().to_string();

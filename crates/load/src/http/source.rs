@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_har_for_others_alone_is_told_so() {
+    fn a_har_for_others_alone_is_reported_so() {
         let har = r#"{"log":{"entries":[{"request":{"method":"GET","url":"http://b.example/"}}]}}"#;
         let error = parse(har).unwrap_err();
         assert!(error.contains("none of its 1 requests is for 127.0.0.1:8500"), "{error}");

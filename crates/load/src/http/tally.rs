@@ -186,8 +186,8 @@ mod tests {
         let mut same = Tally::new();
         (0..3).for_each(|_| same.sample("connecting", || "refused".to_owned()));
         (0..9).for_each(|number| same.sample("status 503", || format!("request {number}")));
-        let told: Vec<&str> = same.samples.iter().map(|(_, sentence)| &**sentence).collect();
-        assert_eq!(told, ["refused", "request 0", "request 1"]);
+        let reported: Vec<&str> = same.samples.iter().map(|(_, sentence)| &**sentence).collect();
+        assert_eq!(reported, ["refused", "request 0", "request 1"]);
         let mut sum = Tally::new();
         sum.add(&tally);
         sum.add(&tally);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_left_alone_and_a_place_that_is_none_is_told() {
+    fn json_is_left_alone_and_a_place_that_is_none_is_reported() {
         let json = r#"{"a":{"b":[{}]},"n":{n},"t":"{x y}"}"#;
         assert_eq!(render(json, 5), json.replace("{n}", "5"));
         for wrong in ["{counter}", "{n%0}", "{random:9-5}", "{letters}", "{uuid:4}"] {

@@ -138,7 +138,7 @@ impl Transport {
                 Err(error) => return Err(Broken::Io(error)),
             }
             if let Err(error) = tls.process_new_packets() {
-                // The alert tells the server why; it does not matter whether it hears.
+                // The alert has the reason for the server; whether it arrives does not matter.
                 let _ = self.flush();
                 return Err(Broken::Tls(error));
             }

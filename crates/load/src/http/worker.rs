@@ -254,9 +254,9 @@ impl Worker {
     }
 
     fn is_hopeless(&self, now_ns: u64) -> bool {
-        let patience_ns = HOPELESS_NS.max(2 * self.core.plan.connect_timeout_ns);
+        let timeout_ns = HOPELESS_NS.max(2 * self.core.plan.connect_timeout_ns);
         self.open == 0
-            && (now_ns.saturating_sub(self.open_seen_ns) > patience_ns
+            && (now_ns.saturating_sub(self.open_seen_ns) > timeout_ns
                 || self.places.iter().all(|place| place.failures >= 8))
     }
 

@@ -227,15 +227,15 @@ mod tests {
     fn answer(behaviour: &Behaviour, asked: Asked<'_>) -> Vec<(String, Then)> {
         let mut out = Vec::new();
         steps(behaviour, asked, 0, &mut out);
-        let told = |step: Step| (String::from_utf8(step.bytes).unwrap(), step.then);
-        out.into_iter().map(told).collect()
+        let reported = |step: Step| (String::from_utf8(step.bytes).unwrap(), step.then);
+        out.into_iter().map(reported).collect()
     }
 
     #[test]
     fn the_plain_answer_is_the_floors() {
-        let told = answer(&Behaviour::default(), Asked::new(Method::Get));
+        let reported = answer(&Behaviour::default(), Asked::new(Method::Get));
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nHello, World!";
-        assert_eq!(told, [(text.to_owned(), Then::Go)]);
+        assert_eq!(reported, [(text.to_owned(), Then::Go)]);
     }
 
     #[test]
@@ -255,8 +255,8 @@ mod tests {
         ];
         for (end, then, said) in ends {
             let asked = Asked { end: Some(end), ..Asked::new(Method::Get) };
-            let (text, told) = answer(&Behaviour::default(), asked).remove(0);
-            assert_eq!((told, text.contains("Connection: close")), (then, said), "{end:?}");
+            let (text, reported) = answer(&Behaviour::default(), asked).remove(0);
+            assert_eq!((reported, text.contains("Connection: close")), (then, said), "{end:?}");
         }
     }
 

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_segment_is_told_with_what_may_stand_there() {
+    fn a_wrong_segment_is_reported_with_what_may_stand_there() {
         let wrong = |path: &str| Behaviour::default().of_path(path, None).unwrap_err();
         assert!(wrong("/delay").contains("/delay/50ms"));
         assert!(wrong("/delay/soon").contains("write 500ms"));

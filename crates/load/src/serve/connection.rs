@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_request_and_an_unknown_path_are_told_why() {
+    fn a_bad_request_and_an_unknown_path_are_reported_why() {
         let mut shared = shared(Behaviour::default());
         let mut connection = Connection::default();
         let unknown =

@@ -341,7 +341,7 @@ impl<D: Default> Context<D> {
             && buffered < self.memory_blocked_bytes
     }
 
-    /// Tells them.
+    /// Notifies them.
     pub(crate) fn report_room<H: Driver<Data = D>>(&mut self, handler: &mut H) {
         if !self.has_room_again() {
             return;

@@ -332,7 +332,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Appends a piece of an answer begun with [`start_chunked`](ServerConnection::start_chunked). An empty one is none.
+    /// Appends a piece of an answer begun with [`start_chunked`](ServerConnection::start_chunked). An empty one is ignored.
     ///
     /// # Errors
     ///

@@ -45,7 +45,7 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// [`UpgradeError::Handshake`] when it is none; it has then been answered with the error's status and
+    /// [`UpgradeError::Handshake`] when it is invalid; it has then been answered with the error's status and
     /// text. [`UpgradeError::Write`] when no request is outstanding or the connection is stale.
     pub fn upgrade_websocket<'a>(
         &mut self,

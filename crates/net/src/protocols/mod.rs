@@ -54,7 +54,7 @@ impl<H: Handler> Driver for H {
     fn peer_finished(&mut self, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol) {
         match protocol {
             Protocol::Tcp => self.on_eof(cx, conn),
-            // Answers already given leave; an answer outstanding has lost its asker.
+            // Answers already given leave; an answer outstanding has lost its requester.
             Protocol::Http(_) => cx.drain_for_peer(conn),
             Protocol::Stream | Protocol::WebSocketHandshake | Protocol::WebSocket(_) => {
                 cx.finish(conn, CloseReason::Peer);

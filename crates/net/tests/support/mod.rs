@@ -12,7 +12,7 @@ use std::time::Duration;
 use dunlin_net::{Context, EventLoop, Handler, ListenConfig, LoopConfig, Remote};
 
 /// What a test waits for at most before it fails. No test passes by waiting.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A handler at work on a listener, until dropped.
 pub struct Running<H: Handler> {
@@ -56,7 +56,7 @@ impl<H: Handler> Running<H> {
         self.remote
             .run(move |handler, cx| reply.send(question(handler, cx)).unwrap())
             .expect("the loop runs");
-        answer.recv_timeout(PATIENCE).expect("the loop turns")
+        answer.recv_timeout(TIMEOUT).expect("the loop turns")
     }
 
     /// Asks the loop again and again until it is so.
@@ -69,7 +69,7 @@ impl<H: Handler> Running<H> {
             if self.ask(so.clone()) {
                 return;
             }
-            assert!(begun.elapsed() < PATIENCE, "it did not come about");
+            assert!(begun.elapsed() < TIMEOUT, "it did not come about");
             std::thread::yield_now();
         }
     }
@@ -155,8 +155,8 @@ impl Peer {
 
 impl From<TcpStream> for Peer {
     fn from(stream: TcpStream) -> Peer {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Peer { stream }
     }

@@ -112,7 +112,7 @@ pub enum ErrorKind {
     QueueFull,
     /// It did not leave within `queue_timeout_ms`.
     QueueTimeout,
-    /// The answer is none.
+    /// The answer is malformed.
     Protocol(ProtocolError),
     /// The connection ended in the middle of the answer; the status, if that came.
     Truncated {

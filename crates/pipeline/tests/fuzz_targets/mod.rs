@@ -38,7 +38,7 @@ pub struct Answer {
     pub ended: bool,
 }
 
-/// Checks the order of what a connection tells, and gathers it.
+/// Checks the order of a connection's events, and gathers them.
 #[derive(Default)]
 pub struct Judge {
     pub answers: Vec<Answer>,
@@ -92,7 +92,7 @@ pub struct Outcome {
     pub result: Result<Progress, ProtocolError>,
     /// Bytes taken as HTTP.
     taken: usize,
-    pub fates: Vec<(u64, ReplayDecision)>,
+    pub decisions: Vec<(u64, ReplayDecision)>,
 }
 
 /// Sends requests of these kinds, hears `data` in pieces, then the end of the connection.
@@ -122,16 +122,16 @@ pub fn converse(kinds: &[Kind], limits: &ConnectionLimits, data: &[u8], piece: u
         connection.handle_eof(&mut judge);
     }
     assert_eq!(connection.room(1000), 0, "nothing leaves on a connection that is over");
-    let fates: Vec<(u64, ReplayDecision)> = std::iter::from_fn(|| connection.poll_unanswered())
+    let decisions: Vec<(u64, ReplayDecision)> = std::iter::from_fn(|| connection.poll_unanswered())
         .map(|(request, decision)| (request.tag, decision))
         .collect();
 
-    // Each request once: answered, or told to be unanswered, in order.
+    // Each request once: answered, or reported as unanswered, in order.
     let ended = judge.answers.iter().filter(|answer| answer.ended).count();
     assert_eq!(connection.answered() as usize, ended);
-    let left: Vec<u64> = fates.iter().map(|&(tag, _)| tag).collect();
+    let left: Vec<u64> = decisions.iter().map(|&(tag, _)| tag).collect();
     assert_eq!(left, (ended as u64..kinds.len() as u64).collect::<Vec<u64>>());
-    for (at, &(tag, decision)) in fates.iter().enumerate() {
+    for (at, &(tag, decision)) in decisions.iter().enumerate() {
         let kind = kinds[tag as usize];
         match decision {
             ReplayDecision::NotProcessed => {}
@@ -145,7 +145,7 @@ pub fn converse(kinds: &[Kind], limits: &ConnectionLimits, data: &[u8], piece: u
             }
         }
     }
-    Outcome { judge, result, taken, fates }
+    Outcome { judge, result, taken, decisions }
 }
 
 /// A server says anything at all to a few requests: whatever the cuts, it means the same, and every request
@@ -165,7 +165,7 @@ pub fn answers(data: &[u8]) {
         assert_eq!(whole.result.is_ok(), cut.result.is_ok());
         assert_eq!(whole.judge.answers, cut.judge.answers);
         assert_eq!(whole.judge.interim, cut.judge.interim);
-        assert_eq!(whole.fates, cut.fates);
+        assert_eq!(whole.decisions, cut.decisions);
         if matches!(whole.result, Ok(Progress::Upgraded { .. })) {
             assert_eq!(whole.taken, cut.taken);
         }

@@ -14,7 +14,7 @@ use dunlin_pipeline::{
 };
 
 /// What a test waits for at most before it fails. No test passes by waiting.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How one request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ pub fn ask_with(
     let began = Instant::now();
     let mut first = true;
     while !event_loop.context().is_stopping() {
-        assert!(began.elapsed() < PATIENCE, "not all ended: {:?}", client.caller().ends.len());
+        assert!(began.elapsed() < TIMEOUT, "not all ended: {:?}", client.caller().ends.len());
         if std::mem::take(&mut first) {
             // What a caller does in its methods, from outside.
             let mut waiting = std::mem::take(&mut client.caller().waiting);
@@ -171,7 +171,7 @@ pub struct Conversation {
 
 impl Conversation {
     pub fn new(stream: TcpStream) -> Conversation {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Conversation { stream, behind: Vec::new() }
     }

@@ -36,7 +36,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Error of one command, sent in its reply; the connection goes on.
+    /// Error of one command, sent in its reply; the connection continues.
     ErrorCode: u32 {
         /// Something broke inside the server. Temporary: the client retries.
         Internal = 100, "internal server error";

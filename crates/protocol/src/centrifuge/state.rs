@@ -43,7 +43,7 @@ pub enum Admission {
 /// Response to a command that is not executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandError {
-    /// A reply with this error; the connection goes on.
+    /// A reply with this error; the connection continues.
     Reply(Error<'static>),
     /// The connection ends.
     Disconnect(Disconnect<'static>),

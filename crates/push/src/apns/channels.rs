@@ -43,7 +43,7 @@ pub enum Storage {
 /// Why Apple did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelError {
-    /// The bundle identifier or the channel is none.
+    /// The bundle identifier or the channel is invalid.
     Invalid(String),
     /// No connection, or it ended; nobody knows whether the request was carried out.
     Connection(String),

@@ -130,7 +130,7 @@ impl ProviderToken {
         let generation = match &*current {
             None => 0,
             Some(token) => {
-                // A clock that was set back makes an age that is none.
+                // A clock that was set back makes a negative age.
                 let age = now.duration_since(token.issued_at).unwrap_or(Duration::MAX);
                 if age < RENEW_NOT_BEFORE || (age < RENEW_AFTER && !token.spent) {
                     return token.authorization.clone();
@@ -153,7 +153,7 @@ impl ProviderToken {
             Some(token) if token.authorization.generation == generation => {
                 match now.duration_since(token.issued_at) {
                     Ok(age) if age < RENEW_NOT_BEFORE => Standing::Young(age),
-                    // A clock that was set back makes an age that is none.
+                    // A clock that was set back makes a negative age.
                     _ => Standing::Old,
                 }
             }

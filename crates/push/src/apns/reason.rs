@@ -38,7 +38,7 @@ macro_rules! reasons {
 reasons! {
     /// 400: the collapse id has more than 64 bytes.
     BadCollapseId,
-    /// 400: the device token is none, or of the other environment.
+    /// 400: the device token is invalid, or of the other environment.
     BadDeviceToken,
     /// 400: `apns-expiration`.
     BadExpirationDate,
@@ -64,7 +64,7 @@ reasons! {
     PayloadEmpty,
     /// 400: the topic is not allowed.
     TopicDisallowed,
-    /// 400: the channel is none.
+    /// 400: the channel does not exist.
     BadChannelId,
     /// 400: the channel does not exist.
     ChannelNotRegistered,

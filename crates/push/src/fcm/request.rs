@@ -33,7 +33,7 @@ pub struct FcmRequest {
     pub body: Vec<u8>,
 }
 
-/// Why a message is none; the text names the field.
+/// Why a message is invalid; the text names the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageError(String);
 
@@ -49,7 +49,7 @@ impl FcmRequest {
     /// `message` is the `Message` of the API without its target: `notification`, `data`, `android`, and so on.
     ///
     /// # Errors
-    /// A recipient that is none, a message that is too large, `data` with other values than text or names of FCM's own: it
+    /// An invalid recipient, a message that is too large, `data` with other values than text or names of FCM's own: it
     /// would refuse them.
     pub fn new(
         project_id: &str,

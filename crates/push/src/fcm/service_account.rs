@@ -33,7 +33,7 @@ impl fmt::Debug for ServiceAccount {
     }
 }
 
-/// Why a service account's file is none; the text names the field.
+/// Why a service account's file is invalid; the text names the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceAccountError(String);
 
@@ -72,7 +72,7 @@ impl ServiceAccount {
         }
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.');
         if json.project_id.is_empty() || !json.project_id.bytes().all(legal) {
-            return Err(wrong(format!("project_id: {:?} is none", json.project_id)));
+            return Err(wrong(format!("project_id: {:?} is invalid", json.project_id)));
         }
         if !json.token_uri.starts_with("https://") {
             return Err(wrong(format!(

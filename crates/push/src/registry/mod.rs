@@ -26,10 +26,10 @@ pub use self::writer::Writer;
 const DEVICES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("devices");
 /// User → device keys.
 const USERS: MultimapTableDefinition<'_, &str, &str> = MultimapTableDefinition::new("users");
-/// Number → verdict, in JSON.
+/// Number → entry, in JSON.
 const FEED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("feed");
 
-/// Verdicts that are kept; older ones leave.
+/// Entries that are kept; older ones leave.
 const FEED_MAX: u64 = 100_000;
 const USER_BYTES_MAX: usize = 1_024;
 const TOKEN_BYTES_MAX: usize = 4_096;
@@ -81,7 +81,7 @@ pub struct FeedEntry {
     pub kept: Option<KeptReason>,
 }
 
-/// Why a token was not dropped on a verdict.
+/// Why a token was not dropped on feedback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeptReason {
@@ -216,7 +216,7 @@ impl Registry {
     /// Gives a user these devices beside those they have: [`Change::Register`].
     ///
     /// # Errors
-    /// A user or token that is none; nothing has changed then.
+    /// An invalid user or token; nothing has changed then.
     pub fn register(
         &self,
         user: &str,
@@ -298,7 +298,7 @@ impl Registry {
         Ok(self.len()? == 0)
     }
 
-    /// At most `max` verdicts behind the `after`th, in order: an application follows the feed by asking with the last
+    /// At most `max` entries behind the `after`th, in order: an application follows the feed by asking with the last
     /// number it has seen. Numbers it missed because it was too far behind are missing in the answer.
     ///
     /// # Errors
@@ -306,11 +306,11 @@ impl Registry {
     pub fn feed(&self, after: u64, max: usize) -> Result<Vec<FeedEntry>, RegistryError> {
         let read = self.begin_read()?;
         let feed = read.open_table(FEED)?;
-        let mut verdicts = Vec::new();
+        let mut entries = Vec::new();
         for entry in feed.range(after.saturating_add(1)..)?.take(max) {
-            verdicts.extend(decode::<FeedEntry>(entry?.1.value()));
+            entries.extend(decode::<FeedEntry>(entry?.1.value()));
         }
-        Ok(verdicts)
+        Ok(entries)
     }
 }
 
@@ -416,7 +416,7 @@ mod tests {
         let registry = Registry::open(&file.0).unwrap();
         registry.register("ada", &[device("dead"), device("again")], 1_000).unwrap();
         registry.register("ada", &[device("again")], 3_000).unwrap();
-        let verdict = |token: &str| {
+        let entry = |token: &str| {
             Change::Invalidate(InvalidToken {
                 device: device(token),
                 reason: "Unregistered".to_owned(),
@@ -424,17 +424,16 @@ mod tests {
                 doubtful: false,
             })
         };
-        let judged =
-            registry.apply(&[verdict("dead"), verdict("again"), verdict("unknown")]).unwrap();
+        let judged = registry.apply(&[entry("dead"), entry("again"), entry("unknown")]).unwrap();
         assert_eq!(judged.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [1, 0, 0]);
         assert_eq!(registry.devices("ada").unwrap(), [device("again")]);
 
         let feed = registry.feed(0, 10).unwrap();
         let entries: Vec<_> = feed
             .iter()
-            .map(|verdict| {
-                assert_eq!(verdict.dropped, verdict.kept.is_none());
-                (verdict.n, verdict.device.token.as_str(), verdict.user.as_deref(), verdict.kept)
+            .map(|entry| {
+                assert_eq!(entry.dropped, entry.kept.is_none());
+                (entry.n, entry.device.token.as_str(), entry.user.as_deref(), entry.kept)
             })
             .collect();
         let expected = [
@@ -451,16 +450,13 @@ mod tests {
     fn a_token_that_is_refused_by_a_doubtful_sender_is_in_the_feed_and_kept() {
         let registry = Registry::in_memory().unwrap();
         registry.register("ada", &[device("fine")], 1_000).unwrap();
-        let verdict = InvalidToken {
+        let entry = InvalidToken {
             device: device("fine"),
             reason: "BadDeviceToken".to_owned(),
             dead_since_ms: 2_000,
             doubtful: true,
         };
-        assert_eq!(
-            registry.apply(&[Change::Invalidate(verdict)]).unwrap()[0].as_ref().unwrap(),
-            &0
-        );
+        assert_eq!(registry.apply(&[Change::Invalidate(entry)]).unwrap()[0].as_ref().unwrap(), &0);
         let feed = registry.feed(0, 10).unwrap();
         assert_eq!((feed[0].dropped, feed[0].kept), (false, Some(KeptReason::Environment)));
         assert_eq!(feed[0].user.as_deref(), Some("ada"));

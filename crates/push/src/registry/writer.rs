@@ -52,12 +52,12 @@ impl Writer {
         let _ = self.waiting.send((change, None)).await;
     }
 
-    /// Ends when a verdict has been written after this call: the feed has something new.
+    /// Ends when a entry has been written after this call: the feed has something new.
     pub fn next(&self) -> Notified<'_> {
         self.judged.notified()
     }
 
-    /// Has whoever waits for the next verdict look up.
+    /// Wakes those that wait for the next entry.
     pub fn wake(&self) {
         self.judged.notify_waiters();
     }

@@ -344,7 +344,7 @@ impl ConcurrencyLimit {
             let keep = 1.0 - (delay - allowed / 2.0) / level.median;
             let target = level.in_flight * keep.clamp(0.5, 1.0);
             let verify = Verify { above: level, delay, restore: self.limit, target };
-            // Less than a fifth would not be told from noise.
+            // Less than a fifth would be lost in noise.
             return self.go(Phase::Verify(verify), target.min(level.in_flight * 0.8));
         }
         if !bound || delay > allowed {

@@ -111,7 +111,7 @@ pub fn results() -> (Results, ResultStream) {
 }
 
 impl Results {
-    /// Tells an outcome that needed no sender, so that all of a batch arrive in one place.
+    /// Sends an outcome that needed no sender, so that all of a batch arrive in one place.
     pub fn send(&self, tag: u64, outcome: Outcome) {
         // Nobody may want to know any more.
         let _ = self.0.send((tag, outcome));
@@ -160,7 +160,7 @@ impl<S: Service> Sender<S> {
     pub async fn send(&self, request: Request) -> Outcome {
         let (sender, receiver) = oneshot::channel();
         self.put(request, Reply::One(sender)).await;
-        // A job tells its outcome even when it is dropped.
+        // A job sends its outcome even when it is dropped.
         receiver.await.unwrap_or(Outcome::NotSent(NotSent::Closed))
     }
 

@@ -120,14 +120,14 @@ impl<S: Service> Shared<S> {
 
     /// Why there is no connection: why the last attempt failed, or what the first one has been waiting for, if for so
     /// long.
-    pub(super) fn obstacle(&self, patience: Duration) -> Option<ConnectError> {
+    pub(super) fn obstacle(&self, grace: Duration) -> Option<ConnectError> {
         let error = self.connect_error().clone();
         error.or_else(|| {
             let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
             if links.iter().any(|link| link.state() != ConnectionState::Connecting) {
                 return None;
             }
-            links.iter().find_map(|link| link.stage.error(patience))
+            links.iter().find_map(|link| link.stage.error(grace))
         })
     }
 
@@ -419,7 +419,7 @@ impl<S: Service> Pool<S> {
         }
         let drained = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(self.shared.config.drain, drained).await.is_err() {
-            // Aborted tasks drop their jobs, which tell their callers.
+            // Aborted tasks drop their jobs, which notify their callers.
             self.tasks.shutdown().await;
         }
         // What came back from a connection's end.

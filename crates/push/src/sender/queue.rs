@@ -27,7 +27,7 @@ const SWEEP_PER_JOB: Duration = Duration::from_micros(1);
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     lanes: [Waiting; 2],
-    /// Jobs whose answers asked for patience.
+    /// Jobs whose answers asked to wait.
     delayed: BinaryHeap<Reverse<Delayed>>,
     delays: u64,
     /// No job leaves before.

@@ -38,7 +38,7 @@ pub struct Options {
     topic: Option<String>,
 }
 
-/// Why an option is none.
+/// Why an option is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionsError(&'static str);
 

@@ -29,7 +29,7 @@ pub struct Subscription {
     pub(super) auth: [u8; 16],
 }
 
-/// Why a subscription is none; the text names the field.
+/// Why a subscription is invalid; the text names the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionError(String);
 

@@ -33,7 +33,7 @@ struct Token {
     expires_s: u64,
 }
 
-/// Why a key or a contact is none; the text names the fix.
+/// Why a key or a contact is invalid; the text names the fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VapidError(&'static str);
 

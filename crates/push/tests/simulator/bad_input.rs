@@ -1,4 +1,4 @@
-//! What is wrong is told by field or with its fix, and every push in flight ends.
+//! What is wrong is reported by field or with its fix, and every push in flight ends.
 
 use dunlin_push::apns::{
     Apns, Certificate, Credential, DeviceToken, ProviderKey, ProviderToken, PushType,
@@ -36,12 +36,12 @@ fn what_is_wrong_with_a_push_is_named_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_off_by_two_hours_is_told_with_the_hours() {
-    for (clock_ahead_s, date, reason, told) in [
+async fn a_clock_that_is_off_by_two_hours_is_reported_with_the_hours() {
+    for (clock_ahead_s, date, reason, reported) in [
         (7_200, true, "ExpiredProviderToken", "off by 2 h 0 min: it is behind"),
         (7_200, false, "ExpiredProviderToken", "off by 1 h 0 min or more"),
         (-7_200, true, "InvalidProviderToken", "off by 2 h 0 min: it is ahead"),
-        // Nothing tells it from a key that is wrong.
+        // Nothing distinguishes it from a wrong key.
         (-7_200, false, "InvalidProviderToken", "and the clock of this machine"),
     ] {
         let simulator = simulator(Behaviour { clock_ahead_s, date, ..Behaviour::default() });
@@ -50,18 +50,18 @@ async fn a_clock_that_is_off_by_two_hours_is_told_with_the_hours() {
             let rejected = rejected(&apns).await;
             let advice = rejected.advice.unwrap_or_default();
             assert_eq!(rejected.reason, reason);
-            assert!(advice.contains(told), "{advice}");
+            assert!(advice.contains(reported), "{advice}");
         }
         // And nothing more is sent with it.
         let outcome = apns.send(&push("aaaa", 1)).await;
         let Outcome::NotSent(NotSent::Credential(why)) = outcome else { panic!("{outcome}") };
-        assert!(why.contains(told) && why.contains("403"), "{why}");
+        assert!(why.contains(reported) && why.contains("403"), "{why}");
         assert_eq!(simulator.counts().received, 3);
     }
 }
 
 #[tokio::test]
-async fn a_topic_that_does_not_match_is_told_with_the_remedy() {
+async fn a_topic_that_does_not_match_is_reported_with_the_remedy() {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let simulator = Simulator::start(Config {
         keys: vec![dunlin_simulate::apns::ProviderKey {
@@ -86,7 +86,7 @@ async fn a_topic_that_does_not_match_is_told_with_the_remedy() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_apple_calls_over_is_told_with_the_remedy() {
+async fn a_certificate_that_apple_calls_over_is_reported_with_the_remedy() {
     // By Apple's clock, which is ahead of ours.
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(vec!["push.test".to_owned()]).unwrap();

@@ -19,7 +19,7 @@ fn of_connection(simulator: &Simulator, connection: u32) -> Vec<usize> {
 #[tokio::test]
 async fn nothing_waits_for_the_drain_and_what_was_not_processed_goes_first() {
     const PUSHES: usize = 350;
-    // Every answer takes an hour: a connection that was told to go away never drains in this story.
+    // Every answer takes an hour: a connection with a GOAWAY never drains in this story.
     let simulator = simulator(Behaviour {
         streams_first: 1_000,
         answer_time: AnswerTime::constant(3_600_000.0),

@@ -76,7 +76,7 @@ fn push(prefix: &str, number: usize) -> Push {
 }
 
 #[tokio::test]
-async fn verdicts_arrive_as_apple_words_them() {
+async fn refusals_arrive_as_apple_words_them() {
     let simulator = simulator(Behaviour::default());
     let apns = sender(origin(&simulator), Connections::Fixed(1));
     let outcome = apns.send(&push("aaaa", 1)).await;

@@ -1,4 +1,4 @@
-//! What stands between us and the service: every push that waits is told at its deadline, and so is who asks the sender.
+//! What stands between us and the service: every waiting push ends at its deadline with the reason, and the sender reports it too.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn says(mut stream: TcpStream, what: &[u8]) {
     silent(stream).await;
 }
 
-/// Has pushes wait until their deadlines, and gives what each was told and what the sender says of itself.
+/// Has pushes wait until their deadlines, and gives each reported reason and what the sender says of itself.
 async fn obstacle(origin: Origin, connections: Connections) -> (String, ConnectFault, String) {
     let apns = sender(origin, connections);
     let (sink, mut ends) = results();
@@ -49,16 +49,16 @@ async fn obstacle(origin: Origin, connections: Connections) -> (String, ConnectF
         push.timeout = Duration::from_millis(700 + 10 * number as u64);
         apns.submit(&push, number as u64, &sink).await.unwrap();
     }
-    let mut told = None;
+    let mut reported = None;
     for _ in 0..PUSHES {
         let (_, outcome) = ends.recv().await.unwrap();
         let Outcome::NotSent(NotSent::Connect(why)) = outcome else { panic!("{outcome}") };
-        told = Some(why);
+        reported = Some(why);
     }
     let metrics = apns.metrics();
     assert_eq!((metrics.not_sent, metrics.queued_bytes), (PUSHES as u64, 0));
     let error = known(&apns).await;
-    (told.unwrap(), error.fault, error.why)
+    (reported.unwrap(), error.fault, error.why)
 }
 
 /// Why there is no connection, which is shown a moment after it has begun to be so.
@@ -68,7 +68,7 @@ async fn known(apns: &Apns) -> dunlin_push::ConnectError {
 }
 
 #[tokio::test]
-async fn what_is_in_the_way_is_told_to_every_push_and_to_the_operator() {
+async fn what_is_in_the_way_is_reported_to_every_push_and_to_the_operator() {
     let simulator = simulator(Behaviour::default());
     let direct = |address: &str| {
         let mut origin = origin(&simulator);
@@ -128,8 +128,8 @@ async fn what_is_in_the_way_is_told_to_every_push_and_to_the_operator() {
     ];
     let stories = stories.map(|(origin, fault, sentence)| {
         tokio::spawn(async move {
-            let (told, known, why) = obstacle(origin, Connections::Auto { max: 4 }).await;
-            assert!(told.contains(sentence), "{sentence:?}: told {told:?}");
+            let (reported, known, why) = obstacle(origin, Connections::Auto { max: 4 }).await;
+            assert!(reported.contains(sentence), "{sentence:?}: reported {reported:?}");
             assert!(why.contains(sentence), "{sentence:?}: known {why:?}");
             assert_eq!(known, fault, "{why}");
         })
@@ -141,19 +141,19 @@ async fn what_is_in_the_way_is_told_to_every_push_and_to_the_operator() {
 }
 
 #[tokio::test]
-async fn a_certificate_nobody_trusts_is_told_with_the_remedy() {
+async fn a_certificate_nobody_trusts_is_reported_with_the_remedy() {
     let (ours, other) = (simulator(Behaviour::default()), simulator(Behaviour::default()));
     let mut origin = origin(&ours);
     origin.address = Some(other.addr().to_string());
-    let (told, fault, why) = obstacle(origin, Connections::Fixed(2)).await;
-    assert!(told.contains("not signed by anybody we trust"), "{told}");
-    assert!(told.contains("name its root certificate"), "{told}");
-    assert_eq!((fault, why), (ConnectFault::Untrusted, told));
+    let (reported, fault, why) = obstacle(origin, Connections::Fixed(2)).await;
+    assert!(reported.contains("not signed by anybody we trust"), "{reported}");
+    assert!(reported.contains("name its root certificate"), "{reported}");
+    assert_eq!((fault, why), (ConnectFault::Untrusted, reported));
     assert_eq!(other.counts().received, 0, "and nothing was said to it");
 }
 
 #[tokio::test]
-async fn a_caller_who_waits_for_room_is_told_why_there_is_none() {
+async fn a_caller_who_waits_for_room_is_reported_why_there_is_none() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let nobody = listener.local_addr().unwrap().to_string();
     drop(listener);
@@ -205,5 +205,5 @@ async fn a_connection_that_comes_at_last_takes_what_waited() {
         let (_, outcome) = ends.recv().await.unwrap();
         assert!(matches!(outcome, Outcome::Accepted(_)), "{outcome}");
     }
-    assert_eq!(apns.metrics().connect_error, None, "and what is over is told no more");
+    assert_eq!(apns.metrics().connect_error, None, "and what is over is reported no more");
 }

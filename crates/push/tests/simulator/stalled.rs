@@ -20,9 +20,9 @@ async fn holds_nobody_beyond_their_deadline() {
     assert!(matches!(apns.send(&push("aaaa", 0)).await, Outcome::Accepted(_)));
     simulator.order(Order::Stall { ms: 60_000 });
     // It has heard of it when this does not end any more.
-    let mut patience = push("aaaa", 1);
-    patience.timeout = Duration::from_millis(300);
-    while matches!(apns.send(&patience).await, Outcome::Accepted(_)) {}
+    let mut late = push("aaaa", 1);
+    late.timeout = Duration::from_millis(300);
+    while matches!(apns.send(&late).await, Outcome::Accepted(_)) {}
     let (sink, mut ends) = results();
     for number in 0..PUSHES {
         let mut push = push("aaaa", number);
@@ -49,9 +49,9 @@ async fn is_cut_off_what_had_left_is_uncertain_and_the_rest_goes_on_another_conn
     let apns = sender_with(origin(&simulator), config);
     assert!(matches!(apns.send(&push("aaaa", 0)).await, Outcome::Accepted(_)));
     simulator.order(Order::Stall { ms: 3_600_000 });
-    let mut patience = push("bbbb", 1);
-    patience.timeout = Duration::from_millis(100);
-    while matches!(apns.send(&patience).await, Outcome::Accepted(_)) {}
+    let mut late = push("bbbb", 1);
+    late.timeout = Duration::from_millis(100);
+    while matches!(apns.send(&late).await, Outcome::Accepted(_)) {}
     let opened = apns.metrics().opened;
     let (sink, mut ends) = results();
     for number in 1..=PUSHES {

@@ -149,7 +149,7 @@ async fn a_busy_server_is_asked_again_until_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_leads_nowhere_is_told_at_the_deadline() {
+async fn a_name_that_leads_nowhere_is_reported_at_the_deadline() {
     struct Nowhere;
     impl dunlin_push::Connect for Nowhere {
         fn connect(&self, _: dunlin_push::Stage) -> dunlin_push::Connecting<'_> {

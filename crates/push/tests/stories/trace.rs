@@ -1,4 +1,4 @@
-//! A push as a span, by a subscriber that writes down what it is told.
+//! A push as a span, by a subscriber that writes down what it sees.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -179,7 +179,7 @@ async fn a_push_that_fails_says_why_and_one_that_never_left_has_no_connection() 
     let pushes = notebook.pushes();
     assert_eq!(pushes[0].fields["reason"], "Unregistered");
     assert_eq!((&*pushes[0].fields["status"], &*pushes[0].fields["attempts"]), ("410", "1"));
-    // It may be refused before it is queued; then there is nothing to tell of.
+    // It may be refused before it is queued; then there is nothing to trace.
     if let Some(second) = pushes.get(1) {
         assert_eq!(second.fields["outcome"], "not_sent");
         assert!(!second.fields.contains_key("connection"), "{second:?}");
@@ -188,7 +188,7 @@ async fn a_push_that_fails_says_why_and_one_that_never_left_has_no_connection() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_who_does_not_ask_is_told() {
+async fn nobody_who_does_not_ask_is_reported() {
     let notebook = Notebook::new(Level::DEBUG);
     let _looking = tracing::subscriber::set_default(notebook.clone());
     let server = server(|_| Act::Accept);

@@ -45,7 +45,7 @@ fn a_change_of_a_namespace_concerns_who_is_subscribed_in_it() {
     let dry = server.put("/config/channel/without_namespace/presence?dry_run=1", "true").json();
     assert_eq!(dry["sessions"]["by"][0]["pointer"], "/channel/without_namespace");
     assert_eq!(dry["sessions"]["affected"], 1);
-    // What nobody is in concerns nobody, and a limit everybody.
+    // A channel without subscribers affects no session, a limit affects all.
     let dry = server.put("/config/channel/namespaces/new?dry_run=1", "{}").json();
     assert_eq!((&dry["sessions"]["affected"], &dry["sessions"]["by"]), (&json!(0), &Value::Null));
     let dry = server.put("/config/limits/channels_max?dry_run=1", "500").json();

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_broadcast_reaches_nobody_else_and_they_are_told() {
+    fn a_cancelled_broadcast_reaches_nobody_else_and_they_are_reported() {
         let (live, mut everyone) = audience();
         live.publish("all", 1);
         let cancelled = live.call("POST", "/broadcasts/all/cancel", &[], "").json();

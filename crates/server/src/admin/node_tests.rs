@@ -22,7 +22,7 @@ fn ids(server: &TestServer, channel: &str) -> Vec<SessionId> {
 }
 
 #[test]
-fn sessions_keep_the_number_of_the_node_that_they_were_told() {
+fn sessions_keep_the_number_of_the_node_that_they_were_reported() {
     let server = TestServer::start(2);
     let room = server.put("/config/channel/without_namespace/presence", "true");
     assert_eq!(room.status, 200, "{room:?}");
@@ -54,7 +54,7 @@ fn sessions_keep_the_number_of_the_node_that_they_were_told() {
 }
 
 #[test]
-fn a_number_more_than_can_be_told_apart_is_refused_until_sessions_end() {
+fn a_number_more_than_can_be_reported_apart_is_refused_until_sessions_end() {
     let mut server = TestServer::start(1);
     let mut held = Vec::new();
     for number in 0..8 {

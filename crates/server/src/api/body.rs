@@ -33,7 +33,7 @@ pub(super) struct PublishBody<'a> {
     tags: Pairs<'a, Text<'a>>,
     #[serde(borrow, deserialize_with = "json::text")]
     idempotency_key: Cow<'a, str>,
-    /// Permission to send differences to clients that understand them. Nobody here is sent one.
+    /// Permission to send differences to clients that understand them. This server sends none.
     #[serde(rename = "delta", deserialize_with = "json::nullable")]
     _delta: bool,
     #[serde(deserialize_with = "json::nullable")]

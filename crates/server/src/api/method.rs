@@ -57,7 +57,7 @@ methods! {
     Info = "info", 9;
 }
 
-/// The error for a name that is none.
+/// The error for an unknown name.
 pub(super) fn unknown(name: &str) -> ApiError {
     let names: Vec<_> = Method::ALL.iter().map(|method| method.name()).collect();
     let name = &name[..name.floor_char_boundary(64)];

@@ -266,7 +266,7 @@ fn one_wrong_command_of_a_batch_disturbs_no_other() {
         {"publish":null,"info":{}},{"info":{},"channels":{}}],"parallel":true}"#;
     let batch = Batch::parse(body).unwrap();
     assert!(batch.parallel);
-    let told: Vec<_> = batch
+    let reported: Vec<_> = batch
         .commands
         .iter()
         .map(|command| match command {
@@ -274,22 +274,23 @@ fn one_wrong_command_of_a_batch_disturbs_no_other() {
             Err(error) => error.to_string(),
         })
         .collect();
-    assert_eq!(told[0], "publish");
+    assert_eq!(reported[0], "publish");
     assert!(
-        told[1].starts_with("104: not found: there is no method \"teleport\"; there are publish, ")
+        reported[1]
+            .starts_with("104: not found: there is no method \"teleport\"; there are publish, ")
     );
-    assert_eq!(told[2], "107: bad request: commands[2].publish: channel: is missing or empty");
+    assert_eq!(reported[2], "107: bad request: commands[2].publish: channel: is missing or empty");
     assert_eq!(
-        told[3],
+        reported[3],
         "107: bad request: commands[3].publish: channel: invalid type: integer `5`, expected a string"
     );
     assert_eq!(
-        told[4],
+        reported[4],
         "107: bad request: commands[4] should be an object of one method and its request"
     );
-    assert_eq!(told[5], told[4].replace('4', "5"));
-    assert_eq!(told[6], "info");
-    assert_eq!(told[7], told[4].replace('4', "7"));
+    assert_eq!(reported[5], reported[4].replace('4', "5"));
+    assert_eq!(reported[6], "info");
+    assert_eq!(reported[7], reported[4].replace('4', "7"));
 }
 
 #[test]
@@ -314,14 +315,14 @@ fn gocent_uses_the_single_endpoint() {
         "{\"method\":\"info\"}",
     );
     let commands = Legacy::parse(body.as_bytes()).unwrap();
-    let told: Vec<_> = commands
+    let reported: Vec<_> = commands
         .iter()
         .map(|command| match command.request() {
             Ok(request) => request.method().name().to_owned(),
             Err(error) => error.code.to_string(),
         })
         .collect();
-    assert_eq!(told, ["publish", "subscribe", "disconnect", "history_remove", "104", "info"]);
+    assert_eq!(reported, ["publish", "subscribe", "disconnect", "history_remove", "104", "info"]);
     let Ok(Request::Disconnect(request)) = commands[2].request() else { panic!() };
     assert_eq!((request.code, &*request.reason), (3011, "bye"));
 

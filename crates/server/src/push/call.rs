@@ -31,7 +31,7 @@ const WINDOW: usize = 2_048;
 const USERS_AT_ONCE: usize = 100;
 /// Lines that leave together.
 const LINES_BYTES: usize = 16 << 10;
-/// A body larger than this is read where it keeps nobody waiting.
+/// A body larger than this is read in a blocking task.
 const BODY_BYTES_LARGE: usize = 64 << 10;
 
 /// Carries a call out, in a span of its own that those of its pushes are children of.
@@ -79,7 +79,7 @@ async fn push(shared: &Arc<Shared>, body: Box<[u8]>, flow: &Flow) -> Result<Valu
         return durable::accept(shared, batch).await;
     }
     let key = batch.idempotency_key.take();
-    // One with a key is carried out to its end: whoever repeats it is to have the whole answer.
+    // One with a key is carried out to its end: a repetition gets the whole answer.
     let whole = Flow::new();
     let flow = if key.is_some() { &whole } else { flow };
     let send_all = async {
@@ -118,7 +118,7 @@ fn result(lines: &[u8], counts: &OutcomeCounts) -> Value {
     result
 }
 
-/// Puts lines into the feed that nobody has read.
+/// Puts lines without a reader into the feed.
 async fn feed(shared: &Shared, lines: &[u8]) {
     let lines = lines.split_inclusive(|byte| *byte == b'\n');
     let changes: Vec<_> = lines.clone().map(|line| JournalChange::Outcome(line.to_vec())).collect();
@@ -205,7 +205,7 @@ impl<'a> OutcomeSink<'a> {
     async fn end(mut self, counts: &OutcomeCounts) {
         self.flush().await;
         if let OutcomeSink::Streamed { caller, flow, .. } = &self {
-            // Whoever hangs up, or stops reading, before it has read all is found out here.
+            // A client that hangs up or stops reading early is detected here.
             if flow.drain().await == Err(FlowError::Stalled) {
                 flow.handle_gone();
                 caller.reply(PushReplyBody::Abort);

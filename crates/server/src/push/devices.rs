@@ -143,7 +143,7 @@ fn expand(groups: Vec<Recipients>) -> Result<Vec<Device>, ApiError> {
     Ok(devices)
 }
 
-/// Whether a token is one of its provider's: the app that made a mistake learns of it now, and not nobody months later.
+/// Whether a token is one of its provider's: a mistake of the app is reported now, not months later.
 fn validate(device: &Device) -> Result<(), String> {
     let token = &*device.token;
     match device.platform {
@@ -163,7 +163,7 @@ async fn write(shared: &Shared, change: Change) -> Result<usize, ApiError> {
     shared.writer.write(change).await.map_err(refused)
 }
 
-/// Reads the registry where waiting for the disk keeps nobody else waiting.
+/// Reads the registry in a blocking task.
 async fn on_disk<T: Send + 'static>(
     shared: &Shared,
     call: impl FnOnce(&Registry) -> Result<T, RegistryError> + Send + 'static,

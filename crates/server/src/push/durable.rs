@@ -124,7 +124,7 @@ type Begun = (u64, PendingPush, bool);
 
 async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError> {
     let Ok(common) = serde_json::from_slice::<Batch>(&open.common) else {
-        tracing::error!(batch = open.batch, "an older version wrote a durable batch that is none");
+        tracing::error!(batch = open.batch, "an older version wrote an invalid durable batch");
         return Ok(());
     };
     if let Some(at_s) = common.send_at_s {
@@ -178,7 +178,7 @@ async fn begin(
             let read: Option<JournaledPush> = serde_json::from_slice(&row.push).ok();
             let whole = read.and_then(|push| Some((encoded.get(push.at)?, push)));
             let Some((encoded, JournaledPush { at, user, to })) = whole else {
-                tracing::error!(batch, number = row.number, "the journal has a push that is none");
+                tracing::error!(batch, number = row.number, "the journal has an invalid push");
                 shared.durable_window.add_permits(1);
                 continue;
             };

@@ -73,7 +73,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Nobody wants the rest.
+    /// The reader is gone.
     pub(super) fn handle_gone(&self) {
         self.gone.store(true, Relaxed);
         self.room.close();

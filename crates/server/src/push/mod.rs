@@ -1,13 +1,13 @@
 //! Push notifications: what `/api/push` and what is below it do.
 //!
 //! The senders of `dunlin-push` live in a thread of their own with a `tokio` runtime. A worker hands it a request's
-//! body over the bus and goes on ([`PushRequest`](crate::push_message::PushRequest)); what comes back ([`PushReply`](crate::push_message::PushReply)) are pieces of an answer, as many as the client
+//! body over the bus and continues ([`PushRequest`](crate::push_message::PushRequest)); what comes back ([`PushReply`](crate::push_message::PushReply)) are pieces of an answer, as many as the client
 //! has room for ([`flow`]). The admin thread hands it credentials whenever a change of them is in effect
 //! ([`PushHandle::apply`]), so that the answer to the change means that they are used, and has them validated before
 //! ([`judge`]).
 //!
 //! A call ([`call`]) reads its body ([`submission`]), finds the devices ([`devices`]), hands each push to its credential's
-//! sender ([`senders`]) and reports what became of it ([`outcome`]). Nobody waits for a call but its own client. A durable
+//! sender ([`senders`]) and reports what became of it ([`outcome`]). A call delays no client but its own. A durable
 //! batch ([`durable`]) is sent from the journal.
 
 mod call;

@@ -66,7 +66,7 @@ impl OnlineQueries {
         if open.waiting == 0
             && let Some(answer) = open.answer.take()
         {
-            // Whoever asked may have given up waiting.
+            // The caller may have timed out.
             let _ = answer.send(());
         }
     }

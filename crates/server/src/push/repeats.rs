@@ -25,7 +25,7 @@ struct Remembered {
 }
 
 impl Repeats {
-    /// The answer of the first request with this key. It is carried out once; whoever comes meanwhile waits for it.
+    /// The answer of the first request with this key. It is carried out once; a concurrent request waits for it.
     pub(super) async fn once(&self, key: String, carry_out: impl Future<Output = Value>) -> Value {
         let answer = self.answer(key);
         answer.get_or_init(|| carry_out).await.clone()

@@ -173,7 +173,7 @@ impl TryFrom<Subscribers> for Broadcast {
         };
         match (1..=TARGET_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal) {
             true => Ok(Broadcast { platform, app, target }),
-            false => Err(format!("{field}: {name:?} is none; write {what}")),
+            false => Err(format!("{field}: {name:?} is unknown; write {what}")),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use dunlin_push::{Outcome, OutcomeKind};
 
-/// Reasons told apart; services send words of their own, and each is a series.
+/// Reasons counted apart; services send words of their own, and each is a series.
 const REASONS_MAX: usize = 64;
 
 /// Ends by their name and reason. It outlives the rotation of its credential.

@@ -27,7 +27,7 @@ use crate::state::ServerState;
 
 /// Threads that wait for the disk.
 const DISK_THREADS: usize = 4;
-/// Parcels taken from the bus before the others of the runtime get their turn.
+/// Messages taken from the bus before the others of the runtime get their turn.
 const MESSAGES_PER_TURN: usize = 256;
 /// How soon a full ring is tried again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -42,12 +42,12 @@ pub(super) struct Shared {
     pub(super) runtime: Handle,
     pub(super) senders: Senders,
     pub(super) registry: Arc<Registry>,
-    /// Whatever changes the registry goes through it.
+    /// All changes of the registry go through it.
     pub(super) writer: Writer,
     pub(super) token_feedback: TokenFeedback,
     pub(super) online_queries: OnlineQueries,
     pub(super) journal: Arc<Journal>,
-    /// Whatever changes the journal goes through it.
+    /// All changes of the journal go through it.
     pub(super) journal_writer: JournalWriter,
     /// There is a state directory.
     pub(super) is_durable: bool,
@@ -203,7 +203,7 @@ impl Shared {
 
     /// Has the bus carry a message.
     pub(super) fn send(&self, worker: usize, message: BusMessage) {
-        // The thread has ended: nobody is there to receive it.
+        // The thread has ended: there is no receiver.
         let _ = self.outgoing.send((worker, message));
     }
 

@@ -69,9 +69,9 @@ enum Meaning {
     None,
     /// The service knows it.
     Known,
-    /// It was one, and is over.
+    /// It was valid and has ended.
     Over,
-    /// It is none, here.
+    /// It is invalid in this environment.
     Bad,
 }
 

@@ -31,7 +31,7 @@ pub(crate) const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Messages taken from the bus before requests are sent.
 const MESSAGES_PER_TURN: usize = 4_096;
-/// Times in a turn that results lead to new requests at once, before the loop goes on.
+/// Times in a turn that results lead to new requests at once, before the loop continues.
 const ROUNDS_A_TURN: usize = 16;
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;

@@ -1,4 +1,4 @@
-//! Who is let in: the accept rate and the limits on connections.
+//! Admission: the accept rate and the limits on connections.
 
 use dunlin_net::{Admit, ConnId, Context, ListenerId};
 

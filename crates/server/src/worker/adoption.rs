@@ -101,7 +101,7 @@ impl Worker<'_> {
         })
     }
 
-    /// Ends the sessions that were let in by a key which lets nobody in any more. They may come back with a
+    /// Ends the sessions that were accepted with a key that is not valid any more. They may come back with a
     /// new token.
     fn close_revoked(&mut self, cx: &mut Context<Link>) {
         let verifier = Arc::clone(&self.settings.verifier);

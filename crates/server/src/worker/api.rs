@@ -123,7 +123,7 @@ impl Worker<'_> {
         match shown {
             None => Err("no API key; send one of api.keys as the header X-API-Key"),
             Some(shown) if self.settings.api_key(&shown).is_some() => Ok(()),
-            Some(_) => Err("the API key is none of api.keys"),
+            Some(_) => Err("the API key is not in api.keys"),
         }
     }
 

@@ -36,7 +36,7 @@ impl Worker<'_> {
     /// Ends the operation behind a token.
     fn complete(&mut self, cx: &mut Context<Link>, event: Event) {
         let Some(token) = token_of(&event) else { return };
-        // Whoever asked may have been answered with a timeout.
+        // The request may have timed out.
         let Some(pending) = self.pending.take(token) else { return };
         match (pending, event) {
             (Pending::Command { session, id }, event) => self.complete_command(session, id, event),
@@ -97,7 +97,7 @@ impl Worker<'_> {
             return self.poll_overflowed(cx, session);
         }
         self.connects.forget(session);
-        // Whatever was held back until the connect is answered may go now, and the disconnect after it.
+        // All that was held back until the connect reply may go now, and the disconnect after it.
         self.hub.release(session, |_| {});
         let conn = ConnId::from_u64(tag);
         let Some(link) = cx.data(conn) else { return };

@@ -43,7 +43,7 @@ impl Worker<'_> {
         let conn = self.hub.session(session).map(|view| ConnId::from_u64(view.tag));
         let link = conn.and_then(|conn| cx.data(conn));
         link.and_then(|link| self.heartbeat.params(link.params())).unwrap_or_else(|| {
-            // The session has just ended: nobody waits for its pings.
+            // The session has just ended: it needs no pings.
             let client = &self.settings.config.client;
             SessionParams {
                 ping_interval_ms: client.ping_interval_ms,

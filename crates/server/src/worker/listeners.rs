@@ -115,7 +115,7 @@ impl<'w> Listeners<'w> {
         Ok(())
     }
 
-    /// Accepts nobody any more.
+    /// Stops accepting.
     pub(super) fn close_all(&mut self, cx: &mut Context<Link>) {
         self.open.drain(..).for_each(|open| cx.close_listener(open.id));
     }

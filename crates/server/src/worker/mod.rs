@@ -68,7 +68,7 @@ const MESSAGES_PER_TURN: usize = 1024;
 const DOORBELL: u64 = 0;
 /// Seconds between two looks for memory of the bus that can be given back.
 const TRIM_S: u64 = 10;
-/// Boots a session id can tell apart; a restart of a worker takes the next.
+/// Boots that session ids distinguish; a restart of a worker takes the next.
 const BOOTS: u32 = dunlin_hub::BOOTS_MAX as u32;
 
 /// One worker: the hub, the way to the other threads, and its [`parts`].
@@ -284,7 +284,7 @@ impl<'w> Worker<'w> {
         }
     }
 
-    /// Once a second: the clock, the gauges, requests nobody answered.
+    /// Once a second: the clock, the gauges, requests past their deadline.
     fn second(&mut self, cx: &mut Context<Link>) {
         self.clock.sync(cx.now_ms(), unix_now_ms());
         for pending in self.pending.expire(cx.now_ms()) {
@@ -341,7 +341,7 @@ impl<'w> Worker<'w> {
         }
     }
 
-    /// Answers whoever waits behind this that the hub does not.
+    /// Answers a request that the hub did not.
     fn fail(&mut self, cx: &mut Context<Link>, pending: &Pending, error: dunlin_hub::Error) {
         match *pending {
             Pending::Command { session, id } => {

@@ -2,7 +2,7 @@
 //!
 //! It subscribes with the cursor's positions, so that what was missed and what comes next meet without a
 //! hole, and is closed with the answer. Where the cursor is too far back for one recovery, the answer is a
-//! page of history instead, and the next poll goes on from its end.
+//! page of history instead, and the next poll continues from its end.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -54,7 +54,7 @@ impl Worker<'_> {
         let Answer { status, body, .. } = &answer;
         let response = http::Response { status: *status, headers: &headers, body };
         if cx.respond(conn, &response).is_err() {
-            // Nobody is there to be answered, or nobody reads: either way the connection is over.
+            // The client is gone or does not read: either way the connection is over.
             cx.abort(conn);
         }
     }

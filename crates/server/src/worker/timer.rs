@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Timer {
-    /// The clock, the gauges, requests nobody answered.
+    /// The clock, the gauges, requests past their deadline.
     Second,
     /// The next slice of clients is asked to reconnect.
     Drain,

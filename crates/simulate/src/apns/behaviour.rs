@@ -38,11 +38,11 @@ pub struct Behaviour {
     /// Every N pushes one stream is reset with `reset_code`.
     pub reset_every: u64,
     /// The code of that reset. 7 (REFUSED_STREAM): the push was not processed. Any other: it was accepted, and nobody is
-    /// told.
+    /// reported.
     pub reset_code: u32,
     /// Bursts of 503.
     pub unavailable: Unavailable,
-    /// Connections that are told to go away.
+    /// Connections that get a GOAWAY.
     pub goaway: GoAway,
     /// A stream limit that changes under load.
     pub flip_streams: FlipStreams,
@@ -50,7 +50,7 @@ pub struct Behaviour {
     pub slow_down: SlowDown,
     /// Bad device tokens on one connection after which it is closed with GOAWAY; 0: never.
     pub bad_tokens_max: u64,
-    /// Which spelling tells that a key belongs to the other environment: `BadEnvironmentKeyIdInToken` or
+    /// Which spelling says that a key belongs to the other environment: `BadEnvironmentKeyIdInToken` or
     /// `BadEnvironmentKeyInToken`. Apple's tables have had both.
     pub environment_reason: Reason,
     /// The server's clock against that of this machine, in seconds; below zero it is behind. Provider tokens and client
@@ -224,7 +224,7 @@ pub enum Order {
     },
 }
 
-/// Why a behaviour is none.
+/// Why a behaviour is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BehaviourError(String);
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Reason;
 
-/// What the sender was told.
+/// What was sent to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
@@ -42,7 +42,7 @@ pub struct Entry {
     /// Why it was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// What the sender was told.
+    /// What was sent to the sender.
     pub answer: Answer,
 }
 
@@ -62,7 +62,7 @@ struct Row {
 
 const _: () = assert!(size_of::<Row>() <= 56);
 
-/// Different topics told apart; further ones stand under "(others)".
+/// Different topics counted apart; further ones stand under "(others)".
 const TOPICS_MAX: usize = 10_000;
 
 /// What an entry is made of.
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_back_in_order_and_the_bound_is_told() {
+    fn entries_come_back_in_order_and_the_bound_is_reported() {
         let mut ledger = Ledger::new(2);
         for (stream, token) in [(1, &b"aa"[..]), (3, b"bbbb"), (5, b"cc")] {
             ledger.push(&line(stream, token));

@@ -10,8 +10,8 @@ mod provider_token;
 mod push_type;
 mod reason;
 mod request;
+mod rules;
 mod service;
-mod verdict;
 mod world;
 
 pub use answer_time::{AnswerTime, Distribution, Drift, OneIn};
@@ -22,12 +22,12 @@ pub use config::{Config, Environment};
 pub use ledger::{Answer, Entry};
 pub use provider_token::ProviderKey;
 pub use reason::Reason;
-pub use verdict::Rule;
+pub use rules::Rule;
 pub use world::Counts;
 
 pub use crate::serve::Simulator;
 
 pub(crate) use account::Certificate;
 pub(crate) use provider_token::Keyring;
-pub(crate) use service::{Effect, Fate, Reply, Service};
+pub(crate) use service::{Effect, Reply, ReplyMode, Service};
 pub(crate) use world::{Shared, World};

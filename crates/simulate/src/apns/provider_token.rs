@@ -15,7 +15,7 @@ use crate::StartError;
 const AGE_MAX_S: u64 = 3_600;
 /// Clocks may differ by so much before a token is from the future.
 const SKEW_MAX_S: u64 = 600;
-/// Bytes of a token; a longer one is none.
+/// Bytes of a token; a longer one is invalid.
 const TOKEN_BYTES_MAX: usize = 4_096;
 
 /// A key whose provider tokens are taken.

@@ -51,7 +51,7 @@ reasons! {
     InvalidPushType = 400,
     /// The path names no device token.
     MissingDeviceToken = 400,
-    /// `apns-topic` is missing and cannot be told from the certificate.
+    /// `apns-topic` is missing and cannot be derived from the certificate.
     MissingTopic = 400,
     /// There is no payload.
     PayloadEmpty = 400,

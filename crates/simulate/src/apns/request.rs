@@ -81,7 +81,7 @@ impl<'r> Fields<'r> {
         fields
     }
 
-    /// The id the sender chose; `Err` when it is none.
+    /// The id the sender chose; `Err` when it is invalid.
     pub(crate) fn apns_id(&self) -> Result<Option<[u8; 16]>, Reason> {
         self.id.map(|id| parse_uuid(id).ok_or(Reason::BadMessageId)).transpose()
     }
@@ -105,7 +105,7 @@ impl<'r> Fields<'r> {
         if self.duplicate { Err(Reason::DuplicateHeaders) } else { Ok(target) }
     }
 
-    /// Everything else but the verdict on the token. `implied_topic` is the certificate's.
+    /// Everything else but the rules for the token. `implied_topic` is the certificate's.
     pub(crate) fn push(
         &self,
         target: Target<'r>,

@@ -9,7 +9,7 @@ use super::account::{Account, Certificate};
 use super::channels::{Managed, Managing};
 use super::ledger::{Answer, Line, parse_uuid, uuid_text};
 use super::request::{Fields, Target, has_unique_id};
-use super::verdict::Refused;
+use super::rules::Refused;
 use super::world::Now;
 use super::{Behaviour, Reason, Shared, World};
 use crate::http2::Request;
@@ -39,7 +39,7 @@ pub(crate) struct Service {
 /// What becomes of one request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    pub(crate) fate: Fate,
+    pub(crate) mode: ReplyMode,
     pub(crate) reply: Reply,
     pub(crate) effect: Option<Effect>,
     /// When the answer leaves, counted from the arrival of the push.
@@ -63,7 +63,7 @@ pub(crate) struct Reply {
 
 /// How much of the answer leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum ReplyMode {
     Send,
     /// Nothing, ever.
     Lose,
@@ -133,7 +133,7 @@ impl Service {
         if self.cut.is_some_and(|cut| request.stream > cut) {
             world.counts.unprocessed += 1;
             world.counts.goaways += u64::from(effect.is_some());
-            return Step::unprocessed(Fate::Ignore, effect);
+            return Step::unprocessed(ReplyMode::Ignore, effect);
         }
         self.highest = self.highest.max(request.stream);
         let behaviour = Arc::clone(&self.behaviour);
@@ -141,7 +141,7 @@ impl Service {
         if behaviour.reset_code == REFUSED_STREAM && falls(number, behaviour.reset_every) {
             world.counts.unprocessed += 1;
             world.counts.goaways += u64::from(effect.is_some());
-            return Step::unprocessed(Fate::Reset(REFUSED_STREAM), effect);
+            return Step::unprocessed(ReplyMode::Reset(REFUSED_STREAM), effect);
         }
 
         let fields = Fields::read(request);
@@ -152,15 +152,15 @@ impl Service {
             Ok(topic) => (topic, None),
             Err((topic, refused)) => (topic, Some(refused)),
         };
-        let mut fate = Fate::Send;
+        let mut mode = ReplyMode::Send;
         if refused.is_none() {
-            fate = self.fate(world, number);
+            mode = self.mode(world, number);
         }
-        let answer = match fate {
-            Fate::Send | Fate::Ignore => Answer::Sent,
-            Fate::Lose => Answer::Lost,
-            Fate::Half => Answer::Half,
-            Fate::Reset(_) => Answer::Reset,
+        let answer = match mode {
+            ReplyMode::Send | ReplyMode::Ignore => Answer::Sent,
+            ReplyMode::Lose => Answer::Lost,
+            ReplyMode::Half => Answer::Half,
+            ReplyMode::Reset(_) => Answer::Reset,
         };
         let topic = match self.account.topic() {
             Some(implied) if topic.is_empty() && refused.is_none() => implied,
@@ -205,7 +205,7 @@ impl Service {
             time if time.is_zero() => Duration::ZERO,
             time => world.answer_after(time, number, target.map_or(b"", Target::name), now),
         };
-        Step { fate, reply, effect, after }
+        Step { mode, reply, effect, after }
     }
 
     /// What time it is here, in seconds since 1970.
@@ -236,7 +236,7 @@ impl Service {
         let apns_id = uuid_text(&id);
         let id_name = "apns-request-id";
         let reply = Reply { status, apns_id, id_name, channel, body, ..Reply::nothing() };
-        Step { fate: Fate::Send, reply, effect: None, after: Duration::ZERO }
+        Step { mode: ReplyMode::Send, reply, effect: None, after: Duration::ZERO }
     }
 
     /// The topic, and why the push is refused if it is.
@@ -277,26 +277,26 @@ impl Service {
         if fields.channel.is_some_and(|channel| !world.channels.takes(channel)) {
             return Err(refuse(Reason::ChannelNotRegistered));
         }
-        let verdict = world.rules.judge(push.target.name(), push.topic);
-        verdict.map_err(|refused| (push.topic, refused))?;
+        let judged = world.rules.judge(push.target.name(), push.topic);
+        judged.map_err(|refused| (push.topic, refused))?;
         Ok(push.topic)
     }
 
     /// How much of the answer to an accepted push leaves.
-    fn fate(&self, world: &mut World, number: u64) -> Fate {
+    fn mode(&self, world: &mut World, number: u64) -> ReplyMode {
         let behaviour = &self.behaviour;
         let accepted = world.counts.accepted + 1;
         if falls(number, behaviour.reset_every) {
             world.counts.answers_reset += 1;
-            Fate::Reset(behaviour.reset_code)
+            ReplyMode::Reset(behaviour.reset_code)
         } else if falls(accepted, behaviour.lose_answer_every) {
             world.counts.answers_lost += 1;
-            Fate::Lose
+            ReplyMode::Lose
         } else if falls(accepted, behaviour.half_answer_every) {
             world.counts.answers_half += 1;
-            Fate::Half
+            ReplyMode::Half
         } else {
-            Fate::Send
+            ReplyMode::Send
         }
     }
 
@@ -344,8 +344,8 @@ impl Service {
 }
 
 impl Step {
-    fn unprocessed(fate: Fate, effect: Option<Effect>) -> Step {
-        Step { fate, reply: Reply::nothing(), effect, after: Duration::ZERO }
+    fn unprocessed(mode: ReplyMode, effect: Option<Effect>) -> Step {
+        Step { mode, reply: Reply::nothing(), effect, after: Duration::ZERO }
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::{broadcast, watch};
 use super::channels::Channels;
 use super::ledger::Ledger;
 use super::provider_token::Keyring;
-use super::verdict::Rules;
+use super::rules::Rules;
 use super::{AnswerTime, Behaviour, Environment, Order, Rule};
 
 /// What a simulator has seen and done since it was started.
@@ -24,7 +24,7 @@ pub struct Counts {
     pub connections_open: u64,
     /// Requests that were complete.
     pub received: u64,
-    /// Pushes accepted, whatever their senders were told.
+    /// Pushes accepted, whatever was answered.
     pub accepted: u64,
     /// Requests answered with another status than 200.
     pub rejected: u64,

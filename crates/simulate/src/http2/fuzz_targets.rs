@@ -107,7 +107,7 @@ fn talk(begin: &[u8], data: &[u8], piece: usize, window_return: WindowReturn) {
         assert!(connection.open_streams() <= STREAMS_MAX as usize);
         let goodbyes = heard(&std::mem::take(connection.output()));
         if failed {
-            // It is told, last of all, and nothing of what comes later matters.
+            // It is reported, last of all, and nothing of what comes later matters.
             assert!(goodbyes > 0);
             assert!(connection.handle_bytes(&[0; 100]).is_ok());
             return assert!(connection.output().is_empty());

@@ -27,7 +27,7 @@ impl Head {
         self.fault = None;
     }
 
-    /// Takes the next field. What is wrong with it is kept, and told by [`Head::fault`].
+    /// Takes the next field. What is wrong with it is kept, and returned by [`Head::fault`].
     pub(crate) fn push(&mut self, name: &[u8], value: &[u8]) {
         if let Err(fault) = self.judge(name, value) {
             self.fault.get_or_insert(fault);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_request_is_told() {
+    fn what_makes_no_request_is_reported() {
         for fields in [
             &[("Accept", "x")][..],
             &[("", "x")],

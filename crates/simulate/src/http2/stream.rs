@@ -31,7 +31,7 @@ pub(super) enum Closed {
     Reset,
 }
 
-/// The streams that ended last, so that what follows on one is told from a stream that never was (§5.1.1).
+/// The streams that ended last, so that what follows on one is distinguished from a stream that never was (§5.1.1).
 #[derive(Debug)]
 pub(super) struct ClosedStreams {
     ring: Vec<(u32, Closed)>,

@@ -8,7 +8,7 @@ use dunlin_simulate::apns::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::sender::{PATIENCE, Sender, TOKEN, plain, read, tell};
+use crate::sender::{Sender, TIMEOUT, TOKEN, plain, read, scenario};
 
 const BODY: &[u8] = br#"{"aps":{}}"#;
 
@@ -22,7 +22,7 @@ async fn streams(sender: &Sender, limit: usize) {
 #[test]
 fn one_stream_until_the_first_push_is_accepted_then_a_thousand() {
     let simulator = plain(Behaviour::default());
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         let dead = format!("dead{}", &TOKEN[4..]);
         assert_eq!(sender.push(&dead, &[]).await.status, 410);
@@ -37,7 +37,7 @@ fn one_stream_until_the_first_push_is_accepted_then_a_thousand() {
 fn the_stream_limit_is_lowered_after_a_4xx_and_flips_under_load() {
     let slow_down = SlowDown { streams: 7, answers: 2 };
     let simulator = plain(Behaviour { slow_down, ..Behaviour::default() });
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         sender.push(TOKEN, &[]).await;
         streams(&sender, 1_000).await;
@@ -70,7 +70,7 @@ fn lost_half_and_reset_answers_are_accepted_pushes() {
         ..Behaviour::default()
     };
     let simulator = plain(behaviour);
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         sender.push(TOKEN, &[]).await;
         let mut answers = Vec::new();
@@ -79,7 +79,7 @@ fn lost_half_and_reset_answers_are_accepted_pushes() {
         }
         // The sixth is lost, so wait for a push behind it.
         sender.push(TOKEN, &[]).await;
-        let fates: Vec<Answer> = simulator.ledger().iter().map(|entry| entry.answer).collect();
+        let ledger: Vec<Answer> = simulator.ledger().iter().map(|entry| entry.answer).collect();
         let expected = [
             Answer::Sent,
             Answer::Sent,
@@ -89,7 +89,7 @@ fn lost_half_and_reset_answers_are_accepted_pushes() {
             Answer::Lost,
             Answer::Sent,
         ];
-        assert_eq!(fates, expected);
+        assert_eq!(ledger, expected);
         let counts = simulator.counts();
         assert_eq!((counts.accepted, counts.answers_lost), (7, 2));
         assert_eq!((counts.answers_half, counts.answers_reset), (1, 1));
@@ -102,7 +102,7 @@ fn lost_half_and_reset_answers_are_accepted_pushes() {
 #[test]
 fn a_refused_stream_was_not_processed() {
     let simulator = plain(Behaviour { reset_every: 2, ..Behaviour::default() });
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         sender.push(TOKEN, &[]).await;
         let refused = sender.begin(TOKEN, &[], BODY).await.unwrap();
@@ -116,7 +116,7 @@ fn a_refused_stream_was_not_processed() {
 fn goaway_names_the_last_push_that_was_processed() {
     let goaway = GoAway { every: 10, unprocessed: 4, close: false };
     let simulator = plain(Behaviour { goaway, ..Behaviour::default() });
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         sender.push(TOKEN, &[]).await;
         let mut answers = Vec::new();
@@ -141,7 +141,7 @@ fn goaway_names_the_last_push_that_was_processed() {
 #[test]
 fn many_bad_tokens_end_the_connection() {
     let simulator = plain(Behaviour { bad_tokens_max: 2, ..Behaviour::default() });
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         let bad = format!("bad0{}", &TOKEN[4..]);
         assert_eq!(sender.push(&bad, &[]).await.status, 400);
@@ -159,7 +159,7 @@ fn many_bad_tokens_end_the_connection() {
 fn bursts_of_503_come_at_the_end_of_each_round() {
     let unavailable = Unavailable { every: 4, burst: 2 };
     let simulator = plain(Behaviour { unavailable, ..Behaviour::default() });
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         let mut statuses = Vec::new();
         for _ in 0..8 {
@@ -174,7 +174,7 @@ fn a_path_takes_its_time_and_carries_a_thousand_pushes_at_once() {
     let behaviour =
         Behaviour { rtt_ms: 60, answer_time: AnswerTime::constant(10.0), ..Behaviour::default() };
     let simulator = Simulator::start(Config { behaviour, ..Config::default() }).unwrap();
-    tell(async {
+    scenario(async {
         let began = Instant::now();
         let mut sender = Sender::connect_tls(&simulator, None).await;
         sender.push(TOKEN, &[]).await;
@@ -196,7 +196,7 @@ fn answers_overtake_each_other_and_workers_make_pushes_wait() {
     let answer_time =
         AnswerTime { stall: OneIn { every: 2, ms: 80.0 }, ..AnswerTime::constant(1.0) };
     let simulator = plain(Behaviour { answer_time, ..Behaviour::default() });
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         sender.push(TOKEN, &[]).await;
         let began = Instant::now();
@@ -231,7 +231,7 @@ fn answers_overtake_each_other_and_workers_make_pushes_wait() {
 #[test]
 fn orders_reach_open_connections() {
     let simulator = plain(Behaviour::default());
-    tell(async {
+    scenario(async {
         for order in [
             Order::GoAway { last: Some(1), code: 0, close: true },
             Order::Close,
@@ -250,7 +250,7 @@ fn orders_reach_open_connections() {
                     }
                 }
             };
-            tokio::time::timeout(PATIENCE, ended).await.expect("the connection ends");
+            tokio::time::timeout(TIMEOUT, ended).await.expect("the connection ends");
         }
         for order in
             [Order::FloodSettings { n: 50 }, Order::FloodPing { n: 50 }, Order::Stall { ms: 20 }]
@@ -279,7 +279,7 @@ fn the_control_port_tells_and_takes() {
         stream.read_to_string(&mut answer).await.unwrap();
         answer
     };
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         sender.push(TOKEN, &[]).await;
         sender.push(TOKEN, &[]).await;

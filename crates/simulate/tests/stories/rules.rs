@@ -2,14 +2,14 @@
 
 use dunlin_simulate::apns::{Behaviour, Config, Environment, Reason, Rule, Simulator};
 
-use crate::sender::{Sender, TOKEN, plain, tell};
+use crate::sender::{Sender, TOKEN, plain, scenario};
 
 type Headers<'a> = &'a [(&'a str, &'a str)];
 
 #[test]
 fn a_push_is_accepted_and_stands_in_the_ledger() {
     let simulator = plain(Behaviour::default());
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         let id = "123e4567-e89b-12d3-a456-426655440000";
         let answer = sender.push(TOKEN, &[("apns-id", id)]).await;
@@ -51,7 +51,7 @@ fn each_fault_of_a_request_has_its_reason() {
         (&[("authorization", "basic abc")], "InvalidProviderToken"),
     ];
     let simulator = plain(Behaviour::default());
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         for (headers, reason) in cases {
             let answer = sender.push(TOKEN, headers).await;
@@ -90,7 +90,7 @@ fn method_path_and_payload_have_theirs() {
         ("POST", broadcast, &[], 9, 400, "MissingChannelId"),
         ("POST", broadcast, &[("apns-channel-id", "!")], 9, 400, "BadChannelId"),
     ];
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         for (method, path, headers, bytes, status, reason) in cases {
             let body = vec![b' '; *bytes];
@@ -107,7 +107,7 @@ fn method_path_and_payload_have_theirs() {
 #[test]
 fn a_device_token_is_judged_by_its_first_digits() {
     let simulator = plain(Behaviour::default());
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         for (prefix, status, reason) in [
             ("dead", 410, "Unregistered"),
@@ -142,7 +142,7 @@ fn rules_of_ones_own_take_the_place_of_the_defaults() {
         ..Config::default()
     });
     let simulator = simulator.unwrap();
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         assert_eq!(sender.push(TOKEN, &[]).await.status, 200);
         let answer = sender.push(TOKEN, &[]).await;

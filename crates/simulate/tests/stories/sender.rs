@@ -15,14 +15,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 
 /// What a test waits for at most before it fails. No test passes by waiting.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) const TOKEN: &str = "00fc13adff785122b4ad28809a3420982341241421348097878e577c991de8f0";
 
 /// Runs a story on a runtime of its own.
-pub(crate) fn tell<T>(story: impl Future<Output = T>) -> T {
+pub(crate) fn scenario<T>(story: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, story).await.expect("in time") })
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, story).await.expect("in time") })
 }
 
 /// A simulator without TLS.

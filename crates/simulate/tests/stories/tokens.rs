@@ -3,7 +3,7 @@
 use dunlin_simulate::apns::{Behaviour, Config, Environment, ProviderKey, Reason, Simulator};
 use p256::pkcs8::{EncodePrivateKey, EncodePublicKey};
 
-use crate::sender::{Sender, TOKEN, key, now_s, provider_token, tell};
+use crate::sender::{Sender, TOKEN, key, now_s, provider_token, scenario};
 
 fn provider_key(seed: u8, key_id: &str, environment: Option<Environment>) -> ProviderKey {
     let secret = p256::SecretKey::from(key(seed));
@@ -42,7 +42,7 @@ fn with_keys_only_their_tokens_are_taken() {
         (sign(1, "ABC123DEFG", "DEF123GHIJ", now + 7_200), 403, "InvalidProviderToken"),
         (sign(2, "PRODUCTION", "DEF123GHIJ", now), 403, "BadEnvironmentKeyIdInToken"),
     ];
-    tell(async {
+    scenario(async {
         for (authorization, status, reason) in &cases {
             let mut sender = Sender::connect(&simulator).await;
             let answer = sender.push(TOKEN, &[("authorization", authorization)]).await;
@@ -73,7 +73,7 @@ fn a_connection_belongs_to_one_team_and_its_token_changes_every_twenty_minutes_a
     let sign = |team: &str, issued_s: u64| {
         format!("bearer {}", provider_token(&key(1), "ABC123DEFG", team, issued_s))
     };
-    tell(async {
+    scenario(async {
         let mut sender = Sender::connect(&simulator).await;
         let mut push = async |authorization: String| {
             let answer = sender.push(TOKEN, &[("authorization", &authorization)]).await;
@@ -91,7 +91,7 @@ fn over_tls_a_client_certificate_says_who_pushes_and_on_which_topic() {
     let simulator = Simulator::start(Config::default()).unwrap();
     let certificate =
         |expired| simulator.authority().client_certificate("com.example.app", expired).unwrap();
-    tell(async {
+    scenario(async {
         let none: &[(&str, &str)] = &[("authorization", ""), ("apns-topic", "")];
         let mut sender = Sender::connect_tls(&simulator, Some(certificate(false))).await;
         assert_eq!(sender.push(TOKEN, none).await.status, 200);
@@ -109,10 +109,10 @@ fn over_tls_a_client_certificate_says_who_pushes_and_on_which_topic() {
 }
 
 #[test]
-fn a_key_that_is_none_is_told_before_the_start() {
+fn a_key_that_is_none_is_reported_before_the_start() {
     let mut key = provider_key(1, "ABC123DEFG", None);
     key.pem = "-----BEGIN PRIVATE KEY-----\nnonsense\n-----END PRIVATE KEY-----\n".into();
     let config = Config { keys: vec![key], ..Config::default() };
-    let told = Simulator::start(config).unwrap_err().to_string();
-    assert!(told.contains("ABC123DEFG") && told.contains(".p8"), "{told}");
+    let reported = Simulator::start(config).unwrap_err().to_string();
+    assert!(reported.contains("ABC123DEFG") && reported.contains(".p8"), "{reported}");
 }

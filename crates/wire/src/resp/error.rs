@@ -8,7 +8,7 @@ use std::fmt;
 pub enum Error {
     /// The first byte is that of no type.
     Type,
-    /// A number is none, or does not fit 64 bits.
+    /// A number is malformed, or does not fit 64 bits.
     Number,
     /// A line does not end in CR LF, or a string is not followed by it.
     LineEnd,

@@ -204,7 +204,7 @@ fn streams_above_the_last_of_a_goaway_were_not_processed() {
 }
 
 #[test]
-fn a_refused_stream_is_told_from_a_reset_one() {
+fn a_refused_stream_is_reported_from_a_reset_one() {
     let mut server = Server::default().settings(&[]);
     let mut client = connection(&mut server);
     open(&mut client, 10).unwrap();

@@ -81,7 +81,7 @@ fn a_bomb_does_not_go_off() {
 }
 
 #[test]
-fn corruption_and_truncation_are_told() {
+fn corruption_and_truncation_are_reported() {
     let text = "the quick brown fox jumps over the lazy dog, the quick brown fox";
     let whole = deflate(&mut Deflater::new(6, ALONE), text.as_bytes());
     let mut inflater = Inflater::new(ALONE);

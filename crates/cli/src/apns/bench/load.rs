@@ -95,7 +95,7 @@ pub(super) fn run(load: Load) -> Result<Measured, CliError> {
             Ok(runtime) => runtime.block_on(play(load)).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        // Whoever started us waits for it.
+        // The parent process waits for it.
         let _ = sender.send(measured);
     })?;
     let measured = receiver.recv().map_err(|_| "the load's thread ended without a result")?;

@@ -197,8 +197,9 @@ fn ask_h2load(program: &str, ask: &Ask<'_>, length: &[&str]) -> Result<(f64, f64
     if length[0] == "-n"
         && (!said.contains(&whole) || !said.contains(&format!("{} 2xx", ask.pushes_max)))
     {
-        let told = said.lines().find(|line| line.starts_with("requests:")).unwrap_or("it failed");
-        return Err(told.to_owned().into());
+        let reported =
+            said.lines().find(|line| line.starts_with("requests:")).unwrap_or("it failed");
+        return Err(reported.to_owned().into());
     }
     let rate = said.lines().find_map(|line| {
         let line = line.strip_prefix("finished in ")?;
@@ -212,5 +213,5 @@ fn ask_h2load(program: &str, ask: &Ask<'_>, length: &[&str]) -> Result<(f64, f64
         .take(2)
         .filter_map(|text| text.parse::<f64>().ok())
         .sum();
-    Ok((rate.ok_or("it tells no rate")?, ticks / TICKS_PER_S))
+    Ok((rate.ok_or("it reports no rate")?, ticks / TICKS_PER_S))
 }

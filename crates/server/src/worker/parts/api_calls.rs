@@ -18,7 +18,7 @@ pub(crate) type CallId = u64;
 ///
 /// [`ApiCalls::open`] a call, [`ApiCalls::begin_command`] for each command given to the hub, then
 /// [`ApiCalls::all_begun`]. Answers come in any order with [`ApiCalls::handle_answer`]; after each,
-/// [`ApiCalls::poll`] says how the call goes on.
+/// [`ApiCalls::poll`] says how the call continues.
 #[derive(Default)]
 pub(crate) struct ApiCalls {
     calls: FastMap<CallId, Call>,
@@ -54,7 +54,7 @@ pub(crate) struct CommandSlot {
     parts: Vec<Option<Result<Published, ApiError>>>,
 }
 
-/// How a call goes on.
+/// How a call continues.
 pub(crate) enum CallStep {
     /// With its next command, whose text this is.
     Execute { at: u32, text: Box<[u8]> },
@@ -132,7 +132,7 @@ impl ApiCalls {
         }
     }
 
-    /// How a call goes on; `None` while answers are outstanding. After [`CallStep::Execute`] the caller says
+    /// How a call continues; `None` while answers are outstanding. After [`CallStep::Execute`] the caller says
     /// [`ApiCalls::all_begun`] again.
     pub(crate) fn poll(&mut self, id: CallId) -> Option<CallStep> {
         let call = self.calls.get_mut(&id).filter(|call| call.outstanding == 0)?;

@@ -36,5 +36,5 @@ pub(super) use self::push_calls::{PushCalls, PushStep};
 pub(super) use self::session_params::SessionParams;
 pub(super) use self::webhook_emitter::{Emitted, WebhookEmitter};
 
-/// Keys are this process's own numbers: nobody outside chooses them.
+/// Keys are this process's own numbers: clients do not choose them.
 type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;

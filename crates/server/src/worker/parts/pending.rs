@@ -12,7 +12,7 @@ const PENDING_MAX: usize = 1 << 20;
 /// The hub answers every request within its own timeout; this one, so many times as long, is a second line.
 const TIMEOUTS: u64 = 4;
 
-/// Who asked, behind a token given to the hub.
+/// The requester behind a token given to the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pending {
     /// A command of a client; answered with a reply.
@@ -66,7 +66,7 @@ impl PendingRequests {
         self.0.insert(deadline_ms, pending).map(RequestId::to_u64).map_err(|full| full.0)
     }
 
-    /// Who waits behind a token. `None`: answered before, or timed out.
+    /// The requester behind a token. `None`: answered before, or timed out.
     pub(crate) fn take(&mut self, token: u64) -> Option<Pending> {
         RequestId::from_u64(token).and_then(|id| self.0.take(id))
     }

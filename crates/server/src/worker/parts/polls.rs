@@ -38,7 +38,7 @@ struct PollChannel {
     gap: Option<Gap>,
 }
 
-/// How a poll goes on.
+/// How a poll continues.
 #[derive(Debug, PartialEq)]
 pub(crate) enum PollStep {
     /// It waits for the hub.

@@ -45,7 +45,7 @@ pub(super) fn cpu(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
                 payload_bytes: payload,
                 duration: Duration::from_secs(60),
                 warm_up: Duration::ZERO,
-                // Enough to tell, for those that take ten times as long.
+                // Enough to compare those that take ten times as long.
                 pushes_max: pushes_max / 2,
                 rtt: Duration::ZERO,
                 in_flight: IN_FLIGHT,
@@ -81,7 +81,7 @@ pub(super) fn queue(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError>
     let world = World::new(behaviour, 0)?;
     let mut rows = Vec::new();
 
-    // First, while no memory is left from before. Where nobody listens nothing leaves the queue.
+    // First, while no memory is left from before. Without a listener nothing leaves the queue.
     let nobody = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     forget_peak()?;
     let before = peak_bytes();

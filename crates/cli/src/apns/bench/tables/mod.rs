@@ -174,7 +174,7 @@ fn bad(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
         };
         let measured =
             run(Load { device: Arc::new(device), ..load(&world.target, 437, bench.duration()) })?;
-        let kind = if apart { "new ones apart" } else { "not told apart" };
+        let kind = if apart { "new ones apart" } else { "not kept apart" };
         let mut row =
             row(format!("{percent} % bad, {kind}"), &measured, rtt, Duration::from_secs(2));
         if percent == 0 {

@@ -59,7 +59,10 @@ pub(super) fn storm(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError>
             wrong += u64::from(!right);
         }
         let mut row = row(
-            format!("storm, uncertain {}", if resend_uncertain { "sent again" } else { "told" }),
+            format!(
+                "storm, uncertain {}",
+                if resend_uncertain { "sent again" } else { "reported" }
+            ),
             &measured,
             Duration::from_millis(10),
             Duration::ZERO,
