@@ -25,6 +25,10 @@
 //! - At the end of the start, and after any large delay, the limit is halved until nothing falls any more: the start itself
 //!   may have queued in its baseline. A limit that binds is looked at from below now and then for the same reason.
 //!
+//! - Where the whole machine stands still now and again, everything is late together, and a delay says nothing of the number in
+//!   flight. So what cohorts at one limit differ by is *noise*, and a delay is one above twice that; and a large delay is
+//!   looked at a second time, with requests that left after the first look.
+//!
 //! # What was weighed
 //!
 //! - Rate × shortest round trip (BBR) takes the quickest answer for the path: one answer in twenty at 1 ms and the rest at
@@ -61,6 +65,9 @@ const SHORT: Duration = Duration::from_millis(2);
 const NO_DELAY: f64 = 0.7;
 /// How often a delay has to be seen in a row before anything is done about it, unless it is large.
 const DELAYED_COHORTS: u32 = 2;
+/// Of what cohorts at one limit differ by, how much may be queueing; and over how many cohorts that is taken.
+const NOISE_ALLOWED: f64 = 2.0;
+const NOISE_COHORTS: f64 = 8.0;
 /// Requests of a cohort.
 const COHORT_MIN: u32 = 16;
 const COHORT_MAX: u32 = 512;
@@ -90,6 +97,10 @@ pub struct ConcurrencyLimit {
     /// When the limit was last looked at from below, and cohorts since.
     probed_at: Instant,
     probed_cohorts: u32,
+    /// The last cohort at this limit, and by how much cohorts at one limit differ, in seconds: what changes by itself says
+    /// nothing of the number in flight.
+    previous: Option<Level>,
+    noise: f64,
     /// The median answer of late.
     median: Option<Duration>,
     /// The shortest answer time now and in the period before.
@@ -190,6 +201,8 @@ impl ConcurrencyLimit {
             step: STEP_MIN,
             probed_at: now,
             probed_cohorts: 0,
+            previous: None,
+            noise: 0.0,
             median: None,
             shortest: None,
             shortest_before: None,
@@ -317,12 +330,19 @@ impl ConcurrencyLimit {
 
     /// Nothing is being tried: is there a delay?
     fn handle_level(&mut self, level: Level, now: Instant) {
+        if self.phase == Phase::Steady
+            && let Some(previous) = self.previous.replace(level)
+        {
+            // One jump is no noise.
+            let most = 2.0 * self.noise + level.delay_max();
+            self.noise += (level.behind(&previous).abs().min(most) - self.noise) / NOISE_COHORTS;
+        }
         let Some(baseline) = &mut self.baseline else {
             self.baseline = Some(level);
             return;
         };
         let delay = level.behind(baseline);
-        let allowed = baseline.delay_max();
+        let allowed = baseline.delay_max().max(NOISE_ALLOWED * self.noise);
         if delay < -allowed || level.in_flight < baseline.in_flight * 0.5 {
             *baseline = level;
         } else if delay < 0.0 || level.in_flight <= baseline.in_flight {
@@ -335,6 +355,11 @@ impl ConcurrencyLimit {
         self.delayed = if delay > allowed { self.delayed + 1 } else { 0 };
         let bound = std::mem::take(&mut self.bound);
         let often = self.delayed >= DELAYED_COHORTS;
+        if delay > large && !often && self.phase == Phase::Steady {
+            // Perhaps everything stood still for a moment: what is sent from now on will say.
+            self.cohorts.clear();
+            return;
+        }
         if delay > large || often && self.phase == Phase::Startup {
             let half = level.in_flight / 2.0;
             let restore = if self.phase == Phase::Startup { half } else { self.limit };
@@ -408,6 +433,7 @@ impl ConcurrencyLimit {
         self.phase = phase;
         self.limit = limit.clamp(MIN, MAX);
         self.cohorts.clear();
+        self.previous = None;
         self.delayed = 0;
         self.bound = false;
     }

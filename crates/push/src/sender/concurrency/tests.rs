@@ -17,6 +17,12 @@ struct Model {
     capacity: fn(f64) -> f64,
     answer: Draw,
     streams: fn(f64) -> u32,
+    /// Pushes whose bytes fit the peer's window, which gives them back after a round trip.
+    window: u32,
+    /// Pushes a second that there are to send.
+    asked: f64,
+    /// The whole machine stands still again and again, for so long on average, and runs for as long.
+    starved_s: f64,
     seconds: f64,
 }
 
@@ -25,6 +31,9 @@ const STEADY: Model = Model {
     capacity: |_| 15_000.0,
     answer: |_, _| 0.0,
     streams: |_| 300,
+    window: u32::MAX,
+    asked: 1e9,
+    starved_s: 0.0,
     seconds: 8.0,
 };
 
@@ -51,13 +60,20 @@ fn play(model: &Model, fixed: Option<u32>, seed: u64, last_s: f64) -> Played {
         (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
     };
     let (mut now, mut in_flight, mut free_at, mut number) = (0.0, 0u32, 0.0f64, 0u64);
-    // Times as nanoseconds, so that they can be ordered.
-    let mut answers: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
+    // Times as nanoseconds, so that they can be ordered. Beside answers: the window is given back, and time passes.
+    let mut events: BinaryHeap<Reverse<(u64, Option<u64>)>> = BinaryHeap::new();
     let mut marks: HashMap<u64, (Mark, f64)> = HashMap::new();
-    let (mut times, mut weight) = (Vec::new(), 0.0);
+    let mut returns: VecDeque<f64> = VecDeque::new();
+    let (mut times, mut weight, mut tick_at, mut still_from) = (Vec::new(), 0.0, 0.0, 0.0);
     while now < model.seconds {
         let streams = (model.streams)(now);
-        while in_flight < streams {
+        while returns.front().is_some_and(|at| *at <= now) {
+            returns.pop_front();
+        }
+        while in_flight < streams && (number as f64) < (now + 1e-3) * model.asked {
+            if returns.len() >= model.window as usize {
+                break;
+            }
             if in_flight >= fixed.unwrap_or(limit.limit()) {
                 limit.handle_bound();
                 break;
@@ -67,12 +83,26 @@ fn play(model: &Model, fixed: Option<u32>, seed: u64, last_s: f64) -> Played {
             free_at = free_at.max(now + model.path_s / 2.0) + 1.0 / (model.capacity)(now);
             let answered = free_at + (model.answer)(now, &mut uniform) + model.path_s / 2.0;
             marks.insert(number, (mark, now));
-            answers.push(Reverse(((answered * 1e9) as u64, number)));
+            events.push(Reverse(((answered * 1e9) as u64, Some(number))));
+            if model.window < u32::MAX {
+                let returned = free_at + model.path_s / 2.0;
+                returns.push_back(returned);
+                events.push(Reverse(((returned * 1e9) as u64 + 1, None)));
+            }
             number += 1;
         }
-        let Some(Reverse((nanos, answered))) = answers.pop() else { break };
+        if model.asked < 1e9 && tick_at <= now {
+            tick_at = now + 0.002;
+            events.push(Reverse(((tick_at * 1e9) as u64, None)));
+        }
+        let Some(Reverse((nanos, answered))) = events.pop() else { break };
         let before = now;
-        now = nanos as f64 / 1e9;
+        now = now.max(nanos as f64 / 1e9);
+        while model.starved_s > 0.0 && now > still_from {
+            now = now.max(still_from + exponential(model.starved_s, &mut uniform));
+            still_from = now + exponential(model.starved_s, &mut uniform);
+        }
+        let Some(answered) = answered else { continue };
         let (mark, sent) = marks.remove(&answered).expect("it was sent");
         if now > model.seconds - last_s {
             times.push(now - sent);
@@ -237,4 +267,61 @@ fn a_short_path_is_not_starved() {
 fn a_connection_does_not_pay_for_what_it_remembers() {
     assert!(size_of::<Mark>() <= 24, "{}", size_of::<Mark>());
     assert!(size_of::<ConcurrencyLimit>() <= 512, "{}", size_of::<ConcurrencyLimit>());
+}
+
+/// What a service does one after the other, 15 s each.
+const CHANGES: [Draw; 9] = [
+    |_, uniform| if uniform() < 0.05 { 0.001 } else { 0.030 },
+    |_, uniform| if uniform() < 0.0005 { 0.001 } else { 0.030 },
+    |_, uniform| 0.005 + exponential(0.025, uniform),
+    |_, uniform| 0.002 + lognormal(0.008, 0.8, uniform),
+    |_, uniform| if uniform() < 0.05 { 0.001 } else { 0.150 },
+    |_, uniform| 0.005 * (1.0 - uniform()).powf(-1.0 / 1.5),
+    |at_s, uniform| {
+        let swing = (1.0 - (std::f64::consts::TAU * at_s / 6.0).cos()) / 2.0;
+        (0.005 + exponential(0.015, uniform)) * (1.0 + 3.0 * swing)
+    },
+    |_, uniform| if uniform() < 0.125 { 2.0 } else { 0.010 },
+    |_, uniform| if uniform() < 0.001 { 28.0 } else { 0.005 + exponential(0.025, uniform) },
+];
+
+#[test]
+fn ten_seconds_after_each_change_what_is_asked_is_sent() {
+    let answer: Draw =
+        |at_s, uniform| CHANGES[(at_s / 15.0) as usize % CHANGES.len()](at_s, uniform);
+    for starved_s in [0.0, 0.02] {
+        for changes in 1..=CHANGES.len() {
+            let model = Model {
+                path_s: 0.05,
+                capacity: |_| 1e5,
+                answer,
+                streams: |_| 1_000,
+                window: 150,
+                asked: 2_000.0,
+                starved_s,
+                seconds: 15.0 * changes as f64,
+            };
+            let played = play(&model, None, 1, 5.0);
+            assert!(played.rate >= 0.97 * model.asked, "{changes}, {starved_s} s: {played:?}");
+        }
+    }
+}
+
+#[test]
+fn a_machine_that_stands_still_now_and_again_is_no_queue() {
+    for (at, answer) in CHANGES.into_iter().enumerate() {
+        let model = Model {
+            path_s: 0.05,
+            capacity: |_| 1e5,
+            answer,
+            streams: |_| 1_000,
+            starved_s: 0.05,
+            seconds: 30.0,
+            ..STEADY
+        };
+        let best = play(&model, Some(1_000), 7, 15.0).rate;
+        let rates = (1..=4).map(|seed| play(&model, None, seed, 15.0).rate);
+        let ours = rates.sum::<f64>() / 4.0;
+        assert!(ours >= 0.65 * best, "{at}: {ours:.0}/s of {best:.0}/s");
+    }
 }

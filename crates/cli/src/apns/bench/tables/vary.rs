@@ -146,9 +146,11 @@ pub(super) fn drift(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError>
         let changing = scope.spawn(|| {
             let begin = Instant::now();
             let mut changes = Vec::new();
-            for behaviour in steps.iter().cycle() {
+            // Rounded: the last step is a whole one, too.
+            let count = ((bench.drift_seconds as f64) / step.as_secs_f64()).round() as usize;
+            for behaviour in steps.iter().cycle().take(count) {
                 let at = begin.elapsed();
-                if at + step > whole || simulator.set_behaviour(behaviour.clone()).is_err() {
+                if simulator.set_behaviour(behaviour.clone()).is_err() {
                     break;
                 }
                 changes.push((at, behaviour.answer_time));
