@@ -14,6 +14,7 @@ pub mod registry;
 mod request;
 mod sender;
 mod service;
+mod store;
 mod tunnel;
 pub mod web_push;
 

@@ -26,7 +26,9 @@ impl Served {
     pub(crate) fn start(state: Option<&Path>) -> Served {
         let free = || TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
         let (client, admin) = (free(), free());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dunlin"));
+        // A write beyond the limit of a file's size is to fail, and not to end the process.
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_dunlin")]);
         command.args(["serve", "--workers", "2"]);
         command.args(["--client", &client.to_string(), "--admin", &admin.to_string()]);
         if let Some(state) = state {
@@ -103,6 +105,13 @@ impl Served {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// Has its writes to files fail behind so many bytes.
+    pub(crate) fn set_file_bytes_max(&self, bytes: Option<u64>) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32);
+        let limit = rustix::process::Rlimit { current: bytes, maximum: None };
+        rustix::process::prlimit(pid, rustix::process::Resource::Fsize, limit).unwrap();
     }
 
     /// Ends it without a word.

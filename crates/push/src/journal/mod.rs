@@ -15,9 +15,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{Database, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 pub use self::writer::JournalWriter;
+use crate::store::Store;
 
 /// Batch → what its pushes have in common.
 const BATCHES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("batches");
@@ -167,10 +168,13 @@ impl<E: Into<redb::Error>> From<E> for JournalError {
     }
 }
 
-/// Pushes without an outcome, and outcomes.
+/// What was done of each change.
+type Done = Vec<Result<AcceptedBatch, JournalError>>;
+
+/// Pushes without an outcome, and outcomes. After a failure of the disk the store is opened again.
 #[derive(Debug)]
 pub struct Journal {
-    database: Database,
+    store: Store,
     pending: AtomicU64,
     pending_bytes: AtomicU64,
 }
@@ -181,7 +185,7 @@ impl Journal {
     /// # Errors
     /// What the store says.
     pub fn open(file: &Path) -> Result<Journal, JournalError> {
-        Journal::with(Database::create(file)?)
+        Journal::with(Store::open(file, make)?)
     }
 
     /// A journal that ends with the process: nothing is durable, but there is a feed.
@@ -189,28 +193,16 @@ impl Journal {
     /// # Errors
     /// What the store says.
     pub fn in_memory() -> Result<Journal, JournalError> {
-        let memory = redb::backends::InMemoryBackend::new();
-        Journal::with(Database::builder().create_with_backend(memory)?)
+        Journal::with(Store::in_memory(make)?)
     }
 
-    fn with(database: Database) -> Result<Journal, JournalError> {
-        let write = database.begin_write()?;
+    fn with(store: Store) -> Result<Journal, JournalError> {
         let (mut pending, mut pending_bytes) = (0, 0);
-        {
-            write.open_table(BATCHES)?;
-            write.open_table(STARTED)?;
-            write.open_table(UNSENT)?;
-            write.open_table(OUTCOMES)?;
-            write.open_table(KEYS)?;
-            write.open_table(KEY_AGES)?;
-            write.open_table(COUNTERS)?;
-            for entry in write.open_table(PENDING)?.iter()? {
-                pending += 1;
-                pending_bytes += entry?.1.value().len() as u64;
-            }
+        for entry in store.begin_read()?.open_table(PENDING)?.iter()? {
+            pending += 1;
+            pending_bytes += entry?.1.value().len() as u64;
         }
-        write.commit()?;
-        Ok(Journal { database, pending: pending.into(), pending_bytes: pending_bytes.into() })
+        Ok(Journal { store, pending: pending.into(), pending_bytes: pending_bytes.into() })
     }
 
     /// Pushes without an outcome.
@@ -223,11 +215,21 @@ impl Journal {
     ///
     /// # Errors
     /// What the store says; none of them has been carried out then.
-    pub fn apply(
+    pub fn apply(&self, changes: &[JournalChange]) -> Result<Done, JournalError> {
+        let (done, pending, bytes) =
+            self.store.with_database(|database| self.carry_out(changes, database))?;
+        self.pending.store(pending, Relaxed);
+        self.pending_bytes.store(bytes, Relaxed);
+        Ok(done)
+    }
+
+    /// Gives with what was done how many pushes, and bytes of them, are without an outcome then.
+    fn carry_out(
         &self,
         changes: &[JournalChange],
-    ) -> Result<Vec<Result<AcceptedBatch, JournalError>>, JournalError> {
-        let write = self.database.begin_write()?;
+        database: &Database,
+    ) -> Result<(Done, u64, u64), redb::Error> {
+        let write = database.begin_write()?;
         let mut done = Vec::with_capacity(changes.len());
         let (mut pending, mut bytes) = (self.pending(), self.pending_bytes.load(Relaxed));
         {
@@ -322,9 +324,7 @@ impl Journal {
             counters.insert("outcome", last_outcome)?;
         }
         write.commit()?;
-        self.pending.store(pending, Relaxed);
-        self.pending_bytes.store(bytes, Relaxed);
-        Ok(done)
+        Ok((done, pending, bytes))
     }
 
     /// The batches that have pushes without an outcome, oldest first.
@@ -332,7 +332,7 @@ impl Journal {
     /// # Errors
     /// What the store says.
     pub fn open_batches(&self) -> Result<Vec<OpenBatch>, JournalError> {
-        let read = self.database.begin_read()?;
+        let read = self.store.begin_read()?;
         let (batches, started) = (read.open_table(BATCHES)?, read.open_table(STARTED)?);
         let mut open = Vec::new();
         for entry in batches.iter()? {
@@ -354,7 +354,7 @@ impl Journal {
         from: u64,
         max: usize,
     ) -> Result<Vec<PendingPush>, JournalError> {
-        let read = self.database.begin_read()?;
+        let read = self.store.begin_read()?;
         let (rows, unsent) = (read.open_table(PENDING)?, read.open_table(UNSENT)?);
         let mut pushes = Vec::new();
         for entry in rows.range((batch, from)..(batch + 1, 0))?.take(max) {
@@ -372,7 +372,7 @@ impl Journal {
     /// # Errors
     /// What the store says.
     pub fn outcomes(&self, after: u64, max: usize) -> Result<Vec<(u64, Vec<u8>)>, JournalError> {
-        let read = self.database.begin_read()?;
+        let read = self.store.begin_read()?;
         let table = read.open_table(OUTCOMES)?;
         let mut outcomes = Vec::new();
         for entry in table.range(after.saturating_add(1)..)?.take(max) {
@@ -381,6 +381,20 @@ impl Journal {
         }
         Ok(outcomes)
     }
+}
+
+/// Makes what is missing in a store.
+fn make(database: &Database) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    write.open_table(BATCHES)?;
+    write.open_table(PENDING)?;
+    write.open_table(STARTED)?;
+    write.open_table(UNSENT)?;
+    write.open_table(OUTCOMES)?;
+    write.open_table(KEYS)?;
+    write.open_table(KEY_AGES)?;
+    write.open_table(COUNTERS)?;
+    Ok(write.commit()?)
 }
 
 #[cfg(test)]

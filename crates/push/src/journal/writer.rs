@@ -2,19 +2,24 @@
 //! before was being written.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::{AcceptedBatch, Journal, JournalChange, JournalError};
+use super::{Done, Journal, JournalChange, JournalError};
 
 /// Callers that wait; who comes then waits, too.
 const WAITING_MAX: usize = 1_024;
 /// A group is full with so many changes.
 const GROUP_MAX: usize = 16_384;
 
-type Done = Vec<Result<AcceptedBatch, JournalError>>;
-type Waiting = (Vec<JournalChange>, oneshot::Sender<Result<Done, JournalError>>);
+/// After a failure of the disk what has to be written is tried again so often.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Changes that were not written come back.
+type Written = Result<Done, (JournalError, Vec<JournalChange>)>;
+type Waiting = (Vec<JournalChange>, oneshot::Sender<Written>);
 
 /// Takes changes from many callers. It ends with its runtime, or when the last clone is dropped.
 #[derive(Clone, Debug)]
@@ -40,10 +45,32 @@ impl JournalWriter {
     /// # Errors
     /// Those of [`Journal::apply`].
     pub async fn write(&self, changes: Vec<JournalChange>) -> Result<Done, JournalError> {
+        self.try_write(changes).await.map_err(|(error, _)| error)
+    }
+
+    /// Has changes written, however long the disk refuses them: what they say has happened.
+    ///
+    /// # Errors
+    /// [`JournalError::Closed`].
+    pub async fn write_surely(
+        &self,
+        mut changes: Vec<JournalChange>,
+    ) -> Result<Done, JournalError> {
+        loop {
+            match self.try_write(changes).await {
+                Ok(done) => return Ok(done),
+                Err((JournalError::Store(_), back)) => changes = back,
+                Err((error, _)) => return Err(error),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn try_write(&self, changes: Vec<JournalChange>) -> Written {
         let (done, answer) = oneshot::channel();
-        let sent = self.waiting.send((changes, done)).await;
-        sent.map_err(|_| JournalError::Closed)?;
-        answer.await.unwrap_or(Err(JournalError::Closed))
+        let closed = || (JournalError::Closed, Vec::new());
+        self.waiting.send((changes, done)).await.map_err(|_| closed())?;
+        answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// Ends when something has been written after this call: the feed may have something new.
@@ -71,20 +98,46 @@ async fn write_groups(
             group.extend(changes);
         }
         let journal = Arc::clone(&journal);
-        let applied = tokio::task::spawn_blocking(move || journal.apply(&group)).await;
-        let applied = applied.unwrap_or(Err(JournalError::Closed));
+        let applied = tokio::task::spawn_blocking(move || (journal.apply(&group), group)).await;
+        let (applied, group) = applied.unwrap_or((Err(JournalError::Closed), Vec::new()));
         if let Err(error) = &applied {
             tracing::error!(%error, "the journal of pushes is not written");
         }
-        let mut applied = applied.map(Vec::into_iter);
+        let (mut applied, mut group) = (applied.map(Vec::into_iter), group.into_iter());
         for (count, caller) in callers {
+            let changes = group.by_ref().take(count);
             let answer = match &mut applied {
                 Ok(applied) => Ok(applied.by_ref().take(count).collect()),
-                Err(error) => Err(error.clone()),
+                Err(error) => Err((error.clone(), changes.collect())),
             };
             // Its caller may have gone.
             let _ = caller.send(answer);
         }
         written.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::make;
+    use super::*;
+    use crate::store::disk::Disk;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_fails_for_a_while_keeps_nothing_from_the_journal() {
+        let disk = Disk::default();
+        let journal = Arc::new(Journal::with(disk.open(make).unwrap()).unwrap());
+        let writer = JournalWriter::start(Arc::clone(&journal));
+        disk.set_full(true);
+        let refused = writer.write(vec![JournalChange::Outcome(b"0".to_vec())]).await.unwrap_err();
+        assert!(matches!(refused, JournalError::Store(_)), "{refused}");
+        let sure = writer.write_surely(vec![JournalChange::Outcome(b"1".to_vec())]);
+        let mends = async {
+            tokio::time::sleep(RETRY * 3).await;
+            disk.set_full(false);
+        };
+        let (written, ()) = tokio::join!(sure, mends);
+        assert!(written.is_ok());
+        assert_eq!(journal.outcomes(0, 10).unwrap(), [(1, b"1".to_vec())]);
     }
 }

@@ -93,7 +93,7 @@ impl Registry {
         &self,
         changes: &[Change],
     ) -> Result<Vec<Result<usize, RegistryError>>, RegistryError> {
-        self.with_database(|database| {
+        let done = self.store.with_database(|database| {
             let write = database.begin_write()?;
             let mut done = Vec::with_capacity(changes.len());
             {
@@ -111,7 +111,8 @@ impl Registry {
             }
             write.commit()?;
             Ok(done)
-        })
+        })?;
+        Ok(done)
     }
 }
 

@@ -5,22 +5,18 @@
 //! it is there, and one word does for all.
 
 mod change;
-#[cfg(test)]
-mod disk;
 mod writer;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
-use redb::{
-    Database, MultimapTableDefinition, ReadTransaction, ReadableDatabase, ReadableTableMetadata,
-    TableDefinition,
-};
+use redb::{Database, MultimapTableDefinition, ReadableTableMetadata, TableDefinition};
 use serde::{Deserialize, Serialize};
 
 pub use self::change::{Change, InvalidToken};
 pub use self::writer::Writer;
+use crate::store::Store;
 
 /// Device key → what is known of the device, in JSON.
 const DEVICES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("devices");
@@ -100,16 +96,9 @@ struct Record {
 }
 
 /// Users and their devices.
+#[derive(Debug)]
 pub struct Registry {
-    /// `None` after the store failed, until it has been opened again: one that failed answers nothing any more.
-    database: RwLock<Option<Database>>,
-    open: Box<dyn Fn() -> Result<Database, redb::Error> + Send + Sync>,
-}
-
-impl fmt::Debug for Registry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registry").finish_non_exhaustive()
-    }
+    store: Store,
 }
 
 /// Why the registry did not do what was asked.
@@ -148,8 +137,7 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn open(file: &Path) -> Result<Registry, RegistryError> {
-        let file = file.to_owned();
-        Registry::with(move || Ok(Database::create(&file)?))
+        Ok(Registry { store: Store::open(file, make)? })
     }
 
     /// A registry that ends with the process.
@@ -157,60 +145,7 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn in_memory() -> Result<Registry, RegistryError> {
-        Registry::with(|| {
-            let memory = redb::backends::InMemoryBackend::new();
-            Ok(Database::builder().create_with_backend(memory)?)
-        })
-    }
-
-    fn with(
-        open: impl Fn() -> Result<Database, redb::Error> + Send + Sync + 'static,
-    ) -> Result<Registry, RegistryError> {
-        let registry = Registry { database: RwLock::new(None), open: Box::new(open) };
-        registry.reopen()?;
-        Ok(registry)
-    }
-
-    /// Opens the store and makes what is missing in it. Nothing is done if somebody else has by now.
-    fn reopen(&self) -> Result<(), RegistryError> {
-        let mut place = self.database.write().unwrap_or_else(PoisonError::into_inner);
-        if place.is_some() {
-            return Ok(());
-        }
-        let database = (self.open)()?;
-        let write = database.begin_write()?;
-        write.open_table(DEVICES)?;
-        write.open_multimap_table(USERS)?;
-        write.open_table(FEED)?;
-        write.commit()?;
-        *place = Some(database);
-        Ok(())
-    }
-
-    /// Uses the store, opened again if it failed before. After a failure it is closed: `redb` takes nothing more then.
-    fn with_database<T>(
-        &self,
-        using: impl Fn(&Database) -> Result<T, RegistryError>,
-    ) -> Result<T, RegistryError> {
-        loop {
-            let used = {
-                let place = self.database.read().unwrap_or_else(PoisonError::into_inner);
-                place.as_ref().map(&using)
-            };
-            match used {
-                None => self.reopen()?,
-                Some(Err(RegistryError::Store(error))) if is_fatal(&error) => {
-                    let mut place = self.database.write().unwrap_or_else(PoisonError::into_inner);
-                    *place = None;
-                    return Err(RegistryError::Store(error));
-                }
-                Some(used) => return used,
-            }
-        }
-    }
-
-    fn begin_read(&self) -> Result<ReadTransaction, RegistryError> {
-        self.with_database(|database| Ok(database.begin_read()?))
+        Ok(Registry { store: Store::in_memory(make)? })
     }
 
     /// Gives a user these devices beside those they have: [`Change::Register`].
@@ -254,7 +189,7 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn registrations(&self, user: &str) -> Result<Vec<(Device, u64)>, RegistryError> {
-        let read = self.begin_read()?;
+        let read = self.store.begin_read()?;
         let users = read.open_multimap_table(USERS)?;
         let records = read.open_table(DEVICES)?;
         let mut devices = Vec::new();
@@ -273,7 +208,7 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn devices(&self, user: &str) -> Result<Vec<Device>, RegistryError> {
-        let read = self.begin_read()?;
+        let read = self.store.begin_read()?;
         let users = read.open_multimap_table(USERS)?;
         let mut devices = Vec::new();
         for key in users.get(user)? {
@@ -287,7 +222,7 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn len(&self) -> Result<u64, RegistryError> {
-        Ok(self.begin_read()?.open_table(DEVICES)?.len()?)
+        Ok(self.store.begin_read()?.open_table(DEVICES)?.len()?)
     }
 
     /// Whether there is none.
@@ -304,7 +239,7 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn feed(&self, after: u64, max: usize) -> Result<Vec<FeedEntry>, RegistryError> {
-        let read = self.begin_read()?;
+        let read = self.store.begin_read()?;
         let feed = read.open_table(FEED)?;
         let mut entries = Vec::new();
         for entry in feed.range(after.saturating_add(1)..)?.take(max) {
@@ -338,10 +273,13 @@ impl Device {
     }
 }
 
-/// Whether the store answers nothing any more after this.
-fn is_fatal(error: &redb::Error) -> bool {
-    use redb::Error::{Corrupted, DatabaseClosed, Io, LockPoisoned, PreviousIo};
-    matches!(error, Io(_) | PreviousIo | LockPoisoned(_) | Corrupted(_) | DatabaseClosed)
+/// Makes what is missing in a store.
+fn make(database: &Database) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    write.open_table(DEVICES)?;
+    write.open_multimap_table(USERS)?;
+    write.open_table(FEED)?;
+    Ok(write.commit()?)
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {

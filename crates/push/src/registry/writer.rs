@@ -104,9 +104,13 @@ async fn write_groups(
 
 #[cfg(test)]
 mod tests {
-    use super::super::disk::Disk;
     use super::super::{Device, Platform};
     use super::*;
+    use crate::store::disk::Disk;
+
+    fn open(disk: &Disk) -> Registry {
+        Registry { store: disk.open(super::super::make).unwrap() }
+    }
 
     fn register(n: usize) -> Change {
         let app = "com.example.app".to_owned();
@@ -117,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn all_that_wait_share_one_wait_for_the_disk() {
         let disk = Disk::default();
-        let registry = Arc::new(disk.open().unwrap());
+        let registry = Arc::new(open(&disk));
         let before = disk.syncs();
         registry.apply(&[register(1_000)]).unwrap();
         let syncs_of_one = disk.syncs() - before;
@@ -137,7 +141,7 @@ mod tests {
     #[tokio::test]
     async fn what_has_been_answered_is_there_after_a_power_cut() {
         let disk = Disk::default();
-        let registry = Arc::new(disk.open().unwrap());
+        let registry = Arc::new(open(&disk));
         let writer = Writer::start(registry);
         let mut callers = tokio::task::JoinSet::new();
         for n in 0..30 {
@@ -148,7 +152,7 @@ mod tests {
                     tokio::task::yield_now().await;
                 }
                 writer.write(register(n)).await.unwrap();
-                let left = disk.after_power_cut().open().unwrap();
+                let left = open(&disk.after_power_cut());
                 assert_eq!(left.devices(&format!("user-{n}")).unwrap().len(), 1);
             });
         }
@@ -158,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_disk_refuses_changes_and_takes_them_again_once_it_has_room() {
         let disk = Disk::default();
-        let registry = Arc::new(disk.open().unwrap());
+        let registry = Arc::new(open(&disk));
         let writer = Writer::start(Arc::clone(&registry));
         writer.write(register(1)).await.unwrap();
         disk.set_full(true);

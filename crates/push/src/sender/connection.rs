@@ -43,6 +43,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A stream that was refused is begun again at once, then after this, doubled each time.
 const REFUSED_BACKOFF_MIN: Duration = Duration::from_millis(20);
 const REFUSED_BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// A request is sent with so many new authorizations, whatever else it was sent again for.
+const SPENT_MAX: u32 = 2;
 /// What is under way when its deadline passes has so much time to be answered from when it left, or as many median answers.
 const GRACE_MIN: Duration = Duration::from_millis(100);
 const GRACE_ANSWERS: u32 = 4;
@@ -250,7 +252,8 @@ impl<S: Service> PushConnection<S> {
                         self.shared.wake();
                     }
                     ResponseAction::Reauthorize { otherwise } => {
-                        if job.attempt > 2 || !self.renew(job.generation) {
+                        job.spent += 1;
+                        if job.spent > SPENT_MAX || !self.renew(job.generation) {
                             return self.shared.finish(job, otherwise);
                         }
                         // What is left goes on a connection that has seen the new token only.

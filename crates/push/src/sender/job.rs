@@ -13,6 +13,8 @@ pub(crate) struct Job {
     pub(crate) request: Request,
     /// Answers that asked for another try.
     pub(crate) attempt: u32,
+    /// Answers that called its authorization spent.
+    pub(crate) spent: u32,
     /// How often the peer did not process it.
     pub(crate) refusals: u32,
     /// Of the authorization it was last sent with.
@@ -40,6 +42,7 @@ impl Job {
         Box::new(Job {
             request,
             attempt: 0,
+            spent: 0,
             refusals: 0,
             generation: 0,
             possible_duplicate: false,

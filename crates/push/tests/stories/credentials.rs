@@ -59,6 +59,19 @@ async fn a_token_that_expires_under_500_pushes_in_flight_is_renewed_and_all_are_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_push_that_was_put_off_again_and_again_still_has_a_spent_token_renewed() {
+    let act = |number: usize| match number {
+        0..3 => Act::Refuse(503, "ServiceUnavailable"),
+        3 => Act::Refuse(403, "ExpiredProviderToken"),
+        _ => Act::Accept,
+    };
+    let server = Server::new(Script { rtt: RTT, act: Arc::new(act), ..Script::default() });
+    let apns = sender(&server, Duration::from_secs(30 * 60));
+    let outcomes = send_all(&apns, &[push(1, 100)]).await;
+    assert!(matches!(&outcomes[..], [Outcome::Accepted(_)]), "{outcomes:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn four_spurious_refusals_after_500_good_answers_stop_nothing() {
     let act = |number: usize| match number {
         500..504 => Act::Refuse(403, "InvalidProviderToken"),

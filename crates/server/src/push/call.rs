@@ -31,6 +31,9 @@ const WINDOW: usize = 2_048;
 const USERS_AT_ONCE: usize = 100;
 /// Lines that leave together.
 const LINES_BYTES: usize = 16 << 10;
+/// What both ends' kernels may hold of an answer (`tcp_wmem` and `tcp_rmem`, 4 and 6 MiB): a client that hangs up need not have
+/// read it.
+const KERNEL_BYTES: u64 = 10 << 20;
 /// A body larger than this is read in a blocking task.
 const BODY_BYTES_LARGE: usize = 64 << 10;
 
@@ -150,7 +153,7 @@ enum OutcomeSink<'a> {
         caller: &'a Caller,
         flow: &'a Flow,
         lines: Vec<u8>,
-        /// Pieces that the client's socket has not taken, each with where it ends in the answer.
+        /// Pieces that the client may not have read, each with where it ends in the answer.
         unread: VecDeque<(u64, Vec<u8>)>,
         sent_bytes: u64,
     },
@@ -174,7 +177,7 @@ impl<'a> OutcomeSink<'a> {
             return;
         };
         let lines = std::mem::take(lines);
-        while unread.front().is_some_and(|(end, _)| *end <= flow.read_bytes()) {
+        while unread.front().is_some_and(|(end, _)| *end + KERNEL_BYTES <= flow.read_bytes()) {
             unread.pop_front();
         }
         if !lines.is_empty() && !flow.is_gone() {

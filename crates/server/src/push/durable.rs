@@ -23,6 +23,8 @@ use crate::api::{ApiError, ApiErrorCode};
 pub(super) const WINDOW: usize = 4_096;
 /// Pushes that begin, and outcomes that are written, together.
 const GROUP_MAX: usize = 1_024;
+/// After a failure of the disk it is read again so often.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 /// Users looked up at once.
 const USERS_AT_ONCE: usize = 100;
 
@@ -137,7 +139,8 @@ async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError>
     let begin = begin(shared, &open, &common, begun, sink.clone());
     let (began, ended) = tokio::join!(begin, end(shared, open.batch, beginning, sink, outcomes));
     if began? && ended? {
-        shared.journal_writer.write(vec![JournalChange::Finish { batch: open.batch }]).await?;
+        let finish = vec![JournalChange::Finish { batch: open.batch }];
+        shared.journal_writer.write_surely(finish).await?;
     }
     Ok(())
 }
@@ -157,7 +160,14 @@ async fn begin(
     loop {
         let journal = Arc::clone(&shared.journal);
         let read = tokio::task::spawn_blocking(move || journal.pushes(batch, from, GROUP_MAX));
-        let rows = read.await.unwrap_or(Err(JournalError::Closed))?;
+        let rows = match read.await.unwrap_or(Err(JournalError::Closed)) {
+            Err(error @ JournalError::Store(_)) => {
+                tracing::error!(%error, batch, "a durable batch waits for the disk");
+                tokio::time::sleep(READ_AGAIN).await;
+                continue;
+            }
+            rows => rows?,
+        };
         let Some(last) = rows.last().map(|row| row.number) else { return Ok(true) };
         // Room is given back once the outcome is in the journal.
         match shared.durable_window.acquire_many(rows.len() as u32).await {
@@ -171,7 +181,7 @@ async fn begin(
             changes.push(JournalChange::Start { batch, through: last + 1 });
         }
         if !changes.is_empty() {
-            shared.journal_writer.write(changes).await?;
+            shared.journal_writer.write_surely(changes).await?;
         }
         for row in rows {
             let may_have_left = row.number < open.started && !row.unsent;
@@ -242,7 +252,7 @@ async fn end(
                 _ => None,
             };
             let lines: Vec<Vec<u8>> = changes.iter().filter_map(outcome).collect();
-            shared.journal_writer.write(changes).await?;
+            shared.journal_writer.write_surely(changes).await?;
             shared.emit_outcomes(lines.iter().map(Vec::as_slice));
         }
         shared.durable_window.add_permits(ended);

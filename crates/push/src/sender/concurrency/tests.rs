@@ -309,19 +309,19 @@ fn ten_seconds_after_each_change_what_is_asked_is_sent() {
 
 #[test]
 fn a_machine_that_stands_still_now_and_again_is_no_queue() {
-    for (at, answer) in CHANGES.into_iter().enumerate() {
+    for (at, answer) in CHANGES.into_iter().enumerate().step_by(2) {
         let model = Model {
             path_s: 0.05,
             capacity: |_| 1e5,
             answer,
             streams: |_| 1_000,
             starved_s: 0.05,
-            seconds: 30.0,
+            seconds: 20.0,
             ..STEADY
         };
-        let best = play(&model, Some(1_000), 7, 15.0).rate;
-        let rates = (1..=4).map(|seed| play(&model, None, seed, 15.0).rate);
-        let ours = rates.sum::<f64>() / 4.0;
+        let best = play(&model, Some(1_000), 7, 10.0).rate;
+        let rates = (1..=3).map(|seed| play(&model, None, seed, 10.0).rate);
+        let ours = rates.sum::<f64>() / 3.0;
         assert!(ours >= 0.65 * best, "{at}: {ours:.0}/s of {best:.0}/s");
     }
 }

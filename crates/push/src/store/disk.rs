@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use redb::{Database, StorageBackend};
+use redb::{Database, Error, StorageBackend};
 
-use super::{Registry, RegistryError};
+use super::Store;
 
 /// Clones are the same disk.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Disk(Arc<Mutex<State>>);
+pub(crate) struct Disk(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -21,25 +21,25 @@ struct State {
 }
 
 impl Disk {
-    /// A registry on it.
-    pub(super) fn open(&self) -> Result<Registry, RegistryError> {
+    /// A store on it.
+    pub(crate) fn open(&self, make: fn(&Database) -> Result<(), Error>) -> Result<Store, Error> {
         let disk = self.clone();
-        Registry::with(move || Ok(Database::builder().create_with_backend(disk.clone())?))
+        Store::with(move || Ok(Database::builder().create_with_backend(disk.clone())?), make)
     }
 
     /// Another one, with what this one would have left.
-    pub(super) fn after_power_cut(&self) -> Disk {
+    pub(crate) fn after_power_cut(&self) -> Disk {
         let synced = self.state().synced.clone();
         Disk(Arc::new(Mutex::new(State { bytes: synced.clone(), synced, ..State::default() })))
     }
 
     /// How often it was waited for.
-    pub(super) fn syncs(&self) -> usize {
+    pub(crate) fn syncs(&self) -> usize {
         self.state().syncs
     }
 
     /// From here on nothing can be written to it, or again.
-    pub(super) fn set_full(&self, full: bool) {
+    pub(crate) fn set_full(&self, full: bool) {
         self.state().full = full;
     }
 

@@ -1,0 +1,97 @@
+//! A `redb` store that is opened again after it failed: once the disk refused something, `redb` takes nothing more.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{PoisonError, RwLock};
+
+use redb::{Database, Error, ReadTransaction, ReadableDatabase};
+
+type Open = dyn Fn() -> Result<Database, Error> + Send + Sync;
+
+/// The store of a registry or a journal.
+pub(crate) struct Store {
+    /// `None` after a failure, until it has been opened again.
+    database: RwLock<Option<Database>>,
+    open: Box<Open>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens the store in `file`, made if it is not there. One process at a time can. `make` makes the tables.
+    pub(crate) fn open(
+        file: &Path,
+        make: fn(&Database) -> Result<(), Error>,
+    ) -> Result<Store, Error> {
+        let file = file.to_owned();
+        Store::with(move || Ok(Database::create(&file)?), make)
+    }
+
+    /// A store that ends with the process.
+    pub(crate) fn in_memory(make: fn(&Database) -> Result<(), Error>) -> Result<Store, Error> {
+        let memory = redb::backends::InMemoryBackend::new;
+        Store::with(move || Ok(Database::builder().create_with_backend(memory())?), make)
+    }
+
+    pub(crate) fn with(
+        open: impl Fn() -> Result<Database, Error> + Send + Sync + 'static,
+        make: fn(&Database) -> Result<(), Error>,
+    ) -> Result<Store, Error> {
+        let open = move || {
+            let database = open()?;
+            make(&database)?;
+            Ok(database)
+        };
+        let store = Store { database: RwLock::new(None), open: Box::new(open) };
+        store.reopen()?;
+        Ok(store)
+    }
+
+    /// Nothing is done if somebody else has by now.
+    fn reopen(&self) -> Result<(), Error> {
+        let mut place = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        if place.is_none() {
+            *place = Some((self.open)()?);
+        }
+        Ok(())
+    }
+
+    /// Uses the store, opened again if it failed before. A failure closes it.
+    pub(crate) fn with_database<T>(
+        &self,
+        using: impl Fn(&Database) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        loop {
+            let used = {
+                let place = self.database.read().unwrap_or_else(PoisonError::into_inner);
+                place.as_ref().map(&using)
+            };
+            match used {
+                None => self.reopen()?,
+                Some(used) => {
+                    if used.as_ref().is_err_and(is_fatal) {
+                        *self.database.write().unwrap_or_else(PoisonError::into_inner) = None;
+                    }
+                    return used;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn begin_read(&self) -> Result<ReadTransaction, Error> {
+        self.with_database(|database| Ok(database.begin_read()?))
+    }
+}
+
+/// Whether the store answers nothing any more after this.
+fn is_fatal(error: &Error) -> bool {
+    use redb::Error::{Corrupted, DatabaseClosed, Io, LockPoisoned, PreviousIo};
+    matches!(error, Io(_) | PreviousIo | LockPoisoned(_) | Corrupted(_) | DatabaseClosed)
+}
+
+#[cfg(test)]
+pub(crate) mod disk;
