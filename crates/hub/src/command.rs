@@ -52,7 +52,7 @@ pub struct SubscribeOptions {
     pub join_leave: bool,
     /// Raw JSON about the connection in this channel, for [`ClientInfo`](crate::ClientInfo).
     pub chan_info: Option<Box<[u8]>>,
-    /// The server subscribes the client, which did not ask.
+    /// The server subscribes the client, which did not ask: no [`Withdrawal`](crate::Withdrawal) ends it.
     pub server_side: bool,
     /// Puts [`Outgoing::Subscribe`](crate::Outgoing::Subscribe) and the recovered publications into the
     /// session: for a server-side subscription of a client that is connected already.

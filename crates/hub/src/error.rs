@@ -31,6 +31,8 @@ pub enum Error {
     WorkerRestarted,
     /// The subscription ended (unsubscribed, session closed) before it was established.
     Cancelled,
+    /// The permission to subscribe was withdrawn before the subscription was established.
+    PermissionWithdrawn,
 }
 
 impl Error {
@@ -55,6 +57,7 @@ impl fmt::Display for Error {
             Self::Timeout => "the channel's home worker did not answer in time",
             Self::WorkerRestarted => "the channel's home worker was restarted",
             Self::Cancelled => "cancelled",
+            Self::PermissionWithdrawn => "the permission to subscribe was withdrawn",
         })
     }
 }

@@ -93,6 +93,8 @@ pub enum Event {
         code: u32,
         /// For people.
         reason: Arc<str>,
+        /// By [`Hub::handle_disconnect_user`](crate::Hub::handle_disconnect_user).
+        by_server_api: bool,
     },
     /// The hub ended a subscription by itself (a user-wide operation, a gap). The client has an
     /// [`Outgoing::Unsubscribe`](crate::Outgoing) in its outbox.

@@ -332,3 +332,45 @@ fn a_home_that_dies_is_marked_to_its_subscribers() {
     world.publish(0, &channel, &options, "two");
     assert!(world.read(ann).ends_with("two\n"));
 }
+
+#[test]
+fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
+    let mut world = World::new(2);
+    let options = plain();
+    let asked = SubscribeOptions::default;
+    let made = || SubscribeOptions { server_side: true, ..SubscribeOptions::default() };
+    let sessions: Vec<SessionId> = ["ann", "bob", "eve"].map(|user| world.open(0, user)).into();
+    for &session in &sessions {
+        world.subscribe(session, "chat:a", &options, asked());
+        world.subscribe(session, "news", &options, asked());
+    }
+    let chosen = world.open(0, "dan");
+    world.subscribe(chosen, "chat:a", &options, made());
+    // This one's home worker has not answered yet.
+    let late = world.open(0, "eve");
+    let far = world.channel_at(1, "chat:");
+    let now = world.now;
+    world.hub(0).handle_subscribe(now, 77, late, &far, &options, asked());
+
+    let mut withdrawal = dunlin_hub::Withdrawal::default();
+    let stays = |channel: &str, user: &str| !channel.starts_with("chat:") || user == "bob";
+    let mut turns = 1;
+    while !world.hub(0).withdraw(now, &mut withdrawal, 3, "withdrawn", stays) {
+        turns += 1;
+    }
+    assert!(turns > 1, "in steps");
+    world.settle();
+    let failed = world.take_events().into_iter().find_map(|(_, event)| match event {
+        Event::Subscribed { token: 77, result, .. } => Some(result.map(|_| ())),
+        _ => None,
+    });
+    assert_eq!(failed, Some(Err(Error::PermissionWithdrawn)));
+    world.publish(1, "chat:a", &options, "x");
+    world.publish(1, &far, &options, "x");
+    world.publish(1, "news", &options, "y");
+    let read = sessions.iter().map(|&of| world.read(of)).collect::<Vec<_>>();
+    let ended = "unsub chat:a 2000\npub news 0 y\n";
+    assert_eq!(read, [ended, "pub chat:a 0 x\npub news 0 y\n", ended]);
+    assert_eq!(world.read(chosen), "pub chat:a 0 x\n", "the server had subscribed it");
+    assert_eq!(world.read(late), "");
+}

@@ -11,6 +11,7 @@ mod scatter_gather;
 mod session;
 mod subscribe;
 mod subscriber_count;
+mod withdraw;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -41,6 +42,7 @@ use crate::transmit::Transmit;
 use crate::user::Users;
 
 pub use subscriber_count::SubscriberCount;
+pub use withdraw::Withdrawal;
 
 /// Sessions, subscriptions, the home channels of one worker, and what waits to be sent. Does no
 /// I/O and reads no clock.

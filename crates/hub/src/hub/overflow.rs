@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 
 use super::Hub;
+use super::session::Cause;
 use crate::code;
 use crate::encode::{EncodingId, Outgoing};
 use crate::frame_log::{Frame, FrameKind, Label, Range, SESSION_TAIL};
@@ -214,7 +215,7 @@ impl Hub {
 
     fn disconnect_slow(&mut self, slot: u32) {
         self.stats.slow_disconnects += 1;
-        self.disconnect(slot, code::DISCONNECT_SLOW, &Arc::from("slow"), true);
+        self.disconnect(slot, code::DISCONNECT_SLOW, &Arc::from("slow"), Cause::Slow);
     }
 
     /// Copies the outbox into a chunk of its own, which holds no other session's frames.

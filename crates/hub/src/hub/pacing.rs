@@ -164,7 +164,7 @@ impl Hub {
             let session = &mut self.sessions[slot];
             if session.is(flag) && session.is(OPEN) {
                 session.flags &= !flag;
-                taken += self.withdraw(slot, &status.channel);
+                taken += self.take_back(slot, &status.channel);
                 if !self.sessions[slot].outbox.is_empty() {
                     self.mark_dirty(slot);
                 }
@@ -175,7 +175,7 @@ impl Hub {
             for at in 0..self.channels[place].subscribers.len() {
                 let slot = self.channels[place].subscribers[at].slot();
                 if self.sessions[slot].is(flag) {
-                    taken += self.withdraw(slot, &status.channel);
+                    taken += self.take_back(slot, &status.channel);
                 }
             }
         }
@@ -233,7 +233,7 @@ impl Hub {
 
     /// Removes a channel's unsent publications from a session's outbox and puts a gap marker in
     /// their place. Returns their number.
-    fn withdraw(&mut self, slot: u32, channel: &Arc<str>) -> u64 {
+    fn take_back(&mut self, slot: u32, channel: &Arc<str>) -> u64 {
         let ranges = self.sessions[slot].outbox.take();
         let before: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
         let mut kept: Vec<Range> = Vec::new();

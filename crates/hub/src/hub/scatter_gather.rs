@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::Hub;
+use super::session::Cause;
 use crate::channel_event::UnsubscribeCause;
 use crate::command::{DisconnectUser, SubscribeOptions, SubscribeUser, UnsubscribeUser};
 use crate::config::Now;
@@ -199,7 +200,7 @@ impl Hub {
                 let mut slots = self.addressed(user, *client);
                 slots.retain(|&slot| !except.contains(&self.id_of(slot)));
                 for &slot in &slots {
-                    self.disconnect(slot, *code, reason, false);
+                    self.disconnect(slot, *code, reason, Cause::ServerApi);
                 }
                 ReplyContent::Affected(slots.len() as u64)
             }

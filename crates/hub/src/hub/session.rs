@@ -17,6 +17,15 @@ use crate::slots::NONE;
 /// Largest bound of one outbox: the bytes between two flushes must fit its counter.
 const OUTBOX_BYTES_MAX: u32 = 256 << 20;
 
+/// Who disconnects a session.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    Caller,
+    ServerApi,
+    /// Its outbox is full: it is cleared but for the rest of a partly sent frame.
+    Slow,
+}
+
 impl Hub {
     /// Opens a session.
     ///
@@ -73,7 +82,7 @@ impl Hub {
     pub fn disconnect_session(&mut self, now: Now, id: SessionId, code: u32, reason: &str) {
         self.now = now;
         if let Some(slot) = self.live_slot(id) {
-            self.disconnect(slot, code, &Arc::from(reason), false);
+            self.disconnect(slot, code, &Arc::from(reason), Cause::Caller);
         }
         self.run();
     }
@@ -181,14 +190,13 @@ impl Hub {
         self.slot_of(id).filter(|&slot| self.sessions[slot].is_live())
     }
 
-    /// Disconnects a live session. `discard`: clear its outbox but for the rest of a partly sent
-    /// frame.
-    pub(super) fn disconnect(&mut self, slot: u32, code: u32, reason: &Arc<str>, discard: bool) {
+    /// Disconnects a live session.
+    pub(super) fn disconnect(&mut self, slot: u32, code: u32, reason: &Arc<str>, cause: Cause) {
         let session = &mut self.sessions[slot];
         debug_assert!(session.is_live());
         session.flags |= CLOSING;
         // A client that does not know yet that it is connected has no use for what comes after.
-        let discard = discard || session.is(HELD);
+        let discard = cause == Cause::Slow || session.is(HELD);
         session.flags &= !HELD;
         let tag = session.tag;
         if discard {
@@ -201,7 +209,8 @@ impl Hub {
         let reconnect = crate::code::reconnects(code);
         self.enqueue(slot, &Outgoing::Disconnect { code, reason, reconnect });
         let session = self.id_of(slot);
-        self.events.push_back(Event::Disconnect { session, tag, code, reason: Arc::clone(reason) });
+        let (reason, by_server_api) = (Arc::clone(reason), cause == Cause::ServerApi);
+        self.events.push_back(Event::Disconnect { session, tag, code, reason, by_server_api });
     }
 
     pub(super) fn detach_all(&mut self, slot: u32) {

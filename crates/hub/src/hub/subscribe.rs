@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::Hub;
-use crate::channel::{Channel, JOIN_LEAVE, Member, Subscriber, Subscription, SubscriptionState};
+use crate::channel::{
+    Channel, JOIN_LEAVE, Member, SERVER_SIDE, Subscriber, Subscription, SubscriptionState,
+};
 use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
 use crate::command::SubscribeOptions;
@@ -354,7 +356,8 @@ impl Hub {
                 if recovered { &mut self.stats.recovered } else { &mut self.stats.unrecovered };
             *counter += 1;
         }
-        let flags = if mode.join_leave { JOIN_LEAVE } else { 0 };
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let flags = flag(mode.join_leave, JOIN_LEAVE) | flag(mode.server_side, SERVER_SIDE);
         let encoding = self.sessions[slot].encoding;
         let channel = &mut self.channels[at];
         if channel.subscribers.capacity() == 0 {

@@ -135,6 +135,7 @@ impl From<dunlin_hub::Error> for Error<'static> {
             Hub::ChannelName => ErrorCode::BadRequest.with_reason(error),
             Hub::BadRequest => ErrorCode::BadRequest.into(),
             Hub::NotAvailable => ErrorCode::NotAvailable.into(),
+            Hub::PermissionWithdrawn => ErrorCode::PermissionDenied.with_reason(error),
             Hub::UnrecoverablePosition(_) => ErrorCode::UnrecoverablePosition.into(),
             // All of these are temporary: the queue drains, the worker restarts, a new session
             // replaces the old one.
