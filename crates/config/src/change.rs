@@ -84,6 +84,17 @@ pub enum Operation {
 }
 
 impl Change {
+    /// Whether it takes a secret from one place to another, or asks what one is: it gives secrets away without setting any.
+    pub fn reads_secrets(&self) -> bool {
+        let Change::Patch(operations) = self else { return false };
+        operations.iter().any(|operation| match operation {
+            Operation::Move { from: read, .. }
+            | Operation::Copy { from: read, .. }
+            | Operation::Test { path: read, .. } => known(read).is_ok_and(Node::has_secrets),
+            Operation::Add { .. } | Operation::Remove { .. } | Operation::Replace { .. } => false,
+        })
+    }
+
     /// A [`Change::Put`] of a JSON text.
     ///
     /// # Errors

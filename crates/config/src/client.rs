@@ -84,6 +84,14 @@ pub struct Token {
     /// How far the clocks of backend and server may differ when `exp` and `nbf` are judged.
     #[schemars(range(max = 300_000), extend("x-applies" = NEW_CONNECTIONS))]
     pub leeway_ms: u64,
+    /// How long a token lets nobody in after a client that came with it was disconnected for good: by
+    /// the API's `disconnect` with a code that says not to come back. 0: it lets in at once.
+    #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
+    pub bar_after_disconnect_ms: u64,
+    /// Revoked and barred tokens and users that are remembered, each in some hundred bytes; one more is
+    /// refused.
+    #[schemars(range(min = 1, max = 10_000_000), extend("x-applies" = LIVE))]
+    pub revocations_max: u32,
 }
 
 impl Default for Token {
@@ -96,6 +104,8 @@ impl Default for Token {
             audience: None,
             issuer: None,
             leeway_ms: 0,
+            bar_after_disconnect_ms: 60_000,
+            revocations_max: 100_000,
         }
     }
 }

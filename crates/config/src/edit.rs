@@ -11,9 +11,9 @@ use serde_json::{Map as Object, Value};
 
 use crate::pointer::Pointer;
 use crate::{
-    Admin, Api, ApnsConfig, Changes, Channel, ChannelOptions, Client, Config, FcmConfig, Hook,
-    Limits, Listener, Log, LongPoll, Map, Member, Pacing, PushConfig, Route, Secret, Server,
-    Shutdown, Token, Upstream, VapidConfig, Webhooks, fields,
+    Admin, AdminToken, Api, ApiScope, ApnsConfig, Changes, Channel, ChannelOptions, Client, Config,
+    FcmConfig, Hook, Limits, Listener, Log, LongPoll, Map, Member, Pacing, PushConfig, Route,
+    Secret, Server, Shutdown, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -293,7 +293,8 @@ table! {
     Client { token, long_poll }
     Token { keys }
     LongPoll {}
-    Api { keys }
+    Api { keys, scopes }
+    ApiScope {}
     Channel { without_namespace, namespaces }
     ChannelOptions { pacing }
     Pacing {}
@@ -310,7 +311,8 @@ table! {
     Limits { broadcast_pacing }
     Changes {}
     Shutdown {}
-    Admin {}
+    Admin { tokens }
+    AdminToken {}
     Log {}
 }
 

@@ -4,7 +4,9 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::path::Path;
 use crate::validate::channel;
-use crate::{ApnsConfig, Config, FcmConfig, Hook, Map, Member, Secret, Upstream, VapidConfig};
+use crate::{
+    AdminToken, ApnsConfig, Config, FcmConfig, Hook, Map, Member, Secret, Upstream, VapidConfig,
+};
 
 /// Below this a key can be guessed; a placeholder left in the file is shorter still.
 const SECRET_BYTES_MIN: usize = 16;
@@ -19,6 +21,8 @@ pub(crate) fn judge(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         long_enough(|| path.clone(), secret, errors);
     };
     each("api.keys", &valid.api.keys, &config.api.keys, errors, secret);
+    each("api.scopes", &valid.api.scopes, &config.api.scopes, errors, |_, _, _| {});
+    each("admin.tokens", &valid.admin.tokens, &config.admin.tokens, errors, admin_token);
     each("client.token.keys", &valid.client.token.keys, &config.client.token.keys, errors, secret);
     namespaces(config, valid, errors);
     listeners(config, errors);
@@ -114,6 +118,32 @@ pub(crate) fn long_enough(path: impl Fn() -> Path, secret: &Secret, errors: &mut
         let message = format!("it is shorter than {SECRET_BYTES_MIN} bytes");
         errors.push(
             ConfigError::new(path(), message).with_fix("make one with `openssl rand -hex 32`"),
+        );
+    }
+}
+
+fn admin_token(path: &Path, token: &AdminToken, errors: &mut ConfigErrors) {
+    let path = path.join("token");
+    match &token.token {
+        Some(secret) => bearer(&path, secret, errors),
+        None => errors.push(
+            ConfigError::new(path, "it is not set")
+                .with_fix("make one with `openssl rand -hex 32`"),
+        ),
+    }
+}
+
+/// A secret that is shown in an `Authorization` header.
+pub(crate) fn bearer(path: &Path, secret: &Secret, errors: &mut ConfigErrors) {
+    long_enough(|| path.clone(), secret, errors);
+    let shown = secret.reveal();
+    if shown.trim() != shown || shown.chars().any(char::is_control) {
+        errors.push(
+            ConfigError::new(
+                path.clone(),
+                "no header can carry it: there are blanks or line ends around it",
+            )
+            .with_fix("remove them"),
         );
     }
 }

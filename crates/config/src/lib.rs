@@ -39,8 +39,8 @@ mod webhooks;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use admin::Admin;
-pub use api::Api;
+pub use admin::{Admin, AdminRole, AdminToken};
+pub use api::{Api, ApiScope};
 pub use change::{Change, Operation};
 pub use changes::Changes;
 pub use channel::{Channel, ChannelOptions, Overflow};

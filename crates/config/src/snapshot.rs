@@ -219,6 +219,12 @@ impl ChangedKey {
         hidden
     }
 
+    /// Whether a secret is set, changed or taken away by it.
+    pub fn has_secret(&self) -> bool {
+        let hidden = self.hidden();
+        (&hidden.before, &hidden.after) != (&self.before, &self.after)
+    }
+
     /// About how many bytes it takes in memory.
     pub(crate) fn weight(&self) -> usize {
         fn of(value: &Value) -> usize {

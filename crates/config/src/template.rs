@@ -14,8 +14,10 @@ const HEAD: &str = "\
 ";
 
 /// Examples of the tables whose keys the operator chooses.
-const EXAMPLES: [(&str, &str); 10] = [
+const EXAMPLES: [(&str, &str); 12] = [
+    ("admin.tokens", "dashboard"),
     ("api.keys", "backend"),
+    ("api.scopes", "backend"),
     ("channel.namespaces", "chat"),
     ("client.token.keys", "2026-01"),
     ("listeners", "internal"),

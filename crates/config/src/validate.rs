@@ -6,7 +6,7 @@ use crate::entries;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::path::Path;
-use crate::{ChannelOptions, Config, Secret};
+use crate::{ChannelOptions, Config};
 
 /// What a publication grows by on its way to a client: envelope, channel name, client info.
 const ENVELOPE_BYTES: usize = 4_096;
@@ -110,7 +110,7 @@ impl Config {
             self.exposed(listener.addr, errors, || Path::of("listeners").join(name).join("addr"));
         }
         let admin = self.server.admin_addr;
-        if !is_loopback(admin) && self.admin.token.is_none() {
+        if !is_loopback(admin) && !self.admin.demands_token() {
             errors.push(
                 error(
                     "server.admin_addr",
@@ -201,22 +201,14 @@ impl Config {
         let named = [
             ("client.token.hmac_secret", token.hmac_secret.as_ref()),
             ("client.token.hmac_secret_previous", token.hmac_secret_previous.as_ref()),
-            ("admin.token", self.admin.token.as_ref()),
         ];
         for (path, secret) in named {
             if let Some(secret) = secret {
                 entries::long_enough(|| Path::of(path), secret, errors);
             }
         }
-        let shown = self.admin.token.as_ref().map_or("", Secret::reveal);
-        if shown.trim() != shown || shown.chars().any(char::is_control) {
-            errors.push(
-                error(
-                    "admin.token",
-                    "no header can carry it: there are blanks or line ends around it",
-                )
-                .with_fix("remove them"),
-            );
+        if let Some(secret) = &self.admin.token {
+            entries::bearer(&Path::of("admin.token"), secret, errors);
         }
         for (path, claim) in
             [("client.token.audience", &token.audience), ("client.token.issuer", &token.issuer)]

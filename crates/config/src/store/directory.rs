@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ impl Directory {
     /// What the file system says; [`ErrorKind::WouldBlock`] when another process has it.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Directory> {
         let path = path.into();
-        fs::create_dir_all(&path)?;
+        // What is in it is this user's alone, and so is the directory, unless somebody made it for others to enter.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
         let lock = options().create(true).truncate(false).open(path.join(LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
             Errno::WOULDBLOCK => io::Error::new(
