@@ -9,10 +9,14 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use dunlin_config::Token;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::jwt_hmac;
@@ -60,6 +64,8 @@ pub struct Identity {
     pub user: String,
     /// The key the token is signed with, for [`Verifier::keeps`]; `None` without a token.
     pub key: Option<u64>,
+    /// What distinguishes the token from others; `None` without a token.
+    pub token: Option<TokenClaims>,
     /// When the connection expires unless the client refreshes it, in seconds since 1970; `None`:
     /// never. It is `expire_at` where the token has it (0: never), else `exp`.
     pub expire_at_s: Option<u64>,
@@ -70,6 +76,17 @@ pub struct Identity {
     /// Server-side subscriptions: those of `subs`, or else the names of `channels` without options,
     /// each name once, in order.
     pub subscriptions: BTreeMap<String, SubscribeOptions>,
+}
+
+/// What distinguishes a token from others, so that it can be revoked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenClaims {
+    /// Its id (`jti`).
+    pub jti: Option<String>,
+    /// When it was issued (`iat`), in seconds since 1970.
+    pub issued_at_s: Option<u64>,
+    /// Its signature, as it stands in the token.
+    pub signature: String,
 }
 
 /// Options of one server-side subscription (a value of `subs`).
@@ -124,6 +141,8 @@ pub enum Error {
     Audience,
     /// `iss` is not the configured one.
     Issuer,
+    /// It demands extensions that this server does not have (`crit`, RFC 7515 §4.1.11).
+    Critical,
     /// No key is configured to verify it with.
     NoKey,
     /// Not a JWT, or a claim has the wrong form.
@@ -172,8 +191,9 @@ impl Verifier {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Error::Malformed(format!("longer than {TOKEN_BYTES_MAX} bytes")));
         }
+        let header = Header::of(token)?;
         let mut outcome = Err(Error::NoKey);
-        for key in self.candidates(token) {
+        for key in self.candidates(&header) {
             let decoded = jsonwebtoken::decode::<Claims>(token, &key.decoding, &self.validation);
             outcome = decoded
                 .map(|data| (data.claims, key.fingerprint))
@@ -189,8 +209,15 @@ impl Verifier {
         if claims.nbf.is_some_and(|nbf| nbf.ms() > now_unix_ms.saturating_add(self.leeway_ms)) {
             return Err(Error::NotYetValid);
         }
+        // Whoever signed it says that it must be refused where this is not understood, and nothing is understood here.
+        if header.crit.is_some() {
+            return Err(Error::Critical);
+        }
         let mut identity = claims.identity()?;
         identity.key = Some(key);
+        if let Some(claims) = &mut identity.token {
+            claims.signature = token.rsplit('.').next().unwrap_or_default().to_owned();
+        }
         Ok(identity)
     }
 
@@ -200,15 +227,29 @@ impl Verifier {
     }
 
     /// The key a token names by its `kid`, or else those without a name.
-    fn candidates(&self, token: &str) -> &[Key] {
-        if self.named.is_empty() {
-            return &self.keys;
-        }
-        let kid = jsonwebtoken::decode_header(token).ok().and_then(|header| header.kid);
-        match kid.and_then(|kid| self.named.get(kid.as_str())) {
+    fn candidates(&self, header: &Header) -> &[Key] {
+        match header.kid.as_ref().and_then(|kid| self.named.get(kid.as_str())) {
             Some(key) => std::slice::from_ref(key),
             None => &self.keys,
         }
+    }
+}
+
+/// What of a token's header is looked at here; the rest is `jsonwebtoken`'s.
+#[derive(Deserialize)]
+struct Header {
+    kid: Option<String>,
+    crit: Option<IgnoredAny>,
+}
+
+impl Header {
+    fn of(token: &str) -> Result<Header, Error> {
+        let text = token.split('.').next().unwrap_or_default();
+        let json = URL_SAFE_NO_PAD
+            .decode(text)
+            .map_err(|error| Error::Malformed(format!("its header: {error}")))?;
+        serde_json::from_slice(&json)
+            .map_err(|error| Error::Malformed(format!("its header: {error}")))
     }
 }
 
@@ -239,6 +280,9 @@ impl fmt::Display for Error {
             Error::Algorithm => "the token is not signed by HS256, HS384 or HS512",
             Error::Audience => "the token's `aud` does not name `client.token.audience`",
             Error::Issuer => "the token's `iss` is not `client.token.issuer`",
+            Error::Critical => {
+                "the token's header has `crit`: it demands extensions that this server does not have"
+            }
             Error::NoKey => "there is no key to verify tokens with; set `client.token.hmac_secret`",
             Error::Malformed(why) => return write!(f, "this is no connection token: {why}"),
         })
@@ -253,6 +297,9 @@ struct Claims {
     sub: String,
     exp: Option<NumericDate>,
     nbf: Option<NumericDate>,
+    iat: Option<NumericDate>,
+    /// A string; a number is taken for one.
+    jti: Option<Value>,
     expire_at: Option<NumericDate>,
     info: Option<Box<RawValue>>,
     b64info: Option<String>,
@@ -279,6 +326,14 @@ impl Claims {
         Ok(Identity {
             user: self.sub,
             key: None,
+            token: Some(TokenClaims {
+                jti: self.jti.map(|jti| match jti {
+                    Value::String(jti) => jti,
+                    other => other.to_string(),
+                }),
+                issued_at_s: self.iat.map(|iat| iat.ms() / 1_000),
+                signature: String::new(),
+            }),
             expire_at_s: match self.expire_at {
                 Some(at) if at.0 < 1.0 => None,
                 Some(at) => Some(at.ms() / 1_000),
@@ -315,8 +370,8 @@ fn boolean<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<b
 #[cfg(test)]
 mod tests {
     use dunlin_config::Secret;
-    use jsonwebtoken::{EncodingKey, Header};
-    use serde_json::{Value, json};
+    use jsonwebtoken::EncodingKey;
+    use serde_json::json;
 
     use super::*;
 
@@ -330,7 +385,8 @@ mod tests {
 
     fn signed(algorithm: Algorithm, key: &str, claims: &Value) -> String {
         let key = EncodingKey::from_secret(key.as_bytes());
-        jsonwebtoken::encode(&Header::new(algorithm), claims, &key).expect("claims are JSON")
+        let header = jsonwebtoken::Header::new(algorithm);
+        jsonwebtoken::encode(&header, claims, &key).expect("claims are JSON")
     }
 
     fn verified_by(rules: &Token, claims: &Value) -> Result<Identity, Error> {
@@ -462,7 +518,10 @@ mod tests {
         let mut rules = rules();
         rules.keys.insert("2026", Secret::new("the key of 2026"));
         let signed_as = |kid: Option<&str>, key: &str| {
-            let header = Header { kid: kid.map(str::to_owned), ..Header::new(Algorithm::HS256) };
+            let header = jsonwebtoken::Header {
+                kid: kid.map(str::to_owned),
+                ..jsonwebtoken::Header::new(Algorithm::HS256)
+            };
             let key = EncodingKey::from_secret(key.as_bytes());
             jsonwebtoken::encode(&header, &json!({"sub": "42"}), &key).expect("claims are JSON")
         };
@@ -479,6 +538,37 @@ mod tests {
         let after = Verifier::new(&rules);
         assert!(!after.keeps(named.key.unwrap()), "revoked");
         assert!(after.keeps(unnamed.key.unwrap()), "the one before the newest still holds");
+    }
+
+    #[test]
+    fn a_token_that_demands_what_is_not_understood_is_refused() {
+        for (header, refused) in [
+            (json!({"alg": "HS256", "crit": ["exp"]}), true),
+            (json!({"alg": "HS256", "crit": ["b64"], "b64": false}), true),
+            (json!({"alg": "HS256", "crit": []}), true),
+            (json!({"alg": "HS256", "unknown": 1}), false),
+        ] {
+            let part = |json: &Value| URL_SAFE_NO_PAD.encode(json.to_string());
+            let message = format!("{}.{}", part(&header), part(&json!({"sub": "42"})));
+            let key = EncodingKey::from_secret(KEY.as_bytes());
+            let signature =
+                jsonwebtoken::crypto::sign(message.as_bytes(), &key, Algorithm::HS256).unwrap();
+            let token = format!("{message}.{signature}");
+            let verified = Verifier::new(&rules()).verify(&token, NOW_MS).map(|_| ());
+            let expected = if refused { Err(Error::Critical) } else { Ok(()) };
+            assert_eq!(verified, expected, "{header}");
+        }
+    }
+
+    #[test]
+    fn what_distinguishes_a_token_is_kept() {
+        let of = |claims| verified(&claims).unwrap().token.unwrap();
+        let token = of(json!({"jti": "a", "iat": NOW_S}));
+        assert_eq!((token.jti.as_deref(), token.issued_at_s), (Some("a"), Some(NOW_S)));
+        let unnamed = of(json!({"sub": "42"}));
+        assert_eq!((&unnamed.jti, unnamed.issued_at_s), (&None, None));
+        assert_ne!(unnamed.signature, token.signature);
+        assert_eq!(of(json!({"jti": 7})).jti.as_deref(), Some("7"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use dunlin_hub::SessionId;
 
 use crate::push_message::{PushReply, PushRequest};
+use crate::revocation::{Revocation, RevocationError};
 
 /// One message on the bus. A `request_id` is chosen by who asks and comes back with the reply.
 pub(crate) enum BusMessage {
@@ -46,6 +47,13 @@ pub(crate) enum BusMessage {
     CountAffected { request_id: u64, scope: Arc<AffectedScope> },
     /// Worker to admin.
     AffectedReply { request_id: u64, worker: usize, counts: Box<AffectedCounts> },
+
+    /// Worker to admin: tokens are to be revoked. `token` comes back with the reply.
+    Revoke { worker: usize, token: u64, revocation: Box<Revocation> },
+    /// Admin to worker.
+    RevokeReply { token: u64, result: Result<(), RevocationError> },
+    /// Admin to workers: tokens were revoked.
+    Revoked(Box<Revocation>),
 
     /// Worker to the push thread: a request below `/api/push`.
     PushRequest(Box<PushRequest>),

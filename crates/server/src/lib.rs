@@ -13,20 +13,26 @@ mod admin;
 mod admission;
 pub mod api;
 pub mod auth;
+#[cfg(test)]
+mod authority_tests;
 mod bus_message;
 mod control;
 mod crash;
+mod derived_keys;
 mod error;
 mod fanout_scheduler;
 mod in_transit;
 mod jwt_hmac;
+mod local_host;
 mod loop_stats;
 pub mod metrics;
+mod operator;
 mod origin;
 mod page;
 mod push;
 mod push_message;
 mod reservations;
+mod revocation;
 mod session_token;
 mod settings;
 mod state;
@@ -52,6 +58,7 @@ use crate::bus_message::BusMessage;
 use crate::control::{Control, listen};
 use crate::push::PushThread;
 use crate::reservations::{Reservations, Served};
+use crate::revocation::RevocationLog;
 use crate::settings::Settings;
 use crate::state::ServerState;
 use crate::worker::thread::{Placement, Workers};
@@ -101,6 +108,17 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
     raise_descriptor_limit();
     let Serve { config, source, state_dir, on_log } = what;
     let (store, mut recovery) = recover(config, source, state_dir.as_deref())?;
+    let operator = match &state_dir {
+        Some(path) => {
+            let opened = operator::open(path)
+                .map_err(|source| ServeError::State { path: path.clone(), source })?;
+            recovery.extend(opened.report);
+            Some((opened.access, opened.socket))
+        }
+        None => None,
+    };
+    let (operator, socket) =
+        operator.map_or((None, None), |(access, socket)| (Some(access), socket));
     let snapshot = Arc::clone(store.head());
     let config = &snapshot.config;
     on_log(&config.log);
@@ -123,10 +141,20 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         let clones: io::Result<_> = listeners.iter().map(TcpListener::try_clone).collect();
         clones.map_err(ServeError::Control)
     };
+    let revocation_log = match &state_dir {
+        Some(path) => {
+            let max = state.settings.load().config.client.token.revocations_max as usize;
+            let opened =
+                RevocationLog::open(path, &state.revocations, unix_ms(), max, &mut recovery)
+                    .map_err(|source| ServeError::State { path: path.clone(), source })?;
+            Some(opened)
+        }
+        None => None,
+    };
     let boot = clone_all()?;
     let workers = Workers::start(&state, endpoints, &doorbells, clone_all()?, placement)?;
     let [endpoint, admin_endpoint, push_endpoint, webhooks] = others;
-    let pushes = PushThread::start(&state, push_endpoint, state_dir.as_deref())?;
+    let pushes = PushThread::start(&state, push_endpoint, state_dir.as_deref(), &mut recovery)?;
     recovery.extend(start_push(&pushes, &state.settings.load().config));
     let admin = AdminParams {
         state: Arc::clone(&state),
@@ -135,6 +163,9 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
         store,
         reservations,
         listener: admin_listener,
+        operator,
+        revocation_log,
+        socket,
         boot,
         on_log,
     };
@@ -219,10 +250,7 @@ fn recover(
         None => None,
     };
     let start = InitialConfig { config, name: source };
-    let unix_ms = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64);
-    let (store, recovery) = Store::open(disk, start, unix_ms)
+    let (store, recovery) = Store::open(disk, start, unix_ms())
         .map_err(|error| ServeError::Recover(error.to_string()))?;
     let mut report = Vec::new();
     if let Some(path) = state_dir {
@@ -239,6 +267,12 @@ fn recover(
         report.push(warning.to_string());
     }
     Ok((store, report))
+}
+
+fn unix_ms() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }
 
 /// `server.workers`, where 0 means one a core.

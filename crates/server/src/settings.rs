@@ -110,11 +110,27 @@ impl Settings {
     pub(crate) fn wants_work(&self, newer: &Settings) -> bool {
         let (old, new) = (&self.config.server, &newer.config.server);
         self.config.client.token != newer.config.client.token
+            || self.withdraws_anonymous(newer)
+            || self.withdraws_subscribing(newer)
             || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
             || old.pin_workers != new.pin_workers
             // It may be refused, and a worker that wakes later could not report it.
             || old.node != new.node
             || newer.config.listeners.changes_from(&self.config.listeners).next().is_some()
+    }
+
+    /// Whether somebody who may subscribe under this snapshot may not under a newer one.
+    pub(crate) fn withdraws_subscribing(&self, newer: &Settings) -> bool {
+        let (old, new) = (&self.config.channel, &newer.config.channel);
+        withdraws_subscribing(&old.without_namespace, Some(&new.without_namespace))
+            || new.namespaces.changes_from(&old.namespaces).any(|(_, before, after)| {
+                before.is_some_and(|of| withdraws_subscribing(of, after.map(|of| &**of)))
+            })
+    }
+
+    /// Whether clients without a token are let in under this snapshot and not under a newer one.
+    pub(crate) fn withdraws_anonymous(&self, newer: &Settings) -> bool {
+        self.config.client.anonymous && !newer.config.client.anonymous
     }
 
     /// The name of the API key a caller shows; `None` when it is nobody's.
@@ -136,6 +152,15 @@ impl Settings {
     pub(crate) fn node_name(&self) -> &str {
         &self.node_name
     }
+}
+
+/// Whether somebody who may subscribe by these rules may not by the newer ones; `None`: the namespace is gone.
+pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
+    new.is_none_or(|new| {
+        old.allow_subscribe_for_client && !new.allow_subscribe_for_client
+            || old.allow_subscribe_for_anonymous && !new.allow_subscribe_for_anonymous
+            || new.name_pattern.is_some() && old.name_pattern != new.name_pattern
+    })
 }
 
 fn node_name(config: &Config) -> Arc<str> {

@@ -10,10 +10,12 @@ use dunlin_bus::{Monitor, Rollout};
 use serde_json::{Value, json};
 
 use crate::admission::Admissions;
+use crate::derived_keys::DerivedKeys;
 use crate::fanout_scheduler::FanoutScheduler;
 use crate::loop_stats::LoopStats;
 use crate::metrics::{Counters, Metric};
 use crate::push_message::PushAdmissions;
+use crate::revocation::Revocations;
 use crate::settings::Settings;
 use crate::webhooks_state::WebhooksState;
 
@@ -60,7 +62,7 @@ pub(crate) struct ServerState {
     /// One a worker.
     pub(crate) loop_stats: Vec<LoopStats>,
     /// Sessions by the key that let them in, of each worker.
-    keys: Vec<Mutex<Vec<(u64, u64)>>>,
+    token_keys: Vec<Mutex<Vec<(u64, u64)>>>,
     /// Calls that the push thread has.
     pub(crate) push_admissions: Arc<PushAdmissions>,
     /// The counters of the bus, once there is one.
@@ -73,8 +75,10 @@ pub(crate) struct ServerState {
     pub(crate) admissions: Admissions,
     /// Whose turn it is to broadcast.
     pub(crate) fanout_scheduler: FanoutScheduler,
-    /// Secret of this process: makes session secrets and hash seeds unguessable.
-    pub(crate) secret: [u8; 16],
+    /// The secrets of this process.
+    pub(crate) keys: DerivedKeys,
+    /// Tokens that let nobody in.
+    pub(crate) revocations: Revocations,
     /// This process start as a random UUID: the `uid` of the server API's `info`.
     pub(crate) uid: String,
     started: Instant,
@@ -112,14 +116,15 @@ impl ServerState {
             rollout: Rollout::new(workers),
             rejections: (0..workers).map(|_| Mutex::new(None)).collect(),
             loop_stats: (0..workers).map(|_| LoopStats::new(started)).collect(),
-            keys: (0..workers).map(|_| Mutex::new(Vec::new())).collect(),
+            token_keys: (0..workers).map(|_| Mutex::new(Vec::new())).collect(),
             push_admissions: Arc::default(),
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
             webhooks: WebhooksState::new(workers),
             admissions: Admissions::default(),
             fanout_scheduler: FanoutScheduler::new(workers, cores()),
-            secret,
+            keys: DerivedKeys::of(&secret),
+            revocations: Revocations::default(),
             uid,
             started,
             lifecycle: AtomicU8::new(Lifecycle::Starting as u8),
@@ -253,12 +258,12 @@ impl ServerState {
 
     /// Published by a worker once a second: how many of its sessions each key has let in.
     pub(crate) fn publish_keys(&self, worker: usize, keys: Vec<(u64, u64)>) {
-        *self.keys[worker].lock().unwrap_or_else(PoisonError::into_inner) = keys;
+        *self.token_keys[worker].lock().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
     /// Sessions, as of a second ago, that were let in by a key `keeps` does not keep.
     pub(crate) fn sessions_without(&self, keeps: impl Fn(u64) -> bool) -> u64 {
-        self.keys
+        self.token_keys
             .iter()
             .flat_map(|keys| keys.lock().unwrap_or_else(PoisonError::into_inner).clone())
             .filter(|(key, _)| !keeps(*key))

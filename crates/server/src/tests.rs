@@ -17,14 +17,14 @@ use crate::state::{Lifecycle, ServerState};
 use crate::worker::thread::{Placement, Workers};
 
 /// Longer than anything here takes; a read that takes longer has failed.
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Workers without the control thread around them.
-struct Cluster {
-    state: Arc<ServerState>,
+pub(crate) struct Cluster {
+    pub(crate) state: Arc<ServerState>,
     control: Endpoint<BusMessage>,
     workers: Workers,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Cluster {
@@ -32,7 +32,7 @@ impl Cluster {
         Self::start_with(workers, |_| {})
     }
 
-    fn start_with(workers: usize, change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) fn start_with(workers: usize, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::development();
         config.shutdown.reconnect_spread_ms = 0;
         change(&mut config);
@@ -50,23 +50,35 @@ impl Cluster {
         Self { state, control, workers, address }
     }
 
-    fn send(&mut self, worker: usize, message: BusMessage) {
+    pub(crate) fn send(&mut self, worker: usize, message: BusMessage) {
         assert!(self.control.send(worker, message).is_ok());
         self.control.flush();
     }
 
-    fn post(&self, path: &str, body: &str) -> String {
+    pub(crate) fn post(&self, path: &str, body: &str) -> String {
+        self.call(&format!("POST {path}"), "", body).1
+    }
+
+    /// Status and body of the answer to a request with these header lines.
+    pub(crate) fn call(&self, line: &str, headers: &str, body: &str) -> (u16, String) {
+        let answer = self.exchange(line, &format!("Host: 127.0.0.1\r\n{headers}"), body);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head[9..12].parse().unwrap(), body.to_owned())
+    }
+
+    /// The whole answer to a request with these header lines, `Host` among them.
+    pub(crate) fn exchange(&self, line: &str, headers: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let length = body.len();
         write!(
             stream,
-            "POST {path} HTTP/1.1\r\nHost: dunlin\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+            "{line} HTTP/1.1\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
         )
         .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
-        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+        answer
     }
 
     /// Waits until the control thread's duties have led to this.
@@ -91,7 +103,7 @@ impl Drop for Cluster {
 }
 
 /// A client of `/connection/uni_http_stream`: one JSON object a line.
-struct Listener {
+pub(crate) struct Listener {
     lines: BufReader<TcpStream>,
     id: SessionId,
 }
@@ -102,24 +114,35 @@ impl Listener {
     }
 
     fn connect_with(address: SocketAddr, body: &str) -> Self {
+        Self::connect_to(address, body).0
+    }
+
+    /// The same, with the connect push.
+    pub(crate) fn connect_to(address: SocketAddr, body: &str) -> (Self, serde_json::Value) {
+        Self::open(address, "/connection/uni_http_stream", body)
+    }
+
+    /// A stream, and the first object on it.
+    pub(crate) fn open(address: SocketAddr, path: &str, body: &str) -> (Self, serde_json::Value) {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let length = body.len();
         write!(
             stream,
-            "POST /connection/uni_http_stream HTTP/1.1\r\nHost: dunlin\r\nContent-Length: {length}\r\n\r\n{body}"
+            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n{body}"
         )
         .unwrap();
         let mut listener =
             Self { lines: BufReader::new(stream), id: SessionId::from_u64(0).unwrap() };
         let connect = listener.next().expect("a connect push");
-        let client = connect["connect"]["client"].as_str().expect("a client id").to_owned();
-        listener.id = client.parse().unwrap();
-        listener
+        if let Some(client) = connect["connect"]["client"].as_str() {
+            listener.id = client.parse().unwrap();
+        }
+        (listener, connect)
     }
 
     /// The next push; `None` at the end of the stream.
-    fn next(&mut self) -> Option<serde_json::Value> {
+    pub(crate) fn next(&mut self) -> Option<serde_json::Value> {
         loop {
             let mut line = String::new();
             match self.lines.read_line(&mut line) {

@@ -6,6 +6,8 @@
 use dunlin_config::{Config, ConfigError, ConfigErrors, Member, Path, Upstream, Webhooks};
 use dunlin_net::Tls;
 
+use crate::api::Method;
+use crate::api::scope::PUSH;
 use crate::push;
 
 /// Validates what differs from a valid configuration.
@@ -16,7 +18,22 @@ pub fn validate(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
     let mut errors = ConfigErrors::default();
     push::judge(&before.push, &after.push, &mut errors);
     webhooks(&before.webhooks, &after.webhooks, &mut errors);
+    scopes(before, after, &mut errors);
     if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Every method that an API key's scope names is there.
+fn scopes(before: &Config, after: &Config, errors: &mut ConfigErrors) {
+    for (name, _, scope) in after.api.scopes.changes_from(&before.api.scopes) {
+        let Some(scope) = scope else { continue };
+        for (at, method) in scope.methods.iter().enumerate() {
+            if *method != PUSH && Method::of(method).is_none() {
+                let path = Path::of("api.scopes").join(name).join("methods").join(at);
+                let sentence = format!("there is no method {method:?}");
+                errors.push(config_error(path, sentence, "name methods of the API, or `push`"));
+            }
+        }
+    }
 }
 
 pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, errors: &mut ConfigErrors) {

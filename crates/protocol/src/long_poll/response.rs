@@ -14,7 +14,7 @@ pub enum Gap {
     /// The cursor's stream is gone, after a restart for example. The response has what the new
     /// stream holds.
     NewStream,
-    /// The channel keeps no history: publications between two polls are lost.
+    /// The channel keeps no history, or none that the client may read: publications between two polls are lost.
     NoHistory,
 }
 

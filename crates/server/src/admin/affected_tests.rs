@@ -113,3 +113,42 @@ fn a_worker_that_does_not_count_in_time_is_named() {
     );
     drop(stalled);
 }
+
+#[test]
+fn a_subscription_ends_with_the_permission_it_rests_on_and_others_stay() {
+    let server = TestServer::start(2);
+    let open = |anonymous: bool| json!({"allow_subscribe_for_anonymous": anonymous}).to_string();
+    for namespace in ["chat", "news"] {
+        server.put(&format!("/config/channel/namespaces/{namespace}"), &open(true));
+    }
+    let mut chats: Vec<Subscriber> = (0..8).map(|_| server.subscribe("chat:a")).collect();
+    let mut news = server.subscribe("news:a");
+    let answer = server.put("/config/channel/namespaces/chat", &open(false));
+    let warning = answer.json()["warnings"][0].clone();
+    assert_eq!(warning["pointer"], "/channel/namespaces/chat", "{answer:?}");
+    for chat in &mut chats {
+        let push = chat.next().expect("a push");
+        assert_eq!(
+            (&push["channel"], &push["unsubscribe"]["code"]),
+            (&json!("chat:a"), &json!(2000))
+        );
+    }
+    server.publish("chat:a", 1);
+    server.publish("news:a", 2);
+    assert_eq!(news.publication()["data"], 2);
+
+    // A namespace that is gone gives nobody the permission either.
+    assert_eq!(server.call("DELETE", "/config/channel/namespaces/news", &[], "").status, 200);
+    assert_eq!(news.next().expect("a push")["unsubscribe"]["code"], 2000);
+}
+
+#[test]
+fn clients_without_a_token_leave_when_a_token_is_asked_for() {
+    let server = TestServer::start(2);
+    let mut clients: Vec<Subscriber> = (0..4).map(|_| server.subscribe("news")).collect();
+    let answer = server.put("/config/client/anonymous", "false");
+    assert_eq!(answer.json()["warnings"][0]["pointer"], "/client/anonymous", "{answer:?}");
+    for client in &mut clients {
+        assert_eq!(client.next().expect("a push")["disconnect"]["code"], 3507);
+    }
+}

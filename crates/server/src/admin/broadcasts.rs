@@ -6,11 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use dunlin_config::AdminRole;
 use dunlin_hub::BroadcastStatus;
 use dunlin_net::http::{self, Method, query};
 use dunlin_net::{ConnId, Context};
 use serde_json::{Value, json};
 
+use super::access::Caller;
 use super::problem::{self, ProblemDetails};
 use super::worker_query::{WorkerQueries, WorkerQuery};
 use super::{Admin, AdminConnection, answer_json};
@@ -44,8 +46,12 @@ impl Admin {
         conn: ConnId,
         request: &http::Request<'_>,
         rest: &str,
+        caller: Caller,
     ) -> Result<(), ProblemDetails> {
         let command = command_of(request, rest)?;
+        if !matches!(command, BroadcastCommand::List) {
+            caller.demand(AdminRole::Operate)?;
+        }
         let workers = self.state.workers();
         let pending = BroadcastRequest {
             conn,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dunlin_config::store::Origin;
-use dunlin_config::{Applies, Change, PreparedChange, Snapshot};
+use dunlin_config::{Applies, Change, ChangedKey, PreparedChange, Snapshot};
 use dunlin_net::{ConnId, Context, TimerId, http};
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ use super::problem::{self, ProblemDetails};
 use super::{Admin, AdminConnection, COMMIT_TIMER, WEBHOOKS_TIMER, unix_ms, warnings};
 use crate::bus_message::BusMessage;
 use crate::crash;
-use crate::metrics::ConfigMetric;
+use crate::metrics::{ConfigMetric, Metric};
 use crate::settings::Settings;
 
 /// How long to spin before workers are asked to report. A turn without a large fan-out takes less, and a report may
@@ -39,6 +39,8 @@ pub(super) struct SubmittedChange {
     pub(super) change: Change,
     pub(super) expected: Option<u64>,
     pub(super) origin: Origin,
+    /// Who submitted it may set secrets.
+    pub(super) secrets: bool,
     pub(super) durable: bool,
     pub(super) canary: Option<Canary>,
 }
@@ -101,6 +103,8 @@ struct Outcome<'a> {
     switched: Switched,
     /// Sessions that it ends.
     closed: u64,
+    /// Sessions that are open.
+    sessions: u64,
     /// What a trial has shown, when there was one.
     trial: Option<&'a Value>,
 }
@@ -191,7 +195,11 @@ impl Admin {
                     continue;
                 }
             };
-            let SubmittedChange { conn, durable, origin, canary, .. } = submitted;
+            let SubmittedChange { conn, durable, origin, canary, secrets, .. } = submitted;
+            if !secrets && prepared.changes().iter().any(ChangedKey::has_secret) {
+                self.secrets_need_token(cx, conn).answer(cx, conn);
+                continue;
+            }
             if prepared.is_unchanged() {
                 requesters.push(Requester { conn, durable, change: None, previous });
                 continue;
@@ -243,7 +251,7 @@ impl Admin {
     ) {
         let Some((last, _)) = changes.last() else {
             let switched = self.switched(self.state.generation());
-            let outcome = Outcome { switched, closed: 0, trial: None };
+            let outcome = Outcome { switched, closed: 0, sessions: 0, trial: None };
             for requester in requesters {
                 self.answer(cx, &requester, &[], &outcome);
             }
@@ -391,7 +399,8 @@ impl Admin {
             }
         }
         let trial = in_flight.trial;
-        let outcome = Outcome { switched, closed: in_flight.closed, trial: trial.as_ref() };
+        let (closed, sessions) = (in_flight.closed, self.state.total(Metric::Sessions));
+        let outcome = Outcome { switched, closed, sessions, trial: trial.as_ref() };
         for requester in &in_flight.requesters {
             self.answer(cx, requester, &in_flight.changes, &outcome);
         }
@@ -612,7 +621,8 @@ fn write_body(
     if outcome.closed > 0 {
         let _ = write!(body, ",\"sessions\":{{\"closed\":{}}}", outcome.closed);
     }
-    let warnings = prepared.map(|prepared| warnings::of(prepared, outcome.closed));
+    let warnings =
+        prepared.map(|prepared| warnings::of(prepared, outcome.closed, outcome.sessions));
     if let Some(warnings) = warnings.filter(|warnings| !warnings.is_empty()) {
         let _ = write!(body, ",\"warnings\":{}", json!(warnings));
     }

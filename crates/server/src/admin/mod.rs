@@ -2,9 +2,12 @@
 //!
 //! It is a thread of its own with the event loop that the workers run on, for a change has forty microseconds from its
 //! client's send to its receive, and most of them are the kernel's. It alone owns the [`Store`] and publishes
-//! settings. [`call`] parses requests, [`read`] answers those that change nothing, [`commit`] carries out changes,
+//! settings. [`access`] says who calls and what he may do, [`call`] parses requests, [`read`] answers those that change nothing, [`commit`] carries out changes,
 //! [`trial`] tries a change on one worker first, [`sync`] waits for the disk, [`watch`] streams revisions.
 
+mod access;
+#[cfg(test)]
+mod access_tests;
 #[cfg(test)]
 mod address_tests;
 mod affected;
@@ -18,6 +21,9 @@ mod node_tests;
 mod openapi;
 mod problem;
 mod read;
+#[cfg(test)]
+mod revocation_tests;
+mod revocations;
 #[cfg(test)]
 mod rules_tests;
 mod status;
@@ -34,6 +40,7 @@ mod worker_query;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -47,6 +54,7 @@ use dunlin_net::{
     ListenerId, LoopConfig, ProtocolError, Remote, Sleep, TimerId, remote_pair,
 };
 
+pub(crate) use self::access::OperatorAccess;
 use self::affected::DryRun;
 use self::broadcasts::BroadcastRequest;
 use self::commit::CommitQueue;
@@ -59,6 +67,7 @@ use crate::bus_message::BusMessage;
 use crate::metrics::{ConfigCounters, ConfigMetric, WorkerMetrics};
 use crate::push::PushHandle;
 use crate::reservations::Reservations;
+use crate::revocation::RevocationLog;
 use crate::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 
@@ -88,12 +97,17 @@ const WEBHOOKS_TIMER: u64 = 3;
 pub(crate) struct AdminConnection {
     /// Its address, cached.
     from: Option<Arc<str>>,
+    /// Whether it came through the Unix socket, once that was looked at.
+    through_socket: Option<bool>,
     watching: bool,
 }
 
 /// The state of the admin thread.
 pub(crate) struct Admin {
     state: Arc<ServerState>,
+    /// `None` without a state directory, as is the next.
+    operator: Option<OperatorAccess>,
+    revocation_log: Option<RevocationLog>,
     /// `None` without a push thread.
     push: Option<PushHandle>,
     endpoint: Endpoint<BusMessage>,
@@ -131,6 +145,12 @@ pub(crate) struct AdminParams {
     pub(crate) store: Store,
     pub(crate) reservations: Reservations,
     pub(crate) listener: TcpListener,
+    /// The socket and the token of the operator; `None` without a state directory.
+    pub(crate) operator: Option<OperatorAccess>,
+    /// Keeps revocations on disk; `None` without a state directory.
+    pub(crate) revocation_log: Option<RevocationLog>,
+    /// The socket listens already.
+    pub(crate) socket: Option<UnixListener>,
     /// Handles of the workers' listeners.
     pub(crate) boot: Vec<TcpListener>,
     /// Called with `log` when it has changed.
@@ -179,10 +199,14 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     };
     let mut event_loop = EventLoop::with_inbox(config, inbox)?;
     let cx = event_loop.context();
-    let AdminParams { state, push, endpoint, store, reservations, listener, boot, on_log } = parts;
+    let AdminParams { state, push, endpoint, store, reservations, listener, boot, on_log, .. } =
+        parts;
     let body_bytes_max = store.head().config.config.body_bytes_max;
     let log = store.head().config.log.clone();
     let listener = cx.adopt_listener(listener, &listen_config(body_bytes_max))?;
+    if let Some(socket) = parts.socket {
+        cx.adopt_listener(socket, &listen_config(body_bytes_max))?;
+    }
     cx.register_fd(endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
     cx.run_every(1000, SECOND_TIMER);
     let counters = Arc::<ConfigCounters>::default();
@@ -195,6 +219,8 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     }
     let mut admin = Admin {
         state,
+        operator: parts.operator,
+        revocation_log: parts.revocation_log,
         push,
         endpoint,
         store,
@@ -241,14 +267,14 @@ impl Admin {
         if path == "/health" {
             return self.health(cx, conn, request.method);
         }
-        let shows_token = match self.shows_token(request) {
-            Ok(shows_token) => shows_token,
+        let caller = match self.caller(cx, conn, request) {
+            Ok(caller) => caller,
             Err(problem) => return problem.answer(cx, conn),
         };
         if let Some(rest) = path.strip_prefix("/config")
             && (rest.is_empty() || rest.starts_with('/'))
         {
-            if let Err(problem) = self.config(cx, conn, request, rest, shows_token) {
+            if let Err(problem) = self.config(cx, conn, request, rest, caller) {
                 problem.answer(cx, conn);
             }
             return;
@@ -256,7 +282,13 @@ impl Admin {
         if let Some(rest) = path.strip_prefix("/broadcasts")
             && (rest.is_empty() || rest.starts_with('/'))
         {
-            if let Err(problem) = self.broadcasts(cx, conn, request, rest) {
+            if let Err(problem) = self.broadcasts(cx, conn, request, rest, caller) {
+                problem.answer(cx, conn);
+            }
+            return;
+        }
+        if path == "/revocations" {
+            if let Err(problem) = self.revocations(cx, conn, request, caller) {
                 problem.answer(cx, conn);
             }
             return;
@@ -294,21 +326,6 @@ impl Admin {
         answer_json(cx, conn, status, &serde_json::json!({ "status": lifecycle.name() }));
     }
 
-    /// Whether the caller shows `admin.token` (RFC 6750 §2.1). False when none is set.
-    fn shows_token(&self, request: &http::Request<'_>) -> Result<bool, ProblemDetails> {
-        let Some(token) = &self.store.head().config.admin.token else { return Ok(false) };
-        let shown =
-            request.headers.get_str("Authorization").and_then(|value| value.split_once(' '));
-        let is_shown = shown.is_some_and(|(scheme, shown)| {
-            scheme.eq_ignore_ascii_case("Bearer") && token.matches(shown.trim())
-        });
-        if is_shown {
-            return Ok(true);
-        }
-        let why = "send admin.token as `Authorization: Bearer TOKEN`";
-        Err(ProblemDetails::new(&problem::UNAUTHORIZED, why).header("WWW-Authenticate", &"Bearer"))
-    }
-
     /// Media type and text for `/metrics`.
     fn metrics(&self, accept: Option<&str>) -> (&'static str, String) {
         self.counters.set(ConfigMetric::Revision, self.store.head().revision);
@@ -322,7 +339,11 @@ impl Admin {
             return from;
         }
         let peer: Option<SocketAddr> = cx.peer_addr(conn);
-        let from: Arc<str> = peer.map_or_else(|| "".into(), |peer| peer.to_string().into());
+        let from: Arc<str> = match peer {
+            Some(peer) => peer.to_string().into(),
+            None if access::is_local_socket(cx, conn) => "local".into(),
+            None => "".into(),
+        };
         if let Some(caller) = cx.data(conn) {
             caller.from = Some(Arc::clone(&from));
         }
@@ -477,6 +498,9 @@ impl Handler for Admin {
                 }
                 BusMessage::AffectedReply { request_id, worker, counts } => {
                     self.handle_affected_reply(cx, request_id, worker, *counts);
+                }
+                BusMessage::Revoke { worker, token, revocation } => {
+                    self.handle_revoke(worker, token, *revocation);
                 }
                 // Everything else only wakes the thread.
                 _ => {}

@@ -45,10 +45,16 @@ kinds! {
         "`detail` names it and says what it may be. Nothing was changed.";
     MALFORMED, 400, "malformed", "The body or the pointer cannot be read",
         "It is not JSON, repeats a key, is nested too deep, or is not a patch. `errors` has the place of each fault.";
-    UNAUTHORIZED, 401, "unauthorized", "The admin token is missing or wrong",
-        "Send `admin.token` as `Authorization: Bearer TOKEN`.";
-    SECRETS_NEED_TOKEN, 403, "secrets-need-token", "Secrets are shown to callers with the admin token alone",
-        "Set `admin.token`, send it, and ask again with `?secrets=1`.";
+    UNAUTHORIZED, 401, "unauthorized", "An admin token is missing or wrong",
+        "Send one as `Authorization: Bearer TOKEN`: `admin.token`, one of `admin.tokens`, or the one in the file `admin-token` \
+         of the state directory. On the machine itself the socket `admin.sock` there needs none.";
+    SECRETS_NEED_TOKEN, 403, "secrets-need-token", "Secrets are shown to, and set by, callers with an admin token alone",
+        "Show a token of role `change`, or come through the socket in the state directory. A server without either has no \
+         secrets to give: start it with `--state DIR`, which makes both, or set `admin.token` in its file.";
+    FORBIDDEN, 403, "forbidden", "The admin token has not the role that this takes",
+        "`admin.tokens` says which role each token has: see, operate or change.";
+    FOREIGN_PAGE, 403, "foreign-page", "The request comes from a page of another site, or is for another machine's name",
+        "Pages of other sites may not use the admin port. Call it by its address, or show a token.";
     NOT_FOUND, 404, "not-found", "There is nothing here",
         "The path, or the JSON pointer behind `/config`, leads to nothing.";
     NO_SUCH_REVISION, 404, "no-such-revision", "This revision is not kept",
@@ -121,7 +127,7 @@ impl ProblemDetails {
             &NOT_FOUND,
             format!(
                 "{path} is not here; the paths are /health, /metrics, /info, /status/workers, \
-                 /status/webhooks, /broadcasts, /config, /openapi.json"
+                 /status/webhooks, /broadcasts, /revocations, /config, /openapi.json"
             ),
         )
     }

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use dunlin_config::store::Origin;
-use dunlin_config::{Applies, Change, Pointer, Secrets, Snapshot, schema};
+use dunlin_config::{AdminRole, Applies, Change, ChangedKey, Pointer, Secrets, Snapshot, schema};
 use dunlin_net::http::{self, Method};
 use dunlin_net::{ConnId, Context};
 use serde_json::{Value, json};
 
+use super::access::Caller;
 use super::call::{self, Options, Target};
 use super::commit::{SubmittedChange, etag};
 use super::problem::{self, ProblemDetails};
 use super::watch::{describe, summary};
 use super::{Admin, AdminConnection, answer, answer_json, unix_ms, warnings};
+use crate::metrics::Metric;
 
 impl Admin {
     pub(super) fn config(
@@ -21,25 +23,25 @@ impl Admin {
         conn: ConnId,
         request: &http::Request<'_>,
         rest: &str,
-        shows_token: bool,
+        caller: Caller,
     ) -> Result<(), ProblemDetails> {
         let target = Target::parse(rest)?;
         let options = Options::parse(request.query, self.state.workers())?;
-        let secrets = match (options.secrets, shows_token) {
+        let secrets = match (options.secrets, caller.secrets) {
             (false, _) => Secrets::Hidden,
             (true, true) => Secrets::Shown,
-            (true, false) => {
-                let why = "set admin.token and send it; without one nobody is shown secrets";
-                return Err(ProblemDetails::new(&problem::SECRETS_NEED_TOKEN, why));
-            }
+            (true, false) => return Err(self.secrets_need_token(cx, conn)),
         };
         let reads = matches!(request.method, Method::Get | Method::Head);
+        if !reads {
+            caller.demand(AdminRole::Change)?;
+        }
         match target {
             Target::Value(pointer) if reads => self.value(cx, conn, request, &pointer, secrets),
             Target::Value(pointer) => match request.method {
                 Method::Put | Method::Delete | Method::Patch => {
                     let change = call::change(pointer, request)?;
-                    self.change(cx, conn, request, &options, change)
+                    self.change(cx, conn, request, &options, change, caller)
                 }
                 _ => Err(ProblemDetails::method("GET, HEAD, PUT, DELETE, PATCH")),
             },
@@ -49,7 +51,7 @@ impl Admin {
                 }
                 let revision = self.store.revision(number).ok_or_else(|| self.no_such(number))?;
                 let change = Change::Restore(Arc::clone(&revision.snapshot));
-                self.change(cx, conn, request, &options, change)
+                self.change(cx, conn, request, &options, change, caller)
             }
             _ if !reads => Err(ProblemDetails::method("GET, HEAD")),
             Target::Schema => {
@@ -161,11 +163,15 @@ impl Admin {
         request: &http::Request<'_>,
         options: &Options,
         change: Change,
+        caller: Caller,
     ) -> Result<(), ProblemDetails> {
+        if !caller.secrets && change.reads_secrets() {
+            return Err(self.secrets_need_token(cx, conn));
+        }
         let expected = call::expected(request)?;
         let who = call::who(request)?;
         if options.dry_run {
-            return self.dry_run(cx, conn, &change, expected);
+            return self.dry_run(cx, conn, &change, expected, caller);
         }
         let origin = Origin {
             who,
@@ -173,8 +179,11 @@ impl Admin {
             comment: options.comment.as_deref().unwrap_or("").into(),
             at_unix_ms: unix_ms(),
         };
-        let (durable, canary) = (options.durable, options.canary);
-        self.submit(cx, SubmittedChange { conn, change, expected, origin, durable, canary });
+        let (durable, canary, secrets) = (options.durable, options.canary, caller.secrets);
+        self.submit(
+            cx,
+            SubmittedChange { conn, change, expected, origin, durable, canary, secrets },
+        );
         Ok(())
     }
 
@@ -185,11 +194,15 @@ impl Admin {
         conn: ConnId,
         change: &Change,
         expected: Option<u64>,
+        caller: Caller,
     ) -> Result<(), ProblemDetails> {
         let head = Arc::clone(self.store.head());
         let prepared = head
             .prepare(change, expected)
             .map_err(|error| ProblemDetails::of_change_error(&error))?;
+        if !caller.secrets && prepared.changes().iter().any(ChangedKey::has_secret) {
+            return Err(self.secrets_need_token(cx, conn));
+        }
         let next = &prepared.snapshot().config;
         crate::validate(&head.config, next)
             .map_err(|faults| ProblemDetails::faults(&problem::INVALID, &faults))?;
@@ -209,7 +222,7 @@ impl Admin {
             "revision": head.revision,
             "changes": changes,
             "restart_needed": restart,
-            "warnings": warnings::of(&prepared, closed),
+            "warnings": warnings::of(&prepared, closed, self.state.total(Metric::Sessions)),
         });
         self.answer_with_affected(cx, conn, &prepared, report)
     }

@@ -2,16 +2,18 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_config::store::{Disk, InitialConfig, Store};
-use dunlin_config::{Config, Log};
+use dunlin_config::{Config, Log, Secret};
 use serde_json::{Value, json};
 
-use crate::admin::{AdminParams, AdminThread};
+use crate::admin::{AdminParams, AdminThread, OperatorAccess};
 use crate::bus_message::BusMessage;
 use crate::control::listen;
 use crate::reservations::{Reservations, Served};
@@ -21,6 +23,9 @@ use crate::worker::thread::{Placement, Workers};
 
 /// Longer than anything here takes; what takes longer has failed.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The token that a server has in its state directory. Tests show it unless they are about tokens.
+pub(super) const OPERATOR: &str = "the operator's token";
 
 /// Workers and the admin thread, in this process.
 pub(super) struct TestServer {
@@ -33,6 +38,8 @@ pub(super) struct TestServer {
     pub(super) token: Option<&'static str>,
     /// The `log` settings that the program was given.
     pub(super) logs: Arc<Mutex<Vec<Log>>>,
+    /// Has the Unix socket.
+    scratch: tempfile::TempDir,
 }
 
 /// An answer of the admin port.
@@ -66,6 +73,16 @@ impl TestServer {
     }
 
     pub(super) fn begin(workers: usize, config: Config, disk: Option<Box<dyn Disk>>) -> TestServer {
+        TestServer::begin_as(workers, config, disk, true)
+    }
+
+    /// The same with or without what an operator has in a state directory.
+    pub(super) fn begin_as(
+        workers: usize,
+        config: Config,
+        disk: Option<Box<dyn Disk>>,
+        has_operator: bool,
+    ) -> TestServer {
         let start = InitialConfig { config: Ok(config), name: "test".into() };
         let (store, _) = Store::open(disk, start, 0).unwrap();
         let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), workers, 1024).unwrap();
@@ -89,6 +106,8 @@ impl TestServer {
         let logs = Arc::new(Mutex::new(Vec::new()));
         let given = Arc::clone(&logs);
         let on_log = Box::new(move |log: &Log| given.lock().unwrap().push(log.clone()));
+        let scratch = tempfile::tempdir().unwrap();
+        let socket_path = scratch.path().join("admin.sock");
         let parts = AdminParams {
             state: Arc::clone(&state),
             push: None,
@@ -96,12 +115,23 @@ impl TestServer {
             store,
             reservations,
             listener,
+            operator: has_operator.then(|| OperatorAccess {
+                token: Secret::new(OPERATOR),
+                socket: Some(socket_path.clone()),
+            }),
+            revocation_log: None,
+            socket: has_operator.then(|| UnixListener::bind(&socket_path).unwrap()),
             boot,
             on_log,
         };
         let admin = Some(AdminThread::start(parts).unwrap());
         let (control, workers) = (Mutex::new(control), Mutex::new(Some(threads)));
-        TestServer { state, control, workers, admin, clients, address, token: None, logs }
+        let token = Some(OPERATOR);
+        TestServer { state, control, workers, admin, clients, address, token, logs, scratch }
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.scratch.path().join("admin.sock")
     }
 
     pub(super) fn connect(&self) -> TcpStream {
@@ -130,7 +160,10 @@ impl TestServer {
         headers: &[(&str, &str)],
         body: &str,
     ) {
-        let mut text = format!("{method} {target} HTTP/1.1\r\nHost: dunlin\r\n");
+        let mut text = format!("{method} {target} HTTP/1.1\r\n");
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            text += "Host: dunlin\r\n";
+        }
         for (name, value) in headers {
             text += &format!("{name}: {value}\r\n");
         }
@@ -218,7 +251,7 @@ pub(super) fn development() -> Config {
     config
 }
 
-pub(super) fn receive(stream: &mut TcpStream) -> Answer {
+pub(super) fn receive(stream: &mut impl Read) -> Answer {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     loop {
@@ -247,6 +280,17 @@ impl Subscriber {
     }
 
     pub(super) fn to(address: SocketAddr, channels: &[&str], token: &str) -> Subscriber {
+        let (subscriber, first) = Subscriber::open(address, channels, token);
+        assert!(first["connect"]["client"].is_string(), "{first}");
+        subscriber
+    }
+
+    /// What a client is sent first: that it is connected, or why not.
+    pub(super) fn begin(address: SocketAddr, channels: &[&str], token: &str) -> Value {
+        Subscriber::open(address, channels, token).1
+    }
+
+    fn open(address: SocketAddr, channels: &[&str], token: &str) -> (Subscriber, Value) {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let subs: serde_json::Map<String, Value> =
@@ -259,9 +303,8 @@ impl Subscriber {
         )
         .unwrap();
         let mut subscriber = Subscriber(BufReader::new(stream));
-        let first = subscriber.next().expect("a connect push");
-        assert!(first["connect"]["client"].is_string(), "{first}");
-        subscriber
+        let first = subscriber.next().expect("a push");
+        (subscriber, first)
     }
 
     /// The next push that is no ping; `None` at the end of the stream.

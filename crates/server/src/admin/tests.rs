@@ -8,7 +8,7 @@ use dunlin_config::store::{Directory, Disk};
 use dunlin_config::{LogFormat, LogLevel, Secret};
 use serde_json::{Value, json};
 
-use super::testkit::{Answer, Subscriber, TestServer, Watch, development, receive};
+use super::testkit::{Answer, OPERATOR, Subscriber, TestServer, Watch, development, receive};
 
 const CHAT: &str = "/config/channel/namespaces/chat";
 const SIZE: &str = "/config/channel/namespaces/chat/history_size";
@@ -132,8 +132,11 @@ fn secrets_are_shown_to_a_caller_with_the_token_that_asks() {
     config.api.keys.insert("backend", Secret::new("0123456789abcdef0123"));
     let mut server = TestServer::begin(1, config, None);
     assert_eq!(server.get("/config/api/keys/backend").json(), "***");
-    assert_eq!(server.get("/config/api/keys?secrets=1").status, 403, "there is no token to show");
+    server.token = None;
+    assert_eq!(server.get("/config/api/keys?secrets=1").status, 403, "no token is shown");
+    server.token = Some(OPERATOR);
     assert_eq!(server.put("/config/admin/token", "\"a token of some length\"").status, 200);
+    server.token = None;
     assert_eq!(server.get("/config").status, 401);
     assert_eq!(server.get("/health").status, 200);
     server.token = Some("a token of some length");

@@ -15,6 +15,8 @@ pub enum ApiErrorCode {
     Internal = 100,
     /// The channel belongs to a namespace that is not configured.
     UnknownChannel = 102,
+    /// The API key's scope does not reach so far.
+    PermissionDenied = 103,
     /// There is no such method.
     NotFound = 104,
     /// A limit would be exceeded.
@@ -38,6 +40,7 @@ impl ApiErrorCode {
         match self {
             ApiErrorCode::Internal => "internal server error",
             ApiErrorCode::UnknownChannel => "unknown channel",
+            ApiErrorCode::PermissionDenied => "permission denied",
             ApiErrorCode::NotFound => "not found",
             ApiErrorCode::LimitExceeded => "limit exceeded",
             ApiErrorCode::BadRequest => "bad request",

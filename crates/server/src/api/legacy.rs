@@ -106,6 +106,8 @@ fn known(method: Method, params: &RawValue) -> Result<Vec<u8>, ApiError> {
 /// Members of a request that libraries of the single endpoint know.
 const fn fields(method: Method) -> &'static [&'static str] {
     match method {
+        Method::RevokeToken => &["uid", "expire_at"],
+        Method::InvalidateUserTokens => &["user", "issued_before", "expire_at"],
         Method::Publish => {
             &["channel", "data", "b64data", "skip_history", "tags", "idempotency_key"]
         }

@@ -51,6 +51,10 @@ methods! {
     History = "history", 6;
     /// Forgets the publications of a channel, not its position.
     HistoryRemove = "history_remove", 7;
+    /// Revokes a token by its id.
+    RevokeToken = "revoke_token", 100;
+    /// Revokes the tokens of a user that were issued before a time.
+    InvalidateUserTokens = "invalidate_user_tokens", 101;
     /// Channels with subscribers.
     Channels = "channels", 8;
     /// The servers and what they hold.

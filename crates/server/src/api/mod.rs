@@ -20,6 +20,7 @@ mod legacy;
 mod method;
 pub mod request;
 pub mod response;
+pub mod scope;
 
 pub use batch::Batch;
 pub use error::{ApiError, ApiErrorCode};

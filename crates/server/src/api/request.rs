@@ -40,6 +40,10 @@ pub enum Request<'a> {
     History(HistoryRequest<'a>),
     /// See [`Method::HistoryRemove`].
     HistoryRemove(ChannelRequest<'a>),
+    /// See [`Method::RevokeToken`].
+    RevokeToken(RevokeTokenRequest<'a>),
+    /// See [`Method::InvalidateUserTokens`].
+    InvalidateUserTokens(InvalidateUserTokensRequest<'a>),
     /// See [`Method::Channels`].
     Channels(ChannelsRequest<'a>),
     /// See [`Method::Info`].
@@ -85,6 +89,16 @@ impl<'a> Request<'a> {
                 Request::History(json::from_slice::<HistoryBody<'_>>(body)?.validate()?)
             }
             Method::HistoryRemove => Request::HistoryRemove(ChannelRequest::parse(body)?),
+            Method::RevokeToken => {
+                let request: RevokeTokenRequest<'_> = json::from_slice(body)?;
+                given("uid", &request.uid)?;
+                Request::RevokeToken(request)
+            }
+            Method::InvalidateUserTokens => {
+                let request: InvalidateUserTokensRequest<'_> = json::from_slice(body)?;
+                given("user", &request.user)?;
+                Request::InvalidateUserTokens(request)
+            }
             Method::Channels => Request::Channels(json::from_slice(body)?),
             Method::Info => {
                 json::from_slice::<InfoBody>(body)?;
@@ -106,6 +120,8 @@ impl<'a> Request<'a> {
             Request::PresenceStats(_) => Method::PresenceStats,
             Request::History(_) => Method::History,
             Request::HistoryRemove(_) => Method::HistoryRemove,
+            Request::RevokeToken(_) => Method::RevokeToken,
+            Request::InvalidateUserTokens(_) => Method::InvalidateUserTokens,
             Request::Channels(_) => Method::Channels,
             Request::Info => Method::Info,
         }
@@ -301,6 +317,33 @@ impl HistoryRequest<'_> {
             reverse: self.reverse,
         }
     }
+}
+
+/// Revokes a token by its id: it lets nobody in any more, and whom it has let in is disconnected.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RevokeTokenRequest<'a> {
+    /// The token's `jti`, not empty.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub uid: Cow<'a, str>,
+    /// Unix time in seconds until which it is remembered: not before the token's `exp`. 0: for ever.
+    #[serde(deserialize_with = "json::nullable")]
+    pub expire_at: u64,
+}
+
+/// Revokes the tokens of a user that were issued before a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InvalidateUserTokensRequest<'a> {
+    /// The user, not empty.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub user: Cow<'a, str>,
+    /// Unix time in seconds: tokens whose `iat` is before it, and those without one. 0: now.
+    #[serde(deserialize_with = "json::nullable")]
+    pub issued_before: u64,
+    /// As of [`RevokeTokenRequest::expire_at`].
+    #[serde(deserialize_with = "json::nullable")]
+    pub expire_at: u64,
 }
 
 /// Channels with subscribers.

@@ -15,6 +15,7 @@ mod credentials;
 mod devices;
 mod durable;
 mod environment;
+mod files;
 mod flow;
 mod hook_events;
 mod metrics;

@@ -19,7 +19,7 @@ use super::online::OnlineQueries;
 use super::repeats::Repeats;
 use super::senders::Senders;
 use super::token_feedback::TokenFeedback;
-use super::{PushHandle, call, durable};
+use super::{PushHandle, call, durable, files};
 use crate::bus_message::BusMessage;
 use crate::error::ServeError;
 use crate::push_message::{PushAdmissions, PushReply, PushReplyBody};
@@ -76,22 +76,30 @@ pub(crate) struct PushThread {
 }
 
 impl PushThread {
-    /// Opens the registry, in `state_dir` if there is one, and starts the thread.
+    /// Opens the registry, in `state_dir` if there is one, and starts the thread. What was wrong with a file that is done
+    /// without goes to `report`: sentences for a person.
     pub(crate) fn start(
         state: &Arc<ServerState>,
         endpoint: Endpoint<BusMessage>,
         state_dir: Option<&Path>,
+        report: &mut Vec<String>,
     ) -> Result<PushThread, ServeError> {
+        let pushes = {
+            let push = &state.settings.load().config.push;
+            !(push.apns.is_empty() && push.fcm.is_empty() && push.vapid.is_empty())
+        };
         let registry = match state_dir {
-            Some(state_dir) => Registry::open(&state_dir.join(REGISTRY)),
-            None => Registry::in_memory(),
+            Some(state_dir) => {
+                files::open(&state_dir.join(REGISTRY), pushes, report, Registry::open)
+            }
+            None => Registry::in_memory().map_err(|error| error.to_string()),
         };
-        let registry = Arc::new(registry.map_err(|error| ServeError::Push(error.to_string()))?);
+        let registry = Arc::new(registry.map_err(ServeError::Push)?);
         let journal = match state_dir {
-            Some(state_dir) => Journal::open(&state_dir.join(JOURNAL)),
-            None => Journal::in_memory(),
+            Some(state_dir) => files::open(&state_dir.join(JOURNAL), pushes, report, Journal::open),
+            None => Journal::in_memory().map_err(|error| error.to_string()),
         };
-        let journal = Arc::new(journal.map_err(|error| ServeError::Push(error.to_string()))?);
+        let journal = Arc::new(journal.map_err(ServeError::Push)?);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(DISK_THREADS)

@@ -7,14 +7,19 @@
 use std::sync::Arc;
 
 use dunlin_config::Config;
+use dunlin_hub::Withdrawal;
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::link::{Link, Role};
+use super::permission::{Permission, permits};
 use super::{Worker, hub_config};
 use crate::bus_message::BusMessage;
 use crate::crash;
 use crate::settings::Settings;
+
+/// Subscriptions looked at in one turn; some tenths of a millisecond.
+const WITHDRAWAL_STEPS: u32 = 1_024;
 
 impl Worker<'_> {
     /// Switches to the newest snapshot, if there is one.
@@ -85,8 +90,11 @@ impl Worker<'_> {
         }
         self.apply_pacing(Some(&before));
         self.apply_hooks();
-        if old.client.token != new.client.token {
+        if old.client.token != new.client.token || before.withdraws_anonymous(newest) {
             self.close_revoked(cx);
+        }
+        if before.withdraws_subscribing(newest) {
+            self.withdrawal = Some(Withdrawal::default());
         }
         Ok(())
     }
@@ -101,21 +109,45 @@ impl Worker<'_> {
         })
     }
 
-    /// Ends the sessions that were accepted with a key that is not valid any more. They may come back with a
-    /// new token.
+    /// Goes on with ending the subscriptions of clients that may not subscribe any more.
+    pub(super) fn continue_withdrawal(&mut self, cx: &mut Context<Link>) {
+        let Some(withdrawal) = &mut self.withdrawal else { return };
+        let settings = Arc::clone(&self.settings);
+        let may_subscribe = |channel: &str, user: &str| {
+            let namespace = settings.namespace(channel);
+            namespace.is_some_and(|of| permits(&of.rules, user, false, Permission::Subscribe))
+        };
+        let (now, reason) =
+            (self.clock.set(cx.now_ms()), "the permission to subscribe was withdrawn");
+        if self.hub.withdraw(now, withdrawal, WITHDRAWAL_STEPS, reason, may_subscribe) {
+            self.withdrawal = None;
+        }
+        self.drain_events(cx);
+    }
+
+    /// Ends the sessions that were accepted with a key that is not valid any more, and those without a token where one
+    /// is required now. They may come back with a new token.
     fn close_revoked(&mut self, cx: &mut Context<Link>) {
         let verifier = Arc::clone(&self.settings.verifier);
-        if self.heartbeat.sessions_without(|key| verifier.keeps(key)) == 0 {
+        let anonymous_stay = self.settings.config.client.anonymous;
+        if anonymous_stay && self.heartbeat.sessions_without(|key| verifier.keeps(key)) == 0 {
             return;
         }
         let open: Vec<ConnId> = cx.connections().collect();
         for conn in open {
             let Some(&mut link) = cx.data(conn) else { continue };
-            let key = self.heartbeat.params(link.params()).and_then(|params| params.key);
-            if matches!(link.role, Role::Client(_)) && key.is_some_and(|key| !verifier.keeps(key)) {
-                let why = DisconnectCode::Expired.with_reason("the key of its token was revoked");
-                self.disconnect(cx, conn, &why);
+            if !matches!(link.role, Role::Client(_)) || link.session().is_none() {
+                continue;
             }
+            let why = match self.heartbeat.params(link.params()).and_then(|params| params.key) {
+                Some(key) if !verifier.keeps(key) => {
+                    DisconnectCode::Expired.with_reason("the key of its token was revoked")
+                }
+                None if !anonymous_stay => DisconnectCode::PermissionDenied
+                    .with_reason("clients without a token are not let in any more"),
+                _ => continue,
+            };
+            self.disconnect(cx, conn, &why);
         }
     }
 }

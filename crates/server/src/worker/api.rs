@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dunlin_config::ApiScope;
 use dunlin_hub::{
     ChannelOptions, DisconnectUser, SessionId, SubscribeOptions, SubscribeUser, UnsubscribeUser,
 };
@@ -13,14 +14,18 @@ use super::connect::VERSION;
 use super::link::Link;
 use super::parts::{CallForm, CallId, CallStep, CommandPlace, CommandSlot, NewCall, Pending};
 use super::reply;
-use super::routes::method_refused;
+use super::routes::{method_refused, origin_refused};
 use crate::api::request::{Message, RefreshRequest, SubscribeRequest, Target};
 use crate::api::{
     Answer, ApiError, ApiErrorCode, Batch, Legacy, Method, NodeFacts, Request, presented_key,
-    write_response,
+    scope, write_response,
 };
 use crate::metrics::Metric;
+use crate::revocation::Revocation;
 use crate::session_token;
+
+/// What a caller's key may do; `None`: everything.
+type Scope = Option<Arc<ApiScope>>;
 
 impl Worker<'_> {
     /// Serves `/api` and what is below it.
@@ -34,23 +39,33 @@ impl Worker<'_> {
         if request.method != http::Method::Post {
             return self.answer(cx, conn, &method_refused("POST"));
         }
-        if let Err(why) = self.authorised(request) {
-            return self.answer(cx, conn, &reply::Answer::error(401, why));
+        // Without a key a page would call in its visitor's name, and some requests need no permission to be sent.
+        if self.settings.config.api.without_key && !self.is_same_or_allowed_origin(request) {
+            return self.answer(cx, conn, &origin_refused());
         }
+        let scope = match self.authorised(request) {
+            Ok(scope) => scope,
+            Err(why) => return self.answer(cx, conn, &reply::Answer::error(401, why)),
+        };
         if method == "push" || method.starts_with("push/") {
+            if let Some(Err(error)) = scope.as_deref().map(scope::permits_push) {
+                self.count(Metric::ApiErrors);
+                let (_, body) = error.response(errors_as_status(request));
+                return self.answer(cx, conn, &reply::Answer::json(403, body));
+            }
             return self.push_api(cx, conn, method, request);
         }
         let (status, error) = match method {
             "" => match Legacy::parse(request.body) {
-                Ok(commands) => return self.legacy_call(cx, conn, request, &commands),
+                Ok(commands) => return self.legacy_call(cx, conn, request, scope, &commands),
                 Err(error) => (error.status(), error),
             },
             "batch" => match Batch::parse(request.body) {
-                Ok(batch) => return self.batch_call(cx, conn, request, batch),
+                Ok(batch) => return self.batch_call(cx, conn, request, scope, batch),
                 Err(error) => (error.status(), error),
             },
             name => match Method::find(name) {
-                Ok(method) => return self.single_call(cx, conn, request, method),
+                Ok(method) => return self.single_call(cx, conn, request, scope, method),
                 Err(error) => (404, error),
             },
         };
@@ -65,10 +80,11 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         request: &http::Request<'_>,
+        scope: Scope,
         method: Method,
     ) {
         let commands = vec![CommandSlot::new(Some(method), 0)];
-        let call = self.api_calls.open(new_call(conn, request, CallForm::Single, commands));
+        let call = self.api_calls.open(new_call(conn, request, scope, CallForm::Single, commands));
         self.execute(cx, call, 0, Request::parse(method, request.body));
         self.all_begun(cx, call);
     }
@@ -78,10 +94,11 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         request: &http::Request<'_>,
+        scope: Scope,
         commands: &[Legacy],
     ) {
         let slots = commands.iter().map(|c| CommandSlot::new(c.method(), c.id)).collect();
-        let call = self.api_calls.open(new_call(conn, request, CallForm::Legacy, slots));
+        let call = self.api_calls.open(new_call(conn, request, scope, CallForm::Legacy, slots));
         for (at, command) in (0..).zip(commands) {
             self.execute(cx, call, at, command.request());
         }
@@ -93,6 +110,7 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         request: &http::Request<'_>,
+        scope: Scope,
         batch: Batch<'_>,
     ) {
         let method =
@@ -101,7 +119,7 @@ impl Worker<'_> {
         let now = if batch.parallel { batch.commands.len() } else { in_order(&batch) };
         let call = self.api_calls.open(NewCall {
             queue: batch.texts[now..].iter().map(|text| Box::from(*text)).collect(),
-            ..new_call(conn, request, CallForm::Batch, slots)
+            ..new_call(conn, request, scope, CallForm::Batch, slots)
         });
         for (at, command) in (0..).zip(batch.commands.into_iter().take(now)) {
             self.execute(cx, call, at, command);
@@ -109,21 +127,24 @@ impl Worker<'_> {
         self.all_begun(cx, call);
     }
 
-    /// Whether the caller may use the API.
-    fn authorised(&self, request: &http::Request<'_>) -> Result<(), &'static str> {
+    /// What the caller may do with the API, if anything.
+    fn authorised(&self, request: &http::Request<'_>) -> Result<Scope, &'static str> {
         let api = &self.settings.config.api;
         if api.without_key {
-            return Ok(());
+            return Ok(None);
         }
+        let query = if api.keys_in_query { request.query.unwrap_or("") } else { "" };
         let shown = presented_key(
             request.headers.get_str("X-API-Key"),
             request.headers.get_str("Authorization"),
-            request.query.unwrap_or(""),
+            query,
         );
-        match shown {
-            None => Err("no API key; send one of api.keys as the header X-API-Key"),
-            Some(shown) if self.settings.api_key(&shown).is_some() => Ok(()),
-            Some(_) => Err("the API key is not in api.keys"),
+        let Some(shown) = shown else {
+            return Err("no API key; send one of api.keys as the header X-API-Key");
+        };
+        match self.settings.api_key(&shown) {
+            Some(name) => Ok(api.scopes.get_shared(name).cloned()),
+            None => Err("the API key is not in api.keys"),
         }
     }
 
@@ -151,6 +172,9 @@ impl Worker<'_> {
         place: CommandPlace,
         request: &Request<'_>,
     ) -> Result<(), ApiError> {
+        if let Some(scope) = self.api_calls.scope(place.call) {
+            scope::permits(scope, request)?;
+        }
         let now = self.now(cx);
         match request {
             Request::Publish(publish) => {
@@ -214,6 +238,17 @@ impl Worker<'_> {
                 self.channel_options(&request.channel)?;
                 let token = self.api_token(cx, place)?;
                 self.hub.handle_history_remove(now, token, &request.channel);
+            }
+            Request::RevokeToken(revoke) => {
+                self.revoke(cx, place, Revocation::of_token(&revoke.uid, revoke.expire_at))?;
+            }
+            Request::InvalidateUserTokens(of) => {
+                let issued_before = match of.issued_before {
+                    0 => now.unix_ms / 1000 + 1,
+                    before => before,
+                };
+                let revocation = Revocation::of_user(&of.user, issued_before, of.expire_at);
+                self.revoke(cx, place, revocation)?;
             }
             Request::Channels(request) => {
                 let token = self.api_token(cx, place)?;
@@ -286,13 +321,17 @@ impl Worker<'_> {
         if target.session.is_empty() {
             return Ok(target.client);
         }
-        match session_token::verify(&self.state.secret, &target.session) {
+        match session_token::verify(&self.state.keys.session_token, &target.session) {
             Some(session) => Ok(Some(session)),
             None => Err(ApiErrorCode::BadRequest.with_reason("session: not issued by this server")),
         }
     }
 
-    fn api_token(&mut self, cx: &mut Context<Link>, place: CommandPlace) -> Result<u64, ApiError> {
+    pub(super) fn api_token(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+    ) -> Result<u64, ApiError> {
         let timeout_ms = self.settings.config.limits.bus_request_timeout_ms;
         self.pending
             .insert(cx.now_ms(), timeout_ms, Pending::Api(place))
@@ -347,11 +386,12 @@ impl Worker<'_> {
 fn new_call(
     conn: ConnId,
     request: &http::Request<'_>,
+    scope: Scope,
     form: CallForm,
     commands: Vec<CommandSlot>,
 ) -> NewCall {
     let errors_as_status = errors_as_status(request);
-    NewCall { conn, form, errors_as_status, commands, queue: Default::default() }
+    NewCall { conn, form, errors_as_status, scope, commands, queue: Default::default() }
 }
 
 /// Whether the caller wants errors as HTTP statuses.
@@ -371,6 +411,8 @@ fn in_order(batch: &Batch<'_>) -> usize {
                 | Request::Unsubscribe(_)
                 | Request::Disconnect(_)
                 | Request::Refresh(_)
+                | Request::RevokeToken(_)
+                | Request::InvalidateUserTokens(_)
                 | Request::Channels(_)
                 | Request::Info)
         )

@@ -122,6 +122,9 @@ impl Worker<'_> {
             Request::Refresh(request) => {
                 return self.refresh(cx, conn, session, id, &request.token);
             }
+            Request::SubRefresh(request) if !request.token.is_empty() => {
+                Err(subscription_token_refused())
+            }
             Request::SubRefresh(request) => {
                 if self.hub.is_subscribed(session, &request.channel) {
                     // No subscription of this server expires, so any refresh is good for ever.
@@ -151,10 +154,14 @@ impl Worker<'_> {
         id: u32,
         request: &SubscribeRequest<'_>,
     ) -> Result<(), Error<'static>> {
+        if !request.token.is_empty() {
+            return Err(subscription_token_refused());
+        }
         let options = self.allowed(session, &request.channel, Permission::Subscribe)?;
         let now = self.now(cx);
+        let user = self.hub.session(session).map_or("", |view| view.user);
+        let subscribe = self.entitled(user, &request.channel, &options, subscribe(Some(request)));
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-            let subscribe = subscribe(Some(request));
             self.hub.handle_subscribe(now, token, session, &request.channel, &options, subscribe);
         }
         Ok(())
@@ -219,7 +226,15 @@ impl Worker<'_> {
     }
 }
 
-/// The hub's form of what a client asks of a subscription.
+/// A subscription token says that its bearer may subscribe. One that is not verified must not look as if it were.
+pub(super) fn subscription_token_refused() -> Error<'static> {
+    ErrorCode::PermissionDenied.with_reason(
+        "this server verifies no subscription tokens; name the channel in the connection token's `subs`, or let clients \
+         subscribe by the namespace's `allow_subscribe_*`",
+    )
+}
+
+/// The hub's form of what a client asks of a subscription. [`Worker::entitled`] says what of it he is given.
 pub(super) fn subscribe(request: Option<&SubscribeRequest<'_>>) -> SubscribeOptions {
     let Some(request) = request else { return SubscribeOptions::default() };
     SubscribeOptions {

@@ -20,7 +20,10 @@ impl Worker<'_> {
             self.emit_channel_events();
             let Some(event) = event else { return };
             match event {
-                Event::Disconnect { session, tag, code, reason } => {
+                Event::Disconnect { session, tag, code, reason, by_server_api } => {
+                    if by_server_api {
+                        self.bar(session, code);
+                    }
                     if let Some(user) = self.ended_user_to_report(session) {
                         self.emit_disconnect(session, user, code, &reason);
                     }

@@ -10,10 +10,11 @@ use dunlin_protocol::centrifuge::{
 };
 
 use super::Worker;
-use super::command::subscribe;
+use super::command::{subscribe, subscription_token_refused};
 use super::link::{Link, Role};
-use super::parts::{Connected, Pending, SessionParams};
+use super::parts::{Connected, Pending, SessionParams, TokenFacts};
 use crate::auth::{self, Identity};
+use crate::revocation::Refusal;
 use crate::session_token;
 
 /// The server's name and version, for clients and API callers.
@@ -33,6 +34,10 @@ impl Worker<'_> {
             Ok(identity) => identity,
             Err(error) => return self.refuse_connect(cx, conn, id, error),
         };
+        if request.subs.iter().any(|(_, of)| !of.token.is_empty()) {
+            let error = subscription_token_refused();
+            return self.refuse_connect(cx, conn, id, CommandError::Reply(error));
+        }
         let Some(session) = self.open_session(cx, conn, encoding, &identity) else {
             return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         };
@@ -77,7 +82,7 @@ impl Worker<'_> {
             }
             (CommandError::Reply(error), None) => {
                 let code = ErrorCode::from_code(error.code).unwrap_or(ErrorCode::Internal);
-                self.disconnect(cx, conn, &code.disconnect().into());
+                self.disconnect(cx, conn, &code.disconnect().with_reason(error.message));
             }
             (CommandError::Disconnect(disconnect), _) => self.disconnect(cx, conn, &disconnect),
         }
@@ -117,9 +122,7 @@ impl Worker<'_> {
             link.set_session(Some(session), params);
             link.protocol_state.connected();
         }
-        if identity.expire_at_s.is_some() {
-            self.heartbeat.set_expiry(session, identity.expire_at_s);
-        }
+        self.heartbeat.set_token(session, self.token_facts(identity));
         Some(session)
     }
 
@@ -134,12 +137,40 @@ impl Worker<'_> {
                 DisconnectCode::PermissionDenied.with_reason(why),
             ));
         }
-        self.settings.verifier.verify(token, self.clock.now().unix_ms).map_err(
-            |error| match error {
+        let now_ms = self.clock.now().unix_ms;
+        let identity =
+            self.settings.verifier.verify(token, now_ms).map_err(|error| match error {
                 auth::Error::Expired => CommandError::Reply(ErrorCode::TokenExpired.into()),
                 error => CommandError::Disconnect(DisconnectCode::InvalidToken.with_reason(error)),
-            },
-        )
+            })?;
+        self.check_revoked(&identity, now_ms)?;
+        Ok(identity)
+    }
+
+    /// What is kept of a token while its session is open; `None` without a token.
+    pub(super) fn token_facts(&self, identity: &Identity) -> Option<TokenFacts> {
+        let token = identity.token.as_ref()?;
+        let id = self.state.revocations.id_of(token.jti.as_deref(), &token.signature);
+        Some(TokenFacts::new(id, token.issued_at_s, identity.expire_at_s))
+    }
+
+    /// Whether a token lets its bearer in though it is valid.
+    fn check_revoked(&self, identity: &Identity, now_ms: u64) -> Result<(), CommandError> {
+        let Some(token) = &identity.token else { return Ok(()) };
+        let revocations = &self.state.revocations;
+        let id = revocations.id_of(token.jti.as_deref(), &token.signature);
+        let why = match revocations.refuses(id, &identity.user, token.issued_at_s, now_ms) {
+            None => return Ok(()),
+            Some(Refusal::Revoked) => {
+                DisconnectCode::InvalidToken.with_reason("the token was revoked")
+            }
+            Some(Refusal::Barred { left_s }) => {
+                DisconnectCode::ForceNoReconnect.with_reason(format_args!(
+                    "this token's client was disconnected; it lets in again in {left_s} s"
+                ))
+            }
+        };
+        Err(CommandError::Disconnect(why))
     }
 
     /// The subscriptions a connection begins with: those its token names, and on a unidirectional transport
@@ -170,7 +201,8 @@ impl Worker<'_> {
             } else {
                 Arc::new(hub_options)
             };
-            let mut subscribe = subscribe(request.subs.get(channel.as_str()));
+            let asked = subscribe(request.subs.get(channel.as_str()));
+            let mut subscribe = self.entitled(&identity.user, channel, &hub_options, asked);
             subscribe.chan_info = options.info.as_ref().map(|info| one_line(info));
             subscribe.server_side = true;
             subscriptions.push(ServerSide {
@@ -186,13 +218,12 @@ impl Worker<'_> {
                     continue;
                 }
                 if let Ok(options) = self.may_subscribe(&identity.user, channel) {
+                    let asked = subscribe(Some(request));
+                    let subscribe = self.entitled(&identity.user, channel, &options, asked);
                     subscriptions.push(ServerSide {
                         channel: channel.to_owned(),
                         options,
-                        subscribe: SubscribeOptions {
-                            server_side: true,
-                            ..subscribe(Some(request))
-                        },
+                        subscribe,
                         data: None,
                     });
                 }
@@ -221,7 +252,9 @@ impl Worker<'_> {
         let Some(connected) = self.connects.poll(session) else { return };
         let Connected { id, encoding, .. } = connected;
         let (emulation, node) = match encoding.is_emulated() {
-            true => (session_token::issue(&self.state.secret, session), self.settings.node_name()),
+            true => {
+                (session_token::issue(&self.state.keys.session_token, session), &*self.state.uid)
+            }
             false => (String::new(), ""),
         };
         let ping_interval_ms = self.params_of(cx, session).ping_interval_ms;
@@ -256,7 +289,7 @@ impl Worker<'_> {
         let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
         match self.identify(token) {
             Ok(identity) if identity.user == user => {
-                self.heartbeat.set_expiry(session, identity.expire_at_s);
+                self.heartbeat.set_token(session, self.token_facts(&identity));
                 if let Some(link) = cx.data(conn)
                     && let Some(params) = self.heartbeat.set_key(link.params(), identity.key)
                 {

@@ -29,19 +29,21 @@ mod permission;
 mod poll;
 mod push;
 mod reply;
+mod revocation;
 mod routes;
 mod stream;
 pub(crate) mod thread;
 mod timer;
 mod webhooks;
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dunlin_bus::{Endpoint, SendError};
-use dunlin_hub::{Hub, HubConfig, Now, SessionId};
+use dunlin_hub::{Hub, HubConfig, Now, SessionId, Withdrawal};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Interest, ListenerId, LoopConfig,
     ProtocolError, Sleep, TimerId, http, websocket,
@@ -59,6 +61,7 @@ use self::parts::{
 use self::timer::Timer;
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
+use crate::revocation::TokenId;
 use crate::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 
@@ -97,6 +100,10 @@ pub(crate) struct Worker<'w> {
     emitter: WebhookEmitter,
     gate: FanoutGate,
     affected: AffectedCounter,
+    /// Under way since a permission to subscribe was withdrawn.
+    withdrawal: Option<Withdrawal>,
+    /// Tokens that were revoked; the sessions that came with them are looked for once a second.
+    revoked: HashSet<TokenId>,
     drain: Option<Drain>,
 }
 
@@ -153,6 +160,8 @@ impl<'w> Worker<'w> {
             emitter: WebhookEmitter::default(),
             gate: FanoutGate::default(),
             affected: AffectedCounter::default(),
+            withdrawal: None,
+            revoked: HashSet::new(),
             drain: None,
             generation,
             state: Arc::clone(state),
@@ -247,12 +256,17 @@ impl<'w> Worker<'w> {
             | BusMessage::PushReplyRead { .. }
             | BusMessage::PushCallerGone { .. }
             | BusMessage::OnlineReply { .. }
+            | BusMessage::Revoke { .. }
             | BusMessage::HookEvent(_) => {}
             #[cfg(test)]
             BusMessage::Stall(stalled, until) => {
                 let _ = stalled.send(());
                 let _ = until.recv();
             }
+            BusMessage::RevokeReply { token, result } => {
+                self.handle_revoke_reply(cx, token, result)
+            }
+            BusMessage::Revoked(revocation) => self.handle_revoked(cx, &revocation),
             BusMessage::Drain => self.begin_drain(cx),
             BusMessage::Stop => cx.stop(),
             #[cfg(test)]
@@ -290,6 +304,7 @@ impl<'w> Worker<'w> {
         for pending in self.pending.expire(cx.now_ms()) {
             self.fail(cx, &pending, dunlin_hub::Error::Timeout);
         }
+        self.end_revoked_tokens(cx);
         self.publish_gauges(cx);
         self.transmit_to_push();
         if (cx.now_ms() / 1000).is_multiple_of(TRIM_S) {
@@ -329,7 +344,7 @@ impl<'w> Worker<'w> {
     /// A connection with a session has closed.
     fn session_closed(&mut self, cx: &mut Context<Link>, session: SessionId) {
         self.connects.forget(session);
-        self.heartbeat.set_expiry(session, None);
+        self.heartbeat.set_token(session, None);
         self.polls.take(session);
         let now = self.now(cx);
         let user = self.user_to_report(session);
@@ -448,6 +463,7 @@ impl Handler for Worker<'_> {
     fn on_tick(&mut self, cx: &mut Context<Link>) {
         // What this turn has done was done under the snapshot it began with.
         self.adopt_newest(cx);
+        self.continue_withdrawal(cx);
         self.turn(cx);
         self.count_affected(cx);
         self.state.loop_stats[self.index].turn_ends();
@@ -461,7 +477,7 @@ impl Handler for Worker<'_> {
             }
             return Sleep::Poll;
         }
-        if !self.affected.is_idle() {
+        if !self.affected.is_idle() || self.withdrawal.is_some() {
             return Sleep::Poll;
         }
         if !self.endpoint.prepare_sleep() {
@@ -506,12 +522,10 @@ fn hub_config(
     let per_worker = |total: usize| total.div_ceil(workers);
     HubConfig {
         node: settings.config.server.node,
-        boot: ((u32::from(state.secret[0]) + incarnation) % BOOTS) as u8,
+        boot: ((u32::from(state.keys.boot) + incarnation) % BOOTS) as u8,
         worker: index as u8,
         workers: workers as u8,
-        hash_seed: u64::from_ne_bytes(
-            state.secret[8..].try_into().expect("eight of sixteen bytes"),
-        ),
+        hash_seed: state.keys.channel_hash,
         subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
         channels_max: limits.channels_max,
         channel_name_bytes_max: limits.channel_bytes_max as u16,

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::{ChannelOptions, SessionId};
+use dunlin_config::ChannelOptions as Rules;
+use dunlin_hub::{ChannelOptions, Epoch, SessionId, SubscribeOptions};
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::Worker;
@@ -53,38 +54,71 @@ impl Worker<'_> {
         let Some(namespace) = self.settings.namespace(channel) else {
             return Err(ErrorCode::UnknownChannel.into());
         };
-        let rules = &namespace.rules;
-        let (client, anonymous, subscriber, key) = match permission {
-            Permission::Subscribe => (
-                rules.allow_subscribe_for_client,
-                rules.allow_subscribe_for_anonymous,
-                false,
-                "allow_subscribe",
-            ),
-            Permission::Publish => (
-                rules.allow_publish_for_client,
-                rules.allow_publish_for_anonymous,
-                rules.allow_publish_for_subscriber,
-                "allow_publish",
-            ),
-            Permission::History => (
-                rules.allow_history_for_client,
-                rules.allow_history_for_anonymous,
-                rules.allow_history_for_subscriber,
-                "allow_history",
-            ),
-            Permission::Presence => (
-                rules.allow_presence_for_client,
-                rules.allow_presence_for_anonymous,
-                rules.allow_presence_for_subscriber,
-                "allow_presence",
-            ),
-        };
-        if (if user.is_empty() { anonymous } else { client }) || subscriber && subscribed {
+        if permits(&namespace.rules, user, subscribed, permission) {
             return Ok(Arc::clone(&namespace.options));
         }
+        let key = match permission {
+            Permission::Subscribe => "allow_subscribe",
+            Permission::Publish => "allow_publish",
+            Permission::History => "allow_history",
+            Permission::Presence => "allow_presence",
+        };
         let whom = if user.is_empty() { "anonymous" } else { "client" };
         Err(ErrorCode::PermissionDenied
             .with_reason(format_args!("{key}_for_{whom} is not set for this channel")))
     }
+
+    /// What a subscriber who asks for this is given: the one rule of how far back a subscription reaches, for every
+    /// transport and for client-side and server-side subscriptions alike.
+    ///
+    /// Where the channel recovers, its subscribers recover from the position that they name. Elsewhere only who may
+    /// read the history does; anybody else gets nothing older than the subscription and no position to come back with,
+    /// and reads in the reply that nothing was recovered if he asked for it. `options` are the channel's, with what a token overrides.
+    pub(super) fn entitled(
+        &self,
+        user: &str,
+        channel: &str,
+        options: &ChannelOptions,
+        mut asked: SubscribeOptions,
+    ) -> SubscribeOptions {
+        // A subscription that is about to be made counts for `allow_history_for_subscriber`.
+        let reads_history = || {
+            let namespace = self.settings.namespace(channel);
+            namespace.is_some_and(|of| permits(&of.rules, user, true, Permission::History))
+        };
+        if options.force_recovery || reads_history() {
+            return asked;
+        }
+        if let Some(position) = &mut asked.recover {
+            position.epoch = Epoch::FOREIGN;
+        }
+        asked.recoverable = false;
+        asked.positioned = false;
+        asked
+    }
+}
+
+/// Whether a user, who is subscribed to the channel or not, may do this in a channel of these rules.
+pub(super) fn permits(rules: &Rules, user: &str, subscribed: bool, permission: Permission) -> bool {
+    let (client, anonymous, subscriber) = match permission {
+        Permission::Subscribe => {
+            (rules.allow_subscribe_for_client, rules.allow_subscribe_for_anonymous, false)
+        }
+        Permission::Publish => (
+            rules.allow_publish_for_client,
+            rules.allow_publish_for_anonymous,
+            rules.allow_publish_for_subscriber,
+        ),
+        Permission::History => (
+            rules.allow_history_for_client,
+            rules.allow_history_for_anonymous,
+            rules.allow_history_for_subscriber,
+        ),
+        Permission::Presence => (
+            rules.allow_presence_for_client,
+            rules.allow_presence_for_anonymous,
+            rules.allow_presence_for_subscriber,
+        ),
+    };
+    (if user.is_empty() { anonymous } else { client }) || subscriber && subscribed
 }

@@ -2,7 +2,8 @@
 //!
 //! It subscribes with the cursor's positions, so that what was missed and what comes next meet without a
 //! hole, and is closed with the answer. Where the cursor is too far back for one recovery, the answer is a
-//! page of history instead, and the next poll continues from its end.
+//! page of history instead, and the next poll continues from its end. A client that may not recover in the channel is
+//! notified that it missed something between two polls, and not given it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -45,13 +46,15 @@ impl Worker<'_> {
         };
         let token =
             if request.token.is_empty() { credentials.unwrap_or("") } else { &request.token };
-        let user = match self.identify(token) {
-            Ok(identity) => identity.user,
+        let identity = match self.identify(token) {
+            Ok(identity) => identity,
             Err(error) => {
                 let answer = Answer::error(401, error_text(error));
                 return self.answer_to(cx, conn, origin, answer);
             }
         };
+        let token = self.token_facts(&identity);
+        let user = identity.user;
         let mut subscriptions = Vec::with_capacity(request.channels.len());
         for channel in &request.channels {
             match self.may_subscribe(&user, channel) {
@@ -81,6 +84,7 @@ impl Worker<'_> {
             let answer = Answer::error(503, "too many sessions; try again later");
             return self.answer_to(cx, conn, origin, answer);
         };
+        self.heartbeat.set_token(session, token);
         if let Some(link) = cx.data(conn) {
             link.role = Role::Poll;
             link.set_session(Some(session), NO_PARAMS);
@@ -91,16 +95,24 @@ impl Worker<'_> {
                 Some(Since::Beginning) => Some(StreamPosition::default()),
                 Some(Since::Position(position)) => Some(position),
             };
-        let channels = subscriptions.iter().map(|(name, _)| (Arc::clone(name), since(name)));
+        let subscriptions: Vec<_> = subscriptions
+            .into_iter()
+            .map(|(name, options)| {
+                let asked = SubscribeOptions {
+                    recover: since(&name),
+                    positioned: true,
+                    recoverable: true,
+                    ..SubscribeOptions::default()
+                };
+                let subscribe = self.entitled(&user, &name, &options, asked);
+                (name, options, subscribe)
+            })
+            .collect();
+        let channels = subscriptions
+            .iter()
+            .map(|(name, _, subscribe)| (Arc::clone(name), since(name), subscribe.recoverable));
         self.polls.begin(session, Poll::new(conn, request.timeout_ms, origin, channels));
-        for (name, options) in subscriptions {
-            let subscribe = SubscribeOptions {
-                recover: since(&name),
-                positioned: true,
-                recoverable: true,
-                server_side: true,
-                ..SubscribeOptions::default()
-            };
+        for (name, options, subscribe) in subscriptions {
             let Some(token) = self.token(cx, Pending::Poll { session, channel: Arc::clone(&name) })
             else {
                 return self.poll_failed(cx, session, dunlin_hub::Error::Overloaded);
@@ -196,6 +208,7 @@ impl Worker<'_> {
 
     fn end_poll(&mut self, cx: &mut Context<Link>, session: SessionId, conn: ConnId) {
         let now = self.now(cx);
+        self.heartbeat.set_token(session, None);
         self.hub.close_session(now, session);
         cx.set_deadline(conn, None);
         if let Some(link) = cx.data(conn) {

@@ -6,7 +6,7 @@ use dunlin_protocol::stream::StreamTransport;
 use super::Worker;
 use super::link::Link;
 use super::reply::Answer;
-use crate::{origin, page};
+use crate::{local_host, origin, page};
 
 const CONNECTION_PATHS: &str = "/connection/websocket, /connection/sse, /connection/http_stream, \
     /connection/uni_websocket, /connection/uni_sse, /connection/uni_http_stream, /connection/poll, /emulation, \
@@ -26,6 +26,12 @@ impl Worker<'_> {
                 "the server is going down; connect to another, or again in a moment",
             );
             return self.answer(cx, conn, &answer.header("Retry-After", "1"));
+        }
+        // Where no key is asked for, only being on this machine lets in, and any name may have been led here. The
+        // answer gives the page no permission to read it.
+        if self.settings.config.api.without_key && !local_host::is_local(request.host) {
+            let why = "in development mode this server is called by its address or as localhost, by no other name";
+            return self.answer(cx, conn, &Answer::error(403, why));
         }
         let path = request.path;
         if let Some(method) =

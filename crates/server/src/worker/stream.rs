@@ -259,7 +259,9 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         emulated: &EmulationRequest<'_>,
     ) -> EmulationStatus {
-        let Some(session) = session_token::verify(&self.state.secret, &emulated.session) else {
+        let Some(session) =
+            session_token::verify(&self.state.keys.session_token, &emulated.session)
+        else {
             return EmulationStatus::NoSession;
         };
         let owner = usize::from(session.worker());

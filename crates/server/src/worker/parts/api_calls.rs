@@ -1,7 +1,9 @@
 //! Server API calls under way: which commands have begun, which are answered, and the response when all are.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use dunlin_config::ApiScope;
 use dunlin_hub::Published;
 use dunlin_net::ConnId;
 
@@ -31,6 +33,8 @@ pub(crate) struct NewCall {
     pub(crate) form: CallForm,
     /// The caller wants errors as HTTP statuses (`X-Centrifugo-Error-Mode: transport`).
     pub(crate) errors_as_status: bool,
+    /// What the caller's key may do; `None`: everything.
+    pub(crate) scope: Option<Arc<ApiScope>>,
     pub(crate) commands: Vec<CommandSlot>,
     /// The text of the last commands, which wait until those before them are answered.
     pub(crate) queue: VecDeque<Box<[u8]>>,
@@ -93,6 +97,11 @@ impl ApiCalls {
         self.opened += 1;
         self.calls.insert(id, Call { new, outstanding: 1 });
         id
+    }
+
+    /// What the key of a call may do; `None`: everything.
+    pub(crate) fn scope(&self, call: CallId) -> Option<&ApiScope> {
+        self.calls.get(&call)?.new.scope.as_deref()
     }
 
     /// One more command is given to the hub.
@@ -201,6 +210,7 @@ mod tests {
 
     fn new_call(number: u64, form: CallForm, commands: u32, queue: &[&str]) -> NewCall {
         NewCall {
+            scope: None,
             conn: conn(number),
             form,
             errors_as_status: false,

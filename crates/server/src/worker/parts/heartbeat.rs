@@ -4,23 +4,65 @@
 //! workers on a core these wake-ups cost several times what the ping does. So pings are due at multiples of a span in
 //! which about [`PING_GROUP`] of them come together.
 
+use std::collections::HashSet;
+
 use dunlin_hub::{Now, SessionId};
 
 use super::session_params::{SessionParams, SessionParamsTable};
 use super::{FastMap, Jitter};
+use crate::revocation::TokenId;
 
 /// Pings of a worker that leave together, about. Their writes take a few tenths of a millisecond, for which other
 /// messages of that worker wait.
 const PING_GROUP: u64 = 64;
 
-/// The agreements and token expiries of one worker's sessions.
+/// What is kept of the token that a session came with, as long as the session is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenFacts {
+    pub(crate) id: TokenId,
+    /// Unix seconds; 0: the token does not say.
+    issued_at_s: u32,
+    /// Unix seconds; [`NEVER`] where it does not expire, or in the next century.
+    expire_at_s: u32,
+}
+
+/// One for each session that came with a token.
+const _: () = assert!(size_of::<TokenFacts>() == 16);
+
+const NEVER: u32 = u32::MAX;
+
+impl TokenFacts {
+    pub(crate) fn new(
+        id: TokenId,
+        issued_at_s: Option<u64>,
+        expire_at_s: Option<u64>,
+    ) -> TokenFacts {
+        let seconds = |at: u64| u32::try_from(at).unwrap_or(NEVER);
+        TokenFacts {
+            id,
+            issued_at_s: issued_at_s.map_or(0, seconds),
+            expire_at_s: expire_at_s.map_or(NEVER, seconds),
+        }
+    }
+
+    /// The token's `iat`.
+    pub(crate) fn issued_at_s(self) -> Option<u64> {
+        (self.issued_at_s != 0).then(|| self.issued_at_s.into())
+    }
+
+    fn expire_at_s(self) -> Option<u64> {
+        (self.expire_at_s != NEVER).then(|| self.expire_at_s.into())
+    }
+}
+
+/// The agreements and tokens of one worker's sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Heartbeat {
     /// Sessions of this worker, as of the last second.
     sessions: u64,
     params: SessionParamsTable,
-    /// When sessions whose token has an `exp` expire, Unix time in seconds.
-    expiries: FastMap<SessionId, u64>,
+    /// What is known of the tokens that sessions came with.
+    tokens: FastMap<SessionId, TokenFacts>,
 }
 
 impl Heartbeat {
@@ -72,17 +114,27 @@ impl Heartbeat {
         at_ms.saturating_sub(now.ms)
     }
 
-    /// When the session's token ends, in Unix seconds; `None`: never, or the session has ended.
-    pub(crate) fn set_expiry(&mut self, session: SessionId, expire_at_s: Option<u64>) {
-        match expire_at_s {
-            Some(expire_at_s) => self.expiries.insert(session, expire_at_s),
-            None => self.expiries.remove(&session),
+    /// The token that the session comes with from now on; `None`: none, or the session has ended.
+    pub(crate) fn set_token(&mut self, session: SessionId, token: Option<TokenFacts>) {
+        match token {
+            Some(token) => self.tokens.insert(session, token),
+            None => self.tokens.remove(&session),
         };
+    }
+
+    pub(crate) fn token(&self, session: SessionId) -> Option<TokenFacts> {
+        self.tokens.get(&session).copied()
+    }
+
+    /// The sessions that came with one of these tokens. Looks at all sessions.
+    pub(crate) fn sessions_with(&self, tokens: &HashSet<TokenId>) -> Vec<SessionId> {
+        let with = self.tokens.iter().filter(|(_, token)| tokens.contains(&token.id));
+        with.map(|(session, _)| *session).collect()
     }
 
     /// Whole seconds until the session expires, for its client; 0: never.
     pub(crate) fn ttl_s(&self, session: SessionId, now: Now) -> u32 {
-        let Some(expire_at_s) = self.expiries.get(&session) else { return 0 };
+        let Some(expire_at_s) = self.expire_at_s(session) else { return 0 };
         let left_s = expire_at_s.saturating_sub(now.unix_ms / 1000);
         u32::try_from(left_s).unwrap_or(u32::MAX).max(1)
     }
@@ -108,8 +160,11 @@ impl Heartbeat {
 
     /// Unix time. Saturates: "never" is written as the largest number there is, too.
     fn end_ms(&self, session: SessionId, grace_ms: u64) -> Option<u64> {
-        let expire_at_s = self.expiries.get(&session)?;
-        Some(expire_at_s.saturating_mul(1000).saturating_add(grace_ms))
+        Some(self.expire_at_s(session)?.saturating_mul(1000).saturating_add(grace_ms))
+    }
+
+    fn expire_at_s(&self, session: SessionId) -> Option<u64> {
+        self.tokens.get(&session)?.expire_at_s()
     }
 }
 
@@ -127,6 +182,10 @@ mod tests {
         SessionId::pack(0, 0, 0, slot, 0)
     }
 
+    fn token(expire_at_s: Option<u64>) -> TokenFacts {
+        TokenFacts::new(TokenId(1), None, expire_at_s)
+    }
+
     /// The loop has run for 5 s.
     fn now(unix_s: u64) -> Now {
         Now { ms: 5_000, unix_ms: unix_s * 1000 }
@@ -138,7 +197,7 @@ mod tests {
         assert_eq!(heartbeat.deadline_ms(session(1), 25_000, now(100), 0), 30_000);
         assert_eq!(heartbeat.ttl_s(session(1), now(100)), 0, "it never expires");
 
-        heartbeat.set_expiry(session(1), Some(110));
+        heartbeat.set_token(session(1), Some(token(Some(110))));
         assert_eq!(heartbeat.ttl_s(session(1), now(100)), 10);
         assert_eq!(heartbeat.deadline_ms(session(1), 25_000, now(100), 0), 15_001);
         assert_eq!(heartbeat.deadline_ms(session(1), 25_000, now(100), 3_000), 18_001);
@@ -148,17 +207,17 @@ mod tests {
         assert!(!heartbeat.has_expired(session(1), now(110), 1), "the grace has begun");
         assert_eq!(heartbeat.ttl_s(session(1), now(200)), 1, "0 would mean never");
 
-        heartbeat.set_expiry(session(1), None);
+        heartbeat.set_token(session(1), None);
         assert!(!heartbeat.has_expired(session(1), now(1_000), 0));
     }
 
     #[test]
     fn a_token_that_never_ends_is_no_overflow() {
         let mut heartbeat = Heartbeat::default();
-        heartbeat.set_expiry(session(1), Some(u64::MAX));
+        heartbeat.set_token(session(1), Some(token(Some(u64::MAX))));
         assert_eq!(heartbeat.deadline_ms(session(1), 25_000, now(100), u64::MAX), 30_000);
         assert!(!heartbeat.has_expired(session(1), now(100), 0));
-        assert_eq!(heartbeat.ttl_s(session(1), now(100)), u32::MAX);
+        assert_eq!(heartbeat.ttl_s(session(1), now(100)), 0);
     }
 
     #[test]

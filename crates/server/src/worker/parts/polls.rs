@@ -33,6 +33,8 @@ struct PollChannel {
     name: Arc<str>,
     /// Where the cursor stood.
     since: Option<StreamPosition>,
+    /// The client may be given what it missed.
+    recovers: bool,
     /// Where the client will stand after the response.
     position: StreamPosition,
     gap: Option<Gap>,
@@ -82,14 +84,19 @@ impl Polls {
         };
         let (entry, position) = (&mut poll.channels[at], subscribed.position);
         if let Some(since) = entry.since.filter(|_| !subscribed.recovered) {
-            if !position.epoch.is_none() {
+            if !entry.recovers {
+                let is_of_stream = since.epoch.is_none() || since.epoch == position.epoch;
+                let missed_nothing = is_of_stream && since.offset == position.offset;
+                entry.gap = (!missed_nothing).then_some(Gap::NoHistory);
+            } else if !position.epoch.is_none() {
                 let is_of_stream = since.epoch == position.epoch || since.epoch.is_none();
                 let since = is_of_stream.then_some(since);
                 let filter = HistoryFilter { since, limit: Some(page_max), reverse: false };
                 return PollStep::ReadHistory(filter);
+            } else {
+                // A channel that never kept history has nothing that could be missed; the client is notified all the same.
+                entry.gap = Some(Gap::between(since, position));
             }
-            // A channel that never kept history has nothing that could be missed; the client is notified all the same.
-            entry.gap = Some(Gap::between(since, position));
         }
         entry.position = position;
         poll.advance(channel, &subscribed.publications)
@@ -143,17 +150,19 @@ impl Polls {
 }
 
 impl Poll {
-    /// A poll of these channels, each with where the cursor stands in it.
+    /// A poll of these channels, each with where the cursor stands in it and whether the client may be given what
+    /// followed.
     pub(crate) fn new(
         conn: ConnId,
         timeout_ms: u32,
         origin: Option<&str>,
-        channels: impl Iterator<Item = (Arc<str>, Option<StreamPosition>)>,
+        channels: impl Iterator<Item = (Arc<str>, Option<StreamPosition>, bool)>,
     ) -> Poll {
         let channels: Vec<PollChannel> = channels
-            .map(|(name, since)| PollChannel {
+            .map(|(name, since, recovers)| PollChannel {
                 name,
                 since,
+                recovers,
                 position: since.unwrap_or_default(),
                 gap: None,
             })
@@ -237,7 +246,7 @@ mod tests {
     }
 
     fn polls(timeout_ms: u32, channels: &[(&str, Option<StreamPosition>)]) -> Polls {
-        let channels = channels.iter().map(|(name, since)| (Arc::from(*name), *since));
+        let channels = channels.iter().map(|(name, since)| (Arc::from(*name), *since, true));
         let mut polls = Polls::default();
         let poll = Poll::new(ConnId::from_u64(1), timeout_ms, None, channels);
         polls.begin(session(), poll);

@@ -1,0 +1,204 @@
+//! Who calls the admin port, and what he may do there.
+//!
+//! | caller | may |
+//! |---|---|
+//! | shows `admin.token`, or the token in the state directory | everything |
+//! | shows one of `admin.tokens` | what its role says |
+//! | comes through the Unix socket in the state directory | everything: the file's permissions let nobody else in |
+//! | comes over TCP without a token, and settings have one | nothing |
+//! | the same, and there is none but the one in the state directory | look, without secrets |
+//! | the same, and there is no state directory | all but secrets |
+//!
+//! Who shows no token is let in for being on this machine. A page of a web site is, too, in the browser of whoever
+//! works here; so its requests are recognised by `Host`, `Origin`, `Sec-Fetch-Site` and the type of the body, which
+//! the page cannot choose.
+
+use std::path::PathBuf;
+
+use dunlin_config::{AdminRole, Secret};
+use dunlin_net::http::{self, Method};
+use dunlin_net::{ConnId, Context};
+use rustix::net::AddressFamily;
+
+use super::problem::{self, ProblemDetails, ProblemType};
+use super::{Admin, AdminConnection};
+use crate::local_host;
+
+/// What the operator of this machine has: made at the first start with a state directory.
+pub(crate) struct OperatorAccess {
+    /// The token in the state directory.
+    pub(crate) token: Secret,
+    /// The Unix socket there; `None` when it could not be made.
+    pub(crate) socket: Option<PathBuf>,
+}
+
+/// Who makes a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    pub(super) role: AdminRole,
+    /// May be shown secrets, and may set them.
+    pub(super) secrets: bool,
+}
+
+impl Caller {
+    /// # Errors
+    /// The caller's role does not reach so far.
+    pub(super) fn demand(self, role: AdminRole) -> Result<(), ProblemDetails> {
+        if self.role >= role {
+            return Ok(());
+        }
+        let name = |role| match role {
+            AdminRole::See => "see",
+            AdminRole::Operate => "operate",
+            AdminRole::Change => "change",
+        };
+        let detail =
+            format!("this takes the role `{}`; the token has `{}`", name(role), name(self.role));
+        Err(ProblemDetails::new(&problem::FORBIDDEN, detail))
+    }
+}
+
+impl Admin {
+    /// Who makes this request, if he may make any.
+    pub(super) fn caller(
+        &self,
+        cx: &mut Context<AdminConnection>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) -> Result<Caller, ProblemDetails> {
+        let everything = |role| Caller { role, secrets: role == AdminRole::Change };
+        let changes = !matches!(request.method, Method::Get | Method::Head);
+        if changes {
+            refuse_foreign_page(request)?;
+        }
+        if let Some(shown) = bearer(request) {
+            // Also where none is set: a caller that believes itself protected by a token must not be mistaken.
+            let role = self.role_of(shown);
+            return role
+                .map(everything)
+                .ok_or_else(|| self.unauthorized(cx, conn, "it is none of them"));
+        }
+        if is_local_socket(cx, conn) {
+            return Ok(everything(AdminRole::Change));
+        }
+        let config = &self.store.head().config;
+        if config.admin.demands_token() {
+            return Err(self.unauthorized(cx, conn, "there is none in the request"));
+        }
+        if !local_host::is_local(request.host) {
+            let detail = format!(
+                "the request is for {:?}, which is no name of this machine; call it by its address, or show a token",
+                request.host.unwrap_or_default()
+            );
+            return Err(ProblemDetails::new(&problem::FOREIGN_PAGE, detail));
+        }
+        if !changes {
+            let role = if self.operator.is_some() { AdminRole::See } else { AdminRole::Change };
+            return Ok(Caller { role, secrets: false });
+        }
+        if self.operator.is_some() {
+            return Err(self.unauthorized(cx, conn, "changes take one"));
+        }
+        let media = request.headers.get_str("Content-Type").unwrap_or("");
+        let media = media.split(';').next().unwrap_or("").trim();
+        let is = |kind: &str| media.eq_ignore_ascii_case(kind);
+        if !is("application/json")
+            && !is("application/merge-patch+json")
+            && !is("application/json-patch+json")
+        {
+            let detail = "without a token, whatever changes something says `Content-Type: application/json`, \
+                          which no page can say without having asked";
+            return Err(ProblemDetails::new(&problem::UNSUPPORTED_MEDIA_TYPE, detail));
+        }
+        Ok(Caller { role: AdminRole::Change, secrets: false })
+    }
+
+    /// The role of a token; `None` when it is nobody's. All are compared, whichever it is.
+    fn role_of(&self, shown: &str) -> Option<AdminRole> {
+        let admin = &self.store.head().config.admin;
+        let operator = self.operator.as_ref().map(|operator| &operator.token);
+        let named = admin.tokens.values().filter_map(|of| Some((of.token.as_ref()?, of.role)));
+        let whole = admin.token.iter().chain(operator).map(|token| (token, AdminRole::Change));
+        let matching = whole.chain(named).filter(|(token, _)| token.matches(shown));
+        matching.map(|(_, role)| role).max()
+    }
+
+    fn unauthorized(
+        &self,
+        cx: &Context<AdminConnection>,
+        conn: ConnId,
+        why: &str,
+    ) -> ProblemDetails {
+        let detail = format!(
+            "an admin token is missing, sent as `Authorization: Bearer TOKEN` ({why}); whoever calls shows one"
+        );
+        self.refused(cx, conn, &problem::UNAUTHORIZED, detail).header("WWW-Authenticate", &"Bearer")
+    }
+
+    /// The caller would be shown a secret, or set one.
+    pub(super) fn secrets_need_token(
+        &self,
+        cx: &Context<AdminConnection>,
+        conn: ConnId,
+    ) -> ProblemDetails {
+        let detail = "secrets are shown to, and set by, who shows an admin token of role `change`"
+            .to_owned();
+        self.refused(cx, conn, &problem::SECRETS_NEED_TOKEN, detail)
+    }
+
+    /// A refusal that names the socket to a caller on this machine, for which its user needs no token.
+    fn refused(
+        &self,
+        cx: &Context<AdminConnection>,
+        conn: ConnId,
+        kind: &'static ProblemType,
+        mut detail: String,
+    ) -> ProblemDetails {
+        let local = cx.peer_addr(conn).is_some_and(|peer| peer.ip().is_loopback());
+        let socket = self.operator.as_ref().and_then(|operator| operator.socket.as_ref());
+        let Some(socket) = socket.filter(|_| local) else {
+            return ProblemDetails::new(kind, detail);
+        };
+        detail += &format!(", or comes through the socket {}", socket.display());
+        ProblemDetails::new(kind, detail).with("socket", socket.to_string_lossy())
+    }
+}
+
+/// Refuses what a page of another site sends. No page of another site has a permission here (CORS), but some requests
+/// need none to be sent.
+fn refuse_foreign_page(request: &http::Request<'_>) -> Result<(), ProblemDetails> {
+    let site = request.headers.get_str("Sec-Fetch-Site");
+    let from_elsewhere = site.is_some_and(|site| !matches!(site, "same-origin" | "none"));
+    let origin = request.headers.get("Origin").map(|of| str::from_utf8(of).unwrap_or("null"));
+    let is_own = origin.is_none_or(|origin| {
+        let of_page = origin.split_once("://").map(|(_, host)| host);
+        of_page.zip(request.host).is_some_and(|(page, host)| page.eq_ignore_ascii_case(host))
+    });
+    if from_elsewhere || !is_own {
+        let detail = "a page of another site may change nothing here";
+        return Err(ProblemDetails::new(&problem::FOREIGN_PAGE, detail));
+    }
+    Ok(())
+}
+
+/// The token of `Authorization: Bearer ...` (RFC 6750 §2.1).
+fn bearer<'a>(request: &http::Request<'a>) -> Option<&'a str> {
+    let (scheme, token) = request.headers.get_str("Authorization")?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim())
+}
+
+/// Whether the connection came through the Unix socket. Its own end is asked for: that of a peer is not known any more
+/// when the peer has gone, and `None` must not open a door.
+pub(super) fn is_local_socket(cx: &mut Context<AdminConnection>, conn: ConnId) -> bool {
+    if let Some(known) = cx.data(conn).and_then(|caller| caller.through_socket) {
+        return known;
+    }
+    let through_socket = cx
+        .descriptor(conn)
+        .and_then(|descriptor| rustix::net::getsockname(descriptor).ok())
+        .is_some_and(|own| own.address_family() == AddressFamily::UNIX);
+    if let Some(caller) = cx.data(conn) {
+        caller.through_socket = Some(through_socket);
+    }
+    through_socket
+}

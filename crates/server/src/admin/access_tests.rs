@@ -1,0 +1,172 @@
+//! Who is let in at the admin port: each test is somebody who tries to get further than he may.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use dunlin_config::{AdminRole, AdminToken, Config, Secret};
+use serde_json::json;
+
+use super::testkit::{Answer, OPERATOR, TestServer, development, receive};
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+fn with_secrets() -> Config {
+    let mut config = development();
+    config.api.keys.insert("backend", Secret::new("0123456789abcdef0123"));
+    config
+}
+
+/// A server without a state directory, and a caller without a token.
+fn in_memory() -> TestServer {
+    let mut server = TestServer::begin_as(1, with_secrets(), None, false);
+    server.token = None;
+    server
+}
+
+/// A server with a token in its state directory, and a caller without.
+fn with_state() -> TestServer {
+    let mut server = TestServer::begin(1, with_secrets(), None);
+    server.token = None;
+    server
+}
+
+#[test]
+fn whoever_is_on_the_machine_takes_over_nothing() {
+    let server = in_memory();
+    let refused = |answer: Answer| {
+        assert_eq!((answer.status, answer.problem()), (403, "/problems/secrets-need-token".into()));
+    };
+    let put = |target: &str, body: &str| server.call("PUT", target, &[JSON], body);
+    refused(put("/config/admin/token", "\"a token of some length\""));
+    refused(put("/config/admin/token?dry_run=1", "\"a token of some length\""));
+    refused(put(
+        "/config/admin/tokens/mine",
+        &json!({"token": "a token of some length"}).to_string(),
+    ));
+    refused(put("/config/api/keys/mine", "\"a key of some length\""));
+    refused(server.call("DELETE", "/config/api/keys/backend", &[JSON], ""));
+    refused(server.get("/config/api/keys?secrets=1"));
+    let patch = |operation: serde_json::Value| {
+        let media = [("Content-Type", "application/json-patch+json")];
+        server.call("PATCH", "/config", &media, &json!([operation]).to_string())
+    };
+    refused(patch(json!({"op": "copy", "from": "/api/keys/backend", "path": "/server/name"})));
+    refused(patch(
+        json!({"op": "test", "path": "/api/keys/backend", "value": "a guess of some length"}),
+    ));
+    assert_eq!(server.revision(), 1, "nothing was changed");
+
+    // What is no secret is changed without hassle, and the way in stays where it is.
+    assert_eq!(put("/config/limits/broadcast_quantum", "32").status, 200);
+    assert_eq!(put("/config/server/admin_addr", "\"0.0.0.0:8001\"").status, 422);
+}
+
+#[test]
+fn where_there_is_a_token_changes_take_it() {
+    let mut server = with_state();
+    for (method, target) in [
+        ("PUT", "/config/limits/broadcast_quantum"),
+        ("DELETE", "/config/limits/broadcast_quantum"),
+        ("PATCH", "/config"),
+        ("POST", "/config/revisions/1/restore"),
+        ("POST", "/broadcasts/news/cancel"),
+        ("POST", "/broadcasts/news/pause"),
+    ] {
+        let answer = server.call(method, target, &[JSON], "32");
+        assert_eq!(answer.status, 401, "{method} {target}: {answer:?}");
+        assert_eq!(answer.header("WWW-Authenticate"), Some("Bearer"));
+    }
+    assert_eq!(server.get("/config").status, 200, "looking takes none");
+    assert_eq!(server.get("/config?secrets=1").status, 403);
+    server.token = Some("a token that somebody guessed");
+    assert_eq!(server.get("/config").status, 401);
+    server.token = Some(OPERATOR);
+    assert_eq!(server.put("/config/limits/broadcast_quantum", "32").status, 200);
+    assert_eq!(server.get("/config/api/keys?secrets=1").json()["backend"], "0123456789abcdef0123");
+}
+
+#[test]
+fn a_page_of_another_site_changes_nothing_whatever_it_sends() {
+    let server = in_memory();
+    let own = format!("http://{}", server.address);
+    let from = |headers: &[(&str, &str)]| {
+        server.call("PUT", "/config/limits/broadcast_quantum", headers, "32").status
+    };
+    assert_eq!(from(&[("Origin", "https://evil.example"), JSON]), 403);
+    assert_eq!(from(&[("Origin", "null"), JSON]), 403);
+    assert_eq!(from(&[("Sec-Fetch-Site", "cross-site"), JSON]), 403);
+    assert_eq!(from(&[("Sec-Fetch-Site", "same-site"), JSON]), 403);
+    assert_eq!(from(&[("Content-Type", "text/plain")]), 415);
+    assert_eq!(from(&[]), 415, "what a page may send without asking");
+    let restore = |headers: &[(&str, &str)]| {
+        server.call("POST", "/config/revisions/1/restore", headers, "").status
+    };
+    assert_eq!(restore(&[]), 415);
+    assert_eq!(restore(&[("Content-Type", "text/plain"), ("Origin", "https://evil.example")]), 403);
+    // A name that resolves to this machine is not this machine's: the page's origin is the same as the host.
+    let rebound = |method: &str, target: &str| {
+        let headers = [("Host", "evil.example:8001"), ("Origin", "http://evil.example:8001"), JSON];
+        server.call(method, target, &headers, "32").status
+    };
+    assert_eq!(rebound("PUT", "/config/limits/broadcast_quantum"), 403);
+    assert_eq!(rebound("POST", "/broadcasts/news/cancel"), 403);
+    assert_eq!(rebound("GET", "/config"), 403, "nor is it read");
+    assert_eq!(rebound("GET", "/metrics"), 403);
+    assert_eq!(server.revision(), 1);
+
+    let host = server.address.to_string();
+    let page = [("Host", &*host), ("Origin", &own), ("Sec-Fetch-Site", "same-origin"), JSON];
+    let answer = server.call("PUT", "/config/limits/broadcast_quantum", &page, "32");
+    assert_eq!(answer.status, 200, "its own page does: {answer:?}");
+}
+
+#[test]
+fn a_token_may_what_its_role_says() {
+    let mut config = with_secrets();
+    for (name, role) in
+        [("viewer", AdminRole::See), ("oncall", AdminRole::Operate), ("deploy", AdminRole::Change)]
+    {
+        let token = Some(Secret::new(format!("the token of {name}, long enough")));
+        config.admin.tokens.insert(name, AdminToken { token, role });
+    }
+    let mut server = TestServer::begin(1, config, None);
+    let mut statuses = |token: Option<&'static str>| {
+        server.token = token;
+        [
+            server.get("/config").status,
+            server.call("POST", "/broadcasts/news/cancel", &[], "").status,
+            server.put("/config/limits/broadcast_quantum", "32").status,
+            server.get("/config?secrets=1").status,
+        ]
+    };
+    // There is no broadcast to cancel: 404 is as far as one gets.
+    assert_eq!(statuses(Some("the token of viewer, long enough")), [200, 403, 403, 403]);
+    assert_eq!(statuses(Some("the token of oncall, long enough")), [200, 404, 403, 403]);
+    assert_eq!(statuses(Some("the token of deploy, long enough")), [200, 404, 200, 200]);
+    assert_eq!(statuses(None), [401, 401, 401, 401], "none is not enough any more");
+}
+
+#[test]
+fn the_socket_is_the_way_in_of_the_local_operator() {
+    let server = with_state();
+    let call = |head: &str, body: &str| {
+        let mut stream = UnixStream::connect(server.socket()).unwrap();
+        write!(
+            stream,
+            "{head} HTTP/1.1\r\nHost: d\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        receive(&mut stream)
+    };
+    let keys = call("GET /config/api/keys?secrets=1", "");
+    assert_eq!(keys.json()["backend"], "0123456789abcdef0123");
+    assert_eq!(call("PUT /config/admin/token", "\"a token of some length\"").status, 200);
+    let history = call("GET /config/revisions", "").json();
+    assert_eq!(history["revisions"][0]["from"], "local", "{history}");
+
+    // Who is refused on this machine learns of it.
+    let refused = server.put("/config/limits/broadcast_quantum", "32");
+    assert_eq!(refused.status, 401);
+    assert_eq!(refused.json()["socket"], server.socket().to_str().unwrap());
+}

@@ -1,0 +1,122 @@
+//! Tokens that are revoked or barred let nobody in, on any worker, and whom they have let in leaves.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use dunlin_config::Secret;
+use serde_json::{Value, json};
+
+use super::testkit::{Subscriber, TIMEOUT, TestServer, development, receive};
+
+const KEY: &str = "the backend's own key, long enough";
+
+fn token(claims: &Value) -> String {
+    let key = jsonwebtoken::EncodingKey::from_secret(KEY.as_bytes());
+    jsonwebtoken::encode(&jsonwebtoken::Header::default(), claims, &key).unwrap()
+}
+
+fn server(bar_ms: u64) -> TestServer {
+    let mut config = development();
+    config.client.token.hmac_secret = Some(Secret::new(KEY));
+    config.client.token.bar_after_disconnect_ms = bar_ms;
+    TestServer::begin(2, config, None)
+}
+
+/// The answer of the server API.
+fn api(server: &TestServer, method: &str, body: &Value) -> Value {
+    let mut stream = TcpStream::connect(server.clients).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let body = body.to_string();
+    let head = format!("POST /api/{method} HTTP/1.1\r\nHost: d\r\nContent-Length: {}", body.len());
+    write!(stream, "{head}\r\n\r\n{body}").unwrap();
+    receive(&mut stream).json()
+}
+
+/// The code that a client with this token is disconnected with at once; `None`: it is let in.
+fn refused(server: &TestServer, token: &str) -> Option<u64> {
+    // Whichever worker takes it.
+    let codes = [(); 6].map(|()| {
+        let first = Subscriber::begin(server.clients, &["news"], token);
+        first["disconnect"]["code"].as_u64()
+    });
+    assert!(codes.iter().all(|code| *code == codes[0]), "all workers agree: {codes:?}");
+    codes[0]
+}
+
+#[test]
+fn a_revoked_token_ends_its_sessions_and_no_others() {
+    let server = server(0);
+    let (stolen, other) = (
+        token(&json!({"sub": "ada", "jti": "stolen"})),
+        token(&json!({"sub": "ada", "jti": "own"})),
+    );
+    let mut thief = Subscriber::at(server.clients, "news", &stolen);
+    let mut owner = Subscriber::at(server.clients, "news", &other);
+    let answer = api(&server, "revoke_token", &json!({"uid": "stolen"}));
+    assert_eq!(answer, json!({"result": {}}));
+    assert_eq!(refused(&server, &stolen), Some(3500));
+    assert_eq!(refused(&server, &other), None);
+    assert_eq!(thief.next().expect("a disconnect")["disconnect"]["code"], 3500);
+    server.publish("news", 1);
+    assert_eq!(owner.publication()["data"], 1);
+    let poll = |token: &str| {
+        let mut stream = TcpStream::connect(server.clients).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let target = format!("/connection/poll?channel=news&timeout=0&token={token}");
+        write!(stream, "GET {target} HTTP/1.1\r\nHost: d\r\n\r\n").unwrap();
+        receive(&mut stream).status
+    };
+    assert_eq!((poll(&stolen), poll(&other)), (401, 200));
+
+    let listed = server.get("/revocations").json();
+    assert_eq!(listed["revocations"][0]["jti"], "stolen", "{listed}");
+    let back = server.call("DELETE", "/revocations", &[], &json!({"jti": "stolen"}).to_string());
+    assert_eq!(back.status, 200);
+    assert_eq!(refused(&server, &stolen), None);
+}
+
+#[test]
+fn a_users_tokens_of_before_end_his_sessions_and_later_ones_do_not() {
+    let server = server(0);
+    let issued = |user: &str, iat: u64| token(&json!({"sub": user, "iat": iat}));
+    let mut old = Subscriber::at(server.clients, "news", &issued("ada", 1_000));
+    let mut without = Subscriber::at(server.clients, "news", &token(&json!({"sub": "ada"})));
+    let mut new = Subscriber::at(server.clients, "news", &issued("ada", 3_000));
+    let mut bob = Subscriber::at(server.clients, "news", &issued("bob", 1_000));
+    let body = json!({"user": "ada", "issued_before": 2_000}).to_string();
+    assert_eq!(server.call("POST", "/revocations", &[], &body).status, 200);
+    for gone in [&mut old, &mut without] {
+        assert_eq!(gone.next().expect("a disconnect")["disconnect"]["code"], 3500);
+    }
+    assert_eq!(refused(&server, &issued("ada", 1_999)), Some(3500));
+    assert_eq!(refused(&server, &issued("ada", 2_000)), None);
+    server.publish("news", 1);
+    for stays in [&mut new, &mut bob] {
+        assert_eq!(stays.publication()["data"], 1);
+    }
+    let answer = api(&server, "invalidate_user_tokens", &json!({"user": "bob"}));
+    assert_eq!(answer, json!({"result": {}}));
+    assert_eq!(bob.next().expect("a disconnect")["disconnect"]["code"], 3500);
+}
+
+#[test]
+fn one_disconnect_bars_the_token_and_not_the_user() {
+    let server = server(600_000);
+    let (barred, fresh) =
+        (token(&json!({"sub": "ada", "n": 1})), token(&json!({"sub": "ada", "n": 2})));
+    let mut client = Subscriber::at(server.clients, "news", &barred);
+    api(&server, "disconnect", &json!({"user": "ada"}));
+    assert_eq!(client.next().expect("a disconnect")["disconnect"]["code"], 3503);
+    assert_eq!(refused(&server, &barred), Some(3503), "the same token does not come back");
+    assert_eq!(refused(&server, &fresh), None, "a new one does");
+
+    // Who is to come back may.
+    let mut client = Subscriber::at(server.clients, "news", &fresh);
+    api(
+        &server,
+        "disconnect",
+        &json!({"user": "ada", "disconnect": {"code": 3000, "reason": "again"}}),
+    );
+    assert_eq!(client.next().expect("a disconnect")["disconnect"]["code"], 3000);
+    assert_eq!(refused(&server, &fresh), None);
+}

@@ -1,0 +1,146 @@
+//! `/revocations`: which tokens let nobody in any more. The server API's `revoke_token` and `invalidate_user_tokens`
+//! come here too, over the bus.
+
+use dunlin_config::AdminRole;
+use dunlin_net::http::{self, Method};
+use dunlin_net::{ConnId, Context};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::access::Caller;
+use super::problem::{self, ProblemDetails};
+use super::{Admin, AdminConnection, answer_json, unix_ms};
+use crate::bus_message::BusMessage;
+use crate::revocation::{NAME_BYTES_MAX, Revocation, RevocationError, Revoked};
+
+/// What a `POST` or `DELETE` is about.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    jti: Option<String>,
+    user: Option<String>,
+    /// Unix seconds; without it now.
+    issued_before: Option<u64>,
+    /// Unix seconds; without it never.
+    #[serde(default)]
+    expire_at: u64,
+}
+
+impl Admin {
+    /// Answers a request for `/revocations`.
+    pub(super) fn revocations(
+        &mut self,
+        cx: &mut Context<AdminConnection>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        caller: Caller,
+    ) -> Result<(), ProblemDetails> {
+        match request.method {
+            Method::Get | Method::Head => {
+                let revocations: Vec<Value> =
+                    self.state.revocations.list(unix_ms()).iter().map(shown).collect();
+                answer_json(cx, conn, 200, &json!({ "revocations": revocations }));
+            }
+            Method::Post => {
+                caller.demand(AdminRole::Operate)?;
+                let revocation = body(request)?.revocation()?;
+                self.revoke(revocation).map_err(|error| problem_of(error))?;
+                answer_json(cx, conn, 200, &json!({}));
+            }
+            Method::Delete => {
+                caller.demand(AdminRole::Operate)?;
+                let Body { jti, user, .. } = body(request)?;
+                if !self.state.revocations.remove(jti.as_deref(), user.as_deref()) {
+                    let detail = "no such revocation";
+                    return Err(ProblemDetails::new(&problem::NOT_FOUND, detail));
+                }
+                let now_ms = unix_ms();
+                if let Some(log) = &mut self.revocation_log
+                    && let Err(error) = log.rewrite(&self.state.revocations, now_ms)
+                {
+                    return Err(ProblemDetails::new(&problem::LOG_NOT_WRITTEN, error.to_string()));
+                }
+                answer_json(cx, conn, 200, &json!({}));
+            }
+            _ => return Err(ProblemDetails::method("GET, HEAD, POST, DELETE")),
+        }
+        Ok(())
+    }
+
+    /// A worker's caller revokes tokens.
+    pub(super) fn handle_revoke(&mut self, worker: usize, token: u64, revocation: Revocation) {
+        let result = self.revoke(revocation);
+        // A worker whose ring is full answers its caller with a timeout.
+        let _ = self.endpoint.send(worker, BusMessage::RevokeReply { token, result });
+    }
+
+    fn revoke(&mut self, revocation: Revocation) -> Result<(), RevocationError> {
+        let now_ms = unix_ms();
+        let max = self.store.head().config.client.token.revocations_max as usize;
+        self.state.revocations.add(revocation.clone(), now_ms, max)?;
+        for worker in 0..self.state.workers() {
+            // A worker whose ring is full keeps the sessions it has; none is made.
+            let message = BusMessage::Revoked(Box::new(revocation.clone()));
+            if self.endpoint.send(worker, message).is_err() {
+                tracing::warn!(
+                    worker,
+                    "not reached: sessions of a revoked token stay until they end"
+                );
+            }
+        }
+        let Some(log) = &mut self.revocation_log else { return Ok(()) };
+        log.append(&revocation, &self.state.revocations, now_ms, max).map_err(|error| {
+            tracing::error!(%error, "a revocation is not on the disk");
+            RevocationError::NotOnDisk
+        })
+    }
+}
+
+impl Body {
+    fn revocation(self) -> Result<Revocation, ProblemDetails> {
+        match (self.jti, self.user) {
+            (Some(jti), None) if !jti.is_empty() => Ok(Revocation::of_token(&jti, self.expire_at)),
+            (None, Some(user)) if !user.is_empty() => {
+                let before = self.issued_before.unwrap_or(unix_ms() / 1000 + 1);
+                Ok(Revocation::of_user(&user, before, self.expire_at))
+            }
+            _ => {
+                let detail = "name a token by `jti`, or a user by `user`, and not both";
+                Err(ProblemDetails::new(&problem::MALFORMED, detail))
+            }
+        }
+    }
+}
+
+fn body(request: &http::Request<'_>) -> Result<Body, ProblemDetails> {
+    serde_json::from_slice(request.body)
+        .map_err(|error| ProblemDetails::new(&problem::MALFORMED, error.to_string()))
+}
+
+fn shown(revocation: &Revocation) -> Value {
+    let mut shown = match &revocation.of {
+        Revoked::Jti(jti) => json!({ "jti": jti }),
+        Revoked::User { user, issued_before_s } => {
+            json!({ "user": user, "issued_before": issued_before_s })
+        }
+    };
+    shown["expire_at"] = revocation.until_s.into();
+    shown
+}
+
+fn problem_of(error: RevocationError) -> ProblemDetails {
+    match error {
+        RevocationError::Full => ProblemDetails::new(
+            &problem::INVALID,
+            "client.token.revocations_max is reached; give revocations an end, or raise it",
+        ),
+        RevocationError::TooLong => ProblemDetails::new(
+            &problem::MALFORMED,
+            format!("the id or the user has more than {NAME_BYTES_MAX} bytes"),
+        ),
+        RevocationError::NotOnDisk => ProblemDetails::new(
+            &problem::LOG_NOT_WRITTEN,
+            "it is in force, but the disk does not take it: a restart would forget it",
+        ),
+    }
+}

@@ -1,0 +1,417 @@
+//! Tokens that let nobody in though their signature is right: revoked by id, by user and time, or barred for a while
+//! after a disconnect.
+//!
+//! One table for the whole process: every worker asks it when a client comes with a token. Revocations are the admin
+//! thread's to write, and on disk where there is a state directory ([`RevocationLog`]); bars are in memory alone, for
+//! they are short.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use serde::{Deserialize, Serialize};
+
+/// The longest id or user that is kept, in bytes.
+pub(crate) const NAME_BYTES_MAX: usize = 1_024;
+/// The file in the state directory.
+const FILE: &str = "revocations.jsonl";
+
+/// One revocation, as it stands on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Revocation {
+    #[serde(flatten)]
+    pub(crate) of: Revoked,
+    /// Unix seconds; it is forgotten then. 0: never.
+    pub(crate) until_s: u64,
+}
+
+/// What is revoked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Revoked {
+    /// The token with this `jti`.
+    Jti(Box<str>),
+    /// The user's tokens whose `iat` is before this Unix second, and those without one.
+    User { user: Box<str>, issued_before_s: u64 },
+}
+
+impl Revocation {
+    pub(crate) fn of_token(jti: &str, until_s: u64) -> Revocation {
+        Revocation { of: Revoked::Jti(jti.into()), until_s }
+    }
+
+    pub(crate) fn of_user(user: &str, issued_before_s: u64, until_s: u64) -> Revocation {
+        Revocation { of: Revoked::User { user: user.into(), issued_before_s }, until_s }
+    }
+
+    fn name(&self) -> &str {
+        match &self.of {
+            Revoked::Jti(name) | Revoked::User { user: name, .. } => name,
+        }
+    }
+
+    fn is_over(&self, now_s: u64) -> bool {
+        self.until_s != 0 && self.until_s <= now_s
+    }
+}
+
+/// A token, among all that let clients in: a hash that nobody outside can foresee.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct TokenId(pub(crate) u64);
+
+/// Why a token lets nobody in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Revoked,
+    /// For so many seconds yet.
+    Barred {
+        left_s: u64,
+    },
+}
+
+/// Why a revocation is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RevocationError {
+    /// `client.token.revocations_max` is reached.
+    Full,
+    /// The id or the user is longer than [`NAME_BYTES_MAX`].
+    TooLong,
+    /// It is in force, and forgotten at the next start: the disk does not take it.
+    NotOnDisk,
+}
+
+/// The tokens of the process that let nobody in.
+#[derive(Default)]
+pub(crate) struct Revocations {
+    hashes: RandomState,
+    /// Asked for every client that comes, and false as long as nobody was revoked.
+    any: AtomicBool,
+    table: RwLock<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    tokens: HashMap<u64, Revocation>,
+    users: HashMap<Box<str>, Revocation>,
+    /// Tokens of clients that were disconnected, and until when they let nobody in, in Unix milliseconds.
+    bars: HashMap<u64, u64>,
+}
+
+impl Table {
+    fn len(&self) -> usize {
+        self.tokens.len() + self.users.len() + self.bars.len()
+    }
+
+    /// Forgets what is over.
+    fn expire(&mut self, now_ms: u64) {
+        self.tokens.retain(|_, of| !of.is_over(now_ms / 1000));
+        self.users.retain(|_, of| !of.is_over(now_ms / 1000));
+        self.bars.retain(|_, until_ms| *until_ms > now_ms);
+    }
+}
+
+impl Revocations {
+    /// The id of a token by what distinguishes it: its `jti`, or its signature where it has none.
+    pub(crate) fn id_of(&self, jti: Option<&str>, signature: &str) -> TokenId {
+        TokenId(match jti {
+            Some(jti) => self.hashes.hash_one((0_u8, jti)),
+            None => self.hashes.hash_one((1_u8, signature)),
+        })
+    }
+
+    /// Whether a token lets nobody in, and why. `issued_at_s` is its `iat`.
+    pub(crate) fn refuses(
+        &self,
+        token: TokenId,
+        user: &str,
+        issued_at_s: Option<u64>,
+        now_ms: u64,
+    ) -> Option<Refusal> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        let table = self.read();
+        let revoked = table.tokens.get(&token.0).is_some_and(|of| !of.is_over(now_ms / 1000))
+            || table
+                .users
+                .get(user)
+                .is_some_and(|of| !of.is_over(now_ms / 1000) && concerns(of, issued_at_s));
+        if revoked {
+            return Some(Refusal::Revoked);
+        }
+        let until_ms = table.bars.get(&token.0).filter(|until_ms| **until_ms > now_ms)?;
+        Some(Refusal::Barred { left_s: (until_ms - now_ms).div_ceil(1000) })
+    }
+
+    /// Takes a revocation, of at most `max` that are kept.
+    ///
+    /// # Errors
+    /// There is no room, or it is too long.
+    pub(crate) fn add(
+        &self,
+        revocation: Revocation,
+        now_ms: u64,
+        max: usize,
+    ) -> Result<(), RevocationError> {
+        if revocation.name().len() > NAME_BYTES_MAX {
+            return Err(RevocationError::TooLong);
+        }
+        let mut table = self.write();
+        if table.len() >= max {
+            table.expire(now_ms);
+        }
+        let is_known = match &revocation.of {
+            Revoked::Jti(jti) => table.tokens.contains_key(&self.id_of(Some(jti), "").0),
+            Revoked::User { user, .. } => table.users.contains_key(user),
+        };
+        if !is_known && table.len() >= max {
+            return Err(RevocationError::Full);
+        }
+        self.any.store(true, Ordering::Release);
+        match &revocation.of {
+            Revoked::Jti(jti) => {
+                let id = self.id_of(Some(jti), "").0;
+                table.tokens.insert(id, revocation);
+            }
+            Revoked::User { user, issued_before_s } => {
+                // The later of two times revokes what the earlier does.
+                let before = table.users.get(user).filter(|of| !of.is_over(now_ms / 1000));
+                let earlier = before.is_some_and(|of| match of.of {
+                    Revoked::User { issued_before_s: known, .. } => known > *issued_before_s,
+                    Revoked::Jti(_) => false,
+                });
+                if !earlier {
+                    table.users.insert(user.clone(), revocation);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a revocation back. False when there is none.
+    pub(crate) fn remove(&self, jti: Option<&str>, user: Option<&str>) -> bool {
+        let mut table = self.write();
+        let token = jti.and_then(|jti| table.tokens.remove(&self.id_of(Some(jti), "").0));
+        token.is_some() | user.is_some_and(|user| table.users.remove(user).is_some())
+    }
+
+    /// Bars a token for a while. Without room it is barred all the same, and one that was barred before is not any more:
+    /// no caller waits for an answer.
+    pub(crate) fn bar(&self, token: TokenId, until_ms: u64, now_ms: u64, max: usize) {
+        let mut table = self.write();
+        if table.len() >= max {
+            table.expire(now_ms);
+        }
+        if table.len() >= max {
+            let first = table.bars.keys().next().copied();
+            if first.is_none_or(|first| table.bars.remove(&first).is_none()) {
+                return;
+            }
+        }
+        self.any.store(true, Ordering::Release);
+        table.bars.insert(token.0, until_ms);
+    }
+
+    /// What is revoked.
+    pub(crate) fn list(&self, now_ms: u64) -> Vec<Revocation> {
+        let table = self.read();
+        let all = table.tokens.values().chain(table.users.values());
+        all.filter(|of| !of.is_over(now_ms / 1000)).cloned().collect()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the revocation of a user concerns a token that was issued then.
+pub(crate) fn concerns(revocation: &Revocation, issued_at_s: Option<u64>) -> bool {
+    match revocation.of {
+        Revoked::User { issued_before_s, .. } => issued_at_s.unwrap_or(0) < issued_before_s,
+        Revoked::Jti(_) => false,
+    }
+}
+
+/// The revocations on disk: a JSON object a line, the newest last.
+pub(crate) struct RevocationLog {
+    path: PathBuf,
+    file: File,
+    lines: usize,
+}
+
+impl RevocationLog {
+    /// Reads the revocations that a former process has left, and begins a file without those that are over. A line that
+    /// is none is what a crash has cut off, or damage: `report` has their number.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub(crate) fn open(
+        state_dir: &Path,
+        into: &Revocations,
+        now_ms: u64,
+        max: usize,
+        report: &mut Vec<String>,
+    ) -> io::Result<RevocationLog> {
+        let path = state_dir.join(FILE);
+        let text = match fs::read(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        let mut lost = 0;
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            match serde_json::from_str::<Revocation>(line) {
+                Ok(of) if of.is_over(now_ms / 1000) => {}
+                Ok(of) => lost += usize::from(into.add(of, now_ms, max).is_err()),
+                Err(_) => lost += 1,
+            }
+        }
+        if lost > 0 {
+            let sentence = format!(
+                "{} lines of {} could not be used: revoke those tokens again",
+                lost,
+                path.display()
+            );
+            tracing::warn!("{sentence}");
+            report.push(sentence);
+        }
+        RevocationLog::write_all(path, &into.list(now_ms))
+    }
+
+    /// Adds a revocation, and waits until it is on the disk.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub(crate) fn append(
+        &mut self,
+        revocation: &Revocation,
+        all: &Revocations,
+        now_ms: u64,
+        max: usize,
+    ) -> io::Result<()> {
+        if self.lines >= max.saturating_mul(2) {
+            return self.rewrite(all, now_ms);
+        }
+        writeln!(self.file, "{}", serde_json::to_string(revocation)?)?;
+        self.lines += 1;
+        self.file.sync_data()
+    }
+
+    /// Writes all of them anew.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub(crate) fn rewrite(&mut self, all: &Revocations, now_ms: u64) -> io::Result<()> {
+        *self = RevocationLog::write_all(self.path.clone(), &all.list(now_ms))?;
+        Ok(())
+    }
+
+    fn write_all(path: PathBuf, all: &[Revocation]) -> io::Result<RevocationLog> {
+        let made = path.with_extension("new");
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&made)?;
+        let mut text = Vec::new();
+        for revocation in all {
+            serde_json::to_writer(&mut text, revocation)?;
+            text.push(b'\n');
+        }
+        file.write_all(&text)?;
+        file.sync_all()?;
+        fs::rename(&made, &path)?;
+        if let Some(directory) = path.parent() {
+            File::open(directory)?.sync_all()?;
+        }
+        Ok(RevocationLog { path, file, lines: all.len() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_MS: u64 = 1_700_000_000_000;
+    const NOW_S: u64 = NOW_MS / 1000;
+
+    #[test]
+    fn a_token_is_refused_by_its_id_its_user_and_its_time() {
+        let revocations = Revocations::default();
+        let [a, b, unnamed] = [
+            revocations.id_of(Some("a"), "x"),
+            revocations.id_of(Some("b"), "x"),
+            revocations.id_of(None, "a"),
+        ];
+        let refused = |token, user, iat| revocations.refuses(token, user, iat, NOW_MS).is_some();
+        assert!(!refused(a, "ada", None));
+        revocations.add(Revocation::of_token("a", 0), NOW_MS, 9).unwrap();
+        assert!(
+            refused(a, "ada", Some(NOW_S))
+                && !refused(b, "ada", None)
+                && !refused(unnamed, "ada", None)
+        );
+
+        revocations.add(Revocation::of_user("bob", NOW_S, NOW_S + 60), NOW_MS, 9).unwrap();
+        revocations.add(Revocation::of_user("bob", NOW_S - 50, 0), NOW_MS, 9).unwrap();
+        assert!(refused(b, "bob", Some(NOW_S - 1)) && refused(b, "bob", None));
+        assert!(!refused(b, "bob", Some(NOW_S)) && !refused(b, "ada", None));
+        let later = revocations.refuses(b, "bob", None, NOW_MS + 60_000);
+        assert_eq!(later, None, "it was for a minute");
+        assert!(revocations.remove(Some("a"), None) && !revocations.remove(Some("a"), None));
+        assert!(!refused(a, "ada", None));
+    }
+
+    #[test]
+    fn a_bar_ends_and_memory_is_bounded() {
+        let revocations = Revocations::default();
+        let token = |n: u64| revocations.id_of(Some(&n.to_string()), "");
+        revocations.bar(token(0), NOW_MS + 1_500, NOW_MS, 9);
+        let refusal = revocations.refuses(token(0), "", None, NOW_MS);
+        assert_eq!(refusal, Some(Refusal::Barred { left_s: 2 }));
+        assert_eq!(revocations.refuses(token(0), "", None, NOW_MS + 1_500), None);
+
+        for n in 1..100 {
+            revocations.bar(token(n), NOW_MS + 9_000, NOW_MS, 9);
+        }
+        assert!(revocations.read().len() <= 9);
+        assert!(revocations.refuses(token(99), "", None, NOW_MS).is_some(), "the newest holds");
+        let full = revocations.add(Revocation::of_token("x", 0), NOW_MS, 9);
+        assert_eq!(full, Err(RevocationError::Full));
+        revocations.add(Revocation::of_token("x", 0), NOW_MS + 10_000, 9).unwrap();
+        let long = Revocation::of_token(&"x".repeat(NAME_BYTES_MAX + 1), 0);
+        assert_eq!(revocations.add(long, NOW_MS, 9), Err(RevocationError::TooLong));
+    }
+
+    #[test]
+    fn revocations_outlive_the_process_and_a_line_that_was_cut_off() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut report = Vec::new();
+        let mut begin = || {
+            let revocations = Revocations::default();
+            let log = RevocationLog::open(directory.path(), &revocations, NOW_MS, 9, &mut report)
+                .unwrap();
+            (revocations, log)
+        };
+        let (revocations, mut log) = begin();
+        let kept = [Revocation::of_token("a", 0), Revocation::of_user("bob", NOW_S, NOW_S + 60)];
+        for of in kept.iter().chain([&Revocation::of_token("over", NOW_S)]) {
+            revocations.add(of.clone(), NOW_MS, 9).unwrap();
+            log.append(of, &revocations, NOW_MS, 9).unwrap();
+        }
+        log.file.write_all(br#"{"jti":"cut"#).unwrap();
+        let (revocations, log) = begin();
+        let mut listed = revocations.list(NOW_MS);
+        listed.sort_by_key(|of| of.until_s);
+        assert_eq!(listed, kept);
+        assert_eq!(log.lines, 2, "without what is over");
+        drop(begin());
+        assert_eq!(report.len(), 1, "{report:?}");
+    }
+}

@@ -1,0 +1,115 @@
+//! Tokens that let nobody in any more: asked for by API callers, carried out by the admin thread, and the end of the
+//! sessions that came with them.
+
+use dunlin_hub::SessionId;
+use dunlin_net::{ConnId, Context};
+use dunlin_protocol::centrifuge::{DisconnectCode, reconnects};
+
+use super::Worker;
+use super::link::Link;
+use super::parts::{CommandPlace, Pending};
+use crate::api::{ApiError, ApiErrorCode, Outcome};
+use crate::bus_message::BusMessage;
+use crate::metrics::Metric;
+use crate::revocation::{NAME_BYTES_MAX, Revocation, RevocationError, Revoked, concerns};
+
+impl Worker<'_> {
+    /// Has the admin thread revoke tokens. `Err`: the command is answered already.
+    pub(super) fn revoke(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        revocation: Revocation,
+    ) -> Result<(), ApiError> {
+        let token = self.api_token(cx, place)?;
+        let (worker, revocation) = (self.index, Box::new(revocation));
+        let message = BusMessage::Revoke { worker, token, revocation };
+        if self.endpoint.send(self.state.admin_endpoint(), message).is_err() {
+            self.count(Metric::BusRefused);
+            self.pending.take(token);
+            return Err(dunlin_hub::Error::Overloaded.into());
+        }
+        Ok(())
+    }
+
+    /// The admin thread has done so, or not.
+    pub(super) fn handle_revoke_reply(
+        &mut self,
+        cx: &mut Context<Link>,
+        token: u64,
+        result: Result<(), RevocationError>,
+    ) {
+        // Whoever asked may have been answered with a timeout.
+        let Some(Pending::Api(place)) = self.pending.take(token) else { return };
+        let answer = match result {
+            Ok(()) => Ok(Outcome::Done),
+            Err(RevocationError::Full) => Err(ApiErrorCode::LimitExceeded.with_reason(
+                "client.token.revocations_max is reached; give revocations an end (expire_at), or raise it",
+            )),
+            Err(RevocationError::TooLong) => Err(ApiErrorCode::BadRequest.with_reason(
+                format_args!("the id or the user has more than {NAME_BYTES_MAX} bytes"),
+            )),
+            Err(RevocationError::NotOnDisk) => Err(ApiErrorCode::Internal.with_reason(
+                "it is in force, but the disk does not take it: a restart would forget it",
+            )),
+        };
+        self.api_answered(cx, place, answer);
+    }
+
+    /// Tokens were revoked: the sessions of a user end now, those of a token within a second, for they are looked for
+    /// among all.
+    pub(super) fn handle_revoked(&mut self, cx: &mut Context<Link>, revocation: &Revocation) {
+        match &revocation.of {
+            Revoked::Jti(jti) => {
+                self.revoked.insert(self.state.revocations.id_of(Some(jti), ""));
+            }
+            Revoked::User { user, .. } => {
+                let concerned = |session: &SessionId| {
+                    let token = self.heartbeat.token(*session);
+                    token.is_some_and(|token| concerns(revocation, token.issued_at_s()))
+                };
+                let sessions = self.hub.sessions_of(user).filter(concerned).collect();
+                self.end_revoked(cx, sessions);
+            }
+        }
+    }
+
+    /// Once a second: ends the sessions that came with a token which was revoked since.
+    pub(super) fn end_revoked_tokens(&mut self, cx: &mut Context<Link>) {
+        if self.revoked.is_empty() {
+            return;
+        }
+        let revoked = std::mem::take(&mut self.revoked);
+        let sessions = self.heartbeat.sessions_with(&revoked);
+        self.end_revoked(cx, sessions);
+    }
+
+    fn end_revoked(&mut self, cx: &mut Context<Link>, sessions: Vec<SessionId>) {
+        let why = DisconnectCode::InvalidToken.with_reason("the token was revoked");
+        for session in sessions {
+            let Some(view) = self.hub.session(session) else { continue };
+            if view.poll {
+                let now = self.now(cx);
+                self.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
+                self.drain_events(cx);
+                continue;
+            }
+            self.disconnect(cx, ConnId::from_u64(view.tag), &why);
+        }
+    }
+
+    /// A session was disconnected by the server API: its token lets nobody in for a while, if its client is not to come
+    /// back.
+    pub(super) fn bar(&self, session: SessionId, code: u32) {
+        let token = &self.settings.config.client.token;
+        if token.bar_after_disconnect_ms == 0 || u16::try_from(code).is_ok_and(reconnects) {
+            return;
+        }
+        if let Some(facts) = self.heartbeat.token(session) {
+            let now_ms = self.clock.now().unix_ms;
+            let until_ms = now_ms.saturating_add(token.bar_after_disconnect_ms);
+            let max = token.revocations_max as usize;
+            self.state.revocations.bar(facts.id, until_ms, now_ms, max);
+        }
+    }
+}
