@@ -218,7 +218,7 @@ fn banner(ready: &Ready, development: bool, page: bool) -> String {
     if development {
         let _ = write!(
             out,
-            "\n  {} Everyone on this machine may do everything, without key or token.\n  \
+            "\n  {} Everyone on this machine may publish and subscribe, without key or token.\n  \
              To serve others: dunlin config default > dunlin.toml, set `api.keys` and\n  \
              `client.token.hmac_secret`, then dunlin serve --config dunlin.toml\n\n  \
              {}\n  curl -d '{{\"channel\": \"news\", \"data\": {{\"text\": \"hello\"}}}}' {client}/api/publish\n",

@@ -34,9 +34,11 @@ fn a_push_is_traced_under_the_trace_of_its_request() {
     let simulator = Simulator::start(Config::default()).unwrap();
     let free = || TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
     let (client, admin) = (free(), free());
+    let state = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_dunlin"))
         .args(["serve", "--workers", "1", "--client", &client.to_string()])
-        .args(["--admin", &admin.to_string()])
+        .args(["--admin", &admin.to_string(), "--state"])
+        .arg(state.path())
         .env("DUNLIN_LOG", "info,dunlin_push::trace=trace")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -49,7 +51,9 @@ fn a_push_is_traced_under_the_trace_of_its_request() {
         "key": KEY, "key_id": "KEY1234567", "team_id": "TEAM123456", "topic": "com.example.app",
         "route": { "address": simulator.addr().to_string(), "ca": simulator.ca_pem() }
     });
-    let set = call(admin, "PUT /config/push/apns/shop", "", &credential);
+    let token = std::fs::read_to_string(state.path().join("admin-token")).unwrap();
+    let header = format!("Authorization: Bearer {}\r\n", token.trim());
+    let set = call(admin, "PUT /config/push/apns/shop", &header, &credential);
     assert!(set.starts_with("HTTP/1.1 201"), "{set}");
     let dead = format!("dead{:060x}", 7);
     let push = json!({

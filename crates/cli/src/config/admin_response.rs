@@ -61,7 +61,11 @@ fn problem(status: u16, etag: Option<&str>, value: &Value, text: &str) -> String
         let _ = write!(out, "\n  worker {}: {reason}", worker["worker"]);
     }
     let fix = match status {
-        401 => Some("give its admin.token with --token or in DUNLIN_ADMIN_TOKEN".to_owned()),
+        401 => Some(
+            "give an admin token with --token or in DUNLIN_ADMIN_TOKEN: admin.token, or what is in the file admin-token \
+             of the server's state directory; or be its user"
+                .to_owned(),
+        ),
         404 if value.is_null() => {
             Some("this server has no settings to change; is it an older one?".to_owned())
         }

@@ -1,17 +1,27 @@
 //! One request to the admin port, and its answer. HTTP/1.0: what is sent ends with the connection, so that a
 //! stream of events and a document are read the same way.
 
-use std::io::{self, BufReader, Write};
+use std::fs;
+use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use dunlin_load::client::ResponseHead;
+use serde_json::Value;
 
 use crate::error::CliError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than the longest canary.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(330);
+/// The longest refusal that is looked at.
+const REFUSAL_BYTES_MAX: u64 = 1 << 20;
+
+/// What is in front of the path of a Unix socket.
+const UNIX: &str = "unix:";
 
 /// Where a server is, and how to be let in.
 pub(super) struct Client {
@@ -32,12 +42,44 @@ pub(super) enum Method {
 pub(super) struct Response {
     pub(super) status: u16,
     pub(super) etag: Option<String>,
-    pub(super) body: BufReader<TcpStream>,
+    pub(super) body: Box<dyn Read>,
 }
 
+/// A connection, over TCP or through the server's socket.
+trait Stream: Read + Write {}
+
+impl Stream for TcpStream {}
+impl Stream for UnixStream {}
+
 impl Client {
+    /// Sends a request. One that is refused for want of a token is sent again through the server's socket, if it lies on
+    /// this machine and this user may use it.
     pub(super) fn call(
         &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, String)],
+        body: Option<&str>,
+    ) -> Result<Response, CliError> {
+        let mut response = self.send(self.connect()?, method, path, headers, body)?;
+        if self.token.is_some() || !matches!(response.status, 401 | 403) {
+            return Ok(response);
+        }
+        let mut text = Vec::new();
+        response.body.take(REFUSAL_BYTES_MAX).read_to_end(&mut text)?;
+        let refusal: Value = serde_json::from_slice(&text).unwrap_or_default();
+        if let Some(stream) =
+            refusal["socket"].as_str().and_then(|path| own_socket(Path::new(path)))
+        {
+            return self.send(stream, method, path, headers, body);
+        }
+        response.body = Box::new(io::Cursor::new(text));
+        Ok(response)
+    }
+
+    fn send(
+        &self,
+        mut stream: Box<dyn Stream>,
         method: Method,
         path: &str,
         headers: &[(&str, String)],
@@ -50,7 +92,7 @@ impl Client {
             Method::Post => "POST",
             Method::Delete => "DELETE",
         };
-        let mut head = format!("{method} {path} HTTP/1.0\r\nHost: {}\r\n", self.admin);
+        let mut head = format!("{method} {path} HTTP/1.0\r\nHost: {}\r\n", self.host());
         let token = self.token.iter().map(|token| ("Authorization", format!("Bearer {token}")));
         let length = body.map(|body| ("Content-Length", body.len().to_string()));
         let own = token.chain(length);
@@ -62,7 +104,6 @@ impl Client {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         head.push_str("\r\n");
-        let mut stream = self.connect()?;
         let sent = stream
             .write_all(head.as_bytes())
             .and_then(|()| stream.write_all(body.unwrap_or_default().as_bytes()));
@@ -78,8 +119,19 @@ impl Client {
         }
     }
 
-    fn connect(&self) -> Result<TcpStream, CliError> {
+    /// What the request is for: a socket has no name.
+    fn host(&self) -> &str {
+        if self.admin.starts_with(UNIX) { "localhost" } else { &self.admin }
+    }
+
+    fn connect(&self) -> Result<Box<dyn Stream>, CliError> {
         use std::net::ToSocketAddrs;
+        if let Some(path) = self.admin.strip_prefix(UNIX) {
+            let stream = UnixStream::connect(path)
+                .and_then(|stream| stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map(|()| stream))
+                .map_err(|error| format!("no server answers at {path}: {error}"))?;
+            return Ok(Box::new(stream));
+        }
         let addresses = self.admin.to_socket_addrs().map_err(|error| {
             format!("{} is no address: {error}; write --admin 127.0.0.1:8001", self.admin)
         })?;
@@ -89,7 +141,7 @@ impl Client {
                 Ok(stream) => {
                     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
                     stream.set_nodelay(true)?;
-                    return Ok(stream);
+                    return Ok(Box::new(stream));
                 }
                 Err(error) => last = error,
             }
@@ -104,14 +156,26 @@ impl Client {
 }
 
 impl Response {
-    fn read(stream: TcpStream) -> io::Result<Response> {
+    fn read(stream: Box<dyn Stream>) -> io::Result<Response> {
         let mut body = BufReader::new(stream);
         let head = ResponseHead::read(&mut body)?;
         if head.chunked {
             return Err(io::Error::other("it answers HTTP/1.0 in chunks"));
         }
-        Ok(Response { status: head.status, etag: head.etag, body })
+        Ok(Response { status: head.status, etag: head.etag, body: Box::new(body) })
     }
+}
+
+/// A connection through a socket that a server has named. Only one of this user or of root is used: whoever else serves
+/// the address could name any.
+fn own_socket(path: &Path) -> Option<Box<dyn Stream>> {
+    let owner = fs::metadata(path).ok()?.uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return None;
+    }
+    let stream = UnixStream::connect(path).ok()?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).ok()?;
+    Some(Box::new(stream))
 }
 
 /// Percent-encodes all but unreserved characters (RFC 3986 §2.3) and those of `kept`.

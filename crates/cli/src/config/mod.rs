@@ -124,10 +124,11 @@ pub(crate) enum Command {
 /// Which server.
 #[derive(Debug, Args)]
 pub(crate) struct Server {
-    /// The server's admin port; else `DUNLIN_ADMIN`, else 127.0.0.1:8001
+    /// The server's admin port, or `unix:` and the path of its socket; else `DUNLIN_ADMIN`, else 127.0.0.1:8001
     #[arg(long, value_name = "ADDR", help_heading = "Server")]
     admin: Option<String>,
-    /// Its `admin.token`; else `DUNLIN_ADMIN_TOKEN`
+    /// An admin token; else `DUNLIN_ADMIN_TOKEN`. Without one, a server on this machine that was started by this user lets
+    /// in through the socket in its state directory
     #[arg(long, help_heading = "Server")]
     token: Option<String>,
     /// Print JSON, for machines
@@ -277,12 +278,10 @@ impl Change {
             true => path.to_owned(),
             false => format!("{path}?{}", query.join("&")),
         };
-        let mut headers = vec![("From", whoami())];
+        let kind = kind.unwrap_or("application/json");
+        let mut headers = vec![("From", whoami()), ("Content-Type", kind.to_owned())];
         if let Some(revision) = self.if_match {
             headers.push(("If-Match", format!("\"{revision}\"")));
-        }
-        if body.is_some() {
-            headers.push(("Content-Type", kind.unwrap_or("application/json").to_owned()));
         }
         let answer = self.server.client().call(method, &path, &headers, body)?;
         let answer = AdminResponse::read(answer)?;

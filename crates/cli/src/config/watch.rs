@@ -1,6 +1,6 @@
 //! Changes as they happen: the stream of events of the admin port, printed like a log.
 
-use std::io::BufRead;
+use std::io::{BufRead, BufReader};
 
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ pub(super) fn run(from: Option<u64>, client: &Client, json: bool) -> Result<(), 
         return Ok(());
     }
     let mut event = Event::default();
-    for line in response.body.lines() {
+    for line in BufReader::new(response.body).lines() {
         if let Some((name, data)) = event.take_line(&line?) {
             print(&name, &data, json)?;
         }

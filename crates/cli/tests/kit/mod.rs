@@ -37,6 +37,8 @@ impl Addresses {
 pub struct Served {
     pub child: Child,
     pub at: Addresses,
+    /// The header that shows the token of its state directory.
+    authorization: String,
     /// What it still says; nobody reads it, and it may say it all the same.
     _output: BufReader<ChildStdout>,
 }
@@ -75,7 +77,9 @@ impl Served {
                 return None;
             }
         }
-        Some(Served { child, at, _output: reported })
+        let token = std::fs::read_to_string(state.join("admin-token")).expect("a token");
+        let authorization = format!("Authorization: Bearer {}\r\n", token.trim());
+        Some(Served { child, at, authorization, _output: reported })
     }
 
     /// Status and body of the answer; `None` when the server has gone before all of it was there.
@@ -94,7 +98,8 @@ impl Served {
         stream.set_read_timeout(Some(TIMEOUT)).ok()?;
         let request = format!(
             "{method} {target} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Type: {kind}\r\n\
-             Content-Length: {}\r\n\r\n{body}",
+             {}Content-Length: {}\r\n\r\n{body}",
+            self.authorization,
             body.len()
         );
         stream.write_all(request.as_bytes()).ok()?;

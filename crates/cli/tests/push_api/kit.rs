@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// What opens the admin port.
+const TOKEN: &str = "the token of these tests";
 /// Keys made for these tests; they open nothing.
 pub(crate) const KEY: &str = include_str!("../../../server/tests/data/apns-key.p8");
 pub(crate) const OTHER_KEY: &str = include_str!("../../../server/tests/data/apns-key-2.p8");
@@ -26,10 +28,15 @@ impl Served {
     pub(crate) fn start(state: Option<&Path>) -> Served {
         let free = || TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
         let (client, admin) = (free(), free());
+        // What is so without a file, and a token: credentials are secrets.
+        let mut config = dunlin_config::Config::development();
+        config.admin.token = Some(dunlin_config::Secret::new(TOKEN));
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(toml::to_string(&config).unwrap().as_bytes()).unwrap();
         // A write beyond the limit of a file's size is to fail, and not to end the process.
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_dunlin")]);
-        command.args(["serve", "--workers", "2"]);
+        command.args(["serve", "--workers", "2", "--config"]).arg(file.path());
         command.args(["--client", &client.to_string(), "--admin", &admin.to_string()]);
         if let Some(state) = state {
             command.arg("--state").arg(state);
@@ -47,7 +54,8 @@ impl Served {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let length = body.len();
         let request = format!(
-            "{method} {target} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+            "{method} {target} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).unwrap();
         stream
