@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use crate::target::Target;
+use dunlin_load::client::Client;
 use dunlin_load::{Error, Process, Scratch};
 
 /// The program that is started, and how.
@@ -24,7 +25,15 @@ pub struct Dunlin {
 pub(crate) const OPEN: &str = "[client]\nanonymous = true\n[api]\nwithout_key = true\n[channel.without_namespace]\n\
                                allow_subscribe_for_anonymous = true\nallow_subscribe_for_client = true\n";
 
+/// Opens the admin port of servers that a benchmark starts: changes take one.
+const ADMIN_TOKEN: &str = "the token of the benchmark";
+
 impl Dunlin {
+    /// A client of the admin port.
+    pub(crate) fn admin_client(&self) -> Result<Client, Error> {
+        Ok(Client::connect(self.admin)?.with_token(ADMIN_TOKEN))
+    }
+
     /// Another one to run at the same time, and its target: with ports that much higher.
     pub(crate) fn beside(&self, target: &Target, ports: u16) -> Result<(Self, Target), Error> {
         let mut client = target.address()?.address;
@@ -44,7 +53,8 @@ impl Dunlin {
         text: &str,
         with_state: bool,
     ) -> Result<Process, Error> {
-        let file = scratch.file(&format!("{name}.toml"), text)?;
+        let text = format!("{text}\n[admin]\ntoken = \"{ADMIN_TOKEN}\"\n");
+        let file = scratch.file(&format!("{name}.toml"), &text)?;
         let mut command = format!(
             "{} serve --config {} --client {} --admin {} --workers {}",
             self.program,

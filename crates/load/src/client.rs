@@ -65,6 +65,8 @@ impl ResponseHead {
 pub struct Client {
     stream: TcpStream,
     address: SocketAddr,
+    /// The header line that shows a token; empty without one.
+    authorization: String,
     request: Vec<u8>,
     response: Vec<u8>,
     /// Where in it the last body is.
@@ -81,7 +83,15 @@ impl Client {
         stream.set_nodelay(true).context(sentence())?;
         stream.set_read_timeout(Some(TIMEOUT)).context(sentence())?;
         let response = vec![0; 64 << 10];
-        Ok(Client { stream, address, request: Vec::new(), response, body: 0..0, revision: 1 })
+        let (authorization, request) = (String::new(), Vec::new());
+        Ok(Client { stream, address, authorization, request, response, body: 0..0, revision: 1 })
+    }
+
+    /// The same client, which shows this token with each request.
+    #[must_use]
+    pub fn with_token(mut self, token: &str) -> Client {
+        self.authorization = format!("Authorization: Bearer {token}\r\n");
+        self
     }
 
     /// The newest revision that a response named as its entity tag.
@@ -146,8 +156,9 @@ impl Client {
         // Writing to a Vec cannot fail.
         let _ = write!(
             self.request,
-            "{method} {target} HTTP/1.1\r\nHost: {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+            "{method} {target} HTTP/1.1\r\nHost: {}\r\n{}Content-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
             self.address,
+            self.authorization,
             body.len()
         );
         self.request.extend_from_slice(body);

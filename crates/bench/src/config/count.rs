@@ -168,7 +168,7 @@ struct Changes {
 
 /// Makes as many changes as asked for, a thousand a second at most.
 fn change(options: &ConfigBench, made: &AtomicU64) -> Result<Changes, Error> {
-    let mut client = Client::connect(options.dunlin.admin)?;
+    let mut client = options.dunlin.admin_client()?;
     let ports = free_ports()?;
     let mut random = Random(options.seed | 1);
     let mut changes = Changes::default();

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::{ConfigBench, NAMESPACES, Replace};
 use crate::schedule::{Schedule, Subscribers};
-use dunlin_load::client::Client;
 use dunlin_load::figures::median;
 use dunlin_load::host::Host;
 use dunlin_load::{Clock, Context, Error};
@@ -73,7 +72,7 @@ fn replace_until(options: &ConfigBench, over: &AtomicBool) -> Result<Vec<f64>, E
     // Publisher and subscribers on this core go first when they wake: what they wait is to be the server's doing. Under a
     // kernel without such slices a little of it is this thread's.
     let _ = dunlin_net::set_time_slice(Some(dunlin_net::TIME_SLICE_MAX));
-    let mut client = Client::connect(options.dunlin.admin)?;
+    let mut client = options.dunlin.admin_client()?;
     let mut ms = Vec::new();
     let mut history_size = 100;
     while !over.load(Ordering::Acquire) {

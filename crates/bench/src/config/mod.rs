@@ -294,7 +294,7 @@ fn one_by_one(options: &ConfigBench) -> Result<(Rate, Rate, f64), Error> {
         cores => cores,
     };
     let mut floor = Client::connect(floor::ping_pong(cores)?)?;
-    let mut ours = Client::connect(options.dunlin.admin)?;
+    let mut ours = options.dunlin.admin_client()?;
     let each = (options.changes / options.rounds).max(1);
     let (mut floor_all, mut ours_all) = (new_histogram(), new_histogram());
     let (mut floor_s, mut ours_s) = (0.0, 0.0);
@@ -334,7 +334,7 @@ fn with_clients(options: &ConfigBench, directory: &Scratch) -> Result<Rate, Erro
     if counts.failed > 0 {
         return Err(Error::new(format!("{} clients did not get ready", counts.failed)));
     }
-    let mut ours = Client::connect(options.dunlin.admin)?;
+    let mut ours = options.dunlin.admin_client()?;
     let mut all = new_histogram();
     changes(&mut ours, options.changes / 10, &mut new_histogram())?;
     let seconds = changes(&mut ours, options.changes, &mut all)?;
@@ -351,7 +351,7 @@ fn durable(options: &ConfigBench) -> Result<Rate, Error> {
         format!("/config/channel/namespaces/ns{}/history_size?durable=1", writer % 16)
     };
     let mut clients = (0..options.writers)
-        .map(|_| Client::connect(options.dunlin.admin))
+        .map(|_| options.dunlin.admin_client())
         .collect::<Result<Vec<_>, Error>>()?;
     let mut sent = Vec::with_capacity(clients.len());
     let mut value = 100_u32;
@@ -396,7 +396,7 @@ fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Members>
         let name = format!("members-{members}");
         let (dunlin, target) = options.dunlin.beside(&options.target, 2 * place)?;
         let server = dunlin.start(&target, directory, &name, &text, false)?;
-        let client = Client::connect(dunlin.admin)?;
+        let client = dunlin.admin_client()?;
         sides.push(Side { members, _server: server, client, took: new_histogram(), seconds: 0.0 });
     }
     let each = (options.changes / 4 / MEMBER_ROUNDS).max(1);
@@ -428,7 +428,7 @@ fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Members>
 
 /// A change every twentieth of a second; the share of a core that the server takes for it.
 fn steady(options: &ConfigBench, server: &Process) -> Result<f64, Error> {
-    let mut client = Client::connect(options.dunlin.admin)?;
+    let mut client = options.dunlin.admin_client()?;
     let idle = cores_over(server, STEADY, |_| Ok(()))?;
     let interval = Duration::from_secs(1) / STEADY_PER_S;
     let mut change = 0_usize;
