@@ -165,6 +165,8 @@ export class Server {
   constructor({ config = null, workers = 2 } = {}) {
     this.config = config;
     this.workers = workers;
+    // `admin.toml` has the token.
+    this.adminHeaders = config === "admin.toml" ? { Authorization: "Bearer the-admin-token-of-the-interop-tests" } : {};
   }
 
   async start() {
@@ -232,7 +234,7 @@ export class Server {
   async faults() {
     if (this.died) return [`the server ended by itself: ${this.died}`];
     if (this.#ending) return [];
-    const { text } = await exchange(this.adminPort, "GET", "/metrics");
+    const { text } = await exchange(this.adminPort, "GET", "/metrics", undefined, this.adminHeaders);
     return /^dunlin_worker_restarts_total\S* [1-9]/m.test(text) ? ["a worker panicked"] : [];
   }
 

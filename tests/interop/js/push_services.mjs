@@ -46,8 +46,8 @@ async function service(t, answer) {
   return { address: `127.0.0.1:${server.address().port}`, caFile, ca: fs.readFileSync(caFile, "utf8") };
 }
 
-async function post(url, body, method = "POST") {
-  const answer = await fetch(url, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+async function post(url, body, method = "POST", headers = {}) {
+  const answer = await fetch(url, { method, headers: { "Content-Type": "application/json", ...headers }, body: JSON.stringify(body) });
   return { status: answer.status, json: await answer.json() };
 }
 
@@ -76,8 +76,8 @@ await scenario("one notification reaches Google's service and a browser, each in
     return { status: 201, location: "https://push.example.net/message/7" };
   });
 
-  const server = await t.server();
-  const config = (pointer, value) => post(`http://127.0.0.1:${server.adminPort}/config/${pointer}`, value, "PUT");
+  const server = await t.server({ config: "admin.toml" });
+  const config = (pointer, value) => post(`http://127.0.0.1:${server.adminPort}/config/${pointer}`, value, "PUT", server.adminHeaders);
   const api = async (method, body) => (await post(`${server.origin}/api/${method}`, body)).json;
   const route = { address, ca };
   const fcm = await config("push/fcm/shop", { service_account: ACCOUNT, token_address: address, route });
@@ -152,8 +152,8 @@ await scenario("what a service says of a message is reported in its words, and w
     return { status: 200, body: JSON.stringify({ name: `projects/demo-1/messages/${message.token ?? message.topic ?? message.condition}` }) };
   });
 
-  const server = await t.server();
-  const config = (pointer, value) => post(`http://127.0.0.1:${server.adminPort}/config/${pointer}`, value, "PUT");
+  const server = await t.server({ config: "admin.toml" });
+  const config = (pointer, value) => post(`http://127.0.0.1:${server.adminPort}/config/${pointer}`, value, "PUT", server.adminHeaders);
   const api = async (method, body) => (await post(`${server.origin}/api/${method}`, body)).json;
   const route = { address, ca };
   assert.equal((await config("push/fcm/shop", { service_account: ACCOUNT, token_address: address, route })).status, 201);

@@ -37,8 +37,8 @@ async function backend(t) {
 
 await scenario("webhooks: the page's Node.js backend verifies what two clients do, each reported in order and once", async (t) => {
   const { port, events } = await backend(t);
-  const server = await t.server();
-  const put = (at, value) => fetch(`http://127.0.0.1:${server.adminPort}/config/${at}`, { method: "PUT", body: JSON.stringify(value), headers: { "Content-Type": "application/json" } });
+  const server = await t.server({ config: "admin.toml" });
+  const put = (at, value) => fetch(`http://127.0.0.1:${server.adminPort}/config/${at}`, { method: "PUT", body: JSON.stringify(value), headers: { "Content-Type": "application/json", ...server.adminHeaders } });
   const answer = await put("webhooks", {
     upstreams: { backend: { members: { a: { address: `127.0.0.1:${port}` } } } },
     hooks: { chat: { upstream: "backend", events: ["connect", "disconnect", "subscribe", "unsubscribe", "publish"], secret: SECRET } },

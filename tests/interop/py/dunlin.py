@@ -64,6 +64,10 @@ def main():
     raise SystemExit(1 if failed else 0)
 
 
+# Where the config is `admin.toml`, requests to the admin port carry it.
+ADMIN_TOKEN = "the-admin-token-of-the-interop-tests"
+
+
 class Server:
     """A `dunlin serve` on ports of its own, which it keeps over a restart. `config`: a file of ../config."""
 
@@ -72,6 +76,7 @@ class Server:
         self.workers = workers
         self.client_port = free_port()
         self.admin_port = free_port()
+        self.admin_headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"} if config == "admin.toml" else {}
         self.origin = f"http://127.0.0.1:{self.client_port}"
         self.process = None
         self.log = tempfile.TemporaryFile(mode="w+")
@@ -131,7 +136,8 @@ class Server:
 
     def metrics(self):
         """Every sample of /metrics by its name with labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=TIMEOUT_S) as answer:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.admin_port}/metrics", headers=self.admin_headers)
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             lines = answer.read().decode().splitlines()
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))}
 

@@ -21,7 +21,7 @@ PROMETHEUS_ACCEPT = (
 
 def scrape(server, accept):
     """Content type and text of /metrics."""
-    request = urllib.request.Request(f"http://127.0.0.1:{server.admin_port}/metrics", headers={"Accept": accept})
+    request = urllib.request.Request(f"http://127.0.0.1:{server.admin_port}/metrics", headers={"Accept": accept, **server.admin_headers})
     with urllib.request.urlopen(request, timeout=10) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
 
@@ -42,14 +42,14 @@ def set_up(server):
         }}},
     }
     url = f"http://127.0.0.1:{server.admin_port}/config"
-    headers = {"Content-Type": "application/merge-patch+json"}
+    headers = {"Content-Type": "application/merge-patch+json", **server.admin_headers}
     request = urllib.request.Request(url, json.dumps(settings).encode(), headers, method="PATCH")
     urllib.request.urlopen(request, timeout=10).close()
     server.publish("news", {"n": 1})
     until(lambda: server.counted("^dunlin_webhook_requests_unreachable_total") >= 1, "an attempt to be counted")
 
 
-@scenario("prometheus_client: both expositions parse, agree, and have the types, units and buckets of their format")
+@scenario("prometheus_client: both expositions parse, agree, and have the types, units and buckets of their format", config="admin.toml")
 def expositions(server):
     set_up(server)
     kind, text = scrape(server, PROMETHEUS_ACCEPT)

@@ -42,7 +42,7 @@ def answers(port):
 
 def configure(server, pointer, value):
     url = f"http://127.0.0.1:{server.admin_port}/config/{pointer}"
-    request = urllib.request.Request(url, json.dumps(value).encode(), {"Content-Type": "application/json"}, method="PUT")
+    request = urllib.request.Request(url, json.dumps(value).encode(), {"Content-Type": "application/json", **server.admin_headers}, method="PUT")
     with urllib.request.urlopen(request, timeout=10) as answer:
         return answer.status
 
@@ -56,7 +56,7 @@ def curl(server, path, body):
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
 
-@scenario("push: a credential is set while it runs, a batch is streamed to curl, dead devices leave the registry")
+@scenario("push: a credential is set while it runs, a batch is streamed to curl, dead devices leave the registry", config="admin.toml")
 def pushes(server):
     with simulator() as (address, ca):
         credential = {"key": KEY, "key_id": "KEY1234567", "team_id": "TEAM123456", "topic": TOPIC, "route": {"address": address, "ca": ca}}
@@ -118,7 +118,7 @@ def running(command, port):
         process.wait()
 
 
-@scenario("push: through an HTTP proxy and a SOCKS5 proxy of others, with a login and without; a wrong one is reported")
+@scenario("push: through an HTTP proxy and a SOCKS5 proxy of others, with a login and without; a wrong one is reported", config="admin.toml")
 def proxies(server):
     login = ("ada", "sesame")
     push = {"notification": {"title": "Hi"}, "devices": [{"provider": "apns", "app": "shop", "token": f"{1:064x}"}], "timeout_ms": 3_000}

@@ -92,7 +92,7 @@ class Backend:
 
 def admin(server, method, path, body=None, kind="application/json"):
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{server.admin_port}{path}", data, {"Content-Type": kind}, method=method)
+    request = urllib.request.Request(f"http://127.0.0.1:{server.admin_port}{path}", data, {"Content-Type": kind, **server.admin_headers}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, json.loads(answer.read() or "null")
@@ -145,7 +145,7 @@ def replies_to(connection, number):
                 return json.loads(line)
 
 
-@scenario("webhooks: the page's Python backend verifies what a client does, reported in order and once")
+@scenario("webhooks: the page's Python backend verifies what a client does, reported in order and once", config="admin.toml")
 def story_of_a_client(server):
     port = free_port()
     [source] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -209,7 +209,7 @@ def story_of_a_client(server):
             backend.wait()
 
 
-@scenario("webhooks: a backend that is down and comes back gets everything, in order")
+@scenario("webhooks: a backend that is down and comes back gets everything, in order", config="admin.toml")
 def down_and_back(server):
     port = free_port()
     configure(server, [port])
@@ -231,7 +231,7 @@ def down_and_back(server):
     backend.die()
 
 
-@scenario("webhooks: of two backends one dies, and the other gets what it had and all that follows")
+@scenario("webhooks: of two backends one dies, and the other gets what it had and all that follows", config="admin.toml")
 def one_of_two_dies(server):
     backends = [Backend(), Backend()]
     configure(server, [backend.port for backend in backends], upstream={"timeout_ms": 2000})
@@ -251,7 +251,7 @@ def one_of_two_dies(server):
     backends[1].die()
 
 
-@scenario("webhooks: hooks and members are changed while events flow; a removed hook's events are counted")
+@scenario("webhooks: hooks and members are changed while events flow; a removed hook's events are counted", config="admin.toml")
 def changed_at_run_time(server):
     first, second = Backend(), Backend()
     configure(server, [first.port])
@@ -313,7 +313,7 @@ def raw_answers(*lines):
     return listener
 
 
-@scenario("webhooks: backends that answer 500, 429, too late, by halves or nonsense are distinguished and asked again")
+@scenario("webhooks: backends that answer 500, 429, too late, by halves or nonsense are distinguished and asked again", config="admin.toml")
 def bad_backends(server):
     def asked_later(handler, number):
         if number > 0:
@@ -387,7 +387,7 @@ def certificates(folder):
     openssl("x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", "server.pem", "-days", "2", "-extfile", "names")
 
 
-@scenario("webhooks: a backend behind TLS is trusted by its authority, and by nothing else")
+@scenario("webhooks: a backend behind TLS is trusted by its authority, and by nothing else", config="admin.toml")
 def private_authority(server):
     with tempfile.TemporaryDirectory() as folder:
         certificates(folder)
@@ -416,7 +416,7 @@ def private_authority(server):
         backend.die()
 
 
-@scenario("webhooks: what happens until the very end is delivered before the process ends")
+@scenario("webhooks: what happens until the very end is delivered before the process ends", config="admin.toml")
 def the_last_words(server):
     def slowly(handler, number):
         threading.Event().wait(0.3)
