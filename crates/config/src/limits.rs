@@ -73,6 +73,13 @@ pub struct Limits {
     /// Idempotency keys remembered, all workers together; beyond it the oldest is forgotten early.
     #[schemars(range(min = 1, max = 100_000_000), extend("x-applies" = LIVE))]
     pub idempotency_keys_max: u32,
+    /// Notifications to one user in a minute, all at once or one by one; one more ends as `not_sent` with `user_limit`. 0 means
+    /// no bound.
+    #[schemars(range(max = 60_000), extend("x-applies" = LIVE))]
+    pub pushes_per_user_per_min_max: u32,
+    /// Pushes to one device in a minute, likewise; one more ends as `not_sent` with `device_limit`. 0 means no bound.
+    #[schemars(range(max = 60_000), extend("x-applies" = LIVE))]
+    pub pushes_per_device_per_min_max: u32,
     /// How fast all broadcasts of one worker together may leave.
     pub broadcast_pacing: Pacing,
     /// Messages that fit the ring from one worker to another; a power of two. A ring has memory for
@@ -121,6 +128,8 @@ impl Default for Limits {
             history_messages_max: 1_000,
             recovery_messages_max: 1_000,
             idempotency_keys_max: 1_000_000,
+            pushes_per_user_per_min_max: 0,
+            pushes_per_device_per_min_max: 0,
             broadcast_pacing: Pacing::default(),
             bus_slots: 4_096,
             bus_backlog_bytes_max: 64 * MIB,

@@ -134,6 +134,8 @@ pub enum NotSent {
     Closed,
     /// The queue was full and the caller did not want to wait.
     QueueFull,
+    /// Its device has had as many as the caller's own limit allows.
+    DeviceLimit,
     /// The credential cannot be used; what is wrong with it.
     Credential(String),
     /// The push itself is not valid; which field and why.
@@ -176,6 +178,7 @@ impl Outcome {
                 NotSent::Expired => "expired",
                 NotSent::Closed => "closed",
                 NotSent::QueueFull => "queue_full",
+                NotSent::DeviceLimit => "device_limit",
                 NotSent::Credential(_) => "credential",
                 NotSent::Invalid(_) => "invalid",
             },
@@ -300,6 +303,7 @@ impl fmt::Display for NotSent {
             NotSent::Expired => f.write_str("it expired before it could be sent"),
             NotSent::Closed => f.write_str("the sender was closed"),
             NotSent::QueueFull => f.write_str("the queue is full"),
+            NotSent::DeviceLimit => f.write_str("the device has had as many as it may have"),
             NotSent::Credential(why) => write!(f, "the credential cannot be used: {why}"),
             NotSent::Invalid(why) => f.write_str(why),
         }

@@ -9,6 +9,38 @@ use serde_json::{Value, json};
 use super::kit::{KEY, Served, credential, simulator, token};
 
 #[test]
+fn a_user_and_a_device_are_sent_what_the_limits_of_the_moment_allow() {
+    let simulator = simulator(Behaviour::default());
+    let served = Served::start(None);
+    assert_eq!(served.put("push/apns/shop", &credential(&simulator, KEY)).0, 201);
+    let device = |n| json!({ "provider": "apns", "app": "shop", "token": token(n) });
+    let devices = json!({ "user": "ada", "devices": [device(1), device(2)] });
+    served.api("push/devices/register", &devices);
+    let to_ada = json!({ "notification": { "title": "Hi" }, "users": ["ada"] });
+    let to_one = json!({ "notification": { "title": "Hi" }, "devices": [device(1)] });
+    let ends = |push: &Value| {
+        let result = served.api("push", push)["result"].clone();
+        let first = result["outcomes"][0]["reason"].clone();
+        (result["accepted"].as_u64().unwrap(), result["not_sent"].as_u64().unwrap(), first)
+    };
+    let limit = |name: &str, max: u32| {
+        assert_eq!(served.put(&format!("limits/{name}"), &json!(max)).0, 200)
+    };
+    limit("pushes_per_user_per_min_max", 1);
+    assert_eq!(ends(&to_ada), (2, 0, Value::Null));
+    assert_eq!(ends(&to_ada), (0, 1, "user_limit".into()));
+    limit("pushes_per_user_per_min_max", 0);
+    limit("pushes_per_device_per_min_max", 2);
+    assert_eq!(ends(&to_one), (1, 0, Value::Null));
+    assert_eq!(ends(&to_ada), (2, 0, Value::Null));
+    assert_eq!(ends(&to_one), (0, 1, "device_limit".into()));
+    let (accepted, not_sent, _) = ends(&to_ada);
+    assert_eq!((accepted, not_sent), (1, 1), "the other device has one left");
+    limit("pushes_per_device_per_min_max", 0);
+    assert_eq!(ends(&to_ada), (2, 0, Value::Null));
+}
+
+#[test]
 fn devices_are_registered_pushed_to_by_their_user_and_dropped_when_they_are_dead() {
     let simulator = simulator(Behaviour::default());
     let directory = tempfile::tempdir().unwrap();

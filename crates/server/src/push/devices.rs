@@ -119,11 +119,14 @@ pub(super) async fn of_users_to_send(
         true => shared.online(&users).await,
         false => vec![false; users.len()],
     };
-    let found = of_users(shared, users).await?.into_iter().zip(online);
-    let checked = found.map(|(devices, online)| match (online, devices.is_empty()) {
-        (true, _) => Err(("online", "the user has a session here")),
-        (_, true) => Err(("no_device", "the user has registered no device")),
-        _ => Ok(devices),
+    let found = of_users(shared, Arc::clone(&users)).await?.into_iter().zip(online);
+    let checked = found.zip(&*users).map(|((devices, online), user)| match () {
+        () if online => Err(("online", "the user has a session here")),
+        () if devices.is_empty() => Err(("no_device", "the user has registered no device")),
+        () if !shared.recipient_limits.take_user(user) => {
+            Err(("user_limit", "the user has had limits.pushes_per_user_per_min_max"))
+        }
+        () => Ok(devices),
     });
     Ok(checked.collect())
 }

@@ -23,6 +23,7 @@ mod online;
 mod outcome;
 mod outcomes_feed;
 mod pending;
+mod recipient_limits;
 mod repeats;
 mod senders;
 mod submission;

@@ -21,6 +21,8 @@ pub(super) struct PendingPush {
     encoded: Arc<EncodedNotification>,
     credential: Option<Arc<Credential>>,
     submitted_ms: u64,
+    /// Its device has had its share.
+    is_limited: bool,
 }
 
 impl PendingPush {
@@ -33,12 +35,15 @@ impl PendingPush {
     ) -> PendingPush {
         let credential = shared.senders.get(to.platform(), to.app());
         let encoded = Arc::clone(encoded);
-        PendingPush { at, user, to, encoded, credential, submitted_ms: now_ms() }
+        let take = |token| shared.recipient_limits.take_device(to.app(), token);
+        let is_limited = !to.token().is_none_or(take);
+        PendingPush { at, user, to, encoded, credential, submitted_ms: now_ms(), is_limited }
     }
 
     /// Hands it to its credential's sender: waits for room only. Its outcome arrives with `tag`.
     pub(super) async fn submit(&self, tag: u64, results: &Results) {
         let refused = match &self.credential {
+            Some(_) if self.is_limited => Some(NotSent::DeviceLimit),
             Some(credential) => {
                 credential.submit(&self.encoded, &self.to, tag, results).await.err()
             }

@@ -16,6 +16,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use super::flow::Flow;
 use super::hook_events::HookEvents;
 use super::online::OnlineQueries;
+use super::recipient_limits::RecipientLimits;
 use super::repeats::Repeats;
 use super::senders::Senders;
 use super::token_feedback::TokenFeedback;
@@ -57,6 +58,7 @@ pub(super) struct Shared {
     durable_batches: AtomicUsize,
     resumed: AtomicBool,
     pub(super) repeats: Repeats,
+    pub(super) recipient_limits: RecipientLimits,
     pub(super) hook_events: HookEvents,
     pub(super) admissions: Arc<PushAdmissions>,
     pub(super) workers: usize,
@@ -125,6 +127,7 @@ impl PushThread {
             durable_batches: AtomicUsize::new(0),
             resumed: AtomicBool::new(false),
             repeats: Repeats::default(),
+            recipient_limits: RecipientLimits::new(state),
             hook_events: HookEvents::new(state),
             admissions: Arc::clone(&state.push_admissions),
             workers: state.workers(),

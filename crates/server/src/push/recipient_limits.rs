@@ -1,0 +1,103 @@
+//! How many pushes a user and a device are sent: a rate, of which a minute's worth may come at once.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::state::ServerState;
+
+/// Users and devices that are remembered, each for a minute at most after its last push; beyond that nobody is held back whom
+/// nothing is known of.
+const SUBJECTS_MAX: usize = 1_000_000;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What users and devices were sent in the last minute.
+pub(super) struct RecipientLimits {
+    state: Arc<ServerState>,
+    spent: Mutex<Spent>,
+}
+
+/// By the hash of a user or a device: until when what it was sent counts, if it is one push at a time at its rate.
+#[derive(Default)]
+struct Spent {
+    until: HashMap<u64, Instant>,
+    hasher: RandomState,
+    /// What counts no more is looked for when there are so many.
+    sweep_at: usize,
+}
+
+impl fmt::Debug for RecipientLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecipientLimits").finish_non_exhaustive()
+    }
+}
+
+impl RecipientLimits {
+    pub(super) fn new(state: &Arc<ServerState>) -> RecipientLimits {
+        RecipientLimits { state: Arc::clone(state), spent: Mutex::default() }
+    }
+
+    /// Counts a notification to a user. False: it is one too many.
+    pub(super) fn take_user(&self, user: &str) -> bool {
+        let max = self.state.settings.load().config.limits.pushes_per_user_per_min_max;
+        self.take(("user", user), max)
+    }
+
+    /// Counts a push to a device, as its credential and token name it.
+    pub(super) fn take_device(&self, app: &str, token: &str) -> bool {
+        let max = self.state.settings.load().config.limits.pushes_per_device_per_min_max;
+        self.take((app, token), max)
+    }
+
+    fn take(&self, subject: impl Hash, per_min_max: u32) -> bool {
+        if per_min_max == 0 {
+            return true;
+        }
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        spent.take(subject, per_min_max, Instant::now())
+    }
+}
+
+impl Spent {
+    fn take(&mut self, subject: impl Hash, per_min_max: u32, now: Instant) -> bool {
+        if self.until.len() >= self.sweep_at {
+            self.until.retain(|_, until| *until > now);
+            self.sweep_at = (2 * self.until.len()).clamp(1_024, SUBJECTS_MAX);
+        }
+        let subject = self.hasher.hash_one(subject);
+        let known = self.until.get(&subject);
+        if known.is_none() && self.until.len() >= SUBJECTS_MAX {
+            return true;
+        }
+        let until = known.map_or(now, |until| *until.max(&now)) + MINUTE / per_min_max;
+        let fits = until <= now + MINUTE;
+        if fits {
+            self.until.insert(subject, until);
+        }
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minutes_worth_may_come_at_once_and_then_one_at_a_time() {
+        let (mut spent, begin) = (Spent::default(), Instant::now());
+        let mut takes = |subject, at_s| spent.take(subject, 7, begin + Duration::from_secs(at_s));
+        assert_eq!((0..10).filter(|_| takes("ada", 0)).count(), 7);
+        assert!(takes("bob", 0), "each has its own");
+        assert!(!takes("ada", 8));
+        assert!(takes("ada", 9) && !takes("ada", 9), "the seventh part of a minute later");
+        assert_eq!((0..10).filter(|_| takes("ada", 200)).count(), 7);
+        assert_eq!(spent.until.len(), 2);
+        spent.sweep_at = 0;
+        assert!(spent.take("eve", 1, begin + Duration::from_secs(300)));
+        assert_eq!(spent.until.len(), 1, "what counts no more is forgotten");
+    }
+}
