@@ -2,10 +2,12 @@
 
 use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
+use crate::ingress::{Ingress, parse_network};
 use crate::path::Path;
 use crate::validate::channel;
 use crate::{
-    AdminToken, ApnsConfig, Config, FcmConfig, Hook, Map, Member, Secret, Upstream, VapidConfig,
+    AdminToken, ApnsConfig, Certificate, Config, FcmConfig, Hook, Map, Member, Secret, Upstream,
+    VapidConfig,
 };
 
 /// Below this a key can be guessed; a placeholder left in the file is shorter still.
@@ -26,6 +28,13 @@ pub(crate) fn judge(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
     each("client.token.keys", &valid.client.token.keys, &config.client.token.keys, errors, secret);
     namespaces(config, valid, errors);
     listeners(config, errors);
+    each(
+        "tls.certificates",
+        &valid.tls.certificates,
+        &config.tls.certificates,
+        errors,
+        certificate,
+    );
     each("push.apns", &valid.push.apns, &config.push.apns, errors, apns);
     each("push.fcm", &valid.push.fcm, &config.push.fcm, errors, fcm);
     each("push.vapid", &valid.push.vapid, &config.push.vapid, errors, vapid);
@@ -200,7 +209,44 @@ fn listeners(config: &Config, errors: &mut ConfigErrors) {
                     .with_fix("give one of them another port"),
             );
         }
+        ingress(|| path.join("ingress"), &listener.ingress, config, errors);
         taken.push((format!("`{path}`"), addr));
+    }
+}
+
+/// Judges how connections reach an address.
+pub(crate) fn ingress(
+    path: impl Fn() -> Path,
+    ingress: &Ingress,
+    config: &Config,
+    errors: &mut ConfigErrors,
+) {
+    let no_certificate = config.tls.certificates.is_empty();
+    for (index, network) in ingress.trusted_proxies.iter().enumerate() {
+        if parse_network(network).is_none() {
+            let path = path().join("trusted_proxies").join(index);
+            errors.push(
+                ConfigError::new(path, format!("{network:?} is no network"))
+                    .with_fix("write \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\""),
+            );
+        }
+    }
+    if ingress.client_ca.is_some() && !ingress.tls {
+        errors.push(
+            ConfigError::new(path().join("client_ca"), "nobody shows a certificate without TLS")
+                .with_fix("set `tls = true`, or remove it"),
+        );
+    }
+    if ingress.tls && no_certificate {
+        errors.push(ConfigError::new(path().join("tls"), "there is no certificate").with_fix(
+            "add one: `tls.certificates.NAME = { chain_file = \"...\", key_file = \"...\" }`",
+        ));
+    }
+    if ingress.proxy_protocol && ingress.trusted_proxies.is_empty() {
+        errors.push(
+            ConfigError::new(path().join("proxy_protocol"), "nobody may send its header")
+                .with_fix("name the proxies in `trusted_proxies`"),
+        );
     }
 }
 
@@ -263,6 +309,19 @@ fn hook(path: &Path, hook: &Hook, errors: &mut ConfigErrors) {
     if let Some(secret) = &hook.secret {
         long_enough(|| path.join("secret"), secret, errors);
     }
+}
+
+fn certificate(path: &Path, certificate: &Certificate, errors: &mut ConfigErrors) {
+    let mut one_of = |key: &str, inline: bool, file: bool| {
+        let (message, fix) = match (inline, file) {
+            (true, true) => ("it is set twice, inline and as a file", "keep one of the two"),
+            (false, false) => ("it is not set", "set it, or name its file"),
+            _ => return,
+        };
+        errors.push(ConfigError::new(path.join(key), message).with_fix(fix));
+    };
+    one_of("chain", certificate.chain.is_some(), certificate.chain_file.is_some());
+    one_of("key", certificate.key.is_some(), certificate.key_file.is_some());
 }
 
 fn apns(path: &Path, apns: &ApnsConfig, errors: &mut ConfigErrors) {

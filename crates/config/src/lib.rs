@@ -15,6 +15,7 @@ mod entries;
 mod error;
 mod fields;
 mod index;
+mod ingress;
 pub mod json;
 mod limits;
 mod listener;
@@ -32,6 +33,7 @@ mod shutdown;
 mod snapshot;
 pub mod store;
 mod template;
+mod tls;
 mod tree;
 mod validate;
 mod webhooks;
@@ -46,6 +48,7 @@ pub use changes::Changes;
 pub use channel::{Channel, ChannelOptions, Overflow};
 pub use client::{Client, LongPoll, Token};
 pub use error::{ConfigError, ConfigErrors};
+pub use ingress::Ingress;
 pub use limits::Limits;
 pub use listener::Listener;
 pub use log::{Log, LogFormat, LogLevel};
@@ -60,6 +63,7 @@ pub use secret::Secret;
 pub use server::Server;
 pub use shutdown::Shutdown;
 pub use snapshot::{ChangeError, ChangedKey, PreparedChange, Secrets, Snapshot};
+pub use tls::{Certificate, Tls};
 pub use webhooks::{Hook, HookEventKind, Member, Upstream, Webhooks};
 
 /// Takes effect at once, for every connection.
@@ -85,6 +89,8 @@ pub struct Config {
     /// away stops accepting; connections that came in through it stay.
     #[schemars(extend("x-applies" = LIVE))]
     pub listeners: Map<Listener>,
+    /// TLS of the addresses whose `ingress` says so.
+    pub tls: Tls,
     /// Webhooks: events posted to your backend over HTTP.
     pub webhooks: Webhooks,
     /// Credentials of the push services that reach offline users, each under a name of your

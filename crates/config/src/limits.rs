@@ -14,18 +14,36 @@ pub struct Limits {
     /// client has the proxy's address.
     #[schemars(extend("x-applies" = LIVE))]
     pub connections_per_address_max: u32,
+    /// Connections whose peers have not shown who they are, all workers together: neither by a connect command, nor by
+    /// an API key, nor by the token of a poll. One more closes the oldest of them. A worker takes no more than half of
+    /// its file descriptors for them.
+    #[schemars(range(min = 16, max = 100_000_000), extend("x-applies" = LIVE))]
+    pub unauthenticated_max: u32,
+    /// The same from one address; one more is closed at once. 0 means no bound.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub unauthenticated_per_address_max: u32,
+    /// Bits of an IPv6 address that count as one address in limits per address: who has one address of a network
+    /// usually has the whole /64.
+    #[schemars(range(min = 16, max = 128), extend("x-applies" = LIVE))]
+    pub ipv6_prefix_bits: u8,
     /// Connections accepted in a second, all workers together; more wait in the backlog. 0 means no
     /// bound.
     #[schemars(extend("x-applies" = LIVE))]
     pub accepts_per_s_max: u32,
+    /// TLS handshakes begun in a second, all workers together; more wait in the backlog. 0 means no bound.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub handshakes_per_s_max: u32,
+    /// The same of one address; one more is closed. 0 means no bound.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub handshakes_per_address_per_s_max: u32,
     /// Request line and header fields of one HTTP request.
     #[schemars(range(min = 512, max = 1_048_576), extend("x-applies" = NEW_CONNECTIONS))]
     pub head_bytes_max: usize,
     /// Header fields of one HTTP request.
     #[schemars(range(min = 8, max = 256), extend("x-applies" = NEW_CONNECTIONS))]
     pub headers_max: u16,
-    /// How long a request may take to arrive completely, a WebSocket handshake included, counted
-    /// from its first byte or from the connect.
+    /// How long the head of a request may take, that of a WebSocket handshake included, counted from its first byte or
+    /// from the connect; how long its body may take after that; how long a TLS handshake or a proxy's header may take.
     #[schemars(range(min = 100, max = 600_000), extend("x-applies" = NEW_CONNECTIONS))]
     pub head_timeout_ms: u64,
     /// How long a connection may rest between two requests.
@@ -34,6 +52,18 @@ pub struct Limits {
     /// Body of one HTTP request, a `batch` of the API included.
     #[schemars(range(min = 1_024, max = 1_073_741_824), extend("x-applies" = NEW_CONNECTIONS))]
     pub body_bytes_max: usize,
+    /// Bytes of connections that are held in buffers, all workers together: requests and messages of which a part has come,
+    /// answers that were not read. Beyond seven eighths of it the addresses with the most lose connections.
+    #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
+    pub buffered_bytes_max: usize,
+    /// The same of one address; beyond it its connections with the most are closed.
+    #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
+    pub buffered_bytes_per_address_max: usize,
+    /// Bytes of one answer. A page of history ends there, and goes on with the next; a client that missed more recovers
+    /// nothing; the commands of a batch behind it are answered with error 106. Answers to clients are bounded by
+    /// `outbox_bytes_max` too.
+    #[schemars(range(min = 65_536, max = 1_073_741_824), extend("x-applies" = LIVE))]
+    pub answer_bytes_max: usize,
     /// One WebSocket frame from a client.
     #[schemars(range(min = 125, max = 1_073_741_824), extend("x-applies" = NEW_CONNECTIONS))]
     pub frame_bytes_max: usize,
@@ -43,6 +73,12 @@ pub struct Limits {
     /// Data of one publication, whether a client or the API publishes it.
     #[schemars(range(min = 1, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub publication_bytes_max: usize,
+    /// Tags and version epoch of one publication together, 16 bytes more for each tag.
+    #[schemars(range(max = 1_048_576), extend("x-applies" = LIVE))]
+    pub tags_bytes_max: usize,
+    /// The idempotency key of one publication.
+    #[schemars(range(min = 16, max = 4_096), extend("x-applies" = LIVE))]
+    pub idempotency_key_bytes_max: usize,
     /// Channels one client may be subscribed to.
     #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
     pub subscriptions_per_client_max: u32,
@@ -110,15 +146,27 @@ impl Default for Limits {
             connections_max: 2_000_000,
             // As many as one address has ports for one destination.
             connections_per_address_max: 65_535,
+            // What 100,000 connects a second with two round trips of 300 ms each have under way.
+            unauthenticated_max: 65_536,
+            unauthenticated_per_address_max: 8_192,
+            ipv6_prefix_bits: 64,
             accepts_per_s_max: 100_000,
+            // What one core signs with an elliptic curve.
+            handshakes_per_s_max: 10_000,
+            handshakes_per_address_per_s_max: 500,
             head_bytes_max: 16 * KIB,
             headers_max: 100,
             head_timeout_ms: 10_000,
             keep_alive_timeout_ms: 75_000,
             body_bytes_max: 4 * MIB,
+            buffered_bytes_max: GIB,
+            buffered_bytes_per_address_max: 256 * MIB,
+            answer_bytes_max: 16 * MIB,
             frame_bytes_max: 64 * KIB,
             message_bytes_max: 64 * KIB,
             publication_bytes_max: 512 * KIB,
+            tags_bytes_max: 4 * KIB,
+            idempotency_key_bytes_max: 255,
             subscriptions_per_client_max: 128,
             channel_bytes_max: 255,
             channels_max: 2_000_000,

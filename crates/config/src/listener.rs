@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::LIVE;
+use crate::{Ingress, LIVE};
 
 /// A further address clients may connect to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -15,10 +15,16 @@ pub struct Listener {
     /// Connections the kernel queues for each worker until it accepts them.
     #[schemars(range(min = 1, max = 1_048_576), extend("x-applies" = LIVE))]
     pub backlog: u32,
+    /// How connections reach it.
+    pub ingress: Ingress,
 }
 
 impl Default for Listener {
     fn default() -> Listener {
-        Listener { addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), backlog: 65_535 }
+        Listener {
+            addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            backlog: 65_535,
+            ingress: Ingress::default(),
+        }
     }
 }

@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, NEW_CONNECTIONS, RESTART};
+use crate::{Ingress, LIVE, NEW_CONNECTIONS, RESTART};
 
 /// Addresses and threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -14,10 +14,14 @@ pub struct Server {
     /// and `client.token.hmac_secret` are set. Open connections stay.
     #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
     pub client_addr: SocketAddr,
+    /// How connections reach `client_addr`.
+    pub client_ingress: Ingress,
     /// Where an operator looks: health, metrics, information. An address other than loopback is
     /// refused unless `admin.token` is set. Open connections stay.
     #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
     pub admin_addr: SocketAddr,
+    /// How connections reach `admin_addr`.
+    pub admin_ingress: Ingress,
     /// Threads that serve connections, each with its own event loop and listener; 0 means one per
     /// core.
     #[schemars(range(max = 124), extend("x-applies" = RESTART))]
@@ -47,7 +51,9 @@ impl Default for Server {
     fn default() -> Server {
         Server {
             client_addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 8000)),
+            client_ingress: Ingress::default(),
             admin_addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 8001)),
+            admin_ingress: Ingress::default(),
             workers: 0,
             own_descriptor_tables: true,
             pin_workers: false,

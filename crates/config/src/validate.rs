@@ -109,6 +109,12 @@ impl Config {
         for (name, listener) in self.listeners.iter() {
             self.exposed(listener.addr, errors, || Path::of("listeners").join(name).join("addr"));
         }
+        for (key, ingress) in [
+            ("server.client_ingress", &self.server.client_ingress),
+            ("server.admin_ingress", &self.server.admin_ingress),
+        ] {
+            entries::ingress(|| Path::of(key), ingress, self, errors);
+        }
         let admin = self.server.admin_addr;
         if !is_loopback(admin) && !self.admin.demands_token() {
             errors.push(
@@ -249,6 +255,27 @@ impl Config {
             limits.publication_bytes_max,
             "the API could not take the largest publication",
             "`limits.publication_bytes_max`",
+        );
+        at_least(
+            "limits.answer_bytes_max",
+            limits.answer_bytes_max,
+            limits.publication_bytes_max.saturating_add(ENVELOPE_BYTES),
+            "no answer could hold the largest publication",
+            "`limits.publication_bytes_max` + 4096",
+        );
+        at_least(
+            "limits.buffered_bytes_per_address_max",
+            limits.buffered_bytes_per_address_max,
+            limits.body_bytes_max.saturating_add(limits.answer_bytes_max),
+            "one address could not send the largest body and get the largest answer",
+            "`limits.body_bytes_max` + `limits.answer_bytes_max`",
+        );
+        at_least(
+            "limits.buffered_bytes_max",
+            limits.buffered_bytes_max,
+            limits.buffered_bytes_per_address_max,
+            "one address could not have its share",
+            "`limits.buffered_bytes_per_address_max`",
         );
         at_least(
             "limits.pending_bytes_max",

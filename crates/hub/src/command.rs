@@ -70,6 +70,8 @@ pub struct HistoryFilter {
     pub limit: Option<u32>,
     /// Newest first.
     pub reverse: bool,
+    /// Bytes of publications that follow the first one. `None`: no bound. What is left out is on the next page.
+    pub bytes_max: Option<usize>,
 }
 
 /// Which of a user's sessions to disconnect, with code and reason.

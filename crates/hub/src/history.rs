@@ -95,18 +95,25 @@ impl Stream {
         std::mem::take(&mut self.bytes)
     }
 
-    /// All publications after `since`, if none is missing and there are at most `max` (0: no
+    /// All publications after `since`, if none is missing, there are at most `max` and they have at most `bytes_max` (0: no
     /// limit).
     pub(crate) fn recover(
         &self,
         since: StreamPosition,
         max: usize,
+        bytes_max: usize,
     ) -> Option<Vec<Arc<Publication>>> {
         let missed = self.top.checked_sub(since.offset)?;
         let kept = self.publications.len() as u64;
         let whole =
             since.epoch.accepts(self.epoch) && missed <= kept && (max == 0 || missed <= max as u64);
-        whole.then(|| self.publications.range((kept - missed) as usize..).cloned().collect())
+        let publications = || self.publications.range((kept - missed) as usize..);
+        let fits = || {
+            bytes_max == 0 || self.bytes <= bytes_max || {
+                publications().map(|publication| publication.cost()).sum::<usize>() <= bytes_max
+            }
+        };
+        (whole && fits()).then(|| publications().cloned().collect())
     }
 
     /// # Errors
@@ -138,11 +145,18 @@ impl Stream {
             }
         };
         let limit = filter.limit.map_or(usize::MAX, |limit| limit as usize);
+        let mut room = filter.bytes_max.unwrap_or(usize::MAX);
+        let mut fits = |publication: &&Arc<Publication>| {
+            // The first is given whatever it has: else a reader would never come past it.
+            let had_room = room > 0;
+            room = room.saturating_sub(publication.cost());
+            had_room
+        };
         let publications = self.publications.range(range);
         let publications = if filter.reverse {
-            publications.rev().take(limit).cloned().collect()
+            publications.rev().take(limit).take_while(&mut fits).cloned().collect()
         } else {
-            publications.take(limit).cloned().collect()
+            publications.take(limit).take_while(&mut fits).cloned().collect()
         };
         Ok(History { publications, position })
     }
@@ -174,7 +188,7 @@ mod tests {
     #[test]
     fn recovery_is_whole_or_not_at_all() {
         let stream = stream(10, 4);
-        let recover = |since, max| stream.recover(since, max).map(|all| offsets(&all));
+        let recover = |since, max| stream.recover(since, max, 0).map(|all| offsets(&all));
         assert_eq!(recover(at(10), 0), Some(vec![]));
         assert_eq!(recover(at(8), 0), Some(vec![9, 10]));
         assert_eq!(recover(at(6), 0), Some(vec![7, 8, 9, 10]));
@@ -192,8 +206,8 @@ mod tests {
     fn a_cleared_stream_recovers_only_its_top() {
         let mut stream = stream(3, 10);
         assert!(stream.clear() > 0);
-        assert_eq!(stream.recover(at(3), 0), Some(vec![]));
-        assert_eq!(stream.recover(at(2), 0), None);
+        assert_eq!(stream.recover(at(3), 0, 0), Some(vec![]));
+        assert_eq!(stream.recover(at(2), 0, 0), None);
         assert_eq!(stream.position(), at(3));
     }
 
@@ -201,7 +215,7 @@ mod tests {
     fn history_reads_as_centrifugo_does() {
         let stream = stream(10, 4);
         let read = |since: Option<u64>, limit, reverse| {
-            let filter = HistoryFilter { since: since.map(at), limit, reverse };
+            let filter = HistoryFilter { since: since.map(at), limit, reverse, bytes_max: None };
             offsets(&stream.read(&filter).expect("readable").publications)
         };
         assert_eq!(read(None, None, false), [7, 8, 9, 10]);
@@ -217,10 +231,28 @@ mod tests {
         assert_eq!(read(Some(12), None, true), [0u64; 0]);
         assert_eq!(read(Some(3), None, true), [0u64; 0]);
         let foreign = StreamPosition { offset: 3, epoch: Epoch::FOREIGN };
-        let filter = HistoryFilter { since: Some(foreign), limit: None, reverse: false };
+        let filter = HistoryFilter { since: Some(foreign), ..HistoryFilter::default() };
         assert_eq!(stream.read(&filter), Err(Error::UnrecoverablePosition(at(10))));
-        let filter = HistoryFilter { since: Some(at(0)), limit: None, reverse: true };
+        let filter =
+            HistoryFilter { since: Some(at(0)), reverse: true, ..HistoryFilter::default() };
         assert_eq!(stream.read(&filter), Err(Error::BadRequest));
+    }
+
+    #[test]
+    fn an_answer_ends_at_a_bound_of_bytes() {
+        let stream = stream(10, 10);
+        let each = Publication::default().cost();
+        let read = |bytes_max, reverse| {
+            let filter =
+                HistoryFilter { bytes_max: Some(bytes_max), reverse, ..HistoryFilter::default() };
+            offsets(&stream.read(&filter).expect("readable").publications)
+        };
+        assert_eq!(read(1, false), [1], "a page has one at least");
+        assert_eq!(read(each, false), [1]);
+        assert_eq!(read(each + 1, true), [10, 9]);
+        assert_eq!(read(10 * each, false).len(), 10);
+        assert!(stream.recover(at(7), 0, 3 * each).is_some());
+        assert!(stream.recover(at(7), 0, 3 * each - 1).is_none());
     }
 
     #[test]

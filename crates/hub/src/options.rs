@@ -31,6 +31,8 @@ pub struct ChannelOptions {
     pub publication_bytes_max: u32,
     /// Maximum number of publications of a recovery; if more are missing, it fails. 0: no limit.
     pub recovery_publications_max: u32,
+    /// Bytes of publications of one recovery. 0: no bound.
+    pub recovery_bytes_max: usize,
 }
 
 impl Default for ChannelOptions {
@@ -48,6 +50,7 @@ impl Default for ChannelOptions {
             overflow: OverflowPolicy::Disconnect,
             publication_bytes_max: 0,
             recovery_publications_max: 0,
+            recovery_bytes_max: 0,
         }
     }
 }

@@ -139,7 +139,7 @@ fn history_holds_so_many_for_so_long() {
     let all = read(&mut world, HistoryFilter::default()).expect("history");
     assert_eq!(offsets(&all.publications), [3, 4, 5]);
     assert_eq!(all.position.offset, 5);
-    let reverse = HistoryFilter { reverse: true, limit: Some(2), since: None };
+    let reverse = HistoryFilter { reverse: true, limit: Some(2), ..HistoryFilter::default() };
     assert_eq!(offsets(&read(&mut world, reverse).expect("history").publications), [5, 4]);
     let foreign = StreamPosition { offset: 1, epoch: Epoch::FOREIGN };
     let filter = HistoryFilter { since: Some(foreign), ..HistoryFilter::default() };

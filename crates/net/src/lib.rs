@@ -8,12 +8,14 @@ pub mod websocket;
 mod core;
 mod protocols;
 
+pub use ipnet::IpNet;
 pub use protocols::UpgradeError;
 
 pub use core::{
     Admit, ClientTls, CloseReason, ConnId, ConnectConfig, Context, Descriptors, EventLoop, Exit,
     Handler, Inbox, Interest, Limits, ListenConfig, ListenerId, LoopConfig, LoopGone, Place,
     ProtocolError, Ready, Remote, ResolveError, Role, Server, ServerTls, Sleep, Stats,
-    TIME_SLICE_MAX, TimerId, Tls, Url, UrlError, WorkerConfig, Workers, WriteError, open_listener,
-    pin, remote_pair, set_time_slice, spawn_workers, start, start_with,
+    TIME_SLICE_MAX, TimerId, Tls, Url, UrlError, WorkerConfig, Workers, WriteError,
+    free_heap_bytes, open_listener, pin, remote_pair, set_time_slice, spawn_workers, start,
+    start_with, trim_heap,
 };

@@ -267,7 +267,7 @@ fn violations_are_answered_and_end_the_connection() {
 #[test]
 fn half_a_request_and_silence() {
     let mut listen = ListenConfig::http();
-    listen.limits.request_timeout_ms = 30;
+    listen.limits.head_timeout_ms = 30;
     let (site, events) = site_with(listen.clone());
 
     let mut peer = site.connect();

@@ -36,6 +36,7 @@ impl Handler for Both {
         _: &mut Context<bool>,
         _: ListenerId,
         peer: Option<SocketAddr>,
+        _: &mut bool,
     ) -> dunlin_net::Admit {
         self.story.push(format!("accept {}", peer.map_or("unix".into(), |p| p.ip().to_string())));
         dunlin_net::Admit::Accept

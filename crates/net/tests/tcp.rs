@@ -43,6 +43,7 @@ impl Handler for Echo {
         _: &mut Context<u32>,
         _: ListenerId,
         peer: Option<SocketAddr>,
+        _: &mut u32,
     ) -> Admit {
         assert!(peer.unwrap().ip().is_loopback());
         self.admit
@@ -511,4 +512,31 @@ fn a_firehose_does_not_starve_the_others() {
     reader.read_exact(&mut all).unwrap();
     assert!(all.iter().all(|&byte| byte == b'f'));
     pouring.join().unwrap();
+}
+
+#[test]
+fn who_only_holds_connections_open_gives_way_to_who_comes_next() {
+    let (handler, events) = echo();
+    let config = LoopConfig { unauthenticated_max: 2, ..LoopConfig::default() };
+    let server = run_with(handler, config, ListenConfig::tcp());
+    let mut known = server.connect();
+    known.says("hello").hears("hello");
+    server.ask(|_, cx| {
+        let conn = cx.connections().next().unwrap();
+        cx.mark_authenticated(conn);
+        cx.mark_authenticated(conn);
+    });
+    let mut silent: Vec<Peer> = (0..3).map(|_| server.connect()).collect();
+    for event in [Event::Open, Event::Open, Event::Open, Event::Open] {
+        assert_eq!(events.recv_timeout(TIMEOUT), Ok(event));
+    }
+    assert_eq!(events.recv_timeout(TIMEOUT), Ok(Event::Closed(CloseReason::Displaced)));
+    let mut newest = silent.pop().unwrap();
+    newest.says("I am here").hears("I am here");
+    silent[1].says("so am I").hears("so am I");
+    known.says("still").hears("still");
+    let reset = silent[0].stream.read(&mut [0; 1]);
+    assert_eq!(reset.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    let stats = server.ask(|_, cx| cx.stats());
+    assert_eq!((stats.displaced, stats.unauthenticated, stats.connections), (1, 2, 3));
 }

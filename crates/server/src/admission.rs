@@ -4,10 +4,11 @@
 //! address over all of them. The accept rate is each worker's own token bucket.
 
 use std::hash::BuildHasher;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use dunlin_config::Limits;
 use hashbrown::HashMap;
 
 const SHARDS: usize = 64;
@@ -21,13 +22,23 @@ pub(crate) enum Admission {
     TotalReached,
     /// `limits.connections_per_address_max` is reached for this address.
     AddressReached,
+    /// `limits.unauthenticated_per_address_max` is.
+    UnauthenticatedReached,
 }
 
 /// Connection counts of the whole process.
 pub(crate) struct Admissions {
     total: AtomicU64,
     hasher: foldhash::fast::RandomState,
-    addresses: [Mutex<HashMap<IpAddr, u32>>; SHARDS],
+    addresses: [Mutex<HashMap<IpAddr, Count>>; SHARDS],
+}
+
+/// Connections of one address.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    connections: u32,
+    /// Those of them whose peer has not shown who it is.
+    unauthenticated: u32,
 }
 
 impl Default for Admissions {
@@ -41,32 +52,46 @@ impl Default for Admissions {
 }
 
 impl Admissions {
-    /// Counts one connection of `address` if both limits allow it. A limit of 0 means none.
-    pub(crate) fn admit(&self, address: IpAddr, total_max: u64, per_address_max: u32) -> Admission {
-        if total_max > 0 && self.total.fetch_add(1, Relaxed) >= total_max {
+    /// Counts one connection of `address`, unauthenticated, if the limits allow it; `unbounded`, if that in all does.
+    pub(crate) fn admit(&self, address: IpAddr, limits: &Limits, unbounded: bool) -> Admission {
+        if self.total.fetch_add(1, Relaxed) >= u64::from(limits.connections_max) {
             self.total.fetch_sub(1, Relaxed);
             return Admission::TotalReached;
-        } else if total_max == 0 {
-            self.total.fetch_add(1, Relaxed);
         }
+        let reached = |count: u32, max: u32| max > 0 && count >= max && !unbounded;
         let mut shard = self.shard(address);
-        let count = shard.entry(address).or_insert(0);
-        if per_address_max > 0 && *count >= per_address_max {
-            drop(shard);
-            self.total.fetch_sub(1, Relaxed);
-            return Admission::AddressReached;
+        let count = shard.get(&address).copied().unwrap_or_default();
+        let refused = if reached(count.connections, limits.connections_per_address_max) {
+            Admission::AddressReached
+        } else if reached(count.unauthenticated, limits.unauthenticated_per_address_max) {
+            Admission::UnauthenticatedReached
+        } else {
+            let Count { connections, unauthenticated } = count;
+            let count =
+                Count { connections: connections + 1, unauthenticated: unauthenticated + 1 };
+            shard.insert(address, count);
+            return Admission::Granted;
+        };
+        drop(shard);
+        self.total.fetch_sub(1, Relaxed);
+        refused
+    }
+
+    /// The peer of one connection of `address` has shown who it is.
+    pub(crate) fn authenticate(&self, address: IpAddr) {
+        if let Some(count) = self.shard(address).get_mut(&address) {
+            count.unauthenticated -= 1;
         }
-        *count += 1;
-        Admission::Granted
     }
 
     /// Gives back what [`admit`](Self::admit) granted.
-    pub(crate) fn release(&self, address: IpAddr) {
+    pub(crate) fn release(&self, address: IpAddr, authenticated: bool) {
         self.total.fetch_sub(1, Relaxed);
         let mut shard = self.shard(address);
         if let Some(count) = shard.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
+            count.connections -= 1;
+            count.unauthenticated -= u32::from(!authenticated);
+            if count.connections == 0 {
                 shard.remove(&address);
             }
         }
@@ -77,10 +102,21 @@ impl Admissions {
         self.total.load(Relaxed)
     }
 
-    fn shard(&self, address: IpAddr) -> std::sync::MutexGuard<'_, HashMap<IpAddr, u32>> {
+    fn shard(&self, address: IpAddr) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Count>> {
         let index = self.hasher.hash_one(address) as usize % SHARDS;
         // A worker that panicked between lock and unlock leaves a count at most one too high.
         self.addresses[index].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// What counts as one address: the address itself, or the network of an IPv6 address (`limits.ipv6_prefix_bits`).
+pub(crate) fn counted_as(address: IpAddr, ipv6_prefix_bits: u8) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix_bits.min(128)));
+            Ipv6Addr::from_bits(address.to_bits() & mask.unwrap_or(0)).into()
+        }
+        v4 => v4,
     }
 }
 
@@ -137,26 +173,59 @@ mod tests {
     const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 1));
     const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
 
+    fn limits(total: u32, per_address: u32, unauthenticated: u32) -> Limits {
+        Limits {
+            connections_max: total,
+            connections_per_address_max: per_address,
+            unauthenticated_per_address_max: unauthenticated,
+            ..Limits::default()
+        }
+    }
+
     #[test]
     fn one_address_reaches_its_limit_and_another_does_not() {
-        let admissions = Admissions::default();
-        assert_eq!(admissions.admit(A, 10, 2), Admission::Granted);
-        assert_eq!(admissions.admit(A, 10, 2), Admission::Granted);
-        assert_eq!(admissions.admit(A, 10, 2), Admission::AddressReached);
-        assert_eq!(admissions.admit(B, 10, 2), Admission::Granted);
+        let (admissions, limits) = (Admissions::default(), limits(10, 2, 0));
+        assert_eq!(admissions.admit(A, &limits, false), Admission::Granted);
+        assert_eq!(admissions.admit(A, &limits, false), Admission::Granted);
+        assert_eq!(admissions.admit(A, &limits, false), Admission::AddressReached);
+        assert_eq!(admissions.admit(B, &limits, false), Admission::Granted);
         assert_eq!(admissions.total(), 3);
-        admissions.release(A);
-        assert_eq!(admissions.admit(A, 10, 2), Admission::Granted);
+        admissions.release(A, false);
+        assert_eq!(admissions.admit(A, &limits, false), Admission::Granted);
     }
 
     #[test]
     fn the_total_holds_over_all_addresses() {
-        let admissions = Admissions::default();
-        assert_eq!(admissions.admit(A, 1, 0), Admission::Granted);
-        assert_eq!(admissions.admit(B, 1, 0), Admission::TotalReached);
-        admissions.release(A);
+        let (admissions, limits) = (Admissions::default(), limits(1, 0, 0));
+        assert_eq!(admissions.admit(A, &limits, false), Admission::Granted);
+        assert_eq!(admissions.admit(B, &limits, false), Admission::TotalReached);
+        admissions.release(A, false);
         assert_eq!(admissions.total(), 0);
-        assert_eq!(admissions.admit(B, 1, 0), Admission::Granted);
+        assert_eq!(admissions.admit(B, &limits, false), Admission::Granted);
+    }
+
+    #[test]
+    fn who_has_shown_who_he_is_makes_room_for_others_of_his_address() {
+        let (admissions, limits) = (Admissions::default(), limits(10, 3, 1));
+        assert_eq!(admissions.admit(A, &limits, false), Admission::Granted);
+        assert_eq!(admissions.admit(A, &limits, false), Admission::UnauthenticatedReached);
+        admissions.authenticate(A);
+        assert_eq!(admissions.admit(A, &limits, false), Admission::Granted);
+        admissions.release(A, true);
+        assert_eq!(admissions.admit(A, &limits, false), Admission::UnauthenticatedReached);
+        admissions.release(A, false);
+        assert_eq!(admissions.admit(A, &limits, false), Admission::Granted);
+        assert_eq!(admissions.total(), 1);
+    }
+
+    #[test]
+    fn a_network_of_ipv6_counts_as_one_address() {
+        let counted = |address: &str, bits| counted_as(address.parse().unwrap(), bits).to_string();
+        assert_eq!(counted("2001:db8:1:2:3:4:5:6", 64), "2001:db8:1:2::");
+        assert_eq!(counted("2001:db8:1:2:3:4:5:6", 48), "2001:db8:1::");
+        assert_eq!(counted("2001:db8:1:2:3:4:5:6", 128), "2001:db8:1:2:3:4:5:6");
+        assert_eq!(counted("::ffff:192.0.2.7", 64), "192.0.2.7");
+        assert_eq!(counted("192.0.2.7", 64), "192.0.2.7");
     }
 
     /// Takes tokens as a worker does, which pauses as long as the bucket says, but no less than `rest_ms`.

@@ -15,14 +15,24 @@ metrics! {
     /// The metrics of one worker: written by that worker alone, read by anyone.
     Counters;
     Connections, Gauge, "connections", "Open client connections.";
+    Unauthenticated, Gauge, "connections_unauthenticated", "Open connections whose peers have not shown who they are.";
     Sessions, Gauge, "sessions", "Sessions of connected clients, on every transport.";
     Subscriptions, Gauge, "subscriptions", "Subscriptions of all sessions.";
     Channels, Gauge, "channels", "Channels at home on this worker.";
+    BufferedBytes, Gauge, "connection_buffered_bytes", "Bytes of connections held in buffers: parts of requests and messages, answers that were not read.";
     OutboxBytes, Gauge, "outbox_bytes", "Bytes queued in outboxes for slow clients.";
     HistoryBytes, Gauge, "history_bytes", "Bytes of publications kept in channel histories.";
     Accepted, Counter, "connections_accepted_total", "Connections accepted.";
     RefusedTotal, Counter, "connections_refused_total", "Connections refused: limits.connections_max reached.";
     RefusedAddress, Counter, "connections_refused_address_limit_total", "Connections refused: limits.connections_per_address_max reached.";
+    RefusedUnauthenticated, Counter, "connections_refused_unauthenticated_total", "Connections refused: limits.unauthenticated_per_address_max reached.";
+    Displaced, Counter, "connections_displaced_total", "Connections closed unauthenticated to make room for newer ones: limits.unauthenticated_max reached, or no file descriptor left.";
+    ProxyFailed, Counter, "proxy_headers_refused_total", "Connections of trusted proxies closed: their PROXY protocol header was malformed or did not come.";
+    ForwardedMalformed, Counter, "forwarded_for_refused_total", "Requests of trusted proxies refused: X-Forwarded-For had something else than addresses.";
+    HandshakesFailed, Counter, "tls_handshakes_failed_total", "TLS handshakes that failed or took too long.";
+    HandshakesRefused, Counter, "tls_handshakes_refused_total", "Connections refused: limits.handshakes_per_address_per_s_max reached.";
+    HandshakesPaused, Counter, "tls_handshakes_paused_total", "Times accepting TLS connections paused: limits.handshakes_per_s_max reached.";
+    BuffersEvicted, Counter, "connections_closed_buffered_total", "Connections closed: they held the most of what limits.buffered_bytes_max and its like allow.";
     RefusedRate, Counter, "connections_refused_rate_total", "Times accepting paused: limits.accepts_per_s_max reached.";
     RefusedDescriptors, Counter, "accept_descriptor_exhausted_total", "Times accepting paused: no file descriptor was left.";
     Closed, Counter, "connections_closed_total", "Connections closed, for any reason.";
@@ -92,6 +102,8 @@ metrics! {
     Revision, Gauge, "config_revision", "Revision every worker runs.";
     DurableRevision, Gauge, "config_durable_revision", "Newest revision known to be on disk.";
     Changes, Counter, "config_changes_total", "Changes in effect since the start.";
+    CertificateExpiry, Gauge, "tls_certificate_expiry_timestamp_seconds", "When the first certificate of tls.certificates expires, in Unix time; 0 without any.";
+    CertificatesRefused, Counter, "tls_certificates_refused_total", "Times changed files of tls.certificates could not be used; the certificates before them stay.";
     RolledBack, Counter, "config_rolled_back_total", "Commits rolled back: a worker could not switch.";
 }
 

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use dunlin_config::{Config, Map, MapChange, Overflow, Pacing, Snapshot};
+use dunlin_config::{Config, Ingress, Map, MapChange, Overflow, Pacing, Snapshot};
 use dunlin_hub::ChannelOptions;
+use dunlin_net::IpNet;
 
 use crate::auth::Verifier;
+use crate::tls::Tls;
 use dunlin_webhooks::EventFilter;
 
 /// What a namespace is in the configuration.
@@ -31,6 +33,10 @@ pub(crate) struct Settings {
     pub(crate) verifier: Arc<Verifier>,
     /// Which events hooks want.
     pub(crate) event_filter: Arc<EventFilter>,
+    /// What listeners with TLS need.
+    pub(crate) tls: Arc<Tls>,
+    /// Who may say on whose behalf a request is made, at any listener.
+    pub(crate) proxies: Arc<[IpNet]>,
     snapshot: Arc<Snapshot>,
     node_name: Arc<str>,
     without_namespace: Arc<Namespace>,
@@ -52,6 +58,8 @@ impl Settings {
             namespaces: all_namespaces(&config),
             pacings: pacings(&config),
             event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
+            tls: Tls::of(&config, None),
+            proxies: proxies(&config),
             snapshot,
             config,
         }
@@ -66,9 +74,11 @@ impl Settings {
         } else {
             Arc::new(Verifier::new(&new.client.token))
         };
-        // Two limits are part of every channel's options.
+        // Some limits are part of every channel's options.
         let limits = |config: &Config| {
-            (config.limits.publication_bytes_max, config.limits.recovery_messages_max)
+            let limits = &config.limits;
+            let recovery = (limits.recovery_messages_max, limits.answer_bytes_max);
+            (limits.publication_bytes_max, limits.outbox_bytes_max, recovery)
         };
         let changed: Vec<_> =
             new.channel.namespaces.changes_from(&old.channel.namespaces).collect();
@@ -100,6 +110,8 @@ impl Settings {
             without_namespace,
             namespaces,
             pacings,
+            tls: Tls::of(&config, Some((old, &self.tls))),
+            proxies: proxies(&config),
             snapshot,
             config,
         }
@@ -161,6 +173,12 @@ pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
             || old.allow_subscribe_for_anonymous && !new.allow_subscribe_for_anonymous
             || new.name_pattern.is_some() && old.name_pattern != new.name_pattern
     })
+}
+
+fn proxies(config: &Config) -> Arc<[IpNet]> {
+    let listeners = config.listeners.values().map(|listener| &listener.ingress);
+    let ingresses = std::iter::once(&config.server.client_ingress).chain(listeners);
+    ingresses.flat_map(Ingress::proxies).collect()
 }
 
 fn node_name(config: &Config) -> Arc<str> {
@@ -245,5 +263,6 @@ fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions
         publication_bytes_max: u32::try_from(config.limits.publication_bytes_max)
             .unwrap_or(u32::MAX),
         recovery_publications_max: config.limits.recovery_messages_max,
+        recovery_bytes_max: config.limits.answer_bytes_max.min(config.limits.outbox_bytes_max),
     }
 }

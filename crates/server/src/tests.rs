@@ -1,5 +1,8 @@
 //! Whole workers in one process, with sockets: what no single module can show.
 
+mod edge;
+mod memory;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;

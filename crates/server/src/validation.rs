@@ -8,7 +8,7 @@ use dunlin_net::Tls;
 
 use crate::api::Method;
 use crate::api::scope::PUSH;
-use crate::push;
+use crate::{push, tls};
 
 /// Validates what differs from a valid configuration.
 ///
@@ -17,6 +17,7 @@ use crate::push;
 pub fn validate(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
     let mut errors = ConfigErrors::default();
     push::judge(&before.push, &after.push, &mut errors);
+    tls::judge(before, after, &mut errors);
     webhooks(&before.webhooks, &after.webhooks, &mut errors);
     scopes(before, after, &mut errors);
     if errors.is_empty() { Ok(()) } else { Err(errors) }

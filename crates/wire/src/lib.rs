@@ -4,6 +4,7 @@
 pub mod backoff;
 pub mod http1;
 pub mod http2;
+pub mod proxy;
 pub mod resp;
 pub mod sse;
 mod token;

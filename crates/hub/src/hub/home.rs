@@ -37,8 +37,13 @@ impl Hub {
         let (position, recovered) = match &self.homes[at].stream {
             Some(stream) => (
                 stream.position(),
-                since
-                    .map(|since| stream.recover(since, options.recovery_publications_max as usize)),
+                since.map(|since| {
+                    stream.recover(
+                        since,
+                        options.recovery_publications_max as usize,
+                        options.recovery_bytes_max,
+                    )
+                }),
             ),
             // No position in a channel without a stream counts as recovered, as in Centrifugo.
             None => (

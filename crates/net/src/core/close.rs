@@ -33,7 +33,7 @@ impl<D: Default> Context<D> {
     pub(crate) fn begin_drain(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         match record.phase {
-            Phase::Connecting | Phase::Securing | Phase::Accepting => {
+            Phase::Connecting | Phase::Securing | Phase::Announcing | Phase::Accepting => {
                 self.finish(conn, CloseReason::Local);
             }
             Phase::Open => {
@@ -57,7 +57,8 @@ impl<D: Default> Context<D> {
             Phase::Connecting | Phase::Securing => {
                 Ending::ConnectFailed(io::ErrorKind::ConnectionAborted.into())
             }
-            Phase::Accepting => Ending::HandshakeFailed,
+            Phase::Announcing => Ending::ProxyFailed,
+            Phase::Accepting => Ending::OpenFailed(io::ErrorKind::ConnectionAborted.into()),
             _ => Ending::Closed(reason),
         };
         self.end_with(conn, ending);
@@ -69,7 +70,8 @@ impl<D: Default> Context<D> {
             Some(Phase::Connecting | Phase::Securing) => {
                 self.end_with(conn, Ending::ConnectFailed(error));
             }
-            Some(Phase::Accepting) => self.end_with(conn, Ending::HandshakeFailed),
+            Some(Phase::Announcing) => self.end_with(conn, Ending::ProxyFailed),
+            Some(Phase::Accepting) => self.end_with(conn, Ending::OpenFailed(error)),
             _ => {}
         }
     }
@@ -121,7 +123,11 @@ impl<D: Default> Context<D> {
                         continue;
                     }
                 }
-                Ending::HandshakeFailed => self.stats.handshakes_failed += 1,
+                Ending::ProxyFailed => self.stats.proxy_failed += 1,
+                Ending::OpenFailed(error) => {
+                    self.stats.handshakes_failed += 1;
+                    handler.on_open_failed(self, data, &error);
+                }
                 Ending::ConnectFailed(error) => {
                     self.stats.connect_failed += 1;
                     handler.on_connect_failed(self, conn, data, &error);
@@ -169,6 +175,7 @@ impl<D: Default> Context<D> {
 
     /// Closes the descriptor; the id is stale from now on.
     pub(crate) fn release(&mut self, conn: ConnId) {
+        self.mark_authenticated(conn);
         self.wheel.cancel(&mut self.slab, conn.index());
         self.slab.release(conn.index());
         self.listeners.retry();
@@ -184,7 +191,7 @@ impl<D: Default> Context<D> {
             return;
         }
         match record.phase {
-            Phase::Connecting | Phase::Securing | Phase::Accepting => {
+            Phase::Connecting | Phase::Securing | Phase::Announcing | Phase::Accepting => {
                 self.fail_connect(conn, io::ErrorKind::TimedOut.into());
             }
             Phase::Lingering => self.release(conn),
@@ -222,9 +229,9 @@ impl<D: Default> Context<D> {
                 self.slab.at_mut(conn.index()).flags.set(Flags::IDLE_DEADLINE);
                 self.schedule_own(conn, idle_timeout_ms);
             }
-            Protocol::Http(_) if limits.request_timeout_ms > 0 => {
-                let request_timeout_ms = limits.request_timeout_ms;
-                self.schedule_own(conn, request_timeout_ms);
+            Protocol::Http(_) if limits.head_timeout_ms > 0 => {
+                let head_timeout_ms = limits.head_timeout_ms;
+                self.schedule_own(conn, head_timeout_ms);
             }
             _ => {}
         }

@@ -1,6 +1,9 @@
 //! Limits and time-outs of a loop, of a listener and of an outgoing connection.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
 
 use super::tls::{ClientTls, ServerTls};
 use crate::http;
@@ -11,6 +14,10 @@ pub struct LoopConfig {
     /// Connections held at once; beyond it they are accepted and closed at once. A full loop takes no memory
     /// for those it refuses.
     pub connections_max: usize,
+    /// Accepted connections at once that the handler has not vouched for by
+    /// [`mark_authenticated`](crate::Context::mark_authenticated). Beyond it, and when descriptors run out, the oldest of
+    /// them are closed, so that peers who only hold connections open keep nobody out. `usize::MAX`: all are alike.
+    pub unauthenticated_max: usize,
     /// Bytes of the receive buffer every connection of the loop shares. One read takes as many at most.
     pub receive_bytes: usize,
     /// Bytes read from one connection before the others get their turn.
@@ -42,6 +49,7 @@ impl Default for LoopConfig {
     fn default() -> LoopConfig {
         LoopConfig {
             connections_max: 4 << 20,
+            unauthenticated_max: usize::MAX,
             receive_bytes: 64 << 10,
             read_budget_bytes: 256 << 10,
             accept_budget: 256,
@@ -74,9 +82,11 @@ pub struct Limits {
     pub output_bytes_max: usize,
     /// Raw TCP: closed after so many milliseconds in which nothing arrived. 0: never.
     pub idle_timeout_ms: u64,
-    /// HTTP server: milliseconds from accept, or from a request's first byte, to its last. A peer that sent
+    /// HTTP server: milliseconds from accept, or from a request's first byte, to the end of its head. A peer that sent
     /// part of one is answered with status 408. 0: never.
-    pub request_timeout_ms: u64,
+    pub head_timeout_ms: u64,
+    /// HTTP server: milliseconds from the end of a request's head to its last byte. 0: never.
+    pub body_timeout_ms: u64,
     /// HTTP server: milliseconds between an answer and the first byte of the next request. 0: never.
     pub keep_alive_timeout_ms: u64,
     /// Bounds on heads and bodies of HTTP messages.
@@ -91,7 +101,8 @@ impl Default for Limits {
         Limits {
             output_bytes_max: 1 << 20,
             idle_timeout_ms: 0,
-            request_timeout_ms: 10_000,
+            head_timeout_ms: 10_000,
+            body_timeout_ms: 10_000,
             keep_alive_timeout_ms: 75_000,
             http: http::Limits::default(),
             pipelined_bytes_max: 64 << 10,
@@ -105,8 +116,13 @@ pub struct ListenConfig {
     /// What is spoken on it.
     pub role: Role,
     /// Speak TLS below that. `on_open` then follows the handshake, which may take
-    /// [`request_timeout_ms`](Limits::request_timeout_ms); one that fails is counted in `Stats::handshakes_failed`.
+    /// [`head_timeout_ms`](Limits::head_timeout_ms); one that fails is counted in `Stats::handshakes_failed`.
     pub tls: Option<ServerTls>,
+    /// Networks of proxies that begin each connection with a header of the PROXY protocol, version 1 or 2, before TLS if
+    /// there is that too: `on_accept` then follows the header, with the address it names. One that is malformed, or does
+    /// not come within [`head_timeout_ms`](Limits::head_timeout_ms), ends the connection, as counted in
+    /// `Stats::proxy_failed`. Whoever comes from elsewhere is served as if there were no proxies.
+    pub proxies: Arc<[IpNet]>,
     /// Time-outs and limits of its connections.
     pub limits: Limits,
     /// Let several sockets listen on the address, the kernel spreading connections over them
@@ -121,6 +137,7 @@ impl Default for ListenConfig {
         ListenConfig {
             role: Role::Tcp,
             tls: None,
+            proxies: Arc::default(),
             limits: Limits::default(),
             reuse_port: false,
             backlog: 65_535,

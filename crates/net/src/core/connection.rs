@@ -77,7 +77,9 @@ pub(crate) enum Phase {
     Connecting,
     /// Connected, and the TLS handshake is under way.
     Securing,
-    /// Accepted, and the TLS handshake is under way: the handler does not know of it yet.
+    /// Accepted from a proxy, whose header is awaited: the handler does not know of it.
+    Announcing,
+    /// Accepted, and the TLS handshake is under way: the handler does not know its id yet.
     Accepting,
     Open,
     /// The handler closed it; what is buffered still leaves. Nothing is read or handed out any more.
@@ -90,6 +92,11 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
+    /// Whether the handler knows the id of a connection in use.
+    pub(crate) fn is_known(self) -> bool {
+        !matches!(self, Phase::Announcing | Phase::Accepting | Phase::Closed | Phase::Lingering)
+    }
+
     /// A connect of ours that is not open yet.
     pub(crate) fn is_opening(self) -> bool {
         matches!(self, Phase::Connecting | Phase::Securing)
@@ -164,6 +171,8 @@ flags! {
     TLS = 13;
     /// In the list of those refused for what the loop buffers for others.
     MEMORY_BLOCKED = 14;
+    /// Accepted, and nobody has vouched for it yet.
+    UNAUTHENTICATED = 15;
 }
 
 impl Flags {

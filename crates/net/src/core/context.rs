@@ -21,6 +21,7 @@ use super::spill::Pool;
 use super::stats::Stats;
 use super::timer::{Action, Timers};
 use super::token::Token;
+use super::unauthenticated::Unauthenticated;
 use super::wheel::{NEVER, Wheel};
 use crate::http::Date;
 use crate::websocket::{Agreed, Masks, SharedCompression};
@@ -50,6 +51,7 @@ pub struct Context<D> {
     pub(crate) pool: Pool,
     pub(crate) listeners: Listeners,
     pub(crate) timers: Timers<D>,
+    pub(crate) unauthenticated: Unauthenticated,
     pub(crate) dials: Dials,
     pub(crate) signals: Option<Signals>,
     pub(crate) foreign: Foreign,
@@ -106,8 +108,10 @@ impl From<&Limits> for Profile {
 pub(crate) enum Ending {
     Closed(CloseReason),
     ConnectFailed(io::Error),
-    /// The TLS handshake of an accepted connection failed: the handler never knew of it.
-    HandshakeFailed,
+    /// A proxy's connection ended before its header: the handler never knew of it.
+    ProxyFailed,
+    /// An accepted connection ended before it was open, as in its TLS handshake.
+    OpenFailed(io::Error),
 }
 
 impl<D: Default> Context<D> {
@@ -119,6 +123,7 @@ impl<D: Default> Context<D> {
             pool: Pool::new(config.spare_buffers_max),
             listeners: Listeners::default(),
             timers: Timers::new(),
+            unauthenticated: Unauthenticated::default(),
             dials: Dials::default(),
             signals: None,
             foreign: Foreign::default(),
@@ -161,10 +166,16 @@ impl<D: Default> Context<D> {
         if record.fd.is_none() {
             return self.finish(conn, CloseReason::Aborted);
         }
+        self.reset(conn, CloseReason::Aborted);
+    }
+
+    /// Ends a connection that has a descriptor by a reset.
+    pub(crate) fn reset(&mut self, conn: ConnId, reason: CloseReason) {
+        let Some(record) = self.slab.get(conn) else { return };
         let now = Some(std::time::Duration::ZERO);
         // A socket that does not take the option is closed in the ordinary way.
         let _ = rustix::net::sockopt::set_socket_linger(record.fd(), now);
-        self.finish(conn, CloseReason::Aborted);
+        self.finish(conn, reason);
     }
 
     /// Sends FIN once what is buffered has left; the peer may go on sending. Further writes are refused.
@@ -220,7 +231,11 @@ impl<D> Context<D> {
             Phase::Connecting | Phase::Securing | Phase::Open | Phase::Draining => {
                 Some(&mut record.data)
             }
-            Phase::Accepting | Phase::Free | Phase::Closed | Phase::Lingering => None,
+            Phase::Announcing
+            | Phase::Accepting
+            | Phase::Free
+            | Phase::Closed
+            | Phase::Lingering => None,
         }
     }
 
@@ -231,7 +246,8 @@ impl<D> Context<D> {
             .is_some_and(|record| record.phase == Phase::Open || record.phase.is_opening())
     }
 
-    /// The peer's address, asked of the kernel: it is not kept. `None` when the id is stale or the kernel has
+    /// The peer's address, asked of the kernel: it is not kept. Behind a proxy it is the proxy's; `on_accept` has been
+    /// given the client's. `None` when the id is stale or the kernel has
     /// forgotten it, as after a reset.
     pub fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
         rustix::net::getpeername(self.slab.get(conn)?.fd.as_ref()?).ok()??.try_into().ok()
@@ -253,12 +269,26 @@ impl<D> Context<D> {
         self.slab.get(conn).map_or(0, |record| record.output_bytes())
     }
 
+    /// Bytes held for a connection, in and out; 0 for a stale id.
+    pub fn buffered_bytes(&self, conn: ConnId) -> usize {
+        let spill = self.slab.get(conn).and_then(|record| record.spill.as_ref());
+        spill.map_or(0, |spill| spill.bytes())
+    }
+
+    /// Bytes held for all connections together.
+    pub fn buffered_bytes_in_all(&self) -> usize {
+        self.stats.buffered_bytes
+    }
+
+    /// Bounds from now on what is held for all connections together; see
+    /// [`buffered_bytes_max`](crate::LoopConfig::buffered_bytes_max).
+    pub fn set_buffered_bytes_max(&mut self, bytes: usize) {
+        self.config.buffered_bytes_max = bytes;
+    }
+
     /// The ids of all connections, in no particular order.
     pub fn connections(&self) -> impl Iterator<Item = ConnId> + '_ {
-        self.slab.ids().filter(|&id| {
-            let phase = self.slab.at(id.index()).phase;
-            !matches!(phase, Phase::Accepting | Phase::Closed | Phase::Lingering)
-        })
+        self.slab.ids().filter(|&id| self.slab.at(id.index()).phase.is_known())
     }
 
     /// Sends bytes to every open connection whose data is as wanted. Returns how many took them; one that is full is left
@@ -286,8 +316,7 @@ impl<D> Context<D> {
         let mut index = 0;
         while let Some(conn) = self.slab.next_from(index) {
             index = conn.index() + 1;
-            let phase = self.slab.at(conn.index()).phase;
-            if !matches!(phase, Phase::Accepting | Phase::Closed | Phase::Lingering) {
+            if self.slab.at(conn.index()).phase.is_known() {
                 visit(self, conn);
             }
         }
@@ -410,7 +439,8 @@ impl<D> Context<D> {
 
     /// What the loop has done since it was made.
     pub fn stats(&self) -> Stats {
-        Stats { connections: self.slab.len(), ..self.stats }
+        let unauthenticated = self.unauthenticated.len();
+        Stats { connections: self.slab.len(), unauthenticated, ..self.stats }
     }
 
     /// Connections that hold buffers at present: something of theirs is cut short, waits to be sent, or waits

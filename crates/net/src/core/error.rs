@@ -45,6 +45,9 @@ pub enum CloseReason {
     ProtocolError,
     /// The peer's unprocessed bytes would have exceeded `buffered_bytes_max` of the loop.
     OutOfMemory,
+    /// Nobody had vouched for it, and it was the oldest of those when there was room for no more; see
+    /// [`unauthenticated_max`](crate::LoopConfig::unauthenticated_max).
+    Displaced,
     /// The kernel reported an error: a reset, an unreachable peer.
     Io(io::ErrorKind),
 }
@@ -58,6 +61,7 @@ impl fmt::Display for CloseReason {
             CloseReason::TimedOut => f.write_str("timed out"),
             CloseReason::ProtocolError => f.write_str("protocol violated by the peer"),
             CloseReason::OutOfMemory => f.write_str("out of buffer memory"),
+            CloseReason::Displaced => f.write_str("displaced by a newer connection"),
             CloseReason::Io(kind) => write!(f, "{kind}"),
         }
     }

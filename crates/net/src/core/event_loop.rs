@@ -201,8 +201,10 @@ impl<D: Default> Context<D> {
         event: &mio::event::Event,
     ) {
         let Some(record) = self.slab.get_mut(conn) else { return };
-        if matches!(record.phase, Phase::Securing | Phase::Accepting) {
-            return self.tls_handshake(handler, conn);
+        match record.phase {
+            Phase::Announcing => return self.proxy_header(handler, conn),
+            Phase::Securing | Phase::Accepting => return self.tls_handshake(handler, conn),
+            _ => {}
         }
         if record.phase == Phase::Connecting {
             if !event.is_writable() && !event.is_error() && !event.is_read_closed() {

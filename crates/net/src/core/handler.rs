@@ -70,13 +70,15 @@ pub trait Handler: Sized {
     /// paid for every connection.
     type Data: Default;
 
-    /// A connection has been accepted from `peer`, which a Unix socket has none of. Decides whether it is kept; if so,
-    /// `on_open` follows with its id, after the TLS handshake if there is one.
+    /// A connection has been accepted from `peer`, which a Unix socket has none of. Decides whether it is kept; if so, it
+    /// begins with `data` as it is left here, and `on_open` follows with its id, after the TLS handshake if there is one,
+    /// or `on_open_failed`.
     fn on_accept(
         &mut self,
         cx: &mut Context<Self::Data>,
         listener: ListenerId,
         peer: Option<SocketAddr>,
+        data: &mut Self::Data,
     ) -> Admit {
         Admit::Accept
     }
@@ -94,6 +96,16 @@ pub trait Handler: Sized {
 
     /// An accepted connection is open, its TLS handshake included.
     fn on_open(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
+
+    /// An accepted connection ended before it was open: its TLS handshake failed, took too long, or gave way to newer
+    /// connections. Its data comes back; neither `on_open` nor `on_close` is called for it.
+    fn on_open_failed(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        data: Self::Data,
+        error: &io::Error,
+    ) {
+    }
 
     /// A connection that [`Context::connect`] began is open, its TLS handshake included.
     fn on_connect(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
@@ -117,6 +129,18 @@ pub trait Handler: Sized {
     /// itself.
     fn on_eof(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {
         cx.close(conn);
+    }
+
+    /// The head of a request has arrived, and its body has not, or not all of it. Says how many bytes of body are taken, at
+    /// most [`body_bytes_max`](http::Limits::body_bytes_max); more are answered with 413. `None`: the request has been
+    /// answered here, with [`Context::respond`], and the connection ends with the response.
+    fn on_request_head(
+        &mut self,
+        cx: &mut Context<Self::Data>,
+        conn: ConnId,
+        head: &http::RequestHead<'_>,
+    ) -> Option<u64> {
+        Some(u64::MAX)
     }
 
     /// A complete request has arrived: head and body. Answer it now or in a later turn with

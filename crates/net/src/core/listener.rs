@@ -6,18 +6,21 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 
+use ipnet::IpNet;
 use mio::unix::SourceFd;
 use mio::{Interest, Token as MioToken};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use socket2::{Domain, Protocol as SocketProtocol, SockAddr, Socket, Type};
 
-use super::config::{Limits, ListenConfig, Role};
+use super::config::{ListenConfig, Role};
 use super::connection::{ConnId, Phase, Protocol};
 use super::context::{Context, ListenerId, Profile};
 use super::driver::Driver;
 use super::handler::Admit;
+use super::proxy::Arrival;
 use super::tls::{ServerTls, Session};
 use super::token::Token;
 use crate::http::ServerState;
@@ -37,6 +40,7 @@ struct Listener {
     fd: OwnedFd,
     role: Role,
     tls: Option<ServerTls>,
+    proxies: Arc<[IpNet]>,
     profile: u16,
     /// Paused by the handler.
     paused: bool,
@@ -124,6 +128,7 @@ impl<D: Default> Context<D> {
             fd,
             role: config.role,
             tls: config.tls.clone(),
+            proxies: Arc::clone(&config.proxies),
             profile,
             paused: false,
             blocked: false,
@@ -159,15 +164,22 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Has connections accepted from now on live by these limits. Those accepted before keep theirs.
+    /// Has connections accepted from now on live by these limits, TLS and proxies; what else is in `config` stays as it
+    /// was. Connections accepted before keep theirs.
     ///
     /// # Errors
     ///
     /// `QuotaExceeded` after 65,536 different limits on one loop; then nothing has changed.
-    pub fn update_listener(&mut self, listener: ListenerId, limits: &Limits) -> io::Result<()> {
-        let profile = self.profile(&Profile::from(limits))?;
+    pub fn update_listener(
+        &mut self,
+        listener: ListenerId,
+        config: &ListenConfig,
+    ) -> io::Result<()> {
+        let profile = self.profile(&Profile::from(&config.limits))?;
         if let Some(listener) = self.listeners.get_mut(listener.0) {
             listener.profile = profile;
+            listener.tls.clone_from(&config.tls);
+            listener.proxies = Arc::clone(&config.proxies);
         }
         Ok(())
     }
@@ -205,7 +217,7 @@ impl<D: Default> Context<D> {
                 return;
             }
             let (role, profile) = (listener.role, listener.profile);
-            let session = listener.tls.as_ref().map(Session::server).transpose();
+            let tls = listener.tls.clone();
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let (fd, peer) = match rustix::net::acceptfrom_with(&listener.fd, flags) {
                 Ok((fd, peer)) => (fd, peer),
@@ -228,37 +240,83 @@ impl<D: Default> Context<D> {
                 Err(errno) => return self.block_listener(handler, place, &errno.into()),
             };
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+            let of_proxy = peer.is_some_and(|peer| {
+                let peer = peer.ip().to_canonical();
+                listener.proxies.iter().any(|network| network.contains(&peer))
+            });
             if self.slab.len() >= self.config.connections_max {
                 self.stats.refused += 1;
                 continue;
             }
-            match handler.on_accept(self, ListenerId(place), peer) {
-                Admit::Accept => {}
-                Admit::Refuse => {
-                    self.stats.refused += 1;
-                    continue;
-                }
-                Admit::Pause => self.pause_accept(ListenerId(place)),
+            let arrival = Arrival { listener: ListenerId(place), peer, tls };
+            let mut data = D::default();
+            if !of_proxy && !self.is_admitted(handler, &arrival, &mut data) {
+                continue;
             }
             let protocol = match role {
                 Role::Tcp => Protocol::Tcp,
                 Role::Http => Protocol::Http(ServerState::default()),
             };
-            let (session, phase) = match session {
-                Ok(None) => (None, Phase::Open),
-                Ok(Some(session)) => (Some(session), Phase::Accepting),
-                Err(_) => {
-                    self.stats.handshakes_failed += 1;
-                    continue;
+            let conn = match self.admit(Some(fd), protocol, profile, Phase::Announcing) {
+                Ok(conn) => conn,
+                Err(error) => {
+                    if !of_proxy {
+                        handler.on_open_failed(self, data, &error);
+                    }
+                    return self.block_listener(handler, place, &error);
                 }
             };
-            match (self.admit(Some(fd), protocol, profile, phase), session) {
-                (Ok(conn), None) => self.accepted(handler, conn),
-                (Ok(conn), Some(session)) => self.secure(handler, conn, session),
-                (Err(error), _) => return self.block_listener(handler, place, &error),
+            self.slab.at_mut(conn.index()).data = data;
+            self.mark_unauthenticated(conn);
+            if of_proxy {
+                self.await_proxy_header(handler, conn, arrival);
+            } else {
+                self.begin(handler, conn, arrival.tls.as_ref());
             }
         }
         self.listeners.queue(place);
+    }
+
+    /// Whether the handler keeps a connection.
+    pub(crate) fn is_admitted<H: Driver<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        arrival: &Arrival,
+        data: &mut D,
+    ) -> bool {
+        match handler.on_accept(self, arrival.listener, arrival.peer, data) {
+            Admit::Accept => {}
+            Admit::Refuse => {
+                self.stats.refused += 1;
+                return false;
+            }
+            Admit::Pause => self.pause_accept(arrival.listener),
+        }
+        true
+    }
+
+    /// A connection that the handler keeps begins with its TLS handshake, or is open.
+    pub(crate) fn begin<H: Driver<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        tls: Option<&ServerTls>,
+    ) {
+        let record = self.slab.at_mut(conn.index());
+        match tls.map(Session::server).transpose() {
+            Ok(None) => {
+                record.phase = Phase::Open;
+                self.accepted(handler, conn);
+            }
+            Ok(Some(session)) => {
+                record.phase = Phase::Accepting;
+                self.secure(handler, conn, session);
+            }
+            Err(error) => {
+                record.phase = Phase::Accepting;
+                self.fail_connect(conn, error);
+            }
+        }
     }
 
     /// An accepted connection is open, its TLS handshake included.
@@ -297,6 +355,7 @@ impl<D: Default> Context<D> {
         error: &io::Error,
     ) {
         self.stats.accept_failed += 1;
+        self.displace_some();
         if let Some(listener) = self.listeners.get_mut(place) {
             listener.blocked = true;
         }

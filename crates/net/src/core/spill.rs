@@ -3,6 +3,7 @@
 
 use dunlin_wire::websocket::MessageAssembly;
 
+use super::proxy::Arrival;
 use super::tls::Session;
 use crate::http::PartialRequest;
 use crate::websocket::{Contexts, Handshake};
@@ -57,6 +58,8 @@ pub(crate) struct Spill {
     /// Received and not yet consumed: the beginning of something.
     pub(crate) input: Vec<u8>,
     pub(crate) output: Output,
+    /// A proxy's header is awaited, and with it whose the connection is.
+    pub(crate) arrival: Option<Box<Arrival>>,
     /// An HTTP request whose body is under way.
     pub(crate) request: Option<Box<PartialRequest>>,
     /// A client's WebSocket handshake that waits for its answer.
@@ -73,6 +76,7 @@ impl Spill {
     pub(crate) fn is_empty(&self) -> bool {
         self.input.is_empty()
             && self.output.is_empty()
+            && self.arrival.is_none()
             && self.request.is_none()
             && self.handshake.is_none()
             && self.assembly.is_none()
@@ -85,6 +89,7 @@ impl Spill {
         self.input.len()
             + self.output.len()
             + self.request.as_ref().map_or(0, |request| request.bytes())
+            + self.tls.as_ref().map_or(0, |session| session.bytes())
             + self.assembly.as_ref().map_or(0, |assembly| assembly.memory_bytes())
     }
 }
@@ -111,6 +116,7 @@ impl Pool {
     }
 
     pub(crate) fn give_back(&mut self, mut spill: Box<Spill>) {
+        spill.arrival = None;
         spill.request = None;
         spill.handshake = None;
         spill.contexts = None;
@@ -132,6 +138,12 @@ impl Pool {
     pub(crate) fn settle(&mut self, spill: &mut Option<Box<Spill>>) {
         if let Some(empty) = spill.take_if(|spill| spill.is_empty()) {
             self.give_back(empty);
+        } else if let Some(spill) = spill
+            && spill.input.is_empty()
+            && spill.output.is_empty()
+        {
+            // What stays for longer, as TLS does, keeps no buffers.
+            (spill.input, spill.output) = Default::default();
         }
     }
 

@@ -16,6 +16,11 @@ pub struct Stats {
     pub refused: u64,
     /// Failures of accept for want of descriptors or memory (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`).
     pub accept_failed: u64,
+    /// Connections closed unauthenticated, to make room for newer ones; see
+    /// [`unauthenticated_max`](crate::LoopConfig::unauthenticated_max).
+    pub displaced: u64,
+    /// Connections of proxies that ended before a header of the PROXY protocol was complete.
+    pub proxy_failed: u64,
     /// TLS handshakes of accepted connections that failed.
     pub handshakes_failed: u64,
     /// Outgoing connections that opened.
@@ -44,6 +49,8 @@ pub struct Stats {
     pub refused_writes: u64,
     /// Gauge: connections with a descriptor open, those lingering included.
     pub connections: usize,
+    /// Gauge: accepted connections that nobody has vouched for, if the loop keeps them apart.
+    pub unauthenticated: usize,
     /// Gauge: bytes buffered in and out for all connections.
     pub buffered_bytes: usize,
 }

@@ -213,18 +213,26 @@ impl<D: Default> Context<D> {
         let spill = record.spill.get_or_insert_with(|| self.pool.borrow());
         let output = &mut spill.output;
         let before = output.len();
-        match spill.tls.as_mut().filter(|_| encrypted) {
-            None => write(output.tail()),
+        let sent = match spill.tls.as_mut().filter(|_| encrypted) {
+            None => {
+                write(output.tail());
+                Ok(())
+            }
             Some(session) => {
                 let mut plain = std::mem::take(&mut self.decrypted);
                 plain.clear();
                 write(&mut plain);
-                session.send(&plain, output.tail());
+                let sent = session.send(&plain, output.tail());
                 self.decrypted = plain;
+                sent
             }
-        }
+        };
         let after = output.len();
         self.stats.buffered_bytes += after - before;
+        if let Err(error) = sent {
+            self.finish(conn, CloseReason::Io(error.kind()));
+            return Err(WriteError::Stale);
+        }
         if after >= CORK_BYTES_MAX {
             self.flush(conn);
         } else {
@@ -407,7 +415,11 @@ impl<D: Default> Context<D> {
                 record.flags.set(Flags::READ_READY);
                 return None;
             }
-            Phase::Connecting | Phase::Securing | Phase::Accepting | Phase::Free => return None,
+            Phase::Connecting
+            | Phase::Securing
+            | Phase::Announcing
+            | Phase::Accepting
+            | Phase::Free => return None,
         }
         // Input behind a request whose answer is outstanding is kept, not parsed.
         let held = record.holds_input();

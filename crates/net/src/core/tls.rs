@@ -1,7 +1,8 @@
 //! TLS below every protocol, by `rustls`: of outgoing connections, always verified, and of listeners.
 //!
-//! A session costs some tens of KiB while its connection lives, unlike all else here; it is the kind of connection a
-//! process has hundreds of, not millions.
+//! Of an accepted connection `rustls` makes the handshake; then its keys are taken over ([`Records`]), and some hundred bytes
+//! are all that it costs while it is idle. A connection of ours costs some tens of KiB; it is the kind a process has hundreds
+//! of.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,14 +12,15 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{
-    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
-};
+use rustls::server::{NoServerSessionStorage, ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
 
-use super::connection::{ConnId, Flags, Phase};
+use super::connection::{ConnId, Flags, Phase, Protocol};
 use super::context::Context;
 use super::driver::Driver;
 use super::error::CloseReason;
+use super::record::Records;
 
 /// Whom to trust. Cloning it copies nothing; sessions of one are resumed.
 #[derive(Clone)]
@@ -47,18 +49,23 @@ impl ServerTls {
         }
         let key = PrivateKeyDer::from_pem_slice(key).map_err(invalid)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
+        let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(invalid)?
             .with_no_client_auth()
             .with_single_cert(chain, key)
             .map_err(invalid)?;
-        Ok(ServerTls { config: Arc::new(config) })
+        // Tickets are enough to resume a session, and leave nothing behind here.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(invalid)?;
+        Ok(ServerTls::from_config(config))
     }
 
-    /// A configuration of `rustls` made elsewhere: several names, client certificates.
-    pub fn from_config(config: Arc<ServerConfig>) -> ServerTls {
-        ServerTls { config }
+    /// A configuration of `rustls` made elsewhere: several names, client certificates. Behind the handshake the loop seals
+    /// and opens records by itself, so that a connection keeps its keys alone; it asks `rustls` for them.
+    pub fn from_config(mut config: ServerConfig) -> ServerTls {
+        config.enable_secret_extraction = true;
+        ServerTls { config: Arc::new(config) }
     }
 }
 
@@ -150,6 +157,11 @@ impl fmt::Debug for ClientTls {
     }
 }
 
+/// What a client is answered that speaks HTTP where TLS is expected.
+const PLAIN_HTTP: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
+    Content-Length: 42\r\n\r\nThis port speaks TLS: ask with https://.\r\n";
+
 /// How everything that fails in TLS is reported: `ErrorKind::InvalidData`.
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
@@ -158,60 +170,243 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
 /// A connection's TLS: records in and out.
 #[derive(Debug)]
 pub(crate) struct Session {
-    tls: Connection,
+    state: State,
+    /// The beginning of a record, or of the handshake.
+    partial: Vec<u8>,
     /// Records of the handshake that the socket has not taken.
     handshake: Vec<u8>,
     /// What the peer said right behind its handshake.
     early: Vec<u8>,
+    /// The peer has said something.
+    heard: bool,
+}
+
+enum State {
+    /// A connection of ours, of which there are few.
+    Client(Box<ClientConnection>),
+    /// A server's handshake.
+    Handshake(Box<UnbufferedServerConnection>),
+    /// A server's connection behind it, of which there may be millions.
+    Open(Records),
+    /// The handshake could not be made use of.
+    Over,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            State::Client(_) => "Client",
+            State::Handshake(_) => "Handshake",
+            State::Open(_) => "Open",
+            State::Over => "Over",
+        })
+    }
 }
 
 impl Session {
     pub(crate) fn client(to: &ClientTls) -> io::Result<Session> {
         let tls = ClientConnection::new(Arc::clone(&to.config), to.name.clone());
-        Ok(Session::new(tls.map_err(invalid)?.into()))
+        let mut tls = tls.map_err(invalid)?;
+        // The loop bounds what is buffered.
+        tls.set_buffer_limit(None);
+        let mut session = Session::new(State::Client(Box::new(tls)));
+        session.advance(&[])?;
+        Ok(session)
     }
 
     pub(crate) fn server(tls: &ServerTls) -> io::Result<Session> {
-        let tls = ServerConnection::new(Arc::clone(&tls.config));
-        Ok(Session::new(tls.map_err(invalid)?.into()))
+        let tls = UnbufferedServerConnection::new(Arc::clone(&tls.config)).map_err(invalid)?;
+        Ok(Session::new(State::Handshake(Box::new(tls))))
     }
 
-    fn new(mut tls: Connection) -> Session {
-        // The loop bounds what is buffered.
-        tls.set_buffer_limit(None);
-        Session { tls, handshake: Vec::new(), early: Vec::new() }
+    fn new(state: State) -> Session {
+        let (partial, handshake, early) = (Vec::new(), Vec::new(), Vec::new());
+        Session { state, partial, handshake, early, heard: false }
     }
 
-    /// Takes records, and appends what they hold. True once the peer has said that it closes.
-    fn receive(&mut self, mut records: &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
-        let mut closed = false;
-        while !records.is_empty() && !closed {
-            if self.tls.read_tls(&mut records)? == 0 {
+    /// Bytes of the peer that are kept here.
+    pub(crate) fn bytes(&self) -> usize {
+        self.partial.len()
+    }
+
+    fn is_handshaking(&self) -> bool {
+        match &self.state {
+            State::Client(tls) => tls.is_handshaking(),
+            State::Handshake(_) => true,
+            State::Open(_) | State::Over => false,
+        }
+    }
+
+    /// Goes on with the handshake by what the peer has said. What is to be sent is in `handshake` then.
+    fn advance(&mut self, records: &[u8]) -> io::Result<()> {
+        if let State::Client(tls) = &mut self.state {
+            let taken = receive(tls, records, &mut self.early);
+            flush(tls, &mut self.handshake);
+            return taken.map(drop);
+        }
+        self.partial.extend_from_slice(records);
+        while let State::Handshake(tls) = &mut self.state {
+            let UnbufferedStatus { mut discard, state } =
+                tls.process_tls_records(&mut self.partial);
+            let mut goes_on = true;
+            let result = match state {
+                Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    encode(&mut data, &mut self.handshake)
+                }
+                Ok(ConnectionState::TransmitTlsData(data)) => {
+                    data.done();
+                    Ok(())
+                }
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    while let Some(record) = traffic.next_record() {
+                        let record = record.map_err(invalid)?;
+                        discard += record.discard;
+                        self.early.extend_from_slice(record.payload);
+                    }
+                    Ok(())
+                }
+                Ok(ConnectionState::BlockedHandshake) => {
+                    goes_on = false;
+                    Ok(())
+                }
+                Ok(ConnectionState::WriteTraffic(_)) => {
+                    self.partial.drain(..discard);
+                    return self.open();
+                }
+                Ok(_) => Err(invalid("the peer closed the connection in the TLS handshake")),
+                Err(error) => {
+                    self.partial.drain(..discard);
+                    self.take_alert();
+                    return Err(invalid(error));
+                }
+            };
+            self.partial.drain(..discard);
+            result?;
+            if !goes_on {
                 break;
             }
-            let state = self.tls.process_new_packets().map_err(invalid)?;
-            closed = state.peer_has_closed();
-            let at = plain.len();
-            plain.resize(at + state.plaintext_bytes_to_read(), 0);
-            self.tls.reader().read_exact(&mut plain[at..])?;
         }
-        Ok(closed)
+        Ok(())
+    }
+
+    /// The handshake has failed: the peer is sent the reason, if there is one to be sent.
+    fn take_alert(&mut self) {
+        let State::Handshake(tls) = &mut self.state else { return };
+        // It is given what is left of the same bytes, as it asks to be.
+        let UnbufferedStatus { state, .. } = tls.process_tls_records(&mut self.partial);
+        if let Ok(ConnectionState::EncodeTlsData(mut alert)) = state {
+            let _ = encode(&mut alert, &mut self.handshake);
+        }
+    }
+
+    /// The handshake is done: takes its keys, and lets go of the rest.
+    fn open(&mut self) -> io::Result<()> {
+        let State::Handshake(tls) = std::mem::replace(&mut self.state, State::Over) else {
+            return Ok(());
+        };
+        let (secrets, kernel) = tls.dangerous_into_kernel_connection().map_err(invalid)?;
+        let records = Records::new(secrets, kernel);
+        self.state =
+            State::Open(records.ok_or_else(|| invalid("an unknown cipher was agreed on"))?);
+        // As long as what is in it, which mostly is nothing.
+        self.partial.shrink_to_fit();
+        self.handshake.shrink_to_fit();
+        Ok(())
+    }
+
+    /// Takes records, and appends what they hold; what is to be answered at once, to `out`. True once the peer has said
+    /// that it closes.
+    fn receive(
+        &mut self,
+        records: &mut [u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> io::Result<bool> {
+        match &mut self.state {
+            State::Client(tls) => {
+                let closed = receive(tls, records, plain);
+                flush(tls, out);
+                closed
+            }
+            State::Handshake(_) | State::Over => Ok(false),
+            State::Open(open) if self.partial.is_empty() => {
+                let (taken, closed) = open.open(records, plain, out)?;
+                if !closed {
+                    self.partial.extend_from_slice(&records[taken..]);
+                }
+                Ok(closed)
+            }
+            State::Open(open) => {
+                self.partial.extend_from_slice(records);
+                let mut partial = std::mem::take(&mut self.partial);
+                let (taken, closed) = open.open(&mut partial, plain, out)?;
+                // A buffer of its own size, or none.
+                self.partial = partial[taken..].into();
+                Ok(closed)
+            }
+        }
     }
 
     /// Appends the records that hold these bytes.
-    pub(crate) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) {
-        // Neither writing to memory nor a buffer without a bound can fail.
-        let _ = self.tls.writer().write_all(plain);
-        self.flush(out);
-    }
-
-    fn flush(&mut self, out: &mut Vec<u8>) {
-        while self.tls.wants_write() {
-            if self.tls.write_tls(out).is_err() {
-                return;
+    ///
+    /// # Errors
+    ///
+    /// No more can be sent: the connection has to end.
+    pub(crate) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+        match &mut self.state {
+            State::Client(tls) => {
+                tls.writer().write_all(plain)?;
+                flush(tls, out);
+                Ok(())
             }
+            State::Handshake(_) | State::Over => Err(invalid("there is no TLS to send by")),
+            State::Open(open) => Ok(open.seal(plain, out)?),
         }
     }
+
+    /// Appends the word that nothing more follows.
+    fn close(&mut self, out: &mut Vec<u8>) {
+        match &mut self.state {
+            State::Client(tls) => {
+                tls.send_close_notify();
+                flush(tls, out);
+            }
+            State::Handshake(_) | State::Over => {}
+            State::Open(open) => open.close(out),
+        }
+    }
+}
+
+/// Takes records, and appends what they hold. True once the peer has said that it closes.
+fn receive(
+    tls: &mut ClientConnection,
+    mut records: &[u8],
+    plain: &mut Vec<u8>,
+) -> io::Result<bool> {
+    let mut closed = false;
+    while !records.is_empty() && !closed {
+        if tls.read_tls(&mut records)? == 0 {
+            break;
+        }
+        let state = tls.process_new_packets().map_err(invalid)?;
+        closed = state.peer_has_closed();
+        let at = plain.len();
+        plain.resize(at + state.plaintext_bytes_to_read(), 0);
+        tls.reader().read_exact(&mut plain[at..])?;
+    }
+    Ok(closed)
+}
+
+fn flush(tls: &mut ClientConnection, out: &mut Vec<u8>) {
+    // Writing to memory does not fail.
+    while tls.wants_write() && tls.write_tls(out).is_ok() {}
+}
+
+fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>) -> io::Result<()> {
+    let Err(EncodeError::InsufficientSize(error)) = data.encode(&mut []) else { return Ok(()) };
+    let at = out.len();
+    out.resize(at + error.required_size, 0);
+    data.encode(&mut out[at..]).map(drop).map_err(invalid)
 }
 
 impl<D: Default> Context<D> {
@@ -226,8 +421,8 @@ impl<D: Default> Context<D> {
         record.flags.set(Flags::TLS);
         let spill = record.spill.get_or_insert_with(|| self.pool.borrow());
         spill.tls = Some(Box::new(session));
-        let request_timeout_ms = self.limits(self.slab.at(conn.index()).profile).request_timeout_ms;
-        let timeout_ms = if request_timeout_ms > 0 { request_timeout_ms } else { 10_000 };
+        let head_timeout_ms = self.limits(self.slab.at(conn.index()).profile).head_timeout_ms;
+        let timeout_ms = if head_timeout_ms > 0 { head_timeout_ms } else { 10_000 };
         self.schedule_own(conn, timeout_ms);
         self.tls_handshake(handler, conn);
     }
@@ -242,29 +437,24 @@ impl<D: Default> Context<D> {
         record.flags.clear(Flags::SOCKET_FULL);
         loop {
             let record = self.slab.at_mut(conn.index());
+            let protocol = record.protocol;
             let fd = record.fd.as_ref().expect("a connection under way has a descriptor");
             let Some(session) = record.spill.as_mut().and_then(|spill| spill.tls.as_mut()) else {
                 return;
             };
-            let Session { tls, handshake, early } = &mut **session;
-            while tls.wants_write() {
-                if tls.write_tls(handshake).is_err() {
-                    break;
-                }
-            }
-            while !handshake.is_empty() {
+            while !session.handshake.is_empty() {
                 self.stats.writes += 1;
-                match rustix::net::send(fd, handshake, super::stream::SEND) {
+                match rustix::net::send(fd, &session.handshake, super::stream::SEND) {
                     Ok(taken) => {
                         self.stats.bytes_out += taken as u64;
-                        handshake.drain(..taken);
+                        session.handshake.drain(..taken);
                     }
                     Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return,
                     Err(Errno::INTR) => {}
                     Err(errno) => return self.fail_connect(conn, errno.into()),
                 }
             }
-            if !tls.is_handshaking() {
+            if !session.is_handshaking() {
                 return self.tls_open(handler, conn);
             }
             self.stats.reads += 1;
@@ -280,14 +470,19 @@ impl<D: Default> Context<D> {
                     Err(errno) => return self.fail_connect(conn, errno.into()),
                 };
             self.stats.bytes_in += received as u64;
-            let mut plain = std::mem::take(early);
-            let result = session.receive(&self.receive[..received], &mut plain);
-            session.early = plain;
+            // No record begins like that; a method does.
+            let is_text = !std::mem::replace(&mut session.heard, true)
+                && self.receive[0].is_ascii_uppercase();
+            if is_text && matches!(protocol, Protocol::Http(_)) {
+                let _ = rustix::net::send(fd, PLAIN_HTTP, super::stream::SEND);
+                return self.fail_connect(conn, invalid("plain HTTP where TLS is spoken"));
+            }
+            let before = session.bytes();
+            let result = session.advance(&self.receive[..received]);
+            self.stats.buffered_bytes += session.bytes();
+            self.stats.buffered_bytes -= before;
             if let Err(error) = result {
-                // The peer is sent the reason.
-                let mut alert = Vec::new();
-                session.flush(&mut alert);
-                let _ = rustix::net::send(fd, &alert, super::stream::SEND);
+                let _ = rustix::net::send(fd, &session.handshake, super::stream::SEND);
                 return self.fail_connect(conn, error);
             }
         }
@@ -302,12 +497,16 @@ impl<D: Default> Context<D> {
             && let Some(session) = &mut spill.tls
         {
             early = std::mem::take(&mut session.early);
+            session.handshake = Vec::new();
             // What was written before the connection was open.
             let before = spill.output.len();
             let plain = std::mem::take(spill.output.tail());
-            session.send(&plain, spill.output.tail());
+            let sent = session.send(&plain, spill.output.tail());
             self.stats.buffered_bytes += spill.output.len();
             self.stats.buffered_bytes -= before;
+            if let Err(error) = sent {
+                return self.fail_connect(conn, error);
+            }
         }
         if accepting {
             self.slab.at_mut(conn.index()).phase = Phase::Open;
@@ -337,9 +536,11 @@ impl<D: Default> Context<D> {
         let Some(session) = &mut spill.tls else { return Ok((received, false)) };
         let mut plain = std::mem::take(&mut self.decrypted);
         plain.clear();
-        let result = session.receive(&self.receive[at..at + received], &mut plain);
-        let before = spill.output.len();
-        session.flush(spill.output.tail());
+        let (before, kept) = (spill.output.len(), session.bytes());
+        let records = &mut self.receive[at..at + received];
+        let result = session.receive(records, &mut plain, spill.output.tail());
+        self.stats.buffered_bytes += session.bytes();
+        self.stats.buffered_bytes -= kept;
         let answered = spill.output.len() - before;
         self.stats.buffered_bytes += answered;
         if self.receive.len() < at + plain.len() {
@@ -366,9 +567,8 @@ impl<D: Default> Context<D> {
         if let Some(spill) = &mut record.spill
             && let Some(session) = &mut spill.tls
         {
-            session.tls.send_close_notify();
             let before = spill.output.len();
-            session.flush(spill.output.tail());
+            session.close(spill.output.tail());
             self.stats.buffered_bytes += spill.output.len() - before;
         }
     }
@@ -376,5 +576,62 @@ impl<D: Default> Context<D> {
     /// The end of the stream without the peer's word: what came may have been cut by somebody in between.
     pub(crate) fn tls_cut(&mut self, conn: ConnId) {
         self.finish(conn, CloseReason::Io(io::ErrorKind::UnexpectedEof));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rcgen::generate_simple_self_signed;
+
+    use super::*;
+
+    fn server() -> ServerTls {
+        let own = generate_simple_self_signed(vec!["server.example".to_owned()]).unwrap();
+        let (chain, key) = (own.cert.pem(), own.signing_key.serialize_pem());
+        ServerTls::from_pem(chain.as_bytes(), key.as_bytes()).unwrap()
+    }
+
+    /// What a client says first.
+    fn hello() -> Vec<u8> {
+        let tls = Tls::trusting(RootCertStore::empty());
+        let mut session = Session::client(&tls.client("server.example").unwrap()).unwrap();
+        std::mem::take(&mut session.handshake)
+    }
+
+    /// Gives a handshake these bytes in two pieces; whatever they are, it goes on, is done, or fails.
+    fn survives(tls: &ServerTls, bytes: &[u8], cut: usize) {
+        let mut session = Session::server(tls).unwrap();
+        let (first, second) = bytes.split_at(cut.min(bytes.len()));
+        for piece in [first, second] {
+            if session.advance(piece).is_err() {
+                assert!(session.handshake.is_empty() || session.handshake[0] == 21, "an alert");
+                break;
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_handshake_survives_whatever_it_is_given(
+            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            appended in prop::collection::vec(any::<u8>(), 0..40),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let tls = server();
+            let mut bytes = hello();
+            for (at, with) in flips {
+                let at = at.index(bytes.len());
+                bytes[at] ^= with;
+            }
+            bytes.extend(&appended);
+            survives(&tls, &bytes, cut.index(bytes.len() + 1));
+            survives(&tls, &appended, cut.index(appended.len() + 1));
+            for kind in 20..=24 {
+                let length = appended.len() as u8;
+                let record = [&[kind, 3, 1, 0, length][..], &appended].concat();
+                survives(&tls, &record, cut.index(record.len() + 1));
+            }
+        }
     }
 }

@@ -47,6 +47,11 @@ impl ServerState {
         )
     }
 
+    /// The same before the body is there: the connection ends with the response.
+    pub(crate) fn of_refused(head: &RequestHead<'_>) -> ServerState {
+        ServerState(ServerState::of(head).0 & !ServerState::KEEP_ALIVE)
+    }
+
     fn has(self, bit: u8) -> bool {
         self.0 & bit != 0
     }
@@ -72,6 +77,11 @@ pub struct PartialRequest {
 impl PartialRequest {
     pub(crate) fn bytes(&self) -> usize {
         self.head.len() + self.body.len()
+    }
+
+    /// Takes no more of the body than so many bytes.
+    pub(crate) fn restrict(&mut self, bytes_max: u64) -> Result<(), Error> {
+        self.decoder.restrict(bytes_max)
     }
 
     /// Gathers what is here of the body. Returns the bytes consumed and whether the body is complete.
@@ -101,8 +111,8 @@ pub enum ServerEvent<'a> {
     },
     /// The head of a request is here and its body is not, or not in one piece. Give the bytes behind it.
     Head {
-        /// A request has begun.
-        begun: bool,
+        /// The head.
+        head: RequestHead<'a>,
         /// The peer waits with its body until it is sent [`CONTINUE`].
         expects_continue: bool,
     },
@@ -242,7 +252,7 @@ impl ServerConnection {
             body: Vec::new(),
             decoder: head.body,
         }));
-        Ok((length, ServerEvent::Head { begun, expects_continue }))
+        Ok((length, ServerEvent::Head { head, expects_continue }))
     }
 
     /// True in the middle of a request: silence is then answered with 408.

@@ -7,8 +7,8 @@ use crate::core::context::Context;
 use crate::core::error::{CloseReason, WriteError};
 use crate::core::handler::{Handler, ProtocolError};
 use crate::http::{
-    AfterResponse, Error, Framing, OutOfTurn, Response, ServerConnection, ServerEvent,
-    encode_continue, encode_error,
+    AfterResponse, Error, Framing, OutOfTurn, RequestHead, Response, ServerConnection, ServerEvent,
+    ServerState, encode_continue, encode_error,
 };
 
 /// Bytes of a head beyond status line and the caller's headers: enough for `Date`, framing and connection.
@@ -221,22 +221,26 @@ impl<D: Default> Context<D> {
             if is_partial {
                 record.spill.get_or_insert_with(|| self.pool.borrow()).request = partial;
             }
-            let begun = match event {
+            match event {
                 Ok((consumed, ServerEvent::Request(request))) => {
                     at += consumed;
                     self.stats.requests += 1;
                     // How long an answer may take is the handler's affair.
                     self.schedule_own(conn, 0);
                     handler.on_request(self, conn, &request);
-                    continue;
                 }
-                Ok((consumed, ServerEvent::Head { begun, expects_continue })) => {
+                Ok((consumed, ServerEvent::Head { head, expects_continue })) => {
                     at += consumed;
+                    if !self.takes_body(handler, conn, &head, state) {
+                        return bytes.len();
+                    }
+                    let body_timeout_ms =
+                        self.limits(self.slab.at(conn.index()).profile).body_timeout_ms;
+                    self.schedule_own(conn, body_timeout_ms);
                     if expects_continue {
                         // Only a full buffer or a broken connection refuses it; either will show.
                         let _ = self.write_with(conn, 32, encode_continue);
                     }
-                    begun
                 }
                 Ok((consumed, ServerEvent::NeedMore { begun })) => {
                     at += consumed;
@@ -245,7 +249,9 @@ impl<D: Default> Context<D> {
                         return bytes.len();
                     }
                     if begun {
-                        self.request_begins(conn);
+                        let profile = self.slab.at(conn.index()).profile;
+                        let head_timeout_ms = self.limits(profile).head_timeout_ms;
+                        self.schedule_own(conn, head_timeout_ms);
                     }
                     return at;
                 }
@@ -253,19 +259,41 @@ impl<D: Default> Context<D> {
                     self.protocol_error(handler, conn, &ProtocolError::Http(error));
                     return bytes.len();
                 }
-            };
-            if begun {
-                self.request_begins(conn);
             }
         }
         at
     }
 
-    /// The first byte of a request is here: its last must follow in time.
-    fn request_begins(&mut self, conn: ConnId) {
-        let Some(record) = self.slab.get(conn) else { return };
-        let request_timeout_ms = self.limits(record.profile).request_timeout_ms;
-        self.schedule_own(conn, request_timeout_ms);
+    /// Asks the handler whether the body of a request is to be taken, and how much of it. False: the connection is ending.
+    fn takes_body<H: Handler<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        head: &RequestHead<'_>,
+        state: ServerState,
+    ) -> bool {
+        // It may be answered before its body is there, which then is not read.
+        self.slab.at_mut(conn.index()).protocol = Protocol::Http(ServerState::of_refused(head));
+        let bytes_max = handler.on_request_head(self, conn, head);
+        let Some(record) = self.slab.get_mut(conn) else { return false };
+        let Some(bytes_max) = bytes_max else {
+            // What is still sent must not answer the last bytes with a reset.
+            record.flags.set(Flags::READ_READY);
+            self.begin_drain(conn);
+            return false;
+        };
+        if record.phase != Phase::Open {
+            return false;
+        }
+        record.protocol = Protocol::Http(state);
+        let request = record.spill.as_mut().and_then(|spill| spill.request.as_mut());
+        match request.map(|request| request.restrict(bytes_max)) {
+            Some(Err(error)) => {
+                self.protocol_error(handler, conn, &ProtocolError::Http(error));
+                false
+            }
+            _ => true,
+        }
     }
 
     /// No request, or not all of one, has come in time.

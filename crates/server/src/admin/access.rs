@@ -64,7 +64,7 @@ impl Admin {
         &self,
         cx: &mut Context<AdminConnection>,
         conn: ConnId,
-        request: &http::Request<'_>,
+        request: &http::RequestHead<'_>,
     ) -> Result<Caller, ProblemDetails> {
         let everything = |role| Caller { role, secrets: role == AdminRole::Change };
         let changes = !matches!(request.method, Method::Get | Method::Head);
@@ -166,7 +166,7 @@ impl Admin {
 
 /// Refuses what a page of another site sends. No page of another site has a permission here (CORS), but some requests
 /// need none to be sent.
-fn refuse_foreign_page(request: &http::Request<'_>) -> Result<(), ProblemDetails> {
+fn refuse_foreign_page(request: &http::RequestHead<'_>) -> Result<(), ProblemDetails> {
     let site = request.headers.get_str("Sec-Fetch-Site");
     let from_elsewhere = site.is_some_and(|site| !matches!(site, "same-origin" | "none"));
     let origin = request.headers.get("Origin").map(|of| str::from_utf8(of).unwrap_or("null"));
@@ -182,7 +182,7 @@ fn refuse_foreign_page(request: &http::Request<'_>) -> Result<(), ProblemDetails
 }
 
 /// The token of `Authorization: Bearer ...` (RFC 6750 §2.1).
-fn bearer<'a>(request: &http::Request<'a>) -> Option<&'a str> {
+fn bearer<'a>(request: &http::RequestHead<'a>) -> Option<&'a str> {
     let (scheme, token) = request.headers.get_str("Authorization")?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim())
 }

@@ -51,7 +51,8 @@ use dunlin_metrics::{Registry, text};
 use dunlin_net::http::{self, Method};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Inbox, Interest, ListenConfig,
-    ListenerId, LoopConfig, ProtocolError, Remote, Sleep, TimerId, remote_pair,
+    ListenerId, LoopConfig, ProtocolError, Remote, Sleep, TimerId, free_heap_bytes, remote_pair,
+    trim_heap,
 };
 
 pub(crate) use self::access::OperatorAccess;
@@ -70,17 +71,24 @@ use crate::reservations::Reservations;
 use crate::revocation::RevocationLog;
 use crate::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
+use crate::tls::{Tls, file_times};
 
 /// Connections at once; one more is closed.
 const CONNECTIONS_MAX: usize = 4_096;
+/// Of these, connections on which nothing was answered yet that a token may be needed for. One more closes the oldest, so
+/// that nobody who only holds connections open keeps an operator or a load balancer out.
+const UNAUTHENTICATED_MAX: usize = 1_024;
 /// Bodies and responses of all connections together.
 const BUFFERED_BYTES_MAX: usize = 512 << 20;
 /// The largest response is a whole configuration.
 const OUTPUT_BYTES_MAX: usize = 256 << 20;
 /// A body of `config.body_bytes_max` over a slow line.
-const REQUEST_TIMEOUT_MS: u64 = 60_000;
+const BODY_TIMEOUT_MS: u64 = 60_000;
 const KEEP_ALIVE_TIMEOUT_MS: u64 = 300_000;
 const HEARTBEAT_SECONDS: u64 = 10;
+/// Between two looks at what the allocator has free, and how much of it goes back to the system.
+const TRIM_SECONDS: u64 = 4;
+const FREE_HEAP_BYTES: usize = 64 << 20;
 /// A longer body takes a millisecond or more; see [`Admin::lengthen_time_slice`].
 const LARGE_BODY_BYTES: usize = 64 << 10;
 
@@ -95,7 +103,7 @@ const WEBHOOKS_TIMER: u64 = 3;
 /// What the admin thread keeps of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct AdminConnection {
-    /// Its address, cached.
+    /// Its address, behind a proxy too.
     from: Option<Arc<str>>,
     /// Whether it came through the Unix socket, once that was looked at.
     through_socket: Option<bool>,
@@ -132,6 +140,8 @@ pub(crate) struct Admin {
     /// The workers' listeners of the start, until `server.client_addr` changes.
     boot: Vec<TcpListener>,
     body_bytes_max: usize,
+    /// Of `tls.certificates`, as they were when they were read last.
+    certificate_files: Vec<(Arc<str>, Option<SystemTime>)>,
     seconds: u64,
     counters: Arc<ConfigCounters>,
     registry: Registry,
@@ -194,6 +204,7 @@ impl AdminThread {
 fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> {
     let config = LoopConfig {
         connections_max: CONNECTIONS_MAX,
+        unauthenticated_max: UNAUTHENTICATED_MAX,
         buffered_bytes_max: BUFFERED_BYTES_MAX,
         ..LoopConfig::default()
     };
@@ -201,12 +212,15 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     let cx = event_loop.context();
     let AdminParams { state, push, endpoint, store, reservations, listener, boot, on_log, .. } =
         parts;
+    let certificate_files = file_times(&store.head().config);
     let body_bytes_max = store.head().config.config.body_bytes_max;
     let log = store.head().config.log.clone();
-    let listener = cx.adopt_listener(listener, &listen_config(body_bytes_max))?;
+    let listen = listen_config(&store.head().config, &state.settings.load().tls);
     if let Some(socket) = parts.socket {
-        cx.adopt_listener(socket, &listen_config(body_bytes_max))?;
+        let listen = ListenConfig { tls: None, proxies: Arc::default(), ..listen.clone() };
+        cx.adopt_listener(socket, &listen)?;
     }
+    let listener = cx.adopt_listener(listener, &listen)?;
     cx.register_fd(endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
     cx.run_every(1000, SECOND_TIMER);
     let counters = Arc::<ConfigCounters>::default();
@@ -239,6 +253,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         listener,
         boot,
         body_bytes_max,
+        certificate_files,
         seconds: 0,
         counters,
         registry,
@@ -246,11 +261,16 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     event_loop.run(&mut admin)
 }
 
-fn listen_config(body_bytes_max: usize) -> ListenConfig {
+fn listen_config(settings: &Config, tls: &Tls) -> ListenConfig {
     let mut config = ListenConfig::http();
-    config.limits.http.body_bytes_max = body_bytes_max as u64;
+    let ingress = &settings.server.admin_ingress;
+    config.tls = tls.server(ingress);
+    if ingress.proxy_protocol {
+        config.proxies = ingress.proxies().collect();
+    }
+    config.limits.http.body_bytes_max = settings.config.body_bytes_max as u64;
     config.limits.output_bytes_max = OUTPUT_BYTES_MAX;
-    config.limits.request_timeout_ms = REQUEST_TIMEOUT_MS;
+    config.limits.body_timeout_ms = BODY_TIMEOUT_MS;
     config.limits.keep_alive_timeout_ms = KEEP_ALIVE_TIMEOUT_MS;
     config
 }
@@ -271,6 +291,7 @@ impl Admin {
             Ok(caller) => caller,
             Err(problem) => return problem.answer(cx, conn),
         };
+        cx.mark_authenticated(conn);
         if let Some(rest) = path.strip_prefix("/config")
             && (rest.is_empty() || rest.starts_with('/'))
         {
@@ -330,6 +351,8 @@ impl Admin {
     fn metrics(&self, accept: Option<&str>) -> (&'static str, String) {
         self.counters.set(ConfigMetric::Revision, self.store.head().revision);
         self.counters.set(ConfigMetric::DurableRevision, self.durable);
+        let expiry_s = self.state.settings.load().tls.first_expiry_s();
+        self.counters.set(ConfigMetric::CertificateExpiry, expiry_s);
         text::negotiate(&self.registry, accept)
     }
 
@@ -338,28 +361,23 @@ impl Admin {
         if let Some(from) = cx.data(conn).and_then(|caller| caller.from.clone()) {
             return from;
         }
-        let peer: Option<SocketAddr> = cx.peer_addr(conn);
-        let from: Arc<str> = match peer {
-            Some(peer) => peer.to_string().into(),
-            None if access::is_local_socket(cx, conn) => "local".into(),
-            None => "".into(),
-        };
-        if let Some(caller) = cx.data(conn) {
-            caller.from = Some(Arc::clone(&from));
-        }
-        from
+        if access::is_local_socket(cx, conn) { "local".into() } else { Arc::default() }
     }
 
     /// Adopts a confirmed configuration in this thread: its own listener, the listeners of the start, the log.
     fn follow(&mut self, cx: &mut Context<AdminConnection>, config: &Config) {
-        if let Some(listener) = self.reservations.serve(config) {
-            match cx.adopt_listener(listener, &listen_config(self.body_bytes_max)) {
-                // Connections through the former listener stay.
-                Ok(next) => cx.close_listener(std::mem::replace(&mut self.listener, next)),
-                Err(error) => {
-                    tracing::error!(%error, "the admin port stays where it was until the next start");
-                }
-            }
+        let tls = Arc::clone(&self.state.settings.load().tls);
+        let listen = listen_config(config, &tls);
+        self.body_bytes_max = config.config.body_bytes_max;
+        let followed = match self.reservations.serve(config) {
+            // Connections through the former listener stay.
+            Some(listener) => cx.adopt_listener(listener, &listen).map(|next| {
+                cx.close_listener(std::mem::replace(&mut self.listener, next));
+            }),
+            None => cx.update_listener(self.listener, &listen),
+        };
+        if let Err(error) = followed {
+            tracing::error!(%error, "the admin port stays as it was until the next start");
         }
         if config.server.client_addr != self.state.boot_addr && !self.boot.is_empty() {
             self.state.boot_closes();
@@ -393,21 +411,37 @@ impl Admin {
         self.retired.retain(|settings| Arc::strong_count(settings) > 1);
     }
 
+    /// Opens certificates anew whose files have changed.
+    fn reopen_certificates(&mut self) {
+        let config = &self.store.head().config;
+        let times = file_times(config);
+        if times == self.certificate_files {
+            return;
+        }
+        self.certificate_files = times;
+        match self.state.settings.load().tls.reopen(config) {
+            Ok(()) => tracing::info!("the certificates of tls.certificates were read again"),
+            Err(errors) => {
+                self.counters.count(ConfigMetric::CertificatesRefused);
+                let kept = "the certificates in use stay";
+                errors.iter().for_each(|error| tracing::error!(kept, "{error}"));
+            }
+        }
+    }
+
     fn second(&mut self, cx: &mut Context<AdminConnection>) {
         self.seconds += 1;
         self.free_retired();
         self.answer_overdue_broadcasts(cx);
         self.evaluate_trial(cx);
         self.sync_rest();
+        if self.seconds.is_multiple_of(TRIM_SECONDS) && free_heap_bytes() >= FREE_HEAP_BYTES {
+            // What a flood has left behind; a worker that allocates meanwhile waits.
+            trim_heap();
+        }
         if self.seconds.is_multiple_of(HEARTBEAT_SECONDS) {
             self.notify_progress(cx);
-        }
-        let body_bytes_max = self.store.head().config.config.body_bytes_max;
-        if body_bytes_max != self.body_bytes_max {
-            let limits = listen_config(body_bytes_max).limits;
-            if cx.update_listener(self.listener, &limits).is_ok() {
-                self.body_bytes_max = body_bytes_max;
-            }
+            self.reopen_certificates();
         }
     }
 }
@@ -419,8 +453,10 @@ impl Handler for Admin {
         &mut self,
         _: &mut Context<AdminConnection>,
         _: ListenerId,
-        _: Option<SocketAddr>,
+        peer: Option<SocketAddr>,
+        caller: &mut AdminConnection,
     ) -> Admit {
+        caller.from = peer.map(|peer| peer.to_string().into());
         Admit::Accept
     }
 
@@ -431,6 +467,19 @@ impl Handler for Admin {
         error: &io::Error,
     ) {
         tracing::warn!(%error, "the admin port could not accept");
+    }
+
+    fn on_request_head(
+        &mut self,
+        cx: &mut Context<AdminConnection>,
+        conn: ConnId,
+        head: &http::RequestHead<'_>,
+    ) -> Option<u64> {
+        if let Err(problem) = self.caller(cx, conn, head) {
+            problem.answer(cx, conn);
+            return None;
+        }
+        Some(u64::MAX)
     }
 
     fn on_request(

@@ -579,3 +579,18 @@ fn log_settings_are_passed_on_once_they_run_and_only_when_they_change() {
     ];
     assert_eq!(passed_on, due);
 }
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_from_the_admin_port() {
+    let server = TestServer::start(1);
+    let mut watching = server.connect();
+    server.send(&mut watching, "GET", "/info", &[], "");
+    assert_eq!(receive(&mut watching).status, 200);
+    let silent: Vec<_> = (0..4_200).map(|_| server.connect()).collect();
+    assert_eq!(server.call("GET", "/health", &[], "").status, 200);
+    assert_eq!(server.call("GET", "/info", &[], "").status, 200);
+    // Who has been answered keeps his connection.
+    server.send(&mut watching, "GET", "/info", &[], "");
+    assert_eq!(receive(&mut watching).status, 200);
+    drop(silent);
+}

@@ -164,6 +164,12 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
+    /// What tags and version epoch count against `limits.tags_bytes_max`.
+    pub(crate) fn tags_bytes(&self) -> usize {
+        let tags = self.tags.iter().map(|(name, value)| name.len() + value.0.len() + 16);
+        tags.sum::<usize>() + self.version_epoch.len()
+    }
+
     /// The publication as the hub takes it.
     pub fn to_publish(&self) -> NewPublication {
         let some = |text: &str| (!text.is_empty()).then(|| text.into());
@@ -315,6 +321,7 @@ impl HistoryRequest<'_> {
             since: self.since,
             limit: u32::try_from(self.limit).ok(),
             reverse: self.reverse,
+            bytes_max: None,
         }
     }
 }

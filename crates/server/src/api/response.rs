@@ -6,7 +6,7 @@ use dunlin_hub::{ChannelSummary, ClientInfo, History, Info, PresenceStats, Publi
 use dunlin_protocol::centrifuge::{write_epoch, write_presence, write_publications};
 use dunlin_protocol::json::Object;
 
-use super::error::ApiError;
+use super::error::{ApiError, ApiErrorCode};
 use super::method::Method;
 
 /// What became of a command that was carried out.
@@ -57,8 +57,13 @@ pub fn write_response(out: &mut Vec<u8>, answer: &Answer, node: &NodeFacts<'_>) 
 }
 
 /// Writes the answer to `POST /api/batch`: a reply for each command, in order. The method is `None` where the command
-/// had none.
-pub fn write_batch(out: &mut Vec<u8>, replies: &[(Option<Method>, Answer)], node: &NodeFacts<'_>) {
+/// had none. A reply with which the answer would have more than `bytes_max` bytes is an error in its place.
+pub fn write_batch(
+    out: &mut Vec<u8>,
+    replies: &[(Option<Method>, Answer)],
+    node: &NodeFacts<'_>,
+    bytes_max: usize,
+) {
     let mut response = Object::begin(out);
     let list = response.key("replies");
     list.push(b'[');
@@ -66,6 +71,7 @@ pub fn write_batch(out: &mut Vec<u8>, replies: &[(Option<Method>, Answer)], node
         if at > 0 {
             list.push(b',');
         }
+        let before = list.len();
         let mut reply = Object::begin(list);
         match (answer, method) {
             (Ok(outcome), Some(method)) => outcome.write(reply.key(method.name()), node),
@@ -73,26 +79,52 @@ pub fn write_batch(out: &mut Vec<u8>, replies: &[(Option<Method>, Answer)], node
             (Err(error), _) => error.write(reply.key("error")),
         }
         reply.end();
+        if list.len() > bytes_max && answer.is_ok() {
+            list.truncate(before);
+            let mut reply = Object::begin(list);
+            too_long(bytes_max).write(reply.key("error"));
+            reply.end();
+        }
     }
     list.push(b']');
     response.end();
 }
 
-/// Writes the answer to `POST /api`: a reply a line for each command, in order, with its id.
-pub fn write_legacy(out: &mut Vec<u8>, replies: &[(u32, Answer)], node: &NodeFacts<'_>) {
+/// Why a reply is missing.
+fn too_long(bytes_max: usize) -> ApiError {
+    let why = format_args!("the answer would have more than {bytes_max} bytes; ask for less");
+    ApiErrorCode::LimitExceeded.with_reason(why)
+}
+
+/// Writes the answer to `POST /api`: a reply a line for each command, in order, with its id. It is bounded as
+/// [`write_batch`]'s.
+pub fn write_legacy(
+    out: &mut Vec<u8>,
+    replies: &[(u32, Answer)],
+    node: &NodeFacts<'_>,
+    bytes_max: usize,
+) {
     for (at, (id, answer)) in replies.iter().enumerate() {
         if at > 0 {
             out.push(b'\n');
         }
-        let mut reply = Object::begin(out);
-        if *id > 0 {
-            reply.integer("id", *id);
+        let before = out.len();
+        let write = |out: &mut Vec<u8>, answer: Result<&Outcome, &ApiError>| {
+            let mut reply = Object::begin(out);
+            if *id > 0 {
+                reply.integer("id", *id);
+            }
+            match answer {
+                Ok(outcome) => outcome.write(reply.key("result"), node),
+                Err(error) => error.write(reply.key("error")),
+            }
+            reply.end();
+        };
+        write(out, answer.as_ref());
+        if out.len() > bytes_max && answer.is_ok() {
+            out.truncate(before);
+            write(out, Err(&too_long(bytes_max)));
         }
-        match answer {
-            Ok(outcome) => outcome.write(reply.key("result"), node),
-            Err(error) => error.write(reply.key("error")),
-        }
-        reply.end();
     }
 }
 

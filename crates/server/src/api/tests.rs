@@ -242,11 +242,11 @@ fn history_by_limit() {
     };
     assert_eq!(
         filter(r#"{"channel":"a"}"#),
-        HistoryFilter { since: None, limit: Some(0), reverse: false }
+        HistoryFilter { limit: Some(0), ..HistoryFilter::default() }
     );
     assert_eq!(
         filter(r#"{"channel":"a","limit":-1,"reverse":true,"since":{"offset":4,"epoch":"A"}}"#),
-        HistoryFilter { since: Some(position(4, 10)), limit: None, reverse: true }
+        HistoryFilter { since: Some(position(4, 10)), reverse: true, ..HistoryFilter::default() }
     );
 }
 
@@ -329,7 +329,7 @@ fn gocent_uses_the_single_endpoint() {
     let mut out = Vec::new();
     let replies =
         [(0, Ok(Outcome::Published(published(2)))), (3, Err(ApiErrorCode::UnknownChannel.into()))];
-    write_legacy(&mut out, &replies, &NodeFacts::default());
+    write_legacy(&mut out, &replies, &NodeFacts::default(), usize::MAX);
     assert_eq!(
         String::from_utf8(out).unwrap(),
         "{\"result\":{\"offset\":2,\"epoch\":\"A\"}}\n{\"id\":3,\"error\":{\"code\":102,\"message\":\"unknown channel\"}}"
@@ -414,7 +414,7 @@ fn a_batch_is_answered_in_order() {
         (None, Err(ApiErrorCode::NotFound.into())),
     ];
     let mut out = Vec::new();
-    write_batch(&mut out, &replies, &NodeFacts::default());
+    write_batch(&mut out, &replies, &NodeFacts::default(), usize::MAX);
     assert_eq!(
         String::from_utf8(out).unwrap(),
         r#"{"replies":[{"publish":{}},{"error":{"code":102,"message":"unknown channel"}},{"error":{"code":104,"message":"not found"}}]}"#

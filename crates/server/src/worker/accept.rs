@@ -1,25 +1,111 @@
-//! Admission: the accept rate and the limits on connections.
+//! Admission: the accept rate, the limits on connections, and whose peers are authenticated.
 
-use dunlin_net::{Admit, ConnId, Context, ListenerId};
+use std::net::{IpAddr, SocketAddr};
+
+use dunlin_net::{Admit, ConnId, Context, ListenerId, http};
+use rustix::process::{Resource, getrlimit};
 
 use super::Worker;
-use super::link::Link;
+use super::link::{Link, Peer};
+use super::reply::Answer;
 use super::timer::Timer;
-use crate::admission::Admission;
+use crate::admission::{Admission, counted_as};
+use crate::forwarded_for::forwarded_for;
 use crate::metrics::Metric;
 
+/// Descriptors that are left to the rest of the process where all threads share one table.
+const DESCRIPTORS_RESERVED: usize = 512;
+
 impl Worker<'_> {
-    /// Accepts one connection, or none for a while: they wait in the backlogs.
-    pub(super) fn handle_accept(&mut self, cx: &mut Context<Link>) -> Admit {
-        let rate_per_s = self.settings.config.limits.accepts_per_s_max;
-        let Some(pause_ms) = self.accepts.handle_accept(cx.now_ms(), rate_per_s) else {
-            return Admit::Accept;
+    /// Decides on a connection just accepted: counts it against the limits, or refuses it.
+    pub(super) fn handle_accept(
+        &mut self,
+        cx: &mut Context<Link>,
+        listener: ListenerId,
+        peer: Option<SocketAddr>,
+        link: &mut Link,
+    ) -> Admit {
+        self.take_accept(cx);
+        if cx.stats().connections >= self.connections_max {
+            self.count(Metric::RefusedDescriptors);
+            return Admit::Refuse;
+        }
+        let Some(peer) = peer else { return Admit::Refuse };
+        let is_proxy = self.listeners.is_proxy(listener, peer.ip());
+        if self.listeners.speaks_tls(listener) && !self.take_handshake(cx, peer.ip(), is_proxy) {
+            return Admit::Refuse;
+        }
+        match self.admit(peer.ip(), is_proxy) {
+            Some(peer) => {
+                link.peer = peer;
+                Admit::Accept
+            }
+            None => Admit::Refuse,
+        }
+    }
+
+    /// Counts a connection of an address against the limits, of which those for one address do not bound a proxy. `None`:
+    /// one is exceeded.
+    fn admit(&mut self, address: IpAddr, is_proxy: bool) -> Option<Peer> {
+        let limits = &self.settings.config.limits;
+        let counted = counted_as(address, limits.ipv6_prefix_bits);
+        let unbounded = is_proxy && self.is_proxy(address);
+        let refused = match self.state.admissions.admit(counted, limits, unbounded) {
+            Admission::Granted => return Some(Peer::new(self.peers.intern(counted), is_proxy)),
+            Admission::TotalReached => Metric::RefusedTotal,
+            Admission::AddressReached => Metric::RefusedAddress,
+            Admission::UnauthenticatedReached => Metric::RefusedUnauthenticated,
         };
+        self.count(refused);
+        None
+    }
+
+    fn is_proxy(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.settings.proxies.iter().any(|network| network.contains(&address))
+    }
+
+    /// A proxy passes on a request: the connection counts as the client's that the request is of from now on.
+    ///
+    /// # Errors
+    /// The answer to a header that names nobody, or to one connection too many of a client. The connection is to be closed.
+    pub(super) fn attribute(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) -> Result<(), Answer<'static>> {
+        let Some(&mut Link { peer, .. }) = cx.data(conn).filter(|link| link.peer.is_proxy()) else {
+            return Ok(());
+        };
+        let Ok(client) =
+            forwarded_for(request.headers.list("X-Forwarded-For"), |a| self.is_proxy(a))
+        else {
+            self.count(Metric::ForwardedMalformed);
+            return Err(Answer::error(400, "X-Forwarded-For has something else than addresses"));
+        };
+        let Some(client) = client else { return Ok(()) };
+        let counted = counted_as(client, self.settings.config.limits.ipv6_prefix_bits);
+        if self.peers.get(peer.place()) == Some(counted) {
+            return Ok(());
+        }
+        self.release_peer(peer);
+        let admitted = self.admit(client, true);
+        if let Some(link) = cx.data(conn) {
+            link.peer = admitted.unwrap_or(Peer::UNKNOWN);
+        }
+        let why = "too many connections from this address; see [limits] of the server";
+        admitted.map(drop).ok_or_else(|| Answer::error(429, why))
+    }
+
+    /// Takes one from the accept rate. If it was the last, those after it wait in the backlogs for a while.
+    fn take_accept(&mut self, cx: &mut Context<Link>) {
+        let rate_per_s = self.settings.config.limits.accepts_per_s_max;
+        let Some(pause_ms) = self.accepts.handle_accept(cx.now_ms(), rate_per_s) else { return };
         self.count(Metric::RefusedRate);
         let listeners: Vec<ListenerId> = cx.listeners().collect();
         listeners.into_iter().for_each(|listener| cx.pause_accept(listener));
         cx.run_after(pause_ms, Timer::Accept as u64);
-        Admit::Pause
     }
 
     /// Accepts on every listener once the rate allows it.
@@ -33,24 +119,74 @@ impl Worker<'_> {
         listeners.into_iter().for_each(|listener| cx.resume_accept(listener));
     }
 
-    /// Counts a connection just accepted against the limits, and closes it if one is exceeded.
-    pub(super) fn admit(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        let Some(peer) = cx.peer_addr(conn) else { return cx.abort(conn) };
+    /// Takes one from the rates of TLS handshakes. False: the address has had its own. If it was the last of all, those
+    /// after it wait in the backlogs.
+    fn take_handshake(&mut self, cx: &mut Context<Link>, peer: IpAddr, is_proxy: bool) -> bool {
         let limits = &self.settings.config.limits;
-        let total_max = u64::from(limits.connections_max);
-        let per_address_max = limits.connections_per_address_max;
-        let refused = match self.state.admissions.admit(peer.ip(), total_max, per_address_max) {
-            Admission::Granted => {
-                let address = self.peers.intern(peer.ip());
-                if let Some(link) = cx.data(conn) {
-                    link.address = address;
-                }
-                return;
+        let address = counted_as(peer, limits.ipv6_prefix_bits);
+        let rate_per_s = if is_proxy { 0 } else { limits.handshakes_per_address_per_s_max };
+        if !self.handshake_rates.take(address, cx.now_ms(), rate_per_s) {
+            self.count(Metric::HandshakesRefused);
+            return false;
+        }
+        let rate_per_s = limits.handshakes_per_s_max;
+        if let Some(pause_ms) = self.handshakes.handle_accept(cx.now_ms(), rate_per_s) {
+            self.count(Metric::HandshakesPaused);
+            for listener in self.tls_listeners(cx) {
+                cx.pause_accept(listener);
             }
-            Admission::TotalReached => Metric::RefusedTotal,
-            Admission::AddressReached => Metric::RefusedAddress,
-        };
-        self.count(refused);
-        cx.abort(conn);
+            cx.run_after(pause_ms, Timer::Handshake as u64);
+        }
+        true
+    }
+
+    /// Accepts on listeners with TLS once the rate of handshakes allows it.
+    pub(super) fn shake_hands_again(&mut self, cx: &mut Context<Link>) {
+        let rate_per_s = self.settings.config.limits.handshakes_per_s_max;
+        if let Some(wait_ms) = self.handshakes.handle_timer(cx.now_ms(), rate_per_s) {
+            cx.run_after(wait_ms, Timer::Handshake as u64);
+            return;
+        }
+        for listener in self.tls_listeners(cx) {
+            cx.resume_accept(listener);
+        }
+    }
+
+    fn tls_listeners(&self, cx: &Context<Link>) -> Vec<ListenerId> {
+        cx.listeners().filter(|&listener| self.listeners.speaks_tls(listener)).collect()
+    }
+
+    /// The peer of a connection has shown who it is: it has a place of its own from now on.
+    pub(super) fn authenticated(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        let Some(link) = cx.data(conn).filter(|link| !link.peer.is_authenticated()) else { return };
+        link.peer = link.peer.authenticated();
+        if let Some(address) = self.peers.authenticate(link.peer.place()) {
+            self.state.admissions.authenticate(address);
+        }
+        cx.mark_authenticated(conn);
+    }
+
+    /// A connection is over: gives its place back.
+    pub(super) fn release_peer(&mut self, peer: Peer) {
+        if let Some(address) = self.peers.release(peer.place(), peer.is_authenticated()) {
+            self.state.admissions.release(address, peer.is_authenticated());
+        }
+    }
+
+    /// Bounds the connections whose peers have not shown who they are to this worker's share.
+    pub(super) fn bound_unauthenticated(&self, cx: &mut Context<Link>) {
+        let share = self.settings.config.limits.unauthenticated_max as usize;
+        let share = share.div_ceil(self.state.workers());
+        cx.set_unauthenticated_max(share.min(self.connections_max / 2));
+    }
+}
+
+/// The connections a worker has descriptors for.
+pub(super) fn connections_max(own_descriptor_table: bool, workers: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    match own_descriptor_table {
+        true => limit,
+        false => limit.saturating_sub(DESCRIPTORS_RESERVED) / workers,
     }
 }

@@ -68,9 +68,9 @@ impl Worker<'_> {
         }
         let (before, state) = (Arc::clone(&self.settings), Arc::clone(&self.state));
         let (old, new) = (&before.config, &newest.config);
-        let switched = self
-            .switch_node(old, new)
-            .and_then(|()| self.listeners.switch(cx, &state, (old, new), self.drain.is_some()));
+        let switched = self.switch_node(old, new).and_then(|()| {
+            self.listeners.switch(cx, &state, (&before, newest), self.drain.is_some())
+        });
         if let Err(reason) = switched {
             // No session was opened under another number meanwhile, so there is room for the one before.
             let _ = self.hub.set_node(old.server.node);
@@ -87,6 +87,8 @@ impl Worker<'_> {
         if old.limits != new.limits {
             self.hub.set_limits(&hub_config(self.index, 0, &state, newest));
             self.endpoint.set_ring_slots(new.limits.bus_slots as usize);
+            self.bound_unauthenticated(cx);
+            self.bound_buffers(cx);
         }
         self.apply_pacing(Some(&before));
         self.apply_hooks();

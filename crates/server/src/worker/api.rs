@@ -47,6 +47,7 @@ impl Worker<'_> {
             Ok(scope) => scope,
             Err(why) => return self.answer(cx, conn, &reply::Answer::error(401, why)),
         };
+        self.authenticated(cx, conn);
         if method == "push" || method.starts_with("push/") {
             if let Some(Err(error)) = scope.as_deref().map(scope::permits_push) {
                 self.count(Metric::ApiErrors);
@@ -73,6 +74,22 @@ impl Worker<'_> {
         let mut body = Vec::new();
         write_response(&mut body, &Err(error), &NodeFacts::default());
         self.answer(cx, conn, &reply::Answer::json(status, body));
+    }
+
+    /// Whether the body of a request is to be taken, of which not all is here. A caller without a key is answered before.
+    pub(super) fn takes_api_body(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        head: &http::RequestHead<'_>,
+    ) -> Option<u64> {
+        match self.authorised(head) {
+            Ok(()) => Some(u64::MAX),
+            Err(why) => {
+                self.answer(cx, conn, &reply::Answer::error(401, why));
+                None
+            }
+        }
     }
 
     fn single_call(
@@ -128,7 +145,7 @@ impl Worker<'_> {
     }
 
     /// What the caller may do with the API, if anything.
-    fn authorised(&self, request: &http::Request<'_>) -> Result<Scope, &'static str> {
+    fn authorised(&self, request: &http::RequestHead<'_>) -> Result<Scope, &'static str> {
         let api = &self.settings.config.api;
         if api.without_key {
             return Ok(None);
@@ -231,6 +248,7 @@ impl Worker<'_> {
                 let max = self.settings.config.limits.history_messages_max;
                 let mut filter = request.filter();
                 filter.limit = Some(filter.limit.unwrap_or(max).min(max));
+                filter.bytes_max = Some(self.settings.config.limits.answer_bytes_max);
                 let token = self.api_token(cx, place)?;
                 self.hub.handle_history(now, token, &request.channel, &options, filter);
             }
@@ -270,6 +288,20 @@ impl Worker<'_> {
         message: &Message<'_>,
     ) -> Result<(), ApiError> {
         let options = self.channel_options(channel)?;
+        let limits = &self.settings.config.limits;
+        for (has, max, key) in [
+            (message.tags_bytes(), limits.tags_bytes_max, "tags_bytes_max"),
+            (
+                message.idempotency_key.len(),
+                limits.idempotency_key_bytes_max,
+                "idempotency_key_bytes_max",
+            ),
+        ] {
+            if has > max {
+                let why = format_args!("{has} bytes where limits.{key} is {max}");
+                return Err(ApiErrorCode::LimitExceeded.with_reason(why));
+            }
+        }
         let token = self.api_token(cx, place)?;
         let mut publish = message.to_publish();
         publish.idempotency_ttl_ms =
@@ -377,7 +409,8 @@ impl Worker<'_> {
                 uptime_s: self.state.uptime_s(),
             };
             let conn = answered.conn;
-            let (status, body) = answered.encode(&facts);
+            let bytes_max = self.settings.config.limits.answer_bytes_max;
+            let (status, body) = answered.encode(&facts, bytes_max);
             self.answer(cx, conn, &reply::Answer::json(status, body));
         }
     }

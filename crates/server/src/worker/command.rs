@@ -95,6 +95,7 @@ impl Worker<'_> {
                         since: request.since.as_ref().map(|since| since.to_hub()),
                         limit: Some(u32::try_from(request.limit).unwrap_or(max).min(max)),
                         reverse: request.reverse,
+                        bytes_max: Some(options.recovery_bytes_max),
                     };
                     if let Some(token) = self.token(cx, Pending::Command { session, id }) {
                         self.hub.handle_history(now, token, &request.channel, &options, filter);

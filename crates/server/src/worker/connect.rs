@@ -43,7 +43,7 @@ impl Worker<'_> {
         };
         // Before what it subscribes to.
         self.emit_connect(session, &identity.user, encoding);
-        let mut subscriptions = self.server_side(&identity, request, encoding);
+        let mut subscriptions = self.server_side(cx, &identity, request, encoding);
         let data = subscriptions
             .iter_mut()
             .filter_map(|of| Some((of.channel.as_str().into(), of.data.take()?)))
@@ -122,6 +122,7 @@ impl Worker<'_> {
             link.set_session(Some(session), params);
             link.protocol_state.connected();
         }
+        self.authenticated(cx, conn);
         self.heartbeat.set_token(session, self.token_facts(identity));
         Some(session)
     }
@@ -176,7 +177,8 @@ impl Worker<'_> {
     /// The subscriptions a connection begins with: those its token names, and on a unidirectional transport
     /// those it asks for and may have.
     fn server_side(
-        &self,
+        &mut self,
+        cx: &Context<Link>,
         identity: &Identity,
         request: &ConnectRequest<'_>,
         encoding: Encoding,
@@ -184,7 +186,10 @@ impl Worker<'_> {
         let mut subscriptions = Vec::new();
         for (channel, options) in &identity.subscriptions {
             let Some(namespace) = self.settings.namespace(channel) else {
-                tracing::warn!(channel, "a token subscribes to a channel of an unknown namespace");
+                if let Some(before) = self.namespace_log.pass(cx.now_ms()) {
+                    let said = "a token subscribes to a channel of an unknown namespace";
+                    tracing::warn!(channel, before, said);
+                }
                 continue;
             };
             let mut hub_options = (*namespace.options).clone();

@@ -10,13 +10,45 @@ pub(crate) struct Link {
     /// The session's number in the lower 53 bits, its params in the eleven above. Not an `Option` of it,
     /// which would take eight bytes more: without a session, all bits are set.
     session: u64,
-    /// Where the peer's address is in the worker's table.
-    pub(crate) address: u32,
+    pub(crate) peer: Peer,
     pub(crate) role: Role,
     /// How far a bidirectional client has come.
     pub(crate) protocol_state: ProtocolState,
     /// The last word has been said: the connection closes when the outbox is empty.
     pub(crate) closing: bool,
+}
+
+/// Who is at the other end: where its address is in the worker's table, and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(u32);
+
+impl Peer {
+    const AUTHENTICATED: u32 = 1 << 31;
+    const PROXY: u32 = 1 << 30;
+    /// Its address was never asked for.
+    pub(crate) const UNKNOWN: Peer = Peer(Peer::PROXY - 1);
+
+    /// A peer that has not shown who it is, with its place in the table of addresses. `is_proxy`: it may say on whose
+    /// behalf it asks.
+    pub(crate) fn new(place: u32, is_proxy: bool) -> Peer {
+        Peer(place & Peer::UNKNOWN.0 | if is_proxy { Peer::PROXY } else { 0 })
+    }
+
+    pub(crate) fn place(self) -> u32 {
+        self.0 & Peer::UNKNOWN.0
+    }
+
+    pub(crate) fn is_authenticated(self) -> bool {
+        self.0 & Peer::AUTHENTICATED != 0
+    }
+
+    pub(crate) fn is_proxy(self) -> bool {
+        self.0 & Peer::PROXY != 0
+    }
+
+    pub(crate) fn authenticated(self) -> Peer {
+        Peer(self.0 | Peer::AUTHENTICATED)
+    }
 }
 
 /// What a connection is for.
@@ -45,7 +77,7 @@ impl Default for Link {
     fn default() -> Self {
         Self {
             session: NO_SESSION,
-            address: super::parts::UNKNOWN_ADDRESS,
+            peer: Peer::UNKNOWN,
             role: Role::Http,
             protocol_state: ProtocolState::default(),
             closing: false,

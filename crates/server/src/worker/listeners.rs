@@ -1,13 +1,14 @@
 //! The listeners of a worker: which it has open, and the switch to those of another configuration.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use dunlin_config::Config;
-use dunlin_net::{Context, ListenConfig, ListenerId, http};
+use dunlin_config::{Config, Ingress};
+use dunlin_net::{Context, IpNet, ListenConfig, ListenerId, http};
 
 use super::link::Link;
+use crate::settings::Settings;
 use crate::state::ServerState;
 
 /// The listeners that one worker has open.
@@ -21,22 +22,27 @@ pub(super) struct Listeners<'w> {
 struct Open {
     name: Arc<str>,
     id: ListenerId,
+    /// Whose word is taken of whose behalf they act on.
+    proxies: Arc<[IpNet]>,
+    speaks_tls: bool,
 }
 
-/// Where a listener is, and how many connections the kernel queues for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+/// Where a listener is, how many connections the kernel queues for it, and how they reach it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Place<'c> {
     address: SocketAddr,
     backlog: u32,
+    ingress: &'c Ingress,
 }
 
 /// What becomes of one listener in a change of the configuration.
-#[derive(Debug, PartialEq, Eq)]
-enum Change {
-    Open(Arc<str>, Place),
+#[derive(Debug, PartialEq)]
+enum Change<'c> {
+    Open(Arc<str>, Place<'c>),
     /// It closes, and another may open under its name.
     Close(Arc<str>),
-    SetBacklog(Arc<str>, u32),
+    /// It stays open.
+    Update(Arc<str>, Place<'c>),
 }
 
 impl<'w> Listeners<'w> {
@@ -51,12 +57,13 @@ impl<'w> Listeners<'w> {
         &mut self,
         cx: &mut Context<Link>,
         state: &ServerState,
-        config: &Config,
+        settings: &Settings,
     ) -> io::Result<()> {
-        let main = self.listen(cx, state, config, (&Arc::from(""), main_place(config)))?;
+        let config = &settings.config;
+        let main = self.listen(cx, state, settings, (&Arc::from(""), main_place(config)))?;
         self.open.push(main);
         for (name, listener) in config.listeners.iter_shared() {
-            match self.listen(cx, state, config, (name, place(listener))) {
+            match self.listen(cx, state, settings, (name, place(listener))) {
                 Ok(open) => self.open.push(open),
                 Err(error) => {
                     tracing::error!(%name, address = %listener.addr, %error, "a listener is missing");
@@ -75,14 +82,15 @@ impl<'w> Listeners<'w> {
         &mut self,
         cx: &mut Context<Link>,
         state: &ServerState,
-        (old, new): (&Config, &Config),
+        (before, after): (&Settings, &Settings),
         drains: bool,
     ) -> Result<(), String> {
+        let (old, new) = (&before.config, &after.config);
         let changes = changes(old, new, drains);
         let mut opened = Vec::new();
         for change in &changes {
             let Change::Open(name, place) = change else { continue };
-            match self.listen(cx, state, new, (name, *place)) {
+            match self.listen(cx, state, after, (name, *place)) {
                 Ok(open) => opened.push(open),
                 Err(error) => {
                     opened.iter().for_each(|open: &Open| cx.close_listener(open.id));
@@ -99,20 +107,38 @@ impl<'w> Listeners<'w> {
             !closes
         });
         self.open.append(&mut opened);
-        for change in &changes {
-            let Change::SetBacklog(name, backlog) = change else { continue };
-            for open in self.open.iter().filter(|open| open.name == *name) {
-                cx.set_backlog(open.id, clamp(*backlog))
-                    .map_err(|error| format!("{}: backlog: {error}", key_of(name)))?;
+        for open in &mut self.open {
+            let updated = changes.iter().find_map(|change| match change {
+                Change::Update(name, place) if *name == open.name => Some(*place),
+                _ => None,
+            });
+            if let Some(place) = updated {
+                cx.set_backlog(open.id, clamp(place.backlog))
+                    .map_err(|error| format!("{}: backlog: {error}", key_of(&open.name)))?;
             }
-        }
-        if old.limits != new.limits {
-            let limits = listen_config(new).limits;
-            for open in &self.open {
-                cx.update_listener(open.id, &limits).map_err(|error| format!("limits: {error}"))?;
+            let is_same = old.limits == new.limits && Arc::ptr_eq(&before.tls, &after.tls);
+            if updated.is_none() && is_same {
+                continue;
             }
+            let Some(place) = place_of(new, &open.name) else { continue };
+            let listen = listen_config(after, place);
+            cx.update_listener(open.id, &listen)
+                .map_err(|error| format!("{}: {error}", key_of(&open.name)))?;
+            (open.proxies, open.speaks_tls) = (proxies(place), listen.tls.is_some());
         }
         Ok(())
+    }
+
+    /// Whether a peer that connected to a listener is one of its proxies.
+    pub(super) fn is_proxy(&self, listener: ListenerId, peer: IpAddr) -> bool {
+        let proxies = self.open.iter().find(|open| open.id == listener).map(|open| &open.proxies);
+        let peer = peer.to_canonical();
+        proxies.is_some_and(|proxies| proxies.iter().any(|network| network.contains(&peer)))
+    }
+
+    /// Whether connections of a listener begin with a TLS handshake.
+    pub(super) fn speaks_tls(&self, listener: ListenerId) -> bool {
+        self.open.iter().any(|open| open.id == listener && open.speaks_tls)
     }
 
     /// Stops accepting.
@@ -124,11 +150,10 @@ impl<'w> Listeners<'w> {
         &self,
         cx: &mut Context<Link>,
         state: &ServerState,
-        config: &Config,
-        (name, place): (&Arc<str>, Place),
+        settings: &Settings,
+        (name, place): (&Arc<str>, Place<'_>),
     ) -> io::Result<Open> {
-        let mut listen = listen_config(config);
-        listen.backlog = clamp(place.backlog);
+        let listen = listen_config(settings, place);
         let id = if name.is_empty() && state.is_boot(place.address) {
             let id = cx.adopt_listener(self.boot.try_clone()?, &listen)?;
             cx.set_backlog(id, listen.backlog)?;
@@ -136,12 +161,13 @@ impl<'w> Listeners<'w> {
         } else {
             cx.listen(place.address, &listen)?
         };
-        Ok(Open { name: Arc::clone(name), id })
+        let speaks_tls = listen.tls.is_some();
+        Ok(Open { name: Arc::clone(name), id, proxies: proxies(place), speaks_tls })
     }
 }
 
 /// What differs between two configurations. What is only moved to another backlog stays open.
-fn changes(old: &Config, new: &Config, drains: bool) -> Vec<Change> {
+fn changes<'c>(old: &'c Config, new: &'c Config, drains: bool) -> Vec<Change<'c>> {
     let main = (Arc::from(""), Some(main_place(old)), Some(main_place(new)));
     let named = new.listeners.changes_from(&old.listeners).map(|(name, before, after)| {
         let [before, after] = [before, after].map(|listener| listener.map(|of| place(of)));
@@ -154,7 +180,7 @@ fn changes(old: &Config, new: &Config, drains: bool) -> Vec<Change> {
         }
         match (before, after.filter(|_| !drains)) {
             (Some(before), Some(after)) if before.address == after.address => {
-                changes.push(Change::SetBacklog(name, after.backlog));
+                changes.push(Change::Update(name, after));
             }
             (before, after) => {
                 changes.extend(before.map(|_| Change::Close(Arc::clone(&name))));
@@ -165,20 +191,33 @@ fn changes(old: &Config, new: &Config, drains: bool) -> Vec<Change> {
     changes
 }
 
-fn main_place(config: &Config) -> Place {
-    Place { address: config.server.client_addr, backlog: config.server.backlog }
+fn main_place(config: &Config) -> Place<'_> {
+    let server = &config.server;
+    let (address, backlog) = (server.client_addr, server.backlog);
+    Place { address, backlog, ingress: &server.client_ingress }
 }
 
-fn place(listener: &dunlin_config::Listener) -> Place {
-    Place { address: listener.addr, backlog: listener.backlog }
+fn place(listener: &dunlin_config::Listener) -> Place<'_> {
+    Place { address: listener.addr, backlog: listener.backlog, ingress: &listener.ingress }
+}
+
+fn place_of<'c>(config: &'c Config, name: &str) -> Option<Place<'c>> {
+    match name {
+        "" => Some(main_place(config)),
+        name => config.listeners.get(name).map(place),
+    }
+}
+
+fn proxies(place: Place<'_>) -> Arc<[IpNet]> {
+    place.ingress.proxies().collect()
 }
 
 fn clamp(backlog: u32) -> i32 {
     i32::try_from(backlog).unwrap_or(i32::MAX)
 }
 
-fn listen_config(config: &Config) -> ListenConfig {
-    let limits = &config.limits;
+fn listen_config(settings: &Settings, place: Place<'_>) -> ListenConfig {
+    let limits = &settings.config.limits;
     let mut listen = ListenConfig::http();
     listen.limits.http = http::Limits {
         head_bytes_max: limits.head_bytes_max,
@@ -186,9 +225,15 @@ fn listen_config(config: &Config) -> ListenConfig {
         body_bytes_max: limits.body_bytes_max as u64,
         ..http::Limits::default()
     };
-    listen.limits.request_timeout_ms = limits.head_timeout_ms;
+    listen.limits.head_timeout_ms = limits.head_timeout_ms;
+    listen.limits.body_timeout_ms = limits.head_timeout_ms;
     listen.limits.keep_alive_timeout_ms = limits.keep_alive_timeout_ms;
     listen.reuse_port = true;
+    listen.backlog = clamp(place.backlog);
+    listen.tls = settings.tls.server(place.ingress);
+    if place.ingress.proxy_protocol {
+        listen.proxies = proxies(place);
+    }
     listen
 }
 
@@ -201,6 +246,8 @@ fn key_of(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     fn address(port: u16) -> SocketAddr {
@@ -211,14 +258,19 @@ mod tests {
         let mut config = Config::development();
         for &(name, port, backlog) in listeners {
             let addr = address(port);
-            let listener = dunlin_config::Listener { addr, backlog };
+            let listener = dunlin_config::Listener { addr, backlog, ..Default::default() };
             config.listeners.insert(name, listener);
         }
         config
     }
 
-    fn opens(name: &str, port: u16, backlog: u32) -> Change {
-        Change::Open(name.into(), Place { address: address(port), backlog })
+    fn at(port: u16, backlog: u32) -> Place<'static> {
+        static INGRESS: LazyLock<Ingress> = LazyLock::new(Ingress::default);
+        Place { address: address(port), backlog, ingress: &INGRESS }
+    }
+
+    fn opens(name: &str, port: u16, backlog: u32) -> Change<'static> {
+        Change::Open(name.into(), at(port, backlog))
     }
 
     #[test]
@@ -231,7 +283,7 @@ mod tests {
             Change::Close("moves".into()),
             opens("moves", 2002, 8),
             opens("new", 2001, 8),
-            Change::SetBacklog("stays".into(), 16),
+            Change::Update("stays".into(), at(1003, 16)),
         ];
         assert_eq!(changes(&old, &new, false), expected);
     }
@@ -240,15 +292,14 @@ mod tests {
     fn the_first_listener_moves_with_server_client_addr() {
         let (old, mut new) = (config(&[]), config(&[]));
         new.server.client_addr = address(9000);
-        let place = Place { address: address(9000), backlog: new.server.backlog };
-        let expected = [Change::Close("".into()), Change::Open("".into(), place)];
+        let expected = [Change::Close("".into()), opens("", 9000, new.server.backlog)];
         assert_eq!(changes(&old, &new, false), expected);
     }
 
     #[test]
     fn a_worker_that_drains_opens_nothing() {
         let (old, new) = (config(&[("moves", 1002, 8)]), config(&[("moves", 2002, 8)]));
-        let closes = |of: &Change| matches!(of, Change::Close(_));
+        let closes = |of: &Change<'_>| matches!(of, Change::Close(_));
         assert!(changes(&old, &new, true).iter().all(closes));
     }
 }

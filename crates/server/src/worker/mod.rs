@@ -15,6 +15,7 @@
 mod accept;
 mod adoption;
 mod api;
+mod buffers;
 mod command;
 mod completion;
 mod connect;
@@ -55,11 +56,13 @@ use dunlin_wire::backoff::Jitter;
 use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
-    AcceptGate, AffectedCounter, ApiCalls, Clock, Connects, Drain, FanoutGate, Heartbeat,
-    PeerAddresses, Pending, PendingRequests, Polls, PushCalls, WebhookEmitter,
+    AcceptGate, AddressRates, AffectedCounter, ApiCalls, BufferGate, Clock, Connects, Drain,
+    FanoutGate, Heartbeat, PeerAddresses, Pending, PendingRequests, Polls, PushCalls,
+    WebhookEmitter,
 };
 use self::timer::Timer;
 use crate::bus_message::BusMessage;
+use crate::log_gate::LogGate;
 use crate::metrics::Metric;
 use crate::revocation::TokenId;
 use crate::settings::Settings;
@@ -90,7 +93,14 @@ pub(crate) struct Worker<'w> {
     jitter: Jitter,
     listeners: Listeners<'w>,
     accepts: AcceptGate,
+    handshakes: AcceptGate,
+    handshake_rates: AddressRates,
+    /// As many as there are descriptors for.
+    connections_max: usize,
     peers: PeerAddresses,
+    buffers: BufferGate,
+    accept_log: LogGate,
+    namespace_log: LogGate,
     heartbeat: Heartbeat,
     pending: PendingRequests,
     connects: Connects,
@@ -150,7 +160,19 @@ impl<'w> Worker<'w> {
             jitter: Jitter::new(seed),
             listeners: Listeners::new(boot),
             accepts: AcceptGate::new(settings.config.limits.accepts_per_s_max, state.workers()),
+            handshakes: AcceptGate::new(
+                settings.config.limits.handshakes_per_s_max,
+                state.workers(),
+            ),
+            handshake_rates: AddressRates::new(seed, state.workers()),
+            connections_max: accept::connections_max(
+                settings.config.server.own_descriptor_tables,
+                state.workers(),
+            ),
             peers: PeerAddresses::default(),
+            buffers: BufferGate::default(),
+            accept_log: LogGate::default(),
+            namespace_log: LogGate::default(),
             heartbeat: Heartbeat::default(),
             pending: PendingRequests::default(),
             connects: Connects::default(),
@@ -175,10 +197,12 @@ impl<'w> Worker<'w> {
         let (index, state) = (self.index, Arc::clone(&self.state));
         cx.register_fd(self.endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
         cx.run_every(1000, Timer::Second as u64);
+        self.bound_unauthenticated(cx);
+        self.bound_buffers(cx);
         if state.lifecycle() == Lifecycle::Draining {
             state.worker_drained(index);
         } else {
-            self.listeners.open_all(cx, &state, &self.settings.config)?;
+            self.listeners.open_all(cx, &state, &self.settings)?;
         }
         self.apply_pacing(None);
         self.apply_hooks();
@@ -306,6 +330,7 @@ impl<'w> Worker<'w> {
         }
         self.end_revoked_tokens(cx);
         self.publish_gauges(cx);
+        self.look_at_buffers(cx);
         self.transmit_to_push();
         if (cx.now_ms() / 1000).is_multiple_of(TRIM_S) {
             // A burst makes rings grow; what stayed quiet since gives the memory back.
@@ -326,6 +351,11 @@ impl<'w> Worker<'w> {
         let counters = &self.state.counters[self.index];
         counters.set(Metric::Connections, net.connections as u64);
         counters.set(Metric::Turns, net.turns);
+        counters.set(Metric::Unauthenticated, net.unauthenticated as u64);
+        counters.set(Metric::Displaced, net.displaced);
+        counters.set(Metric::BufferedBytes, net.buffered_bytes as u64);
+        counters.set(Metric::ProxyFailed, net.proxy_failed);
+        counters.set(Metric::HandshakesFailed, net.handshakes_failed);
         counters.set(Metric::Sessions, hub.sessions);
         counters.set(Metric::Subscriptions, hub.subscriptions);
         counters.set(Metric::Channels, hub.home_channels);
@@ -381,26 +411,51 @@ impl<'w> Worker<'w> {
 impl Handler for Worker<'_> {
     type Data = Link;
 
-    fn on_accept(&mut self, cx: &mut Context<Link>, _: ListenerId, _: Option<SocketAddr>) -> Admit {
-        self.handle_accept(cx)
+    fn on_accept(
+        &mut self,
+        cx: &mut Context<Link>,
+        listener: ListenerId,
+        peer: Option<SocketAddr>,
+        link: &mut Link,
+    ) -> Admit {
+        self.handle_accept(cx, listener, peer, link)
     }
 
-    fn on_accept_failed(&mut self, _: &mut Context<Link>, _: ListenerId, error: &io::Error) {
+    fn on_accept_failed(&mut self, cx: &mut Context<Link>, _: ListenerId, error: &io::Error) {
         if self.state.lifecycle() == Lifecycle::Draining {
             // The control thread has shut the listeners down, and its message is still on the bus.
             return;
         }
         self.count(Metric::RefusedDescriptors);
-        tracing::warn!(worker = self.index, %error, "accepting pauses; see `dunlin check`");
+        if let Some(before) = self.accept_log.pass(cx.now_ms()) {
+            let worker = self.index;
+            tracing::warn!(worker, before, %error, "accepting pauses; see `dunlin check`");
+        }
     }
 
-    fn on_open(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+    fn on_open(&mut self, _: &mut Context<Link>, _: ConnId) {
         self.count(Metric::Accepted);
-        self.admit(cx, conn);
+    }
+
+    fn on_open_failed(&mut self, _: &mut Context<Link>, link: Link, _: &io::Error) {
+        self.release_peer(link.peer);
+    }
+
+    fn on_request_head(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        head: &http::RequestHead<'_>,
+    ) -> Option<u64> {
+        self.takes_body(cx, conn, head)
     }
 
     fn on_request(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
         self.count(Metric::HttpRequests);
+        if let Err(answer) = self.attribute(cx, conn, request) {
+            self.answer(cx, conn, &answer);
+            return cx.close(conn);
+        }
         self.route(cx, conn, request);
     }
 
@@ -437,9 +492,7 @@ impl Handler for Worker<'_> {
         if reason == CloseReason::TimedOut {
             self.count(Metric::DeadlinesMissed);
         }
-        if let Some(address) = self.peers.release(link.address) {
-            self.state.admissions.release(address);
-        }
+        self.release_peer(link.peer);
         if let Some(session) = link.session() {
             self.heartbeat.release(link.params());
             self.session_closed(cx, session);
@@ -455,6 +508,7 @@ impl Handler for Worker<'_> {
             Some(Timer::Second) => self.second(cx),
             Some(Timer::Drain) => self.drain_step(cx),
             Some(Timer::Accept) => self.accept_again(cx),
+            Some(Timer::Handshake) => self.shake_hands_again(cx),
             Some(Timer::Fanout) => self.gate.handle_timer(),
             None => debug_assert!(false, "a timer without a name"),
         }
@@ -465,6 +519,7 @@ impl Handler for Worker<'_> {
         self.adopt_newest(cx);
         self.continue_withdrawal(cx);
         self.turn(cx);
+        self.enforce_buffer_limits(cx);
         self.count_affected(cx);
         self.state.loop_stats[self.index].turn_ends();
     }
@@ -504,8 +559,8 @@ impl Drop for Worker<'_> {
     /// Also when a panic ends it: its connections are closed with its descriptor table, nobody else could give their
     /// places back.
     fn drop(&mut self) {
-        for address in self.peers.release_all() {
-            self.state.admissions.release(address);
+        for (address, authenticated) in self.peers.release_all() {
+            self.state.admissions.release(address, authenticated);
         }
     }
 }

@@ -84,6 +84,7 @@ impl Worker<'_> {
             let answer = Answer::error(503, "too many sessions; try again later");
             return self.answer_to(cx, conn, origin, answer);
         };
+        self.authenticated(cx, conn);
         self.heartbeat.set_token(session, token);
         if let Some(link) = cx.data(conn) {
             link.role = Role::Poll;
@@ -111,7 +112,10 @@ impl Worker<'_> {
         let channels = subscriptions
             .iter()
             .map(|(name, _, subscribe)| (Arc::clone(name), since(name), subscribe.recoverable));
-        self.polls.begin(session, Poll::new(conn, request.timeout_ms, origin, channels));
+        let limits = &self.settings.config.limits;
+        let bytes_max = limits.answer_bytes_max.min(limits.outbox_bytes_max);
+        let bounds = (request.timeout_ms, bytes_max);
+        self.polls.begin(session, Poll::new(conn, bounds, origin, channels));
         for (name, options, subscribe) in subscriptions {
             let Some(token) = self.token(cx, Pending::Poll { session, channel: Arc::clone(&name) })
             else {
@@ -161,6 +165,7 @@ impl Worker<'_> {
         let pending = Pending::Poll { session, channel: Arc::clone(channel) };
         if let (Some(options), Some(token)) = (options, self.token(cx, pending)) {
             let now = self.now(cx);
+            let filter = HistoryFilter { bytes_max: Some(options.recovery_bytes_max), ..filter };
             return self.hub.handle_history(now, token, channel, &options, filter);
         }
         self.poll_failed(cx, session, dunlin_hub::Error::Overloaded);

@@ -8,11 +8,27 @@ use super::link::Link;
 use super::reply::Answer;
 use crate::{local_host, origin, page};
 
+/// What a request of the emulation has beside the commands.
+const EMULATION_BYTES: usize = 4096;
 const CONNECTION_PATHS: &str = "/connection/websocket, /connection/sse, /connection/http_stream, \
     /connection/uni_websocket, /connection/uni_sse, /connection/uni_http_stream, /connection/poll, /emulation, \
     /api/{method}";
 
 impl Worker<'_> {
+    /// How much is taken of a body of which not all is here; `None`: the request is answered already.
+    pub(super) fn takes_body(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        head: &http::RequestHead<'_>,
+    ) -> Option<u64> {
+        if head.path == "/api" || head.path.starts_with("/api/") {
+            return self.takes_api_body(cx, conn, head);
+        }
+        // What is sent without a key has commands of a client, as a WebSocket's message has.
+        Some((self.settings.config.limits.message_bytes_max + EMULATION_BYTES) as u64)
+    }
+
     /// Serves a request, or says why not.
     pub(super) fn route(
         &mut self,

@@ -247,7 +247,10 @@ impl Worker<'_> {
                 Answer::error(EmulationStatus::Malformed.code(), malformed)
             }
             Ok(emulated) => match self.route_emulation(cx, &emulated) {
-                EmulationStatus::Taken => Answer::empty(EmulationStatus::Taken.code()),
+                EmulationStatus::Taken => {
+                    self.authenticated(cx, conn);
+                    Answer::empty(EmulationStatus::Taken.code())
+                }
                 status => Answer::error(status.code(), "no such session; connect again"),
             },
         };

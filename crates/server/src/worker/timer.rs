@@ -10,13 +10,15 @@ pub(super) enum Timer {
     Drain,
     /// The accept rate has tokens again.
     Accept,
+    /// The rate of TLS handshakes has.
+    Handshake,
     /// Broadcasts that were held back may go on.
     Fanout,
 }
 
 impl Timer {
     pub(super) fn from_u64(number: u64) -> Option<Timer> {
-        [Timer::Second, Timer::Drain, Timer::Accept, Timer::Fanout]
+        [Timer::Second, Timer::Drain, Timer::Accept, Timer::Handshake, Timer::Fanout]
             .into_iter()
             .find(|timer| *timer as u64 == number)
     }

@@ -90,6 +90,24 @@ impl BodyDecoder {
         }
     }
 
+    /// Takes no more than so many bytes from here on, where the limits would allow more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BodyTooLong`] when more was announced.
+    pub fn restrict(&mut self, bytes_max: u64) -> Result<(), Error> {
+        match &mut self.framing {
+            Framing::Done => {}
+            Framing::Length { remaining } if *remaining > bytes_max => {
+                return Err(Error::BodyTooLong);
+            }
+            Framing::Length { .. } => {}
+            Framing::Chunked(chunked) => chunked.restrict(bytes_max),
+            Framing::UntilClose { allowed } => *allowed = bytes_max.min(*allowed),
+        }
+        Ok(())
+    }
+
     /// True when the end of the connection is the end of the body. At that point the body of any
     /// other framing that is not [done](BodyDecoder::is_done) was cut short.
     pub fn ends_at_close(&self) -> bool {

@@ -118,6 +118,11 @@ impl ChunkedDecoder {
         }
     }
 
+    /// Takes no more data than so much from here on.
+    pub(super) fn restrict(&mut self, bytes_max: u64) {
+        self.allowed = self.allowed.min(bytes_max);
+    }
+
     pub(super) fn step<'a>(&mut self, bytes: &'a [u8]) -> Result<Step<'a>, Error> {
         match self.state {
             State::Size => self.size(bytes),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 
 /// The most headers a head can have, whatever its [`Limits`](super::Limits) say.
-pub const HEADERS_MAX: usize = 100;
+pub const HEADERS_MAX: usize = 256;
 
 /// Space for the headers of one head, on the caller's stack and uninitialised until used.
 ///

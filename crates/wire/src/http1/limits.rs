@@ -22,7 +22,7 @@ impl Default for Limits {
         Limits {
             head_bytes_max: 16 * 1024,
             target_bytes_max: 8 * 1024,
-            headers_max: super::HEADERS_MAX,
+            headers_max: 100,
             body_bytes_max: 1024 * 1024,
             chunk_overhead_bytes_max: 8 * 1024,
         }

@@ -5,6 +5,7 @@
 
 mod http1;
 mod http2;
+mod proxy;
 mod resp;
 mod sse;
 mod websocket;
@@ -27,6 +28,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("websocket_extensions", websocket::extensions),
     ("websocket_inflate", websocket::inflate),
     ("websocket_deflate", websocket::deflate),
+    ("proxy_header", proxy::header),
     ("resp_values", resp::values),
     ("sse_decoder", sse::decoder),
     ("sse_event", sse::event),

@@ -14,6 +14,7 @@ mod http2_client;
 mod http2_hpack;
 mod http2_properties;
 mod properties;
+mod proxy;
 mod resp;
 mod sse;
 mod websocket_deflate;

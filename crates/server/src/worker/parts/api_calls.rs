@@ -167,8 +167,8 @@ impl ApiCalls {
 }
 
 impl AnsweredCall {
-    /// Status and body of the response.
-    pub(crate) fn encode(mut self, facts: &NodeFacts<'_>) -> (u16, Vec<u8>) {
+    /// Status and body of the response; of several commands, at most so many bytes and a few for each.
+    pub(crate) fn encode(mut self, facts: &NodeFacts<'_>, bytes_max: usize) -> (u16, Vec<u8>) {
         let mut body = Vec::new();
         let mut status = 200;
         let commands = &mut self.commands;
@@ -186,12 +186,12 @@ impl AnsweredCall {
             CallForm::Batch => {
                 let replies: Vec<_> =
                     commands.iter_mut().map(|c| (c.method, c.take_answer())).collect();
-                write_batch(&mut body, &replies, facts);
+                write_batch(&mut body, &replies, facts, bytes_max);
             }
             CallForm::Legacy => {
                 let replies: Vec<_> =
                     commands.iter_mut().map(|c| (c.id, c.take_answer())).collect();
-                write_legacy(&mut body, &replies, facts);
+                write_legacy(&mut body, &replies, facts, bytes_max);
             }
         }
         (status, body)
@@ -241,7 +241,7 @@ mod tests {
     fn response(step: Option<CallStep>) -> (ConnId, u16, String) {
         let Some(CallStep::Respond(call)) = step else { panic!("the call is not answered yet") };
         let conn = call.conn;
-        let (status, body) = call.encode(&NodeFacts::default());
+        let (status, body) = call.encode(&NodeFacts::default(), usize::MAX);
         (conn, status, String::from_utf8(body).unwrap())
     }
 

@@ -4,8 +4,10 @@
 //! between them: see [`Worker`](super::Worker).
 
 mod accept_gate;
+mod address_rates;
 mod affected_counter;
 mod api_calls;
+mod buffer_gate;
 mod clock;
 mod connects;
 mod drain;
@@ -22,14 +24,16 @@ use dunlin_wire::backoff::Jitter;
 use hashbrown::HashMap;
 
 pub(super) use self::accept_gate::AcceptGate;
+pub(super) use self::address_rates::AddressRates;
 pub(super) use self::affected_counter::AffectedCounter;
 pub(super) use self::api_calls::{ApiCalls, CallForm, CallId, CallStep, CommandSlot, NewCall};
+pub(super) use self::buffer_gate::{BufferGate, Holder};
 pub(super) use self::clock::Clock;
 pub(super) use self::connects::{Connected, Connects};
 pub(super) use self::drain::{Drain, STEP_MS as DRAIN_STEP_MS};
 pub(super) use self::fanout_gate::FanoutGate;
 pub(super) use self::heartbeat::{Heartbeat, TokenFacts, first_ping_ms};
-pub(super) use self::peer_addresses::{PeerAddresses, UNKNOWN_ADDRESS};
+pub(super) use self::peer_addresses::PeerAddresses;
 pub(super) use self::pending::{CommandPlace, Pending, PendingRequests};
 pub(super) use self::polls::{Poll, PollStep, Polls};
 pub(super) use self::push_calls::{PushCalls, PushStep};

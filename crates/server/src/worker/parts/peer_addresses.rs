@@ -5,9 +5,6 @@ use std::net::IpAddr;
 
 use hashbrown::HashMap;
 
-/// The place of a connection whose address was never asked for.
-pub(crate) const UNKNOWN_ADDRESS: u32 = u32::MAX;
-
 /// The addresses of one worker's connections.
 #[derive(Default)]
 pub(crate) struct PeerAddresses {
@@ -19,6 +16,8 @@ pub(crate) struct PeerAddresses {
 struct Entry {
     address: IpAddr,
     connections: u32,
+    /// Those of them whose peer has shown who it is.
+    authenticated: u32,
 }
 
 impl PeerAddresses {
@@ -28,7 +27,7 @@ impl PeerAddresses {
             self.entries[place as usize].connections += 1;
             return place;
         }
-        let entry = Entry { address, connections: 1 };
+        let entry = Entry { address, connections: 1, authenticated: 0 };
         let place = match self.free.pop() {
             Some(place) => {
                 self.entries[place as usize] = entry;
@@ -43,11 +42,24 @@ impl PeerAddresses {
         place
     }
 
-    /// The address at `place`, with one connection less. `None` for [`UNKNOWN_ADDRESS`].
-    pub(crate) fn release(&mut self, place: u32) -> Option<IpAddr> {
+    /// The address at `place`.
+    pub(crate) fn get(&self, place: u32) -> Option<IpAddr> {
+        self.entries.get(place as usize).map(|entry| entry.address)
+    }
+
+    /// The address at `place`, of which one connection's peer has shown who it is. `None` for a place that nobody has.
+    pub(crate) fn authenticate(&mut self, place: u32) -> Option<IpAddr> {
+        let entry = self.entries.get_mut(place as usize)?;
+        entry.authenticated += 1;
+        Some(entry.address)
+    }
+
+    /// The address at `place`, with one connection less. `None` for a place that nobody has.
+    pub(crate) fn release(&mut self, place: u32, authenticated: bool) -> Option<IpAddr> {
         let entry = self.entries.get_mut(place as usize)?;
         let address = entry.address;
         entry.connections -= 1;
+        entry.authenticated -= u32::from(authenticated);
         if entry.connections == 0 {
             self.places.remove(&address);
             self.free.push(place);
@@ -55,11 +67,12 @@ impl PeerAddresses {
         Some(address)
     }
 
-    /// All of them, once for each connection; none is left.
-    pub(crate) fn release_all(&mut self) -> impl Iterator<Item = IpAddr> + use<> {
+    /// All of them, once for each connection, with whether its peer has shown who it is; none is left.
+    pub(crate) fn release_all(&mut self) -> impl Iterator<Item = (IpAddr, bool)> + use<> {
         let Self { entries, .. } = std::mem::take(self);
-        let each = |entry: Entry| std::iter::repeat_n(entry.address, entry.connections as usize);
-        entries.into_iter().flat_map(each)
+        entries.into_iter().flat_map(|Entry { address, connections, authenticated }| {
+            (0..connections).map(move |connection| (address, connection < authenticated))
+        })
     }
 }
 
@@ -75,15 +88,17 @@ mod tests {
         let place = addresses.intern(one);
         assert_eq!(addresses.intern(one), place);
         assert_ne!(addresses.intern(two), place);
-        assert_eq!(addresses.release(place), Some(one));
-        assert_eq!(addresses.release(place), Some(one));
+        assert_eq!(addresses.authenticate(place), Some(one));
+        assert_eq!(addresses.release(place, false), Some(one));
+        assert_eq!(addresses.release(place, true), Some(one));
         assert_eq!(addresses.intern(IpAddr::from([127, 0, 0, 3])), place, "the place is reused");
-        assert_eq!(addresses.release(UNKNOWN_ADDRESS), None);
+        assert_eq!(addresses.release(u32::MAX, false), None);
         assert_eq!(addresses.places.len(), 2);
-        addresses.intern(two);
-        let mut all: Vec<IpAddr> = addresses.release_all().collect();
+        let place = addresses.intern(two);
+        addresses.authenticate(place);
+        let mut all: Vec<(IpAddr, bool)> = addresses.release_all().collect();
         all.sort();
-        assert_eq!(all, [two, two, IpAddr::from([127, 0, 0, 3])]);
+        assert_eq!(all, [(two, false), (two, true), (IpAddr::from([127, 0, 0, 3]), false)]);
         assert_eq!(addresses.release_all().count(), 0);
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Poll {
     /// The page that asks, which has to be permitted to read the response.
     pub(crate) origin: Option<Box<str>>,
     timeout_ms: u32,
+    /// Bytes of missed publications, beyond which a channel waits for the next poll.
+    bytes_max: usize,
     channels: Vec<PollChannel>,
     /// Items of the response, each with a comma before it.
     items: Vec<u8>,
@@ -91,7 +93,8 @@ impl Polls {
             } else if !position.epoch.is_none() {
                 let is_of_stream = since.epoch == position.epoch || since.epoch.is_none();
                 let since = is_of_stream.then_some(since);
-                let filter = HistoryFilter { since, limit: Some(page_max), reverse: false };
+                let filter =
+                    HistoryFilter { since, limit: Some(page_max), ..HistoryFilter::default() };
                 return PollStep::ReadHistory(filter);
             } else {
                 // A channel that never kept history has nothing that could be missed; the client is notified all the same.
@@ -99,7 +102,7 @@ impl Polls {
             }
         }
         entry.position = position;
-        poll.advance(channel, &subscribed.publications)
+        poll.advance(at, &subscribed.publications)
     }
 
     /// The page of history is there.
@@ -128,7 +131,7 @@ impl Polls {
         if let Some(last) = history.publications.last() {
             entry.position.offset = last.offset;
         }
-        poll.advance(channel, &history.publications)
+        poll.advance(at, &history.publications)
     }
 
     /// More came in one turn than the outbox holds, and the hub has ended the session: the client is answered where
@@ -154,7 +157,7 @@ impl Poll {
     /// followed.
     pub(crate) fn new(
         conn: ConnId,
-        timeout_ms: u32,
+        (timeout_ms, bytes_max): (u32, usize),
         origin: Option<&str>,
         channels: impl Iterator<Item = (Arc<str>, Option<StreamPosition>, bool)>,
     ) -> Poll {
@@ -171,6 +174,7 @@ impl Poll {
             conn,
             origin: origin.map(Into::into),
             timeout_ms,
+            bytes_max,
             outstanding: channels.len(),
             channels,
             items: Vec::new(),
@@ -212,9 +216,18 @@ impl Poll {
     }
 
     /// A channel has given what was missed in it.
-    fn advance(&mut self, channel: &str, missed: &[Arc<Publication>]) -> PollStep {
-        for publication in missed {
-            write_publication_item(&mut self.items, channel, publication);
+    fn advance(&mut self, at: usize, missed: &[Arc<Publication>]) -> PollStep {
+        let entry = &mut self.channels[at];
+        let bytes: usize = missed.iter().map(|publication| publication.data.len()).sum();
+        if missed.is_empty() || self.items.is_empty() || self.items.len() + bytes <= self.bytes_max {
+            for publication in missed {
+                write_publication_item(&mut self.items, &entry.name, publication);
+            }
+        } else {
+            // The next poll finds it where it was.
+            entry.position = entry.since.unwrap_or(entry.position);
+            entry.gap = None;
+            self.paged = true;
         }
         self.outstanding -= 1;
         if self.outstanding > 0 {
@@ -248,7 +261,7 @@ mod tests {
     fn polls(timeout_ms: u32, channels: &[(&str, Option<StreamPosition>)]) -> Polls {
         let channels = channels.iter().map(|(name, since)| (Arc::from(*name), *since, true));
         let mut polls = Polls::default();
-        let poll = Poll::new(ConnId::from_u64(1), timeout_ms, None, channels);
+        let poll = Poll::new(ConnId::from_u64(1), (timeout_ms, 1 << 20), None, channels);
         polls.begin(session(), poll);
         polls
     }
@@ -322,7 +335,8 @@ mod tests {
         let subscribed =
             Subscribed { position: at(900), was_recovering: true, ..Subscribed::default() };
         let step = polls.handle_subscribed(session(), "news", Ok(subscribed), 100);
-        let filter = HistoryFilter { since: Some(at(3)), limit: Some(100), reverse: false };
+        let filter =
+            HistoryFilter { since: Some(at(3)), limit: Some(100), ..HistoryFilter::default() };
         assert_eq!(step, PollStep::ReadHistory(filter));
         let page = History { position: at(900), publications: publications(4..=103) };
         assert_eq!(polls.handle_history(session(), "news", Ok(page)), PollStep::Respond);

@@ -1,0 +1,331 @@
+//! Who is let in, as whom, and at whose cost.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use super::{Cluster, Listener, TIMEOUT};
+use dunlin_config::Secret;
+
+use crate::bus_message::BusMessage;
+use crate::metrics::Metric;
+
+/// Says nothing on a connection from this address of the loopback network.
+fn silent(to: SocketAddr, from: [u8; 4]) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    socket.into()
+}
+
+/// Whether the server has closed a connection on which nobody said anything.
+fn is_closed(mut stream: &TcpStream) -> bool {
+    !matches!(stream.read(&mut [0; 1]), Ok(1..))
+}
+
+#[test]
+fn half_open_connections_take_places_from_their_own_address_and_from_nobody_who_is_known() {
+    let mut cluster = Cluster::start_with(1, |config| {
+        config.limits.unauthenticated_per_address_max = 2;
+    });
+    let mut known: Vec<Listener> =
+        (0..4).map(|_| Listener::connect(cluster.address, "news")).collect();
+    let _held = [(); 2].map(|()| silent(cluster.address, [127, 0, 0, 1]));
+    let refused = silent(cluster.address, [127, 0, 0, 1]);
+    assert!(is_closed(&refused), "the third of one address");
+    assert_eq!(cluster.state.counters[0].get(Metric::RefusedUnauthenticated), 1);
+    let mut elsewhere = silent(cluster.address, [127, 0, 0, 2]);
+    let body = "{\"channel\":\"news\",\"data\":1}";
+    let length = body.len();
+    write!(
+        elsewhere,
+        "POST /api/publish HTTP/1.1\r\nHost: d\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    for client in &mut known {
+        assert_eq!(client.next().unwrap()["pub"]["data"], 1);
+    }
+    // All are given back, of a worker that panics too.
+    cluster.send(0, BusMessage::Panic);
+    cluster.look_after_until(|state| state.counters[0].get(Metric::Restarts) == 1);
+    assert_eq!(cluster.state.admissions.total(), 0);
+    cluster.look_after_until(|state| state.workers_ready() == 1);
+    assert_eq!(Listener::connect(cluster.address, "news").id.worker(), 0);
+}
+
+#[test]
+fn the_oldest_half_open_connection_gives_way_when_there_are_too_many() {
+    let cluster = Cluster::start_with(1, |config| config.limits.unauthenticated_max = 16);
+    let mut known = Listener::connect(cluster.address, "news");
+    let held: Vec<TcpStream> = (0..20).map(|_| silent(cluster.address, [127, 0, 0, 1])).collect();
+    assert!(held[..4].iter().all(is_closed));
+    // Who says who he is comes through all the same.
+    let mut late = Listener::connect(cluster.address, "news");
+    cluster.post("/api/publish", "{\"channel\":\"news\",\"data\":1}");
+    for client in [&mut known, &mut late] {
+        assert_eq!(client.next().unwrap()["pub"]["data"], 1);
+    }
+}
+
+#[test]
+fn a_head_of_as_many_fields_as_may_be_set_is_answered() {
+    let cluster = Cluster::start_with(1, |config| config.limits.headers_max = 256);
+    let mut stream = TcpStream::connect(cluster.address).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let fields = "X: y\r\n".repeat(200);
+    write!(stream, "GET / HTTP/1.1\r\nHost: d\r\nConnection: close\r\n{fields}\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(!answer.starts_with("HTTP/1.1 431"), "{answer}");
+}
+
+const OUTSIDE: [u8; 4] = [127, 0, 0, 1];
+const PROXY: [u8; 4] = [127, 0, 0, 9];
+
+/// One worker that takes two connections of an address, and believes the proxy at 127.0.0.9.
+fn behind_a_proxy(proxy_protocol: bool) -> Cluster {
+    Cluster::start_with(1, |config| {
+        config.limits.connections_per_address_max = 2;
+        config.server.client_ingress.trusted_proxies = ["127.0.0.9/32".to_owned()].into();
+        config.server.client_ingress.proxy_protocol = proxy_protocol;
+    })
+}
+
+/// The status of the answer to a request, which is kept open.
+fn ask(stream: &mut TcpStream, before: &str, headers: &str) -> Option<u16> {
+    // A connection that was refused is reset in the middle of it.
+    let _ = write!(stream, "{before}GET /nowhere HTTP/1.1\r\nHost: d\r\n{headers}\r\n");
+    let mut answer = [0; 512];
+    let read = stream.read(&mut answer).unwrap_or(0);
+    let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
+    answer.split(' ').nth(1)?.parse().ok()
+}
+
+fn count(cluster: &Cluster, metric: Metric) -> u64 {
+    cluster.state.counters[0].get(metric)
+}
+
+#[test]
+fn behind_a_proxy_a_limit_per_address_is_one_per_client() {
+    let cluster = behind_a_proxy(true);
+    let line = |client: &str| format!("PROXY TCP4 {client} 127.0.0.1 4711 80\r\n");
+    let mut held = Vec::new();
+    let mut through = |client: &str| {
+        let mut stream = silent(cluster.address, PROXY);
+        let status = ask(&mut stream, &line(client), "");
+        held.push(stream);
+        status
+    };
+    for client in ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.1"] {
+        assert_eq!(through(client), Some(404), "{client}");
+    }
+    assert_eq!(through("192.0.2.1"), None, "its third");
+    assert_eq!(count(&cluster, Metric::RefusedAddress), 1);
+    held.clear();
+    let mut cluster = cluster;
+    cluster.look_after_until(|state| state.admissions.total() == 0);
+}
+
+#[test]
+fn nobody_but_a_proxy_says_whose_a_connection_is() {
+    let cluster = behind_a_proxy(true);
+    let mut outsider = silent(cluster.address, OUTSIDE);
+    let line = "PROXY TCP4 192.0.2.1 127.0.0.1 4711 80\r\n";
+    assert_eq!(ask(&mut outsider, line, ""), Some(400), "it is no request");
+    let mut outsider = silent(cluster.address, OUTSIDE);
+    assert_eq!(ask(&mut outsider, "", ""), Some(404), "who comes directly is served");
+    // And of a proxy nothing else is taken.
+    for other in ["", "PROXY TCP4 192.0.2.1 127.0.0.1 4711\r\n"] {
+        let mut proxy = silent(cluster.address, PROXY);
+        assert_eq!(ask(&mut proxy, other, ""), None, "{other:?}");
+    }
+    let mut cluster = cluster;
+    cluster.look_after_until(|state| state.counters[0].get(Metric::ProxyFailed) == 2);
+}
+
+#[test]
+fn a_header_in_pieces_and_a_request_with_it_are_read() {
+    let cluster = behind_a_proxy(true);
+    let mut proxy = silent(cluster.address, PROXY);
+    proxy.set_nodelay(true).unwrap();
+    let head = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x01\x7f\0\0\x01\x12\x67\0\x50";
+    for byte in head {
+        proxy.write_all(&[*byte]).unwrap();
+    }
+    assert_eq!(ask(&mut proxy, "", ""), Some(404));
+    let mut proxy = silent(cluster.address, PROXY);
+    proxy.write_all(&[head, &b"GET /nowhere HTTP/1.1\r\nHost: d\r\n\r\n"[..]].concat()).unwrap();
+    let mut answer = [0; 512];
+    let read = proxy.read(&mut answer).unwrap();
+    assert!(answer[..read].starts_with(b"HTTP/1.1 404"));
+}
+
+#[test]
+fn a_request_that_a_proxy_passes_on_is_its_clients() {
+    let cluster = behind_a_proxy(false);
+    let of = |client: &str| format!("X-Forwarded-For: {client}\r\n");
+    let mut streams = [(); 5].map(|()| silent(cluster.address, PROXY));
+    let clients = ["192.0.2.1", "192.0.2.2", "whatever, 192.0.2.1", "192.0.2.3, 127.0.0.9"];
+    for (stream, client) in streams.iter_mut().zip(clients) {
+        assert_eq!(ask(stream, "", &of(client)), Some(404), "{client}");
+    }
+    assert_eq!(ask(&mut streams[4], "", &of("192.0.2.1")), Some(429), "its third");
+    // The next request of a connection may be another client's.
+    assert_eq!(ask(&mut streams[0], "", &of("192.0.2.4")), Some(404));
+    let mut again = silent(cluster.address, PROXY);
+    assert_eq!(ask(&mut again, "", &of("192.0.2.1")), Some(404));
+    let mut malformed = silent(cluster.address, PROXY);
+    assert_eq!(ask(&mut malformed, "", &of("192.0.2.1, unknown")), Some(400));
+    assert_eq!(count(&cluster, Metric::ForwardedMalformed), 1);
+    // What an outsider writes does not count: it has two connections, whoever it says they are.
+    let _held = ["192.0.2.8", "192.0.2.9"].map(|client| {
+        let mut outsider = silent(cluster.address, OUTSIDE);
+        assert_eq!(ask(&mut outsider, "", &of(client)), Some(404));
+        outsider
+    });
+    let mut third = silent(cluster.address, OUTSIDE);
+    assert_eq!(ask(&mut third, "", &of("192.0.2.7")), None);
+}
+
+/// A certificate for a name, signed by itself, and its key.
+fn certificate(name: &str) -> rcgen::CertifiedKey<rcgen::KeyPair> {
+    rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap()
+}
+
+fn with_tls(
+    certificates: &[&rcgen::CertifiedKey<rcgen::KeyPair>],
+    change: impl FnOnce(&mut dunlin_config::Config),
+) -> Cluster {
+    Cluster::start_with(1, |config| {
+        for (at, of) in certificates.iter().enumerate() {
+            let certificate = dunlin_config::Certificate {
+                chain: Some(of.cert.pem().into()),
+                key: Some(Secret::new(of.signing_key.serialize_pem())),
+                ..Default::default()
+            };
+            config.tls.certificates.insert(format!("{at}"), certificate);
+        }
+        config.server.client_ingress.tls = true;
+        change(config);
+    })
+}
+
+/// A client that asks for a name, trusts one certificate, and may show one.
+struct TlsClient<'c> {
+    name: &'static str,
+    trusts: &'c rcgen::CertifiedKey<rcgen::KeyPair>,
+    shows: Option<&'c rcgen::CertifiedKey<rcgen::KeyPair>>,
+    version: &'static rustls::SupportedProtocolVersion,
+}
+
+impl TlsClient<'_> {
+    /// What is answered to a request.
+    fn ask(&self, to: SocketAddr, from: [u8; 4]) -> std::io::Result<String> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.trusts.cert.der().clone()).unwrap();
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[self.version])
+            .unwrap()
+            .with_root_certificates(roots);
+        let mut config = match self.shows {
+            None => builder.with_no_client_auth(),
+            Some(of) => {
+                let key = of.signing_key.serialize_der();
+                let key = rustls::pki_types::PrivateKeyDer::Pkcs8(key.into());
+                builder.with_client_auth_cert(vec![of.cert.der().clone()], key).unwrap()
+            }
+        };
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let name = self.name.try_into().unwrap();
+        let client = rustls::ClientConnection::new(std::sync::Arc::new(config), name).unwrap();
+        let mut stream = rustls::StreamOwned::new(client, silent(to, from));
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        assert_eq!(stream.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+        Ok(answer)
+    }
+}
+
+#[test]
+fn a_client_is_given_the_certificate_of_the_name_it_asks_for() {
+    let (a, b) = (certificate("a.example"), certificate("*.b.example"));
+    let cluster = with_tls(&[&a, &b], |_| {});
+    for version in rustls::ALL_VERSIONS {
+        for (name, trusts, is_served) in [
+            ("a.example", &a, true),
+            ("x.b.example", &b, true),
+            ("a.example", &b, false),
+            ("other.example", &a, false),
+        ] {
+            let client = TlsClient { name, trusts, shows: None, version };
+            let answer = client.ask(cluster.address, OUTSIDE);
+            assert_eq!(answer.is_ok(), is_served, "{name} {version:?}: {answer:?}");
+            assert!(!is_served || answer.unwrap().starts_with("HTTP/1.1 200"));
+        }
+    }
+    // Who speaks HTTP is answered.
+    let mut plain = silent(cluster.address, OUTSIDE);
+    assert_eq!(ask(&mut plain, "", ""), Some(400));
+    // Who says nothing, or anything else, is let go and leaves nothing behind.
+    silent(cluster.address, OUTSIDE).write_all(b"\x16\x03\x01\x00\x05nope!").unwrap();
+    let mut cluster = cluster;
+    cluster.look_after_until(|state| state.admissions.total() == 0);
+    cluster.look_after_until(|state| state.counters[0].get(Metric::HandshakesFailed) >= 2);
+}
+
+#[test]
+fn a_listener_may_ask_for_a_certificate_of_its_clients() {
+    let (own, theirs, other) =
+        (certificate("a.example"), certificate("them"), certificate("others"));
+    let cluster = with_tls(&[&own], |config| {
+        config.server.client_ingress.client_ca = Some(theirs.cert.pem().into());
+    });
+    for version in rustls::ALL_VERSIONS {
+        for (shows, is_served) in [(Some(&theirs), true), (Some(&other), false), (None, false)] {
+            let client = TlsClient { name: "a.example", trusts: &own, shows, version };
+            let answer = client.ask(cluster.address, OUTSIDE);
+            let served = answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"));
+            assert_eq!(served, is_served, "{version:?}");
+        }
+    }
+}
+
+#[test]
+fn handshakes_of_one_address_are_bounded_and_those_of_another_are_not_held_up() {
+    let own = certificate("a.example");
+    let cluster = with_tls(&[&own], |config| config.limits.handshakes_per_address_per_s_max = 2);
+    let version = &rustls::version::TLS13;
+    let client = TlsClient { name: "a.example", trusts: &own, shows: None, version };
+    let served = (0..20).filter(|_| client.ask(cluster.address, OUTSIDE).is_ok()).count();
+    assert!(served < 20, "all were served");
+    assert!(client.ask(cluster.address, [127, 0, 0, 2]).is_ok());
+    assert_eq!(count(&cluster, Metric::HandshakesRefused), 20 - served as u64);
+}
+
+#[test]
+fn behind_a_proxy_tls_follows_its_header() {
+    let own = certificate("a.example");
+    let cluster = with_tls(&[&own], |config| {
+        config.server.client_ingress.trusted_proxies = ["127.0.0.9".to_owned()].into();
+        config.server.client_ingress.proxy_protocol = true;
+    });
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(own.cert.der().clone()).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = "a.example".try_into().unwrap();
+    let client = rustls::ClientConnection::new(std::sync::Arc::new(config), name).unwrap();
+    let mut stream = silent(cluster.address, PROXY);
+    stream.write_all(b"PROXY TCP4 192.0.2.1 127.0.0.1 4711 443\r\n").unwrap();
+    let mut stream = rustls::StreamOwned::new(client, stream);
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}

@@ -1,0 +1,333 @@
+//! Certificates of the listeners, and who has to show one.
+//!
+//! All listeners share the certificates; [`ResolvesServerCert`] chooses by the name a client asks for. They are opened when
+//! they are set, so that what cannot be used is refused before it is taken, and read again when their files change.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use dunlin_config::{Certificate, Config, ConfigError, ConfigErrors, Ingress, Path};
+use dunlin_net::ServerTls;
+use rustls::RootCertStore;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, ServerConfig,
+    WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::X509Certificate;
+
+/// What listeners with TLS need, of one revision.
+pub(crate) struct Tls {
+    certificates: Arc<Certificates>,
+    /// By whom has to have signed a client's certificate; one entry at most with each.
+    servers: Vec<Server>,
+}
+
+/// TLS of listeners that ask the same of their clients.
+struct Server {
+    client_ca: Option<Arc<str>>,
+    /// Of these alone: a session is not to be resumed where more is asked.
+    tickets: Arc<dyn ProducesTickets>,
+    tls: ServerTls,
+}
+
+/// The certificates in use. Their files may change while the configuration does not.
+#[derive(Debug, Default)]
+struct Certificates {
+    chosen: ArcSwap<Chosen>,
+}
+
+/// Certificates by the names they bear.
+#[derive(Debug, Default)]
+struct Chosen {
+    all: Vec<Opened>,
+}
+
+/// One that has been opened.
+#[derive(Debug)]
+struct Opened {
+    certified: Arc<CertifiedKey>,
+    /// In lower case; `*.example.com` stands for every name with one label more.
+    names: Vec<String>,
+    not_after_s: i64,
+}
+
+impl Tls {
+    /// Opens what a configuration names. What cannot be used is left out; [`judge`] says why.
+    pub(crate) fn of(config: &Config, before: Option<(&Config, &Arc<Tls>)>) -> Arc<Tls> {
+        fn all(config: &Config) -> impl Iterator<Item = &Ingress> {
+            ingresses(config).map(|(_, ingress)| ingress)
+        }
+        let unchanged = |old: &Config| old.tls == config.tls && all(old).eq(all(config));
+        if let Some((_, tls)) = before.filter(|(old, _)| unchanged(old)) {
+            return Arc::clone(tls);
+        }
+        let certificates = match before.filter(|(old, _)| old.tls == config.tls) {
+            Some((_, tls)) => Arc::clone(&tls.certificates),
+            None => Arc::new(Certificates::open(config)),
+        };
+        let mut servers: Vec<Server> = Vec::new();
+        for ingress in all(config).filter(|ingress| ingress.tls) {
+            let is_same = |server: &&Server| server.client_ca == ingress.client_ca;
+            if servers.iter().any(|server| is_same(&server)) {
+                continue;
+            }
+            let former = before.and_then(|(_, tls)| tls.servers.iter().find(is_same));
+            let tickets = former.map(|server| Arc::clone(&server.tickets));
+            match Server::new(&certificates, ingress, tickets) {
+                Ok(server) => servers.push(server),
+                Err(error) => tracing::error!(%error, "a listener speaks no TLS"),
+            }
+        }
+        Arc::new(Tls { certificates, servers })
+    }
+
+    /// What a listener speaks; `None` if that is no TLS.
+    pub(crate) fn server(&self, ingress: &Ingress) -> Option<ServerTls> {
+        let server = self.servers.iter().find(|server| server.client_ca == ingress.client_ca);
+        server.filter(|_| ingress.tls).map(|server| server.tls.clone())
+    }
+
+    /// When the first of the certificates expires, in Unix seconds; 0 without any.
+    pub(crate) fn first_expiry_s(&self) -> u64 {
+        let expiries = self.certificates.chosen.load();
+        let first = expiries.all.iter().map(|opened| opened.not_after_s).min();
+        first.and_then(|at| u64::try_from(at).ok()).unwrap_or(0)
+    }
+
+    /// Opens the certificates anew, for their files have changed.
+    ///
+    /// # Errors
+    /// Those that cannot be used; then all stay as they were.
+    pub(crate) fn reopen(&self, config: &Config) -> Result<(), ConfigErrors> {
+        let mut errors = ConfigErrors::default();
+        let chosen = open_all(config, &mut errors);
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        self.certificates.chosen.store(Arc::new(chosen));
+        Ok(())
+    }
+}
+
+impl Server {
+    fn new(
+        certificates: &Arc<Certificates>,
+        ingress: &Ingress,
+        tickets: Option<Arc<dyn ProducesTickets>>,
+    ) -> io::Result<Server> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?;
+        let builder = match &ingress.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(ca) => {
+                let roots = Arc::new(roots(ca).map_err(io::Error::other)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                builder.with_client_cert_verifier(verifier.build().map_err(io::Error::other)?)
+            }
+        };
+        let tickets = match tickets {
+            Some(tickets) => tickets,
+            None => ring::Ticketer::new().map_err(io::Error::other)?,
+        };
+        let mut config = builder.with_cert_resolver(Arc::clone(certificates) as _);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        // What a client needs to resume is in its ticket, so that nothing is kept here.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = Arc::clone(&tickets);
+        config.send_tls13_tickets = 1;
+        let (client_ca, tls) = (ingress.client_ca.clone(), ServerTls::from_config(config));
+        Ok(Server { client_ca, tickets, tls })
+    }
+}
+
+impl Certificates {
+    fn open(config: &Config) -> Certificates {
+        let mut errors = ConfigErrors::default();
+        let chosen = open_all(config, &mut errors);
+        errors.iter().for_each(|error| tracing::error!("{error}"));
+        Certificates { chosen: ArcSwap::from_pointee(chosen) }
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let chosen = self.chosen.load();
+        let bears = |opened: &&Opened, name: &str| opened.names.iter().any(|of| matches(of, name));
+        let named = hello
+            .server_name()
+            .map(str::to_ascii_lowercase)
+            .and_then(|name| chosen.all.iter().find(|opened| bears(opened, &name)));
+        named.or(chosen.all.first()).map(|opened| Arc::clone(&opened.certified))
+    }
+}
+
+/// Whether a certificate for `pattern` is one for `name` (RFC 9525 §6.3).
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_prefix("*.") {
+        Some(parent) => name.split_once('.').is_some_and(|(_, rest)| rest == parent),
+        None => pattern == name,
+    }
+}
+
+/// Judges what differs: whether each certificate can be opened and is valid now, and whom clients' certificates have to be
+/// signed by.
+pub(crate) fn judge(before: &Config, after: &Config, errors: &mut ConfigErrors) {
+    for (name, _, certificate) in after.tls.certificates.changes_from(&before.tls.certificates) {
+        if let Some(certificate) = certificate
+            && let Err(error) = open(name, certificate)
+        {
+            errors.push(error);
+        }
+    }
+    for (path, ingress) in ingresses(after) {
+        if let Some(Err(sentence)) = ingress.client_ca.as_deref().map(roots) {
+            let fix = "set it to the text of the .pem file, all of it";
+            errors.push(error(path().join("client_ca"), sentence, fix));
+        }
+    }
+}
+
+/// How connections reach each address, with the key that says so.
+fn ingresses(config: &Config) -> impl Iterator<Item = (impl Fn() -> Path, &Ingress)> {
+    let server = &config.server;
+    let fixed = [
+        ("server.client_ingress", &server.client_ingress),
+        ("server.admin_ingress", &server.admin_ingress),
+    ];
+    let fixed = fixed.into_iter().map(|(key, ingress)| (key, "", ingress));
+    let named = config.listeners.iter().map(|(name, of)| ("listeners", name, &of.ingress));
+    fixed.chain(named).map(|(key, name, ingress)| {
+        let path = move || match name {
+            "" => Path::of(key),
+            name => Path::of(key).join(name).join("ingress"),
+        };
+        (path, ingress)
+    })
+}
+
+fn roots(pem: &str) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|error| format!("it cannot be read: {error}"))?;
+        roots.add(certificate).map_err(|error| format!("it signs nothing: {error}"))?;
+    }
+    if roots.is_empty() { Err("there is no certificate in PEM in it".into()) } else { Ok(roots) }
+}
+
+fn open_all(config: &Config, errors: &mut ConfigErrors) -> Chosen {
+    let mut all = Vec::new();
+    for (name, certificate) in config.tls.certificates.iter() {
+        match open(name, certificate) {
+            Ok(opened) => all.push(opened),
+            Err(error) => errors.push(error),
+        }
+    }
+    Chosen { all }
+}
+
+/// The files of all certificates, with what shows that one has changed.
+pub(crate) fn file_times(config: &Config) -> Vec<(Arc<str>, Option<SystemTime>)> {
+    let certificates = config.tls.certificates.values();
+    let files = certificates.flat_map(|of| [&of.chain_file, &of.key_file]).flatten();
+    let changed = |file: &str| fs::metadata(file).and_then(|meta| meta.modified()).ok();
+    files.map(|file| (Arc::clone(file), changed(file))).collect()
+}
+
+/// Opens a certificate.
+fn open(name: &str, certificate: &Certificate) -> Result<Opened, ConfigError> {
+    let path = || Path::of("tls.certificates").join(name);
+    let text = |key: &str, inline: Option<&str>, file: Option<&str>| match (inline, file) {
+        (Some(inline), _) => Ok((path().join(key), inline.to_owned())),
+        (None, file) => {
+            let (path, file) = (path().join(format!("{key}_file")), file.unwrap_or_default());
+            fs::read_to_string(file).map(|text| (path.clone(), text)).map_err(|cause| {
+                let fix = "name a file that this process may read";
+                error(path, format!("{file:?} cannot be read: {cause}"), fix)
+            })
+        }
+    };
+    let Certificate { chain, chain_file, key, key_file } = certificate;
+    let key = key.as_ref().map(|key| key.reveal());
+    let (chain_path, chain) = text("chain", chain.as_deref(), chain_file.as_deref())?;
+    let (key_path, key) = text("key", key, key_file.as_deref())?;
+
+    let unread = |cause: &dyn std::fmt::Display| {
+        let fix = "set it to a chain in PEM, the server's own certificate first";
+        error(chain_path.clone(), format!("a certificate in it cannot be read: {cause}"), fix)
+    };
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|cause| unread(&cause))?;
+    if chain.is_empty() {
+        return Err(unread(&"there is none"));
+    }
+    let parsed: Vec<X509Certificate<'_>> = chain
+        .iter()
+        .map(|der| x509_parser::parse_x509_certificate(der).map(|(_, parsed)| parsed))
+        .collect::<Result<_, _>>()
+        .map_err(|cause| unread(&cause))?;
+    if let Some(at) = parsed.windows(2).position(|pair| pair[0].issuer() != pair[1].subject()) {
+        let sentence = format!("certificate {} has not signed the one before it", at + 2);
+        let fix = "put the server's own certificate first, then each that signed the one before";
+        return Err(error(chain_path, sentence, fix));
+    }
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+    for certificate in &parsed {
+        let validity = certificate.validity();
+        let day = |time: x509_parser::time::ASN1Time| time.to_datetime().date();
+        let sentence = if now_s > validity.not_after.timestamp() {
+            format!("{} expired on {}", certificate.subject(), day(validity.not_after))
+        } else if now_s < validity.not_before.timestamp() {
+            format!("{} is valid from {} on", certificate.subject(), day(validity.not_before))
+        } else {
+            continue;
+        };
+        return Err(error(chain_path, sentence, "renew it, or set the clock of this machine"));
+    }
+    let names = names(&parsed[0]);
+    let not_after_s = parsed[0].validity().not_after.timestamp();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|cause| {
+        let fix = "set it to the private key in PEM, without a passphrase";
+        error(key_path.clone(), format!("it cannot be read: {cause}"), fix)
+    })?;
+    let certified = CertifiedKey::from_der(chain, key, &ring::default_provider());
+    let certified = certified.map_err(|cause| match cause {
+        rustls::Error::InconsistentKeys(_) => {
+            error(key_path, "it is not the key of the certificate".into(), "give both of one pair")
+        }
+        cause => error(
+            key_path,
+            format!("it cannot be used: {cause}"),
+            "take an ECDSA, Ed25519 or RSA key",
+        ),
+    })?;
+    Ok(Opened { certified: Arc::new(certified), names, not_after_s })
+}
+
+/// The DNS names of a certificate. By an address nobody asks for one (RFC 6066 §3).
+fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names.map(|names| names.value.general_names.as_slice()).unwrap_or_default();
+    let dns = names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    dns.collect()
+}
+
+fn error(path: Path, sentence: String, fix: &str) -> ConfigError {
+    ConfigError { path, line: None, message: sentence, fix: Some(fix.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! Bytes held for connections: whose they are, and who loses his connection when they are too many.
+
+use dunlin_net::Context;
+
+use super::Worker;
+use super::link::Link;
+use super::parts::Holder;
+use crate::metrics::Metric;
+
+impl Worker<'_> {
+    /// Bounds what the loop holds to this worker's share.
+    pub(super) fn bound_buffers(&mut self, cx: &mut Context<Link>) {
+        let limits = &self.settings.config.limits;
+        let share = |bytes: usize, least: usize| bytes.div_ceil(self.state.workers()).max(least);
+        let one = limits.body_bytes_max + limits.answer_bytes_max;
+        let per_address_max = share(limits.buffered_bytes_per_address_max, one);
+        let bytes_max = share(limits.buffered_bytes_max, per_address_max);
+        self.buffers.set_limits(bytes_max, per_address_max);
+        cx.set_buffered_bytes_max(bytes_max);
+    }
+
+    /// Closes the connections of those who hold too much, if there may be any.
+    pub(super) fn enforce_buffer_limits(&mut self, cx: &mut Context<Link>) {
+        if !self.buffers.is_due(cx.buffered_bytes_in_all()) {
+            return;
+        }
+        let mut holders = Vec::new();
+        cx.for_each_connection(|cx, conn| {
+            let bytes = cx.buffered_bytes(conn);
+            if let Some(link) = cx.data(conn).filter(|_| bytes > 0) {
+                holders.push(Holder { conn, bytes, address: link.peer.place() });
+            }
+        });
+        for conn in self.buffers.evict(holders) {
+            self.count(Metric::BuffersEvicted);
+            cx.abort(conn);
+        }
+    }
+
+    /// Once a second: what was read since makes the next look due sooner.
+    pub(super) fn look_at_buffers(&mut self, cx: &Context<Link>) {
+        self.buffers.handle_second(cx.buffered_bytes_in_all());
+    }
+}
