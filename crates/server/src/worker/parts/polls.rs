@@ -219,7 +219,8 @@ impl Poll {
     fn advance(&mut self, at: usize, missed: &[Arc<Publication>]) -> PollStep {
         let entry = &mut self.channels[at];
         let bytes: usize = missed.iter().map(|publication| publication.data.len()).sum();
-        if missed.is_empty() || self.items.is_empty() || self.items.len() + bytes <= self.bytes_max {
+        if missed.is_empty() || self.items.is_empty() || self.items.len() + bytes <= self.bytes_max
+        {
             for publication in missed {
                 write_publication_item(&mut self.items, &entry.name, publication);
             }
