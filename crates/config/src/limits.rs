@@ -56,11 +56,12 @@ pub struct Limits {
     /// answers that were not read. Beyond seven eighths of it the addresses with the most lose connections.
     #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
     pub buffered_bytes_max: usize,
-    /// The same of one address; beyond it its connections with the most are closed.
+    /// The same of one address; beyond it its connections with the most are closed. On each worker an address may hold one
+    /// body and one answer of the largest size in any case.
     #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
     pub buffered_bytes_per_address_max: usize,
-    /// Bytes of one answer. A page of history ends there, and goes on with the next; a client that missed more recovers
-    /// nothing; the commands of a batch behind it are answered with error 106. Answers to clients are bounded by
+    /// Bytes of one answer. A page of history ends there, with one message at least, and goes on with the next; a client that
+    /// missed more recovers nothing; the commands of a batch behind it are answered with error 106. Answers to clients are bounded by
     /// `outbox_bytes_max` too.
     #[schemars(range(min = 65_536, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub answer_bytes_max: usize,

@@ -257,27 +257,6 @@ impl Config {
             "`limits.publication_bytes_max`",
         );
         at_least(
-            "limits.answer_bytes_max",
-            limits.answer_bytes_max,
-            limits.publication_bytes_max.saturating_add(ENVELOPE_BYTES),
-            "no answer could hold the largest publication",
-            "`limits.publication_bytes_max` + 4096",
-        );
-        at_least(
-            "limits.buffered_bytes_per_address_max",
-            limits.buffered_bytes_per_address_max,
-            limits.body_bytes_max.saturating_add(limits.answer_bytes_max),
-            "one address could not send the largest body and get the largest answer",
-            "`limits.body_bytes_max` + `limits.answer_bytes_max`",
-        );
-        at_least(
-            "limits.buffered_bytes_max",
-            limits.buffered_bytes_max,
-            limits.buffered_bytes_per_address_max,
-            "one address could not have its share",
-            "`limits.buffered_bytes_per_address_max`",
-        );
-        at_least(
             "limits.pending_bytes_max",
             limits.pending_bytes_max,
             limits.outbox_bytes_max,
