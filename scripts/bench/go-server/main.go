@@ -1,43 +1,94 @@
-// An HTTP/2 server as Go's standard library makes it: reads each request whole and answers 200; with two times, one answer in
-// twenty after the first and the others after the second.
+// An HTTP/2 server as Go's standard library makes it: reads each request whole and answers 200; with "vary", after times that
+// vary and with refusals, as the first two digits of the device token say.
 //
-//	go-server ADDRESS CERTIFICATE KEY [FAST SLOW]
+//	go-server ADDRESS CERTIFICATE KEY [vary]
 package main
 
 import (
 	"io"
 	"log"
+	"math"
 	"math/rand"
 	"net/http"
 	"os"
+	"strings"
+	"sync"
 	"time"
 )
 
-func main() {
-	if len(os.Args) != 4 && len(os.Args) != 6 {
-		log.Fatal("usage: go-server ADDRESS CERTIFICATE KEY [FAST SLOW]")
+// What was asked before: how often for each token, and with which provider token first.
+var (
+	mutex sync.Mutex
+	asked = map[string]int{}
+	first string
+)
+
+func note(r *http.Request) (before int, isFirst bool) {
+	mutex.Lock()
+	defer mutex.Unlock()
+	before = asked[r.URL.Path]
+	asked[r.URL.Path]++
+	if first == "" {
+		first = r.Header.Get("authorization")
 	}
-	var times []time.Duration
-	for _, text := range os.Args[4:] {
-		parsed, err := time.ParseDuration(text)
-		if err != nil {
-			log.Fatal(err)
+	return before, first == r.Header.Get("authorization")
+}
+
+func vary(w http.ResponseWriter, r *http.Request) (status int, body string) {
+	before, isFirst := note(r)
+	ms := 0.0
+	defer func() { time.Sleep(time.Duration(ms * float64(time.Millisecond))) }()
+	switch strings.TrimPrefix(r.URL.Path, "/3/device/")[:2] {
+	case "aa":
+		ms = 30
+		if rand.Intn(20) == 0 {
+			ms = 1
 		}
-		times = append(times, parsed)
+	case "ab":
+		ms = 5 + 25*rand.ExpFloat64()
+	case "ac":
+		ms = 2 + 8*math.Exp(0.8*rand.NormFloat64())
+	case "b1":
+		return 410, `{"reason":"Unregistered","timestamp":"1795276142526.25"}`
+	case "b2":
+		w.Header().Set("x-filler", strings.Repeat("x", 32<<10))
+	case "b3":
+		if before == 0 {
+			return 503, `{"reason":"ServiceUnavailable"}`
+		}
+	case "b4":
+		if before == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		return 400, `{"reason":"BadDeviceToken"}`
+	case "b5":
+		ms = 60
+	case "c0":
+		return 403, `{"reason":"InvalidProviderToken"}`
+	case "d0":
+		if isFirst {
+			ms = 50
+			return 403, `{"reason":"ExpiredProviderToken"}`
+		}
+	}
+	return 200, ""
+}
+
+func main() {
+	if len(os.Args) != 4 && len(os.Args) != 5 {
+		log.Fatal("usage: go-server ADDRESS CERTIFICATE KEY [vary]")
 	}
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			return
 		}
-		if len(times) == 2 {
-			if rand.Intn(20) == 0 {
-				time.Sleep(times[0])
-			} else {
-				time.Sleep(times[1])
-			}
+		status, body := http.StatusOK, ""
+		if len(os.Args) == 5 {
+			status, body = vary(w, r)
 		}
 		w.Header().Set("apns-id", "123e4567-e89b-12d3-a456-426614174000")
-		w.WriteHeader(http.StatusOK)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
 	}
 	log.Fatal(http.ListenAndServeTLS(os.Args[1], os.Args[2], os.Args[3], http.HandlerFunc(answer)))
 }

@@ -10,6 +10,7 @@
 mod bad_input;
 mod go_away;
 mod no_connection;
+mod others;
 mod stalled;
 mod vary;
 
