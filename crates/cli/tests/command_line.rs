@@ -198,3 +198,15 @@ fn a_push_that_cannot_leave_says_why_at_once_and_not_only_in_the_end() {
     let error = send(1, &["--address", "127.0.0.1"]);
     assert!(error.contains("--address: write HOST:PORT"), "{error}");
 }
+
+#[test]
+fn a_bench_of_a_server_that_is_not_trusted_says_so_instead_of_measuring_nothing() {
+    let simulator = dunlin_simulate::apns::Simulator::start(Default::default()).unwrap();
+    let roots = concat!(env!("CARGO_MANIFEST_DIR"), "/../push/tests/certificates/valid.pem");
+    let address = simulator.addr().to_string();
+    let output = dunlin(&["apns", "bench", "--server", &address, "--roots", roots], "");
+    assert_eq!(output.status.code(), Some(1));
+    let error = stderr(&output);
+    assert!(error.contains("server: no connection:") && error.contains("certificate"), "{error}");
+    assert!(!stdout(&output).contains("/s"), "no row");
+}
