@@ -16,8 +16,6 @@ mod transport;
 pub use certificate::Authority;
 pub use error::StartError;
 
-/// Runs a fuzz target of this crate, for `cargo fuzz`.
-#[cfg(fuzzing)]
-pub fn fuzz(name: &str, data: &[u8]) {
-    http2::fuzz_targets::run(name, data);
-}
+/// The fuzz targets of this crate, for `cargo fuzz`.
+#[cfg(feature = "fuzz")]
+pub const FUZZ_TARGETS: &[(&str, fn(&[u8]))] = http2::fuzz_targets::TARGETS;

@@ -21,13 +21,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("config_log", log),
 ];
 
-/// Runs the target of this name.
-pub fn run(name: &str, data: &[u8]) {
-    let target = TARGETS.iter().find(|(target, _)| *target == name);
-    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
-    target(data);
-}
-
 /// What is read strictly is what serde_json reads, or refused with at least one error.
 fn json(text: &[u8]) {
     match json::parse(text, 4_096) {

@@ -20,13 +20,6 @@ pub type Target = fn(&[u8]);
 /// `fuzz/corpus/NAME` holds the seeds.
 pub const TARGETS: &[(&str, Target)] = &[("hub", hub)];
 
-/// Runs the target of this name.
-pub fn run(name: &str, data: &[u8]) {
-    let target = TARGETS.iter().find(|(target, _)| *target == name);
-    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
-    target(data);
-}
-
 /// Bytes of the fault profile; the rest selects actions.
 const HEAD: usize = 4;
 /// More would be a longer run, not a different one.

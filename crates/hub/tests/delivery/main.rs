@@ -93,20 +93,7 @@ fn a_worker_that_dies_takes_only_its_own_along() {
     assert!(gaps > 100 && received > 10_000, "{gaps} {received}");
 }
 
-#[test]
-fn every_seed_of_the_fuzzer_holds() {
-    replay::all(actions::TARGETS, actions::run);
-}
-
-#[test]
-fn every_cut_and_flip_of_a_seeds_beginning_holds() {
-    replay::cut_and_flipped(actions::TARGETS, actions::run, 24);
-}
-
-#[test]
-fn the_fuzzer_knows_the_target() {
-    replay::are_known(actions::TARGETS);
-}
+replay::tests!(actions::TARGETS, 24);
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]

@@ -12,13 +12,6 @@ pub type Target = fn(&[u8]);
 pub const TARGETS: &[(&str, Target)] =
     &[("net_http_server", http::server), ("net_websocket", websocket::connection)];
 
-/// Runs the target of this name.
-pub fn run(name: &str, data: &[u8]) {
-    let target = TARGETS.iter().find(|(target, _)| *target == name);
-    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
-    target(data);
-}
-
 /// Numbers that follow from the first byte of the input alone.
 struct Choices(u64);
 

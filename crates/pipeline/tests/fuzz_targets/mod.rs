@@ -13,13 +13,6 @@ pub type Target = fn(&[u8]);
 /// All targets: `fuzz/corpus/NAME` holds the seeds of each.
 pub const TARGETS: &[(&str, Target)] = &[("pipeline_answers", answers)];
 
-/// Runs the target of this name.
-pub fn run(name: &str, data: &[u8]) {
-    let target = TARGETS.iter().find(|(target, _)| *target == name);
-    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
-    target(data);
-}
-
 const LIMITS: ConnectionLimits = ConnectionLimits {
     head_bytes_max: 1024,
     headers_max: 16,

@@ -21,13 +21,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("protocol_poll", poll),
 ];
 
-/// Runs the target of this name.
-pub fn run(name: &str, data: &[u8]) {
-    let target = TARGETS.iter().find(|(target, _)| *target == name);
-    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
-    target(data);
-}
-
 /// A conversation survives any frame, and what it refuses it refuses in words that fit where they go.
 fn commands(frame: &[u8]) {
     let mut state = ProtocolState::default();

@@ -17,13 +17,6 @@ type Target = fn(&[u8]);
 /// All targets: `fuzz/corpus/NAME` holds the seeds of each.
 pub(crate) const TARGETS: &[(&str, Target)] = &[("simulate_http2", server)];
 
-/// Runs the target of this name.
-pub(crate) fn run(name: &str, data: &[u8]) {
-    let target = TARGETS.iter().find(|(target, _)| *target == name);
-    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
-    target(data);
-}
-
 /// Whatever a client sends, and in whatever pieces: streams, bodies and answers keep their bounds, each request comes once,
 /// and what is answered are frames.
 fn server(data: &[u8]) {
@@ -130,20 +123,6 @@ fn heard(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::replay;
-    use super::{TARGETS, run};
 
-    #[test]
-    fn every_seed_passes_and_every_target_has_some() {
-        replay::all(TARGETS, run);
-    }
-
-    #[test]
-    fn every_cut_and_every_flipped_byte_of_a_seed_passes() {
-        replay::cut_and_flipped(TARGETS, run, 2_048);
-    }
-
-    #[test]
-    fn every_target_is_one_of_cargo_fuzz() {
-        replay::are_known(TARGETS);
-    }
+    replay::tests!(super::TARGETS, 2_048);
 }

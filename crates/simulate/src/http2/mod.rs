@@ -1,7 +1,7 @@
 //! The server's side of HTTP/2 (RFC 9113) as a state machine on the frames of [`dunlin_wire::http2`].
 
 mod connection;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz_targets;
 mod head;
 #[cfg(test)]

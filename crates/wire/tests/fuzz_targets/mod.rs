@@ -34,13 +34,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("sse_event", sse::event),
 ];
 
-/// Runs the target of this name.
-pub fn run(name: &str, data: &[u8]) {
-    let target = TARGETS.iter().find(|(target, _)| *target == name);
-    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
-    target(data);
-}
-
 /// Splits off the first byte, which chooses the settings of a target.
 fn settings(data: &[u8]) -> Option<(u8, &[u8])> {
     data.split_first().map(|(settings, data)| (*settings, data))

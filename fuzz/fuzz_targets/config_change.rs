@@ -1,5 +1,0 @@
-#![no_main]
-
-mod shared_config;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| shared_config::run("config_change", data));
