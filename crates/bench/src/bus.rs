@@ -13,10 +13,11 @@ use std::time::Instant;
 use dunlin_bus::{Endpoint, MeshConfig, RequestId, RequestTable, mesh};
 use rustix::event::EventfdFlags;
 use serde::Serialize;
+use serde_json::json;
 
 use dunlin_load::figures::median;
-use dunlin_load::reactor::{Flags, Reactor};
-use dunlin_load::{Context, Error, ExitStatus, Output, Progress, say};
+use dunlin_load::reactor::{Events, Flags, Reactor};
+use dunlin_load::{Context, Error, ExitStatus, Output, Progress};
 
 /// Options of `dunlin bench bus`.
 #[derive(Debug, clap::Args)]
@@ -37,29 +38,10 @@ pub struct BusBench {
     output: Output,
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct BusReport {
-    pub(crate) endpoints: u32,
-    pub(crate) batches: u32,
-    /// The floor: a word written by two threads by turns, one way.
-    pub(crate) cache_line_ns: Figure,
-    pub(crate) awake_hop_ns: Figure,
-    /// A request through the table, and its reply.
-    pub(crate) request_reply_ns: Figure,
-    /// The floor: a bare eventfd and epoll_wait, one way.
-    pub(crate) eventfd_hop_ns: Figure,
-    pub(crate) sleeping_hop_ns: Figure,
-    /// What the mesh adds to a bare wake: median of the differences within a batch.
-    pub(crate) sleeping_hop_over_eventfd_ns: f64,
-    /// One message of a stream.
-    pub(crate) stream_message_ns: Figure,
-    pub(crate) stream_messages_per_s: f64,
-}
-
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Figure {
-    pub(crate) median: f64,
-    pub(crate) best: f64,
+struct Figure {
+    median: f64,
+    best: f64,
 }
 
 impl Figure {
@@ -102,30 +84,25 @@ pub(crate) fn run(options: &BusBench) -> Result<ExitStatus, Error> {
     let [cache_line, awake, reply, bare, asleep, stream] = &batches;
     let over: Vec<f64> = asleep.iter().zip(bare).map(|(asleep, bare)| asleep - bare).collect();
     let stream_message_ns = Figure::of(stream);
-    let report = BusReport {
-        endpoints: options.endpoints,
-        batches: options.batches,
-        cache_line_ns: Figure::of(cache_line),
-        awake_hop_ns: Figure::of(awake),
-        request_reply_ns: Figure::of(reply),
-        eventfd_hop_ns: Figure::of(bare),
-        sleeping_hop_ns: Figure::of(asleep),
-        sleeping_hop_over_eventfd_ns: median(&over).unwrap_or(0.0),
-        stream_message_ns,
-        stream_messages_per_s: 1e9 / stream_message_ns.median,
-    };
-    say(format!("{:<46}{:>10}{:>10}", "ns", "median", "best"));
-    for (name, figure) in [
-        ("a cache line there (floor), one way", report.cache_line_ns),
-        ("hop to an awake worker, one way", report.awake_hop_ns),
-        ("request, table, reply from an awake worker", report.request_reply_ns),
-        ("bare eventfd and epoll_wait (floor), one way", report.eventfd_hop_ns),
-        ("hop to a sleeping worker, one way", report.sleeping_hop_ns),
-        ("a message in a stream", report.stream_message_ns),
-    ] {
-        say(format!("{name:<46}{:>10.1}{:>10.1}", figure.median, figure.best));
-    }
-    options.output.report("bus", &report)?;
+    options.output.report(
+        "bus",
+        &json!({
+            "endpoints": options.endpoints,
+            "batches": options.batches,
+            // The floor: a word written by two threads by turns, one way.
+            "cache_line_ns": Figure::of(cache_line),
+            "awake_hop_ns": Figure::of(awake),
+            // A request through the table, and its reply.
+            "request_reply_ns": Figure::of(reply),
+            // The floor: a bare eventfd and epoll_wait, one way.
+            "eventfd_hop_ns": Figure::of(bare),
+            "sleeping_hop_ns": Figure::of(asleep),
+            // What the mesh adds to a bare wake: median of the differences within a batch.
+            "sleeping_hop_over_eventfd_ns": median(&over),
+            "stream_message_ns": stream_message_ns,
+            "stream_messages_per_s": 1e9 / stream_message_ns.median,
+        }),
+    )?;
     Ok(ExitStatus::Passed)
 }
 
@@ -363,7 +340,8 @@ fn bed(doorbell: BorrowedFd<'_>) -> io::Result<Reactor> {
 
 fn sleep(reactor: &mut Reactor) -> io::Result<()> {
     // Only a signal ends a wait without an event.
-    while reactor.wait(None).map_err(io::Error::other)? == 0 {}
+    let mut events = Events::with_capacity(1);
+    while reactor.wait(None, &mut events).map_err(io::Error::other)? == 0 {}
     Ok(())
 }
 

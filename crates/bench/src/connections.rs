@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::swarm::{Counts, Faults, Ping, Swarm};
+use crate::swarm::{Counts, Ping, Swarm};
 use crate::target::Target;
 use dunlin_load::process::{KernelMemory, Sample, own_pss_bytes};
 use dunlin_load::url::duration;
@@ -40,62 +40,6 @@ pub struct Connections {
     delivery: Duration,
     #[command(flatten)]
     output: Output,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct ConnectionsReport {
-    pub(crate) connections: usize,
-    pub(crate) threads: usize,
-    /// Clients looked at their sockets at multiples of this time only; `None`: whenever something arrived.
-    pub(crate) coalesce_ms: Option<f64>,
-    pub(crate) connected: u64,
-    pub(crate) connect_failed: u64,
-    pub(crate) connect_retried: u64,
-    pub(crate) connect_seconds: f64,
-    pub(crate) connects_per_s: f64,
-    pub(crate) connect_cpu_us: Option<f64>,
-    /// Server, user space, after the connections are there.
-    pub(crate) user_bytes_per_connection: Option<i64>,
-    /// The same at the end of the hold.
-    pub(crate) user_bytes_per_connection_held: Option<i64>,
-    pub(crate) server_pss_bytes: Option<u64>,
-    pub(crate) server_pss_bytes_before: Option<u64>,
-    pub(crate) generator_bytes_per_connection: i64,
-    /// Both ends of the connection, if both are on this machine.
-    pub(crate) kernel_bytes_per_pair: i64,
-    pub(crate) kernel_unreclaimable_bytes_per_pair: i64,
-    /// Fall of the available memory of the machine, everything included.
-    pub(crate) machine_bytes_per_pair: i64,
-    pub(crate) tcp_buffer_bytes: u64,
-    pub(crate) hold_seconds: f64,
-    pub(crate) hold_cores: Option<f64>,
-    /// CPU of the server for a ping asked and answered, the loop's share included.
-    pub(crate) ping_cpu_us: Option<f64>,
-    pub(crate) pings: u64,
-    pub(crate) pings_sent: u64,
-    pub(crate) pongs: u64,
-    pub(crate) pings_per_connection_min: u64,
-    pub(crate) silent: u64,
-    pub(crate) lost_in_hold: u64,
-    pub(crate) broadcast: Option<Broadcast>,
-    pub(crate) faults: Faults,
-    pub(crate) reasons: std::collections::BTreeMap<String, u64>,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Broadcast {
-    pub(crate) publishes: u32,
-    pub(crate) expected: u64,
-    pub(crate) delivered: u64,
-    /// Clients that got every message exactly once.
-    pub(crate) complete: u64,
-    pub(crate) seconds: f64,
-    pub(crate) messages_per_s: f64,
-    pub(crate) cpu_us_per_message: Option<f64>,
-    /// The same less what the pings of that time cost, as measured in the hold before.
-    pub(crate) cpu_us_per_message_without_pings: Option<f64>,
-    pub(crate) server_pss_bytes_after: Option<u64>,
-    pub(crate) message_bytes: f64,
 }
 
 pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
@@ -168,45 +112,61 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     };
     let pings = hold_counts.pings - connected.pings;
     let pings_sent = hold_counts.pings_sent - connected.pings_sent;
-    let report = ConnectionsReport {
-        connections: options.connections,
-        threads,
-        coalesce_ms: options.coalesce.map(|interval| interval.as_secs_f64() * 1e3),
-        connected: connected.ready,
-        connect_failed: connected.failed,
-        connect_retried: connected.retried,
-        connect_seconds,
-        connects_per_s: connected.ready as f64 / connect_seconds,
-        connect_cpu_us: cpu_ns(&held, &before).map(|ns| ns / 1e3 / connections as f64),
-        user_bytes_per_connection: per_connection(&held, &before),
-        user_bytes_per_connection_held: per_connection(&after, &before),
-        server_pss_bytes: after.server.map(|server| server.pss_bytes),
-        server_pss_bytes_before: before.server.map(|server| server.pss_bytes),
-        generator_bytes_per_connection: (held.own_bytes as i64 - before.own_bytes as i64)
-            / connections,
-        kernel_bytes_per_pair: per_pair(|kernel| kernel.slab_bytes),
-        kernel_unreclaimable_bytes_per_pair: per_pair(|kernel| kernel.slab_unreclaimable_bytes),
-        machine_bytes_per_pair: -per_pair(|kernel| kernel.available_bytes),
-        tcp_buffer_bytes: held.kernel.tcp_buffer_bytes,
-        hold_seconds,
-        hold_cores,
-        ping_cpu_us: cpu_ns(&after, &held)
-            .filter(|_| pings + pings_sent > 0)
-            .map(|ns| ns / 1e3 / (pings + pings_sent) as f64),
-        pings,
-        pings_sent,
-        pongs: hold_counts.pongs - connected.pongs,
-        pings_per_connection_min: tally.pings_min,
-        silent: tally.silent,
-        lost_in_hold: hold_counts.closed,
-        broadcast: broadcast.map(|broadcast| Broadcast { complete: tally.complete, ..broadcast }),
-        faults: tally.faults,
-        reasons: tally.reasons,
-    };
-    report.print();
-    let status = report.status(options);
-    options.output.report("connections", &report)?;
-    Ok(status)
+    let lost_in_hold = hold_counts.closed;
+    let delivered = broadcast.as_ref().is_none_or(|broadcast| {
+        broadcast["delivered"] == broadcast["expected"] && tally.complete == connected.ready
+    });
+    let held_all = connected.ready == options.connections as u64;
+    let clean = held_all && lost_in_hold + tally.silent == 0 && tally.faults.is_none() && delivered;
+    options.output.report(
+        "connections",
+        &json!({
+            "connections": options.connections,
+            "threads": threads,
+            // Clients looked at their sockets at multiples of this time only; none: whenever something arrived.
+            "coalesce_ms": options.coalesce.map(|interval| interval.as_secs_f64() * 1e3),
+            "connected": connected.ready,
+            "connect_failed": connected.failed,
+            "connect_retried": connected.retried,
+            "connect_seconds": connect_seconds,
+            "connects_per_s": connected.ready as f64 / connect_seconds,
+            "connect_cpu_us": cpu_ns(&held, &before).map(|ns| ns / 1e3 / connections as f64),
+            // Server, user space, after the connections are there, and at the end of the hold.
+            "user_bytes_per_connection": per_connection(&held, &before),
+            "user_bytes_per_connection_held": per_connection(&after, &before),
+            "server_pss_bytes": after.server.map(|server| server.pss_bytes),
+            "server_pss_bytes_before": before.server.map(|server| server.pss_bytes),
+            "generator_bytes_per_connection":
+                (held.own_bytes as i64 - before.own_bytes as i64) / connections,
+            // Both ends of the connection, if both are on this machine.
+            "kernel_bytes_per_pair": per_pair(|kernel| kernel.slab_bytes),
+            "kernel_unreclaimable_bytes_per_pair":
+                per_pair(|kernel| kernel.slab_unreclaimable_bytes),
+            // Fall of the available memory of the machine, everything included.
+            "machine_bytes_per_pair": -per_pair(|kernel| kernel.available_bytes),
+            "tcp_buffer_bytes": held.kernel.tcp_buffer_bytes,
+            "hold_seconds": hold_seconds,
+            "hold_cores": hold_cores,
+            // CPU of the server for a ping asked and answered, the loop's share included.
+            "ping_cpu_us": cpu_ns(&after, &held)
+                .filter(|_| pings + pings_sent > 0)
+                .map(|ns| ns / 1e3 / (pings + pings_sent) as f64),
+            "pings": pings,
+            "pings_sent": pings_sent,
+            "pongs": hold_counts.pongs - connected.pongs,
+            "pings_per_connection_min": tally.pings_min,
+            "silent": tally.silent,
+            "lost_in_hold": lost_in_hold,
+            "broadcast": broadcast.map(|mut broadcast| {
+                // Connections that got every message exactly once.
+                broadcast["complete"] = json!(tally.complete);
+                broadcast
+            }),
+            "faults": tally.faults,
+            "reasons": tally.reasons,
+        }),
+    )?;
+    Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
 /// One message after the other to everybody.
@@ -217,7 +177,7 @@ fn broadcast(
     process: Option<&Process>,
     hold_cores: Option<f64>,
     clock: Clock,
-) -> Result<Broadcast, Error> {
+) -> Result<Value, Error> {
     let target = &options.target;
     let mut publishing =
         target.publishing(&target.address()?, target.channel.as_deref().unwrap_or("c"))?;
@@ -245,22 +205,21 @@ fn broadcast(
     // A second message to someone would come now: it is waited for, so that it is counted.
     let delivered = swarm.counts().publications - before.publications;
     let seconds = counts.last_publication_ns.saturating_sub(start_ns) as f64 / 1e9;
-    Ok(Broadcast {
-        publishes,
-        expected,
-        delivered,
-        complete: 0,
-        seconds,
-        messages_per_s: delivered as f64 / seconds.max(1e-9),
-        cpu_us_per_message_without_pings: cpu_ns.map(|ns| {
-            let pings_ns = hold_cores.unwrap_or(0.0) * seconds * 1e9;
-            (ns as f64 - pings_ns).max(0.0) / 1e3 / delivered.max(1) as f64
-        }),
-        cpu_us_per_message: cpu_ns.map(|ns| ns as f64 / 1e3 / delivered.max(1) as f64),
-        server_pss_bytes_after: process.map(|process| process.sample().pss_bytes),
-        message_bytes: (counts.publication_bytes - before.publication_bytes) as f64
-            / (counts.publications - before.publications).max(1) as f64,
-    })
+    let each_us = |ns: f64| ns.max(0.0) / 1e3 / delivered.max(1) as f64;
+    let pings_ns = hold_cores.unwrap_or(0.0) * seconds * 1e9;
+    let arrived = (counts.publications - before.publications).max(1) as f64;
+    Ok(json!({
+        "publishes": publishes,
+        "expected": expected,
+        "delivered": delivered,
+        "seconds": seconds,
+        "messages_per_s": delivered as f64 / seconds.max(1e-9),
+        "cpu_us_per_message": cpu_ns.map(|ns| each_us(ns as f64)),
+        // The same less what the pings of that time cost, as measured in the hold before.
+        "cpu_us_per_message_without_pings": cpu_ns.map(|ns| each_us(ns as f64 - pings_ns)),
+        "server_pss_bytes_after": process.map(|process| process.sample().pss_bytes),
+        "message_bytes": (counts.publication_bytes - before.publication_bytes) as f64 / arrived,
+    }))
 }
 
 /// Memory and CPU at one time.
@@ -277,63 +236,6 @@ impl Usage {
             server: process.map(Process::sample),
             own_bytes: own_pss_bytes(),
             kernel: KernelMemory::now(),
-        }
-    }
-}
-
-impl ConnectionsReport {
-    fn status(&self, options: &Connections) -> ExitStatus {
-        let delivered = self.broadcast.as_ref().is_none_or(|broadcast| {
-            broadcast.delivered == broadcast.expected && broadcast.complete == self.connected
-        });
-        let held = self.connected == options.connections as u64
-            && self.lost_in_hold == 0
-            && self.silent == 0;
-        if held && delivered && self.faults.is_none() {
-            ExitStatus::Passed
-        } else {
-            ExitStatus::Failed
-        }
-    }
-
-    fn print(&self) {
-        let optional =
-            |value: Option<i64>| value.map_or("unknown".into(), |value| value.to_string());
-        say(format!(
-            "memory a connection: {} B user ({} B after the hold), {} B kernel for both ends ({} B of it not \
-             reclaimable), {} B generator",
-            optional(self.user_bytes_per_connection),
-            optional(self.user_bytes_per_connection_held),
-            self.kernel_bytes_per_pair,
-            self.kernel_unreclaimable_bytes_per_pair,
-            self.generator_bytes_per_connection,
-        ));
-        say(format!(
-            "held {:.0} s: {} lost, {} pings of the server answered (at least {} each), {} pings sent, {} pongs, {} silent{}",
-            self.hold_seconds,
-            self.lost_in_hold,
-            self.pings,
-            self.pings_per_connection_min,
-            self.pings_sent,
-            self.pongs,
-            self.silent,
-            self.hold_cores.map_or(String::new(), |cores| format!(", server on {cores:.2} cores")),
-        ));
-        if let Some(broadcast) = &self.broadcast {
-            say(format!(
-                "{} of {} messages delivered in {:.2} s, {:.0} a second{}; {} clients have every one",
-                broadcast.delivered,
-                broadcast.expected,
-                broadcast.seconds,
-                broadcast.messages_per_s,
-                broadcast
-                    .cpu_us_per_message
-                    .map_or(String::new(), |cpu| format!(", {cpu:.2} us of CPU each")),
-                broadcast.complete,
-            ));
-        }
-        for (reason, count) in &self.reasons {
-            say(format!("  {count} × {reason}"));
         }
     }
 }

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::peer::{Peer, PeerName};
 use crate::protocol::{Protocol, ProtocolName};
@@ -67,45 +68,12 @@ pub struct Fanout {
     output: Output,
 }
 
-/// The result, as `--json` prints it.
-#[derive(Debug, Serialize)]
-pub(crate) struct FanoutReport {
-    pub(crate) mode: Mode,
-    pub(crate) subscribers: usize,
-    pub(crate) publishes_per_round: u32,
-    pub(crate) batch: Option<u32>,
-    pub(crate) rounds: u32,
-    pub(crate) contenders: Vec<Summary>,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Summary {
-    pub(crate) name: String,
-    /// Of a peer, as it says itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) version: Option<String>,
-    pub(crate) messages_per_s: f64,
-    pub(crate) cpu_us_per_message: Option<f64>,
-    pub(crate) rate_to_floor: Option<f64>,
-    pub(crate) cpu_to_floor: Option<f64>,
-    /// Payload of a message as it arrived: a WebSocket frame's payload, a line, a packet's body.
-    pub(crate) message_bytes: f64,
-    pub(crate) user_bytes_per_connection: Option<i64>,
-    pub(crate) kernel_bytes_per_pair: i64,
-    /// Clients that had every message once at the end, of how many.
-    pub(crate) complete: u64,
-    pub(crate) subscribers: usize,
-    pub(crate) faults: Faults,
-    pub(crate) closed: u64,
-    pub(crate) rounds: Vec<Round>,
-}
-
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Round {
-    pub(crate) messages: u64,
-    pub(crate) seconds: f64,
-    pub(crate) messages_per_s: f64,
-    pub(crate) cpu_us_per_message: Option<f64>,
+struct Round {
+    messages: u64,
+    seconds: f64,
+    messages_per_s: f64,
+    cpu_us_per_message: Option<f64>,
 }
 
 pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
@@ -147,66 +115,21 @@ pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
         .iter()
         .find(|entrant| matches!(entrant.source, Source::Floor))
         .map(|floor| floor.rounds.clone());
-    let summaries: Vec<Summary> =
-        entrants.into_iter().map(|entrant| entrant.finish(floor_rounds.as_deref())).collect();
     let clean = all_arrived
-        && summaries.iter().all(|summary| summary.faults.is_none() && summary.closed == 0);
-    print(options, &summaries);
-    let batch = (options.mode == Mode::Batch).then_some(options.batch);
+        && entrants.iter().all(|entrant| entrant.faults.is_none() && entrant.closed == 0);
+    let finish = |entrant: Entrant| entrant.finish(floor_rounds.as_deref());
     options.output.report(
         "fanout",
-        &FanoutReport {
-            mode: options.mode,
-            subscribers: options.subscribers,
-            publishes_per_round: options.publishes,
-            batch,
-            rounds: options.rounds,
-            contenders: summaries,
-        },
+        &json!({
+            "mode": options.mode,
+            "subscribers": options.subscribers,
+            "publishes_per_round": options.publishes,
+            "batch": (options.mode == Mode::Batch).then_some(options.batch),
+            "rounds": options.rounds,
+            "contenders": entrants.into_iter().map(finish).collect::<Vec<_>>(),
+        }),
     )?;
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
-}
-
-fn print(options: &Fanout, summaries: &[Summary]) {
-    let how = match options.mode {
-        Mode::One => "one publish at a time".to_owned(),
-        Mode::Batch => format!("{} publishes at once", options.batch),
-    };
-    say(format!(
-        "{how} to {} subscribers, {} a round, median of {} rounds",
-        options.subscribers, options.publishes, options.rounds
-    ));
-    say(format!(
-        "{:<12} {:>12} {:>9} {:>12} {:>9} {:>8} {:>10}",
-        "server", "messages/s", "of floor", "CPU us/msg", "of floor", "bytes", "B/conn"
-    ));
-    let ratio =
-        |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{:.1} %", ratio * 100.0));
-    for summary in summaries {
-        let faults = summary.faults;
-        say(format!(
-            "{:<12} {:>12.0} {:>9} {:>12} {:>9} {:>8.1} {:>10}",
-            summary.name,
-            summary.messages_per_s,
-            ratio(summary.rate_to_floor),
-            summary.cpu_us_per_message.map_or("-".into(), |cpu| format!("{cpu:.3}")),
-            ratio(summary.cpu_to_floor),
-            summary.message_bytes,
-            summary.user_bytes_per_connection.map_or("-".into(), |bytes| bytes.to_string()),
-        ));
-        if !faults.is_none() || summary.complete != summary.subscribers as u64 {
-            say(format!(
-                "  {} of {} subscribers have every message; lost {}, duplicated {}, reordered {}, offset jumps {}, closed {}",
-                summary.complete,
-                summary.subscribers,
-                faults.lost,
-                faults.duplicated,
-                faults.reordered,
-                faults.offset_jumps,
-                summary.closed
-            ));
-        }
-    }
 }
 
 /// Which server takes part.
@@ -285,7 +208,7 @@ impl Entrant {
         Ok(warm && arrived)
     }
 
-    fn finish(self, floor: Option<&[Round]>) -> Summary {
+    fn finish(self, floor: Option<&[Round]>) -> Value {
         let rate = |round: &Round| Some(round.messages_per_s);
         let cpu = |round: &Round| round.cpu_us_per_message;
         let to_floor = |value: &dyn Fn(&Round) -> Option<f64>| {
@@ -297,24 +220,26 @@ impl Entrant {
                 .collect();
             median(&ratios?)
         };
-        Summary {
-            messages_per_s: median(&self.rounds.iter().filter_map(rate).collect::<Vec<_>>())
-                .unwrap_or(0.0),
-            cpu_us_per_message: median(&self.rounds.iter().filter_map(cpu).collect::<Vec<_>>()),
-            rate_to_floor: to_floor(&rate),
-            cpu_to_floor: to_floor(&cpu),
-            message_bytes: self.message_bytes,
-            user_bytes_per_connection: median(&self.user_bytes_per_connection)
-                .map(|bytes| bytes as i64),
-            kernel_bytes_per_pair: median(&self.kernel_bytes_per_pair).unwrap_or(0.0) as i64,
-            complete: self.complete,
-            subscribers: self.subscribers,
-            faults: self.faults,
-            closed: self.closed,
-            rounds: self.rounds,
-            name: self.name,
-            version: self.version,
-        }
+        json!({
+            "name": self.name,
+            // Of a peer, as it says itself.
+            "version": self.version,
+            "messages_per_s": median(&self.rounds.iter().filter_map(rate).collect::<Vec<_>>()),
+            "cpu_us_per_message": median(&self.rounds.iter().filter_map(cpu).collect::<Vec<_>>()),
+            "rate_to_floor": to_floor(&rate),
+            "cpu_to_floor": to_floor(&cpu),
+            // Payload of a message as it arrived: a WebSocket frame's payload, a line, a packet's body.
+            "message_bytes": self.message_bytes,
+            "user_bytes_per_connection":
+                median(&self.user_bytes_per_connection).map(|bytes| bytes as i64),
+            "kernel_bytes_per_pair": median(&self.kernel_bytes_per_pair).unwrap_or(0.0) as i64,
+            // Clients that had every message once at the end, of how many.
+            "complete": self.complete,
+            "subscribers": self.subscribers,
+            "faults": self.faults,
+            "closed": self.closed,
+            "rounds": self.rounds,
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use crate::swarm::{SEQUENCE_DIGITS, SEQUENCE_MARK};
-use dunlin_load::reactor::{Flags, LISTENER, NONBLOCKING, Reactor, listen};
+use dunlin_load::reactor::{EVENTS_MAX, Events, Flags, LISTENER, NONBLOCKING, Reactor, listen};
 use dunlin_load::{Context, Error, ExitStatus};
 
 const BURST_MAX: usize = 1_000;
@@ -32,7 +32,7 @@ pub struct Floor {
 pub(crate) fn run(options: &Floor) -> Result<ExitStatus, Error> {
     dunlin_load::system::descriptors_per_thread();
     let listener = listen(options.listen, false)?;
-    let mut reactor = Reactor::new()?;
+    let (reactor, mut events) = (Reactor::new()?, Events::with_capacity(EVENTS_MAX));
     let unwatched = "cannot watch another socket";
     reactor.watch(&listener, LISTENER, Flags::IN).context(unwatched)?;
     let mut connections: Vec<Option<OwnedFd>> = Vec::new();
@@ -40,8 +40,8 @@ pub(crate) fn run(options: &Floor) -> Result<ExitStatus, Error> {
     let mut frames = Frames::new(usize::from(options.message_bytes));
     let mut buffer = vec![0; 64 << 10];
     loop {
-        for event in 0..reactor.wait(None)? {
-            let (token, _) = reactor.event(event);
+        reactor.wait(None, &mut events)?;
+        for (token, _) in events.iter() {
             if token == LISTENER {
                 while let Ok(connection) = rustix::net::accept_with(&listener, NONBLOCKING) {
                     let number = connections.len() as u64;

@@ -8,7 +8,7 @@ use crate::background_load::{BackgroundLoad, BackgroundLoadReport, Broadcasting}
 use crate::schedule::{Arrivals, Schedule, Subscribers};
 use crate::target::Target;
 use dunlin_load::url::duration;
-use dunlin_load::{Clock, Error, ExitStatus, Output, Process, say};
+use dunlin_load::{Clock, Error, ExitStatus, Output, Process};
 
 /// Options of `dunlin bench latency`.
 #[derive(Debug, clap::Args)]
@@ -93,35 +93,8 @@ pub(crate) fn run(options: &Latency) -> Result<ExitStatus, Error> {
         }),
         background_load,
     };
-    report.print();
     options.output.report("latency", &report)?;
     let clean = report.arrivals.is_clean()
         && report.background_load.as_ref().is_none_or(BackgroundLoadReport::is_clean);
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
-}
-
-impl LatencyReport {
-    fn print(&self) {
-        let arrivals = &self.arrivals;
-        say(format!(
-            "{} publishes a second to {} subscribers: {} of {} messages delivered",
-            self.rate, self.subscribers, arrivals.delivered, arrivals.expected
-        ));
-        for (name, of) in [("latency", arrivals.latency_us), ("left late", arrivals.late_us)] {
-            say(format!(
-                "{name:<10} us: min {:.0}, p50 {:.0}, p90 {:.0}, p99 {:.0}, p99.9 {:.0}, max {:.0}",
-                of.min, of.p50, of.p90, of.p99, of.p999, of.max
-            ));
-        }
-        if let Some(background_load) = &self.background_load {
-            say(format!(
-                "meanwhile {} broadcasts to {} others: {} of {} messages delivered, one took {:.0} ms",
-                background_load.broadcasts,
-                background_load.clients,
-                background_load.delivered,
-                background_load.expected,
-                background_load.longest_ms
-            ));
-        }
-    }
 }

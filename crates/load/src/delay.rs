@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
 use crate::reactor::{
-    Flags, LISTENER, NONBLOCKING, Reactor, TIMER, address_of, listen, sleep_exactly, socket,
+    EVENTS_MAX, Events, Flags, LISTENER, NONBLOCKING, Reactor, TIMER, address_of, listen,
+    sleep_exactly, socket,
 };
 use crate::url::duration;
 use crate::{Clock, Context, Error, ExitStatus, say};
@@ -162,6 +163,7 @@ impl Proxy {
     }
 
     fn run(&mut self) -> Result<ExitStatus, Error> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
         loop {
             let mut timeout_ns = None;
             if let Some(chunk) = self.chunks.front() {
@@ -172,8 +174,9 @@ impl Proxy {
                     timeout_ns = Some(0);
                 }
             }
-            for event in 0..self.reactor.wait(timeout_ns)? {
-                match self.reactor.event(event) {
+            self.reactor.wait(timeout_ns, &mut events)?;
+            for event in events.iter() {
+                match event {
                     (LISTENER, _) => self.accept(),
                     (TIMER, _) => {}
                     (token, flags) => {

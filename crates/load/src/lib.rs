@@ -25,6 +25,7 @@ pub mod reactor;
 pub mod scratch;
 pub mod serve;
 pub mod system;
+mod transport;
 pub mod url;
 
 pub use clock::Clock;

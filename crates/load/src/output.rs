@@ -1,11 +1,13 @@
-//! The report of a benchmark as a line of JSON.
+//! The report of a benchmark: a table for people, and a line of JSON.
 
 use std::io::Write;
 
 use serde::Serialize;
+use serde_json::Value;
 
+use crate::figures::group;
 use crate::host::Host;
-use crate::{Context, Error};
+use crate::{Context, Error, say};
 
 /// Where a result goes beside the terminal.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -21,14 +23,23 @@ impl Output {
         self.json
     }
 
-    /// Writes a report with the name of its benchmark, the machine and the moment, if --json is given.
+    /// Shows a report to whoever reads along, and writes it with the name of its benchmark, the machine and the moment
+    /// if --json is given.
     ///
     /// # Errors
     /// When standard output does not take it.
     pub fn report(&self, benchmark: &str, of: &impl Serialize) -> Result<(), Error> {
-        if !self.json {
-            return Ok(());
-        }
+        let value = serde_json::to_value(of)
+            .map_err(|error| Error::new(format!("cannot write JSON: {error}")))?;
+        say(readable(&value).trim_end());
+        self.write(benchmark, of)
+    }
+
+    /// Only writes a report, for who has shown it already.
+    ///
+    /// # Errors
+    /// As of [`Output::report`].
+    pub fn write(&self, benchmark: &str, of: &impl Serialize) -> Result<(), Error> {
         self.line(&Measured { benchmark: benchmark.to_owned(), host: Host::now(), of })
     }
 
@@ -57,6 +68,98 @@ struct Measured<T> {
     of: T,
 }
 
+/// A line for each figure, and a table for each list of records; the rounds behind a median stand in the JSON alone.
+fn readable(report: &Value) -> String {
+    let mut rows = Vec::new();
+    flatten("", report, &mut rows);
+    let mut text = aligned(rows.into_iter().map(|(name, figure)| vec![name, figure]).collect());
+    lists("", report, &mut text);
+    text
+}
+
+/// The figures of a record, with those of records in it.
+fn flatten(name: &str, value: &Value, out: &mut Vec<(String, String)>) {
+    let figure = match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                flatten(format!("{name} {field}").trim_start(), value, out);
+            }
+            return;
+        }
+        Value::Null | Value::Array(_) => return,
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_f64().unwrap_or_default() {
+            whole if !number.is_f64() || whole.abs() >= 1e3 => group(whole),
+            some if some.abs() >= 10.0 => format!("{some:.1}"),
+            some => format!("{some:.4}"),
+        },
+        Value::Bool(is_so) => is_so.to_string(),
+    };
+    out.push((name.replace('_', " "), figure));
+}
+
+fn lists(name: &str, value: &Value, text: &mut String) {
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields.iter().filter(|(field, _)| *field != "rounds") {
+                lists(&format!("{name} {field}"), value, text);
+            }
+        }
+        Value::Array(records) if records.iter().any(Value::is_object) => {
+            let mut rows = vec![vec![name.trim().replace('_', " ")]];
+            for (index, record) in records.iter().enumerate() {
+                let mut figures = Vec::new();
+                flatten("", record, &mut figures);
+                for row in &mut rows {
+                    row.push("–".to_owned());
+                }
+                for (figure, value) in figures {
+                    let place = rows.iter().position(|row| row[0] == figure);
+                    let place = place.unwrap_or_else(|| {
+                        rows.push([vec![figure], vec!["–".to_owned(); index + 1]].concat());
+                        rows.len() - 1
+                    });
+                    rows[place][index + 1] = value;
+                }
+            }
+            rows[0][1..]
+                .iter_mut()
+                .zip(1..)
+                .for_each(|(head, number)| *head = format!("{number}."));
+            // The narrower way round.
+            if records.len() > rows.len() {
+                rows = (0..=records.len())
+                    .map(|column| rows.iter().map(|row| row[column].clone()).collect())
+                    .collect();
+            }
+            *text += &format!("\n{}", aligned(rows));
+            for (record, number) in records.iter().zip(1..) {
+                lists(&format!("{name} {number}"), record, text);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Names flush left, figures flush right.
+fn aligned(rows: Vec<Vec<String>>) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let length =
+        |row: &Vec<String>, column: usize| row.get(column).map_or(0, |cell| cell.chars().count());
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| rows.iter().map(|row| length(row, column)).max().unwrap_or(0))
+        .collect();
+    let line = |row: Vec<String>| {
+        let cells =
+            row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("  {cell:>width$}"),
+            });
+        cells.collect::<String>() + "\n"
+    };
+    rows.into_iter().map(line).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +176,16 @@ mod tests {
         let text = serde_json::to_string(&measured).unwrap();
         assert!(text.starts_with(r#"{"benchmark":"some","host":{"cpu":"#), "{text}");
         assert!(text.ends_with(r#""messages":18446744073709551615,"seconds":0.5}"#), "{text}");
+    }
+
+    #[test]
+    fn a_report_is_read_as_figures_and_tables() {
+        let report = serde_json::json!({
+            "connections": 10_000, "server_cores": 0.25, "label": null,
+            "rows": [{"p50_us": 12.345, "who": {"name": "floor"}}, {"rounds": [{"x": 1}], "who": {"name": "dunlin"}}],
+        });
+        let text = "connections   10,000\nserver cores  0.2500\n\n\
+                    rows         1.      2.\np50 us     12.3       –\nwho name  floor  dunlin\n";
+        assert_eq!(readable(&report), text);
     }
 }

@@ -5,10 +5,10 @@
 //! the figure. A wait is one `epoll_wait`; who is asked for by a token and what happens then is the caller's.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -27,15 +27,31 @@ pub const STREAM: Flags = Flags::IN.union(Flags::OUT).union(Flags::RDHUP).union(
 /// The end of a stream, in one direction or both. Where it comes together with bytes no other event reports it.
 pub const ENDS: Flags = Flags::RDHUP.union(Flags::HUP).union(Flags::ERR);
 
-/// Events of one wait; what is ready beyond them comes with the next.
-const EVENTS_MAX: usize = 1024;
+/// Events of one wait that make calls of it rare.
+pub const EVENTS_MAX: usize = 1024;
+
+/// The events of one wait, where the kernel writes them. They are no part of [`Reactor`], so that whoever goes through them
+/// has the rest at hand.
+#[allow(missing_debug_implementations, reason = "the kernel's record has none")]
+pub struct Events(Vec<epoll::Event>);
+
+impl Events {
+    /// Room for so many; what is ready beyond them comes with the next wait.
+    pub fn with_capacity(events: usize) -> Self {
+        Self(Vec::with_capacity(events))
+    }
+
+    /// Token and flags of each.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = (u64, Flags)> {
+        self.0.iter().map(|event| (event.data.u64(), event.flags))
+    }
+}
 
 /// An epoll instance.
 #[derive(Debug)]
 pub struct Reactor {
     epoll: OwnedFd,
-    /// Token and flags of each event of the last wait.
-    events: Vec<(u64, Flags)>,
     timer: Option<OwnedFd>,
     armed_ns: u64,
 }
@@ -45,7 +61,7 @@ impl Reactor {
     /// When no descriptor is left for it.
     pub fn new() -> Result<Self, Error> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
-        Ok(Self { epoll, events: Vec::with_capacity(EVENTS_MAX), timer: None, armed_ns: 0 })
+        Ok(Self { epoll, timer: None, armed_ns: 0 })
     }
 
     /// Asks for events of a descriptor, each with this token.
@@ -63,29 +79,19 @@ impl Reactor {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits for events, for so many nanoseconds if it is said, and gives their number; then [`event`](Self::event) has them.
+    /// Waits for events, for so many nanoseconds if it is said, and gives their number.
     ///
     /// # Errors
     /// What the kernel says; an interruption is no error.
     #[inline]
-    pub fn wait(&mut self, timeout_ns: Option<u64>) -> Result<usize, Error> {
-        self.events.clear();
-        let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+    pub fn wait(&self, timeout_ns: Option<u64>, events: &mut Events) -> Result<usize, Error> {
+        events.0.clear();
         let timeout = timeout_ns.map(timespec);
-        match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
-            Ok((ready, _)) => {
-                self.events.extend(ready.iter().map(|event| (event.data.u64(), event.flags)));
-                Ok(self.events.len())
-            }
+        match epoll::wait(&self.epoll, spare_capacity(&mut events.0), timeout.as_ref()) {
+            Ok(ready) => Ok(ready),
             Err(Errno::INTR) => Ok(0),
             Err(error) => Err(Error::io("cannot wait for events", error)),
         }
-    }
-
-    /// Token and flags of an event of the last wait.
-    #[inline]
-    pub fn event(&self, index: usize) -> (u64, Flags) {
-        self.events[index]
     }
 
     /// Ends a wait at `due_ns` of a clock that says `now_ns`, which must be earlier, with an event of [`TIMER`].
@@ -177,19 +183,19 @@ mod tests {
 
     #[test]
     fn a_socket_and_the_timer_end_a_wait_each_by_its_token() {
-        let mut reactor = Reactor::new().unwrap();
+        let (mut reactor, mut events) = (Reactor::new().unwrap(), Events::with_capacity(4));
         let listener = listen(([127, 0, 0, 1], 0).into(), false).unwrap();
         reactor.watch(&listener, LISTENER, Flags::IN).unwrap();
-        assert_eq!(reactor.wait(Some(0)).unwrap(), 0);
+        assert_eq!(reactor.wait(Some(0), &mut events).unwrap(), 0);
         let _client = std::net::TcpStream::connect(address_of(&listener).unwrap()).unwrap();
-        assert_eq!(reactor.wait(None).unwrap(), 1);
-        assert_eq!(reactor.event(0).0, LISTENER);
+        assert_eq!(reactor.wait(None, &mut events).unwrap(), 1);
+        assert_eq!(events.iter().next().unwrap().0, LISTENER);
         reactor.forget(&listener);
         let clock = Clock::new();
         let now_ns = clock.now_ns();
         reactor.wake_at(now_ns + 1_000_000, now_ns).unwrap();
-        assert_eq!(reactor.wait(None).unwrap(), 1);
-        assert_eq!(reactor.event(0).0, TIMER);
+        assert_eq!(reactor.wait(None, &mut events).unwrap(), 1);
+        assert_eq!(events.iter().next().unwrap().0, TIMER);
         assert!(clock.now_ns() >= now_ns + 1_000_000);
     }
 }

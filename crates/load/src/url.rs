@@ -32,16 +32,11 @@ impl Url {
             "wss" | "https" => return Err(wrong("TLS is not spoken by the generator")),
             _ => return Err(wrong("unknown scheme")),
         };
-        let (host, path) = match rest.find('/') {
-            Some(at) => rest.split_at(at),
-            None => (rest, "/"),
-        };
-        let with_port = if host.rsplit(']').next().is_some_and(|end| end.contains(':')) {
-            host.to_owned()
-        } else {
-            format!("{host}:{port}")
-        };
-        let address = with_port
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let path = if path.is_empty() { "/" } else { path };
+        let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
+        let address = if has_port { host.to_owned() } else { format!("{host}:{port}") };
+        let address = address
             .to_socket_addrs()
             .context(format!("{text}: cannot resolve {host}"))?
             .min_by_key(SocketAddr::is_ipv6)

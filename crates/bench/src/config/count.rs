@@ -8,11 +8,11 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-use serde_json::json;
+use dunlin_wire::backoff::Jitter;
+use serde_json::{Value, json};
 
 use super::ConfigBench;
-use crate::swarm::{Faults, Swarm};
+use crate::swarm::Swarm;
 use dunlin_load::client::Client;
 use dunlin_load::{Clock, Context, Error, ExitStatus, Progress, Scratch, say};
 
@@ -26,39 +26,6 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const OBJECTS: u64 = 50;
 /// The first revision that may be gone back to: the file's own.
 const FIRST: u64 = 1;
-
-/// What clients counted.
-#[derive(Debug, Serialize)]
-pub(crate) struct Counted {
-    pub(crate) clients: usize,
-    pub(crate) seed: u64,
-    /// Changes that were made, those below included.
-    pub(crate) changes: u64,
-    /// Of them, goings back to an earlier revision.
-    pub(crate) undos: u64,
-    /// Listeners that were opened, and closed again.
-    pub(crate) listeners: u64,
-    /// Messages published.
-    pub(crate) publications: u32,
-    /// Messages that arrived, all clients together.
-    pub(crate) arrived: u64,
-    /// Clients that were connected at the end and had every message.
-    pub(crate) complete: u64,
-    /// Connections that ended.
-    pub(crate) closed: u64,
-    pub(crate) faults: Faults,
-    pub(crate) seconds: f64,
-}
-
-impl Counted {
-    /// Whether every client had every message once, in order, on the connection it began with.
-    pub(crate) fn holds(&self) -> bool {
-        self.faults.is_none()
-            && self.closed == 0
-            && self.complete == self.clients as u64
-            && self.arrived == self.clients as u64 * u64::from(self.publications)
-    }
-}
 
 pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
     let directory = Scratch::below(&options.state, "bench-config")?;
@@ -102,34 +69,36 @@ pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
     let seconds = began.elapsed().as_secs_f64();
     let tally = swarm.finish(publications)?;
     drop(server);
-    let counted = Counted {
-        clients: options.clients,
-        seed: options.seed,
-        changes: changes.made,
-        undos: changes.undos,
-        listeners: changes.listeners,
-        publications,
-        arrived: tally.counts.publications,
-        complete: tally.complete,
-        closed: tally.counts.closed,
-        faults: tally.faults,
-        seconds,
-    };
-    say(format!(
-        "{} changes, {} of them undos, in {seconds:.1} s: {} of {expected} messages arrived, {} of {} clients have \
-         all, {} connections ended",
-        counted.changes,
-        counted.undos,
-        counted.arrived,
-        counted.complete,
-        counted.clients,
-        counted.closed
-    ));
     for (reason, count) in &tally.reasons {
         say(format!("  {count} × {reason}"));
     }
-    options.output.report("config-count", &counted)?;
-    Ok(if counted.holds() { ExitStatus::Passed } else { ExitStatus::Failed })
+    let (clients, counts) = (options.clients as u64, tally.counts);
+    options.output.report(
+        "config-count",
+        &json!({
+            "clients": clients,
+            "seed": options.seed,
+            // All of them, goings back to an earlier revision and listeners that were opened or closed included.
+            "changes": changes.made,
+            "undos": changes.undos,
+            "listeners": changes.listeners,
+            "publications": publications,
+            // Messages that arrived, all clients together.
+            "arrived": counts.publications,
+            // Clients that were connected at the end and had every message.
+            "complete": tally.complete,
+            // Connections that ended.
+            "closed": counts.closed,
+            "faults": tally.faults,
+            "seconds": seconds,
+        }),
+    )?;
+    // Every client had every message once, in order, on the connection it began with.
+    let holds = tally.faults.is_none()
+        && counts.closed == 0
+        && tally.complete == clients
+        && counts.publications == expected;
+    Ok(if holds { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
 /// The file the server begins with. Nobody needs a key or a token, so that one that comes and goes ends no session.
@@ -170,7 +139,7 @@ struct Changes {
 fn change(options: &ConfigBench, made: &AtomicU64) -> Result<Changes, Error> {
     let mut client = options.dunlin.admin_client()?;
     let ports = free_ports()?;
-    let mut random = Random(options.seed | 1);
+    let mut random = Jitter::new(options.seed);
     let mut changes = Changes::default();
     let began = Instant::now();
     while changes.made < u64::from(options.changes) {
@@ -214,64 +183,53 @@ struct RandomChange {
 }
 
 impl RandomChange {
-    fn draw(random: &mut Random, ports: &[u16; 2], revision: u64) -> RandomChange {
+    fn draw(random: &mut Jitter, ports: &[u16; 2], revision: u64) -> RandomChange {
         const JSON: &str = "application/json";
         let object = random.below(OBJECTS);
-        let put =
-            |target: String, body: String| RandomChange { method: "PUT", target, kind: JSON, body };
-        let delete = |target: String| RandomChange {
-            method: "DELETE",
-            target,
+        let change = |method, target: String, body: Value| RandomChange {
+            method,
+            target: format!("/config/{target}"),
             kind: JSON,
-            body: String::new(),
+            body: if body.is_null() { String::new() } else { body.to_string() },
         };
+        let put = |target: &str, body: Value| change("PUT", target.to_owned(), body);
+        let delete = |target: &str| change("DELETE", target.to_owned(), Value::Null);
         let n = random.below(1 << 20);
         match random.below(20) {
             0 => put(
-                format!("/config/channel/namespaces/n{object}"),
-                json!({"presence": n.is_multiple_of(2), "history_size": n % 100 + 1, "history_ttl_ms": 60_000})
-                    .to_string(),
+                &format!("channel/namespaces/n{object}"),
+                json!({"presence": n.is_multiple_of(2), "history_size": n % 100 + 1, "history_ttl_ms": 60_000}),
             ),
-            1 => delete(format!("/config/channel/namespaces/n{object}")),
-            2 => put("/config/client/ping_interval_ms".into(), (10_000 + n % 50_000).to_string()),
-            3 => put("/config/limits/outbox_bytes_max".into(), (1_000_000 + n).to_string()),
-            4 => put("/config/limits/channels_max".into(), (100_000 + n).to_string()),
-            5 => put("/config/limits/head_bytes_max".into(), (4_096 + n % 60_000).to_string()),
-            6 => put("/config/limits/broadcast_quantum".into(), (16 + n % 512).to_string()),
-            7 => put("/config/channel/namespaces/count/presence".into(), n.is_multiple_of(2).to_string()),
-            8 => put(
-                "/config/channel/namespaces/count/history_size".into(),
-                (500 + n % 500).to_string(),
-            ),
-            9 => put(
-                "/config/channel/namespaces/count/pacing/sessions_per_turn".into(),
-                (n % 256).to_string(),
-            ),
-            10 => put(
-                "/config/client/allowed_origins".into(),
-                json!([format!("https://{n}.example")]).to_string(),
-            ),
+            1 => delete(&format!("channel/namespaces/n{object}")),
+            2 => put("client/ping_interval_ms", json!(10_000 + n % 50_000)),
+            3 => put("limits/outbox_bytes_max", json!(1_000_000 + n)),
+            4 => put("limits/channels_max", json!(100_000 + n)),
+            5 => put("limits/head_bytes_max", json!(4_096 + n % 60_000)),
+            6 => put("limits/broadcast_quantum", json!(16 + n % 512)),
+            7 => put("channel/namespaces/count/presence", json!(n.is_multiple_of(2))),
+            8 => put("channel/namespaces/count/history_size", json!(500 + n % 500)),
+            9 => put("channel/namespaces/count/pacing/sessions_per_turn", json!(n % 256)),
+            10 => put("client/allowed_origins", json!([format!("https://{n}.example")])),
             11 => put(
-                format!("/config/api/keys/k{object}"),
-                json!(format!("an API key of some length, {object}")).to_string(),
+                &format!("api/keys/k{object}"),
+                json!(format!("an API key of some length, {object}")),
             ),
-            12 => delete(format!("/config/api/keys/k{object}")),
+            12 => delete(&format!("api/keys/k{object}")),
             13 => put(
-                format!("/config/client/token/keys/k{object}"),
-                json!(format!("a token key of some length, {n}")).to_string(),
+                &format!("client/token/keys/k{object}"),
+                json!(format!("a token key of some length, {n}")),
             ),
-            14 => delete(format!("/config/client/token/keys/k{object}")),
+            14 => delete(&format!("client/token/keys/k{object}")),
             15 => put(
-                format!("/config/webhooks/upstreams/u{object}"),
-                json!({"members": {"a": {"address": format!("10.0.0.{}:80", n % 250 + 1)}}})
-                    .to_string(),
+                &format!("webhooks/upstreams/u{object}"),
+                json!({"members": {"a": {"address": format!("10.0.0.{}:80", n % 250 + 1)}}}),
             ),
             16 => {
                 let port = ports[(n % 2) as usize];
                 let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-                put(format!("/config/listeners/l{port}"), json!({"addr": addr}).to_string())
+                put(&format!("listeners/l{port}"), json!({"addr": addr}))
             }
-            17 => delete(format!("/config/listeners/l{}", ports[(n % 2) as usize])),
+            17 => delete(&format!("listeners/l{}", ports[(n % 2) as usize])),
             18 => RandomChange {
                 method: "PATCH",
                 target: "/config".into(),
@@ -286,77 +244,8 @@ impl RandomChange {
                 // Of the last thousand: as many as are kept.
                 let oldest = revision.saturating_sub(900).max(FIRST);
                 let number = oldest + random.below(revision.saturating_sub(oldest).max(1));
-                RandomChange {
-                    method: "POST",
-                    target: format!("/config/revisions/{number}/restore"),
-                    kind: JSON,
-                    body: String::new(),
-                }
+                change("POST", format!("revisions/{number}/restore"), Value::Null)
             }
         }
-    }
-}
-
-/// Numbers that follow from the first one (xorshift*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % bound
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_kind_of_change_is_drawn_and_the_seed_says_which() {
-        let drawn = |seed| {
-            let mut random = Random(seed);
-            (0..400)
-                .map(|_| {
-                    let change = RandomChange::draw(&mut random, &[7, 8], 2_000);
-                    (change.method, change.target, change.body)
-                })
-                .collect::<Vec<_>>()
-        };
-        let first = drawn(7);
-        assert_eq!(first, drawn(7));
-        assert_ne!(first, drawn(9));
-        for method in ["PUT", "DELETE", "PATCH", "POST"] {
-            assert!(first.iter().any(|(of, ..)| *of == method), "{method}");
-        }
-        for part in
-            ["/listeners/", "/token/keys/", "/api/keys/", "/upstreams/", "/limits/", "/restore"]
-        {
-            assert!(first.iter().any(|(_, target, _)| target.contains(part)), "{part}");
-        }
-    }
-
-    #[test]
-    fn one_message_less_or_one_connection_less_and_it_does_not_hold() {
-        let whole = || Counted {
-            clients: 2,
-            seed: 1,
-            changes: 10,
-            undos: 1,
-            listeners: 1,
-            publications: 3,
-            arrived: 6,
-            complete: 2,
-            closed: 0,
-            faults: Faults::default(),
-            seconds: 1.0,
-        };
-        assert!(whole().holds());
-        assert!(!Counted { arrived: 5, ..whole() }.holds());
-        assert!(!Counted { complete: 1, ..whole() }.holds());
-        assert!(!Counted { closed: 1, ..whole() }.holds());
-        let faults = Faults { duplicated: 1, ..Faults::default() };
-        assert!(!Counted { faults, ..whole() }.holds());
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{ConfigBench, NAMESPACES, Replace};
+use serde_json::{Value, json};
+
+use super::{ConfigBench, NAMESPACES};
 use crate::schedule::{Schedule, Subscribers};
 use dunlin_load::figures::median;
 use dunlin_load::host::Host;
@@ -20,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 /// Replaces all namespaces again and again while a channel is published to. Publisher, subscribers and the one who
 /// replaces stay away from the server's cores if there are others: what they take is not the server's delay.
-pub(super) fn replace(options: &ConfigBench) -> Result<Replace, Error> {
+pub(super) fn replace(options: &ConfigBench) -> Result<Value, Error> {
     let cores: Vec<usize> =
         (0..Host::now().cores).filter(|core| !options.target.server_core.contains(core)).collect();
     std::thread::scope(|scope| {
@@ -32,7 +34,7 @@ pub(super) fn replace(options: &ConfigBench) -> Result<Replace, Error> {
     })
 }
 
-fn replace_here(options: &ConfigBench, cores: &[usize]) -> Result<Replace, Error> {
+fn replace_here(options: &ConfigBench, cores: &[usize]) -> Result<Value, Error> {
     let (mut quiet, mut meanwhile, mut more) = (Vec::new(), Vec::new(), Vec::new());
     let mut ms = Vec::new();
     for _ in 0..ROUNDS {
@@ -43,16 +45,18 @@ fn replace_here(options: &ConfigBench, cores: &[usize]) -> Result<Replace, Error
         more.push(meanwhile_us - quiet_us);
         ms.extend(took);
     }
-    Ok(Replace {
-        namespaces: NAMESPACES,
-        replaces: ms.len() as u32,
-        p50_ms: median(&ms).unwrap_or(0.0),
-        max_ms: ms.iter().copied().fold(0.0, f64::max),
-        rounds: ROUNDS,
-        quiet_p99_us: median(&quiet).unwrap_or(0.0),
-        meanwhile_p99_us: median(&meanwhile).unwrap_or(0.0),
-        more_p99_us: median(&more).unwrap_or_default(),
-    })
+    Ok(json!({
+        "namespaces": NAMESPACES,
+        "replaces": ms.len(),
+        "p50_ms": median(&ms),
+        "max_ms": ms.iter().copied().fold(0.0, f64::max),
+        // Delivery of messages to subscribers, without and with replaces meanwhile: medians of so many rounds.
+        "rounds": ROUNDS,
+        "quiet_p99_us": median(&quiet),
+        "meanwhile_p99_us": median(&meanwhile),
+        // The median of what replaces add in each round.
+        "more_p99_us": median(&more),
+    }))
 }
 
 /// The 99th percentile while somebody replaces, and how long the replaces took.

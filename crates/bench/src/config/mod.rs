@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use self::peer::Nginx;
 use crate::dunlin::{Dunlin, OPEN};
@@ -24,7 +25,7 @@ use crate::target::Target;
 use dunlin_load::client::Client;
 use dunlin_load::clock::new_histogram;
 use dunlin_load::figures::median;
-use dunlin_load::{Clock, Error, ExitStatus, Output, Process, Scratch, say};
+use dunlin_load::{Clock, Error, ExitStatus, Output, Process, Scratch};
 
 /// Options of `dunlin bench config`.
 #[derive(Debug, clap::Args)]
@@ -70,75 +71,14 @@ enum Table {
     Count,
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct ConfigReport {
-    pub(crate) workers: u8,
-    /// The ping-pong that does nothing.
-    pub(crate) floor: Rate,
-    /// One connection, one change at a time, nobody connected.
-    pub(crate) one: Rate,
-    /// Of the rounds, ours over the floor.
-    pub(crate) one_to_floor: f64,
-    pub(crate) clients: usize,
-    /// The same with idle clients.
-    pub(crate) with_clients: Rate,
-    /// The same, each change on disk before the next; and many connections at once.
-    pub(crate) durable: Durable,
-    /// One upstream member among many.
-    pub(crate) members: Vec<Members>,
-    /// All namespaces replaced while messages are delivered.
-    pub(crate) replace: Replace,
-    /// Fifty changes a second among ten thousand objects: share of one core.
-    pub(crate) steady_core: f64,
-    pub(crate) nginx: Option<Reload>,
-}
-
 /// Changes one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(crate) struct Rate {
-    pub(crate) changes: u64,
-    pub(crate) per_s: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) max_us: f64,
-}
-
-/// Changes that wait for the disk.
-#[derive(Debug, Serialize)]
-pub(crate) struct Durable {
-    pub(crate) writers: usize,
-    pub(crate) rate: Rate,
-    /// What the disk does by itself, one fsync after the other.
-    pub(crate) disk_syncs_per_s: f64,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Members {
-    pub(crate) members: usize,
-    pub(crate) rate: Rate,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Replace {
-    pub(crate) namespaces: usize,
-    pub(crate) replaces: u32,
-    pub(crate) p50_ms: f64,
-    pub(crate) max_ms: f64,
-    /// Delivery of messages to subscribers, without and with replaces meanwhile, and the difference: medians of so
-    /// many rounds.
-    pub(crate) rounds: usize,
-    pub(crate) quiet_p99_us: f64,
-    pub(crate) meanwhile_p99_us: f64,
-    /// What replaces add to the 99th percentile: the median of what they add in each round.
-    more_p99_us: f64,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Reload {
-    pub(crate) members: usize,
-    pub(crate) changes: u32,
-    pub(crate) p50_ms: f64,
-    pub(crate) max_ms: f64,
+struct Rate {
+    changes: u64,
+    per_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
 }
 
 /// What is configured in number.
@@ -182,69 +122,47 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
     let server = serve(options, &directory, "small", 16, 0, false)?;
     let (floor, one, one_to_floor) = one_by_one(options)?;
     drop(server);
-    say_rate("floor, ping-pong", &floor);
-    say_rate("one at a time", &one);
 
     let with_clients = with_clients(options, &directory)?;
-    say_rate(&format!("with {} clients", options.clients), &with_clients);
 
     let server = serve(options, &directory, "durable", 16, 0, true)?;
     let rate = durable(options)?;
     drop(server);
-    say_rate(&format!("fsync, {} connections", options.writers), &rate);
-    say(format!("the disk by itself: {disk_syncs_per_s:.0} fsync/s"));
-    let durable = Durable { writers: options.writers, rate, disk_syncs_per_s };
+    // What the disk does by itself is one fsync after the other.
+    let durable =
+        json!({"writers": options.writers, "rate": rate, "disk_syncs_per_s": disk_syncs_per_s});
 
     let members = one_member(options, &directory)?;
 
     let server = serve(options, &directory, "large", NAMESPACES, 0, false)?;
     let steady_core = steady(options, &server)?;
-    say(format!(
-        "{STEADY_PER_S} changes/s among {NAMESPACES} namespaces: {:.2} % of a core",
-        steady_core * 100.0
-    ));
     let replace = load::replace(options)?;
-    say(format!(
-        "replace of {} namespaces: p50 {:.0} ms, max {:.0} ms; delivery p99 {:.0} us without, {:.0} us meanwhile, {:.0} us more",
-        replace.namespaces,
-        replace.p50_ms,
-        replace.max_ms,
-        replace.quiet_p99_us,
-        replace.meanwhile_p99_us,
-        replace.more_p99_us
-    ));
     drop(server);
 
     let nginx = match options.nginx_members {
         0 => None,
-        members => {
-            let reload = reload(options, &directory, members)?;
-            say(format!("nginx, {members} members, a reload: p50 {:.0} ms", reload.p50_ms));
-            Some(reload)
-        }
+        members => Some(reload(options, &directory, members)?),
     };
-    let report = ConfigReport {
-        workers: options.dunlin.workers,
-        floor,
-        one,
-        one_to_floor,
-        clients: options.clients,
-        with_clients,
-        durable,
-        members,
-        replace,
-        steady_core,
-        nginx,
-    };
-    options.output.report("config", &report)?;
+    options.output.report(
+        "config",
+        &json!({
+            "workers": options.dunlin.workers,
+            // The ping-pong that does nothing.
+            "floor": floor,
+            // One connection, one change at a time, nobody connected; and, of the rounds, that over the floor.
+            "one": one,
+            "one_to_floor": one_to_floor,
+            "clients": options.clients,
+            "with_clients": with_clients,
+            "durable": durable,
+            "members": members,
+            "replace": replace,
+            // Fifty changes a second among ten thousand objects: share of one core.
+            "steady_core": steady_core,
+            "nginx": nginx,
+        }),
+    )?;
     Ok(ExitStatus::Passed)
-}
-
-fn say_rate(what: &str, rate: &Rate) {
-    say(format!(
-        "{what:<28} {:>8.0}/s, p50 {:.1} us, p99 {:.1} us, max {:.0} us",
-        rate.per_s, rate.p50_us, rate.p99_us, rate.max_us
-    ));
 }
 
 /// A server with so many objects.
@@ -382,7 +300,7 @@ fn durable(options: &ConfigBench) -> Result<Rate, Error> {
 
 /// One member among few, many and very many, in turns: three servers side by side, so that a noisy neighbour costs all
 /// of them the same.
-fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Members>, Error> {
+fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Value>, Error> {
     struct Side {
         members: usize,
         _server: Process,
@@ -418,11 +336,9 @@ fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Members>
             side.seconds += began.elapsed().as_secs_f64();
         }
     }
-    let rows = sides.iter().map(|side| {
-        let rate = Rate::of(&side.took, side.seconds);
-        say_rate(&format!("one member among {}", side.members), &rate);
-        Members { members: side.members, rate }
-    });
+    let rows = sides
+        .iter()
+        .map(|side| json!({"members": side.members, "rate": Rate::of(&side.took, side.seconds)}));
     Ok(rows.collect())
 }
 
@@ -457,7 +373,7 @@ fn cores_over(
     Ok(spent as f64 / began.elapsed().as_nanos() as f64)
 }
 
-fn reload(options: &ConfigBench, directory: &Scratch, members: usize) -> Result<Reload, Error> {
+fn reload(options: &ConfigBench, directory: &Scratch, members: usize) -> Result<Value, Error> {
     let address = SocketAddr::from(([127, 0, 0, 1], NGINX_PORT));
     let cores = &options.target.server_core;
     let nginx = Nginx::start(directory.path(), address, members, cores)?;
@@ -466,7 +382,7 @@ fn reload(options: &ConfigBench, directory: &Scratch, members: usize) -> Result<
         ms.push(nginx.change(value)?.as_secs_f64() * 1e3);
     }
     let max_ms = ms.iter().copied().fold(0.0, f64::max);
-    Ok(Reload { members, changes: RELOADS, p50_ms: median(&ms).unwrap_or(0.0), max_ms })
+    Ok(json!({"members": members, "changes": RELOADS, "p50_ms": median(&ms), "max_ms": max_ms}))
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! docs/BENCHMARKS.md with its plots: the template of the page, filled in from the results of many runs.
 
-mod expression;
-mod grid;
+mod layout;
 mod plot;
+mod render;
 mod results;
-mod template;
 
 use std::fs;
 use std::path::PathBuf;
@@ -27,7 +26,7 @@ pub struct Page {
 pub(crate) fn run(options: &Page) -> Result<ExitStatus, Error> {
     let results = results::read(&options.results)?;
     let directory = options.results.file_name().unwrap_or_default().to_string_lossy();
-    let page = template::render(TEMPLATE, &results, &directory);
+    let page = layout::lay_out(&render::render(TEMPLATE, &results)?, &directory);
     let write = |path: PathBuf, text: &str| {
         fs::write(&path, text).context(format!("cannot write {}", path.display()))
     };
@@ -81,7 +80,7 @@ mod tests {
     fn the_page_of_this_repository_is_what_its_results_say() {
         let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let results = results::read(&docs.join("benchmarks")).unwrap();
-        let page = template::render(TEMPLATE, &results, "benchmarks");
+        let page = layout::lay_out(&render::render(TEMPLATE, &results).unwrap(), "benchmarks");
         assert!(
             page.text == fs::read_to_string(docs.join("BENCHMARKS.md")).unwrap(),
             "run scripts/bench/run page"

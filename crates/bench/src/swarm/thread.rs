@@ -18,7 +18,7 @@ use super::order::{Faults, Ledger};
 use super::scan::{Scan, Scanner};
 use super::{Departures, Ping, Plan, Shared, Tally, new_histogram};
 use crate::protocol::{ProtocolName, WEBSOCKET_ACCEPT, websocket_frame};
-use dunlin_load::reactor::{ENDS, Flags, Reactor, STREAM, socket};
+use dunlin_load::reactor::{ENDS, EVENTS_MAX, Events, Flags, Reactor, STREAM, socket};
 use dunlin_load::{Context, Error};
 
 /// Shared by all clients of the thread. What does not fit is read by the next `read`.
@@ -70,6 +70,7 @@ pub(crate) fn run(
     };
     let counters = &shared.counters[index];
     let mut buffer = vec![0; RECEIVE_BYTES];
+    let mut events = Events::with_capacity(EVENTS_MAX);
     loop {
         thread.dial()?;
         let awake = shared.awake.load(Ordering::Acquire);
@@ -82,14 +83,13 @@ pub(crate) fn run(
             false => thread.timeout_ns(),
             true => 0,
         };
-        let events = thread.reactor.wait(Some(timeout_ns))?;
-        if awake && events == 0 {
+        let ready = thread.reactor.wait(Some(timeout_ns), &mut events)?;
+        if awake && ready == 0 {
             // The publisher may be waiting for this core.
             std::thread::yield_now();
         }
         thread.now_ns = plan.clock.now_ns();
-        for event in 0..events {
-            let (token, flags) = thread.reactor.event(event);
+        for (token, flags) in events.iter() {
             thread.on_event(token as usize, flags, &mut buffer);
         }
         thread.send_pings();

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use self::load::{Published, Publisher};
 use self::receiver::{Received, Receiver};
@@ -22,7 +23,7 @@ use crate::target::Target;
 use dunlin_load::clock::Percentiles;
 use dunlin_load::figures::{group, median};
 use dunlin_load::url::duration;
-use dunlin_load::{Clock, Error, ExitStatus, Output, Process, Scratch, say};
+use dunlin_load::{Clock, Error, ExitStatus, Output, Process, Scratch};
 
 /// Options of `dunlin bench webhooks`.
 #[derive(Debug, clap::Args)]
@@ -53,21 +54,6 @@ pub struct Webhooks {
     output: Output,
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct WebhooksReport {
-    pub(crate) workers: u8,
-    /// Connections to the backend at most.
-    pub(crate) connections: usize,
-    /// Channels that events are spread over.
-    pub(crate) channels: u64,
-    /// Events of one request at most.
-    pub(crate) batch_events_max: usize,
-    pub(crate) rows: Vec<Row>,
-    pub(crate) subscribers: usize,
-    /// What these clients noticed.
-    pub(crate) beside: Vec<Beside>,
-}
-
 /// Events that were sent.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
@@ -91,18 +77,6 @@ pub(crate) struct Row {
     pub(crate) server_cpu_s_per_10k: Option<f64>,
     /// CPU of the backend.
     pub(crate) receiver_cpu_s_per_10k: f64,
-}
-
-/// Clients of another channel, median of the rounds.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Beside {
-    pub(crate) hooked: bool,
-    /// Events published a second meanwhile.
-    pub(crate) rate: u32,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) server_cores: f64,
-    pub(crate) rounds: Vec<Arrivals>,
 }
 
 /// The name of Dunlin's thread, by which its CPU is known.
@@ -138,21 +112,6 @@ impl Row {
             receiver_cpu_s_per_10k: 0.0,
         }
     }
-
-    fn print(&self) {
-        say(format!(
-            "{:<34} {:>9}/s, {} of {} events, {:.1} a request, p50 {:.0} us, p99 {:.0} us, CPU s/10,000: {:.4}{}",
-            self.what,
-            group(self.events_per_s),
-            group(self.delivered as f64),
-            group(self.published as f64),
-            self.events_per_request,
-            self.latency_us.p50,
-            self.latency_us.p99,
-            self.post_cpu_s_per_10k,
-            self.server_cpu_s_per_10k.map_or(String::new(), |cpu| format!(", server {cpu:.4}")),
-        ));
-    }
 }
 
 pub(crate) fn run(options: &Webhooks) -> Result<ExitStatus, Error> {
@@ -176,21 +135,25 @@ pub(crate) fn run(options: &Webhooks) -> Result<ExitStatus, Error> {
         "Dunlin, as many as go".into(),
         |publisher, receiver| publisher.flat_out(receiver, options.time),
     )?);
-    let beside = beside(options, &scratch)?;
-
+    let (beside, all_arrived) = beside(options, &scratch)?;
     let measured = rows.iter().filter(|row| row.server_cpu_s_per_10k.is_some());
-    let clean = measured.clone().all(Row::is_clean)
-        && beside.iter().flat_map(|beside| &beside.rounds).all(Arrivals::is_clean);
-    let report = WebhooksReport {
-        workers: options.dunlin.workers,
-        connections: CONNECTIONS,
-        channels: load::CHANNELS,
-        batch_events_max: BATCH_EVENTS_MAX,
-        rows,
-        subscribers: options.subscribers,
-        beside,
-    };
-    options.output.report("webhooks", &report)?;
+    let clean = all_arrived && measured.clone().all(Row::is_clean);
+    options.output.report(
+        "webhooks",
+        &json!({
+            "workers": options.dunlin.workers,
+            // To the backend at most.
+            "connections": CONNECTIONS,
+            // That events are spread over.
+            "channels": load::CHANNELS,
+            // Of one request at most.
+            "batch_events_max": BATCH_EVENTS_MAX,
+            "rows": rows,
+            // Clients of another channel, and what they noticed.
+            "subscribers": options.subscribers,
+            "beside": beside,
+        }),
+    )?;
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
@@ -236,7 +199,6 @@ fn plain(options: &Webhooks, events: usize) -> Result<Row, Error> {
             let mut row = Row::of(what, posted.published, &receiver.received()?);
             row.post_cpu_s_per_10k = posted.cpu_s * per_10k;
             row.receiver_cpu_s_per_10k = busy_ns as f64 / 1e9 * per_10k;
-            row.print();
             return Ok(row);
         }
     }
@@ -263,12 +225,11 @@ fn measured(
     row.post_cpu_s_per_10k = per_10k(after.0.saturating_sub(before.0));
     row.server_cpu_s_per_10k = Some(per_10k(after.1.saturating_sub(before.1)));
     row.receiver_cpu_s_per_10k = per_10k(busy_ns);
-    row.print();
     Ok(row)
 }
 
 /// Clients of a channel that no hook covers, while events are published elsewhere: with a hook for them and without.
-fn beside(options: &Webhooks, scratch: &Scratch) -> Result<Vec<Beside>, Error> {
+fn beside(options: &Webhooks, scratch: &Scratch) -> Result<(Vec<Value>, bool), Error> {
     let rate = options.rate.iter().copied().max().unwrap_or(10_000);
     let mut both = [false, true].map(|hooked| (hooked, Vec::new(), Vec::new()));
     for _ in 0..options.rounds {
@@ -282,28 +243,19 @@ fn beside(options: &Webhooks, scratch: &Scratch) -> Result<Vec<Beside>, Error> {
         let all: Vec<f64> = rounds.iter().map(|round| of(&round.latency_us)).collect();
         median(&all).unwrap_or(0.0)
     };
-    Ok(both
-        .into_iter()
-        .map(|(hooked, rounds, cores)| {
-            let beside = Beside {
-                hooked,
-                rate,
-                p50_us: middle(&rounds, |latency| latency.p50),
-                p99_us: middle(&rounds, |latency| latency.p99),
-                server_cores: median(&cores).unwrap_or(0.0),
-                rounds,
-            };
-            say(format!(
-                "{} other clients, {}: p50 {:.0} us, p99 {:.0} us, server {:.2} cores",
-                options.subscribers,
-                if hooked { "with the hook" } else { "without a hook" },
-                beside.p50_us,
-                beside.p99_us,
-                beside.server_cores
-            ));
-            beside
+    let clean = both.iter().flat_map(|(_, rounds, _)| rounds).all(Arrivals::is_clean);
+    let rows = both.into_iter().map(|(hooked, rounds, cores)| {
+        json!({
+            "hooked": hooked,
+            // Events published a second meanwhile.
+            "rate": rate,
+            "p50_us": middle(&rounds, |latency| latency.p50),
+            "p99_us": middle(&rounds, |latency| latency.p99),
+            "server_cores": median(&cores),
+            "rounds": rounds,
         })
-        .collect())
+    });
+    Ok((rows.collect(), clean))
 }
 
 /// What the clients got, and the cores that the server took.

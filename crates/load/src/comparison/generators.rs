@@ -2,45 +2,16 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::Comparison;
 use super::program::{SERVER, own_words, run as start, serve};
-use crate::figures::{group, median};
+use crate::figures::median;
 use crate::installed::{find, version};
 use crate::{Error, ExitStatus, Process, Progress, Scratch, say};
 
 const DEPTHS: [u32; 3] = [1, 16, 100];
 const OURS: &str = "dunlin";
-
-#[derive(Debug, Serialize)]
-struct GeneratorsReport {
-    server: String,
-    connections: u32,
-    rounds: u32,
-    seconds: f64,
-    contenders: Vec<Contender>,
-    /// Generators that are not installed here.
-    missing: Vec<String>,
-}
-
-/// One generator at one depth: medians of its rounds.
-#[derive(Debug, Serialize)]
-struct Contender {
-    name: String,
-    /// Of another generator, as it says itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    version: Option<String>,
-    depth: u32,
-    requests_per_second: f64,
-    /// Beside the best of the others at this depth, within each round.
-    to_best_other: Option<f64>,
-    /// Of the server's core; a server without idle time was the limit, not the generator.
-    server_idle_share: f64,
-    /// Of the generator's own core.
-    generator_busy_share: f64,
-    rounds: Vec<f64>,
-}
 
 struct Generator {
     name: &'static str,
@@ -52,13 +23,7 @@ struct Generator {
 }
 
 pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
-    let report = measure(options, &Scratch::temporary("comparison")?)?;
-    print(&report);
-    options.output.report("http-generators", &report)?;
-    Ok(ExitStatus::Passed)
-}
-
-fn measure(options: &Comparison, scratch: &Scratch) -> Result<GeneratorsReport, Error> {
+    let scratch = &Scratch::temporary("comparison")?;
     let (generators, missing) = generators(options)?;
     let (process, url) = match (&options.cmd, &options.url) {
         (Some(command), Some(url)) => {
@@ -69,7 +34,7 @@ fn measure(options: &Comparison, scratch: &Scratch) -> Result<GeneratorsReport, 
     };
     let turns = u64::from(options.rounds) * (DEPTHS.len() * generators.len()) as u64;
     let mut progress = Progress::new("generators", turns);
-    let mut contenders: Vec<Contender> = Vec::new();
+    let mut contenders = Vec::new();
     let mut turn = 0;
     for depth in DEPTHS {
         let takes_part = |generator: &&Generator| depth == 1 || generator.pipelines;
@@ -106,27 +71,35 @@ fn measure(options: &Comparison, scratch: &Scratch) -> Result<GeneratorsReport, 
                 })
                 .collect();
             let rounds = of(|rate| rate.0);
-            contenders.push(Contender {
-                name: (*name).to_owned(),
-                version: one.version.clone(),
-                depth,
-                requests_per_second: median(&rounds).unwrap_or(0.0),
-                to_best_other: median(&ratios),
-                server_idle_share: median(&of(|rate| rate.1)).unwrap_or(0.0),
-                generator_busy_share: median(&of(|rate| rate.2)).unwrap_or(0.0),
-                rounds,
-            });
+            // Of another generator the version that it says itself, and medians of the rounds.
+            contenders.push(json!({
+                "name": name,
+                "version": one.version,
+                "depth": depth,
+                "requests_per_second": median(&rounds),
+                // Beside the best of the others at this depth, within each round.
+                "to_best_other": median(&ratios),
+                // Of the server's core; a server without idle time was the limit, not the generator.
+                "server_idle_share": median(&of(|rate| rate.1)),
+                // Of the generator's own core.
+                "generator_busy_share": median(&of(|rate| rate.2)),
+                "rounds": rounds,
+            }));
         }
     }
     drop(progress);
-    Ok(GeneratorsReport {
-        server: options.cmd.clone().unwrap_or_else(|| "dunlin bench serve".into()),
-        connections: options.connections,
-        rounds: options.rounds,
-        seconds: options.time.as_secs_f64(),
-        contenders,
-        missing,
-    })
+    options.output.report(
+        "http-generators",
+        &json!({
+            "server": options.cmd.as_deref().unwrap_or("dunlin bench serve"),
+            "connections": options.connections,
+            "rounds": options.rounds,
+            "seconds": options.time.as_secs_f64(),
+            "contenders": contenders,
+            "missing": missing,
+        }),
+    )?;
+    Ok(ExitStatus::Passed)
 }
 
 fn generators(options: &Comparison) -> Result<(Vec<Generator>, Vec<String>), Error> {
@@ -217,24 +190,6 @@ impl Generator {
             let said: String = output.chars().take(300).collect();
             Error::new(format!("{}: its output has no rate: {said}", self.name))
         })
-    }
-}
-
-fn print(report: &GeneratorsReport) {
-    say(format!(
-        "{:<12} {:>6} {:>13} {:>14} {:>12} {:>14}",
-        "generator", "depth", "requests/s", "to best other", "server idle", "generator busy"
-    ));
-    for one in &report.contenders {
-        say(format!(
-            "{:<12} {:>6} {:>13} {:>14} {:>11.0}% {:>13.0}%",
-            one.name,
-            one.depth,
-            group(one.requests_per_second),
-            one.to_best_other.map_or("-".into(), |ratio| format!("{ratio:.2}")),
-            one.server_idle_share * 100.0,
-            one.generator_busy_share * 100.0
-        ));
     }
 }
 

@@ -3,11 +3,11 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::Comparison;
-use super::program::{SERVER, run_own, serve};
-use crate::http::{Agreement, LedgerCheck, judge_ledgers};
+use super::program::{SERVER, run_http, serve};
+use crate::http::{HttpReport, LedgerCheck, judge_ledgers};
 use crate::installed::find;
 use crate::{Context, Error, ExitStatus, Output, Process, Scratch, say};
 
@@ -17,37 +17,11 @@ const KEEPALIVE_REQUESTS: u32 = 100;
 /// The other server resets instead of one answer in so many.
 const RESET_ONE_IN: u32 = 1_000;
 
-#[derive(Debug, Serialize)]
-struct LedgersReport {
-    requests: u64,
-    connections: u32,
-    depth: u32,
-    trials: Vec<Trial>,
-    /// Servers that are not installed here.
-    missing: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Trial {
-    server: String,
-    seconds: f64,
-    requests_per_second: f64,
-    connections_opened: u64,
-    resent: u64,
-    holds: bool,
-    agreement: Agreement,
-}
-
 pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
-    let report = measure(options, &Scratch::temporary("ledgers")?)?;
-    let holds = report.trials.iter().all(|trial| trial.holds);
-    options.output.report("http-ledgers", &report)?;
-    Ok(if holds { ExitStatus::Passed } else { ExitStatus::Failed })
-}
-
-fn measure(options: &Comparison, scratch: &Scratch) -> Result<LedgersReport, Error> {
+    let scratch = &Scratch::temporary("ledgers")?;
     let requests = options.requests.unwrap_or(1_000_000);
     let mut trials = Vec::new();
+    // Servers that are not installed here.
     let mut missing = Vec::new();
     match find("nginx", &options.programs) {
         Some(nginx) => {
@@ -59,7 +33,7 @@ fn measure(options: &Comparison, scratch: &Scratch) -> Result<LedgersReport, Err
         }
         None => {
             say("nginx is not installed; scripts/bench/setup brings it");
-            missing.push("nginx".to_owned());
+            missing.push("nginx");
         }
     }
     let log = scratch.path().join("server.log");
@@ -70,7 +44,13 @@ fn measure(options: &Comparison, scratch: &Scratch) -> Result<LedgersReport, Err
     let server = serve(options, &format!("--reset-one-in {RESET_ONE_IN} --log {}", log.display()))?;
     let name = format!("resets instead of one answer in {RESET_ONE_IN}");
     trials.push(trial(options, &name, requests, server, scratch)?);
-    Ok(LedgersReport { requests, connections: options.connections, depth: DEPTH, trials, missing })
+    let holds = trials.iter().all(|trial| trial["holds"] == true);
+    options.output.report(
+        "http-ledgers",
+        &json!({"requests": requests, "connections": options.connections, "depth": DEPTH,
+            "trials": trials, "missing": missing}),
+    )?;
+    Ok(if holds { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
 fn nginx_config(scratch: &Scratch) -> String {
@@ -97,22 +77,14 @@ fn trial(
     requests: u64,
     server: Process,
     scratch: &Scratch,
-) -> Result<Trial, Error> {
+) -> Result<Value, Error> {
     say(format!("{name}: {requests} requests"));
     let ledger = scratch.path().join("client.ledger");
-    let run: crate::http::HttpReport = run_own(&[
-        "http",
-        &format!("http://{SERVER}/"),
-        "-c",
-        &options.connections.to_string(),
-        "-p",
-        &DEPTH.to_string(),
-        "-n",
-        &requests.to_string(),
-        "--check-id",
-        "--ledger",
-        &ledger.display().to_string(),
-    ])?;
+    let run: HttpReport = run_http(&format!(
+        "http://{SERVER}/ -c {} -p {DEPTH} -n {requests} --check-id --ledger {}",
+        options.connections,
+        ledger.display()
+    ))?;
     // Its log is whole once it has ended.
     drop(server);
     let check = LedgerCheck {
@@ -122,13 +94,13 @@ fn trial(
         output: Output::default(),
     };
     let (status, agreement) = judge_ledgers(&check)?;
-    Ok(Trial {
-        server: name.to_owned(),
-        seconds: run.seconds,
-        requests_per_second: run.requests_per_second,
-        connections_opened: run.connection_events.opened,
-        resent: run.ends.resent,
-        holds: status == ExitStatus::Passed && run.is_clean(),
-        agreement,
-    })
+    Ok(json!({
+        "server": name,
+        "seconds": run.seconds,
+        "requests_per_second": run.requests_per_second,
+        "connections_opened": run.connection_events.opened,
+        "resent": run.ends.resent,
+        "holds": status == ExitStatus::Passed && run.is_clean(),
+        "agreement": agreement,
+    }))
 }

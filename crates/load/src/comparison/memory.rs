@@ -1,11 +1,11 @@
 //! The generator's own memory at full rate: what it holds does not grow with what it has sent.
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::Comparison;
-use super::program::{SERVER, run_own, serve};
-use crate::figures::group;
-use crate::{Error, ExitStatus, say};
+use super::program::{SERVER, run_http, serve};
+use crate::http::HttpReport;
+use crate::{Error, ExitStatus};
 
 /// Between the least and the most: buffers that a burst of closes needs, pages of histograms touched for the first time.
 const SPREAD_BYTES_MAX: u64 = 4 << 20;
@@ -14,37 +14,11 @@ const DRIFT_BYTES_MAX: u64 = 512 << 10;
 /// Points of the curve that are kept.
 const POINTS: usize = 120;
 
-#[derive(Debug, Serialize)]
-struct MemoryReport {
-    seconds: f64,
-    answered: u64,
-    /// When the first answers were in.
-    first_bytes: u64,
-    #[serde(default)]
-    least_bytes: u64,
-    most_bytes: u64,
-    last_bytes: u64,
-    /// Mean of the last tenth less that of the second; the first tenth is for what is touched once.
-    #[serde(default)]
-    drift_bytes: i64,
-    flat: bool,
-    /// Seconds from the beginning, and resident bytes then.
-    #[serde(default)]
-    curve: Vec<(f64, u64)>,
-}
-
 pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     let _server = serve(options, "")?;
-    let run: crate::http::HttpReport = run_own(&[
-        "http",
-        &format!("http://{SERVER}/hello"),
-        "-c",
-        &options.connections.to_string(),
-        "-p",
-        "100",
-        "-d",
-        &format!("{}s", options.time.as_secs_f64()),
-    ])?;
+    let (connections, seconds) = (options.connections, options.time.as_secs_f64());
+    let run: HttpReport =
+        run_http(&format!("http://{SERVER}/hello -c {connections} -p 100 -d {seconds}s"))?;
     let memory = run.memory;
     let samples: Vec<(f64, u64)> = run
         .timeline
@@ -61,30 +35,22 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     let flat = most_bytes - least_bytes <= SPREAD_BYTES_MAX
         && drift_bytes <= DRIFT_BYTES_MAX as i64
         && !samples.is_empty();
-    say(format!(
-        "{} answers in {:.0} s: {} B at first, {} B at the least, {} B at the most, {} B at the end, {drift_bytes:+} B from \
-         the second tenth to the last: {}",
-        group(run.ends.answered as f64),
-        run.seconds,
-        group(memory.first_bytes as f64),
-        group(least_bytes as f64),
-        group(most_bytes as f64),
-        group(memory.last_bytes as f64),
-        if flat { "flat" } else { "not flat" },
-    ));
     options.output.report(
         "http-memory",
-        &MemoryReport {
-            seconds: run.seconds,
-            answered: run.ends.answered,
-            first_bytes: memory.first_bytes,
-            least_bytes,
-            most_bytes,
-            last_bytes: memory.last_bytes,
-            drift_bytes,
-            flat,
-            curve: thin(&samples),
-        },
+        &json!({
+            "seconds": run.seconds,
+            "answered": run.ends.answered,
+            // When the first answers were in.
+            "first_bytes": memory.first_bytes,
+            "least_bytes": least_bytes,
+            "most_bytes": most_bytes,
+            "last_bytes": memory.last_bytes,
+            // Mean of the last tenth less that of the second; the first tenth is for what is touched once.
+            "drift_bytes": drift_bytes,
+            "flat": flat,
+            // Seconds from the beginning, and resident bytes then.
+            "curve": thin(&samples),
+        }),
     )?;
     Ok(if flat && run.is_clean() { ExitStatus::Passed } else { ExitStatus::Failed })
 }

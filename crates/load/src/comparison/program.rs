@@ -60,12 +60,12 @@ pub(super) fn run(program: &Path, arguments: &[String]) -> Result<Run, Error> {
     Ok(run)
 }
 
-/// Runs this program's own generator, and reads the JSON of its last line.
-pub(super) fn run_own<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, Error> {
+/// Runs `bench http` of this program, and reads the JSON of its last line.
+pub(super) fn run_http<T: DeserializeOwned>(arguments: &str) -> Result<T, Error> {
     let words = own_words()?;
+    let line = format!("http {arguments} --json");
     let mut all: Vec<String> = words[1..].to_vec();
-    all.extend(arguments.iter().map(|&word| word.to_owned()));
-    all.push("--json".into());
+    all.extend(line.split_whitespace().map(str::to_owned));
     let run = run(Path::new(&words[0]), &all)?;
     let line = run.output.lines().last().unwrap_or_default();
     serde_json::from_str(line)

@@ -3,13 +3,12 @@
 //! Two ways to take a while: before the head of the answer, and between head and body. Both hold up what is behind them in
 //! the connection; only the first delays the stalled answer's own first byte.
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::Comparison;
-use super::program::{SERVER, run_own, serve};
-use crate::clock::Percentiles;
-use crate::http::time;
-use crate::{Error, ExitStatus, Scratch, say};
+use super::program::{SERVER, run_http, serve};
+use crate::http::HttpReport;
+use crate::{Error, ExitStatus, Scratch};
 
 /// One in so many is slow.
 const ONE_IN: usize = 16;
@@ -21,95 +20,45 @@ const SHARE_DIFFERENCE_MAX: f64 = 0.02;
 /// The server's way of stalling: before the head, or behind it.
 const STALLS: [(&str, &str); 2] = [("head", "delay"), ("body", "body-after")];
 
-#[derive(Debug, Serialize)]
-struct StalledReport {
-    slow_ms: u64,
-    one_in: usize,
-    rows: Vec<Row>,
-    /// Whether every share agrees.
-    #[serde(default)]
-    agrees: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct Row {
-    /// What is late: the head of an answer, or its body.
-    #[serde(default)]
-    stalled: String,
-    depth: u32,
-    requests_per_second: f64,
-    first_byte_us: Percentiles,
-    /// Without the wait behind others.
-    service_us: Percentiles,
-    /// Of all requests: those whose first byte must wait for a stalled answer, by the depth alone, and those whose did.
-    #[serde(default)]
-    waiting_computed: f64,
-    #[serde(default)]
-    waiting_measured: f64,
-}
-
 pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     let _server = serve(options, "")?;
-    let (rows, clean) = measure(options, &Scratch::temporary("stalled")?)?;
-    for row in &rows {
-        say(format!(
-            "{} late, depth {:>3}: {:>8.0} /s, first byte p50 {}, p99 {}; as the oldest p50 {}, p99 {}; waiting {:.1} %, \
-             computed {:.1} %",
-            row.stalled,
-            row.depth,
-            row.requests_per_second,
-            time(row.first_byte_us.p50),
-            time(row.first_byte_us.p99),
-            time(row.service_us.p50),
-            time(row.service_us.p99),
-            row.waiting_measured * 100.0,
-            row.waiting_computed * 100.0,
-        ));
-    }
-    let agrees = rows
-        .iter()
-        .all(|row| (row.waiting_measured - row.waiting_computed).abs() <= SHARE_DIFFERENCE_MAX);
-    options.output.report(
-        "http-stalled",
-        &StalledReport { slow_ms: SLOW_MS, one_in: ONE_IN, rows, agrees },
-    )?;
-    Ok(if clean && agrees { ExitStatus::Passed } else { ExitStatus::Failed })
-}
-
-fn measure(options: &Comparison, scratch: &Scratch) -> Result<(Vec<Row>, bool), Error> {
-    let mut rows = Vec::new();
-    let mut clean = true;
+    let scratch = Scratch::temporary("stalled")?;
+    let seconds = options.time.as_secs_f64();
+    let (mut rows, mut clean, mut agrees) = (Vec::new(), true, true);
     for (stalled, segment) in STALLS {
         let mut lines = format!("{{\"path\":\"/{segment}/{SLOW_MS}ms\"}}\n");
         lines += &"{\"path\":\"/hello\"}\n".repeat(ONE_IN - 1);
         let file = scratch.file("requests.jsonl", &lines)?;
         for depth in DEPTHS {
             // One connection: its requests then stall in the file's order, and the shares can be computed.
-            let run: crate::http::HttpReport = run_own(&[
-                "http",
-                &format!("http://{SERVER}/"),
-                "--from",
-                &file.display().to_string(),
-                "-c",
-                "1",
-                "-p",
-                &depth.to_string(),
-                "-d",
-                &format!("{}s", options.time.as_secs_f64()),
-            ])?;
+            let run: HttpReport = run_http(&format!(
+                "http://{SERVER}/ --from {} -c 1 -p {depth} -d {seconds}s",
+                file.display()
+            ))?;
+            let computed = waiting(stalled, depth);
+            let measured = slower(&run.first_byte_histogram, SLOW_MS as f64 * 500.0);
             clean &= run.is_clean();
-            rows.push(Row {
-                stalled: stalled.to_owned(),
-                depth,
-                requests_per_second: run.requests_per_second,
-                first_byte_us: run.first_byte_us,
-                service_us: run.service_us,
-                waiting_computed: waiting(stalled, depth),
-                waiting_measured: slower(&run.first_byte_histogram, SLOW_MS as f64 * 500.0),
-            });
+            agrees &= (measured - computed).abs() <= SHARE_DIFFERENCE_MAX;
+            rows.push(json!({
+                // What is late: the head of an answer, or its body.
+                "stalled": stalled,
+                "depth": depth,
+                "requests_per_second": run.requests_per_second,
+                "first_byte_us": run.first_byte_us,
+                // Without the wait behind others.
+                "service_us": run.service_us,
+                // Of all requests: those whose first byte must wait for a stalled answer, by the depth alone, and those
+                // whose did.
+                "waiting_computed": computed,
+                "waiting_measured": measured,
+            }));
         }
     }
-    Ok((rows, clean))
+    options.output.report(
+        "http-stalled",
+        &json!({"slow_ms": SLOW_MS, "one_in": ONE_IN, "rows": rows, "agrees": agrees}),
+    )?;
+    Ok(if clean && agrees { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
 /// While an answer stalls, a full window stands behind it: itself and `depth - 1` others, of each sixteen. The first byte

@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dunlin_net::{Url, UrlError};
+
 use super::resolve;
-use super::transport::At;
 use crate::Error;
+use crate::transport::At;
 
 /// A URL, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,36 +40,15 @@ impl Address {
         let wrong = |why: &str| {
             Error::new(format!("{url}: {why}; give a URL such as http://127.0.0.1:8500/hello"))
         };
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("there is no scheme"))?;
-        let (tls, default_port) = match scheme {
-            "http" => (false, 80),
-            "https" => (true, 443),
-            other => return Err(wrong(&format!("`{other}` is not http or https"))),
+        let parsed: Url = url.parse().map_err(|error: UrlError| match url.contains('@') {
+            true => wrong("there must be no user name; send it with -H 'Authorization: …'"),
+            false => wrong(&error.to_string()),
+        })?;
+        let dunlin_net::Place::Network { host, port } = parsed.place else {
+            return Err(wrong("a socket of the file system is named with --unix-socket"));
         };
-        let rest = rest.split('#').next().unwrap_or_default();
-        let (authority, target) = match rest.find(['/', '?']) {
-            Some(at) => rest.split_at(at),
-            None => (rest, "/"),
-        };
-        if authority.contains('@') {
-            return Err(wrong("there must be no user name; send it with -H 'Authorization: …'"));
-        }
-        // Colons of an IPv6 address stand in brackets.
-        let after_brackets = authority.rfind(']').map_or(0, |at| at + 1);
-        let (host, port) = match authority[after_brackets..].find(':') {
-            Some(at) => {
-                let (host, port) = authority.split_at(after_brackets + at);
-                let port = port[1..].parse().ok().filter(|port| *port > 0);
-                (host, port.ok_or_else(|| wrong("the port is no number from 1 to 65535"))?)
-            }
-            None => (authority, default_port),
-        };
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        if host.is_empty() {
-            return Err(wrong("there is no host"));
-        }
-        let target = if target.starts_with('?') { format!("/{target}") } else { target.to_owned() };
-        Ok(Self { tls, authority: authority.to_owned(), host, port, target })
+        let Url { secure: tls, authority, target, .. } = parsed;
+        Ok(Self { tls, authority, host, port, target })
     }
 
     /// The places of the server: `unix_socket` if there is one, or the addresses of the host's name, of which several

@@ -15,7 +15,7 @@ use super::plan::{Ledger, Plan};
 use super::reader::{Read, Reader, Reading};
 use super::schedule::Schedule;
 use super::tally::Tally;
-use super::transport::{Broken, Transport};
+use crate::transport::{Broken, Transport};
 
 /// The deepest that `--pipeline auto` goes.
 const AUTO_DEPTH_MAX: u32 = 1_000;
@@ -24,11 +24,11 @@ const OUTLIVED_NS: u64 = 50_000_000;
 
 /// A request that goes out again.
 #[derive(Debug, Clone, Copy)]
-struct Resend {
-    tag: u64,
+pub(super) struct Resend {
+    pub(super) tag: u64,
     /// When it left first, or should have: its latency counts from there.
-    since_ns: u64,
-    attempt: u16,
+    pub(super) since_ns: u64,
+    pub(super) attempt: u16,
 }
 
 /// What the connections of a thread share.
@@ -38,7 +38,7 @@ pub(super) struct Core {
     pub(super) schedule: Schedule,
     pub(super) tally: Box<Tally>,
     pub(super) ledger: Option<Ledger>,
-    again: VecDeque<Resend>,
+    pub(super) again: VecDeque<Resend>,
     /// How often requests were sent that were sent more than once; those in flight only.
     attempts: HashMap<u64, u16>,
     copies: Option<(Copies, Kind)>,
@@ -48,9 +48,9 @@ pub(super) struct Core {
     seed: Window,
     look_inside: bool,
     /// The tag of the first request that counts: behind those of the warm-up.
-    counted_from: u64,
-    body: Vec<u8>,
-    out: Vec<u8>,
+    pub(super) counted_from: u64,
+    pub(super) body: Vec<u8>,
+    pub(super) out: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -175,25 +175,40 @@ impl Core {
 
     /// A connection that could not even be begun.
     pub(super) fn connect_failed(&mut self, error: &io::Error) {
-        self.tally.events.connect_failed += 1;
-        let kind = format!("connecting failed: {error}");
-        self.tally.error(&kind, 1);
-        let advice = connect_advice(error);
-        let server = self.plan.server();
-        self.tally.sample(&kind, || format!("{server}: {kind}. {advice}").trim_end().to_owned());
+        self.not_connected(&format!("connecting failed: {error}"), connect_advice(error));
     }
 
-    fn fail(&mut self, request: &InFlight, attempt: u16, kind: &str, advice: &str) {
-        if request.tag < self.counted_from {
-            return;
-        }
-        self.tally.ends.failed += 1;
+    /// The same, with what to do about it.
+    pub(super) fn not_connected(&mut self, kind: &str, advice: &str) {
+        self.tally.events.connect_failed += 1;
         self.tally.error(kind, 1);
-        let number = self.schedule.number(request.tag);
+        let server = self.plan.server();
+        self.tally.sample(kind, || format!("{server}: {kind}. {advice}").trim_end().to_owned());
+    }
+
+    /// A request that was not done, or not rightly.
+    pub(super) fn fail(&mut self, tag: u64, attempt: u16, kind: &str, advice: &str) {
+        if tag >= self.counted_from {
+            self.tally.ends.failed += 1;
+            self.explain(tag, attempt, "failed", kind, advice);
+        }
+    }
+
+    /// A request of which nobody here knows whether it was done.
+    pub(super) fn doubt(&mut self, tag: u64, attempt: u16, kind: &str, advice: &str) {
+        if tag >= self.counted_from {
+            self.tally.ends.uncertain += 1;
+            self.explain(tag, attempt, "uncertain", kind, advice);
+        }
+    }
+
+    fn explain(&mut self, tag: u64, attempt: u16, outcome: &str, kind: &str, advice: &str) {
+        self.tally.error(kind, 1);
+        let number = self.schedule.number(tag);
         let authority = &self.plan.address.authority;
         let sentence = format!("request {number} to {authority}: {kind}. {advice}");
         self.tally.sample(kind, || sentence.trim_end().to_owned());
-        self.note(request.tag, attempt, "failed", 0);
+        self.note(tag, attempt, outcome, 0);
     }
 
     /// Decides what becomes of a request that got no answer.
@@ -210,7 +225,7 @@ impl Core {
                     let times = if attempt == 1 { "attempt" } else { "attempts" };
                     let kind = format!("{how}, given up after {attempt} {times}");
                     let advice = "Look at the server's log; --attempts allows more.";
-                    return self.fail(request, attempt, &kind, advice);
+                    return self.fail(request.tag, attempt, &kind, advice);
                 }
                 self.tally.ends.resent += 1;
                 self.again.push_back(Resend {
@@ -222,24 +237,16 @@ impl Core {
             // It was done, and to do it again is not for us to decide.
             ReplayDecision::Cut { idempotent: false, .. } => {
                 let advice = "Look at the server's log; --idempotent sends such requests again.";
-                self.fail(request, attempt, closed(decision), advice);
+                self.fail(request.tag, attempt, closed(decision), advice);
             }
-            ReplayDecision::Uncertain if request.tag < self.counted_from => {}
             ReplayDecision::Uncertain => {
-                self.tally.ends.uncertain += 1;
                 let kind = "closed without a word; the request may have been done";
-                self.tally.error(kind, 1);
-                let number = self.schedule.number(request.tag);
-                let host = &self.plan.address.authority;
-                let sentence = format!(
-                    "request {number} to {host}: {kind}. Look at the server's log; --idempotent sends such requests again."
-                );
-                self.tally.sample(kind, || sentence);
-                self.note(request.tag, attempt, "uncertain", 0);
+                let advice = "Look at the server's log; --idempotent sends such requests again.";
+                self.doubt(request.tag, attempt, kind, advice);
             }
             ReplayDecision::TimedOut { .. } => {
                 let advice = "Look why the server is silent, or give it more than --timeout.";
-                self.fail(request, attempt, "no answer in time", advice);
+                self.fail(request.tag, attempt, "no answer in time", advice);
             }
             ReplayDecision::ProtocolError(violation) => {
                 let kind = match violation {
@@ -250,7 +257,7 @@ impl Core {
                     ProtocolError::NotHttp => "the answer is not HTTP".to_owned(),
                     _ => "bad answer".to_owned(),
                 };
-                self.fail(request, attempt, &kind, violation.message());
+                self.fail(request.tag, attempt, &kind, violation.message());
             }
         }
     }
@@ -406,7 +413,6 @@ impl Connection {
         let mut abort = true;
         let close = match end {
             _ if !self.opened => {
-                events.connect_failed += 1;
                 self.explain_connect(core, end);
                 return false;
             }
@@ -507,9 +513,7 @@ impl Connection {
                 "Does it take more connections? Look at its log and its limits.",
             ),
         };
-        core.tally.error(&kind, 1);
-        let server = core.plan.server();
-        core.tally.sample(&kind, || format!("{server}: {kind}. {advice}").trim_end().to_owned());
+        core.not_connected(&kind, advice);
     }
 }
 

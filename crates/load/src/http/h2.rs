@@ -12,14 +12,12 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri, Version};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{JoinSet, LocalSet};
 
-use super::connection::connect_advice;
+use super::connection::{Core, Resend, connect_advice};
 use super::options::Depth;
-use super::plan::{Ledger, Plan, Reporter, Shared};
+use super::plan::{Live, Plan, Reporter, Shared};
 use super::reader::{NO_ID, OTHER_BODY, OTHER_ID, SEARCHED_BYTES_MAX};
-use super::schedule::Schedule;
-use super::tally::Tally;
-use super::transport::At;
 use crate::Error;
+use crate::transport::At;
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
@@ -30,28 +28,18 @@ const TICK: Duration = Duration::from_millis(10);
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// What the tasks of a thread share; they take turns on one thread.
-struct Core {
-    plan: Arc<Plan>,
-    shared: Arc<Shared>,
-    schedule: Schedule,
-    tally: Box<Tally>,
-    ledger: Option<Ledger>,
-    /// Requests to be sent again, and how often they were sent.
-    again: Vec<(u64, u64, u16)>,
+struct Streams {
+    core: Core,
     in_flight: u64,
     /// Somebody has answered in HTTP/2.
     spoken: bool,
-    /// The tag of the first request that counts: behind those of the warm-up.
-    counted_from: u64,
     /// Connections that are open.
     open: u64,
     ready: usize,
     started: bool,
-    body: Vec<u8>,
-    text: Vec<u8>,
 }
 
-type Cell = Rc<RefCell<Core>>;
+type Cell = Rc<RefCell<Streams>>;
 
 pub(super) fn run(
     plan: &Arc<Plan>,
@@ -65,33 +53,26 @@ pub(super) fn run(
         .map_err(|error| Error::io("cannot start a runtime", error))?;
     let connections =
         plan.connections / plan.threads + u32::from(thread < plan.connections % plan.threads);
-    let cell = Rc::new(RefCell::new(Core {
-        schedule: Schedule::new(thread, plan.threads, plan.rate),
-        tally: Box::new(Tally::new()),
-        ledger: plan.ledger.clone().map(Ledger::new),
-        again: Vec::new(),
+    let cell = Rc::new(RefCell::new(Streams {
+        core: Core::new(Arc::clone(plan), thread),
         in_flight: 0,
         spoken: false,
-        counted_from: 0,
         open: 0,
         ready: 0,
         started: false,
-        body: Vec::new(),
-        text: Vec::new(),
-        shared: Arc::clone(shared),
-        plan: Arc::clone(plan),
     }));
     LocalSet::new().block_on(&runtime, async {
         let mut tasks = JoinSet::new();
         for _ in 0..connections {
             tasks.spawn_local(connection(Rc::clone(&cell)));
         }
-        watch(&cell, connections as usize, thread as usize, reporter).await;
+        watch(&cell, connections as usize, &shared.live[thread as usize], shared, reporter).await;
         tasks.abort_all();
     });
-    let mut core = cell.borrow_mut();
-    let core = &mut *core;
-    let left = core.schedule.left() + core.again.len() as u64 + core.in_flight;
+    let mut streams = cell.borrow_mut();
+    let in_flight = streams.in_flight;
+    let core = &mut streams.core;
+    let left = core.schedule.left() + core.again.len() as u64 + in_flight;
     core.tally.ends.unanswered += left;
     if left > 0 {
         core.tally.error("not answered when the run ended", left);
@@ -106,11 +87,8 @@ pub(super) fn run(
 }
 
 /// Moves the run from phase to phase, and hands its spans over.
-async fn watch(cell: &Cell, connections: usize, thread: usize, reporter: &Reporter) {
-    let (plan, shared) = {
-        let core = cell.borrow();
-        (Arc::clone(&core.plan), Arc::clone(&core.shared))
-    };
+async fn watch(cell: &Cell, connections: usize, live: &Live, shared: &Shared, reporter: &Reporter) {
+    let plan = Arc::clone(&cell.borrow().core.plan);
     let mut ticks = tokio::time::interval(TICK);
     let began = std::time::Instant::now();
     while cell.borrow().ready < connections && began.elapsed() < Duration::from_secs(10) {
@@ -127,22 +105,19 @@ async fn watch(cell: &Cell, connections: usize, thread: usize, reporter: &Report
     let mut counting = false;
     let mut span = 0;
     let mut drain: Option<std::time::Instant> = None;
-    cell.borrow_mut().schedule.start(start_ns);
+    cell.borrow_mut().core.schedule.start(start_ns);
     cell.borrow_mut().started = true;
     loop {
         let now_ns = plan.clock.now_ns();
         {
-            let mut core = cell.borrow_mut();
-            let core = &mut *core;
+            let mut streams = cell.borrow_mut();
+            let Streams { core, in_flight, open, ready, .. } = &mut *streams;
             if !counting && now_ns >= count_from_ns {
                 counting = true;
                 if plan.warm_up_ns > 0 {
                     reporter.report(None, &mut core.tally);
                 }
-                core.counted_from = core.schedule.sent();
-                if let Some(count) = plan.requests_wanted() {
-                    core.schedule.limit(count);
-                }
+                core.begin_to_count();
             }
             let until_ns = plan.duration_ns.map(|ns| count_from_ns + ns);
             let over = until_ns.is_some_and(|until_ns| now_ns >= until_ns)
@@ -157,15 +132,14 @@ async fn watch(cell: &Cell, connections: usize, thread: usize, reporter: &Report
                 span = index;
             }
             let ends = &core.tally.ends;
-            let live = &shared.live[thread];
             live.answered.store(ends.answered, Ordering::Relaxed);
             live.bad.store(ends.wrong + ends.failed + ends.uncertain, Ordering::Relaxed);
-            live.open.store(core.open, Ordering::Relaxed);
-            let done = core.schedule.is_over() && core.again.is_empty() && core.in_flight == 0;
+            live.open.store(*open, Ordering::Relaxed);
+            let done = !core.has_work() && *in_flight == 0;
             if counting && (done || drain.is_some_and(|since| since.elapsed() > DRAIN)) {
                 return;
             }
-            if core.ready == usize::MAX {
+            if *ready == usize::MAX {
                 return;
             }
         }
@@ -175,7 +149,7 @@ async fn watch(cell: &Cell, connections: usize, thread: usize, reporter: &Report
 
 /// One connection: opened, used by as many tasks as streams, opened again.
 async fn connection(cell: Cell) {
-    let plan = Arc::clone(&cell.borrow().plan);
+    let plan = Arc::clone(&cell.borrow().core.plan);
     let mut failures = 0;
     let mut was_ready = false;
     while failures < FAILURES_MAX {
@@ -196,7 +170,7 @@ async fn connection(cell: Cell) {
         match opened {
             Ok(sender) => {
                 failures = 0;
-                cell.borrow_mut().tally.events.opened += 1;
+                cell.borrow_mut().core.tally.events.opened += 1;
                 cell.borrow_mut().open += 1;
                 let depth = match plan.depth {
                     Depth::Fixed(depth) => depth,
@@ -207,29 +181,24 @@ async fn connection(cell: Cell) {
                     streams.spawn_local(stream(Rc::clone(&cell), sender.clone()));
                 }
                 while streams.join_next().await.is_some() {}
-                let mut core = cell.borrow_mut();
-                core.open -= 1;
-                if core.schedule.is_over() && core.again.is_empty() {
+                let mut streams = cell.borrow_mut();
+                streams.open -= 1;
+                if !streams.core.has_work() {
                     return;
                 }
-                core.tally.events.closed_in_flight += 1;
+                streams.core.tally.events.closed_in_flight += 1;
             }
             Err(Refusal { kind, advice }) => {
                 failures += 1;
-                let mut core = cell.borrow_mut();
-                core.tally.events.connect_failed += 1;
-                core.tally.error(&kind, 1);
-                let server = plan.server();
-                core.tally
-                    .sample(&kind, || format!("{server}: {kind}. {advice}").trim_end().to_owned());
+                cell.borrow_mut().core.not_connected(&kind, advice);
             }
         }
         tokio::time::sleep(RETRY_AFTER * failures).await;
     }
-    let mut core = cell.borrow_mut();
-    if core.in_flight == 0 && core.tally.events.opened == 0 {
+    let mut streams = cell.borrow_mut();
+    if streams.in_flight == 0 && streams.core.tally.events.opened == 0 {
         // Nothing was ever open here, and nothing will be.
-        core.ready = usize::MAX;
+        streams.ready = usize::MAX;
     }
 }
 
@@ -308,15 +277,12 @@ async fn handshake(
 
 /// One stream after the other, until the connection or the run ends.
 async fn stream(cell: Cell, mut sender: SendRequest<Bytes>) {
-    let plan = Arc::clone(&cell.borrow().plan);
+    let plan = Arc::clone(&cell.borrow().core.plan);
     loop {
-        let Some((tag, since_ns, attempt)) = next(&cell).await else { return };
-        let outcome = tokio::time::timeout(
-            Duration::from_nanos(plan.timeout_ns),
-            exchange(&cell, &mut sender, tag, since_ns, attempt),
-        )
-        .await;
-        let after = cell.borrow_mut().ended(tag, since_ns, attempt, outcome);
+        let Some(request) = next(&cell).await else { return };
+        let timeout = Duration::from_nanos(plan.timeout_ns);
+        let outcome = tokio::time::timeout(timeout, exchange(&cell, &mut sender, request)).await;
+        let after = cell.borrow_mut().ended(request, outcome);
         if after == AfterResponse::No
             || (after == AfterResponse::IfReady && sender.clone().ready().await.is_err())
         {
@@ -334,15 +300,15 @@ enum AfterResponse {
 }
 
 /// The next request, once it is due. `None`: there will be none.
-async fn next(cell: &Cell) -> Option<(u64, u64, u16)> {
+async fn next(cell: &Cell) -> Option<Resend> {
     loop {
         let wait = {
-            let mut core = cell.borrow_mut();
-            let core = &mut *core;
+            let mut streams = cell.borrow_mut();
+            let Streams { core, in_flight, started, .. } = &mut *streams;
             let now_ns = core.plan.clock.now_ns();
-            if core.started {
-                if let Some(again) = core.again.pop() {
-                    core.in_flight += 1;
+            if *started {
+                if let Some(again) = core.again.pop_front() {
+                    *in_flight += 1;
                     return Some(again);
                 }
                 if core.schedule.available(now_ns, 1) > 0 {
@@ -351,10 +317,10 @@ async fn next(cell: &Cell) -> Option<(u64, u64, u16)> {
                     if let Some(due_ns) = due_ns {
                         core.tally.late.saturating_record(now_ns.saturating_sub(due_ns));
                     }
-                    core.in_flight += 1;
-                    return Some((tag, due_ns.unwrap_or(now_ns), 1));
+                    *in_flight += 1;
+                    return Some(Resend { tag, since_ns: due_ns.unwrap_or(now_ns), attempt: 1 });
                 }
-                if core.schedule.is_over() && core.in_flight == 0 {
+                if core.schedule.is_over() && *in_flight == 0 {
                     return None;
                 }
             }
@@ -368,23 +334,21 @@ async fn next(cell: &Cell) -> Option<(u64, u64, u16)> {
 async fn exchange(
     cell: &Cell,
     sender: &mut SendRequest<Bytes>,
-    tag: u64,
-    since_ns: u64,
-    attempt: u16,
+    request: Resend,
 ) -> Result<(), h2::Error> {
     let mut ready = sender.clone().ready().await?;
-    let (request, body) = cell.borrow_mut().request(tag);
-    let (response, mut upload) = ready.send_request(request, body.is_none())?;
+    let (head, body) = cell.borrow_mut().request(request.tag);
+    let (response, mut upload) = ready.send_request(head, body.is_none())?;
     if let Some(body) = body {
         // The window of a stream is a megabyte here and as large as the server says there; h2 holds what is over.
         upload.send_data(body, true)?;
     }
     let response = response.await?;
     let (head, mut stream) = response.into_parts();
-    let first_byte_ns = cell.borrow().plan.clock.now_ns();
+    let first_byte_ns = cell.borrow().core.plan.clock.now_ns();
     let mut body = Vec::new();
     let mut bytes = 0;
-    let searched = cell.borrow().plan.checks.body.is_some();
+    let searched = cell.borrow().core.plan.checks.body.is_some();
     while let Some(data) = stream.data().await {
         let data = data?;
         bytes += data.len();
@@ -394,68 +358,66 @@ async fn exchange(
         }
         stream.flow_control().release_capacity(data.len())?;
     }
-    let mut core = cell.borrow_mut();
-    core.tally.read_bytes += bytes as u64;
-    core.answered(tag, since_ns, attempt, first_byte_ns, &head, &body);
+    let mut streams = cell.borrow_mut();
+    streams.core.tally.read_bytes += bytes as u64;
+    streams.answered(request, first_byte_ns, &head, &body);
     Ok(())
 }
 
-impl Core {
+impl Streams {
     /// Decides what becomes of a request, answered or not.
     fn ended(
         &mut self,
-        tag: u64,
-        since_ns: u64,
-        attempt: u16,
+        request: Resend,
         outcome: Result<Result<(), h2::Error>, tokio::time::error::Elapsed>,
     ) -> AfterResponse {
+        let Resend { tag, attempt, .. } = request;
         self.in_flight -= 1;
+        let core = &mut self.core;
         match outcome {
             Ok(Ok(())) => AfterResponse::Yes,
             // The first thing it said was no frame: to ask again is to hear it again.
             Ok(Err(error)) if error.is_library() && !self.spoken => {
                 let advice = "Does HTTP/2 without TLS listen there? --http 1.1 does without.";
-                self.fail(tag, attempt, "the answer is not HTTP/2", advice, true);
+                core.fail(tag, attempt, "the answer is not HTTP/2", advice);
                 AfterResponse::No
             }
             Ok(Err(error)) => {
-                let idempotent =
-                    self.plan.requests.get(self.schedule.number(tag)).kind.is_idempotent();
+                let number = core.schedule.number(tag);
+                let idempotent = core.plan.requests.get(number).kind.is_idempotent();
                 // RFC 9113 §8.7: a refused stream, and one beyond the last of a GOAWAY, was not processed.
                 let refused = error.reason() == Some(h2::Reason::REFUSED_STREAM)
                     || (error.is_go_away() && error.is_remote());
-                if (refused || idempotent) && attempt < self.plan.attempts_max {
-                    self.tally.ends.resent += 1;
-                    self.again.push((tag, since_ns, attempt + 1));
-                } else {
-                    let advice = "Look at the server's log; --attempts allows more, --idempotent sends what is no GET again.";
-                    self.fail(
-                        tag,
-                        attempt,
-                        &format!("HTTP/2: {error}"),
-                        advice,
-                        refused || idempotent,
-                    );
+                let kind = format!("HTTP/2: {error}");
+                let advice = "Look at the server's log; --attempts allows more, --idempotent sends what is no GET again.";
+                match refused || idempotent {
+                    true if attempt < core.plan.attempts_max => {
+                        core.tally.ends.resent += 1;
+                        core.again.push_back(Resend { attempt: attempt + 1, ..request });
+                    }
+                    true => core.fail(tag, attempt, &kind, advice),
+                    false => core.doubt(tag, attempt, &kind, advice),
                 }
                 if refused { AfterResponse::IfReady } else { AfterResponse::No }
             }
             Err(_) => {
-                self.tally.events.timed_out += 1;
+                core.tally.events.timed_out += 1;
                 let advice = "Look why the server is silent, or give it more than --timeout.";
-                self.fail(tag, attempt, "no answer in time", advice, true);
+                core.fail(tag, attempt, "no answer in time", advice);
                 AfterResponse::Yes
             }
         }
     }
 
     fn request(&mut self, tag: u64) -> (Request<()>, Option<Bytes>) {
-        let number = self.schedule.number(tag);
-        let plan = Arc::clone(&self.plan);
+        let core = &mut self.core;
+        let number = core.schedule.number(tag);
+        let plan = Arc::clone(&core.plan);
         let spec = plan.requests.get(number);
         let mut text = |template: &super::template::Template| {
-            self.text.clear();
-            template.render(number, &mut self.text);
-            String::from_utf8_lossy(&self.text).into_owned()
+            core.out.clear();
+            template.render(number, &mut core.out);
+            String::from_utf8_lossy(&core.out).into_owned()
         };
         let mut request = Request::new(());
         *request.version_mut() = Version::HTTP_2;
@@ -483,31 +445,30 @@ impl Core {
             }
         }
         let body = spec.body.as_ref().map(|template| {
-            self.body.clear();
-            template.render(number, &mut self.body);
-            Bytes::copy_from_slice(&self.body)
+            core.body.clear();
+            template.render(number, &mut core.body);
+            Bytes::copy_from_slice(&core.body)
         });
-        self.tally.written_bytes += body.as_ref().map_or(0, |body| body.len() as u64);
+        core.tally.written_bytes += body.as_ref().map_or(0, |body| body.len() as u64);
         (request, body)
     }
 
     fn answered(
         &mut self,
-        tag: u64,
-        since_ns: u64,
-        attempt: u16,
+        request: Resend,
         first_byte_ns: u64,
         head: &http::response::Parts,
         body: &[u8],
     ) {
         self.spoken = true;
-        if tag < self.counted_from {
+        let (Resend { tag, since_ns, attempt }, core) = (request, &mut self.core);
+        if tag < core.counted_from {
             return;
         }
-        let now_ns = self.plan.clock.now_ns();
-        let number = self.schedule.number(tag);
+        let now_ns = core.plan.clock.now_ns();
+        let number = core.schedule.number(tag);
         let status = head.status.as_u16();
-        let tally = &mut *self.tally;
+        let tally = &mut *core.tally;
         tally.ends.answered += 1;
         tally.last_answer_ns = now_ns;
         tally.statuses[usize::from(status) % 600] += 1;
@@ -519,7 +480,7 @@ impl Core {
         let header = |name: &Option<String>| {
             name.as_ref().and_then(|name| head.headers.get(name.as_str())?.to_str().ok())
         };
-        let checks = &self.plan.checks;
+        let checks = &core.plan.checks;
         let id = header(&checks.id);
         let wrong = if checks.id.is_some() && id.is_none() {
             Some(&NO_ID)
@@ -542,33 +503,12 @@ impl Core {
         if let Some((kind, advice)) = wrong {
             tally.ends.wrong += 1;
             tally.error(&kind, 1);
-            let host = &self.plan.address.authority;
+            let host = &core.plan.address.authority;
             tally.sample(&kind, || format!("request {number} to {host}: {kind}. {advice}"));
         }
-        if let Some(ledger) = &mut self.ledger {
+        if let Some(ledger) = &mut core.ledger {
             let served = header(&checks.served).unwrap_or_default();
             ledger.note(number, attempt, "answered", status, served.as_bytes());
-        }
-    }
-
-    fn fail(&mut self, tag: u64, attempt: u16, kind: &str, advice: &str, certain: bool) {
-        if tag < self.counted_from {
-            return;
-        }
-        let number = self.schedule.number(tag);
-        let ends = &mut self.tally.ends;
-        let outcome = if certain {
-            ends.failed += 1;
-            "failed"
-        } else {
-            ends.uncertain += 1;
-            "uncertain"
-        };
-        self.tally.error(kind, 1);
-        let authority = self.plan.address.authority.clone();
-        self.tally.sample(kind, || format!("request {number} to {authority}: {kind}. {advice}"));
-        if let Some(ledger) = &mut self.ledger {
-            ledger.note(number, attempt, outcome, 0, b"");
         }
     }
 }

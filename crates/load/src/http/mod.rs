@@ -27,14 +27,13 @@ mod summary;
 mod tally;
 mod template;
 mod tls;
-mod transport;
 mod view;
 mod worker;
 
 pub use ledger::LedgerCheck;
 pub use options::Http;
 
-pub(crate) use ledger::{Agreement, run as judge_ledgers};
+pub(crate) use ledger::run as judge_ledgers;
 pub(crate) use report::HttpReport;
 pub use summary::time;
 

@@ -12,7 +12,7 @@ use super::address::{Address, Place};
 use super::options::Depth;
 use super::request::Requests;
 use super::tally::Tally;
-use super::transport::Tls;
+use crate::transport::Tls;
 use crate::{Clock, Context, Error};
 
 #[derive(Debug)]

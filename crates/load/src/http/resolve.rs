@@ -8,6 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use dunlin_net::{ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig};
+use dunlin_wire::dial::interleave;
 
 use crate::Error;
 
@@ -45,24 +46,6 @@ pub(super) fn addresses(
             "the resolver said nothing for {timeout:?}, as long as --connect-timeout allows"
         ))),
     }
-}
-
-/// Orders addresses so that the families alternate (RFC 8305 §4).
-fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    let leads_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    let mut seen = [0, 0];
-    let mut numbered: Vec<_> = addresses
-        .into_iter()
-        .map(|address| {
-            let follows = usize::from(address.is_ipv6() != leads_v6);
-            seen[follows] += 1;
-            ((seen[follows], follows), address)
-        })
-        .collect();
-    numbered.sort_by_key(|(place, _)| *place);
-    let mut ordered: Vec<_> = numbered.into_iter().map(|(_, address)| address).collect();
-    ordered.dedup();
-    ordered
 }
 
 /// Puts the address that answers first in front. What answers nowhere within `timeout` stays as it was: the run will say
@@ -108,15 +91,6 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
-
-    #[test]
-    fn families_alternate() {
-        let [a, b, c, x, y] = ["[::1]:1", "[::2]:1", "[::3]:1", "10.0.0.1:1", "10.0.0.2:1"]
-            .map(|address| address.parse::<SocketAddr>().unwrap());
-        assert_eq!(interleave(vec![a, b, c, x, y]), [a, x, b, y, c]);
-        assert_eq!(interleave(vec![x, y, a]), [x, a, y]);
-        assert_eq!(interleave(vec![]), []);
-    }
 
     #[test]
     fn an_address_is_not_resolved_and_a_name_that_is_none_is_reported() {

@@ -1,88 +1,65 @@
 //! The end of a run, for a person to read.
 
-use std::fmt::Write as _;
-
 use super::report::HttpReport;
-use crate::clock::Percentiles;
 
 /// The summary and the distribution.
 pub(super) fn of(report: &HttpReport) -> String {
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let mut line = |text: std::fmt::Arguments<'_>| {
-        let _ = writeln!(out, "{text}");
-    };
     let ends = &report.ends;
-    let per = |bytes: u64| size(bytes as f64 / report.seconds.max(1e-9));
-    let answers = match ends.answered {
+    let mut out = match ends.answered {
         0 => "No answers".to_owned(),
         answered => format!("{} answers in {:.2} s", count(answered as f64), report.seconds),
     };
-    line(format_args!(
-        "{answers} over {} connection{}, {} in flight on each, {}{}",
+    let depth = match report.depth_most {
+        Some(depth) => format!("{} ({depth} at most)", report.pipeline),
+        None => report.pipeline.clone(),
+    };
+    out += &format!(
+        " over {} connection{}, {depth} in flight on each, {}{}\n",
         count(f64::from(report.connections)),
         if report.connections == 1 { "" } else { "s" },
-        match report.depth_most {
-            Some(depth) => format!("{} ({depth} at most)", report.pipeline),
-            None => report.pipeline.clone(),
-        },
         report.protocol,
         if report.interrupted { ", ended by Ctrl-C" } else { "" },
-    ));
+    );
+    let mut row = |name: &str, text: &str| {
+        let line = format!("  {name:<12} {text}");
+        out.push_str(line.trim_end());
+        out.push('\n');
+    };
     if ends.answered > 0 {
-        line(format_args!(""));
-        line(format_args!("  requests/s   {}", count(report.requests_per_second)));
-        line(format_args!(
-            "  per CPU s    {}   ({:.2} s of CPU in the generator)",
-            count(report.requests_per_cpu_second),
-            report.generator_cpu_seconds
-        ));
+        let per = |bytes: u64| size(bytes as f64 / report.seconds.max(1e-9));
+        let cpu_s = report.generator_cpu_seconds;
+        let per_cpu_s = count(report.requests_per_cpu_second);
+        row("", "");
+        row("requests/s", &count(report.requests_per_second));
+        row("per CPU s", &format!("{per_cpu_s}   ({cpu_s:.2} s of CPU in the generator)"));
         if let Some(server) = report.server {
-            line(format_args!(
-                "  server       {:.0} % of one core idle",
-                server.idle_share * 100.0
-            ));
+            row("server", &format!("{:.0} % of one core idle", server.idle_share * 100.0));
         }
-        line(format_args!(
-            "  read/s       {}   written/s {}",
-            per(report.read_bytes),
-            per(report.written_bytes)
-        ));
-        line(format_args!(""));
-        line(format_args!(
-            "  {:<12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-            "", "p50", "p90", "p99", "p99.9", "max", "mean"
-        ));
-        let mut row = |name: &str, of: &Percentiles| {
-            line(format_args!(
-                "  {name:<12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-                time(of.p50),
-                time(of.p90),
-                time(of.p99),
-                time(of.p999),
-                time(of.max),
-                time(of.mean)
-            ));
-        };
-        row("latency", &report.latency_us);
-        row("first byte", &report.first_byte_us);
-        row("as oldest", &report.service_us);
-        if let Some(late) = &report.late_us {
-            row("left late", late);
+        let written = per(report.written_bytes);
+        row("read/s", &format!("{}   written/s {written}", per(report.read_bytes)));
+        row("", "");
+        let nine = |cells: [String; 6]| cells.map(|cell| format!("{cell:>9}")).join(" ");
+        let heads = ["p50", "p90", "p99", "p99.9", "max", "mean"].map(str::to_owned);
+        row("", &nine(heads));
+        for (name, of) in [
+            ("latency", Some(&report.latency_us)),
+            ("first byte", Some(&report.first_byte_us)),
+            ("as oldest", Some(&report.service_us)),
+            ("left late", report.late_us.as_ref()),
+        ] {
+            let Some(of) = of else { continue };
+            row(name, &nine([of.p50, of.p90, of.p99, of.p999, of.max, of.mean].map(time)));
         }
-        line(format_args!(""));
-        for bar in bars(&report.histogram) {
-            line(format_args!("  {bar}"));
+        row("", "");
+        for (upper, bar) in bars(&report.histogram) {
+            row(&upper, &bar);
         }
-        let statuses: Vec<_> = report
-            .statuses
-            .iter()
-            .map(|(status, n)| format!("{status}: {}", count(*n as f64)))
-            .collect();
-        line(format_args!("  status       {}", statuses.join(", ")));
+        let statuses = report.statuses.iter();
+        let statuses = statuses.map(|(status, n)| format!("{status}: {}", count(*n as f64)));
+        row("status", &statuses.collect::<Vec<_>>().join(", "));
     }
     let events = &report.connection_events;
-    let closes: Vec<_> = [
+    let closes = listed([
         ("opened", events.opened),
         ("connects failed", events.connect_failed),
         ("closed with notice", events.closed_with_notice),
@@ -92,77 +69,58 @@ pub(super) fn of(report: &HttpReport) -> String {
         ("reset", events.reset),
         ("timed out", events.timed_out),
         ("bad answers", events.violated),
-    ]
-    .into_iter()
-    .filter(|(_, number)| *number > 0)
-    .map(|(what, number)| format!("{} {what}", count(number as f64)))
-    .collect();
-    let closes = match closes.is_empty() {
-        true => "none opened, none closed".to_owned(),
-        false => closes.join(", "),
-    };
-    line(format_args!("  connections  {closes}"));
+    ]);
+    row("connections", if closes.is_empty() { "none opened, none closed" } else { &closes });
     if ends.resent > 0 {
-        line(format_args!("  sent again   {}", count(ends.resent as f64)));
+        row("sent again", &count(ends.resent as f64));
     }
-    if report.errors.is_empty() {
-        line(format_args!("  errors       none"));
-    } else {
-        let sums: Vec<_> = [
-            ("wrong", ends.wrong),
-            ("failed", ends.failed),
-            ("uncertain", ends.uncertain),
-            ("never answered", ends.unanswered),
-        ]
-        .into_iter()
-        .filter(|(_, number)| *number > 0)
-        .map(|(what, number)| format!("{what} {}", count(number as f64)))
-        .collect();
-        let sums = match (sums.is_empty(), ends.answered) {
-            (false, _) => sums.join(", "),
-            (true, 0) => "no request could be sent".to_owned(),
-            (true, _) => "of connections alone".to_owned(),
-        };
-        line(format_args!("  errors       {sums}"));
-        for (kind, number) in &report.errors {
-            line(format_args!("    {:>9} × {kind}", count(*number as f64)));
-        }
-        for sample in &report.error_samples {
-            line(format_args!("    e.g. {sample}"));
-        }
+    let bad = listed([
+        ("wrong", ends.wrong),
+        ("failed", ends.failed),
+        ("uncertain", ends.uncertain),
+        ("never answered", ends.unanswered),
+    ]);
+    let errors = match (bad.is_empty(), ends.answered) {
+        _ if report.errors.is_empty() => "none",
+        (false, _) => &bad,
+        (true, 0) => "no request could be sent",
+        (true, _) => "of connections alone",
+    };
+    row("errors", errors);
+    for (kind, number) in &report.errors {
+        row(&format!("{:>11}", count(*number as f64)), &format!("× {kind}"));
+    }
+    for sample in &report.error_samples {
+        row("  e.g.", sample);
     }
     out
 }
 
-/// The distribution as bars, joined to at most a dozen.
-fn bars(steps: &[(f64, u64)]) -> Vec<String> {
+/// Those numbers that are not 0, each with what it counts.
+fn listed<const N: usize>(all: [(&str, u64); N]) -> String {
+    let shown = all.into_iter().filter(|(_, number)| *number > 0);
+    let shown = shown.map(|(what, number)| format!("{} {what}", count(number as f64)));
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// The distribution as bars, joined to at most a dozen, each with its upper bound.
+fn bars(steps: &[(f64, u64)]) -> Vec<(String, String)> {
     const ROWS: usize = 12;
     const WIDTH: f64 = 44.0;
-    let total: u64 = steps.iter().map(|(_, count)| count).sum();
-    if total == 0 {
-        return Vec::new();
-    }
-    let group = steps.len().div_ceil(ROWS).max(1);
-    let rows: Vec<(f64, u64)> = steps
-        .chunks(group)
-        .map(|chunk| {
-            (
-                chunk.last().map_or(0.0, |(upper, _)| *upper),
-                chunk.iter().map(|(_, count)| count).sum(),
-            )
-        })
+    let sum = |steps: &[(f64, u64)]| steps.iter().map(|step| step.1).sum::<u64>() as f64;
+    let rows: Vec<(f64, f64)> = steps
+        .chunks(steps.len().div_ceil(ROWS).max(1))
+        .map(|chunk| (chunk.last().map_or(0.0, |step| step.0), sum(chunk)))
         .collect();
-    let most = rows.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1) as f64;
-    rows.into_iter()
-        .map(|(upper, count)| {
-            let eighths = (count as f64 / most * WIDTH * 8.0).round() as usize;
-            let rest = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
-            let bar = format!("{}{rest}", "█".repeat(eighths / 8));
-            let share = count as f64 / total as f64 * 100.0;
-            format!("≤ {:>8}  {:>6.2} %  {bar}", time(upper), share)
-        })
-        .map(|line| line.trim_end().to_owned())
-        .collect()
+    let most = rows.iter().map(|row| row.1).fold(1.0, f64::max);
+    let bar = |(upper, count): (f64, f64)| {
+        let eighths = (count / most * WIDTH * 8.0).round() as usize;
+        let rest = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
+        let share = count / sum(steps) * 100.0;
+        let bar = format!("{share:>6.2} %  {}{rest}", "█".repeat(eighths / 8));
+        (format!("≤ {:>8}", time(upper)), bar)
+    };
+    rows.into_iter().map(bar).collect()
 }
 
 /// A time in microseconds, in the unit that fits, three digits.
@@ -172,14 +130,10 @@ pub fn time(us: f64) -> String {
         us if us < 999_500.0 => (us / 1e3, "ms"),
         us => (us / 1e6, "s"),
     };
-    let decimals = if value < 9.995 {
-        2
-    } else if value < 99.95 {
-        1
-    } else {
-        0
+    let decimals = match unit {
+        "µs" => 0,
+        _ => 2 - usize::from(value >= 9.995) - usize::from(value >= 99.95),
     };
-    let decimals = if unit == "µs" { 0 } else { decimals };
     format!("{value:.decimals$} {unit}")
 }
 
@@ -212,7 +166,7 @@ mod tests {
     fn bars_are_few_and_sum_to_everything() {
         let steps: Vec<_> = (1..100).map(|step| (f64::from(step), 10)).collect();
         let bars = bars(&steps);
-        assert!(bars.len() <= 12 && bars[0].contains('█'), "{bars:?}");
+        assert!(bars.len() <= 12 && bars[0].1.contains('█'), "{bars:?}");
         assert!(super::bars(&[]).is_empty());
     }
 }

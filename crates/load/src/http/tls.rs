@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
@@ -15,8 +15,8 @@ use rustls::{
 
 use super::address::Address;
 use super::options::Http;
-use super::transport::Tls;
 use crate::Error;
+use crate::transport::Tls;
 
 /// TLS as the options ask for it; `None` for `http://`.
 pub(super) fn client(options: &Http, address: &Address) -> Result<Option<Tls>, Error> {
@@ -36,11 +36,12 @@ pub(super) fn client(options: &Http, address: &Address) -> Result<Option<Tls>, E
         _ => ALL_VERSIONS,
     };
     let failed = |error: rustls::Error| Error::new(format!("cannot set up TLS: {error}"));
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+    let verifier = AnyCertificate(provider.signature_verification_algorithms);
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)
         .map_err(failed)?;
     let builder = if options.insecure {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
     } else {
         builder.with_root_certificates(roots(options.ca.as_deref())?)
     };
@@ -124,7 +125,7 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, Error> {
 
 /// Trusts whoever answers; the signatures of the handshake are still checked.
 #[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
+struct AnyCertificate(WebPkiSupportedAlgorithms);
 
 impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
@@ -144,12 +145,7 @@ impl ServerCertVerifier for AnyCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(
-            message,
-            certificate,
-            signature,
-            &self.0.signature_verification_algorithms,
-        )
+        verify_tls12_signature(message, certificate, signature, &self.0)
     }
 
     fn verify_tls13_signature(
@@ -158,15 +154,10 @@ impl ServerCertVerifier for AnyCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            certificate,
-            signature,
-            &self.0.signature_verification_algorithms,
-        )
+        verify_tls13_signature(message, certificate, signature, &self.0)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.0.supported_schemes()
     }
 }

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use super::connection::{Connection, Core, End};
 use super::options::Depth;
 use super::plan::{Plan, Reporter, Shared};
-use super::transport::{Broken, Transport};
 use crate::Error;
-use crate::reactor::{ENDS, Flags, Reactor, STREAM, sleep_exactly};
+use crate::reactor::{ENDS, EVENTS_MAX, Events, Flags, Reactor, STREAM, sleep_exactly};
+use crate::transport::{Broken, Transport};
 
 const READ_BYTES: usize = 256 << 10;
 /// How often connections are looked at for time-outs, nanoseconds, and how much that grows with each.
@@ -120,11 +120,12 @@ impl Worker {
             self.open_place(index, began_ns);
         }
         let mut said_ready = false;
+        let mut events = Events::with_capacity(EVENTS_MAX);
         while self.phase != Phase::Over {
             let now_ns = clock.now_ns();
             let wait_ns = self.wait_ns(now_ns)?;
-            for event in 0..self.reactor.wait(Some(wait_ns))? {
-                let (token, flags) = self.reactor.event(event);
+            self.reactor.wait(Some(wait_ns), &mut events)?;
+            for (token, flags) in events.iter() {
                 let (index, generation) = ((token & 0xffff_ffff) as usize, (token >> 32) as u32);
                 // No place has the token of the timer.
                 if self.places.get(index).is_some_and(|place| place.generation == generation) {

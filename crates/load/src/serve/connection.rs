@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use dunlin_wire::backoff::Jitter;
 use dunlin_wire::http1::{
     self, Body, BodyDecoder, Decoded, HeaderSlots, Limits, Method, RequestHead,
 };
@@ -17,7 +18,8 @@ pub(super) struct Shared {
     /// Numbers the answers of all threads: this thread's next, and the step between two of its own.
     pub(super) served: u64,
     pub(super) served_step: u64,
-    pub(super) random: Random,
+    /// Chance for tests, the same in each run.
+    pub(super) random: Jitter,
     pub(super) log: Option<super::log::Log>,
     constant: Constant,
 }
@@ -38,23 +40,10 @@ impl Shared {
             limits: Limits { body_bytes_max: 64 << 20, ..Limits::default() },
             served: thread,
             served_step: threads,
-            random: Random(0x9e37_79b9_7f4a_7c15 ^ (thread + 1)),
+            random: Jitter::new(0x9e37_79b9_7f4a_7c15 ^ (thread + 1)),
             log: None,
             constant: Constant::default(),
         }
-    }
-}
-
-/// A small generator (Marsaglia's xorshift64*): chance for tests, the same in each run.
-#[derive(Debug)]
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound.max(1)
     }
 }
 

@@ -2,18 +2,17 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
+use rustix::net::sockopt;
 use rustls::{ServerConfig, ServerConnection};
 
 use super::answer::Then;
 use super::connection::{Connection, Outcome, Shared};
-use crate::reactor::{ENDS, Flags, LISTENER, NONBLOCKING, Reactor, STREAM};
+use crate::reactor::{ENDS, EVENTS_MAX, Events, Flags, LISTENER, NONBLOCKING, Reactor, STREAM};
+use crate::transport::Transport;
 use crate::{Clock, Context, Error};
 
 /// Read at once: what a hundred pipelined requests of a hundred connections leave in one socket, many times over.
@@ -42,11 +41,9 @@ struct Slot {
 }
 
 struct Peer {
-    socket: OwnedFd,
-    tls: Option<Box<ServerConnection>>,
+    transport: Transport,
     connection: Connection,
-    unsent: Vec<u8>,
-    /// What follows the bytes in `unsent`.
+    /// What follows the bytes that are unsent.
     then: Then,
     timer_ns: u64,
 }
@@ -74,11 +71,13 @@ impl Thread {
     }
 
     pub(super) fn run(mut self) -> Result<(), Error> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
         loop {
             let due_ns = self.timers.peek().map(|Reverse((due_ns, ..))| *due_ns);
             let timeout_ns = due_ns.map(|due_ns| due_ns.saturating_sub(self.clock.now_ns()));
-            for event in 0..self.reactor.wait(timeout_ns)? {
-                match self.reactor.event(event) {
+            self.reactor.wait(timeout_ns, &mut events)?;
+            for event in events.iter() {
+                match event {
                     (LISTENER, _) => self.accept(),
                     (index, flags) => self.serve(index as usize, flags)?,
                 }
@@ -94,7 +93,7 @@ impl Thread {
             let tls = match &self.tls {
                 None => None,
                 Some(config) => match ServerConnection::new(Arc::clone(config)) {
-                    Ok(tls) => Some(Box::new(tls)),
+                    Ok(tls) => Some(tls.into()),
                     Err(_) => continue,
                 },
             };
@@ -107,10 +106,8 @@ impl Thread {
                 continue;
             }
             self.slots[index].peer = Some(Peer {
-                socket,
-                tls,
+                transport: Transport::new(socket, tls),
                 connection: Connection::default(),
-                unsent: Vec::new(),
                 then: Then::Go,
                 timer_ns: 0,
             });
@@ -119,7 +116,7 @@ impl Thread {
 
     fn serve(&mut self, index: usize, flags: Flags) -> Result<(), Error> {
         if flags.contains(Flags::OUT)
-            && self.slots[index].peer.as_ref().is_some_and(|peer| !peer.unsent.is_empty())
+            && self.slots[index].peer.as_ref().is_some_and(|peer| peer.transport.has_unsent())
         {
             self.send(index, Then::Go);
         }
@@ -134,38 +131,19 @@ impl Thread {
                 self.input.resize(cut + READ_BYTES, 0);
             }
             self.input[..cut].copy_from_slice(&peer.connection.cut);
-            let room = self.input.len();
-            let read = match &mut peer.tls {
-                None => match rustix::net::recv(
-                    &peer.socket,
-                    &mut self.input[cut..],
-                    RecvFlags::empty(),
-                ) {
-                    Ok((_, length)) => Ok(length),
-                    Err(error) => Err(error),
-                },
-                Some(tls) => read_tls(tls, &peer.socket, &mut self.input[cut..]),
-            };
-            let length = match read {
-                Ok(0) | Err(Errno::CONNRESET | Errno::PIPE | Errno::PROTO) => {
-                    self.close(index);
-                    return Ok(());
-                }
-                Ok(length) => length,
-                Err(Errno::AGAIN) => {
+            let (length, more) = match peer.transport.read(&mut self.input[cut..]) {
+                Ok(Some(read)) => read,
+                Ok(None) => {
                     self.send(index, Then::Go);
                     return Ok(());
                 }
-                Err(Errno::INTR) => continue,
                 Err(_) => {
                     self.close(index);
                     return Ok(());
                 }
             };
-            // TLS hands out one record at a time, so that only a plain read can be known to be the last.
-            let last = peer.tls.is_none() && cut + length < room && !flags.intersects(ENDS);
             self.take(index, cut + length)?;
-            if last {
+            if !more && !flags.intersects(ENDS) {
                 return Ok(());
             }
         }
@@ -230,48 +208,29 @@ impl Thread {
         if then != Then::Go {
             peer.then = then;
         }
-        if let Some(tls) = &mut peer.tls {
-            // Bounded by UNSENT_BYTES_MAX below: rustls keeps what it is given.
-            tls.set_buffer_limit(None);
-            if !self.output.is_empty() && tls.writer().write_all(&self.output).is_err() {
-                return self.close(index);
-            }
-            self.output.clear();
-            while tls.wants_write() {
-                if tls.write_tls(&mut self.output).is_err() {
-                    return self.close(index);
-                }
-            }
-        }
-        let mut sent = 0;
-        if peer.unsent.is_empty() {
-            sent = send_some(&peer.socket, &self.output);
-        } else {
-            let before = send_some(&peer.socket, &peer.unsent);
-            peer.unsent.drain(..before);
-        }
-        peer.unsent.extend_from_slice(&self.output[sent..]);
-        self.output.clear();
-        if peer.unsent.len() > UNSENT_BYTES_MAX {
+        let sent = match peer.transport.has_unsent() {
+            true => peer.transport.flush(),
+            false => Ok(()),
+        };
+        let sent = sent.and_then(|()| match self.output.is_empty() {
+            true => Ok(()),
+            false => peer.transport.write(&self.output),
+        });
+        if sent.is_err() || peer.transport.unsent_bytes() > UNSENT_BYTES_MAX {
             return self.close(index);
         }
+        self.output.clear();
         if peer.then == Then::Reset {
             // Answers before it have been sent as far as the socket took them; a reset takes the rest along.
             // Refused only by a socket that is gone already.
-            let _ = sockopt::set_socket_linger(&peer.socket, Some(Duration::ZERO));
+            let _ = sockopt::set_socket_linger(&peer.transport.socket, Some(Duration::ZERO));
             return self.close(index);
         }
-        if peer.unsent.is_empty() && peer.then == Then::Finish {
+        if !peer.transport.has_unsent() && peer.then == Then::Finish {
             peer.then = Then::Silence;
             // FIN behind the answer, then wait for the client's: to close with requests unread would be a reset, and
             // a reset may overtake the answer (RFC 9112 §9.6).
-            if let Some(tls) = &mut peer.tls {
-                tls.send_close_notify();
-                let mut notify = Vec::new();
-                while tls.wants_write() && tls.write_tls(&mut notify).is_ok() {}
-                send_some(&peer.socket, &notify);
-            }
-            let _ = rustix::net::shutdown(&peer.socket, Shutdown::Write);
+            peer.transport.finish();
         }
     }
 
@@ -282,49 +241,5 @@ impl Thread {
             self.free.push(index);
         }
         self.output.clear();
-    }
-}
-
-/// How much of `bytes` the socket took. An error shows itself at the next read.
-fn send_some(socket: &OwnedFd, bytes: &[u8]) -> usize {
-    let mut sent = 0;
-    while sent < bytes.len() {
-        match rustix::net::send(socket, &bytes[sent..], SendFlags::NOSIGNAL) {
-            Ok(length) => sent += length,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => break,
-            Err(_) => return bytes.len(),
-        }
-    }
-    sent
-}
-
-/// Reads plain text: what is there already, else what one read of the socket brings.
-fn read_tls(tls: &mut ServerConnection, socket: &OwnedFd, into: &mut [u8]) -> Result<usize, Errno> {
-    struct Socket<'a>(&'a OwnedFd);
-    impl Read for Socket<'_> {
-        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-            Ok(rustix::net::recv(self.0, into, RecvFlags::empty())?.1)
-        }
-    }
-    loop {
-        match tls.reader().read(into) {
-            Ok(length) => return Ok(length),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return Ok(0),
-        }
-        match tls.read_tls(&mut Socket(socket)) {
-            Ok(0) => return Ok(0),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Errno::AGAIN),
-            Err(_) => return Err(Errno::CONNRESET),
-        }
-        if tls.process_new_packets().is_err() {
-            // The alert that says why goes out with the next write; a test server may be brief.
-            let mut alert = Vec::new();
-            while tls.wants_write() && tls.write_tls(&mut alert).is_ok() {}
-            send_some(socket, &alert);
-            return Err(Errno::PROTO);
-        }
     }
 }

@@ -104,7 +104,7 @@ impl Bench {
         let failed =
             tables.iter().flat_map(|measured| &measured.rows).filter(|row| !row.holds).count();
         let report = PushReport { server: server.to_owned(), tables };
-        self.output.report("apns", &report)?;
+        self.output.write("apns", &report)?;
         match failed {
             0 => Ok(()),
             _ => Err(format!("{failed} rows did not hold").into()),

@@ -9,29 +9,31 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketType, sockopt,
 };
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection};
+use rustls::{ClientConfig, ClientConnection, Connection};
+
+use crate::reactor::NONBLOCKING;
 
 /// What a connection is made with.
 #[derive(Debug, Clone)]
-pub(super) struct Tls {
-    pub(super) config: Arc<ClientConfig>,
-    pub(super) name: ServerName<'static>,
+pub(crate) struct Tls {
+    pub(crate) config: Arc<ClientConfig>,
+    pub(crate) name: ServerName<'static>,
 }
 
 #[derive(Debug)]
-pub(super) struct Transport {
-    pub(super) socket: OwnedFd,
-    tls: Option<Box<ClientConnection>>,
+pub(crate) struct Transport {
+    pub(crate) socket: OwnedFd,
+    tls: Option<Box<Connection>>,
     /// Ciphertext, or plain bytes, the socket has not taken.
     unsent: Vec<u8>,
 }
 
 /// Why a transport is of no more use.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
     /// FIN, or the end of TLS.
     End,
     Reset,
@@ -50,20 +52,19 @@ impl From<Errno> for Broken {
 
 /// Where one connection is opened to.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum At<'a> {
+pub(crate) enum At<'a> {
     Network(SocketAddr),
     Unix(&'a Path),
 }
 
 /// A socket that is connecting; it is writable when it is done, one way or the other.
-pub(super) fn begin(at: At<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn begin(at: At<'_>) -> io::Result<OwnedFd> {
     let family = match at {
         At::Network(address) if address.is_ipv4() => AddressFamily::INET,
         At::Network(_) => AddressFamily::INET6,
         At::Unix(_) => AddressFamily::UNIX,
     };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, NONBLOCKING, None)?;
     let outcome = match at {
         At::Network(address) => {
             sockopt::set_tcp_nodelay(&socket, true)?;
@@ -78,30 +79,39 @@ pub(super) fn begin(at: At<'_>) -> io::Result<OwnedFd> {
 }
 
 impl Transport {
-    pub(super) fn connect(at: At<'_>, tls: Option<&Tls>) -> io::Result<Self> {
+    pub(crate) fn connect(at: At<'_>, tls: Option<&Tls>) -> io::Result<Self> {
         let socket = begin(at)?;
         let tls = match tls {
             None => None,
             Some(tls) => {
                 let connection = ClientConnection::new(Arc::clone(&tls.config), tls.name.clone());
-                Some(Box::new(connection.map_err(io::Error::other)?))
+                Some(connection.map_err(io::Error::other)?.into())
             }
         };
-        Ok(Self { socket, tls, unsent: Vec::new() })
+        Ok(Self::new(socket, tls))
+    }
+
+    /// One that is connected, with the TLS to speak over it.
+    pub(crate) fn new(socket: OwnedFd, tls: Option<Connection>) -> Self {
+        Self { socket, tls: tls.map(Box::new), unsent: Vec::new() }
     }
 
     /// Whether plain bytes can flow.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking())
     }
 
-    pub(super) fn has_unsent(&self) -> bool {
+    pub(crate) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
+    }
+
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.unsent.len()
     }
 
     /// Reads plain bytes. `Ok(None)`: there are none now. The flag says whether there may be more at once.
     #[inline]
-    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<Option<(usize, bool)>, Broken> {
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<Option<(usize, bool)>, Broken> {
         match &mut self.tls {
             None => match rustix::net::recv(&self.socket, &mut *into, RecvFlags::empty()) {
                 Ok((_, 0)) => Err(Broken::End),
@@ -150,7 +160,7 @@ impl Transport {
     /// Sends, and keeps what the socket does not take; then [`has_unsent`](Self::has_unsent) is true until
     /// [`flush`](Self::flush) has sent it.
     #[inline]
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Broken> {
         match &mut self.tls {
             None => {
                 let mut sent = 0;
@@ -174,7 +184,7 @@ impl Transport {
         }
     }
 
-    pub(super) fn flush(&mut self) -> Result<(), Broken> {
+    pub(crate) fn flush(&mut self) -> Result<(), Broken> {
         if let Some(tls) = &mut self.tls {
             while tls.wants_write() {
                 tls.write_tls(&mut self.unsent).map_err(Broken::Io)?;
@@ -194,15 +204,25 @@ impl Transport {
     }
 
     /// What became of the connect.
-    pub(super) fn connected(&self) -> Result<(), io::Error> {
+    pub(crate) fn connected(&self) -> Result<(), io::Error> {
         match sockopt::socket_error(&self.socket) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) | Err(error) => Err(error.into()),
         }
     }
 
+    /// Says that nothing follows: the end of TLS, and FIN.
+    pub(crate) fn finish(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            // A peer that is gone need not hear it.
+            let _ = self.flush();
+        }
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+    }
+
     /// Ends it with a reset: nothing of it lingers, and the server learns at once.
-    pub(super) fn abort(self) {
+    pub(crate) fn abort(self) {
         // Refused only by a socket that is gone already.
         let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
     }
