@@ -15,7 +15,7 @@ mod stats;
 mod sync;
 
 #[cfg(all(test, loom))]
-mod models;
+mod loom_tests;
 
 #[cfg(all(feature = "tokio", not(loom)))]
 pub use async_doorbell::AsyncDoorbell;

@@ -22,7 +22,7 @@
 //! follower's word has the new generation. There is no third case: a follower that the publisher
 //! reads as *asleep* will read the new value before it does anything. What the follower did before
 //! it became *asleep*, or named the new generation, happened before the publisher read so: the word
-//! is written with `Release` and read with `Acquire`. `models.rs` has loom explore it.
+//! is written with `Release` and read with `Acquire`. `loom_tests.rs` has loom explore it.
 
 use crate::sync::{AtomicU64, Ordering, Padded, fence};
 

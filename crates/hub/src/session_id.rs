@@ -108,16 +108,9 @@ impl fmt::Debug for SessionId {
 }
 
 /// A text that is not a session id: not a decimal number below 2^53.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a session id is a decimal number below 9007199254740992")]
 pub struct InvalidSessionId;
-
-impl fmt::Display for InvalidSessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a session id is a decimal number below 9007199254740992")
-    }
-}
-
-impl std::error::Error for InvalidSessionId {}
 
 impl FromStr for SessionId {
     type Err = InvalidSessionId;

@@ -1,13 +1,12 @@
 //! What a server did against HTTP.
 
-use std::fmt;
-
 use dunlin_wire::http1;
 
 /// What a server did against HTTP. The connection is then of no use: where the next answer begins is not known,
 /// and to guess would give one request the answer of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
+#[error("{}", self.message())]
 pub enum ProtocolError {
     /// An answer, or its body, is malformed or passes a limit.
     Malformed(http1::Error),
@@ -71,11 +70,3 @@ impl ProtocolError {
         }
     }
 }
-
-impl fmt::Display for ProtocolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.message())
-    }
-}
-
-impl std::error::Error for ProtocolError {}

@@ -9,7 +9,6 @@
 //! | `/connection/uni_websocket` | GET | a connect request in `cf_connect`, or in the first message |
 
 use std::borrow::Cow;
-use std::fmt;
 
 use dunlin_wire::http1::query;
 
@@ -89,13 +88,18 @@ impl StreamTransport {
 }
 
 /// A request that cannot open a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// The transport has other methods.
+    #[error("use one of {}", .0.methods())]
     Method(StreamTransport),
     /// A bidirectional stream without a connect command.
+    #[error(
+        "the connect command is missing; send it as `cf_connect` in the query or in the body of a POST"
+    )]
     NoConnect,
     /// The client wants the binary variant of the protocol.
+    #[error("this server speaks the JSON variant of the protocol only")]
     Protobuf,
 }
 
@@ -109,22 +113,6 @@ impl StreamError {
         }
     }
 }
-
-impl fmt::Display for StreamError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StreamError::Method(stream) => write!(f, "use one of {}", stream.methods()),
-            StreamError::NoConnect => f.write_str(
-                "the connect command is missing; send it as `cf_connect` in the query or in the body of a POST",
-            ),
-            StreamError::Protobuf => {
-                f.write_str("this server speaks the JSON variant of the protocol only")
-            }
-        }
-    }
-}
-
-impl std::error::Error for StreamError {}
 
 /// Whether a request asks for the binary variant of the protocol, which this server does not have:
 /// by its content type (streams, emulation), by query parameter or by subprotocol (WebSocket).

@@ -1,6 +1,5 @@
 //! What a connection is made by, and why there is none.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,7 +75,8 @@ impl ConnectFault {
 }
 
 /// Why there is no connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{why}")]
 pub struct ConnectError {
     /// What stands in the way.
     pub fault: ConnectFault,
@@ -95,14 +95,6 @@ impl From<String> for ConnectError {
         ConnectError { fault: ConnectFault::Other, why }
     }
 }
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
-}
-
-impl std::error::Error for ConnectError {}
 
 /// What an attempt to connect waits for. Clones are the same.
 #[derive(Clone, Debug, Default)]

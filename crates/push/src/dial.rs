@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use dunlin_wire::dial::{ATTEMPT_DELAY_MS, Next, Race, interleave};
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, InvalidMessage};
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use crate::connect::{Connect, ConnectError, ConnectFault, Connecting, Io, Stage};
 use crate::origin::{Origin, OriginError};
 use crate::{names, tunnel};
 
-/// One address may take so long before the next one is tried.
+/// An address that has not answered for so long is given up.
 const ADDRESS_WITHIN: Duration = Duration::from_secs(5);
 /// A proxy may take so long, which connects in its turn.
 const PROXY_WITHIN: Duration = Duration::from_secs(10);
@@ -94,30 +97,48 @@ impl Dialer {
     }
 
     async fn tcp(&self, name: &str, stage: &Stage) -> Result<TcpStream, ConnectError> {
-        let addresses = names::look_up(name, stage).await?;
+        let mut addresses = names::look_up(name, stage).await?;
         // Connections spread over the addresses of a name.
-        let turn = self.turn.fetch_add(1, Relaxed);
-        let none = format!("{name} has no address; is the name right?");
-        let mut last = ConnectError::new(ConnectFault::Dns, none);
-        for index in 0..addresses.len() {
-            let address = addresses[(turn + index) % addresses.len()];
-            let shown = match name.parse::<std::net::SocketAddr>() {
-                Ok(_) => name.to_owned(),
-                Err(_) => format!("{name} ({address})"),
-            };
-            let silent = format!("{shown} does not answer; is a firewall in the way?");
-            let connecting = TcpStream::connect(address);
-            let tcp = stage.within(ADDRESS_WITHIN, ConnectFault::Address, silent, connecting).await;
-            last = match tcp {
-                Ok(Ok(tcp)) => return Ok(tcp),
-                Ok(Err(error)) => {
-                    let why = format!("{shown} cannot be reached: {error}");
-                    ConnectError::new(ConnectFault::Address, why)
+        let turn = self.turn.fetch_add(1, Relaxed) % addresses.len().max(1);
+        addresses.rotate_left(turn);
+        let mut race = Race::new(interleave(addresses), ATTEMPT_DELAY_MS);
+        let mut error = format!("{name} has no address; is the name right?");
+        let mut fault = ConnectFault::Dns;
+        // Those that lost end with it.
+        let mut attempts = JoinSet::new();
+        let began = Instant::now();
+        loop {
+            let ended = match race.poll(began.elapsed().as_millis() as u64) {
+                Next::Connect(address) => {
+                    let shown = match name.parse::<std::net::SocketAddr>() {
+                        Ok(_) => name.to_owned(),
+                        Err(_) => format!("{name} ({address})"),
+                    };
+                    let silent = format!("{shown} does not answer; is a firewall in the way?");
+                    fault = ConnectFault::Address;
+                    stage.wait(fault, silent.clone());
+                    attempts.spawn(async move {
+                        let answered = timeout(ADDRESS_WITHIN, TcpStream::connect(address)).await;
+                        let tcp = answered.map_err(|_| silent)?;
+                        tcp.map_err(|error| format!("{shown} cannot be reached: {error}"))
+                    });
+                    continue;
                 }
-                Err(silent) => silent,
+                Next::Wait(None) => attempts.join_next().await,
+                Next::Wait(Some(at_ms)) => {
+                    let at = began + Duration::from_millis(at_ms);
+                    timeout_at(at, attempts.join_next()).await.unwrap_or_default()
+                }
+                Next::Failed => return Err(ConnectError::new(fault, error)),
             };
+            // Nothing has ended: it is time for the next address.
+            let Some(ended) = ended else { continue };
+            match ended.unwrap_or_else(|panicked| Err(panicked.to_string())) {
+                Ok(tcp) => return Ok(tcp),
+                Err(why) => error = why,
+            }
+            race.handle_failure();
         }
-        Err(last)
     }
 }
 

@@ -1,7 +1,5 @@
 //! One notification for Apple, Google and browsers, with what each is to get differently.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -71,16 +69,9 @@ pub struct ApnsOptions {
 }
 
 /// Why a notification is invalid; the text names the field.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct NotificationError(&'static str);
-
-impl fmt::Display for NotificationError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for NotificationError {}
 
 /// A notification as Apple is sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]

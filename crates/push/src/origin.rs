@@ -1,6 +1,5 @@
 //! Where a service is, and how to get there.
 
-use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -58,16 +57,9 @@ pub enum ProxyKind {
 }
 
 /// Why an origin cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct OriginError(pub String);
-
-impl fmt::Display for OriginError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for OriginError {}
 
 impl Origin {
     /// An origin without proxy, trusting the roots of the system.

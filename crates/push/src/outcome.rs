@@ -121,38 +121,50 @@ impl Rejected {
 }
 
 /// Why a push was not sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSent {
     /// Its deadline passed in the queue.
+    #[error("its deadline passed in the queue")]
     Deadline,
     /// Its deadline passed while no connection could be made; why not.
+    #[error("no connection: {0}")]
     Connect(String),
     /// Its own expiration (`apns-expiration`) passed.
+    #[error("it expired before it could be sent")]
     Expired,
     /// The sender was closed.
+    #[error("the sender was closed")]
     Closed,
     /// The queue was full and the caller did not want to wait.
+    #[error("the queue is full")]
     QueueFull,
     /// Its device has had as many as the caller's own limit allows.
+    #[error("the device has had as many as it may have")]
     DeviceLimit,
     /// The credential cannot be used; what is wrong with it.
+    #[error("the credential cannot be used: {0}")]
     Credential(String),
     /// The push itself is not valid; which field and why.
+    #[error("{0}")]
     Invalid(String),
 }
 
 /// Why nobody knows whether a push was accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Uncertain {
     /// The connection ended before the answer.
+    #[error("the connection ended before the answer")]
     ConnectionLost,
     /// The stream was reset before the answer.
+    #[error("the stream was reset before the answer")]
     Reset,
     /// Its deadline passed before the answer.
+    #[error("the deadline passed before the answer")]
     Deadline,
     /// The sender was closed before the answer.
+    #[error("the sender was closed before the answer")]
     Closed,
 }
 
@@ -292,36 +304,6 @@ impl fmt::Display for Outcome {
             Outcome::NotSent(why) => write!(f, "not sent: {why}"),
             Outcome::Uncertain(why) => write!(f, "uncertain: {why}"),
         }
-    }
-}
-
-impl fmt::Display for NotSent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NotSent::Deadline => f.write_str("its deadline passed in the queue"),
-            NotSent::Connect(why) => write!(f, "no connection: {why}"),
-            NotSent::Expired => f.write_str("it expired before it could be sent"),
-            NotSent::Closed => f.write_str("the sender was closed"),
-            NotSent::QueueFull => f.write_str("the queue is full"),
-            NotSent::DeviceLimit => f.write_str("the device has had as many as it may have"),
-            NotSent::Credential(why) => write!(f, "the credential cannot be used: {why}"),
-            NotSent::Invalid(why) => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for NotSent {}
-
-impl std::error::Error for Uncertain {}
-
-impl fmt::Display for Uncertain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Uncertain::ConnectionLost => "the connection ended before the answer",
-            Uncertain::Reset => "the stream was reset before the answer",
-            Uncertain::Deadline => "the deadline passed before the answer",
-            Uncertain::Closed => "the sender was closed before the answer",
-        })
     }
 }
 

@@ -1,6 +1,5 @@
 //! What a push service is to the sender.
 
-use std::fmt;
 use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -70,24 +69,15 @@ pub struct Authorization {
 }
 
 /// Why there is no authorization.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
     /// It has to be fetched first.
+    #[error("the credential is being renewed")]
     Stale,
     /// It cannot be used; the text says what to mend.
+    #[error("{0}")]
     Invalid(String),
 }
-
-impl fmt::Display for CredentialError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CredentialError::Stale => f.write_str("the credential is being renewed"),
-            CredentialError::Invalid(why) => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for CredentialError {}
 
 /// The attempt that a response answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

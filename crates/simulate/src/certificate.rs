@@ -3,17 +3,16 @@
 use std::sync::Arc;
 use std::{fmt, fs, io, path::Path};
 
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, ServerConfig, SignatureScheme};
+use x509_parser::oid_registry::OID_USERID;
 
 use crate::StartError;
 
@@ -133,7 +132,7 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer()?).map_err(failed)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = Arc::new(AnyClient::new(&provider));
+        let verifier = Arc::new(AnyClient(provider.signature_verification_algorithms));
         let unusable = |error| StartError::because("the server's TLS cannot be set up", error);
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -167,15 +166,7 @@ fn write_private(path: &Path, text: &str) -> Result<(), StartError> {
 /// Takes every client certificate whose key the client has: whom it names is judged push by push, as Apple does. The
 /// chain is not judged, for Apple's authority signs none for a simulator.
 #[derive(Debug)]
-struct AnyClient {
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl AnyClient {
-    fn new(provider: &CryptoProvider) -> AnyClient {
-        AnyClient { algorithms: provider.signature_verification_algorithms }
-    }
-}
+struct AnyClient(WebPkiSupportedAlgorithms);
 
 impl ClientCertVerifier for AnyClient {
     fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
@@ -201,7 +192,7 @@ impl ClientCertVerifier for AnyClient {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms)
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0)
     }
 
     fn verify_tls13_signature(
@@ -210,17 +201,16 @@ impl ClientCertVerifier for AnyClient {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        self.0.supported_schemes()
     }
 }
 
 /// `UID`, in which Apple writes the bundle id (RFC 4519 §2.39): 0.9.2342.19200300.100.1.1.
 const USER_ID_ARCS: [u64; 7] = [0, 9, 2342, 19_200_300, 100, 1, 1];
-const USER_ID_DER: [u8; 10] = [0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 0x01, 0x01];
 
 /// What matters of a client's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,68 +222,15 @@ pub(crate) struct ClientCertificate {
 impl ClientCertificate {
     /// Reads subject and expiry (RFC 5280 §4.1); what cannot be read is missing.
     pub(crate) fn read(der: &[u8]) -> ClientCertificate {
-        let parts = || {
-            let (_, certificate, _) = element(der)?;
-            let (_, to_be_signed, _) = element(certificate)?;
-            let (tag, _, after_version) = element(to_be_signed)?;
-            let rest = if tag == 0xa0 { after_version } else { to_be_signed };
-            let (_, _, rest) = element(rest)?; // serial number
-            let (_, _, rest) = element(rest)?; // signature algorithm
-            let (_, _, rest) = element(rest)?; // issuer
-            let (_, validity, rest) = element(rest)?;
-            let (_, subject, _) = element(rest)?;
-            Some((validity, subject))
-        };
-        let Some((validity, subject)) = parts() else {
+        let Ok((_, certificate)) = x509_parser::parse_x509_certificate(der) else {
             return ClientCertificate { user_id: None, expires_s: None };
         };
-        let expires_s = element(validity)
-            .and_then(|(_, _, rest)| element(rest))
-            .and_then(|(tag, text, _)| seconds(tag, text));
-        ClientCertificate { user_id: user_id(subject), expires_s }
-    }
-}
-
-fn user_id(mut subject: &[u8]) -> Option<String> {
-    while let Some((_, set, rest)) = element(subject) {
-        subject = rest;
-        let (_, attribute, _) = element(set)?;
-        let (_, oid, value) = element(attribute)?;
-        if oid == USER_ID_DER {
-            let (_, text, _) = element(value)?;
-            return String::from_utf8(text.to_vec()).ok();
+        let user_id = certificate.subject().iter_by_oid(&OID_USERID).next();
+        ClientCertificate {
+            user_id: user_id.and_then(|id| id.as_str().ok()).map(str::to_owned),
+            expires_s: certificate.validity().not_after.timestamp().try_into().ok(),
         }
     }
-    None
-}
-
-/// The first element of DER: tag, content, what follows.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = der.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (length, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81..=0x83 => {
-            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            (digits.iter().fold(0, |length, &digit| length << 8 | usize::from(digit)), rest)
-        }
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((tag, content, rest))
-}
-
-/// UTCTime or GeneralizedTime as seconds since 1970 (RFC 5280 §4.1.2.5).
-fn seconds(tag: u8, text: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(text).ok()?;
-    let text = match tag {
-        0x17 if text.get(..2)?.parse::<u8>().ok()? < 50 => format!("20{text}"),
-        0x17 => format!("19{text}"),
-        0x18 => text.to_owned(),
-        _ => return None,
-    };
-    let time = DateTime::strptime("%Y%m%d%H%M%SZ", text).ok()?;
-    u64::try_from(time.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second()).ok()
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use dunlin_wire::backoff::Jitter;
+
 /// Bytes that are lost together.
 const SEGMENT_BYTES: usize = 1_460;
 
@@ -15,8 +17,8 @@ pub(crate) struct Line {
     loss: f64,
     /// Nothing leaves before: the connection is not there yet, or something lost is being sent again.
     not_before: Instant,
-    /// The state of the lots (xorshift64*).
-    random: u64,
+    /// For the lots.
+    random: Jitter,
 }
 
 impl Line {
@@ -27,7 +29,7 @@ impl Line {
             delay: Duration::ZERO,
             loss: 0.0,
             not_before: now,
-            random: seed | 1,
+            random: Jitter::new(seed),
         }
     }
 
@@ -97,10 +99,7 @@ impl Line {
     }
 
     fn lot(&mut self) -> f64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
+        self.random.below(1 << 53) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -159,11 +159,6 @@ impl Simulator {
         self.shared.world().ledger.entries(0, usize::MAX).collect()
     }
 
-    /// Forgets the ledger's entries. Counts stay.
-    pub fn clear_ledger(&self) {
-        self.shared.world().ledger.clear();
-    }
-
     /// Waits until it ends by itself, which it does only when its listener fails.
     pub fn wait(mut self) {
         if let Some(thread) = self.thread.take() {

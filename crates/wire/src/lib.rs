@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backoff;
+pub mod dial;
 pub mod http1;
 pub mod http2;
 pub mod proxy;

@@ -180,7 +180,7 @@ impl Default for ConnectConfig {
         ConnectConfig {
             limits: Limits::default(),
             timeout_ms: 10_000,
-            attempt_delay_ms: 250,
+            attempt_delay_ms: dunlin_wire::dial::ATTEMPT_DELAY_MS,
             from: None,
             tls: None,
         }

@@ -1,11 +1,11 @@
 //! Connecting by name: its addresses one after another, the next before the last has failed (happy eyeballs,
 //! RFC 8305 §5). The connection has its id from the start; the socket of the address that answers first becomes its own.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use dunlin_wire::dial::{Next, Race};
 use mio::Interest;
 use mio::unix::SourceFd;
 use rustix::net::sockopt::socket_error;
@@ -30,9 +30,8 @@ pub(crate) struct Dial {
     conn: ConnId,
     /// What the addresses belong to; `None` when the caller gave them.
     name: Option<Name>,
-    /// The name is being resolved.
-    resolving: bool,
-    left: VecDeque<SocketAddr>,
+    /// `None` while the name is being resolved.
+    race: Option<Race>,
     attempts: Vec<Option<(OwnedFd, SocketAddr)>>,
     /// Of the next attempt.
     timer: Option<TimerId>,
@@ -132,8 +131,7 @@ impl<D: Default> Context<D> {
         places[place] = Some(Dial {
             conn,
             name,
-            resolving: addresses.is_none(),
-            left: addresses.unwrap_or_default().into_iter().take(ADDRESSES_MAX).collect(),
+            race: addresses.map(|all| race(&all, config.attempt_delay_ms)),
             attempts: Vec::new(),
             timer: None,
             from: config.from,
@@ -148,36 +146,37 @@ impl<D: Default> Context<D> {
     /// failed.
     pub(crate) fn attempt(&mut self, place: u32) {
         let Some(Some(dial)) = self.dials.places.get_mut(place as usize) else { return };
-        if dial.resolving {
-            return;
-        }
+        let Some(race) = &mut dial.race else { return };
         if let Some(timer) = dial.timer.take() {
             self.timers.disarm(timer);
         }
-        while let Some(address) = dial.left.pop_front() {
-            let attempt = dial.attempts.len();
+        loop {
+            let address = match race.poll(self.now_ms) {
+                Next::Connect(address) => address,
+                Next::Wait(at_ms) => {
+                    let arm = |at_ms| self.timers.arm(at_ms, None, Action::Dial(place));
+                    dial.timer = at_ms.map(arm);
+                    return;
+                }
+                Next::Failed => break,
+            };
+            let attempt = dial.attempts.len() as u32;
             let started = connect_socket(address, dial.from).and_then(|fd| {
-                let event = Token::Attempt { dial: place, attempt: attempt as u32 }.into();
+                let event = Token::Attempt { dial: place, attempt }.into();
                 let registry = self.poll.registry();
                 registry.register(&mut SourceFd(&fd.as_raw_fd()), event, Interest::WRITABLE)?;
                 Ok(fd)
             });
             match started {
-                Ok(fd) => {
-                    dial.attempts.push(Some((fd, address)));
-                    if !dial.left.is_empty() {
-                        let at_ms = self.now_ms + dial.delay_ms;
-                        dial.timer = Some(self.timers.arm(at_ms, None, Action::Dial(place)));
-                    }
-                    return;
-                }
+                Ok(fd) => dial.attempts.push(Some((fd, address))),
                 // No route to this family, most often: the next may have one.
-                Err(error) => _ = dial.error.get_or_insert(error),
+                Err(error) => {
+                    dial.error.get_or_insert(error);
+                    race.handle_failure();
+                }
             }
         }
-        if dial.attempts.iter().all(Option::is_none)
-            && let Some(dial) = self.dials.places[place as usize].take()
-        {
+        if let Some(dial) = self.dials.places[place as usize].take() {
             if let (Some(name), Some(resolver)) = (&dial.name, &mut self.dials.resolver) {
                 resolver.forget(name);
             }
@@ -206,6 +205,7 @@ impl<D: Default> Context<D> {
         if let Some(error) = failed {
             dial.error.get_or_insert(error);
             dial.attempts[attempt as usize] = None;
+            dial.race.iter_mut().for_each(Race::handle_failure);
             return self.attempt(place);
         }
         let (conn, address) = (dial.conn, *address);
@@ -237,16 +237,16 @@ impl<D: Default> Context<D> {
         for (name, result) in results.unwrap_or_default() {
             for place in 0..self.dials.places.len() {
                 let Some(dial) = &mut self.dials.places[place] else { continue };
-                if !dial.resolving || dial.name.as_ref() != Some(&name) {
+                if dial.race.is_some() || dial.name.as_ref() != Some(&name) {
                     continue;
                 }
-                dial.resolving = false;
-                match &result {
-                    Ok(addresses) => {
-                        dial.left = addresses.iter().copied().take(ADDRESSES_MAX).collect();
+                dial.race = Some(match &result {
+                    Ok(addresses) => race(addresses, dial.delay_ms),
+                    Err(error) => {
+                        dial.error = Some(error.clone().into());
+                        Race::default()
                     }
-                    Err(error) => dial.error = Some(error.clone().into()),
-                }
+                });
                 self.attempt(place as u32);
             }
         }
@@ -263,4 +263,8 @@ impl<D: Default> Context<D> {
             }
         }
     }
+}
+
+fn race(addresses: &[SocketAddr], delay_ms: u64) -> Race {
+    Race::new(addresses.iter().copied().take(ADDRESSES_MAX), delay_ms)
 }

@@ -1,32 +1,23 @@
 //! Why an operation on a connection was refused, and why a connection ended.
 
-use std::{error, fmt, io};
+use std::{fmt, io};
 
 /// Why bytes were not taken for sending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
     /// No such connection any more, or it is being closed. Its `on_close` has been or will be called.
+    #[error("the connection is closed")]
     Stale,
     /// The bytes would exceed `output_bytes_max` of the connection or `buffered_bytes_max` of the loop.
     /// Nothing was taken; `on_writable` follows when what is buffered has left.
+    #[error("the connection's output buffer is full")]
     Full,
     /// Not at this point of this connection's protocol: an answer without a request outstanding, a
     /// WebSocket message on what is not a WebSocket.
+    #[error("the connection's protocol does not allow this now")]
     OutOfTurn,
 }
-
-impl fmt::Display for WriteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            WriteError::Stale => "the connection is closed",
-            WriteError::Full => "the connection's output buffer is full",
-            WriteError::OutOfTurn => "the connection's protocol does not allow this now",
-        })
-    }
-}
-
-impl error::Error for WriteError {}
 
 /// Why a connection ended. Handed to `on_close`, once for every connection that had its `on_open`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

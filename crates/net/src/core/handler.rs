@@ -1,7 +1,7 @@
 //! What an application answers to: one method an event, every one with a sensible default.
 
+use std::io;
 use std::net::SocketAddr;
-use std::{error, fmt, io};
 
 use super::connection::ConnId;
 use super::context::{Context, ListenerId, TimerId};
@@ -32,28 +32,19 @@ pub enum Sleep {
 }
 
 /// How a peer violated its protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
     /// Malformed, oversized or overdue HTTP; carries the status code that says so.
+    #[error("{0}")]
     Http(http::Error),
     /// A WebSocket violation; carries the close code that says so.
+    #[error("{0}")]
     WebSocket(websocket::Error),
     /// The answer to a client's WebSocket handshake was not one.
+    #[error("{0}")]
     Handshake(websocket::ClientHandshakeError),
 }
-
-impl fmt::Display for ProtocolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ProtocolError::Http(error) => error.fmt(f),
-            ProtocolError::WebSocket(error) => error.fmt(f),
-            ProtocolError::Handshake(error) => error.fmt(f),
-        }
-    }
-}
-
-impl error::Error for ProtocolError {}
 
 /// The application: it owns its state, the loop owns the connections.
 ///

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{error, fmt, io};
+use std::{fmt, io};
 
 use rustix::event::EventfdFlags;
 
@@ -27,7 +27,8 @@ pub struct Inbox<H: Handler> {
 }
 
 /// The loop does not exist any more; the call was not made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the event loop has been dropped")]
 pub struct LoopGone;
 
 struct Shared<H: Handler> {
@@ -129,11 +130,3 @@ impl<H: Handler> fmt::Debug for Inbox<H> {
         f.debug_struct("Inbox").finish_non_exhaustive()
     }
 }
-
-impl fmt::Display for LoopGone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the event loop has been dropped")
-    }
-}
-
-impl error::Error for LoopGone {}

@@ -1,16 +1,18 @@
 //! Names to addresses, without blocking the loop: the system's resolver blocks, so it runs in a thread of its own.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{error, fmt, io};
 
+use dunlin_wire::dial::interleave;
 use rustix::event::EventfdFlags;
 
 /// A name has no address. Inside the [`io::Error`] of `on_connect_failed`, see [`ResolveError::of`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} does not resolve: {message}")]
 pub struct ResolveError {
     /// The name.
     pub name: String,
@@ -24,14 +26,6 @@ impl ResolveError {
         error.get_ref()?.downcast_ref()
     }
 }
-
-impl fmt::Display for ResolveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} does not resolve: {}", self.name, self.message)
-    }
-}
-
-impl error::Error for ResolveError {}
 
 impl From<ResolveError> for io::Error {
     fn from(error: ResolveError) -> io::Error {
@@ -141,36 +135,5 @@ impl Resolver {
         if self.known.get(name).is_some_and(Option::is_some) {
             self.known.remove(name);
         }
-    }
-}
-
-/// Orders addresses so that the families alternate, the family that the resolver put first leading
-/// (RFC 8305 §4).
-fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    let (leading, others): (Vec<_>, Vec<_>) =
-        addresses.into_iter().partition(|address| address.is_ipv6() == first_is_v6);
-    let (mut leading, mut others) = (leading.into_iter(), others.into_iter());
-    let mut ordered = Vec::new();
-    loop {
-        let pair = [leading.next(), others.next()];
-        if pair == [None, None] {
-            return ordered;
-        }
-        ordered.extend(pair.into_iter().flatten());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn families_alternate() {
-        let [a, b, c, x, y] = ["[::1]:1", "[::2]:1", "[::3]:1", "10.0.0.1:1", "10.0.0.2:1"]
-            .map(|address| address.parse::<SocketAddr>().expect("an address"));
-        assert_eq!(interleave(vec![a, b, c, x, y]), [a, x, b, y, c]);
-        assert_eq!(interleave(vec![x, y, a]), [x, a, y]);
-        assert_eq!(interleave(vec![]), []);
     }
 }

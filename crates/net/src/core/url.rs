@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::{error, fmt, io};
+use std::{fmt, io};
 
 /// Where a URL leads: `http://`, `https://`, `ws://` or `wss://` with a host, a port if it is not the usual one, path and
 /// query; or `unix:` and the path of a socket.
@@ -42,32 +42,19 @@ pub enum Place {
 }
 
 /// A URL that leads nowhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
     /// None of `http://`, `https://`, `ws://`, `wss://` and `unix:`.
+    #[error("the URL begins with none of http://, https://, ws://, wss:// and unix:")]
     Scheme,
     /// No host, or one with bytes that hosts do not have.
+    #[error("the URL has no valid host; write http://name:port, http://[::1]:port")]
     Host,
     /// No number from 1 to 65535 behind the colon.
+    #[error("the port of the URL is no number from 1 to 65535")]
     Port,
 }
-
-impl fmt::Display for UrlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            UrlError::Scheme => {
-                "the URL begins with none of http://, https://, ws://, wss:// and unix:"
-            }
-            UrlError::Host => {
-                "the URL has no valid host; write http://name:port, http://[::1]:port"
-            }
-            UrlError::Port => "the port of the URL is no number from 1 to 65535",
-        })
-    }
-}
-
-impl error::Error for UrlError {}
 
 impl From<UrlError> for io::Error {
     fn from(error: UrlError) -> io::Error {

@@ -1,7 +1,6 @@
 //! Which handler a request is for: by its method and the pattern of its path.
 
 use std::collections::HashMap;
-use std::{error, fmt};
 
 pub use matchit::Params;
 
@@ -39,11 +38,13 @@ pub struct Match<'r, T> {
 }
 
 /// No route fits a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoute {
     /// No pattern fits the path: 404.
+    #[error("no route for this path")]
     NotFound,
     /// A pattern fits, but not with this method: 405, with these in `Allow`.
+    #[error("the path takes {allow} only")]
     MethodNotAllowed {
         /// The methods that have a route, with commas between them.
         allow: String,
@@ -51,11 +52,13 @@ pub enum NoRoute {
 }
 
 /// A pattern that cannot be added.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// It is malformed, or another one fits the same paths.
+    #[error("the path pattern cannot be added: {0}")]
     Pattern(String),
     /// The method has a route of this pattern already.
+    #[error("method and path have a route already")]
     Duplicate,
 }
 
@@ -128,28 +131,6 @@ impl NoRoute {
         }
     }
 }
-
-impl fmt::Display for NoRoute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoRoute::NotFound => f.write_str("no route for this path"),
-            NoRoute::MethodNotAllowed { allow } => write!(f, "the path takes {allow} only"),
-        }
-    }
-}
-
-impl error::Error for NoRoute {}
-
-impl fmt::Display for RouteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RouteError::Pattern(why) => write!(f, "the path pattern cannot be added: {why}"),
-            RouteError::Duplicate => f.write_str("method and path have a route already"),
-        }
-    }
-}
-
-impl error::Error for RouteError {}
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,5 @@
 //! One HTTP/1.1 connection as its server sees it, without its socket: requests one at a time and in order, answers out.
 
-use std::{error, fmt};
-
 use dunlin_wire::http1::{
     self, Body, BodyDecoder, CONTINUE, Decoded, HeaderSlots, LAST_CHUNK, RequestHead,
     ResponseWriter,
@@ -10,16 +8,9 @@ use dunlin_wire::http1::{
 use super::{Error, Framing, Limits, Method, Request, Response, Version};
 
 /// The connection has no answer of this kind to give now: no request is outstanding, or another answer has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no answer of this kind is due on the connection")]
 pub struct OutOfTurn;
-
-impl fmt::Display for OutOfTurn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no answer of this kind is due on the connection")
-    }
-}
-
-impl error::Error for OutOfTurn {}
 
 /// What a connection remembers of the request outstanding, in one byte: all that an idle one costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The opening handshake: a server's answer, a client's request.
 
-use std::{error, fmt, io};
+use std::io;
 
 use dunlin_wire::http1::{self, Decoded, HeaderSlots, Method};
 use dunlin_wire::websocket::handshake::{
@@ -20,24 +20,15 @@ use crate::websocket::{
 };
 
 /// Why a request did not become a WebSocket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpgradeError {
     /// It was no handshake that can be accepted. It has been answered, with the error's status.
+    #[error("{0}")]
     Handshake(HandshakeError),
     /// It could not be answered.
+    #[error("{0}")]
     Write(WriteError),
 }
-
-impl fmt::Display for UpgradeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            UpgradeError::Handshake(error) => error.fmt(f),
-            UpgradeError::Write(error) => error.fmt(f),
-        }
-    }
-}
-
-impl error::Error for UpgradeError {}
 
 impl<D: Default> Context<D> {
     /// Answers the request outstanding with 101 if it is a WebSocket handshake: from now on the connection

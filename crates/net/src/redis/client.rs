@@ -1,7 +1,7 @@
 //! A Redis client that keeps itself connected.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::{error, fmt, io};
+use std::{fmt, io};
 
 use std::net::SocketAddr;
 
@@ -61,27 +61,16 @@ impl fmt::Debug for ClientConfig {
 }
 
 /// Why a command was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
     /// The commands that wait fill the queue. Try again when replies have come.
+    #[error("too many commands wait for Redis; send less, or raise queue_bytes_max")]
     Full,
     /// It can be answered by any number of values.
+    #[error("{0}")]
     Invalid(InvalidCommand),
 }
-
-impl fmt::Display for CommandError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CommandError::Full => {
-                f.write_str("too many commands wait for Redis; send less, or raise queue_bytes_max")
-            }
-            CommandError::Invalid(error) => error.fmt(f),
-        }
-    }
-}
-
-impl error::Error for CommandError {}
 
 /// What a client received.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,7 +1,6 @@
 //! One conversation with a Redis server, without its socket.
 
 use std::collections::VecDeque;
-use std::{error, fmt};
 
 use dunlin_wire::resp::{Error, Limits, Scanner, Value, encode_command};
 
@@ -20,16 +19,9 @@ pub enum Event<'a> {
 
 /// The command can be answered by any number of values, so the replies behind it could not be distinguished: it has no
 /// name, or it subscribes to or unsubscribes from no channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the command has no name, or names no channel; name each channel")]
 pub struct InvalidCommand;
-
-impl fmt::Display for InvalidCommand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the command has no name, or names no channel; name each channel")
-    }
-}
-
-impl error::Error for InvalidCommand {}
 
 /// The state of one connection to Redis (RESP3): which commands are out, and where in a value its input is cut.
 ///

@@ -1,7 +1,5 @@
 //! One open WebSocket, either end, without its socket (RFC 6455).
 
-use std::{error, fmt};
-
 use dunlin_wire::websocket::deflate::{DeflateParams, Deflater, Inflater, SharedDeflate};
 use dunlin_wire::websocket::{
     Decoder, Event as Frame, MessageAssembly, Role, encode_close_masked, encode_frame_masked,
@@ -16,16 +14,9 @@ use super::{
 const COMPRESS_BYTES_MIN: usize = 32;
 
 /// A close frame has been sent: no frame follows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a close frame has been sent; no frame may follow it")]
 pub struct CloseSent;
-
-impl fmt::Display for CloseSent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a close frame has been sent; no frame may follow it")
-    }
-}
-
-impl error::Error for CloseSent {}
 
 /// What both ends have agreed on, and the bounds of this one. Shared by many connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

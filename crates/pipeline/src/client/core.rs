@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use dunlin_net::{ConnId, Context, ResolveError, TimerId, UrlError};
+use dunlin_wire::backoff::Backoff;
 
 use super::config::{ClientConfig, HostConfig};
 use super::host::{Host, HostId};
@@ -15,6 +16,9 @@ use super::request::{Prepared, Record, Records, Request, RequestId, SendError};
 pub(crate) const WATCH_MS: u64 = 50;
 /// Milliseconds from a name that did not resolve to the next try.
 const UNRESOLVED_MS: u64 = 1000;
+/// From a dial that failed to the next.
+const DIAL_BACKOFF: Backoff = Backoff { min_ms: 100, max_ms: 1_600 };
+
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) config: ClientConfig,
@@ -159,7 +163,7 @@ impl Core {
         let host = &mut self.hosts[host_id.0 as usize];
         host.dials -= 1;
         host.failures += 1;
-        let backoff_ms = 100u64 << (host.failures - 1).min(4);
+        let backoff_ms = DIAL_BACKOFF.delay_ms(host.failures);
         // The resolver is not asked without end.
         let pause_ms = if unresolved.is_some() { UNRESOLVED_MS } else { backoff_ms };
         host.dial_after_ms = cx.now_ms() + pause_ms;

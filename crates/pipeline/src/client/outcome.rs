@@ -63,7 +63,8 @@ pub struct Answer<'a> {
 }
 
 /// Why a request was not answered: which, by whom, why, and what to do. Its text is one line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("request {request} to {host}: {kind}")]
 pub struct RequestError {
     /// The host asked.
     pub host: Arc<str>,
@@ -97,35 +98,53 @@ impl From<RequestError> for Outcome<'_> {
 }
 
 /// What happened to a request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The name does not resolve.
+    #[error("the name does not resolve ({0}); check its spelling and the resolver")]
     Name(Arc<str>),
     /// No address of the host could be connected to.
+    #[error(
+        "no connection could be opened ({0}); check that the server runs, its address and port"
+    )]
     Connect(Arc<io::Error>),
     /// The host's certificate is not one to be trusted, or TLS failed otherwise.
+    #[error(
+        "TLS failed ({0}); check the name in the URL, the server's certificate and the roots trusted"
+    )]
     Tls(Arc<io::Error>),
     /// The oldest request of a connection was not answered within `answer_timeout_ms`.
+    #[error("no answer within answer_timeout_ms; raise it, or look why the server is slow")]
     AnswerTimeout,
     /// The queue of the host was full.
+    #[error("the host's queue is full; send less, or raise queue_max")]
     QueueFull,
     /// It did not leave within `queue_timeout_ms`.
+    #[error("it did not leave within queue_timeout_ms; send less, or raise connections or depth")]
     QueueTimeout,
     /// The answer is malformed.
+    #[error("{0}")]
     Protocol(ProtocolError),
     /// The connection ended in the middle of the answer; the status, if that came.
+    #[error("the connection ended in the {}; look at the server's log", truncated(*status))]
     Truncated {
         /// The status, 0 when not even that came.
         status: u16,
     },
     /// The connection ended before the answer: closed by the server, or broken.
+    #[error(
+        "the connection ended before the answer ({0}); look at the server's log before sending it again"
+    )]
     Closed(io::ErrorKind),
     /// The answer's body is longer than `body_bytes_max`.
+    #[error("the body is longer than body_bytes_max; raise it, or stream the answer")]
     BodyTooLong,
     /// The client was shut down.
+    #[error("the client was shut down; send it to another")]
     Shutdown,
     /// The host was [removed](crate::Requests::remove) while it waited to leave.
+    #[error("the host was removed; send it to another")]
     Removed,
 }
 
@@ -138,54 +157,10 @@ impl From<SendError> for ErrorKind {
     }
 }
 
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ErrorKind::Name(error) => {
-                write!(f, "the name does not resolve ({error}); check its spelling and the resolver")
-            }
-            ErrorKind::Connect(error) => write!(
-                f,
-                "no connection could be opened ({error}); check that the server runs, its address and port"
-            ),
-            ErrorKind::Tls(error) => write!(
-                f,
-                "TLS failed ({error}); check the name in the URL, the server's certificate and the roots trusted"
-            ),
-            ErrorKind::AnswerTimeout => f.write_str(
-                "no answer within answer_timeout_ms; raise it, or look why the server is slow",
-            ),
-            ErrorKind::QueueFull => {
-                f.write_str("the host's queue is full; send less, or raise queue_max")
-            }
-            ErrorKind::QueueTimeout => f.write_str(
-                "it did not leave within queue_timeout_ms; send less, or raise connections or depth",
-            ),
-            ErrorKind::Protocol(violation) => violation.fmt(f),
-            ErrorKind::Truncated { status: 0 } => f.write_str(
-                "the connection ended in the head of the answer; look at the server's log",
-            ),
-            ErrorKind::Truncated { status } => write!(
-                f,
-                "the connection ended in the body of the answer, whose status was {status}; look at the server's log"
-            ),
-            ErrorKind::Closed(kind) => write!(
-                f,
-                "the connection ended before the answer ({kind}); look at the server's log before sending it again"
-            ),
-            ErrorKind::BodyTooLong => {
-                f.write_str("the body is longer than body_bytes_max; raise it, or stream the answer")
-            }
-            ErrorKind::Shutdown => f.write_str("the client was shut down; send it to another"),
-            ErrorKind::Removed => f.write_str("the host was removed; send it to another"),
-        }
+/// Where a connection ended whose answer had this status, 0 being none.
+fn truncated(status: u16) -> String {
+    match status {
+        0 => "head of the answer".to_owned(),
+        status => format!("body of the answer, whose status was {status}"),
     }
 }
-
-impl fmt::Display for RequestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "request {} to {}: {}", self.request, self.host, self.kind)
-    }
-}
-
-impl std::error::Error for RequestError {}

@@ -122,26 +122,17 @@ impl fmt::Display for RequestId {
 }
 
 /// Why a request was not taken. It has no id and no outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The host's queue holds `queue_max` requests or `queue_bytes_max` bytes.
     /// [`Caller::on_room`](crate::Caller::on_room) follows.
+    #[error("the host's queue is full; wait for on_room, or raise queue_max")]
     Full,
     /// The client is shutting down, or the host was [removed](crate::Requests::remove).
+    #[error("the client is shutting down, or the host was removed")]
     Closing,
 }
-
-impl fmt::Display for SendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SendError::Full => "the host's queue is full; wait for on_room, or raise queue_max",
-            SendError::Closing => "the client is shutting down, or the host was removed",
-        })
-    }
-}
-
-impl std::error::Error for SendError {}
 
 /// What a client keeps of a request from `send` to its outcome.
 #[derive(Debug)]

@@ -51,31 +51,20 @@ const VARINT_BYTES_MAX: usize = 10;
 const CHECKSUM_BYTES: usize = 4;
 
 /// A text that is not a cursor of this server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CursorError {
     /// Longer than a cursor for the allowed number of channels can be.
+    #[error("is longer than any cursor")]
     TooLong,
     /// Truncated, changed, or not a cursor.
+    #[error(
+        "is not a cursor; send the last answer's as it is, `0` for all there is, or none for what comes"
+    )]
     Damaged,
     /// Of a version this server does not know.
+    #[error("is of version {0}, which this server does not know")]
     Version(u8),
 }
-
-impl fmt::Display for CursorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CursorError::TooLong => f.write_str("is longer than any cursor"),
-            CursorError::Damaged => f.write_str(
-                "is not a cursor; send the last answer's as it is, `0` for all there is, or none for what comes",
-            ),
-            CursorError::Version(version) => {
-                write!(f, "is of version {version}, which this server does not know")
-            }
-        }
-    }
-}
-
-impl std::error::Error for CursorError {}
 
 impl Cursor {
     /// The cursor for these positions.

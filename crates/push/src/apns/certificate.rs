@@ -1,6 +1,5 @@
 //! Certificates: the older way to say who is sending ("Establishing a certificate-based connection").
 
-use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use p12_keystore::{KeyStore, Pkcs12ImportPolicy};
@@ -21,7 +20,8 @@ pub struct Certificate {
 
 /// Why a certificate cannot be used. Its text is a sentence that follows the name of the file or the key, and ends with
 /// what mends it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}; {fix}")]
 pub struct CertificateError {
     /// What kind of fault it is.
     pub fault: CertificateFault,
@@ -56,14 +56,6 @@ impl CertificateError {
         CertificateError { fault, what: what.into(), fix: fix.to_owned() }
     }
 }
-
-impl fmt::Display for CertificateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.what, self.fix)
-    }
-}
-
-impl std::error::Error for CertificateError {}
 
 impl Certificate {
     /// Reads a PEM file with certificate and key, in any order. `passphrase` opens an encrypted key.

@@ -12,11 +12,15 @@ const DIGITS_MAX: usize = 200;
 pub struct DeviceToken(String);
 
 /// Why a text is no device token.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceTokenError {
     /// Its length is odd, or not 64 to 200 digits.
+    #[error(
+        "device token: it has {0} characters; it is to have an even number from 64 to 200 hexadecimal digits"
+    )]
     Length(usize),
     /// A character that is no hexadecimal digit, and where.
+    #[error("device token: {0:?} at {1} is no hexadecimal digit")]
     Character(char, usize),
 }
 
@@ -52,20 +56,3 @@ impl fmt::Display for DeviceToken {
         f.write_str(&self.0)
     }
 }
-
-impl fmt::Display for DeviceTokenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeviceTokenError::Length(length) => write!(
-                f,
-                "device token: it has {length} characters; it is to have an even number from 64 to 200 \
-                 hexadecimal digits"
-            ),
-            DeviceTokenError::Character(c, at) => {
-                write!(f, "device token: {c:?} at {at} is no hexadecimal digit")
-            }
-        }
-    }
-}
-
-impl std::error::Error for DeviceTokenError {}

@@ -73,16 +73,9 @@ pub enum PushType {
 }
 
 /// What is wrong with a push, by field.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct PushError(pub String);
-
-impl fmt::Display for PushError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for PushError {}
 
 const TYPES: [(PushType, &str, &str); 11] = [
     (PushType::Alert, "alert", ""),

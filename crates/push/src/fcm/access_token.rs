@@ -1,9 +1,9 @@
 //! Access tokens: fetched with an assertion, kept until they near their end, fetched once however many wait.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin_wire::backoff::Backoff;
 use serde::Deserialize;
 
 use super::ServiceAccount;
@@ -11,8 +11,7 @@ use super::ServiceAccount;
 /// A token this near to its end is fetched anew, while the old one still serves.
 const RENEW_BEFORE_S: u64 = 300;
 /// Pauses between tries that failed: doubled from the first to the last.
-const BACK_OFF_S_MIN: u64 = 1;
-const BACK_OFF_S_MAX: u64 = 300;
+const BACKOFF: Backoff = Backoff { min_ms: 1_000, max_ms: 300_000 };
 /// Refusals this near to each other are of one token.
 const REFUSED_TOGETHER_S: u64 = 30;
 
@@ -27,7 +26,7 @@ pub struct AccessTokens {
     fetching: bool,
     /// No other try before, in seconds since 1970.
     not_before_s: u64,
-    back_off_s: u64,
+    failures: u32,
     /// When FCM last refused a token.
     refused_s: u64,
 }
@@ -50,24 +49,15 @@ pub struct TokenRequest {
 }
 
 /// Why there is no access token.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// The account is refused; the text says what Google says. Another try helps only once the account is mended.
+    #[error("the service account is refused: {0}")]
     Refused(String),
     /// The answer is not what it should be, or none came; it is tried again after a while.
+    #[error("no access token yet: {0}")]
     Unavailable(String),
 }
-
-impl fmt::Display for TokenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TokenError::Refused(why) => write!(f, "the service account is refused: {why}"),
-            TokenError::Unavailable(why) => write!(f, "no access token yet: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for TokenError {}
 
 impl AccessTokens {
     /// None yet.
@@ -78,7 +68,7 @@ impl AccessTokens {
             generation: 0,
             fetching: false,
             not_before_s: 0,
-            back_off_s: BACK_OFF_S_MIN,
+            failures: 0,
             refused_s: 0,
         }
     }
@@ -147,7 +137,7 @@ impl AccessTokens {
             && granted.access_token.bytes().all(|byte| byte.is_ascii_graphic())
         {
             self.generation += 1;
-            self.back_off_s = BACK_OFF_S_MIN;
+            self.failures = 0;
             self.not_before_s = 0;
             self.token = Some(Token {
                 authorization: format!("Bearer {}", granted.access_token).into(),
@@ -189,8 +179,8 @@ impl AccessTokens {
     }
 
     fn back_off(&mut self, now_s: u64) {
-        self.not_before_s = now_s + self.back_off_s;
-        self.back_off_s = (self.back_off_s * 2).min(BACK_OFF_S_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.not_before_s = now_s + BACKOFF.delay_ms(self.failures) / 1_000;
     }
 }
 

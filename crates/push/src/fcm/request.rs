@@ -1,7 +1,5 @@
 //! The request that sends one message (`projects.messages.send`).
 
-use std::fmt;
-
 use serde_json::{Map, Value};
 
 /// `:authority` of the API.
@@ -34,16 +32,9 @@ pub struct FcmRequest {
 }
 
 /// Why a message is invalid; the text names the field.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct MessageError(String);
-
-impl fmt::Display for MessageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for MessageError {}
 
 impl FcmRequest {
     /// `message` is the `Message` of the API without its target: `notification`, `data`, `android`, and so on.

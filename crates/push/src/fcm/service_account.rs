@@ -34,16 +34,9 @@ impl fmt::Debug for ServiceAccount {
 }
 
 /// Why a service account's file is invalid; the text names the field.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct ServiceAccountError(String);
-
-impl fmt::Display for ServiceAccountError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ServiceAccountError {}
 
 impl ServiceAccount {
     /// Reads the JSON file ("Generate new private key" in the Firebase console).

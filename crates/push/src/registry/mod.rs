@@ -102,28 +102,19 @@ pub struct Registry {
 }
 
 /// Why the registry did not do what was asked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
     /// A user or token that is empty or too long; the text says which.
+    #[error("{0}")]
     Invalid(&'static str),
     /// The store failed: disk full, file of another kind, opened twice.
+    #[error("the device registry's store failed: {0}")]
     Store(Arc<redb::Error>),
     /// The writer has ended.
+    #[error("the device registry is closed")]
     Closed,
 }
-
-impl fmt::Display for RegistryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RegistryError::Invalid(what) => f.write_str(what),
-            RegistryError::Store(error) => write!(f, "the device registry's store failed: {error}"),
-            RegistryError::Closed => f.write_str("the device registry is closed"),
-        }
-    }
-}
-
-impl std::error::Error for RegistryError {}
 
 impl<E: Into<redb::Error>> From<E> for RegistryError {
     fn from(error: E) -> RegistryError {

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use dunlin_wire::backoff::Backoff;
 use dunlin_wire::http2::client::{Config, Connection, Event, SendProgress};
 use dunlin_wire::http2::hpack::Indexing;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -41,8 +42,7 @@ const PING_IDLE: Duration = Duration::from_secs(60);
 const DRY_MIN: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 /// A stream that was refused is begun again at once, then after this, doubled each time.
-const REFUSED_BACKOFF_MIN: Duration = Duration::from_millis(20);
-const REFUSED_BACKOFF_MAX: Duration = Duration::from_secs(5);
+const REFUSED_BACKOFF: Backoff = Backoff { min_ms: 20, max_ms: 5_000 };
 /// A request is sent with so many new authorizations, whatever else it was sent again for.
 const SPENT_MAX: u32 = 2;
 /// What is under way when its deadline passes has so much time to be answered from when it left, or as many median answers.
@@ -315,10 +315,10 @@ impl<S: Service> PushConnection<S> {
 
     /// From the second refusal on, spread so that a batch does not come back at once.
     fn refused_backoff(&self, stream: u32, refusals: u32) -> Duration {
-        let doubled = REFUSED_BACKOFF_MIN * 2u32.saturating_pow(refusals.min(16) - 2);
+        let doubled = Duration::from_millis(REFUSED_BACKOFF.delay_ms(refusals - 1));
         let random = foldhash::fast::FixedState::default().hash_one((self.stats.id, stream));
         let spread = 0.5 + (random >> 11) as f64 / (1u64 << 53) as f64;
-        doubled.min(REFUSED_BACKOFF_MAX).mul_f64(spread)
+        doubled.mul_f64(spread)
     }
 
     /// A request that got no answer.

@@ -15,7 +15,6 @@ mod queue;
 mod scale;
 mod trace;
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::PoisonError;
@@ -101,7 +100,8 @@ pub struct Results(mpsc::UnboundedSender<(u64, Outcome)>);
 pub struct ResultStream(mpsc::UnboundedReceiver<(u64, Outcome)>);
 
 /// The queue has no room for a request, which is given back.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the queue is full")]
 pub struct QueueFull(pub Box<Request>);
 
 /// A place for outcomes, and its other end.
@@ -279,11 +279,3 @@ impl<S: Service> Drop for Sender<S> {
         }
     }
 }
-
-impl fmt::Display for QueueFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the queue is full")
-    }
-}
-
-impl std::error::Error for QueueFull {}

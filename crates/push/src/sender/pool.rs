@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dunlin_wire::backoff::Backoff;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -29,8 +30,7 @@ const PACE: Duration = Duration::from_millis(50);
 /// Openings under way at once.
 const CONNECTING_MAX: usize = 4;
 /// After a failure, doubled with each further one.
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(30);
+const BACKOFF: Backoff = Backoff { min_ms: 100, max_ms: 30_000 };
 /// A connection for suspects without work is given up.
 const SUSPECT_IDLE: Duration = Duration::from_secs(300);
 
@@ -347,7 +347,7 @@ impl<S: Service> Pool<S> {
             (ConnectionEnd::Lost(why), _) if useless => ConnectError::new(ConnectFault::Http2, why),
             // Else a peer that takes nobody would be asked twenty times a second.
             (ConnectionEnd::Done, Some(said))
-                if useless && held.begun_at.elapsed() < BACKOFF_MAX =>
+                if useless && held.begun_at.elapsed().as_millis() < u128::from(BACKOFF.max_ms) =>
             {
                 let why =
                     format!("the peer ends connections before it has answered anything: {said}");
@@ -367,8 +367,8 @@ impl<S: Service> Pool<S> {
                 return;
             }
         };
-        let wait = (BACKOFF_MIN * 2u32.saturating_pow(self.failures)).min(BACKOFF_MAX);
-        self.failures = (self.failures + 1).min(16);
+        self.failures = self.failures.saturating_add(1);
+        let wait = Duration::from_millis(BACKOFF.delay_ms(self.failures));
         self.shared.stats.failed.fetch_add(1, Relaxed);
         warn!(sender = name, fault = error.fault.as_str(), why = %error, retry_in = ?wait, "no connection");
         *self.shared.connect_error() = Some(error);

@@ -1,7 +1,5 @@
 //! The encryption of a message for one browser (RFC 8291), in one record of the `aes128gcm` coding (RFC 8188).
 
-use std::fmt;
-
 use hkdf::Hkdf;
 use p256::SecretKey;
 use p256::ecdh::diffie_hellman;
@@ -25,25 +23,16 @@ const RECORD_BYTES: u32 = 4_096;
 const LAST_RECORD: u8 = 2;
 
 /// Why a message was not encrypted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncryptError {
     /// It has more than [`PLAINTEXT_BYTES_MAX`] bytes.
+    #[error("a Web Push message has at most 3,993 bytes; shorten it")]
     TooLong,
     /// The system has no random numbers.
+    #[error("the system has no random numbers")]
     Random,
 }
-
-impl fmt::Display for EncryptError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            EncryptError::TooLong => "a Web Push message has at most 3,993 bytes; shorten it",
-            EncryptError::Random => "the system has no random numbers",
-        })
-    }
-}
-
-impl std::error::Error for EncryptError {}
 
 /// Encrypts a message with a fresh key and salt: the body of the request.
 ///

@@ -1,6 +1,5 @@
 //! The request that asks a push service to deliver a message (RFC 8030 §5).
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::{EncryptError, Subscription, Vapid, encrypt};
@@ -39,16 +38,9 @@ pub struct Options {
 }
 
 /// Why an option is invalid.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct OptionsError(&'static str);
-
-impl fmt::Display for OptionsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for OptionsError {}
 
 impl Options {
     /// A message that is kept for `ttl_s` seconds while the browser is away; with 0 it is delivered now or never.

@@ -1,7 +1,5 @@
 //! What a browser hands out to be pushed to: `PushSubscription.toJSON()` of the Push API.
 
-use std::fmt;
-
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -30,16 +28,9 @@ pub struct Subscription {
 }
 
 /// Why a subscription is invalid; the text names the field.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct SubscriptionError(String);
-
-impl fmt::Display for SubscriptionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for SubscriptionError {}
 
 impl Subscription {
     /// Reads what the browser's `JSON.stringify(subscription)` wrote.

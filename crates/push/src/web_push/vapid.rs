@@ -34,16 +34,9 @@ struct Token {
 }
 
 /// Why a key or a contact is invalid; the text names the fix.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct VapidError(&'static str);
-
-impl fmt::Display for VapidError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for VapidError {}
 
 impl fmt::Debug for Vapid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

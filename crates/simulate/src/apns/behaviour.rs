@@ -1,8 +1,6 @@
 //! The fault profile: path, answer times, windows, stream limits, answers that go wrong. All of it can change while
 //! connections are open.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use super::{AnswerTime, Reason};
@@ -225,7 +223,8 @@ pub enum Order {
 }
 
 /// Why a behaviour is invalid.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct BehaviourError(String);
 
 impl BehaviourError {
@@ -233,14 +232,6 @@ impl BehaviourError {
         BehaviourError(text.into())
     }
 }
-
-impl fmt::Display for BehaviourError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BehaviourError {}
 
 impl Behaviour {
     /// Judges the values against each other.

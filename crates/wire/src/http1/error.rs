@@ -1,14 +1,13 @@
 //! Errors of HTTP messages and their status codes.
 
-use std::fmt;
-
 /// A malformed or too large message.
 ///
 /// After any of these the bytes that follow cannot be trusted to begin a message: respond with
 /// [`status`](Error::status) and close the connection (RFC 9112 §9.6). A client that gets one from
 /// a response closes the connection too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
+#[error("{}", self.message())]
 pub enum Error {
     /// A line ended in LF without CR, or a CR stood alone (RFC 9112 §2.2).
     BareLineEnd,
@@ -120,11 +119,3 @@ impl Error {
         }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.message())
-    }
-}
-
-impl std::error::Error for Error {}

@@ -63,7 +63,8 @@ impl fmt::Display for ErrorCode {
 }
 
 /// A connection error: send GOAWAY with [`code`](Error::code) and close (§5.4.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason} ({code})")]
 pub struct Error {
     /// The code for the GOAWAY.
     pub code: ErrorCode,
@@ -92,11 +93,3 @@ impl Error {
         Error { code: ErrorCode::ENHANCE_YOUR_CALM, reason }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.reason, self.code)
-    }
-}
-
-impl std::error::Error for Error {}

@@ -1,7 +1,5 @@
 //! Event streams as a client reads them (WHATWG HTML §9.2.6).
 
-use std::fmt;
-
 /// Turns the bytes of an event stream into events. Holds the event that is incomplete; allocates
 /// nothing once its buffers have grown to the size of the stream's events.
 #[derive(Clone, Debug)]
@@ -34,16 +32,9 @@ pub struct ReceivedEvent<'d> {
 }
 
 /// An event has more bytes than the decoder's bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an event of the stream is too long")]
 pub struct EventTooLong;
-
-impl fmt::Display for EventTooLong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an event of the stream is too long")
-    }
-}
-
-impl std::error::Error for EventTooLong {}
 
 impl Decoder {
     /// A decoder at the begin of a stream. `event_bytes_max` bounds the data of an event and each line.

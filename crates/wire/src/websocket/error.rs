@@ -1,17 +1,17 @@
 //! What was wrong with a WebSocket stream, and the close code that says so.
 
-use std::fmt;
-
 use super::close_code;
 
 /// Why a connection has to be failed (RFC 6455 §7.1.7): send a close frame with
 /// [`close_code`](Error::close_code) and close.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
+#[error("{}", self.message())]
 pub enum Error {
     /// A reserved bit is set that no negotiated extension defines, or where it defines none (§5.2).
     ReservedBits,
     /// An opcode that RFC 6455 reserves.
+    #[error("reserved opcode {0:#x}")]
     ReservedOpcode(u8),
     /// A client's frame without a mask (§5.1).
     MaskMissing,
@@ -36,6 +36,7 @@ pub enum Error {
     /// A close frame of one byte (§5.5.1).
     CloseLength,
     /// A close code that must not stand in a frame (§7.4).
+    #[error("invalid close code {0}")]
     CloseCode(u16),
     /// A close reason that is not UTF-8.
     CloseReason,
@@ -75,15 +76,3 @@ impl Error {
         }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::ReservedOpcode(opcode) => write!(f, "reserved opcode {opcode:#x}"),
-            Error::CloseCode(code) => write!(f, "invalid close code {code}"),
-            _ => f.write_str(self.message()),
-        }
-    }
-}
-
-impl std::error::Error for Error {}

@@ -1,7 +1,5 @@
 //! The opening handshake (RFC 6455 §4), for both ends.
 
-use std::fmt;
-
 use base64::Engine;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
@@ -28,8 +26,9 @@ pub struct ServerConfig<'c> {
 }
 
 /// Why a request is no handshake that can be accepted, and what to answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
+#[error("{}", self.message())]
 pub enum HandshakeError {
     /// The method is not `GET`.
     Method,
@@ -85,14 +84,6 @@ impl HandshakeError {
         }
     }
 }
-
-impl fmt::Display for HandshakeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.message())
-    }
-}
-
-impl std::error::Error for HandshakeError {}
 
 /// A handshake that can be answered with 101.
 #[derive(Clone, Debug)]
@@ -231,36 +222,25 @@ pub struct Connected<'a> {
 }
 
 /// Why a response does not establish a connection (RFC 6455 §4.1); the client has to close it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientHandshakeError {
     /// A status other than 101; its head and body say more.
+    #[error("the server answered with status {0} instead of 101")]
     Status(u16),
     /// `Upgrade: websocket` or `Connection: upgrade` is missing.
+    #[error("the response does not upgrade to websocket")]
     Upgrade,
     /// `Sec-WebSocket-Accept` does not answer our key.
+    #[error("Sec-WebSocket-Accept does not answer the key")]
     AcceptKey,
     /// A subprotocol that was not offered.
+    #[error("the server chose a subprotocol not offered")]
     Protocol,
     /// An extension that was not offered, or on other terms.
+    #[error("the server chose an extension not offered")]
     Extensions,
 }
-
-impl fmt::Display for ClientHandshakeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ClientHandshakeError::Status(status) => {
-                return write!(f, "the server answered with status {status} instead of 101");
-            }
-            ClientHandshakeError::Upgrade => "the response does not upgrade to websocket",
-            ClientHandshakeError::AcceptKey => "Sec-WebSocket-Accept does not answer the key",
-            ClientHandshakeError::Protocol => "the server chose a subprotocol not offered",
-            ClientHandshakeError::Extensions => "the server chose an extension not offered",
-        })
-    }
-}
-
-impl std::error::Error for ClientHandshakeError {}
 
 impl ClientHandshake {
     /// A handshake with a nonce, which is to be random (RFC 6455 §4.1).

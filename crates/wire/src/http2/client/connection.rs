@@ -222,11 +222,6 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.streams_max
     }
 
-    /// The peer's first SETTINGS came.
-    pub fn is_settled(&self) -> bool {
-        self.settled
-    }
-
     /// The connection's send window.
     pub fn window_bytes(&self) -> u32 {
         self.window.available()
