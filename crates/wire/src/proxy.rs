@@ -12,8 +12,6 @@
 //! # Ok::<(), dunlin_wire::proxy::Error>(())
 //! ```
 
-use std::error;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
@@ -44,33 +42,24 @@ pub enum Decoded {
 }
 
 /// Why the beginning of a connection is no header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// It begins as neither version does.
+    #[error("the connection does not begin with a PROXY header")]
     Missing,
     /// A line of version 1 that is none (§2.1).
+    #[error("the PROXY line is malformed")]
     Line,
     /// A version, command or family that there is not, or not for TCP (§2.2).
+    #[error("the PROXY header has an unknown version, command or family")]
     Unknown,
     /// A block of version 2 too short for its addresses (§2.2).
+    #[error("the PROXY header is too short for its addresses")]
     Short,
     /// More than [`HEADER_BYTES_MAX`] bytes.
+    #[error("the PROXY header is too long")]
     TooLong,
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Error::Missing => "the connection does not begin with a PROXY header",
-            Error::Line => "the PROXY line is malformed",
-            Error::Unknown => "the PROXY header has an unknown version, command or family",
-            Error::Short => "the PROXY header is too short for its addresses",
-            Error::TooLong => "the PROXY header is too long",
-        })
-    }
-}
-
-impl error::Error for Error {}
 
 /// Reads the header at the start of `bytes`.
 ///
