@@ -57,7 +57,8 @@ pub struct ChannelOptions {
     /// Keeps who is subscribed, for presence and presence stats.
     #[schemars(extend("x-applies" = LIVE))]
     pub presence: bool,
-    /// Notifies subscribers when a client joins or leaves the channel.
+    /// Notifies subscribers that ask for it, and may ask who is present, when a client joins or leaves
+    /// the channel.
     #[schemars(extend("x-applies" = LIVE))]
     pub join_leave: bool,
     /// What happens to a client that does not read as fast as messages arrive, once

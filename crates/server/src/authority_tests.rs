@@ -192,3 +192,25 @@ fn a_page_whose_name_was_led_to_this_machine_gets_nothing_in_development_mode() 
     let answer = public.exchange("GET /connection/poll?channel=news&timeout=0", foreign, "");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
+
+#[test]
+fn joins_are_no_way_around_the_presence_permission() {
+    let cluster = Cluster::start_with(1, |config| {
+        let joins = ChannelOptions { join_leave: true, ..kept() };
+        let open = ChannelOptions { allow_presence_for_subscriber: true, ..joins.clone() };
+        config.channel.namespaces.insert("closed", joins);
+        config.channel.namespaces.insert("open", open);
+    });
+    let first_push = |channel: &str| {
+        let asked = json!({"subs": {channel: {"join_leave": true}}}).to_string();
+        let (mut watcher, _) = Listener::connect_to(cluster.address, &asked);
+        let (_other, _) = Listener::connect_to(cluster.address, &asked);
+        let publish = json!({"channel": channel, "data": 1}).to_string();
+        cluster.post("/api/publish", &publish);
+        // One's own join comes first where joins come.
+        watcher.next().expect("a push")
+    };
+    assert!(first_push("open:a")["join"].is_object());
+    let push = first_push("closed:a");
+    assert!(push["pub"].is_object(), "{push}");
+}

@@ -1,6 +1,6 @@
 //! Who is let in at the admin port: each test is somebody who tries to get further than he may.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use dunlin_config::{AdminRole, AdminToken, Config, Secret};
@@ -59,6 +59,32 @@ fn whoever_is_on_the_machine_takes_over_nothing() {
     // What is no secret is changed without hassle, and the way in stays where it is.
     assert_eq!(put("/config/limits/broadcast_quantum", "32").status, 200);
     assert_eq!(put("/config/server/admin_addr", "\"0.0.0.0:8001\"").status, 422);
+}
+
+#[test]
+fn a_server_that_asks_backends_for_keys_asks_operators_for_a_token() {
+    let mut config = with_secrets();
+    config.api.without_key = false;
+    let mut server = TestServer::begin_as(1, config, None, false);
+    server.token = None;
+    let open = server.call("PUT", "/config/api/without_key", &[JSON], "true");
+    assert_eq!(open.status, 401, "{open:?}");
+    assert_eq!(server.get("/config").status, 200);
+}
+
+#[test]
+fn a_watch_ends_with_the_token_that_let_it_in() {
+    let mut config = with_secrets();
+    config.admin.token = Some(Secret::new("a token that was stolen"));
+    let mut server = TestServer::begin(1, config, None);
+    server.token = Some("a token that was stolen");
+    let mut stream = server.connect();
+    server.send(&mut stream, "GET", "/config/watch?secrets=1", &[], "");
+    server.token = Some(OPERATOR);
+    assert_eq!(server.put("/config/admin/token", "\"a token that is new\"").status, 200);
+    let mut seen = String::new();
+    stream.read_to_string(&mut seen).expect("the stream ends");
+    assert!(!seen.contains("a token that is new"), "{seen}");
 }
 
 #[test]

@@ -133,6 +133,8 @@ pub(crate) struct Admin {
     watchers: Vec<Watcher>,
     broadcast_requests: WorkerQueries<BroadcastRequest>,
     dry_runs: WorkerQueries<DryRun>,
+    /// As watches were let in by.
+    admin_tokens: dunlin_config::Admin,
     /// As `on_log` was given last.
     log: Log,
     on_log: Box<dyn Fn(&Log) + Send>,
@@ -215,6 +217,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     let certificate_files = file_times(&store.head().config);
     let body_bytes_max = store.head().config.config.body_bytes_max;
     let log = store.head().config.log.clone();
+    let admin_tokens = store.head().config.admin.clone();
     let listen = listen_config(&store.head().config, &state.settings.load().tls);
     if let Some(socket) = parts.socket {
         let listen = ListenConfig { tls: None, proxies: Arc::default(), ..listen.clone() };
@@ -248,6 +251,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         watchers: Vec::new(),
         broadcast_requests: broadcasts::broadcast_requests(),
         dry_runs: affected::dry_runs(),
+        admin_tokens,
         log,
         on_log,
         listener,
@@ -388,6 +392,10 @@ impl Admin {
                     tracing::debug!(%error, "a listener was not listening any more");
                 }
             }
+        }
+        if config.admin != self.admin_tokens {
+            self.admin_tokens = config.admin.clone();
+            self.end_watches(cx);
         }
         if config.log != self.log {
             self.log = config.log.clone();

@@ -100,6 +100,14 @@ impl Admin {
         self.watchers.retain(|watcher| watcher.conn != conn);
     }
 
+    /// Ends all watches, for the tokens have changed that let them in. Who still may comes back and misses nothing
+    /// (`Last-Event-ID`).
+    pub(super) fn end_watches(&mut self, cx: &mut Context<AdminConnection>) {
+        for watcher in std::mem::take(&mut self.watchers) {
+            cx.close(watcher.conn);
+        }
+    }
+
     /// Called every ten seconds: sends the present revision, so that a reader knows that it missed nothing.
     pub(super) fn notify_progress(&mut self, cx: &mut Context<AdminConnection>) {
         let progress = self.progress();

@@ -68,8 +68,8 @@ impl Worker<'_> {
             .with_reason(format_args!("{key}_for_{whom} is not set for this channel")))
     }
 
-    /// What a subscriber who asks for this is given: the one rule of how far back a subscription reaches, for every
-    /// transport and for client-side and server-side subscriptions alike.
+    /// What a subscriber who asks for this is given: the one rule of what a subscription brings beside the publications
+    /// to come, for every transport and for client-side and server-side subscriptions alike.
     ///
     /// Where the channel recovers, its subscribers recover from the position that they name. Elsewhere only who may
     /// read the history does; anybody else gets nothing older than the subscription and no position to come back with,
@@ -82,11 +82,13 @@ impl Worker<'_> {
         mut asked: SubscribeOptions,
     ) -> SubscribeOptions {
         // A subscription that is about to be made counts for `allow_history_for_subscriber`.
-        let reads_history = || {
+        let may = |permission| {
             let namespace = self.settings.namespace(channel);
-            namespace.is_some_and(|of| permits(&of.rules, user, true, Permission::History))
+            namespace.is_some_and(|of| permits(&of.rules, user, true, permission))
         };
-        if options.force_recovery || reads_history() {
+        // Joins and leaves say who is present.
+        asked.join_leave = asked.join_leave && may(Permission::Presence);
+        if options.force_recovery || may(Permission::History) {
             return asked;
         }
         if let Some(position) = &mut asked.recover {
