@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod abuse;
 mod background_load;
 mod bus;
 mod config;
@@ -30,6 +31,7 @@ mod swarm;
 mod target;
 mod webhooks;
 
+pub use abuse::Abuse;
 pub use bus::BusBench;
 pub use config::ConfigBench;
 pub use connections::Connections;
@@ -63,6 +65,8 @@ pub enum Command {
     Bus(BusBench),
     /// A change of the configuration until every worker runs it, beside a ping-pong and a reload of nginx
     Config(ConfigBench),
+    /// Attacks on a server, and what ordinary clients notice of them
+    Abuse(Abuse),
     /// Events sent to a backend by webhooks, beside a plain HTTP client, and what other clients notice of it
     Webhooks(Webhooks),
     /// The floor of fan-out: a server that does nothing but send() one prebuilt frame to every connection
@@ -96,6 +100,7 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::Latency(options) => latency::run(&options),
         Command::Bus(options) => bus::run(&options),
         Command::Config(options) => config::run(&options),
+        Command::Abuse(options) => abuse::run(&options),
         Command::Webhooks(options) => webhooks::run(&options),
         Command::Floor(options) => floor::run(&options),
         Command::Http(options) => dunlin_load::http::run(&options),

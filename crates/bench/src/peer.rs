@@ -170,5 +170,6 @@ fn protocol(
         channel: channel.map(str::to_owned),
         hello: None,
         token: None,
+        join_leave: false,
     }
 }

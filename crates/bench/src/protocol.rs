@@ -52,6 +52,8 @@ pub(crate) struct Protocol {
     pub(crate) hello: Option<String>,
     /// Connection token of the Centrifugal protocol.
     pub(crate) token: Option<String>,
+    /// Subscribers of the Centrifugal protocol ask to be told who joins and leaves.
+    pub(crate) join_leave: bool,
 }
 
 /// Key of every opening handshake, and the answer RFC 6455 §4.2.2 prescribes for it.
@@ -168,9 +170,12 @@ impl Protocol {
                 };
                 if let Some(pattern) = &self.channel {
                     let channel = serde_json::Value::from(expand(pattern, number));
+                    let join_leave = if self.join_leave { ",\"join_leave\":true" } else { "" };
                     // Writing to a String cannot fail.
-                    let _ =
-                        write!(commands, "\n{{\"subscribe\":{{\"channel\":{channel}}},\"id\":2}}");
+                    let _ = write!(
+                        commands,
+                        "\n{{\"subscribe\":{{\"channel\":{channel}{join_leave}}},\"id\":2}}"
+                    );
                 }
                 websocket_frame(0x1, commands.as_bytes(), out);
             }
@@ -299,6 +304,7 @@ mod tests {
             channel: Some("room:{n%3}".into()),
             hello: None,
             token: None,
+            join_leave: false,
         }
     }
 

@@ -90,15 +90,15 @@ impl Subscribers {
     /// Publishes all there is to publish, and waits for the arrivals.
     pub(crate) fn publish(self) -> Result<Published, Error> {
         let (mut writer, mut answers) = self.publishing.connect()?.split();
-        let before = self.swarm.counts().publications;
+        let before = self.swarm.counts().numbered;
         // 50 µs of the default slack would be the generator's, not the server's.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
             .context("cannot set the timer slack")?;
         let late = self.keep(&mut writer, &mut answers)?;
         let publishes = self.schedule.publishes;
         let expected = u64::from(publishes) * self.swarm.connections() as u64;
-        let counts = self.swarm.wait_publications(before + expected, TIMEOUT, |_| {});
-        let delivered = counts.publications - before;
+        let counts = self.swarm.wait_numbered(before + expected, TIMEOUT);
+        let delivered = counts.numbered - before;
         Ok(Published { swarm: self.swarm, publishes, late, delivered, expected })
     }
 

@@ -107,6 +107,7 @@ impl Target {
                 channel: channel.map(str::to_owned),
                 hello: self.hello.clone(),
                 token: self.token.clone(),
+                join_leave: false,
             },
             connections,
             threads: self.threads,

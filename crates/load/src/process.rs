@@ -85,6 +85,13 @@ impl Process {
         tree(self.pid).into_iter().map(cpu_ns).sum()
     }
 
+    /// Resident memory of the process itself, without descendants: now, and at its most since it began.
+    pub fn resident_bytes(&self) -> (u64, u64) {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let of = |name| kib_line(&text, name).unwrap_or(0) * 1024;
+        (of("VmRSS:"), of("VmHWM:"))
+    }
+
     /// The same of its threads with this name.
     pub fn thread_cpu_ns(&self, name: &str) -> u64 {
         let named = |task: &Path| {
@@ -271,6 +278,8 @@ mod tests {
         child.wait().unwrap();
         let sample = Process::running(me).sample();
         assert!(sample.pss_bytes > 0 && sample.cpu_ns > 0 && sample.processes >= 1);
+        let (now, most) = Process::running(me).resident_bytes();
+        assert!(0 < now && now <= most);
         assert!(KernelMemory::now().slab_bytes > 0);
     }
 

@@ -305,3 +305,51 @@ fn a_websocket_that_says_nothing_for_the_idle_time_is_closed() {
     let story = server.ask(|both, _| both.story.clone());
     assert_eq!(story, ["server: upgraded, None", "server: timed out"]);
 }
+
+/// Pauses reading at each message.
+#[derive(Default)]
+struct OneByOne {
+    conn: Option<ConnId>,
+    heard: Vec<String>,
+}
+
+impl Handler for OneByOne {
+    type Data = ();
+
+    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
+        cx.upgrade_websocket(conn, request, &WebSocketConfig::default()).unwrap();
+    }
+
+    fn on_message(&mut self, cx: &mut Context<()>, conn: ConnId, message: Message<'_>) {
+        self.heard.push(String::from_utf8_lossy(message.payload).into_owned());
+        self.conn = Some(conn);
+        cx.pause_read(conn);
+    }
+}
+
+#[test]
+fn messages_received_already_wait_while_reading_is_paused() {
+    let server = run(OneByOne::default(), ListenConfig::http());
+    let mut peer = server.connect();
+    let said: Vec<u8> = [HANDSHAKE.as_bytes().to_vec()]
+        .into_iter()
+        .chain((0..5).map(|n| frame(0x81, format!("{n}").as_bytes())))
+        .flatten()
+        .chain(frame(0x81, b"cut")[..7].to_vec())
+        .collect();
+    peer.says(said).hears(ACCEPTED);
+    for count in 1..=5 {
+        server.until(move |handler, _| handler.heard.len() == count);
+        let more = server.ask(|handler, cx| {
+            let before = handler.heard.len();
+            cx.resume_read(handler.conn.unwrap());
+            before
+        });
+        assert_eq!(more, count, "nothing is handed out before reading goes on");
+    }
+    peer.says(&frame(0x81, b"cut")[7..]);
+    server.until(|handler, _| handler.heard.len() == 6);
+    assert_eq!(server.ask(|handler, _| handler.heard.join(" ")), "0 1 2 3 4 cut");
+    server.ask(|handler, cx| cx.resume_read(handler.conn.unwrap()));
+    server.until(|_, cx| cx.stats().buffered_bytes == 0);
+}

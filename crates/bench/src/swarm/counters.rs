@@ -13,6 +13,8 @@ pub(crate) struct Counts {
     /// Clients closed by the server after they were ready.
     pub(crate) closed: u64,
     pub(crate) publications: u64,
+    /// Those of them that the bench has numbered.
+    pub(crate) numbered: u64,
     pub(crate) publication_bytes: u64,
     /// Documents other than publications and pings.
     pub(crate) others: u64,
@@ -43,6 +45,7 @@ impl Counts {
             self.retried,
             self.closed,
             self.publications,
+            self.numbered,
             self.publication_bytes,
             self.others,
             self.pings,
@@ -60,6 +63,7 @@ impl Counts {
             &mut self.retried,
             &mut self.closed,
             &mut self.publications,
+            &mut self.numbered,
             &mut self.publication_bytes,
             &mut self.others,
             &mut self.pings,
@@ -71,7 +75,7 @@ impl Counts {
     }
 }
 
-const FIELDS: usize = 12;
+const FIELDS: usize = 13;
 
 /// The counts of one thread, readable by the others while it runs. Lines of their own: threads do not share them.
 #[derive(Debug, Default)]

@@ -265,17 +265,33 @@ impl Swarm {
         &self,
         publications: u64,
         timeout: Duration,
+        report: impl FnMut(&Counts),
+    ) -> Counts {
+        self.wait(publications, timeout, |counts| counts.publications, report)
+    }
+
+    /// The same for those that the bench has numbered: others may publish to the channel.
+    pub(crate) fn wait_numbered(&self, publications: u64, timeout: Duration) -> Counts {
+        self.wait(publications, timeout, |counts| counts.numbered, |_| {})
+    }
+
+    fn wait(
+        &self,
+        wanted: u64,
+        timeout: Duration,
+        arrived: impl Fn(&Counts) -> u64,
         mut report: impl FnMut(&Counts),
     ) -> Counts {
         let mut progress = (0, Instant::now());
         loop {
             let counts = self.counts();
             report(&counts);
-            if counts.publications >= publications {
+            let arrived = arrived(&counts);
+            if arrived >= wanted {
                 return counts;
             }
-            if counts.publications != progress.0 {
-                progress = (counts.publications, Instant::now());
+            if arrived != progress.0 {
+                progress = (arrived, Instant::now());
             } else if progress.1.elapsed() > timeout {
                 return counts;
             }

@@ -43,6 +43,7 @@ fn plan(server: SocketAddr, name: ProtocolName, connections: usize, threads: usi
             channel: Some("c".into()),
             hello: Some("hello from {n}".into()),
             token: None,
+            join_leave: false,
         },
         connections,
         threads,

@@ -371,6 +371,10 @@ impl Thread<'_> {
         if !scan.publications.is_empty() {
             counts.publications += scan.publications.len() as u64;
             counts.publication_bytes += scan.publication_bytes;
+            counts.numbered += match scan.run {
+                Some(_) => scan.publications.len() as u64,
+                None => scan.publications.iter().filter(|of| of.sequence != 0).count() as u64,
+            };
             let at_once = scan.run.is_some_and(|(first, last)| {
                 self.ledger.take_run(&mut client.expected, first, last)
             });

@@ -190,8 +190,9 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Takes no more input from a connection, so that its peer, in time, cannot send more. A peer that goes
-    /// away meanwhile is noticed only on writing or resuming.
+    /// Takes no more input from a connection, so that its peer, in time, cannot send more. Of a WebSocket the next message
+    /// waits, even if it has been received already. A peer that goes away meanwhile is noticed only on writing or
+    /// resuming.
     pub fn pause_read(&mut self, conn: ConnId) {
         if let Some(record) = self.slab.get_mut(conn) {
             record.flags.set(Flags::READ_PAUSED);
@@ -216,9 +217,8 @@ impl<D: Default> Context<D> {
     pub fn resume_read(&mut self, conn: ConnId) {
         if let Some(record) = self.slab.get_mut(conn)
             && record.flags.take(Flags::READ_PAUSED)
-            && record.flags.has(Flags::READ_READY)
         {
-            self.queue_read(conn);
+            self.queue_resume(conn);
         }
     }
 }

@@ -540,7 +540,7 @@ impl<D: Default> Context<D> {
     pub(crate) fn resume<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         record.flags.clear(Flags::RESUME_QUEUED);
-        if record.phase != Phase::Open {
+        if record.phase != Phase::Open || record.flags.has(Flags::READ_PAUSED) {
             return;
         }
         if let Some(spill) = &mut record.spill

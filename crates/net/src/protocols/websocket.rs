@@ -181,7 +181,8 @@ impl<D: Default> Context<D> {
         (websocket.role() == Role::Client).then(|| self.masks.take())
     }
 
-    /// Hands out what the bytes hold. All of them are consumed: what is cut goes to an assembly.
+    /// Hands out what the bytes hold. What is cut goes to an assembly; what is behind the message at which the handler has
+    /// paused reading is not consumed.
     pub(super) fn websocket_input<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -194,8 +195,8 @@ impl<D: Default> Context<D> {
         let agreed = self.profiles[record.profile as usize].websocket;
         // The scratch buffer belongs to the loop; the handler may use the loop meanwhile.
         let mut inflated = std::mem::take(&mut self.inflated);
-        let mut at = 0;
-        while at < bytes.len() {
+        let (mut at, mut paused) = (0, false);
+        while at < bytes.len() && !paused {
             let Protocol::WebSocket(state) = self.slab.at(conn.index()).protocol else { break };
             let mut websocket = Connection::resume(state, None);
             let with_contexts = agreed
@@ -237,14 +238,13 @@ impl<D: Default> Context<D> {
                 Event::Pong(payload) => handler.on_pong(self, conn, payload),
                 Event::Close { code, reason } => handler.on_close_frame(self, conn, code, reason),
             }
-            let over = self.slab.get(conn).is_none_or(|record| {
-                record.phase != Phase::Open
-                    || record.end == End::ProtocolError
-                    || matches!(record.protocol, Protocol::WebSocket(state) if state.has_received_close())
+            let open = self.slab.get(conn).filter(|record| {
+                record.phase == Phase::Open
+                    && record.end != End::ProtocolError
+                    && !matches!(record.protocol, Protocol::WebSocket(state) if state.has_received_close())
             });
-            if over {
-                break;
-            }
+            let Some(record) = open else { break };
+            paused = record.flags.has(Flags::READ_PAUSED);
         }
         inflated.shrink_to(self.config.receive_bytes);
         self.inflated = inflated;
@@ -262,7 +262,7 @@ impl<D: Default> Context<D> {
                 }
             }
         }
-        bytes.len()
+        if paused { at } else { bytes.len() }
     }
 
     /// The loop's compressors, while something is written by them.

@@ -1,0 +1,326 @@
+//! The attacks, each a function that runs until it is done or its time is over.
+
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use super::TALK;
+use super::client::{Scene, connect, discard, frame, post, push, websocket};
+use crate::protocol::websocket_frame;
+
+/// One way to do harm.
+pub(super) struct Attack {
+    pub(super) name: &'static str,
+    pub(super) what: &'static str,
+    /// Gives how much the server has taken.
+    pub(super) run: fn(&Scene) -> u64,
+}
+
+macro_rules! attacks {
+    ($($name:literal, $run:ident, $what:literal;)+) => {
+        pub(super) const ATTACKS: &[Attack] = &[$(Attack { name: $name, what: $what, run: $run }),+];
+    };
+}
+
+attacks! {
+    "frame", one_frame, "45,000 publishes in one frame, to everybody's channel";
+    "publishes", publishes, "publishes over one WebSocket as fast as it takes them, to everybody's channel";
+    "joins", joins, "30,000 times subscribed to and left everybody's channel, which tells who joins";
+    "names", names, "names subscribed to and left, each the channel of a history";
+    "history", history, "one publisher fills a history that is larger than all may be";
+    "histories", histories, "one publisher fills a thousand histories";
+    "keys", keys, "idempotency keys of 3 MB";
+    "bodies", bodies, "bodies of 4 MB without an API key, never finished";
+    "frames", half_frames, "halves of WebSocket messages";
+    "heads", half_heads, "request heads that come a byte at a time";
+    "silence", silence, "4,096 connections to each port that say nothing";
+    "polls", polls, "long-polls of a large history whose answers nobody reads";
+    "batch", batch, "one batch of calls for a large history";
+    "reads", reads, "clients that subscribe and never read";
+    "subscriptions", subscriptions, "thousands of subscriptions and of oversized names";
+    "emulation", emulation, "commands of an HTTP stream by /emulation";
+    "garbage", garbage, "everything that is no HTTP and no WebSocket";
+    "guesses", guesses, "API keys guessed";
+}
+
+/// Commands of a client, each with an id of its own, one a line.
+fn commands(count: usize, mut command: impl FnMut(usize) -> String) -> String {
+    let mut text = String::new();
+    for number in 0..count {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{{\"id\":{},{}}}\n", number + 2, command(number));
+    }
+    text.pop();
+    text
+}
+
+fn publish(channel: &str, data: &str) -> String {
+    format!("\"publish\":{{\"channel\":\"{channel}\",\"data\":{data}}}")
+}
+
+fn there_and_back(number: usize, channel: &str) -> String {
+    let verb = if number.is_multiple_of(2) { "subscribe" } else { "unsubscribe" };
+    format!("\"{verb}\":{{\"channel\":\"{channel}\"}}")
+}
+
+/// Sends one frame after the other until the time is over; gives how many were taken, times `each`.
+fn frames(scene: &Scene, count: usize, each: u64, mut text: impl FnMut(usize) -> String) -> u64 {
+    let Ok(stream) = websocket(scene).map(discard) else { return 0 };
+    let mut taken = 0;
+    for number in 0..count {
+        let mut bytes = Vec::new();
+        frame(&text(number), &mut bytes);
+        if scene.is_over() || !push(scene, &stream, &bytes) {
+            break;
+        }
+        taken += each;
+    }
+    scene.hold();
+    taken
+}
+
+fn one_frame(scene: &Scene) -> u64 {
+    let count = scene.scaled(45_000);
+    frames(scene, 1, count as u64, |_| commands(count, |_| publish(TALK, "{\"n\":1}")))
+}
+
+fn publishes(scene: &Scene) -> u64 {
+    let text = commands(500, |_| publish(TALK, "1"));
+    frames(scene, scene.scaled(780_000) / 500, 500, |_| text.clone())
+}
+
+fn joins(scene: &Scene) -> u64 {
+    let text = commands(500, |number| there_and_back(number, TALK));
+    frames(scene, scene.scaled(60_000) / 500, 250, |_| text.clone())
+}
+
+fn names(scene: &Scene) -> u64 {
+    frames(scene, scene.scaled(1_000_000) / 50, 25, |at| {
+        commands(50, |number| there_and_back(number, &format!("other:{at}-{}", number / 2)))
+    })
+}
+
+fn by_api(
+    scene: &Scene,
+    count: usize,
+    mut body: impl FnMut(usize) -> (&'static str, String),
+) -> u64 {
+    let Ok(stream) = scene.connect().map(discard) else { return 0 };
+    let mut taken = 0;
+    for number in 0..count {
+        let (path, body) = body(number);
+        if scene.is_over() || !push(scene, &stream, &post(scene, path, &body)) {
+            break;
+        }
+        taken += 1;
+    }
+    scene.hold();
+    taken
+}
+
+fn history(scene: &Scene) -> u64 {
+    let data = "x".repeat(400 << 10);
+    by_api(scene, scene.scaled(1_000), |_| {
+        ("/api/publish", format!("{{\"channel\":\"kept:flood\",\"data\":\"{data}\"}}"))
+    })
+}
+
+fn histories(scene: &Scene) -> u64 {
+    let data = "x".repeat(40 << 10);
+    by_api(scene, scene.scaled(8_000), |number| {
+        let channel = number % 1_000;
+        ("/api/publish", format!("{{\"channel\":\"other:{channel}\",\"data\":\"{data}\"}}"))
+    })
+}
+
+fn keys(scene: &Scene) -> u64 {
+    let filler = "x".repeat(3 << 20);
+    by_api(scene, scene.scaled(300), |number| {
+        let key = format!("{number}{filler}");
+        (
+            "/api/publish",
+            format!("{{\"channel\":\"kept:k\",\"data\":1,\"idempotency_key\":\"{key}\"}}"),
+        )
+    })
+}
+
+/// Opens many connections, sends each the same, and holds them; gives how many took all of it.
+fn many(
+    scene: &Scene,
+    count: usize,
+    open: impl Fn() -> std::io::Result<TcpStream>,
+    bytes: &[u8],
+) -> u64 {
+    let mut held = Vec::new();
+    let mut taken = 0;
+    for _ in 0..count {
+        if scene.is_over() {
+            break;
+        }
+        let Ok(stream) = open() else { continue };
+        taken += u64::from(push(scene, &stream, bytes));
+        held.push(stream);
+    }
+    scene.hold();
+    taken
+}
+
+fn bodies(scene: &Scene) -> u64 {
+    let mut bytes = format!(
+        "POST /api/publish HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 4000000\r\n\r\n",
+        scene.client
+    )
+    .into_bytes();
+    bytes.resize(bytes.len() + 3_900_000, b' ');
+    many(scene, scene.scaled(320), || scene.connect(), &bytes)
+}
+
+fn half_frames(scene: &Scene) -> u64 {
+    let mut bytes = Vec::new();
+    websocket_frame(0x1, &vec![b' '; 120_000], &mut bytes);
+    bytes.truncate(60_000);
+    many(scene, scene.scaled(8_000), || websocket(scene), &bytes)
+}
+
+fn half_heads(scene: &Scene) -> u64 {
+    let opened: Vec<_> = (0..scene.scaled(2_000)).filter_map(|_| scene.connect().ok()).collect();
+    let mut head =
+        b"GET /connection/websocket HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat(&b'x'));
+    let mut taken = 0;
+    while !scene.is_over() {
+        let Some(byte) = head.next() else { break };
+        for stream in &opened {
+            taken += u64::from(push(scene, stream, &[*byte]));
+        }
+    }
+    taken
+}
+
+fn silence(scene: &Scene) -> u64 {
+    let open = |address: SocketAddr| {
+        let count = scene.scaled(4_096);
+        (0..count).filter_map(|_| connect(address).ok()).collect::<Vec<_>>()
+    };
+    let held = [open(scene.admin), open(scene.client)];
+    scene.hold();
+    held.iter().map(|held| held.len() as u64).sum()
+}
+
+/// Fills a history with 8 MB.
+fn large_history(scene: &Scene) {
+    let data = "x".repeat(80 << 10);
+    let body = format!("{{\"channel\":\"kept:large\",\"data\":\"{data}\"}}");
+    for _ in 0..100 {
+        // Should one fail, the attack is smaller.
+        let _ = super::request(scene, "/api/publish", &body);
+    }
+}
+
+fn polls(scene: &Scene) -> u64 {
+    large_history(scene);
+    let ask = format!(
+        "GET /connection/poll?channel=kept:large&cursor=0 HTTP/1.1\r\nHost: {}\r\n\r\n",
+        scene.client
+    );
+    many(scene, scene.scaled(320), || scene.connect(), ask.as_bytes())
+}
+
+fn batch(scene: &Scene) -> u64 {
+    large_history(scene);
+    let count = scene.scaled(400);
+    let ask = "{\"history\":{\"channel\":\"kept:large\",\"limit\":1000}}";
+    let body = format!("{{\"commands\":[{}]}}", vec![ask; count].join(","));
+    let bytes = post(scene, "/api/batch", &body);
+    many(scene, 1, || scene.connect(), &bytes) * count as u64
+}
+
+fn reads(scene: &Scene) -> u64 {
+    let mut ask = Vec::new();
+    frame(&commands(1, |_| there_and_back(0, "room:deaf")), &mut ask);
+    let deaf: Vec<_> = (0..scene.scaled(500)).filter_map(|_| websocket(scene).ok()).collect();
+    let deaf: Vec<_> = deaf.into_iter().filter(|stream| push(scene, stream, &ask)).collect();
+    let data = "x".repeat(100 << 10);
+    let body = format!("{{\"channel\":\"room:deaf\",\"data\":\"{data}\"}}");
+    by_api(scene, scene.scaled(400), |_| ("/api/publish", body.clone())).min(deaf.len() as u64)
+}
+
+fn subscriptions(scene: &Scene) -> u64 {
+    let long = "x".repeat(300);
+    frames(scene, scene.scaled(400_000) / 100, 100, |at| {
+        commands(100, |number| {
+            let name = if number % 2 == 0 { &*long } else { "n" };
+            format!("\"subscribe\":{{\"channel\":\"room:{name}{at}-{number}\"}}")
+        })
+    })
+}
+
+fn emulation(scene: &Scene) -> u64 {
+    use std::io::{Read, Write};
+    let open = || -> std::io::Result<(Arc<TcpStream>, String)> {
+        let mut stream = scene.connect()?;
+        let body = "{\"connect\":{},\"id\":1}";
+        stream.write_all(&post(scene, "/connection/http_stream", body))?;
+        let (mut answer, mut piece) = (String::new(), [0; 4096]);
+        let session = loop {
+            let read = stream.read(&mut piece)?;
+            answer.push_str(&String::from_utf8_lossy(&piece[..read]));
+            let found =
+                answer.split_once("\"session\":\"").and_then(|(_, rest)| rest.split_once('"'));
+            if let Some((session, _)) = found {
+                break session.to_owned();
+            }
+            if read == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+        };
+        Ok((discard(stream), session))
+    };
+    let Ok((_stream, session)) = open() else { return 0 };
+    let said = commands(500, |_| publish(TALK, "1"))
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n");
+    let body = format!("{{\"session\":\"{session}\",\"node\":\"\",\"data\":\"{said}\"}}");
+    500 * by_api(scene, scene.scaled(780_000) / 500, |_| ("/emulation", body.clone()))
+}
+
+fn garbage(scene: &Scene) -> u64 {
+    let get = |rest: &str| format!("GET / HTTP/1.1\r\nHost: a\r\n{rest}").into_bytes();
+    let mut pieces = vec![
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+        vec![0; 1_000],
+        get(&format!("X: {}\r\n\r\n", "x".repeat(100_000))),
+        get(&"X: 1\r\n".repeat(5_000)),
+        get("Content-Length: 1\r\nContent-Length: 2\r\n\r\n"),
+        get("Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        get("Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n"),
+        get("Content-Length: 99999999999\r\n\r\n"),
+        b"GET / HTTP/1.1\nHost: a\n\n".to_vec(),
+    ];
+    let mut framed = |bytes: &[u8]| {
+        let opening =
+            get("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n");
+        let opening = String::from_utf8_lossy(&opening).replacen("/ ", "/connection/websocket ", 1);
+        pieces.push([opening.as_bytes(), bytes].concat());
+    };
+    framed(b"\x81\x05hello");
+    framed(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff");
+    framed(b"\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00");
+    framed(b"\x81\x83\x00\x00\x00\x00\xff\xfe\xfd");
+    framed(b"\x81\x82\x00\x00\x00\x00{}\x81\x81\x00\x00\x00\x00[");
+    let mut taken = 0;
+    for number in 0..scene.scaled(20_000) {
+        if scene.is_over() {
+            break;
+        }
+        let Ok(stream) = scene.connect() else { continue };
+        taken += u64::from(push(scene, &stream, &pieces[number % pieces.len()]));
+    }
+    taken
+}
+
+fn guesses(scene: &Scene) -> u64 {
+    let wrong = Scene { key: "a-key-of-somebody-else", ..*scene };
+    by_api(&wrong, scene.scaled(50_000), |_| ("/api/info", "{}".to_owned()))
+}

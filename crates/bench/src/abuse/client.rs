@@ -1,0 +1,154 @@
+//! What an attacker connects with: blocking sockets, a thread for each direction where it needs two.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::protocol::{WEBSOCKET_KEY, websocket_frame};
+use dunlin_load::{Context, Error};
+
+/// A server that takes nothing for so long is not written to any more.
+const TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Whom to attack, how much of it, and until when.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scene {
+    pub(super) client: SocketAddr,
+    pub(super) admin: SocketAddr,
+    pub(super) key: &'static str,
+    pub(super) scale: f64,
+    pub(super) until: Instant,
+}
+
+impl Scene {
+    /// So many of a full-sized attack's.
+    pub(super) fn scaled(&self, full: usize) -> usize {
+        ((full as f64 * self.scale).ceil() as usize).max(1)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    /// Waits for the end of the attack.
+    pub(super) fn hold(&self) {
+        std::thread::sleep(self.until.saturating_duration_since(Instant::now()));
+    }
+
+    /// A connection to the client port.
+    pub(super) fn connect(&self) -> io::Result<TcpStream> {
+        connect(self.client)
+    }
+}
+
+/// A connection that gives up on a peer that does not move.
+pub(super) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// An anonymous client that is connected.
+pub(super) fn websocket(scene: &Scene) -> io::Result<TcpStream> {
+    let mut stream = scene.connect()?;
+    let mut opening = format!(
+        "GET /connection/websocket HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: {WEBSOCKET_KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n",
+        scene.client
+    )
+    .into_bytes();
+    frame("{\"connect\":{},\"id\":1}", &mut opening);
+    stream.write_all(&opening)?;
+    let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
+    while memchr::memmem::find(&answer, b"\"client\":").is_none() {
+        match stream.read(&mut piece)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => answer.extend_from_slice(&piece[..read]),
+        }
+    }
+    Ok(stream)
+}
+
+/// Appends one text frame.
+pub(super) fn frame(text: &str, out: &mut Vec<u8>) {
+    websocket_frame(0x1, text.as_bytes(), out);
+}
+
+/// Reads and forgets whatever comes, until the connection ends or is dropped.
+pub(super) fn discard(stream: TcpStream) -> Arc<TcpStream> {
+    let stream = Arc::new(stream);
+    let reader = Arc::downgrade(&stream);
+    std::thread::spawn(move || {
+        let mut piece = vec![0; 256 << 10];
+        while let Some(stream) = reader.upgrade() {
+            match (&*stream).read(&mut piece) {
+                Ok(0) => return,
+                Err(error) if !is_timeout(&error) => return,
+                _ => {}
+            }
+        }
+    });
+    stream
+}
+
+/// Writes until all is taken, the attack is over, or the server ends it. True when all was taken.
+pub(super) fn push(scene: &Scene, mut stream: &TcpStream, mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(taken) => bytes = &bytes[taken..],
+            Err(error) if is_timeout(&error) && !scene.is_over() => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}
+
+/// The bytes of a POST with the API key.
+pub(super) fn post(scene: &Scene, path: &str, body: &str) -> Vec<u8> {
+    let (host, key) = (scene.client, scene.key);
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: {host}\r\nX-API-Key: {key}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+/// One call of the API by somebody who may.
+pub(super) fn request(scene: &Scene, path: &str, body: &str) -> Result<String, Error> {
+    let mut stream = TcpStream::connect(scene.client).context("cannot connect")?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).context("no time-out")?;
+    let call = String::from_utf8_lossy(&post(scene, path, body)).replacen(
+        "\r\n",
+        "\r\nConnection: close\r\n",
+        1,
+    );
+    stream.write_all(call.as_bytes()).context("cannot call the API")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("no answer of the API")?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+    if head.starts_with("HTTP/1.1 200") && !body.contains("\"error\":{") {
+        return Ok(body.to_owned());
+    }
+    Err(Error::new(format!("{path} is answered {answer}")))
+}
+
+/// What a GET is answered.
+pub(super) fn get(address: SocketAddr, path: &str, timeout: Duration) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}

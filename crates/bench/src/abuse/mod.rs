@@ -1,0 +1,327 @@
+//! Attackers with legal and illegal requests, and what ordinary clients notice of them.
+//!
+//! Each attack has a server of its own, so that none finds what the one before has left. While it runs, ordinary clients
+//! are sent numbered messages by a [`Schedule`], `/health` is asked, and a channel that nobody touches keeps its history.
+
+mod attacks;
+mod client;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use self::attacks::{ATTACKS, Attack};
+use self::client::{Scene, request};
+use crate::dunlin::Dunlin;
+use crate::schedule::{Arrivals, Schedule, Subscribers};
+use crate::swarm::Faults;
+use crate::target::Target;
+use dunlin_load::url::duration;
+use dunlin_load::{Clock, Error, ExitStatus, Output, Scratch, say};
+
+const KEY: &str = "a-key-of-the-abuse-bench";
+/// Where ordinary clients are, and where whoever likes may publish.
+const TALK: &str = "room:talk";
+/// Its history is nobody's business during the attack.
+const WITNESS: &str = "kept:witness";
+const WITNESS_MESSAGES: usize = 10;
+/// From the first publish to the attack.
+const LEAD: Duration = Duration::from_millis(500);
+/// After the end of an attack, memory has so long to come back.
+const REST: Duration = Duration::from_secs(10);
+const HEALTH_EVERY: Duration = Duration::from_millis(100);
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+const MIB: u64 = 1 << 20;
+
+/// The bounds that a server under attack is given; all of them hold in every version that can be measured.
+const SETTINGS: &str = r#"
+[client]
+anonymous = true
+[api.keys]
+bench = "a-key-of-the-abuse-bench"
+[limits]
+frame_bytes_max = 4_194_304
+message_bytes_max = 4_194_304
+history_bytes_max = 67_108_864
+pending_bytes_max = 67_108_864
+channels_max = 20_000
+[channel.namespaces.room]
+join_leave = true
+allow_subscribe_for_anonymous = true
+allow_publish_for_anonymous = true
+[channel.namespaces.kept]
+history_size = 1_000
+history_ttl_ms = 600_000
+allow_subscribe_for_anonymous = true
+allow_publish_for_anonymous = true
+allow_history_for_anonymous = true
+[channel.namespaces.other]
+history_size = 1_000
+history_ttl_ms = 600_000
+recover = true
+allow_subscribe_for_anonymous = true
+allow_publish_for_anonymous = true
+allow_history_for_anonymous = true
+"#;
+/// What the settings allow beside the memory before the attack: history, outboxes, and 192 MiB for what is on its way in and
+/// out of all connections.
+const MEMORY_BYTES_MAX: u64 = (64 + 64 + 192) * MIB;
+
+/// Options of `dunlin bench abuse`.
+#[derive(Debug, clap::Args)]
+pub struct Abuse {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    dunlin: Dunlin,
+    /// Attacks to run, by name; all by default
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    attack: Vec<String>,
+    /// Ordinary clients
+    #[arg(long, default_value_t = 1_000)]
+    clients: usize,
+    /// Messages a second to each of them
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// How long an attack lasts at most
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    time: Duration,
+    /// Size of the attacks: 1 is what brought servers down
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Judge what holds on any machine: not latency, nor what memory is left afterwards
+    #[arg(long)]
+    short: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Serialize)]
+struct AbuseReport {
+    clients: usize,
+    rate: u32,
+    scale: f64,
+    workers: u8,
+    memory_bytes_max: u64,
+    rows: Vec<Row>,
+}
+
+/// One attack, and what it has done to others.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    what: &'static str,
+    /// How much of it the attacker got rid of, in the attack's own unit.
+    done: u64,
+    closed: u64,
+    delivered: u64,
+    expected: u64,
+    complete: u64,
+    faults: Faults,
+    /// Of ordinary messages, without the attack and beside it.
+    calm_p99_us: f64,
+    p99_us: f64,
+    max_us: f64,
+    before_bytes: u64,
+    peak_bytes: u64,
+    /// Ten seconds after the attack; not in a short run.
+    after_bytes: Option<u64>,
+    health: Health,
+    /// History and epoch of a channel that nobody touched are what they were.
+    history_kept: bool,
+    /// What kept ordinary clients from being served at all.
+    failure: Option<String>,
+    holds: bool,
+    /// Latency and memory as well.
+    meets: bool,
+}
+
+pub(crate) fn run(options: &Abuse) -> Result<ExitStatus, Error> {
+    options.target.settle()?;
+    let known = |name: &String| ATTACKS.iter().any(|attack| attack.name == name);
+    if let Some(unknown) = options.attack.iter().find(|name| !known(name)) {
+        let names: Vec<_> = ATTACKS.iter().map(|attack| attack.name).collect();
+        return Err(Error::new(format!(
+            "--attack {unknown}: there is none; there are {}",
+            names.join(", ")
+        )));
+    }
+    let wanted = |attack: &&Attack| {
+        options.attack.is_empty() || options.attack.iter().any(|name| *name == attack.name)
+    };
+    let mut rows = Vec::new();
+    for attack in ATTACKS.iter().filter(wanted) {
+        let row = one(options, attack)?;
+        row.print();
+        rows.push(row);
+    }
+    let passed = rows.iter().all(|row| if options.short { row.holds } else { row.meets });
+    let report = AbuseReport {
+        clients: options.clients,
+        rate: options.rate,
+        scale: options.scale,
+        workers: options.dunlin.workers,
+        memory_bytes_max: MEMORY_BYTES_MAX,
+        rows,
+    };
+    options.output.report("abuse", &report)?;
+    Ok(if passed { ExitStatus::Passed } else { ExitStatus::Failed })
+}
+
+fn one(options: &Abuse, attack: &Attack) -> Result<Row, Error> {
+    let scratch = Scratch::temporary("abuse")?;
+    let target = Target { api_key: Some(KEY.to_owned()), ..options.target.clone() };
+    let server = options.dunlin.start(&target, &scratch, "abuse", SETTINGS, false)?;
+    let scene = Scene {
+        client: target.address()?.address,
+        admin: options.dunlin.admin,
+        key: KEY,
+        scale: options.scale,
+        until: Instant::now(),
+    };
+    let witness = witness(&scene)?;
+    let calm =
+        subscribers(options, &target, options.time.min(Duration::from_secs(3)))?.publish()?;
+    let calm = calm.finish()?;
+
+    let ordinary = subscribers(options, &target, LEAD + options.time + LEAD)?;
+    let (before_bytes, _) = server.resident_bytes();
+    let scene = Scene { until: Instant::now() + LEAD + options.time, ..scene };
+    let over = AtomicBool::new(false);
+    let (arrivals, done, health) = std::thread::scope(|scope| {
+        let health = scope.spawn(|| health(&scene, &over));
+        let attacker = scope.spawn(|| {
+            std::thread::sleep(LEAD);
+            (attack.run)(&scene)
+        });
+        let arrivals = ordinary.publish().and_then(|published| published.finish());
+        let done = attacker.join();
+        over.store(true, Ordering::Relaxed);
+        (arrivals, done, health.join())
+    });
+    let panicked = |_| Error::new("a thread of the attack panicked");
+    let (done, health) = (done.map_err(panicked)?, health.map_err(panicked)?);
+    let (_, peak_bytes) = server.resident_bytes();
+    let after_bytes = (!options.short).then(|| {
+        std::thread::sleep(REST);
+        server.resident_bytes().0
+    });
+    let failure = arrivals.as_ref().err().map(ToString::to_string);
+    let arrivals = arrivals.unwrap_or_else(|_| Arrivals {
+        delivered: 0,
+        closed: 0,
+        complete: 0,
+        ..calm.clone()
+    });
+    let mut row = Row {
+        name: attack.name,
+        what: attack.what,
+        done,
+        closed: arrivals.closed,
+        delivered: arrivals.delivered,
+        expected: arrivals.expected,
+        complete: arrivals.complete,
+        faults: arrivals.faults,
+        calm_p99_us: calm.latency_us.p99,
+        p99_us: arrivals.latency_us.p99,
+        max_us: arrivals.latency_us.max,
+        before_bytes,
+        peak_bytes,
+        after_bytes,
+        health,
+        history_kept: history(&scene).is_ok_and(|now| now == witness),
+        holds: failure.is_none() && arrivals.is_clean(),
+        failure,
+        meets: false,
+    };
+    row.holds &= row.health.failed == 0
+        && row.history_kept
+        && row.peak_bytes <= (before_bytes + MEMORY_BYTES_MAX) / 10 * 11;
+    row.meets = row.holds
+        && row.p99_us <= (2.0 * row.calm_p99_us).max(row.calm_p99_us + 2_000.0)
+        && after_bytes.is_some_and(|after| after <= before_bytes / 10 * 12);
+    Ok(row)
+}
+
+fn subscribers(options: &Abuse, target: &Target, time: Duration) -> Result<Subscribers, Error> {
+    let url = target.address()?;
+    let mut plan = target.plan(&url, Some(TALK), options.clients, Clock::new())?;
+    plan.protocol.join_leave = true;
+    let schedule = Schedule::new(options.rate, Duration::ZERO, time);
+    Subscribers::connect(plan, target.publishing(&url, TALK)?, schedule)
+}
+
+/// Publishes what has to be there in the end, and gives it.
+fn witness(scene: &Scene) -> Result<String, Error> {
+    for number in 0..WITNESS_MESSAGES {
+        let body = format!(r#"{{"channel":"{WITNESS}","data":{{"kept":{number}}}}}"#);
+        request(scene, "/api/publish", &body)?;
+    }
+    history(scene)
+}
+
+fn history(scene: &Scene) -> Result<String, Error> {
+    let answer =
+        request(scene, "/api/history", &format!(r#"{{"channel":"{WITNESS}","limit":100}}"#))?;
+    if answer.matches("\"kept\":").count() == WITNESS_MESSAGES {
+        return Ok(answer);
+    }
+    Err(Error::new(format!("the history of {WITNESS} is {answer}")))
+}
+
+/// Whether `/health` answers while something else goes on.
+#[derive(Debug, Default, Serialize)]
+struct Health {
+    asked: u64,
+    failed: u64,
+    longest_ms: f64,
+}
+
+fn health(scene: &Scene, over: &AtomicBool) -> Health {
+    let mut health = Health::default();
+    while !over.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let answered = client::get(scene.admin, "/health", HEALTH_TIMEOUT);
+        health.asked += 1;
+        health.failed +=
+            u64::from(!answered.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")));
+        health.longest_ms = health.longest_ms.max(began.elapsed().as_secs_f64() * 1e3);
+        std::thread::sleep(HEALTH_EVERY);
+    }
+    health
+}
+
+impl Row {
+    fn print(&self) {
+        let mib = |bytes: u64| bytes / MIB;
+        say(format!(
+            "{:<18} {} {}: {} done; {} of {} messages, {} clients closed; p99 {:.0} → {:.0} us, longest {:.0}; \
+             {} → {} MiB, then {}; /health {} of {} failed, longest {:.0} ms; history {}{}",
+            self.name,
+            if self.meets {
+                "meets"
+            } else if self.holds {
+                "holds"
+            } else {
+                "FAILS"
+            },
+            self.what,
+            self.done,
+            self.delivered,
+            self.expected,
+            self.closed,
+            self.calm_p99_us,
+            self.p99_us,
+            self.max_us,
+            mib(self.before_bytes),
+            mib(self.peak_bytes),
+            self.after_bytes.map_or("?".into(), |bytes| mib(bytes).to_string()),
+            self.health.failed,
+            self.health.asked,
+            self.health.longest_ms,
+            if self.history_kept { "kept" } else { "LOST" },
+            self.failure.as_ref().map_or(String::new(), |why| format!("; {why}")),
+        ));
+    }
+}
