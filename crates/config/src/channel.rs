@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, Map, Pacing, Pattern};
+use crate::{LIVE, Map, Pacing, Pattern, SharedBudget};
 
 /// What channels keep and who may do what in them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -98,8 +98,18 @@ pub struct ChannelOptions {
     /// An anonymous client may ask who is present.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_presence_for_anonymous: bool,
+    /// Channels of the namespace with history, about as many on each worker; 0: as many as `limits.channels_max` allows. Beyond
+    /// it those that hold nothing and have no subscribers give way to new ones.
+    #[schemars(range(max = 1_000_000_000), extend("x-applies" = LIVE))]
+    pub channels_max: u32,
+    /// Bytes of the namespace's history, about as many on each worker; 0: as many as `limits.history_bytes_max` allows. Beyond
+    /// it its oldest messages leave early.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub history_bytes_max: u64,
     /// How fast the namespace's broadcasts may leave a worker.
     pub pacing: Pacing,
+    /// What all clients together may do in the namespace's channels, on one worker.
+    pub budget: SharedBudget,
 }
 
 impl Default for ChannelOptions {
@@ -125,7 +135,10 @@ impl Default for ChannelOptions {
             allow_presence_for_client: false,
             allow_presence_for_subscriber: false,
             allow_presence_for_anonymous: false,
+            channels_max: 0,
+            history_bytes_max: 0,
             pacing: Pacing::default(),
+            budget: SharedBudget::default(),
         }
     }
 }

@@ -11,9 +11,9 @@ use serde_json::{Map as Object, Value};
 
 use crate::pointer::Pointer;
 use crate::{
-    Admin, AdminToken, Api, ApiScope, ApnsConfig, Changes, Channel, ChannelOptions, Client, Config,
+    Admin, AdminToken, Api, ApiScope, ApnsConfig, Changes, Channel, ChannelOptions, Client, ClientBudget, Config,
     FcmConfig, Hook, Limits, Listener, Log, LongPoll, Map, Member, Pacing, PushConfig, Route,
-    Secret, Server, Shutdown, Token, Upstream, VapidConfig, Webhooks, fields,
+    Secret, Server, SharedBudget, Shutdown, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -296,8 +296,10 @@ table! {
     Api { keys, scopes }
     ApiScope {}
     Channel { without_namespace, namespaces }
-    ChannelOptions { pacing }
+    ChannelOptions { pacing, budget }
     Pacing {}
+    ClientBudget {}
+    SharedBudget {}
     Listener {}
     Webhooks { upstreams, hooks }
     Upstream { members }
@@ -308,7 +310,7 @@ table! {
     FcmConfig { route }
     VapidConfig { route }
     Route {}
-    Limits { broadcast_pacing }
+    Limits { client_budget, anonymous_budget, user_budget, address_budget, broadcast_pacing }
     Changes {}
     Shutdown {}
     Admin { tokens }

@@ -3,6 +3,7 @@
 
 mod admin;
 mod api;
+mod budget;
 mod change;
 mod changes;
 mod channel;
@@ -43,6 +44,7 @@ use serde::{Deserialize, Serialize};
 
 pub use admin::{Admin, AdminRole, AdminToken};
 pub use api::{Api, ApiScope};
+pub use budget::{ClientBudget, SharedBudget};
 pub use change::{Change, Operation};
 pub use changes::Changes;
 pub use channel::{Channel, ChannelOptions, Overflow};

@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, NEW_CONNECTIONS, Pacing};
+use crate::{ClientBudget, LIVE, NEW_CONNECTIONS, Pacing, SharedBudget};
 
 /// The bound of everything that could grow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -80,6 +80,14 @@ pub struct Limits {
     /// The idempotency key of one publication.
     #[schemars(range(min = 16, max = 4_096), extend("x-applies" = LIVE))]
     pub idempotency_key_bytes_max: usize,
+    /// What a client with a user may ask for.
+    pub client_budget: ClientBudget,
+    /// What an anonymous client may ask for.
+    pub anonymous_budget: ClientBudget,
+    /// What all clients of one user may ask of a worker.
+    pub user_budget: SharedBudget,
+    /// What all clients of one address may ask of a worker. Behind a proxy every client may have the proxy's address.
+    pub address_budget: SharedBudget,
     /// Channels one client may be subscribed to.
     #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
     pub subscriptions_per_client_max: u32,
@@ -90,6 +98,10 @@ pub struct Limits {
     /// without a subscriber but with history included.
     #[schemars(range(min = 1, max = 1_000_000_000), extend("x-applies" = LIVE))]
     pub channels_max: u32,
+    /// Channels with history that the clients of one user may bring into being, or anonymous clients of one address, about as
+    /// many on each worker. Those of theirs that hold nothing give way to new ones.
+    #[schemars(range(min = 1, max = 1_000_000_000), extend("x-applies" = LIVE))]
+    pub channels_per_user_max: u32,
     /// Bytes that wait for one client to read them; beyond it the channel's `overflow` policy acts.
     #[schemars(range(min = 4_096, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub outbox_bytes_max: usize,
@@ -97,8 +109,8 @@ pub struct Limits {
     /// are disconnected. A message many clients wait for counts once for each worker.
     #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
     pub pending_bytes_max: usize,
-    /// Bytes of history, all channels together; beyond it the oldest messages of the channels
-    /// published to leave early.
+    /// Bytes of history, all channels together; beyond it the oldest messages of the namespace that holds most leave early,
+    /// and in it those of the channel published to, if it holds as much as others do.
     #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
     pub history_bytes_max: usize,
     /// Messages one history call may return.
@@ -168,9 +180,14 @@ impl Default for Limits {
             publication_bytes_max: 512 * KIB,
             tags_bytes_max: 4 * KIB,
             idempotency_key_bytes_max: 255,
+            client_budget: ClientBudget::default(),
+            anonymous_budget: ClientBudget::default(),
+            user_budget: SharedBudget::default(),
+            address_budget: SharedBudget::default(),
             subscriptions_per_client_max: 128,
             channel_bytes_max: 255,
             channels_max: 2_000_000,
+            channels_per_user_max: 100_000,
             outbox_bytes_max: MIB,
             pending_bytes_max: GIB,
             history_bytes_max: GIB,

@@ -3,6 +3,7 @@
 use crate::encode::EncodingId;
 use crate::position::StreamPosition;
 use crate::session_id::SessionId;
+use crate::shares::Maker;
 
 /// A session to open.
 #[derive(Debug, Clone)]
@@ -13,6 +14,8 @@ pub struct NewSession<'a> {
     pub encoding: EncodingId,
     /// The user; empty for an anonymous session, which only its id reaches.
     pub user: &'a str,
+    /// Whose the streams are that it brings into being.
+    pub maker: Maker,
     /// Raw JSON about the connection for [`ClientInfo`](crate::ClientInfo).
     pub conn_info: Option<Box<[u8]>>,
     /// Bytes that may wait in its outbox while it is blocked before a channel's overflow policy
@@ -31,6 +34,7 @@ impl Default for NewSession<'_> {
             tag: 0,
             encoding: EncodingId(0),
             user: "",
+            maker: Maker::NONE,
             conn_info: None,
             outbox_bytes_max: 1 << 20,
             poll: false,

@@ -1,6 +1,6 @@
 //! Identity and limits of a hub.
 
-/// Identity and limits of one worker's [`Hub`](crate::Hub). Every limit is per worker.
+/// Identity and limits of one worker's [`Hub`](crate::Hub). A limit is per worker where it says nothing else.
 #[derive(Debug, Clone)]
 pub struct HubConfig {
     /// This node, below [`NODES_MAX`](crate::NODES_MAX). [`Hub::set_node`](crate::Hub::set_node) changes it.
@@ -25,6 +25,8 @@ pub struct HubConfig {
     pub subscriptions_per_session_max: u16,
     /// Channels with subscribers here, and channels at home here, each.
     pub channels_max: u32,
+    /// Channels with a stream that one [`Maker`](crate::Maker) may have brought into being, on all workers together.
+    pub streams_per_maker_max: u32,
     /// Bytes of a channel's name.
     pub channel_name_bytes_max: u16,
     /// Requests to other workers under way at once.
@@ -61,6 +63,7 @@ impl Default for HubConfig {
             sessions_max: crate::session_id::SESSIONS_MAX as u32,
             subscriptions_per_session_max: 128,
             channels_max: 1 << 20,
+            streams_per_maker_max: 100_000,
             channel_name_bytes_max: 255,
             requests_max: 1 << 16,
             request_timeout_ms: 5_000,

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::event::History;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::Publication;
+use crate::shares::Owner;
 
 /// Exists while the channel has subscribers or its meta time to live has not ended. The rules are
 /// Centrifugo's: history expires as a whole, counted from the last publication; epoch and top
@@ -29,10 +30,11 @@ pub(crate) struct Stream {
     pub(crate) timer_ms: u64,
     version: u64,
     version_epoch: Box<str>,
+    pub(crate) owner: Owner,
 }
 
 impl Stream {
-    pub(crate) fn new(epoch: Epoch) -> Self {
+    pub(crate) fn new(epoch: Epoch, owner: Owner) -> Self {
         Self {
             epoch,
             top: 0,
@@ -44,11 +46,17 @@ impl Stream {
             timer_ms: u64::MAX,
             version: 0,
             version_epoch: Box::default(),
+            owner,
         }
     }
 
     pub(crate) fn position(&self) -> StreamPosition {
         StreamPosition { offset: self.top, epoch: self.epoch }
+    }
+
+    /// Memory of the publications.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -167,9 +175,10 @@ mod tests {
     use super::*;
 
     const EPOCH: Epoch = Epoch::from_u64(77);
+    const OWNER: Owner = Owner { namespace: 0, maker: crate::shares::Maker::NONE };
 
     fn stream(published: u64, size: usize) -> Stream {
-        let mut stream = Stream::new(EPOCH);
+        let mut stream = Stream::new(EPOCH, OWNER);
         for offset in 1..=published {
             stream.top = offset;
             stream.keep(Arc::new(Publication { offset, ..Publication::default() }), size);
@@ -257,7 +266,7 @@ mod tests {
 
     #[test]
     fn versions_only_go_up_within_their_epoch() {
-        let mut stream = Stream::new(EPOCH);
+        let mut stream = Stream::new(EPOCH, OWNER);
         assert!(stream.advance_version(5, ""));
         assert!(!stream.advance_version(5, ""));
         assert!(!stream.advance_version(4, ""));

@@ -40,6 +40,16 @@ impl HomeChannel {
         Self { name, interest: WorkerSet::default(), stream: None, members: None, incarnation }
     }
 
+    /// Nobody is in it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.interest.is_empty() && self.members.is_none()
+    }
+
+    /// Nobody is in it, and what is remembered of it is its position alone.
+    pub(crate) fn is_forgettable(&self, stream: &Stream) -> bool {
+        self.is_idle() && stream.len() == 0
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.interest.is_empty() && self.stream.is_none() && self.members.is_none()
     }

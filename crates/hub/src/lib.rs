@@ -27,6 +27,7 @@ mod position;
 mod publication;
 mod session;
 mod session_id;
+mod shares;
 mod slots;
 mod transmit;
 mod user;
@@ -51,3 +52,4 @@ pub use publication::{ClientInfo, NewPublication, Publication, Tags};
 pub use session_id::{
     BOOTS_MAX, InvalidSessionId, NODES_MAX, SESSIONS_MAX, SessionId, WORKERS_MAX,
 };
+pub use shares::Maker;

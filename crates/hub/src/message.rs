@@ -9,6 +9,7 @@ use crate::options::ChannelOptions;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::{ClientInfo, NewPublication, Publication};
 use crate::session_id::SessionId;
+use crate::shares::Maker;
 
 /// A message from one worker's hub to another's. Opaque: pass it, in order, to
 /// [`Hub::handle_message`](crate::Hub::handle_message) of its receiver.
@@ -93,6 +94,7 @@ pub(crate) struct SubscribeRequest {
     pub(crate) since: Option<StreamPosition>,
     /// The entry for the presence list.
     pub(crate) member: Option<Arc<ClientInfo>>,
+    pub(crate) maker: Maker,
 }
 
 #[derive(Debug)]
@@ -109,6 +111,7 @@ pub(crate) struct HistoryRequest {
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
     pub(crate) filter: HistoryFilter,
+    pub(crate) maker: Maker,
 }
 
 #[derive(Debug)]

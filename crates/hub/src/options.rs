@@ -15,6 +15,10 @@ pub struct ChannelOptions {
     /// Milliseconds a stream's epoch and top offset are remembered after the last publication,
     /// read or subscriber; 0: [`HubConfig::history_meta_ttl_ms`](crate::HubConfig).
     pub history_meta_ttl_ms: u64,
+    /// Streams of the namespace on all workers together; 0: as many as there may be.
+    pub channels_max: u32,
+    /// Memory for the history of the namespace on all workers together; 0: as much as there may be.
+    pub history_bytes_max: usize,
     /// Subscribers are listed in the channel's presence.
     pub presence: bool,
     /// Subscribers that ask for it receive join and leave pushes.
@@ -42,6 +46,8 @@ impl Default for ChannelOptions {
             history_size: 0,
             history_ttl_ms: 0,
             history_meta_ttl_ms: 0,
+            channels_max: 0,
+            history_bytes_max: 0,
             presence: false,
             join_leave: false,
             force_push_join_leave: false,

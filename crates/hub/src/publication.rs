@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::session_id::SessionId;
+use crate::shares::Maker;
 
 /// One message of a channel, as its home worker numbered it. Shared as `Arc` by history, every
 /// worker and every event.
@@ -55,6 +56,8 @@ pub struct ClientInfo {
 /// What is to be published.
 #[derive(Debug, Clone, Default)]
 pub struct NewPublication {
+    /// Whose the channel's stream is if it begins with this.
+    pub maker: Maker,
     /// The payload: raw JSON, one value without a line break outside strings.
     pub data: Box<[u8]>,
     /// See [`Publication::tags`].

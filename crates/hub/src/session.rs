@@ -2,6 +2,7 @@
 
 use crate::node_numbers::NODE_NUMBERS_MAX;
 use crate::outbox::Outbox;
+use crate::shares::Maker;
 use crate::slots::NONE;
 
 /// One client, as plain data in a chunked table: one cache line.
@@ -16,6 +17,8 @@ pub(crate) struct Session {
     pub(crate) user: u32,
     pub(crate) user_next: u32,
     pub(crate) user_prev: u32,
+    /// Whose the streams are that it brings into being.
+    pub(crate) maker: Maker,
     /// Length of its list of subscriptions.
     pub(crate) subscriptions: u16,
     pub(crate) flags: u16,
@@ -80,6 +83,7 @@ impl Default for Session {
             user: NONE,
             user_next: NONE,
             user_prev: NONE,
+            maker: Maker::NONE,
             subscriptions: 0,
             flags: 0,
             generation: 0,

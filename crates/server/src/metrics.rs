@@ -43,6 +43,7 @@ metrics! {
     ApiErrors, Counter, "api_errors_total", "Server API commands answered with an error.";
     Commands, Counter, "client_commands_total", "Commands of the client protocol.";
     CommandErrors, Counter, "client_command_errors_total", "Commands of the client protocol answered with an error.";
+    CommandsDelayed, Counter, "client_commands_delayed_total", "Times a client's commands had to wait: its budget, or its share of a turn, was used up.";
     Disconnects, Counter, "client_disconnects_total", "Clients disconnected by the server with a code.";
     ProtocolErrors, Counter, "protocol_errors_total", "Malformed HTTP, WebSocket or client protocol input.";
     MessagesIn, Counter, "publications_received_total", "Publications received on this worker from clients and the server API.";

@@ -250,6 +250,8 @@ fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions
         history_size: rules.history_size,
         history_ttl_ms: rules.history_ttl_ms,
         history_meta_ttl_ms: rules.history_meta_ttl_ms,
+        channels_max: rules.channels_max,
+        history_bytes_max: usize::try_from(rules.history_bytes_max).unwrap_or(usize::MAX),
         presence: rules.presence,
         join_leave: rules.join_leave,
         force_push_join_leave: false,

@@ -191,7 +191,7 @@ impl Hub {
         self.pending_bytes += bytes;
         self.stats.deliveries += delivered;
         for slot in over_limit {
-            self.enforce_limit(slot, RANGES_MAX);
+            self.enforce_limit(slot, RANGES_MAX, label.kind.is_droppable());
         }
         self.enforce_budget();
     }
@@ -223,7 +223,7 @@ impl Hub {
         self.pending_bytes += u64::from(frame.len());
         self.mark_dirty(slot);
         if self.sessions[slot].is_live() {
-            self.enforce_limit(slot, RANGES_MAX);
+            self.enforce_limit(slot, RANGES_MAX, false);
             self.enforce_budget();
         }
     }

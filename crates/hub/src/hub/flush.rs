@@ -62,6 +62,7 @@ impl Hub {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let sent = self.sessions[slot].outbox.advance(bytes, &mut self.log);
         self.pending_bytes -= u64::from(sent);
+        self.outbox_shrank(slot);
     }
 
     /// Records whether a session's socket is full. A session that is no longer blocked comes up in
@@ -120,7 +121,7 @@ impl Hub {
         if !self.sessions[slot].outbox.is_empty() {
             self.mark_dirty(slot);
         }
-        self.enforce_limit(slot, usize::MAX);
+        self.enforce_limit(slot, usize::MAX, false);
         true
     }
 }

@@ -1,5 +1,6 @@
 //! One worker's hub.
 
+mod announce;
 mod fan_out;
 mod flush;
 mod home;
@@ -9,6 +10,7 @@ mod pacing;
 mod restart;
 mod scatter_gather;
 mod session;
+mod streams;
 mod subscribe;
 mod subscriber_count;
 mod withdraw;
@@ -19,6 +21,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use self::announce::Announcements;
 use crate::broadcast::Broadcasts;
 use crate::channel::{Channel, Member, NameHasher, Subscription};
 use crate::channel_event::{ChannelEvent, ChannelEventFilter};
@@ -37,6 +40,7 @@ use crate::pending_requests::{PendingRequests, Waiter};
 use crate::position::{Epoch, StreamPosition};
 use crate::session::Session;
 use crate::session_id::{SESSIONS_MAX, WORKERS_MAX};
+use crate::shares::Shares;
 use crate::slots::{NONE, Slots};
 use crate::transmit::Transmit;
 use crate::user::Users;
@@ -85,9 +89,11 @@ pub struct Hub {
     incarnations: u32,
 
     homes: ChannelTable<HomeChannel>,
+    announcements: Announcements,
     /// Home channels with subscribers on some worker.
     active_homes: u64,
     history_bytes: usize,
+    shares: Shares,
     /// The home channel whose history was evicted last.
     history_cursor: u32,
     epochs: u64,
@@ -107,6 +113,8 @@ pub struct Hub {
     slow_head: u32,
     slow_tail: u32,
     slow_len: u32,
+    /// Since when the outboxes of blocked sessions are beyond their bounds.
+    overdue: HashMap<u32, u64, RandomState>,
 
     requests: PendingRequests,
     transmit: Transmit,
@@ -157,8 +165,10 @@ impl Hub {
             channels: ChannelTable::new(),
             incarnations: 0,
             homes: ChannelTable::new(),
+            announcements: Announcements::default(),
             active_homes: 0,
             history_bytes: 0,
+            shares: Shares::default(),
             history_cursor: 0,
             epochs: 0,
             nodes: NodeNumbers::new(config.node),
@@ -172,6 +182,7 @@ impl Hub {
             slow_head: NONE,
             slow_tail: NONE,
             slow_len: 0,
+            overdue: HashMap::default(),
             requests: PendingRequests::new(config.incarnation, config.requests_max),
             transmit,
             peers: vec![known; usize::from(config.workers)].into(),
@@ -191,6 +202,7 @@ impl Hub {
         self.config.sessions_max = limits.sessions_max.min(SESSIONS_MAX as u32);
         self.config.subscriptions_per_session_max = limits.subscriptions_per_session_max;
         self.config.channels_max = limits.channels_max;
+        self.config.streams_per_maker_max = limits.streams_per_maker_max;
         self.config.channel_name_bytes_max = limits.channel_name_bytes_max;
         self.config.request_timeout_ms = limits.request_timeout_ms;
         self.config.pending_bytes_max = limits.pending_bytes_max;
@@ -270,14 +282,16 @@ impl Hub {
     pub fn poll_timeout(&self) -> Option<u64> {
         let retry = self.transmit.is_backlogged().then(|| self.now.ms + 1);
         let stream_timer = self.stream_timers.peek().map(|Reverse((at, ..))| *at);
-        let times = [retry, stream_timer, self.idempotency.next_ms(), self.requests.sweep_ms()];
+        let (keys, requests) = (self.idempotency.next_ms(), self.requests.sweep_ms());
+        let times = [retry, stream_timer, keys, requests, self.announcements.due_ms()];
         times.into_iter().flatten().min()
     }
 
-    /// Expires history, streams, idempotency keys and requests.
+    /// Expires history, streams, idempotency keys and requests, and announces who joined and left.
     pub fn handle_timeout(&mut self, now: Now) {
         self.now = now;
         self.idempotency.expire(now.ms);
+        self.announce_gathered();
         self.expire_streams();
         for key in self.requests.expired(now.ms) {
             self.stats.timeouts += 1;

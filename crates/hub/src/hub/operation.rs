@@ -11,6 +11,7 @@ use crate::message::{HistoryRequest, HubMessageKind, PublishRequest, ReplyConten
 use crate::options::ChannelOptions;
 use crate::pending_requests::{Aggregate, Waiter};
 use crate::publication::NewPublication;
+use crate::shares::Maker;
 
 impl Hub {
     /// Publishes into a channel; ends in [`Event::Published`].
@@ -47,7 +48,7 @@ impl Hub {
         self.run();
     }
 
-    /// Reads a channel's history; ends in [`Event::History`].
+    /// Reads a channel's history for `maker`; ends in [`Event::History`].
     pub fn handle_history(
         &mut self,
         now: Now,
@@ -55,6 +56,7 @@ impl Hub {
         channel: &str,
         options: &Arc<ChannelOptions>,
         filter: HistoryFilter,
+        maker: Maker,
     ) {
         self.now = now;
         let checked = if options.keeps_history() {
@@ -71,6 +73,7 @@ impl Hub {
                     channel,
                     options,
                     filter,
+                    maker,
                 }))
             })
         });

@@ -15,13 +15,17 @@ use crate::slots::NONE;
 /// Factor on the bound of an outbox that has not been flushed yet.
 const UNFLUSHED_FACTOR: u32 = 4;
 
+/// How long an outbox that only its session's disconnect would bound may be beyond the bound, up to [`UNFLUSHED_FACTOR`] times:
+/// a burst fills it faster than any socket takes it.
+const SLOW_AFTER_MS: u64 = 1_000;
+
 /// Slow sessions shortened in one call. If that does not free enough, the next call continues.
 const SLOW_SESSIONS_PER_PASS_MAX: u32 = 1024;
 
 impl Hub {
     /// Enforces the bound of a session's outbox. `ranges_max`: maximum number of ranges of an
-    /// outbox that cannot be flushed.
-    pub(super) fn enforce_limit(&mut self, slot: u32, ranges_max: usize) {
+    /// outbox that cannot be flushed. `droppable`: the frame that was appended may be dropped.
+    pub(super) fn enforce_limit(&mut self, slot: u32, ranges_max: usize, droppable: bool) {
         let session = &self.sessions[slot];
         if !session.is_live() {
             return;
@@ -29,8 +33,10 @@ impl Hub {
         // A session that is not blocked is not slow: it only has not been flushed yet.
         let factor = if session.is(BLOCKED | HELD) { 1 } else { UNFLUSHED_FACTOR };
         let bytes_max = session.outbox_bytes_max.saturating_mul(factor);
-        if session.outbox.bytes() > bytes_max {
+        let is_over = session.outbox.bytes() > bytes_max;
+        if is_over && (droppable || !self.has_time_left(slot)) {
             // A frame larger than the bound could never be sent otherwise.
+            let session = &self.sessions[slot];
             if session.outbox.len() == 1 && !session.is(BLOCKED) {
                 let only = session.outbox.ranges().next();
                 if only.is_some_and(|range| self.log.frames(range).count() == 1) {
@@ -42,9 +48,32 @@ impl Hub {
             if self.sessions[slot].outbox.bytes() > bytes_max {
                 self.disconnect_slow(slot);
             }
-        } else if session.is(BLOCKED | HELD) && session.outbox.len() > ranges_max {
+        } else if self.sessions[slot].is(BLOCKED | HELD)
+            && self.sessions[slot].outbox.len() > ranges_max
+        {
             let ranges = self.sessions[slot].outbox.take();
             self.compact(slot, &ranges);
+        }
+    }
+
+    /// Whether a blocked session whose outbox is beyond its bound may still come back below it.
+    fn has_time_left(&mut self, slot: u32) -> bool {
+        let session = &self.sessions[slot];
+        let most = session.outbox_bytes_max.saturating_mul(UNFLUSHED_FACTOR);
+        if !session.is(BLOCKED | HELD) || session.outbox.bytes() > most {
+            return false;
+        }
+        let since_ms = *self.overdue.entry(slot).or_insert(self.now.ms);
+        self.now.ms < since_ms + SLOW_AFTER_MS
+    }
+
+    /// Some of a session's outbox has been sent, or all of it cleared.
+    pub(super) fn outbox_shrank(&mut self, slot: u32) {
+        if !self.overdue.is_empty() {
+            let session = &self.sessions[slot];
+            if session.outbox.bytes() <= session.outbox_bytes_max {
+                self.overdue.remove(&slot);
+            }
         }
     }
 
@@ -97,6 +126,7 @@ impl Hub {
             self.pending_bytes -= u64::from(range.len());
             self.log.release(range.chunk, 1);
         }
+        self.outbox_shrank(slot);
     }
 
     pub(super) fn mark_dirty(&mut self, slot: u32) {

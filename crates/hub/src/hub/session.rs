@@ -12,6 +12,7 @@ use crate::event::Event;
 use crate::publication::ClientInfo;
 use crate::session::{BLOCKED, CLOSING, HELD, OPEN, POLL, Session};
 use crate::session_id::SessionId;
+use crate::shares::Maker;
 use crate::slots::NONE;
 
 /// Largest bound of one outbox: the bytes between two flushes must fit its counter.
@@ -46,6 +47,7 @@ impl Hub {
             flags: OPEN | poll | Session::opened_under(self.nodes.opened()),
             generation,
             encoding: new.encoding.0,
+            maker: new.maker,
             ..Session::default()
         };
         self.users.link(&mut self.sessions, slot, new.user);
@@ -139,6 +141,24 @@ impl Hub {
             self.subscription_to(slot, channel)
         });
         subscription.is_some_and(|at| !self.subscriptions[at].is_pending())
+    }
+
+    /// Whose the streams are that this user, or this address, brings into being.
+    pub fn maker_of(&self, name: &str) -> Maker {
+        Maker(self.names.hash(name) as u32 | 1)
+    }
+
+    /// Whose the streams are that a session brings into being.
+    pub fn maker(&self, id: SessionId) -> Maker {
+        self.slot_of(id).map_or(Maker::NONE, |slot| self.sessions[slot].maker)
+    }
+
+    /// How many sessions here a message of the channel reaches, and whether joins and leaves are messages of it.
+    pub fn audience(&self, channel: &str) -> (usize, bool) {
+        self.channels.find(&self.names, channel).map_or((0, false), |at| {
+            let channel = &self.channels[at];
+            (channel.subscribers.len(), channel.options.join_leave)
+        })
     }
 
     /// A session's identity for publications: its entry in `channel`'s presence list, else its

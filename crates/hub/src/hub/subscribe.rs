@@ -168,10 +168,11 @@ impl Hub {
         let (home, subscription) = (pending.home, pending.subscription);
         let at = self.subscriptions[subscription].channel;
         let channel = Arc::clone(&self.channels[at].name);
+        let maker = self.sessions[self.subscriptions[subscription].session].maker;
         let options = Arc::clone(options);
         let waiter = Waiter::Subscribe(Box::new(pending));
         let request = self.request(home, waiter, |request| {
-            let asked = SubscribeRequest { request, channel, options, since, member };
+            let asked = SubscribeRequest { request, channel, options, since, member, maker };
             HubMessageKind::Subscribe(Box::new(asked))
         })?;
         self.subscriptions[subscription].state =

@@ -418,6 +418,11 @@ impl<'a> Commands<'a> {
         Commands { rest: frame }
     }
 
+    /// The bytes of the commands that are left.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Whether no command is left. A frame without any command is a bad request.
     pub fn is_empty(&self) -> bool {
         self.rest.trim_ascii().is_empty()

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use dunlin_config::ApiScope;
 use dunlin_hub::{
-    ChannelOptions, DisconnectUser, SessionId, SubscribeOptions, SubscribeUser, UnsubscribeUser,
+    ChannelOptions, DisconnectUser, Maker, SessionId, SubscribeOptions, SubscribeUser,
+    UnsubscribeUser,
 };
 use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
@@ -174,6 +175,10 @@ impl Worker<'_> {
         command: Result<Request<'_>, ApiError>,
     ) {
         self.count(Metric::ApiCommands);
+        if self.hub.wants_flush() {
+            // A batch must not fill outboxes whose sockets would have taken it.
+            self.flush_outboxes(cx);
+        }
         self.api_calls.begin_command(call);
         let place = CommandPlace { call, at, part: None };
         if let Err(error) = command.and_then(|request| self.begin(cx, place, &request)) {
@@ -250,7 +255,14 @@ impl Worker<'_> {
                 filter.limit = Some(filter.limit.unwrap_or(max).min(max));
                 filter.bytes_max = Some(self.settings.config.limits.answer_bytes_max);
                 let token = self.api_token(cx, place)?;
-                self.hub.handle_history(now, token, &request.channel, &options, filter);
+                self.hub.handle_history(
+                    now,
+                    token,
+                    &request.channel,
+                    &options,
+                    filter,
+                    Maker::NONE,
+                );
             }
             Request::HistoryRemove(request) => {
                 self.channel_options(&request.channel)?;

@@ -15,24 +15,40 @@ use super::permission::Permission;
 use crate::metrics::Metric;
 
 impl Worker<'_> {
-    /// Carries out the commands of one frame, in order. The first that ends the connection ends it.
+    /// Carries out the commands of one frame, in order. The first that ends the connection ends it; those for which there
+    /// is no budget wait.
     pub(super) fn handle_frame(&mut self, cx: &mut Context<Link>, conn: ConnId, frame: &[u8]) {
-        let commands = Commands::of(frame);
-        if commands.is_empty() {
+        if self.backlogs.contains(conn) {
+            return self.append_to_backlog(cx, conn, frame);
+        }
+        if Commands::of(frame).is_empty() {
             let empty = DisconnectCode::BadRequest.with_reason("a frame without a command");
             return self.disconnect(cx, conn, &empty);
         }
-        for command in commands {
-            let Some(link) = cx.data(conn) else { return };
-            if link.closing {
-                return;
-            }
+        if let Some((rest, ready_ms)) = self.handle_commands(cx, conn, frame) {
+            self.hold_back(cx, conn, rest.to_vec(), ready_ms);
+        }
+    }
+
+    /// Carries out commands as long as there is budget for them. `Some`: what is left, and when it may go on.
+    pub(super) fn handle_commands<'f>(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        frame: &'f [u8],
+    ) -> Option<(&'f [u8], u64)> {
+        let mut commands = Commands::of(frame);
+        loop {
+            let waiting = commands.rest().len();
+            let command = commands.next()?;
+            let link = cx.data(conn).filter(|link| !link.closing)?;
             let command = match command {
                 Ok(command) => command,
                 Err(malformed) => {
                     self.count(Metric::ProtocolErrors);
                     let why = DisconnectCode::BadRequest.with_reason(malformed);
-                    return self.disconnect(cx, conn, &why);
+                    self.disconnect(cx, conn, &why);
+                    return None;
                 }
             };
             match link.protocol_state.admit(&command) {
@@ -45,8 +61,13 @@ impl Worker<'_> {
                 }
                 Err(CommandError::Disconnect(disconnect)) => {
                     self.count(Metric::ProtocolErrors);
-                    return self.disconnect(cx, conn, &disconnect);
+                    self.disconnect(cx, conn, &disconnect);
+                    return None;
                 }
+            }
+            let bytes = waiting - commands.rest().len();
+            if let Some(ready_ms) = self.charge(cx, conn, &command, bytes) {
+                return Some((commands.rest(), ready_ms));
             }
         }
     }
@@ -81,6 +102,7 @@ impl Worker<'_> {
                             .map(|data| data.into_bytes())
                             .unwrap_or_default(),
                         info: self.hub.client_info(session, Some(&request.channel)),
+                        maker: self.hub.maker(session),
                         ..NewPublication::default()
                     };
                     if let Some(token) = self.token(cx, Pending::Command { session, id }) {
@@ -98,7 +120,15 @@ impl Worker<'_> {
                         bytes_max: Some(options.recovery_bytes_max),
                     };
                     if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-                        self.hub.handle_history(now, token, &request.channel, &options, filter);
+                        let maker = self.hub.maker(session);
+                        self.hub.handle_history(
+                            now,
+                            token,
+                            &request.channel,
+                            &options,
+                            filter,
+                            maker,
+                        );
                     }
                 })
             }
@@ -173,7 +203,13 @@ impl Worker<'_> {
         let Some(view) = self.hub.session(session) else { return };
         let Some(encoding) = Encoding::of(view.encoding) else { return };
         let encoder = &mut self.encoder;
-        self.hub.push(session, |out| encoder.reply(encoding, id, reply, out));
+        let mut bytes = 0;
+        self.hub.push(session, |out| {
+            let before = out.len();
+            encoder.reply(encoding, id, reply, out);
+            bytes = out.len() - before;
+        });
+        self.charge_reply(session, bytes);
     }
 
     /// Answers a command with an error, on a connection that may not have a session yet.

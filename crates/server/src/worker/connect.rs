@@ -96,6 +96,7 @@ impl Worker<'_> {
         encoding: Encoding,
         identity: &Identity,
     ) -> Option<SessionId> {
+        let peer = cx.data(conn)?.peer;
         let client = &self.settings.config.client;
         let params = SessionParams {
             ping_interval_ms: client.ping_interval_ms,
@@ -109,6 +110,7 @@ impl Worker<'_> {
             tag: conn.to_u64(),
             encoding: encoding.into(),
             user: &identity.user,
+            maker: self.maker_of(&identity.user, peer),
             conn_info: identity.info.as_ref().map(|info| one_line(info)),
             outbox_bytes_max: u32::try_from(outbox_bytes_max).unwrap_or(u32::MAX),
             poll: false,

@@ -107,6 +107,11 @@ impl Worker<'_> {
                 if self.heartbeat.has_expired(session, self.clock.now(), grace_ms) {
                     return self.disconnect(cx, conn, &DisconnectCode::Expired.into());
                 }
+                if link.protocol_state.awaits_pong() && self.backlogs.contains(conn) {
+                    // Its pong may be among what is not read of it yet.
+                    let timeout = self.params_of(cx, session).pong_timeout_ms;
+                    return self.schedule(cx, conn, session, timeout);
+                }
                 if link.protocol_state.awaits_pong() {
                     self.count(Metric::DeadlinesMissed);
                     return self.disconnect(cx, conn, &DisconnectCode::NoPong.into());

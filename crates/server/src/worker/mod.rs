@@ -7,7 +7,8 @@
 //! What a worker remembers between two events lives in its [`parts`], each behind an interface of its own and tested
 //! without a worker. The modules beside them carry out what the parts and the hub decide, in the order in which a
 //! client meets them: [`accept`] and [`listeners`] let it in, [`routes`] and [`stream`] open transports, [`connect`]
-//! says whose they are, [`command`] carries out what clients say as far as [`permission`] allows it, [`poll`] and
+//! says whose they are, [`command`] carries out what clients say as far as [`permission`] allows it and [`backlog`] when
+//! their budgets do, [`poll`] and
 //! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`completion`]
 //! takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
 //! are gone, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
@@ -15,6 +16,7 @@
 mod accept;
 mod adoption;
 mod api;
+mod backlog;
 mod buffers;
 mod command;
 mod completion;
@@ -56,9 +58,9 @@ use dunlin_wire::backoff::Jitter;
 use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
-    AcceptGate, AddressRates, AffectedCounter, ApiCalls, BufferGate, Clock, Connects, Drain,
-    FanoutGate, Heartbeat, PeerAddresses, Pending, PendingRequests, Polls, PushCalls,
-    WebhookEmitter,
+    AcceptGate, AddressRates, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, Clock,
+    Connects, Drain, FanoutGate, Heartbeat, PeerAddresses, Pending, PendingRequests, Polls,
+    PushCalls, WebhookEmitter,
 };
 use self::timer::Timer;
 use crate::bus_message::BusMessage;
@@ -102,6 +104,8 @@ pub(crate) struct Worker<'w> {
     accept_log: LogGate,
     namespace_log: LogGate,
     heartbeat: Heartbeat,
+    budgets: Budgets,
+    backlogs: Backlogs,
     pending: PendingRequests,
     connects: Connects,
     polls: Polls,
@@ -174,6 +178,8 @@ impl<'w> Worker<'w> {
             accept_log: LogGate::default(),
             namespace_log: LogGate::default(),
             heartbeat: Heartbeat::default(),
+            budgets: Budgets::default(),
+            backlogs: Backlogs::default(),
             pending: PendingRequests::default(),
             connects: Connects::default(),
             polls: Polls::default(),
@@ -226,6 +232,7 @@ impl<'w> Worker<'w> {
                 self.flush_outboxes(cx);
             }
         }
+        self.run_backlogs(cx);
         let now = self.now(cx);
         if self.hub.poll_timeout().is_some_and(|at| at <= now.ms) {
             self.hub.handle_timeout(now);
@@ -331,6 +338,7 @@ impl<'w> Worker<'w> {
         self.end_revoked_tokens(cx);
         self.publish_gauges(cx);
         self.look_at_buffers(cx);
+        self.budgets.sweep(cx.now_ms());
         self.transmit_to_push();
         if (cx.now_ms() / 1000).is_multiple_of(TRIM_S) {
             // A burst makes rings grow; what stayed quiet since gives the memory back.
@@ -486,6 +494,7 @@ impl Handler for Worker<'_> {
 
     fn on_close(&mut self, cx: &mut Context<Link>, conn: ConnId, link: Link, reason: CloseReason) {
         self.count(Metric::Closed);
+        self.backlogs.remove(conn);
         if link.role == Role::Push {
             self.push_closed(conn);
         }
@@ -510,6 +519,7 @@ impl Handler for Worker<'_> {
             Some(Timer::Accept) => self.accept_again(cx),
             Some(Timer::Handshake) => self.shake_hands_again(cx),
             Some(Timer::Fanout) => self.gate.handle_timer(),
+            Some(Timer::Backlog) => self.backlogs.handle_timer(cx.now_ms()),
             None => debug_assert!(false, "a timer without a name"),
         }
     }
@@ -532,7 +542,8 @@ impl Handler for Worker<'_> {
             }
             return Sleep::Poll;
         }
-        if !self.affected.is_idle() || self.withdrawal.is_some() {
+        let waits = self.withdrawal.is_some() || self.backlogs.is_ready(self.clock.now().ms);
+        if !self.affected.is_idle() || waits {
             return Sleep::Poll;
         }
         if !self.endpoint.prepare_sleep() {
@@ -583,6 +594,7 @@ fn hub_config(
         hash_seed: state.keys.channel_hash,
         subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
         channels_max: limits.channels_max,
+        streams_per_maker_max: limits.channels_per_user_max,
         channel_name_bytes_max: limits.channel_bytes_max as u16,
         request_timeout_ms: limits.bus_request_timeout_ms,
         transmit_bytes_max: limits.bus_backlog_bytes_max,

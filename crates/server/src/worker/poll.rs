@@ -15,7 +15,7 @@ use dunlin_protocol::centrifuge::CommandError;
 use dunlin_protocol::long_poll::{PollLimits, PollRequest, Since};
 
 use super::Worker;
-use super::link::{Link, NO_PARAMS, Role};
+use super::link::{Link, NO_PARAMS, Peer, Role};
 use super::parts::{Pending, Poll, PollStep};
 use super::reply::Answer;
 use crate::metrics::Metric;
@@ -67,12 +67,15 @@ impl Worker<'_> {
             }
         }
         let now = self.now(cx);
+        let peer = cx.data(conn).map_or(Peer::UNKNOWN, |link| link.peer);
+        let maker = self.maker_of(&user, peer);
         let opened = self.hub.open_session(
             now,
             NewSession {
                 tag: conn.to_u64(),
                 encoding: Encoding::Poll.into(),
                 user: &user,
+                maker,
                 conn_info: None,
                 outbox_bytes_max: u32::try_from(self.settings.config.limits.outbox_bytes_max)
                     .unwrap_or(u32::MAX),
@@ -165,8 +168,9 @@ impl Worker<'_> {
         let pending = Pending::Poll { session, channel: Arc::clone(channel) };
         if let (Some(options), Some(token)) = (options, self.token(cx, pending)) {
             let now = self.now(cx);
+            let maker = self.hub.maker(session);
             let filter = HistoryFilter { bytes_max: Some(options.recovery_bytes_max), ..filter };
-            return self.hub.handle_history(now, token, channel, &options, filter);
+            return self.hub.handle_history(now, token, channel, &options, filter, maker);
         }
         self.poll_failed(cx, session, dunlin_hub::Error::Overloaded);
     }

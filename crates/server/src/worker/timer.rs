@@ -14,11 +14,21 @@ pub(super) enum Timer {
     Handshake,
     /// Broadcasts that were held back may go on.
     Fanout,
+    /// Commands that were held back may go on.
+    Backlog,
 }
 
 impl Timer {
     pub(super) fn from_u64(number: u64) -> Option<Timer> {
-        [Timer::Second, Timer::Drain, Timer::Accept, Timer::Handshake, Timer::Fanout]
+        const ALL: [Timer; 6] = [
+            Timer::Second,
+            Timer::Drain,
+            Timer::Accept,
+            Timer::Handshake,
+            Timer::Fanout,
+            Timer::Backlog,
+        ];
+        ALL
             .into_iter()
             .find(|timer| *timer as u64 == number)
     }

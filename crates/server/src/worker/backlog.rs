@@ -1,0 +1,160 @@
+//! Budgets of what clients ask for, and the commands that wait for them.
+//!
+//! A command is carried out and charged to all who pay for it: its session, user, address and namespace. Once one of them is
+//! beyond its burst, what follows of the connection waits in a [backlog](super::parts::Backlogs), and the connection is not
+//! read from: the sender's own socket is the longer queue. A session whose commands come in requests of their own
+//! ([`emulation`](Worker::emulation)) is disconnected when more of them wait than may.
+
+use dunlin_hub::{Maker, SessionId};
+use dunlin_net::{ConnId, Context};
+use dunlin_protocol::centrifuge::{Command, DisconnectCode, Request};
+
+use super::link::{Link, Peer, Role};
+use super::parts::{Payer, Rates, Work};
+use super::{Worker, encoding_of};
+use crate::metrics::Metric;
+
+/// A message to others counts once more for each of so many bytes of it.
+const DELIVERY_BYTES: usize = 1024;
+/// An answer of fewer bytes is not worth a look at the budget.
+const REPLY_BYTES_MIN: usize = 1024;
+
+impl Worker<'_> {
+    /// Charges a command that was carried out. `Some`: the next one of its connection waits until then.
+    pub(super) fn charge(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        command: &Command<'_>,
+        bytes: usize,
+    ) -> Option<u64> {
+        let &mut link = cx.data(conn)?;
+        let session = link.session()?;
+        let deliveries = self.deliveries_of(&command.request);
+        let now_ms = cx.now_ms();
+        let work = Work { commands: 1, bytes: bytes as u64, deliveries };
+        let limits = &self.settings.config.limits;
+        let (user, address) =
+            (Rates::from(&limits.user_budget), Rates::from(&limits.address_budget));
+        let rates = self.session_rates(session);
+        let mut wait_ms = self.budgets.charge(Payer::session(session), &rates, work, now_ms);
+        if user.is_limited()
+            && let Some(view) = self.hub.session(session)
+            && !view.user.is_empty()
+        {
+            let payer = self.budgets.user(view.user);
+            wait_ms = wait_ms.max(self.budgets.charge(payer, &user, work, now_ms));
+        }
+        if address.is_limited() {
+            let payer = Payer::address(link.peer.place());
+            wait_ms = wait_ms.max(self.budgets.charge(payer, &address, work, now_ms));
+        }
+        if let Some(namespace) =
+            command.request.channel().and_then(|of| self.settings.namespace(of))
+        {
+            let rates = Rates::from(&namespace.rules.budget);
+            if rates.is_limited() {
+                let payer = self.budgets.namespace(&namespace.options.namespace);
+                wait_ms = wait_ms.max(self.budgets.charge(payer, &rates, work, now_ms));
+            }
+        }
+        // Whoever is to be sent something gets it before more is made for him.
+        let goes_on = self.budgets.take_turn(conn.to_u64(), deliveries) && !self.hub.wants_flush();
+        (wait_ms > 0 || !goes_on).then_some(now_ms + wait_ms)
+    }
+
+    /// Charges an answer to its session.
+    pub(super) fn charge_reply(&mut self, session: SessionId, bytes: usize) {
+        if bytes >= REPLY_BYTES_MIN {
+            let (rates, now_ms) = (self.session_rates(session), self.clock.now().ms);
+            let work = Work { bytes: bytes as u64, ..Work::default() };
+            self.budgets.charge(Payer::session(session), &rates, work, now_ms);
+        }
+    }
+
+    /// Whose the streams are that a client brings into being.
+    pub(super) fn maker_of(&self, user: &str, peer: Peer) -> Maker {
+        match (user, self.peers.get(peer.place())) {
+            ("", Some(address)) => self.hub.maker_of(&address.to_string()),
+            ("", None) => Maker::NONE,
+            (user, _) => self.hub.maker_of(user),
+        }
+    }
+
+    fn session_rates(&self, session: SessionId) -> Rates {
+        let limits = &self.settings.config.limits;
+        let anonymous = self.hub.session(session).is_some_and(|view| view.user.is_empty());
+        Rates::from(if anonymous { &limits.anonymous_budget } else { &limits.client_budget })
+    }
+
+    /// About how many messages to others a request causes: other workers are taken to have as many subscribers as this one.
+    fn deliveries_of(&self, request: &Request<'_>) -> u64 {
+        let (channel, weight, joins) = match request {
+            Request::Publish(publish) => {
+                let bytes = publish.data.as_ref().map_or(0, |data| data.as_bytes().len());
+                (&publish.channel, 1 + bytes / DELIVERY_BYTES, false)
+            }
+            Request::Subscribe(subscribe) => (&subscribe.channel, 1, true),
+            Request::Unsubscribe(unsubscribe) => (&unsubscribe.channel, 1, true),
+            _ => return 0,
+        };
+        let (subscribers, join_leave) = self.hub.audience(channel);
+        if joins && !join_leave {
+            return 0;
+        }
+        (subscribers * self.state.workers()) as u64 * weight as u64
+    }
+
+    /// Keeps what is left of a connection's commands, and takes no more of them until it may go on.
+    pub(super) fn hold_back(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        rest: Vec<u8>,
+        ready_ms: u64,
+    ) {
+        let Some(&mut link) = cx.data(conn) else { return };
+        if link.closing || encoding_of(&link).is_none() {
+            return;
+        }
+        self.count(Metric::CommandsDelayed);
+        if !self.backlogs.insert(conn, rest, ready_ms, self.backlog_bytes_max()) {
+            return self.disconnect(cx, conn, &DisconnectCode::TooManyRequests.into());
+        }
+        // What comes on a stream is not its commands, and that it ends must be noticed.
+        if matches!(link.role, Role::Client(encoding) if !encoding.is_emulated()) {
+            cx.pause_read(conn);
+        }
+    }
+
+    /// A frame of a session whose commands wait.
+    pub(super) fn append_to_backlog(&mut self, cx: &mut Context<Link>, conn: ConnId, frame: &[u8]) {
+        let own_max = self.settings.config.limits.message_bytes_max;
+        let bytes_max = self.backlog_bytes_max();
+        if !self.backlogs.append(conn, frame, own_max, bytes_max) {
+            self.disconnect(cx, conn, &DisconnectCode::TooManyRequests.into());
+        }
+    }
+
+    /// Goes on with commands that have waited long enough, a share of a turn for each connection.
+    pub(super) fn run_backlogs(&mut self, cx: &mut Context<Link>) {
+        self.budgets.begin_turn();
+        for (conn, frames) in self.backlogs.take_ready(cx.now_ms()) {
+            match self.handle_commands(cx, conn, &frames) {
+                Some((rest, ready_ms)) => {
+                    let rest = if rest.len() == frames.len() { frames } else { rest.to_vec() };
+                    self.hold_back(cx, conn, rest, ready_ms);
+                }
+                None => cx.resume_read(conn),
+            }
+        }
+        if let Some(delay_ms) = self.backlogs.arm_timer(cx.now_ms()) {
+            cx.run_after(delay_ms, super::timer::Timer::Backlog as u64);
+        }
+    }
+
+    /// What may wait on this worker: its share of what may wait for clients.
+    fn backlog_bytes_max(&self) -> usize {
+        self.settings.config.limits.pending_bytes_max.div_ceil(self.state.workers())
+    }
+}

@@ -1,0 +1,162 @@
+//! Commands that wait: of connections that have used up their budget, or their share of a turn.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use dunlin_net::ConnId;
+
+use super::FastMap;
+
+/// What waits on one worker, in the order in which it may go on.
+#[derive(Default)]
+pub(crate) struct Backlogs {
+    of: FastMap<u64, Backlog>,
+    /// One valid entry for each backlog; those of backlogs that are gone are skipped.
+    ready: BinaryHeap<Reverse<(u64, u64)>>,
+    bytes: usize,
+    /// When the timer that was set last fires.
+    timer_ms: Option<u64>,
+}
+
+/// The commands of one connection, one a line. May be empty: the next command waits as well.
+struct Backlog {
+    frames: Vec<u8>,
+    ready_ms: u64,
+}
+
+impl Backlogs {
+    pub(crate) fn contains(&self, conn: ConnId) -> bool {
+        !self.of.is_empty() && self.of.contains_key(&conn.to_u64())
+    }
+
+    /// Keeps what is left of a connection's commands, until `ready_ms`. False when more than `bytes_max` would wait in all.
+    #[must_use]
+    pub(crate) fn insert(
+        &mut self,
+        conn: ConnId,
+        frames: Vec<u8>,
+        ready_ms: u64,
+        bytes_max: usize,
+    ) -> bool {
+        if self.bytes + frames.len() > bytes_max {
+            return false;
+        }
+        self.bytes += frames.len();
+        self.ready.push(Reverse((ready_ms, conn.to_u64())));
+        if let Some(replaced) = self.of.insert(conn.to_u64(), Backlog { frames, ready_ms }) {
+            self.bytes -= replaced.frames.len();
+        }
+        true
+    }
+
+    /// Puts a frame behind what waits of a connection. False when more than `own_max` would wait of it, or more than
+    /// `bytes_max` in all.
+    #[must_use]
+    pub(crate) fn append(
+        &mut self,
+        conn: ConnId,
+        frame: &[u8],
+        own_max: usize,
+        bytes_max: usize,
+    ) -> bool {
+        let Some(backlog) = self.of.get_mut(&conn.to_u64()) else { return false };
+        let added = frame.len() + 1;
+        if backlog.frames.len() + added > own_max || self.bytes + added > bytes_max {
+            return false;
+        }
+        backlog.frames.push(b'\n');
+        backlog.frames.extend_from_slice(frame);
+        self.bytes += added;
+        true
+    }
+
+    /// Connections whose commands may go on now, each with what waits.
+    pub(crate) fn take_ready(&mut self, now_ms: u64) -> Vec<(ConnId, Vec<u8>)> {
+        let mut ready = Vec::new();
+        while let Some(&Reverse((at_ms, conn))) = self.ready.peek()
+            && at_ms <= now_ms
+        {
+            self.ready.pop();
+            if self.of.get(&conn).is_some_and(|backlog| backlog.ready_ms == at_ms) {
+                let conn = ConnId::from_u64(conn);
+                ready.extend(self.remove(conn).map(|frames| (conn, frames)));
+            }
+        }
+        ready
+    }
+
+    /// The connection is gone, or its commands are.
+    pub(crate) fn remove(&mut self, conn: ConnId) -> Option<Vec<u8>> {
+        if self.of.is_empty() {
+            return None;
+        }
+        let backlog = self.of.remove(&conn.to_u64())?;
+        self.bytes -= backlog.frames.len();
+        if self.of.is_empty() {
+            (self.of, self.ready) = Default::default();
+        }
+        Some(backlog.frames)
+    }
+
+    /// True when a connection's commands may go on now.
+    pub(crate) fn is_ready(&self, now_ms: u64) -> bool {
+        self.ready.peek().is_some_and(|&Reverse((at_ms, _))| at_ms <= now_ms)
+    }
+
+    /// How long a timer is to wait that has to be set now.
+    pub(crate) fn arm_timer(&mut self, now_ms: u64) -> Option<u64> {
+        let &Reverse((at_ms, _)) = self.ready.peek()?;
+        if at_ms <= now_ms || self.timer_ms.is_some_and(|timer_ms| timer_ms <= at_ms) {
+            return None;
+        }
+        self.timer_ms = Some(at_ms);
+        Some(at_ms - now_ms)
+    }
+
+    /// A timer has fired.
+    pub(crate) fn handle_timer(&mut self, now_ms: u64) {
+        self.timer_ms = self.timer_ms.filter(|&at_ms| at_ms > now_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(number: u64) -> ConnId {
+        ConnId::from_u64(number)
+    }
+
+    #[test]
+    fn what_waits_goes_on_in_order_and_is_bounded() {
+        let mut backlogs = Backlogs::default();
+        assert!(backlogs.insert(conn(1), b"a".to_vec(), 30, 10));
+        assert!(backlogs.insert(conn(2), b"b".to_vec(), 20, 10));
+        assert!(backlogs.append(conn(1), b"c", 3, 10));
+        assert!(!backlogs.append(conn(1), b"d", 3, 10), "of one connection");
+        assert!(!backlogs.append(conn(2), b"1234567", 99, 10), "of all");
+        assert!(!backlogs.insert(conn(3), b"1234567".to_vec(), 0, 10));
+        assert!(!backlogs.append(conn(4), b"", 9, 10), "nothing waits of this one");
+        assert_eq!(backlogs.arm_timer(0), Some(20));
+        assert_eq!(backlogs.arm_timer(5), None, "it is set");
+        assert!(!backlogs.is_ready(19) && backlogs.is_ready(20));
+        backlogs.handle_timer(20);
+        assert_eq!(backlogs.take_ready(20), [(conn(2), b"b".to_vec())]);
+        assert_eq!(backlogs.arm_timer(20), Some(10));
+        assert_eq!(backlogs.take_ready(30), [(conn(1), b"a\nc".to_vec())]);
+        assert_eq!((backlogs.bytes, backlogs.is_ready(99)), (0, false));
+    }
+
+    #[test]
+    fn a_connection_that_closes_takes_its_commands_along() {
+        let mut backlogs = Backlogs::default();
+        assert!(backlogs.insert(conn(1), b"a".to_vec(), 5, 10));
+        assert!(backlogs.insert(conn(2), Vec::new(), 7, 10));
+        assert!(backlogs.contains(conn(2)));
+        backlogs.remove(conn(1));
+        assert!(!backlogs.contains(conn(1)));
+        assert_eq!(backlogs.take_ready(6), []);
+        assert_eq!(backlogs.take_ready(7), [(conn(2), Vec::new())]);
+        assert_eq!(backlogs.ready.capacity(), 0);
+    }
+}
