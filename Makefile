@@ -1,6 +1,6 @@
 # Thin: what happens stands in scripts/.
 .DEFAULT_GOAL := help
-.PHONY: help serve test bench lint loom miri interop conformance docs build clean
+.PHONY: help serve test bench abuse lint loom miri interop conformance docs build clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
@@ -13,6 +13,9 @@ test: ## Install what tests need, then run all of them
 
 bench: ## Measure and write docs/BENCHMARKS.md; parts as in ARGS="idle fanout"
 	@scripts/bench/run $(ARGS)
+
+abuse: ## Attack a server, and say what its ordinary clients notice; writes docs/BENCHMARKS.md
+	@scripts/bench/run abuse
 
 lint: ## Format, clippy and rustdoc without a warning
 	@scripts/test format lint docs

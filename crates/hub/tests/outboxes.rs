@@ -124,6 +124,38 @@ fn who_does_not_keep_up_is_disconnected() {
 }
 
 #[test]
+fn a_burst_that_is_read_in_time_disconnects_nobody_and_one_beyond_all_bounds_does() {
+    let mut world = World::new(1);
+    let options = policy(OverflowPolicy::Disconnect);
+    let reads = slow_reader(&mut world, "c", &options);
+    let rests = slow_reader(&mut world, "c", &options);
+    for _ in 0..5 {
+        world.publish(0, "c", &options, &"a".repeat(60));
+    }
+    assert!(world.take_events().is_empty());
+    assert_eq!(take(&mut world, reads, 300).len(), 300);
+    world.pass(999);
+    world.publish(0, "c", &options, "x");
+    assert!(world.take_events().is_empty());
+    world.pass(1);
+    // From here the one that has read most of it has a second of its own again.
+    world.publish(0, "c", &options, &"b".repeat(60));
+    let events = world.take_events();
+    assert!(
+        matches!(&events[..], [(0, Event::Disconnect { session, .. })] if *session == rests),
+        "{events:?}"
+    );
+    for _ in 0..5 {
+        world.publish(0, "c", &options, &"c".repeat(60));
+    }
+    let events = world.take_events();
+    assert!(
+        matches!(&events[..], [(0, Event::Disconnect { session, .. })] if *session == reads),
+        "four times the bound, whatever the time is: {events:?}"
+    );
+}
+
+#[test]
 fn the_oldest_make_room_and_a_mark_stands_in_their_place() {
     let mut world = World::new(1);
     let options = policy(OverflowPolicy::DropOldest);

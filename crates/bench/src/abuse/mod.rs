@@ -90,6 +90,12 @@ pub struct Abuse {
     /// Size of the attacks: 1 is what brought servers down
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
+    /// Another build of the program, attacked in the same way for comparison
+    #[arg(long, value_name = "PROGRAM")]
+    beside: Option<String>,
+    /// What it is called on the page
+    #[arg(long, value_name = "TEXT", default_value = "before")]
+    beside_label: String,
     /// Judge what holds on any machine: not latency, nor what memory is left afterwards
     #[arg(long)]
     short: bool,
@@ -104,6 +110,7 @@ struct AbuseReport {
     scale: f64,
     workers: u8,
     memory_bytes_max: u64,
+    beside: Option<String>,
     rows: Vec<Row>,
 }
 
@@ -135,6 +142,9 @@ struct Row {
     holds: bool,
     /// Latency and memory as well.
     meets: bool,
+    /// The same attack on the other build.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<Box<Row>>,
 }
 
 pub(crate) fn run(options: &Abuse) -> Result<ExitStatus, Error> {
@@ -152,8 +162,15 @@ pub(crate) fn run(options: &Abuse) -> Result<ExitStatus, Error> {
     };
     let mut rows = Vec::new();
     for attack in ATTACKS.iter().filter(wanted) {
-        let row = one(options, attack)?;
+        let mut row = one(options, &options.dunlin, attack)?;
         row.print();
+        if let Some(program) = &options.beside {
+            let dunlin = Dunlin { program: program.clone(), ..options.dunlin.clone() };
+            let beside = one(options, &dunlin, attack)?;
+            say(&options.beside_label);
+            beside.print();
+            row.beside = Some(Box::new(beside));
+        }
         rows.push(row);
     }
     let passed = rows.iter().all(|row| if options.short { row.holds } else { row.meets });
@@ -163,16 +180,17 @@ pub(crate) fn run(options: &Abuse) -> Result<ExitStatus, Error> {
         scale: options.scale,
         workers: options.dunlin.workers,
         memory_bytes_max: MEMORY_BYTES_MAX,
+        beside: options.beside.as_ref().map(|_| options.beside_label.clone()),
         rows,
     };
     options.output.report("abuse", &report)?;
     Ok(if passed { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-fn one(options: &Abuse, attack: &Attack) -> Result<Row, Error> {
+fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> {
     let scratch = Scratch::temporary("abuse")?;
     let target = Target { api_key: Some(KEY.to_owned()), ..options.target.clone() };
-    let server = options.dunlin.start(&target, &scratch, "abuse", SETTINGS, false)?;
+    let server = dunlin.start(&target, &scratch, "abuse", SETTINGS, false)?;
     let scene = Scene {
         client: target.address()?.address,
         admin: options.dunlin.admin,
@@ -234,6 +252,7 @@ fn one(options: &Abuse, attack: &Attack) -> Result<Row, Error> {
         holds: failure.is_none() && arrivals.is_clean(),
         failure,
         meets: false,
+        beside: None,
     };
     row.holds &= row.health.failed == 0
         && row.history_kept
