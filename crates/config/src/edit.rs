@@ -11,9 +11,10 @@ use serde_json::{Map as Object, Value};
 
 use crate::pointer::Pointer;
 use crate::{
-    Admin, AdminToken, Api, ApiScope, ApnsConfig, Changes, Channel, ChannelOptions, Client, ClientBudget, Config,
-    FcmConfig, Hook, Limits, Listener, Log, LongPoll, Map, Member, Pacing, PushConfig, Route,
-    Secret, Server, SharedBudget, Shutdown, Token, Upstream, VapidConfig, Webhooks, fields,
+    Admin, AdminToken, Api, ApiScope, ApnsConfig, Changes, Channel, ChannelOptions, Client,
+    ClientBudget, Config, FcmConfig, Hook, Limits, Listener, Log, LongPoll, Map, Member, Pacing,
+    PushConfig, Route, Secret, Server, SharedBudget, Shutdown, Token, Upstream, VapidConfig,
+    Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.

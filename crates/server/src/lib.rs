@@ -15,6 +15,8 @@ pub mod api;
 pub mod auth;
 #[cfg(test)]
 mod authority_tests;
+#[cfg(test)]
+mod budget_tests;
 mod bus_message;
 mod control;
 mod crash;
