@@ -28,8 +28,6 @@ impl Timer {
             Timer::Fanout,
             Timer::Backlog,
         ];
-        ALL
-            .into_iter()
-            .find(|timer| *timer as u64 == number)
+        ALL.into_iter().find(|timer| *timer as u64 == number)
     }
 }
