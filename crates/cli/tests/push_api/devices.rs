@@ -24,7 +24,7 @@ fn a_user_and_a_device_are_sent_what_the_limits_of_the_moment_allow() {
         (result["accepted"].as_u64().unwrap(), result["not_sent"].as_u64().unwrap(), first)
     };
     let limit = |name: &str, max: u32| {
-        assert_eq!(served.put(&format!("limits/{name}"), &json!(max)).0, 200)
+        assert_eq!(served.put(&format!("limits/{name}"), &json!(max)).0, 200);
     };
     limit("pushes_per_user_per_min_max", 1);
     assert_eq!(ends(&to_ada), (2, 0, Value::Null));
