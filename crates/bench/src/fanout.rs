@@ -300,6 +300,7 @@ impl Contender {
             server,
             protocol,
             connections: options.subscribers,
+            tls: None,
             threads: options.target.threads,
             cores: options.target.core.clone(),
             connects_per_second: options.target.connect_rate,

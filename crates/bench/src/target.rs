@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use crate::protocol::{Protocol, ProtocolName};
 use crate::publisher::{Publishing, Template};
 use crate::swarm::{Ping, Plan};
+use dunlin_load::http::tls::unverified;
 use dunlin_load::url::Url;
 use dunlin_load::{Clock, Error, Process};
 
 /// Which server to measure, and how to talk to it.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// Where clients connect
+    /// Where clients connect; by TLS with wss://, whatever the server's certificate is
     #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:8000/connection/websocket")]
     pub url: String,
     /// What clients speak
@@ -110,6 +111,7 @@ impl Target {
                 join_leave: false,
             },
             connections,
+            tls: url.tls.then(unverified).transpose()?,
             threads: self.threads,
             cores: self.core.clone(),
             connects_per_second: self.connect_rate,
@@ -124,6 +126,11 @@ impl Target {
     pub(crate) fn publishing(&self, url: &Url, channel: &str) -> Result<Publishing, Error> {
         let publish = match &self.publish_url {
             Some(publish) => Url::parse(publish)?,
+            None if url.tls => {
+                return Err(Error::new(
+                    "messages are published by plain HTTP: say where with --publish-url http://HOST:PORT/api/publish",
+                ));
+            }
             None => Url { path: "/api/publish".into(), ..url.clone() },
         };
         let batch_path = match (&self.batch_url, publish.path.strip_suffix("/publish")) {

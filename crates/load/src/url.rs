@@ -14,6 +14,8 @@ pub struct Url {
     pub host: String,
     /// With the query.
     pub path: String,
+    /// `wss` or `https`.
+    pub tls: bool,
 }
 
 impl Url {
@@ -29,7 +31,7 @@ impl Url {
             "redis" => 6379,
             "nats" => 4222,
             "mqtt" => 1883,
-            "wss" | "https" => return Err(wrong("TLS is not spoken by the generator")),
+            "wss" | "https" => 443,
             _ => return Err(wrong("unknown scheme")),
         };
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -41,7 +43,8 @@ impl Url {
             .context(format!("{text}: cannot resolve {host}"))?
             .min_by_key(SocketAddr::is_ipv6)
             .ok_or_else(|| wrong("the host has no address"))?;
-        Ok(Self { address, host: host.to_owned(), path: path.to_owned() })
+        let tls = matches!(scheme, "wss" | "https");
+        Ok(Self { address, host: host.to_owned(), path: path.to_owned(), tls })
     }
 }
 
@@ -75,7 +78,8 @@ mod tests {
         );
         assert_eq!(Url::parse("nats://127.0.0.1").unwrap().address.port(), 4222);
         assert_eq!(Url::parse("ws://[::1]:9/").unwrap().address.port(), 9);
-        assert!(Url::parse("wss://127.0.0.1/").unwrap_err().to_string().contains("TLS"));
+        let secure = Url::parse("wss://127.0.0.1/").unwrap();
+        assert_eq!((secure.address.port(), secure.tls), (443, true));
     }
 
     #[test]

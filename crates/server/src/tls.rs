@@ -102,6 +102,11 @@ impl Tls {
         first.and_then(|at| u64::try_from(at).ok()).unwrap_or(0)
     }
 
+    /// Whether all certificates could be opened. The clock may have been wrong, or a file not there yet.
+    pub(crate) fn is_complete(&self, config: &Config) -> bool {
+        self.certificates.chosen.load().all.len() == config.tls.certificates.len()
+    }
+
     /// Opens the certificates anew, for their files have changed.
     ///
     /// # Errors

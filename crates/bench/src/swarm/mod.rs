@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use dunlin_load::clock::new_histogram;
 use dunlin_load::{Clock, Context, Error};
 use hdrhistogram::Histogram;
+use rustls::ClientConfig;
 
 pub(crate) use counters::Counts;
 pub(crate) use order::Faults;
@@ -73,6 +74,8 @@ pub(crate) struct Plan {
     pub(crate) server: SocketAddr,
     pub(crate) protocol: Protocol,
     pub(crate) connections: usize,
+    /// What clients speak below the protocol; some tens of KiB each.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
     /// 0: as few as the descriptor limit allows.
     pub(crate) threads: usize,
     /// Cores the threads may run on; empty: any.

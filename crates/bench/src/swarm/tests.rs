@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -46,6 +47,7 @@ fn plan(server: SocketAddr, name: ProtocolName, connections: usize, threads: usi
             join_leave: false,
         },
         connections,
+        tls: None,
         threads,
         cores: Vec::new(),
         connects_per_second: None,
@@ -76,7 +78,10 @@ fn ready(plan: &Plan) -> Swarm {
 }
 
 /// Hears connect and subscribe, and answers both in one frame.
-async fn welcome(socket: &mut Socket) -> Option<()> {
+async fn welcome<S>(socket: &mut WebSocketStream<S>) -> Option<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let hello = socket.next().await?.ok()?.into_text().ok()?;
     assert_eq!(
         hello.as_str(),
@@ -234,4 +239,43 @@ fn a_message_that_is_not_measured_has_no_departure() {
     departures.set(3, 18);
     let table = [0, 1, 2, 3].map(|sequence| departures.get(sequence));
     assert_eq!(table, [None, None, Some(17), None]);
+}
+
+#[test]
+fn clients_speak_tls_to_a_server_of_somebody_elses_code() {
+    let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let (address, bound) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            address.send(listener.local_addr().unwrap()).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let stream = acceptor.accept(stream).await.ok()?;
+                    let mut socket = tokio_tungstenite::accept_async(stream).await.ok()?;
+                    welcome(&mut socket).await?;
+                    socket.send(push(1, 41)).await.ok()?;
+                    while socket.next().await?.is_ok() {}
+                    Some(())
+                });
+            }
+        });
+    });
+    let mut plan = plan(bound.recv().unwrap(), ProtocolName::Centrifuge, 20, 2);
+    plan.tls = Some(dunlin_load::http::tls::unverified().unwrap());
+    let swarm = ready(&plan);
+    let counts = until(&swarm, |counts| counts.publications == 20);
+    assert_eq!((counts.ready, counts.closed, counts.failed), (20, 0, 0));
+    assert!(swarm.finish(1).unwrap().faults.is_none());
 }

@@ -1,7 +1,7 @@
 //! The loop of one thread of the swarm.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io;
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
 
 use super::client::{Client, State};
 use super::counters::Counts;
@@ -49,13 +51,18 @@ pub(crate) fn run(
         scanner: Some(Box::new(Scanner::new(plan.protocol.framing()))),
         threads,
         clients: std::iter::repeat_with(|| Client::WAITING).take(numbers.len()).collect(),
-        numbers,
+        numbers: numbers.clone(),
         next: 0,
         retries: VecDeque::new(),
         opening: 0,
         carries: Vec::new(),
         carries_free: Vec::new(),
         scratch: Vec::new(),
+        sessions: std::iter::repeat_with(|| None)
+            .take(if plan.tls.is_some() { numbers.len() } else { 0 })
+            .collect(),
+        plain: Vec::new(),
+        records: Vec::new(),
         needed: plan.protocol.needed(),
         start_ns: plan.clock.now_ns(),
         now_ns: plan.clock.now_ns(),
@@ -127,6 +134,11 @@ struct Thread<'a> {
     carries: Vec<Vec<u8>>,
     carries_free: Vec<u16>,
     scratch: Vec<u8>,
+    /// Of each client, if there is TLS.
+    sessions: Vec<Option<Box<ClientConnection>>>,
+    /// What was received by TLS, and what is to be sent by it.
+    plain: Vec<u8>,
+    records: Vec<u8>,
     needed: u8,
     start_ns: u64,
     now_ns: u64,
@@ -180,6 +192,13 @@ impl Thread<'_> {
         if let Some(source) = self.plan.source(self.numbers.start + index) {
             dunlin_load::system::bind_source(socket.as_fd(), source)
                 .context(format!("cannot connect from {source}; use --sources none"))?;
+        }
+        if let Some(config) = &self.plan.tls {
+            let name = ServerName::from(self.plan.server.ip());
+            let session = ClientConnection::new(Arc::clone(config), name);
+            let session =
+                session.map_err(|error| Error::new(format!("cannot begin TLS: {error}")))?;
+            self.sessions[index] = Some(Box::new(session));
         }
         let client = &mut self.clients[index];
         client.state = State::Connecting;
@@ -252,7 +271,11 @@ impl Thread<'_> {
             match rustix::io::read(socket, &mut *buffer) {
                 Ok(0) => return self.lose(index, "closed by the server"),
                 Ok(length) => {
-                    self.on_bytes(index, &buffer[..length]);
+                    if self.sessions.is_empty() {
+                        self.on_bytes(index, &buffer[..length]);
+                    } else {
+                        self.on_records(index, &buffer[..length]);
+                    }
                     // Edge-triggered: a short read has emptied the socket, and what comes later is a new edge. The
                     // end of the stream is not: its edge may have come with this very one.
                     if length < buffer.len() && !to_the_end {
@@ -266,6 +289,41 @@ impl Thread<'_> {
                 }
             }
         }
+    }
+
+    /// Opens what came by TLS.
+    fn on_records(&mut self, index: usize, mut records: &[u8]) {
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        while let Some(session) = self.sessions[index].as_mut().filter(|_| !records.is_empty()) {
+            let opened = session.read_tls(&mut records).and_then(|_| {
+                let state = session.process_new_packets().map_err(io::Error::other)?;
+                let at = plain.len();
+                plain.resize(at + state.plaintext_bytes_to_read(), 0);
+                session.reader().read_exact(&mut plain[at..])
+            });
+            if let Err(error) = opened {
+                self.lose(index, &format!("TLS: {error}"));
+            }
+        }
+        self.send_records(index);
+        if !plain.is_empty() {
+            self.on_bytes(index, &plain);
+        }
+        self.plain = plain;
+    }
+
+    /// Sends what TLS has to say.
+    fn send_records(&mut self, index: usize) {
+        let Some(Some(session)) = self.sessions.get_mut(index) else { return };
+        let mut records = std::mem::take(&mut self.records);
+        records.clear();
+        // Writing to memory does not fail.
+        while session.wants_write() && session.write_tls(&mut records).is_ok() {}
+        if !records.is_empty() {
+            self.send_bytes(index, &records);
+        }
+        self.records = records;
     }
 
     fn on_bytes(&mut self, index: usize, bytes: &[u8]) {
@@ -444,6 +502,15 @@ impl Thread<'_> {
 
     /// Clients send little and rarely: what the socket does not take at once means that the server does not read.
     fn send(&mut self, index: usize, bytes: &[u8]) {
+        if let Some(Some(session)) = self.sessions.get_mut(index) {
+            // Until the handshake is done it waits in the session.
+            let _ = session.writer().write_all(bytes);
+            return self.send_records(index);
+        }
+        self.send_bytes(index, bytes);
+    }
+
+    fn send_bytes(&mut self, index: usize, bytes: &[u8]) {
         let Some(socket) = &self.clients[index].socket else { return };
         match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
             Ok(sent) if sent == bytes.len() => {}
@@ -466,6 +533,9 @@ impl Thread<'_> {
         let client = &mut self.clients[index];
         if client.socket.take().is_none() {
             return;
+        }
+        if let Some(session) = self.sessions.get_mut(index) {
+            *session = None;
         }
         if client.carry != 0 && !self.carries[usize::from(client.carry) - 1].is_empty() {
             self.carries[usize::from(client.carry) - 1].clear();

@@ -26,7 +26,7 @@ mod source;
 mod summary;
 mod tally;
 mod template;
-mod tls;
+pub mod tls;
 mod view;
 mod worker;
 

@@ -70,6 +70,23 @@ pub(super) fn client(options: &Http, address: &Address) -> Result<Option<Tls>, E
     Ok(Some(Tls { config: Arc::new(config), name }))
 }
 
+/// TLS of clients that look at no certificate, each with a handshake of its own.
+///
+/// # Errors
+/// TLS cannot be set up.
+pub fn unverified() -> Result<Arc<ClientConfig>, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = AnyCertificate(provider.signature_verification_algorithms);
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::new(format!("cannot set up TLS: {error}")))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
 /// A flag that means nothing without TLS, if one was given.
 fn asked_for(options: &Http) -> Option<&'static str> {
     [

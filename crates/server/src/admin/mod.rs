@@ -422,12 +422,12 @@ impl Admin {
     /// Opens certificates anew whose files have changed.
     fn reopen_certificates(&mut self) {
         let config = &self.store.head().config;
-        let times = file_times(config);
-        if times == self.certificate_files {
+        let (times, settings) = (file_times(config), self.state.settings.load());
+        if times == self.certificate_files && settings.tls.is_complete(config) {
             return;
         }
         self.certificate_files = times;
-        match self.state.settings.load().tls.reopen(config) {
+        match settings.tls.reopen(config) {
             Ok(()) => tracing::info!("the certificates of tls.certificates were read again"),
             Err(errors) => {
                 self.counters.count(ConfigMetric::CertificatesRefused);

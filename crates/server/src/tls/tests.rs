@@ -118,7 +118,8 @@ fn changed_files_are_read_again_and_what_is_broken_changes_nothing() {
     fs::write(directory.path().join("key.pem"), pair(&["x"]).1.serialize_pem()).unwrap();
     assert!(tls.reopen(&config).is_err());
     assert_eq!(names_in_use(&tls), ["new.example", "*.new.example"]);
-    assert!(tls.first_expiry_s() > 0);
+    assert!(tls.first_expiry_s() > 0 && tls.is_complete(&config));
+    assert!(!Tls::of(&config, None).is_complete(&config), "what is broken is left out at a start");
 }
 
 #[test]
