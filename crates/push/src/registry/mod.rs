@@ -7,7 +7,6 @@
 mod change;
 mod writer;
 
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
