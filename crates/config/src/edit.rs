@@ -387,7 +387,7 @@ impl<T: Part> Part for Map<T> {
                 None => (name.into(), Arc::new(T::from_value(value)?)),
             });
         }
-        *self = Map::of(entries);
+        *self = entries.into_iter().collect();
         Ok(())
     }
 

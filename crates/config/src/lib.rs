@@ -35,7 +35,6 @@ mod snapshot;
 pub mod store;
 mod template;
 mod tls;
-mod tree;
 mod validate;
 mod webhooks;
 

@@ -1,43 +1,43 @@
 //! A map whose copies share what is the same in them.
 
-use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Index;
 use std::sync::Arc;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::de::{MapAccess, Visitor};
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::tree::Tree;
 
 /// Named values in the order of their names. A copy costs a reference, a change of a copy the path to
 /// what changed: the same for a thousand values as for a hundred thousand.
-pub struct Map<T>(Tree<T>);
+#[derive(JsonSchema)]
+#[schemars(inline, transparent)]
+pub struct Map<T>(#[schemars(with = "BTreeMap<String, T>")] OrdMap<Arc<str>, Shared<T>>);
 
 /// A name and its value in two maps; `None` where it is not.
-pub type MapChange<'a, T> = crate::tree::Difference<'a, T>;
+pub type MapChange<'a, T> = (&'a Arc<str>, Option<&'a Arc<T>>, Option<&'a Arc<T>>);
+
+/// A value that is the same where it is the same piece of memory, and is then not looked into.
+struct Shared<T>(Arc<T>);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Shared<T> {
+        Shared(Arc::clone(&self.0))
+    }
+}
+
+impl<T: PartialEq> PartialEq for Shared<T> {
+    fn eq(&self, other: &Shared<T>) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
 
 impl<T> Map<T> {
     /// A map without values.
     pub fn new() -> Map<T> {
-        Map(Tree::EMPTY)
-    }
-
-    /// A map of all these; of two values of one name the later one counts.
-    pub fn of(mut values: Vec<(Arc<str>, Arc<T>)>) -> Map<T> {
-        if !values.is_sorted_by(|(before, _), (after, _)| before < after) {
-            // Of one name, in the order they came.
-            values.sort_by(|(before, _), (after, _)| before.cmp(after));
-            values.dedup_by(|later, earlier| {
-                let is_same = later.0 == earlier.0;
-                if is_same {
-                    std::mem::swap(later, earlier);
-                }
-                is_same
-            });
-        }
-        Map(Tree::from_sorted(values))
+        Map(OrdMap::new())
     }
 
     /// How many values there are.
@@ -47,7 +47,7 @@ impl<T> Map<T> {
 
     /// Whether there is no value.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.0.is_empty()
     }
 
     /// The value of a name.
@@ -57,57 +57,52 @@ impl<T> Map<T> {
 
     /// The value of a name, to be kept.
     pub fn get_shared(&self, name: &str) -> Option<&Arc<T>> {
-        self.0.get(name).map(|(_, value)| value)
+        self.0.get(name).map(|value| &value.0)
     }
 
-    /// A name and its value, to be kept: two maps with the same piece of memory for a name are compared faster.
+    /// A name and its value, to be kept.
     pub(crate) fn get_entry(&self, name: &str) -> Option<(&Arc<str>, &Arc<T>)> {
-        self.0.get(name)
+        self.0.get_key_value(name).map(|(name, value)| (name, &value.0))
     }
 
     /// Whether there is a value of this name.
     pub fn contains_key(&self, name: &str) -> bool {
-        self.0.get(name).is_some()
+        self.0.contains_key(name)
     }
 
     /// Sets the value of a name.
-    pub fn insert(&mut self, name: impl AsRef<str> + Into<Arc<str>>, value: T) {
-        self.insert_shared(name, Arc::new(value));
-    }
-
-    /// Sets the value of a name to one that others hold too.
-    pub fn insert_shared(&mut self, name: impl AsRef<str> + Into<Arc<str>>, value: Arc<T>) {
-        self.0.insert(name, value);
+    pub fn insert(&mut self, name: impl Into<Arc<str>>, value: T) {
+        self.0.insert(name.into(), Shared(Arc::new(value)));
     }
 
     /// Takes a value out.
     pub fn remove(&mut self, name: &str) -> Option<Arc<T>> {
-        self.0.remove(name)
+        self.0.remove(name).map(|value| value.0)
     }
 
     /// All values with their names, in the order of the names.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, &T)> {
-        self.0.iter().map(|(name, value)| (&**name, &**value))
+        self.iter_shared().map(|(name, value)| (&**name, &**value))
     }
 
     /// As [`Map::iter`], to be kept.
     pub fn iter_shared(&self) -> impl DoubleEndedIterator<Item = (&Arc<str>, &Arc<T>)> {
-        self.0.iter()
+        self.0.iter().map(|(name, value)| (name, &value.0))
     }
 
     /// All names in their order.
     pub fn keys(&self) -> impl DoubleEndedIterator<Item = &str> {
-        self.0.iter().map(|(name, _)| &**name)
+        self.iter().map(|(name, _)| name)
     }
 
     /// All values in the order of their names.
     pub fn values(&self) -> impl DoubleEndedIterator<Item = &T> {
-        self.0.iter().map(|(_, value)| &**value)
+        self.iter().map(|(_, value)| value)
     }
 
     /// Whether both are the same tree; unlike `==` it never looks inside.
     pub fn is_same(&self, other: &Map<T>) -> bool {
-        self.0.is_same(&other.0)
+        self.0.ptr_eq(&other.0) || self.is_empty() && other.is_empty()
     }
 }
 
@@ -115,7 +110,13 @@ impl<T: PartialEq> Map<T> {
     /// What is new, gone or different against an older map. What both share is skipped: the cost is
     /// that of the difference.
     pub fn changes_from<'a>(&'a self, older: &'a Map<T>) -> impl Iterator<Item = MapChange<'a, T>> {
-        older.0.diff(&self.0)
+        older.0.diff(&self.0).map(|change| match change {
+            DiffItem::Add(name, after) => (name, None, Some(&after.0)),
+            DiffItem::Update { old: (_, before), new: (name, after) } => {
+                (name, Some(&before.0), Some(&after.0))
+            }
+            DiffItem::Remove(name, before) => (name, Some(&before.0), None),
+        })
     }
 }
 
@@ -133,7 +134,7 @@ impl<T> Default for Map<T> {
 
 impl<T: PartialEq> PartialEq for Map<T> {
     fn eq(&self, other: &Map<T>) -> bool {
-        self.is_same(other) || self.len() == other.len() && other.0.diff(&self.0).next().is_none()
+        self.len() == other.len() && self.changes_from(other).next().is_none()
     }
 }
 
@@ -151,9 +152,11 @@ impl<T> Index<&str> for Map<T> {
     }
 }
 
-impl<K: Into<Arc<str>>, T> FromIterator<(K, T)> for Map<T> {
-    fn from_iter<I: IntoIterator<Item = (K, T)>>(values: I) -> Map<T> {
-        Map::of(values.into_iter().map(|(name, value)| (name.into(), Arc::new(value))).collect())
+impl<K: Into<Arc<str>>, V: Into<Arc<T>>, T> FromIterator<(K, V)> for Map<T> {
+    /// Of two values of one name the later one counts.
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(values: I) -> Map<T> {
+        let shared = |(name, value): (K, V)| (name.into(), Shared(value.into()));
+        Map(values.into_iter().map(shared).collect())
     }
 }
 
@@ -165,44 +168,16 @@ impl<T: Serialize> Serialize for Map<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Map<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Map<T>, D::Error> {
-        struct Named<T>(std::marker::PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Named<T> {
-            type Value = Map<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Map<T>, A::Error> {
-                let mut values = Vec::new();
-                while let Some((name, value)) = access.next_entry::<Arc<str>, T>()? {
-                    values.push((name, Arc::new(value)));
-                }
-                Ok(Map::of(values))
-            }
-        }
-
-        deserializer.deserialize_map(Named(std::marker::PhantomData))
-    }
-}
-
-impl<T: JsonSchema> JsonSchema for Map<T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        format!("Map_of_{}", T::schema_name()).into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        std::collections::BTreeMap::<String, T>::json_schema(generator)
+        Ok(BTreeMap::<Arc<str>, T>::deserialize(deserializer)?.into_iter().collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -211,6 +186,77 @@ mod tests {
         let map = of(&[("b", 1), ("a", 2), ("b", 3), ("c", 4), ("a", 5), ("b", 6)]);
         assert_eq!(map.iter().collect::<Vec<_>>(), [("a", &5), ("b", &6), ("c", &4)]);
         assert_eq!(of(&[]).len(), 0);
+    }
+
+    thread_local! {
+        static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Counts how often one is looked into.
+    struct Watched(usize);
+
+    impl PartialEq for Watched {
+        fn eq(&self, other: &Watched) -> bool {
+            COMPARED.set(COMPARED.get() + 1);
+            self.0 == other.0
+        }
+    }
+
+    #[test]
+    fn a_comparison_looks_at_what_changed_and_at_nothing_else() {
+        let named = |i: usize| (format!("{i:06}"), Watched(i));
+        let old: Map<Watched> = (0..100_000).map(named).collect();
+        let mut new = old.clone();
+        for i in [7, 50_000, 99_999] {
+            new.insert(format!("{i:06}"), Watched(0));
+        }
+        new.insert("000007a", Watched(1));
+        new.remove("070000");
+        let reported: Vec<_> = new.changes_from(&old).map(|(name, ..)| name.to_string()).collect();
+        assert_eq!(reported, ["000007", "000007a", "050000", "070000", "099999"]);
+        assert_eq!(COMPARED.get(), 3, "each changed value once, and no other");
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_map_that_lists_its_differences(
+            steps in proptest::collection::vec((0..60_u8, any::<Option<u8>>()), 0..300),
+            copied_at in 0..300_usize,
+        ) {
+            let mut map = Map::new();
+            let mut model = BTreeMap::new();
+            let mut copy = (map.clone(), model.clone());
+            for (at, (name, value)) in steps.into_iter().enumerate() {
+                if at == copied_at {
+                    copy = (map.clone(), model.clone());
+                }
+                let name = format!("n{name}");
+                match value {
+                    Some(value) => {
+                        map.insert(name.as_str(), value);
+                        model.insert(name, value);
+                    }
+                    None => prop_assert_eq!(map.remove(&name).map(|v| *v), model.remove(&name)),
+                }
+            }
+            let listed = |map: &Map<u8>| -> BTreeMap<String, u8> {
+                map.iter().map(|(name, value)| (name.to_owned(), *value)).collect()
+            };
+            prop_assert_eq!(&listed(&map), &model);
+            prop_assert_eq!(listed(&copy.0), copy.1.clone());
+            prop_assert!(map.keys().rev().eq(model.keys().rev().map(String::as_str)));
+            let names: std::collections::BTreeSet<_> = model.keys().chain(copy.1.keys()).collect();
+            let due: Vec<_> = names
+                .into_iter()
+                .map(|name| (name.clone(), copy.1.get(name).copied(), model.get(name).copied()))
+                .filter(|(_, before, after)| before != after)
+                .collect();
+            let diff: Vec<_> = map
+                .changes_from(&copy.0)
+                .map(|(name, old, new)| (name.to_string(), old.map(|v| **v), new.map(|v| **v)))
+                .collect();
+            prop_assert_eq!(diff, due);
+        }
     }
 
     #[test]

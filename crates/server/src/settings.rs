@@ -201,27 +201,14 @@ fn with_namespaces(
     config: &Config,
     changed: &[MapChange<'_, Rules>],
 ) -> Map<Namespace> {
-    if changed.len() < config.channel.namespaces.len() / 8 {
-        let mut namespaces = older.clone();
-        for (name, _, after) in changed {
-            match after {
-                Some(rules) => {
-                    namespaces.insert(Arc::clone(name), namespace(name, rules, config));
-                }
-                None => drop(namespaces.remove(name)),
-            }
+    let mut namespaces = older.clone();
+    for (name, _, after) in changed {
+        match after {
+            Some(rules) => namespaces.insert(Arc::clone(name), namespace(name, rules, config)),
+            None => drop(namespaces.remove(name)),
         }
-        return namespaces;
     }
-    // Both are in the order of the names. To build the whole is cheaper here than to look for each place.
-    let mut changed = changed.iter().filter(|(_, _, after)| after.is_some()).peekable();
-    let all = config.channel.namespaces.iter_shared().map(|(name, rules)| {
-        let is_changed = changed.next_if(|(changed, ..)| *changed == name).is_some();
-        let same = if is_changed { None } else { older.get_shared(name).cloned() };
-        let namespace = same.unwrap_or_else(|| Arc::new(namespace(name, rules, config)));
-        (Arc::clone(name), namespace)
-    });
-    Map::of(all.collect())
+    namespaces
 }
 
 fn pacings(config: &Config) -> Map<Pacing> {
