@@ -330,12 +330,10 @@ fn reveal(config: &Config, pointer: &Pointer, value: &mut Value) -> Result<(), C
             Value::String(text) if text == Secret::HIDDEN && matches!(node.kind, Kind::Secret) => {
                 match config.at(steps) {
                     Some(Value::String(secret)) => *text = secret,
-                    _ => errors.push(
-                        ConfigError::new(
-                            Path::from_steps(steps.clone()),
-                            "there is no secret yet that \"***\" could leave as it is",
-                        )
-                        .with_fix("write the secret"),
+                    _ => errors.add(
+                        Path::from_steps(steps.clone()),
+                        "there is no secret yet that \"***\" could leave as it is",
+                        "write the secret",
                     ),
                 }
             }

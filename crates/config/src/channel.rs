@@ -148,12 +148,6 @@ impl ChannelOptions {
     pub fn has_history(&self) -> bool {
         self.history_size > 0 && self.history_ttl_ms > 0
     }
-
-    /// Whether a channel of the namespace these options belong to may have this name.
-    pub fn admits(&self, channel: &str) -> bool {
-        let Some(pattern) = &self.name_pattern else { return true };
-        pattern.matches(channel.split_once(':').map_or(channel, |(_, rest)| rest))
-    }
 }
 
 /// What happens to a client whose outbox is full. Whatever is not delivered is counted, and the

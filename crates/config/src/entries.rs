@@ -1,6 +1,6 @@
 //! Whether the entries of the maps are right, each by itself and where one names another.
 
-use crate::error::{ConfigError, ConfigErrors};
+use crate::error::ConfigErrors;
 use crate::index::Index;
 use crate::ingress::{Ingress, parse_network};
 use crate::path::Path;
@@ -17,10 +17,10 @@ const NAME_BYTES_MAX: usize = 255;
 /// Each has a socket on every worker.
 const LISTENERS_MAX: usize = 64;
 
-/// Judges every entry that differs from a valid configuration.
-pub(crate) fn judge(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
+/// Checks every entry that differs from a valid configuration.
+pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
     let secret = |path: &Path, secret: &Secret, errors: &mut ConfigErrors| {
-        long_enough(|| path.clone(), secret, errors);
+        long_enough(path.clone(), secret, errors);
     };
     each("api.keys", &valid.api.keys, &config.api.keys, errors, secret);
     each("api.scopes", &valid.api.scopes, &config.api.scopes, errors, |_, _, _| {});
@@ -65,12 +65,10 @@ pub(crate) fn references(
 ) {
     let upstreams = &config.webhooks.upstreams;
     let mut missing = |name: &str, hook: &Hook| {
-        errors.push(
-            ConfigError::new(
-                Path::of("webhooks.hooks").join(name).join("upstream"),
-                format!("there is no upstream {:?}", hook.upstream),
-            )
-            .with_fix("name one of `webhooks.upstreams`, or add it there"),
+        errors.add(
+            Path::of("webhooks.hooks").join(name).join("upstream"),
+            format!("there is no upstream {:?}", hook.upstream),
+            "name one of `webhooks.upstreams`, or add it there",
         );
     };
     for (name, _, after) in config.webhooks.hooks.changes_from(&valid.webhooks.hooks) {
@@ -93,19 +91,19 @@ pub(crate) fn references(
     }
 }
 
-/// Judges the name and the value of every entry that is new or different.
+/// Checks the name and the value of every entry that is new or different.
 fn each<T: PartialEq>(
     map: &str,
     valid: &Map<T>,
     now: &Map<T>,
     errors: &mut ConfigErrors,
-    judge: impl Fn(&Path, &T, &mut ConfigErrors),
+    check: impl Fn(&Path, &T, &mut ConfigErrors),
 ) {
     for (name, _, after) in now.changes_from(valid) {
         if let Some(after) = after {
             let path = Path::of(map).join(name);
             named(&path, name, errors);
-            judge(&path, after, errors);
+            check(&path, after, errors);
         }
     }
 }
@@ -116,18 +114,17 @@ fn named(path: &Path, name: &str, errors: &mut ConfigErrors) {
             "" => "it has no name".to_owned(),
             name => format!("{:?} is no name", name.chars().take(40).collect::<String>()),
         };
-        errors.push(ConfigError::new(path.clone(), message).with_fix(format!(
+        let fix = format!(
             "name it after what it is, in at most {NAME_BYTES_MAX} bytes without control characters"
-        )));
+        );
+        errors.add(path.clone(), message, fix);
     }
 }
 
-pub(crate) fn long_enough(path: impl Fn() -> Path, secret: &Secret, errors: &mut ConfigErrors) {
+pub(crate) fn long_enough(path: impl Into<Path>, secret: &Secret, errors: &mut ConfigErrors) {
     if secret.reveal().len() < SECRET_BYTES_MIN {
         let message = format!("it is shorter than {SECRET_BYTES_MIN} bytes");
-        errors.push(
-            ConfigError::new(path(), message).with_fix("make one with `openssl rand -hex 32`"),
-        );
+        errors.add(path, message, "make one with `openssl rand -hex 32`");
     }
 }
 
@@ -135,25 +132,17 @@ fn admin_token(path: &Path, token: &AdminToken, errors: &mut ConfigErrors) {
     let path = path.join("token");
     match &token.token {
         Some(secret) => bearer(&path, secret, errors),
-        None => errors.push(
-            ConfigError::new(path, "it is not set")
-                .with_fix("make one with `openssl rand -hex 32`"),
-        ),
+        None => errors.add(path, "it is not set", "make one with `openssl rand -hex 32`"),
     }
 }
 
 /// A secret that is shown in an `Authorization` header.
 pub(crate) fn bearer(path: &Path, secret: &Secret, errors: &mut ConfigErrors) {
-    long_enough(|| path.clone(), secret, errors);
+    long_enough(path.clone(), secret, errors);
     let shown = secret.reveal();
     if shown.trim() != shown || shown.chars().any(char::is_control) {
-        errors.push(
-            ConfigError::new(
-                path.clone(),
-                "no header can carry it: there are blanks or line ends around it",
-            )
-            .with_fix("remove them"),
-        );
+        let message = "no header can carry it: there are blanks or line ends around it";
+        errors.add(path.clone(), message, "remove them");
     }
 }
 
@@ -162,21 +151,17 @@ fn namespaces(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
     // A lower limit concerns those that did not change, too.
     let none = Map::new();
     let lower = channel_bytes_max < valid.limits.channel_bytes_max;
-    let judged = if lower { &none } else { &valid.channel.namespaces };
-    for (name, _, after) in config.channel.namespaces.changes_from(judged) {
+    let compared = if lower { &none } else { &valid.channel.namespaces };
+    for (name, _, after) in config.channel.namespaces.changes_from(compared) {
         let Some(after) = after else { continue };
         let path = Path::of("channel.namespaces").join(name);
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if name.is_empty() || !name.bytes().all(legal) {
-            errors.push(
-                ConfigError::new(path.clone(), "this is not a namespace's name")
-                    .with_fix("use letters, digits, `-`, `_` and `.`"),
-            );
+            let fix = "use letters, digits, `-`, `_` and `.`";
+            errors.add(path.clone(), "this is not a namespace's name", fix);
         } else if name.len() + 1 >= channel_bytes_max {
-            errors.push(
-                ConfigError::new(path.clone(), "no channel of it fits `limits.channel_bytes_max`")
-                    .with_fix("shorten the name, or raise the limit"),
-            );
+            let message = "no channel of it fits `limits.channel_bytes_max`";
+            errors.add(path.clone(), message, "shorten the name, or raise the limit");
         }
         channel(&path, after, errors);
     }
@@ -186,11 +171,8 @@ fn listeners(config: &Config, errors: &mut ConfigErrors) {
     let listeners = &config.listeners;
     if listeners.len() > LISTENERS_MAX {
         let message = format!("there are {} listeners", listeners.len());
-        errors.push(
-            ConfigError::new(Path::of("listeners"), message)
-                .with_fix(format!("keep at most {LISTENERS_MAX}; one address serves everyone")),
-        );
-        return;
+        let fix = format!("keep at most {LISTENERS_MAX}; one address serves everyone");
+        return errors.add("listeners", message, fix);
     }
     if listeners.is_empty() {
         return;
@@ -204,10 +186,8 @@ fn listeners(config: &Config, errors: &mut ConfigErrors) {
         named(&path, name, errors);
         let addr = listener.addr;
         if let Some((other, _)) = taken.iter().find(|(_, a)| *a == addr && addr.port() != 0) {
-            errors.push(
-                ConfigError::new(path.join("addr"), format!("it is {addr}, as is {other}"))
-                    .with_fix("give one of them another port"),
-            );
+            let message = format!("it is {addr}, as is {other}");
+            errors.add(path.join("addr"), message, "give one of them another port");
         }
         ingress(|| path.join("ingress"), &listener.ingress, config, errors);
         taken.push((format!("`{path}`"), addr));
@@ -252,8 +232,7 @@ pub(crate) fn ingress(
 
 fn authority(path: &Path, upstream: &Upstream, errors: &mut ConfigErrors) {
     let Some(ca) = &upstream.ca else { return };
-    let mut push =
-        |message, fix| errors.push(ConfigError::new(path.join("ca"), message).with_fix(fix));
+    let mut push = |message, fix| errors.add(path.join("ca"), message, fix);
     if !upstream.tls {
         push("its members are not spoken to by TLS", "set `tls = true`, or remove it");
     }
@@ -274,10 +253,7 @@ fn member(path: &Path, member: &Member, errors: &mut ConfigErrors) {
         None => Some("it has no port"),
     };
     if let Some(wrong) = wrong {
-        errors.push(
-            ConfigError::new(path.join("address"), wrong)
-                .with_fix("write host and port, as in \"10.0.0.7:8080\""),
-        );
+        errors.add(path.join("address"), wrong, "write host and port, as in \"10.0.0.7:8080\"");
     }
 }
 
@@ -296,18 +272,14 @@ fn hook(path: &Path, hook: &Hook, errors: &mut ConfigErrors) {
     // What may stand in a request line (RFC 9112 §3.2.1); a fragment is never sent.
     let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
     if !hook.path.starts_with('/') || !hook.path.bytes().all(legal) {
-        errors.push(ConfigError::new(path.join("path"), "this is no path of a request").with_fix(
-            "begin it with `/`, leave `#` out, and write a blank as `%20`, `ü` as `%C3%BC`",
-        ));
+        let fix = "begin it with `/`, leave `#` out, and write a blank as `%20`, `ü` as `%C3%BC`";
+        errors.add(path.join("path"), "this is no path of a request", fix);
     }
     if hook.events.is_empty() {
-        errors.push(
-            ConfigError::new(path.join("events"), "it gets no events")
-                .with_fix("name events, as in [\"publish\"]"),
-        );
+        errors.add(path.join("events"), "it gets no events", "name events, as in [\"publish\"]");
     }
     if let Some(secret) = &hook.secret {
-        long_enough(|| path.join("secret"), secret, errors);
+        long_enough(path.join("secret"), secret, errors);
     }
 }
 
@@ -325,8 +297,7 @@ fn certificate(path: &Path, certificate: &Certificate, errors: &mut ConfigErrors
 }
 
 fn apns(path: &Path, apns: &ApnsConfig, errors: &mut ConfigErrors) {
-    let mut push =
-        |key, message, fix| errors.push(ConfigError::new(path.join(key), message).with_fix(fix));
+    let mut push = |key, message, fix| errors.add(path.join(key), message, fix);
     if apns.topic.is_empty() {
         push("topic", "it is not set", "set it to the app's bundle id");
     }
@@ -343,13 +314,9 @@ fn apns(path: &Path, apns: &ApnsConfig, errors: &mut ConfigErrors) {
             if !key.reveal().contains("-----BEGIN PRIVATE KEY-----") {
                 push("key", "this is no private key in PEM", "set it to the text of the .p8 file");
             }
-            let ten = |id: &Option<std::sync::Arc<str>>| {
-                id.as_ref().is_some_and(|id| {
-                    id.len() == 10 && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
-                })
-            };
             for (name, id) in [("key_id", &apns.key_id), ("team_id", &apns.team_id)] {
-                if !ten(id) {
+                let id = id.as_deref().unwrap_or_default();
+                if id.len() != 10 || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
                     push(name, "it is not ten letters and digits", "copy it from the account");
                 }
             }
@@ -372,36 +339,31 @@ fn fcm(path: &Path, fcm: &FcmConfig, errors: &mut ConfigErrors) {
             }
         }
     };
-    errors.push(
-        ConfigError::new(path.join("service_account"), wrong)
-            .with_fix("set it to the text of the JSON file that the console gives"),
-    );
+    let fix = "set it to the text of the JSON file that the console gives";
+    errors.add(path.join("service_account"), wrong, fix);
 }
 
 fn vapid(path: &Path, vapid: &VapidConfig, errors: &mut ConfigErrors) {
     if vapid.private_key.is_none() {
-        errors.push(
-            ConfigError::new(path.join("private_key"), "it is not set")
-                .with_fix("make one with `openssl ecparam -genkey -name prime256v1`"),
-        );
+        let fix = "make one with `openssl ecparam -genkey -name prime256v1`";
+        errors.add(path.join("private_key"), "it is not set", fix);
     }
     if !["mailto:", "https://"].iter().any(|scheme| vapid.subject.starts_with(scheme)) {
-        errors.push(
-            ConfigError::new(
-                path.join("subject"),
-                "this is no address a push service could write to",
-            )
-            .with_fix("write \"mailto:ops@example.com\" or an https address"),
+        errors.add(
+            path.join("subject"),
+            "this is no address a push service could write to",
+            "write \"mailto:ops@example.com\" or an https address",
         );
     }
     for (index, host) in vapid.hosts.iter().enumerate() {
         // Endpoints are compared with it as browsers write them: in lower case, without a scheme.
         let name = host.strip_prefix('.').unwrap_or(host);
         if !is_host(name) || name.starts_with('.') || name.bytes().any(|b| b.is_ascii_uppercase()) {
-            let message = format!("{host:?} is the host of no endpoint");
-            errors.push(ConfigError::new(path.join("hosts").join(index), message).with_fix(
+            errors.add(
+                path.join("hosts").join(index),
+                format!("{host:?} is the host of no endpoint"),
                 "write the name alone, in lower case: \"push.example.com\", or \".example.com\"",
-            ));
+            );
         }
     }
 }

@@ -66,6 +66,16 @@ impl ConfigErrors {
         }
     }
 
+    /// Adds one more, with what to do about it.
+    pub(crate) fn add(
+        &mut self,
+        path: impl Into<Path>,
+        message: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        self.push(ConfigError::new(path.into(), message).with_fix(fix));
+    }
+
     pub(crate) fn extend(&mut self, errors: impl IntoIterator<Item = ConfigError>) {
         errors.into_iter().for_each(|error| self.push(error));
     }

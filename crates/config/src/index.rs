@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use crate::error::{ConfigError, ConfigErrors};
+use crate::error::ConfigErrors;
 use crate::path::Path;
 use crate::{Config, Map, Secret};
 
@@ -53,14 +53,10 @@ impl Index {
         for (name, _, after) in keys() {
             let Some(after) = after else { continue };
             match self.api_key(after.reveal()) {
-                Some(other) if other != name => errors.push(
-                    ConfigError::new(
-                        Path::of("api.keys").join(name),
-                        format!(
-                            "it is the same key as {other:?}, and logs could not distinguish them"
-                        ),
-                    )
-                    .with_fix("give each caller its own"),
+                Some(other) if other != name => errors.add(
+                    Path::of("api.keys").join(name),
+                    format!("it is the same key as {other:?}, and logs could not distinguish them"),
+                    "give each caller its own",
                 ),
                 Some(_) => {}
                 None => {

@@ -147,10 +147,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
             let mut reading = self.reading.borrow_mut();
             if object.insert(key, value).is_some() {
                 let path = Path::from_steps(reading.steps.clone());
-                reading.errors.push(
-                    ConfigError::new(path, "this key is given twice")
-                        .with_fix("leave one of them out"),
-                );
+                reading.errors.add(path, "this key is given twice", "leave one of them out");
                 if reading.errors.len() > ERRORS_ENOUGH {
                     return Err(A::Error::custom("too many keys are given twice"));
                 }

@@ -1,5 +1,7 @@
 use std::fmt;
 
+use crate::pointer::Pointer;
+
 /// The way to a key: `client.token.hmac_secret`, `channel.namespaces.chat.history_size`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Path(Vec<String>);
@@ -44,34 +46,29 @@ impl Path {
 
     /// As a JSON Pointer (RFC 6901): `/client/token/hmac_secret`.
     pub fn pointer(&self) -> String {
-        let mut pointer = String::new();
-        for step in &self.0 {
-            pointer.push('/');
-            pointer.push_str(&step.replace('~', "~0").replace('/', "~1"));
-        }
-        pointer
+        self.0.iter().fold(String::new(), |mut pointer, step| {
+            Pointer::push_step(&mut pointer, step);
+            pointer
+        })
+    }
+}
+
+impl From<&str> for Path {
+    fn from(dotted: &str) -> Path {
+        Path::of(dotted)
     }
 }
 
 impl fmt::Display for Path {
     /// As TOML writes a dotted key; a key that is not bare is quoted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, step) in self.0.iter().enumerate() {
-            if index > 0 {
-                f.write_str(".")?;
-            }
-            if is_bare(step) {
-                f.write_str(step)?;
-            } else {
-                write!(f, "{step:?}")?;
-            }
-        }
-        Ok(())
+        let bare = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+        let steps = self.0.iter().map(|step| match !step.is_empty() && step.bytes().all(bare) {
+            true => step.clone(),
+            false => format!("{step:?}"),
+        });
+        f.write_str(&steps.collect::<Vec<_>>().join("."))
     }
-}
-
-fn is_bare(key: &str) -> bool {
-    !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 #[cfg(test)]

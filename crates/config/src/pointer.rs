@@ -80,21 +80,16 @@ impl Pointer {
     /// Appends a step in its escaped form.
     pub(crate) fn push_step(text: &mut String, step: &str) {
         text.push('/');
-        for character in step.chars() {
-            match character {
-                '~' => text.push_str("~0"),
-                '/' => text.push_str("~1"),
-                character => text.push(character),
-            }
+        match step.contains(['~', '/']) {
+            true => text.push_str(&step.replace('~', "~0").replace('/', "~1")),
+            false => text.push_str(step),
         }
     }
 }
 
 impl fmt::Display for Pointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = String::new();
-        self.0.iter().for_each(|step| Pointer::push_step(&mut text, step));
-        f.write_str(&text)
+        f.write_str(&self.path().pointer())
     }
 }
 

@@ -1,9 +1,8 @@
 //! One revision of everything that can be set, and the next one beside it.
 
-use std::fmt;
 use std::sync::Arc;
 
-use serde::ser::SerializeStruct;
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -60,18 +59,22 @@ pub struct PreparedChange {
 }
 
 /// Why a change cannot be made.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChangeError {
     /// Another change was faster; `current` is the revision there is.
+    #[error("the revision is {current}; read it again, and change that")]
     Revision {
         /// The revision there is.
         current: u64,
     },
     /// The value, or what the configuration would be with it, is not valid.
+    #[error("{0}")]
     Invalid(ConfigErrors),
     /// An operation of a JSON Patch does not find what it says is there.
+    #[error("{0}")]
     Conflict(ConfigError),
     /// There is no such place.
+    #[error("{0}")]
     NotFound(ConfigError),
 }
 
@@ -82,7 +85,7 @@ impl Snapshot {
     /// Why the configuration is not valid ([`Config::validate`]).
     pub fn new(revision: u64, config: Config) -> Result<Snapshot, ConfigErrors> {
         let mut errors = ConfigErrors::default();
-        let index = config.judge(&Index::default(), &Config::default(), &mut errors);
+        let index = config.validate_changes(&Index::default(), &Config::default(), &mut errors);
         errors.or(Snapshot { revision, config, index })
     }
 
@@ -143,20 +146,16 @@ impl Snapshot {
         let mut config = self.config.clone();
         change.apply(&mut config)?;
         let changes: Arc<[ChangedKey]> = changes(&self.config, &config).into();
+        let base = Arc::clone(self);
         if changes.is_empty() {
-            let same = Arc::clone(self);
-            return Ok(PreparedChange {
-                base: Arc::clone(self),
-                snapshot: same,
-                changes,
-                created: false,
-            });
+            let snapshot = Arc::clone(self);
+            return Ok(PreparedChange { base, snapshot, changes, created: false });
         }
         let mut errors = ConfigErrors::default();
-        let index = config.judge(&self.index, &self.config, &mut errors);
+        let index = config.validate_changes(&self.index, &self.config, &mut errors);
         errors.or(()).map_err(ChangeError::Invalid)?;
         let snapshot = Arc::new(Snapshot { revision: self.revision + 1, config, index });
-        Ok(PreparedChange { base: Arc::clone(self), snapshot, changes, created })
+        Ok(PreparedChange { base, snapshot, changes, created })
     }
 
     /// The same settings under another number.
@@ -180,14 +179,14 @@ impl Snapshot {
 
     pub(crate) fn from_replay(revision: u64, config: Config) -> Snapshot {
         let mut errors = ConfigErrors::default();
-        let index = config.judge(&Index::default(), &Config::default(), &mut errors);
+        let index = config.validate_changes(&Index::default(), &Config::default(), &mut errors);
         Snapshot { revision, config, index }
     }
 
     /// As [`Snapshot::from_replay`], from the one before; cheap.
     pub(crate) fn next_replay(&self, revision: u64, config: Config) -> Snapshot {
         let mut errors = ConfigErrors::default();
-        let index = config.judge(&self.index, &self.config, &mut errors);
+        let index = config.validate_changes(&self.index, &self.config, &mut errors);
         Snapshot { revision, config, index }
     }
 }
@@ -251,17 +250,15 @@ impl Serialize for ChangedKey {
             (_, None) => "remove",
             _ => "replace",
         };
-        let keys = 3 + usize::from(self.before.is_some()) + usize::from(self.after.is_some());
-        let mut key = serializer.serialize_struct("ChangedKey", keys)?;
-        key.serialize_field("op", op)?;
-        key.serialize_field("pointer", &self.pointer)?;
-        if let Some(before) = &self.before {
-            key.serialize_field("before", before)?;
+        let mut key = serializer.serialize_map(None)?;
+        key.serialize_entry("op", op)?;
+        key.serialize_entry("pointer", &self.pointer)?;
+        for (name, value) in [("before", &self.before), ("after", &self.after)] {
+            if let Some(value) = value {
+                key.serialize_entry(name, value)?;
+            }
         }
-        if let Some(after) = &self.after {
-            key.serialize_field("after", after)?;
-        }
-        key.serialize_field("applies", self.applies.name())?;
+        key.serialize_entry("applies", self.applies.name())?;
         key.end()
     }
 }
@@ -302,17 +299,3 @@ impl PreparedChange {
         self.changes.iter().map(|change| change.applies).max().unwrap_or(Applies::Live)
     }
 }
-
-impl fmt::Display for ChangeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ChangeError::Revision { current } => {
-                write!(f, "the revision is {current}; read it again, and change that")
-            }
-            ChangeError::Invalid(errors) => errors.fmt(f),
-            ChangeError::Conflict(error) | ChangeError::NotFound(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ChangeError {}

@@ -19,18 +19,23 @@ impl Config {
     /// served: among them is an address others can reach without keys to keep them out.
     pub fn validate(&self) -> Result<(), ConfigErrors> {
         let mut errors = ConfigErrors::default();
-        self.judge(&Index::default(), &Config::default(), &mut errors);
+        self.validate_changes(&Index::default(), &Config::default(), &mut errors);
         errors.or(())
     }
 
-    /// The same of what differs from a valid configuration; single keys are few and judged anyway.
+    /// The same of what differs from a valid configuration; single keys are few and checked anyway.
     /// Gives the index that belongs to this one.
-    pub(crate) fn judge(&self, index: &Index, valid: &Config, errors: &mut ConfigErrors) -> Index {
+    pub(crate) fn validate_changes(
+        &self,
+        index: &Index,
+        valid: &Config,
+        errors: &mut ConfigErrors,
+    ) -> Index {
         let mut index = index.clone();
         self.addresses(errors);
         self.client(errors);
         self.secrets(errors);
-        entries::judge(self, valid, errors);
+        entries::validate(self, valid, errors);
         index.follow(valid, self, errors);
         entries::references(self, valid, &index, errors);
         let options = &self.channel.without_namespace;
@@ -39,12 +44,10 @@ impl Config {
         }
         self.limits(errors);
         if self.shutdown.drain_timeout_ms < self.shutdown.reconnect_spread_ms {
-            errors.push(
-                error(
-                    "shutdown.drain_timeout_ms",
-                    "the process would exit before every client was asked to reconnect",
-                )
-                .with_fix("set it to at least `shutdown.reconnect_spread_ms`"),
+            errors.add(
+                "shutdown.drain_timeout_ms",
+                "the process would exit before every client was asked to reconnect",
+                "set it to at least `shutdown.reconnect_spread_ms`",
             );
         }
         index
@@ -53,7 +56,9 @@ impl Config {
     /// What is allowed and still probably not meant.
     pub fn warnings(&self) -> Vec<ConfigError> {
         let mut warnings = Vec::new();
-        let mut warn = |path, message, fix| warnings.push(error(path, message).with_fix(fix));
+        let mut warn = |path: &str, message, fix| {
+            warnings.push(ConfigError::new(path.into(), message).with_fix(fix));
+        };
         if self.client.token.hmac_secret.is_none() && !self.client.anonymous {
             warn(
                 "client.token.hmac_secret",
@@ -105,7 +110,7 @@ impl Config {
 
     fn addresses(&self, errors: &mut ConfigErrors) {
         let client = self.server.client_addr;
-        self.exposed(client, errors, || Path::of("server.client_addr"));
+        self.exposed(client, errors, || "server.client_addr".into());
         for (name, listener) in self.listeners.iter() {
             self.exposed(listener.addr, errors, || Path::of("listeners").join(name).join("addr"));
         }
@@ -117,22 +122,15 @@ impl Config {
         }
         let admin = self.server.admin_addr;
         if !is_loopback(admin) && !self.admin.demands_token() {
-            errors.push(
-                error(
-                    "server.admin_addr",
-                    format!("others can reach {admin}, and there is nothing to keep them out"),
-                )
-                .with_fix(format!(
-                    "set `admin.token`, or bind to 127.0.0.1:{port}",
-                    port = admin.port()
-                )),
+            errors.add(
+                "server.admin_addr",
+                format!("others can reach {admin}, and there is nothing to keep them out"),
+                format!("set `admin.token`, or bind to 127.0.0.1:{}", admin.port()),
             );
         }
         if client == admin && client.port() != 0 {
-            errors.push(
-                error("server.admin_addr", format!("it is {admin}, as is `server.client_addr`"))
-                    .with_fix("give one of them another port"),
-            );
+            let message = format!("it is {admin}, as is `server.client_addr`");
+            errors.add("server.admin_addr", message, "give one of them another port");
         }
     }
 
@@ -149,68 +147,54 @@ impl Config {
             missing.push("client authentication (`client.token.hmac_secret = \"...\"`)");
         }
         if !missing.is_empty() {
-            let missing = missing.join(" and ");
-            let message = format!("others can reach {addr}, and there is nothing to keep them out");
-            errors.push(ConfigError::new(path(), message).with_fix(format!(
-                "set {missing}, or bind to 127.0.0.1:{port}",
-                port = addr.port()
-            )));
+            errors.add(
+                path(),
+                format!("others can reach {addr}, and there is nothing to keep them out"),
+                format!("set {}, or bind to 127.0.0.1:{}", missing.join(" and "), addr.port()),
+            );
         }
         if self.api.without_key {
-            errors.push(
-                error("api.without_key", format!("anyone who reaches {addr} could publish"))
-                    .with_fix("set it to false, or bind to 127.0.0.1"),
-            );
+            let message = format!("anyone who reaches {addr} could publish");
+            errors.add("api.without_key", message, "set it to false, or bind to 127.0.0.1");
         }
     }
 
     fn client(&self, errors: &mut ConfigErrors) {
         let client = &self.client;
         if client.pong_timeout_ms >= client.ping_interval_ms {
-            errors.push(
-                error(
-                    "client.pong_timeout_ms",
-                    "the next ping would leave before the answer to this one is due",
-                )
-                .with_fix("set it below `client.ping_interval_ms`"),
+            errors.add(
+                "client.pong_timeout_ms",
+                "the next ping would leave before the answer to this one is due",
+                "set it below `client.ping_interval_ms`",
             );
         }
         if client.long_poll.timeout_ms > client.long_poll.timeout_ms_max {
-            errors.push(
-                error(
-                    "client.long_poll.timeout_ms",
-                    "it is above `client.long_poll.timeout_ms_max`",
-                )
-                .with_fix("lower it"),
-            );
+            let message = "it is above `client.long_poll.timeout_ms_max`";
+            errors.add("client.long_poll.timeout_ms", message, "lower it");
         }
         for (index, origin) in client.allowed_origins.iter().enumerate() {
             if let Err(fix) = origin_pattern(origin) {
                 let path = Path::of("client.allowed_origins").join(index);
-                let message = format!("{origin:?} is not an origin");
-                errors.push(ConfigError::new(path, message).with_fix(fix));
+                errors.add(path, format!("{origin:?} is not an origin"), fix);
             }
         }
         if client.token.hmac_secret.is_none() && client.token.hmac_secret_previous.is_some() {
-            errors.push(
-                error(
-                    "client.token.hmac_secret_previous",
-                    "there is no current key, `client.token.hmac_secret`",
-                )
-                .with_fix("set the current key, or remove this one"),
+            errors.add(
+                "client.token.hmac_secret_previous",
+                "there is no current key, `client.token.hmac_secret`",
+                "set the current key, or remove this one",
             );
         }
     }
 
     fn secrets(&self, errors: &mut ConfigErrors) {
         let token = &self.client.token;
-        let named = [
-            ("client.token.hmac_secret", token.hmac_secret.as_ref()),
-            ("client.token.hmac_secret_previous", token.hmac_secret_previous.as_ref()),
-        ];
-        for (path, secret) in named {
+        for (path, secret) in [
+            ("client.token.hmac_secret", &token.hmac_secret),
+            ("client.token.hmac_secret_previous", &token.hmac_secret_previous),
+        ] {
             if let Some(secret) = secret {
-                entries::long_enough(|| Path::of(path), secret, errors);
+                entries::long_enough(path, secret, errors);
             }
         }
         if let Some(secret) = &self.admin.token {
@@ -220,74 +204,67 @@ impl Config {
             [("client.token.audience", &token.audience), ("client.token.issuer", &token.issuer)]
         {
             if claim.as_deref() == Some("") {
-                errors.push(
-                    error(path, "it is empty, and every token would be refused")
-                        .with_fix("remove it, or write what your backend puts into tokens"),
-                );
+                let fix = "remove it, or write what your backend puts into tokens";
+                errors.add(path, "it is empty, and every token would be refused", fix);
             }
         }
     }
 
     fn limits(&self, errors: &mut ConfigErrors) {
         let limits = &self.limits;
-        let mut at_least = |path, value: usize, bound: usize, because: &str, fix: &str| {
+        let publication = limits.publication_bytes_max;
+        for (key, value, bound, because, fix) in [
+            (
+                "message_bytes_max",
+                limits.message_bytes_max,
+                limits.frame_bytes_max,
+                "a message of one frame could not be as large as a frame may be",
+                "`limits.frame_bytes_max`",
+            ),
+            (
+                "outbox_bytes_max",
+                limits.outbox_bytes_max,
+                publication.saturating_add(ENVELOPE_BYTES),
+                "the largest publication could never be delivered",
+                "`limits.publication_bytes_max` + 4096",
+            ),
+            (
+                "body_bytes_max",
+                limits.body_bytes_max,
+                publication,
+                "the API could not take the largest publication",
+                "`limits.publication_bytes_max`",
+            ),
+            (
+                "pending_bytes_max",
+                limits.pending_bytes_max,
+                limits.outbox_bytes_max,
+                "one client's outbox would not fit",
+                "`limits.outbox_bytes_max`",
+            ),
+            (
+                "history_bytes_max",
+                limits.history_bytes_max,
+                publication,
+                "the largest publication could never be kept",
+                "`limits.publication_bytes_max`",
+            ),
+        ] {
             if value < bound {
-                errors.push(error(path, because).with_fix(format!("set it to at least {fix}")));
+                let path = Path::of("limits").join(key);
+                errors.add(path, because, format!("set it to at least {fix}"));
             }
-        };
-        at_least(
-            "limits.message_bytes_max",
-            limits.message_bytes_max,
-            limits.frame_bytes_max,
-            "a message of one frame could not be as large as a frame may be",
-            "`limits.frame_bytes_max`",
-        );
-        at_least(
-            "limits.outbox_bytes_max",
-            limits.outbox_bytes_max,
-            limits.publication_bytes_max.saturating_add(ENVELOPE_BYTES),
-            "the largest publication could never be delivered",
-            "`limits.publication_bytes_max` + 4096",
-        );
-        at_least(
-            "limits.body_bytes_max",
-            limits.body_bytes_max,
-            limits.publication_bytes_max,
-            "the API could not take the largest publication",
-            "`limits.publication_bytes_max`",
-        );
-        at_least(
-            "limits.pending_bytes_max",
-            limits.pending_bytes_max,
-            limits.outbox_bytes_max,
-            "one client's outbox would not fit",
-            "`limits.outbox_bytes_max`",
-        );
-        at_least(
-            "limits.history_bytes_max",
-            limits.history_bytes_max,
-            limits.publication_bytes_max,
-            "the largest publication could never be kept",
-            "`limits.publication_bytes_max`",
-        );
+        }
         if !limits.bus_slots.is_power_of_two() {
-            let near = limits.bus_slots.next_power_of_two();
-            errors.push(
-                error("limits.bus_slots", "it is not a power of two")
-                    .with_fix(format!("set it to {near}")),
-            );
+            let fix = format!("set it to {}", limits.bus_slots.next_power_of_two());
+            errors.add("limits.bus_slots", "it is not a power of two", fix);
         }
     }
 }
 
-fn error(path: &str, message: impl Into<String>) -> ConfigError {
-    ConfigError::new(Path::of(path), message)
-}
-
 /// The options of a namespace, or of the channels without one.
 pub(crate) fn channel(path: &Path, options: &ChannelOptions, errors: &mut ConfigErrors) {
-    let mut push =
-        |key, message, fix| errors.push(ConfigError::new(path.join(key), message).with_fix(fix));
+    let mut push = |key, message, fix| errors.add(path.join(key), message, fix);
     let off = "nothing is kept, as the other of `history_size` and `history_ttl_ms` is 0";
     if options.history_size > 0 && options.history_ttl_ms == 0 {
         push("history_size", off, "set `history_ttl_ms` too");

@@ -1,4 +1,4 @@
-//! Channel name patterns of the `channels` operation.
+//! Patterns of channel names, as shells have them.
 
 /// Most alternatives a pattern's braces may multiply to.
 const ALTERNATIVES_MAX: usize = 256;
@@ -30,10 +30,10 @@ pub(crate) fn expand(pattern: &str) -> Option<Vec<String>> {
     done.iter().all(|pattern| is_wellformed(pattern)).then_some(done)
 }
 
-/// True when `name` is what `pattern` (from [`expand`]) describes: `*` any characters, `?` any
+/// True when `name` is what `pattern`, without braces, describes: `*` any characters, `?` any
 /// one, `[a-z]` and `[!a-z]` one of a class, `\` takes the next literally. Linear in the name for
 /// each star.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+pub fn matches(pattern: &str, name: &str) -> bool {
     let (mut at, mut rest) = (pattern, name);
     // Where to go on when the text after the last star does not fit: one character later.
     let mut retry: Option<(&str, &str)> = None;
@@ -83,17 +83,18 @@ fn in_class(class: &str, character: char) -> bool {
         Some(class) => (class, false),
         None => (class, true),
     };
-    let members: Vec<char> = class.chars().collect();
-    let mut at = 0;
+    let mut members = class.chars();
     let mut found = false;
-    while at < members.len() {
-        if members.get(at + 1) == Some(&'-') && at + 2 < members.len() {
-            found |= (members[at]..=members[at + 2]).contains(&character);
-            at += 3;
-        } else {
-            found |= members[at] == character;
-            at += 1;
-        }
+    while let Some(first) = members.next() {
+        let mut ahead = members.clone();
+        let last = match (ahead.next(), ahead.next()) {
+            (Some('-'), Some(last)) => {
+                members = ahead;
+                last
+            }
+            _ => first,
+        };
+        found |= (first..=last).contains(&character);
     }
     found == wanted
 }
@@ -181,6 +182,14 @@ mod tests {
             ("{a,b{c,d}}", "bd"),
             ("\\*", "*"),
             ("[!a-c]x", "dx"),
+            ("room-*", "room-"),
+            ("room-*", "room-17"),
+            ("*-inbox", "ada-inbox"),
+            ("user-*-inbox", "user-7-inbox"),
+            ("[0-9]*", "7th"),
+            ("??", "ab"),
+            ("[!a-z]x", "Äx"),
+            ("[a-]", "-"),
         ] {
             assert!(fits(pattern, name), "{pattern} {name}");
         }
@@ -192,6 +201,10 @@ mod tests {
             ("\\*", "a"),
             ("{a,b}", "c"),
             ("a*b*c", "ab"),
+            ("room-*", "room"),
+            ("ab*ba", "aba"),
+            ("room", "room1"),
+            ("[!a-c]", "b"),
         ] {
             assert!(!fits(pattern, name), "{pattern} {name}");
         }
@@ -201,6 +214,19 @@ mod tests {
     fn what_is_no_pattern_is_refused() {
         for pattern in ["{", "}", "{a", "[", "\\", &"{a,b}".repeat(10), &"a".repeat(2000)] {
             assert_eq!(expand(pattern), None, "{pattern}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_pattern_or_none_and_any_name_fits_it_or_not(
+            pattern in "[a-c*?!{}\\[\\],\\\\é-]{0,12}",
+            name in "[a-cé-]{0,8}",
+        ) {
+            for pattern in expand(&pattern).into_iter().flatten() {
+                matches(&pattern, &name);
+            }
+            proptest::prop_assert!(fits("*", &name));
         }
     }
 

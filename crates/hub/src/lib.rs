@@ -12,7 +12,7 @@ mod encode;
 mod error;
 mod event;
 mod frame_log;
-mod glob;
+pub mod glob;
 mod history;
 mod home_channel;
 mod hub;

@@ -1,14 +1,14 @@
 //! Why the server could not start or go on.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
 /// Why [`serve`](crate::serve) returned. The text names the fix.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// An address could not be listened on.
+    #[error("{}", listen_error(key, address, source))]
     Listen {
         /// The setting that names the address.
         key: &'static str,
@@ -18,8 +18,14 @@ pub enum ServeError {
         source: io::Error,
     },
     /// A listener of `listeners` could not be had.
+    #[error("{0}")]
     Reserve(Box<dunlin_config::ConfigError>),
     /// The state directory could not be opened.
+    #[error(
+        "cannot keep state in {}: {source}; name a directory that this user may write to and no other \
+         Dunlin uses (--state DIR)",
+        path.display()
+    )]
     State {
         /// The directory.
         path: std::path::PathBuf,
@@ -27,14 +33,24 @@ pub enum ServeError {
         source: io::Error,
     },
     /// No configuration could be recovered.
+    #[error("{0}")]
     Recover(String),
     /// The push thread could not start; what is wrong, the device registry in the state directory perhaps.
+    #[error("cannot set up the push thread: {0}")]
     Push(String),
     /// The admin thread panicked.
+    #[error("the admin thread panicked; the log has the reason, please report it")]
     AdminLost,
     /// The mesh between the workers could not be made.
-    Bus(io::Error),
+    #[error(
+        "cannot open the bus between workers: {0}; lower server.workers or raise the descriptor limit (`ulimit -n`)"
+    )]
+    Bus(#[source] io::Error),
     /// A worker thread could not start.
+    #[error(
+        "cannot start worker {worker}: {source}; lower server.workers, or set server.own_descriptor_tables = \
+         false if the kernel refuses them"
+    )]
     Worker {
         /// Which.
         worker: usize,
@@ -42,81 +58,30 @@ pub enum ServeError {
         source: io::Error,
     },
     /// A worker panicked too often to be started again.
+    #[error(
+        "worker {worker} panicked again and again; the log has the reasons, please report them"
+    )]
     WorkerLost {
         /// Which.
         worker: usize,
     },
     /// The control thread could not set itself up.
-    Control(io::Error),
+    #[error("cannot set up the control thread: {0}")]
+    Control(#[source] io::Error),
     /// No randomness for secrets.
-    Random(getrandom::Error),
+    #[error("the kernel gave no random bytes: {0}")]
+    Random(#[source] getrandom::Error),
 }
 
-impl fmt::Display for ServeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ServeError::Listen { key, address, source }
-                if source.kind() == io::ErrorKind::AddrInUse =>
-            {
-                write!(
-                    f,
-                    "{address} is in use by another process; set {key} to another address, or end \
-                     the process that `ss -ltnp 'sport = :{}'` shows",
-                    address.port()
-                )
-            }
-            ServeError::Listen { key, address, source } => {
-                write!(
-                    f,
-                    "cannot listen on {address}: {source}; set {key} to an address of this machine"
-                )
-            }
-            ServeError::Reserve(fault) => write!(f, "{fault}"),
-            ServeError::State { path, source } => write!(
-                f,
-                "cannot keep state in {}: {source}; name a directory that this user may write to \
-                 and no other Dunlin uses (--state DIR)",
-                path.display()
-            ),
-            ServeError::Recover(why) => write!(f, "{why}"),
-            ServeError::Push(why) => write!(f, "cannot set up the push thread: {why}"),
-            ServeError::AdminLost => {
-                f.write_str("the admin thread panicked; the log has the reason, please report it")
-            }
-            ServeError::Bus(source) => write!(
-                f,
-                "cannot open the bus between workers: {source}; lower server.workers or raise the \
-                 descriptor limit (`ulimit -n`)"
-            ),
-            ServeError::Worker { worker, source } => write!(
-                f,
-                "cannot start worker {worker}: {source}; lower server.workers, or set \
-                 server.own_descriptor_tables = false if the kernel refuses them"
-            ),
-            ServeError::WorkerLost { worker } => write!(
-                f,
-                "worker {worker} panicked again and again; the log has the reasons, please report them"
-            ),
-            ServeError::Control(source) => write!(f, "cannot set up the control thread: {source}"),
-            ServeError::Random(source) => write!(f, "the kernel gave no random bytes: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for ServeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ServeError::Listen { source, .. }
-            | ServeError::Bus(source)
-            | ServeError::Worker { source, .. }
-            | ServeError::State { source, .. }
-            | ServeError::Control(source) => Some(source),
-            ServeError::Random(source) => Some(source),
-            ServeError::WorkerLost { .. }
-            | ServeError::Reserve(_)
-            | ServeError::Recover(_)
-            | ServeError::Push(_)
-            | ServeError::AdminLost => None,
+fn listen_error(key: &str, address: &SocketAddr, source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "{address} is in use by another process; set {key} to another address, or end the process that \
+             `ss -ltnp 'sport = :{}'` shows",
+            address.port()
+        ),
+        _ => {
+            format!("cannot listen on {address}: {source}; set {key} to an address of this machine")
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_config::{Config, Ingress, Map, MapChange, Overflow, Pacing, Snapshot};
-use dunlin_hub::ChannelOptions;
+use dunlin_hub::{ChannelOptions, glob};
 use dunlin_net::IpNet;
 
 use crate::auth::Verifier;
@@ -157,7 +157,9 @@ impl Settings {
             Some((name, _)) => self.namespaces.get(name)?,
             None => &*self.without_namespace,
         };
-        namespace.rules.admits(channel).then_some(namespace)
+        let name = channel.split_once(':').map_or(channel, |(_, rest)| rest);
+        let pattern = namespace.rules.name_pattern.as_ref();
+        pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name)).then_some(namespace)
     }
 
     /// `server.name`, or host name and port.

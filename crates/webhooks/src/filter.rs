@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_config::{Hook, HookEventKind, Map, Pattern};
+use dunlin_hub::glob;
 use hashbrown::HashMap;
 
 /// Channels whose kinds are cached; beyond it the cache is cleared.
@@ -53,7 +54,8 @@ impl EventFilter {
     }
 
     fn in_channel(&self, channel: &str) -> KindSet {
-        let matching = self.patterns.iter().filter(|(_, pattern)| pattern.matches(channel));
+        let matching =
+            self.patterns.iter().filter(|(_, pattern)| glob::matches(pattern.as_str(), channel));
         matching.fold(self.everywhere, |set, (kinds, _)| set.union(*kinds))
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_config as config;
+use dunlin_hub::glob;
 
 use crate::encoder::DropReason;
 use crate::filter::KindSet;
@@ -58,7 +59,7 @@ impl Hook {
 
     /// Whether the hook wants events of this channel.
     pub(crate) fn covers(&self, channel: &str) -> bool {
-        self.config.channels.as_ref().is_none_or(|pattern| pattern.matches(channel))
+        self.config.channels.as_ref().is_none_or(|pattern| glob::matches(pattern.as_str(), channel))
     }
 
     /// Queues an event, if there is room.

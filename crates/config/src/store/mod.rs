@@ -104,12 +104,16 @@ pub struct Store {
 }
 
 /// Why a change is not in the log. Nothing has changed then.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
     /// The disk refused.
-    Io(io::Error),
+    #[error(
+        "the change cannot be written to the log: {0}; make room in the state directory, nothing has changed"
+    )]
+    Io(#[source] io::Error),
     /// The change was prepared on a snapshot that is not the newest one.
+    #[error("the newest revision is {newest}; prepare the change on that")]
     Stale {
         /// The newest revision.
         newest: u64,
@@ -117,13 +121,15 @@ pub enum AppendError {
 }
 
 /// Why a store could not be opened.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The settings to begin with are not valid, and there are no others.
+    #[error("{0}")]
     Invalid(ConfigErrors),
     /// The directory cannot be read or written.
-    Io(io::Error),
+    #[error("the state directory cannot be used: {0}; give one that is writable with --state")]
+    Io(#[source] io::Error),
 }
 
 impl Store {
@@ -322,50 +328,5 @@ impl fmt::Debug for Store {
             .field("oldest", &self.oldest())
             .field("pending", &self.pending.len())
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Display for AppendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AppendError::Io(error) => write!(
-                f,
-                "the change cannot be written to the log: {error}; make room in the state \
-                 directory, nothing has changed"
-            ),
-            AppendError::Stale { newest } => {
-                write!(f, "the newest revision is {newest}; prepare the change on that")
-            }
-        }
-    }
-}
-
-impl std::error::Error for AppendError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            AppendError::Io(error) => Some(error),
-            AppendError::Stale { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::Invalid(errors) => errors.fmt(f),
-            OpenError::Io(error) => write!(
-                f,
-                "the state directory cannot be used: {error}; give one that is writable with --state"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            OpenError::Io(error) => Some(error),
-            OpenError::Invalid(_) => None,
-        }
     }
 }

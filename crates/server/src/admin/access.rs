@@ -16,12 +16,12 @@
 use std::path::PathBuf;
 
 use dunlin_config::{AdminRole, Secret};
+use dunlin_net::ConnId;
 use dunlin_net::http::{self, Method};
-use dunlin_net::{ConnId, Context};
 use rustix::net::AddressFamily;
 
 use super::problem::{self, ProblemDetails, ProblemType};
-use super::{Admin, AdminConnection};
+use super::{Admin, Cx};
 use crate::local_host;
 
 /// What the operator of this machine has: made at the first start with a state directory.
@@ -62,7 +62,7 @@ impl Admin {
     /// Who makes this request, if he may make any.
     pub(super) fn caller(
         &self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         conn: ConnId,
         request: &http::RequestHead<'_>,
     ) -> Result<Caller, ProblemDetails> {
@@ -123,12 +123,7 @@ impl Admin {
         matching.map(|(_, role)| role).max()
     }
 
-    fn unauthorized(
-        &self,
-        cx: &Context<AdminConnection>,
-        conn: ConnId,
-        why: &str,
-    ) -> ProblemDetails {
+    fn unauthorized(&self, cx: &Cx, conn: ConnId, why: &str) -> ProblemDetails {
         let detail = format!(
             "an admin token is missing, sent as `Authorization: Bearer TOKEN` ({why}); whoever calls shows one"
         );
@@ -136,11 +131,7 @@ impl Admin {
     }
 
     /// The caller would be shown a secret, or set one.
-    pub(super) fn secrets_need_token(
-        &self,
-        cx: &Context<AdminConnection>,
-        conn: ConnId,
-    ) -> ProblemDetails {
+    pub(super) fn secrets_need_token(&self, cx: &Cx, conn: ConnId) -> ProblemDetails {
         let detail = "secrets are shown to, and set by, who shows an admin token of role `change`"
             .to_owned();
         self.refused(cx, conn, &problem::SECRETS_NEED_TOKEN, detail)
@@ -149,7 +140,7 @@ impl Admin {
     /// A refusal that names the socket to a caller on this machine, for which its user needs no token.
     fn refused(
         &self,
-        cx: &Context<AdminConnection>,
+        cx: &Cx,
         conn: ConnId,
         kind: &'static ProblemType,
         mut detail: String,
@@ -189,7 +180,7 @@ fn bearer<'a>(request: &http::RequestHead<'a>) -> Option<&'a str> {
 
 /// Whether the connection came through the Unix socket. Its own end is asked for: that of a peer is not known any more
 /// when the peer has gone, and `None` must not open a door.
-pub(super) fn is_local_socket(cx: &mut Context<AdminConnection>, conn: ConnId) -> bool {
+pub(super) fn is_local_socket(cx: &mut Cx, conn: ConnId) -> bool {
     if let Some(known) = cx.data(conn).and_then(|caller| caller.through_socket) {
         return known;
     }

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dunlin_config::{Applies, Config, Pointer, PreparedChange};
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use serde_json::{Value, json};
 
 use super::problem::{self, ProblemDetails};
 use super::worker_query::{WorkerQueries, WorkerQuery};
-use super::{Admin, AdminConnection, DRY_RUN_TIMER, answer_json};
+use super::{Admin, Cx, DRY_RUN_TIMER, answer_json};
 use crate::auth::{Verifier, fingerprint};
 use crate::bus_message::{AffectedCounts, AffectedScope, BusMessage};
 use crate::metrics::Metric;
@@ -37,7 +37,7 @@ impl Admin {
     /// Adds the sessions that a change affects to the report of its dry run, and answers.
     pub(super) fn answer_with_affected(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         conn: ConnId,
         prepared: &PreparedChange,
         mut report: Value,
@@ -123,7 +123,7 @@ impl Admin {
     /// A worker has counted.
     pub(super) fn handle_affected_reply(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         request_id: u64,
         worker: usize,
         counts: AffectedCounts,
@@ -136,14 +136,14 @@ impl Admin {
     }
 
     /// Answers dry runs whose time is over.
-    pub(super) fn answer_overdue_dry_runs(&mut self, cx: &mut Context<AdminConnection>) {
+    pub(super) fn answer_overdue_dry_runs(&mut self, cx: &mut Cx) {
         for query in self.dry_runs.poll_overdue(cx.now_ms()) {
             answer(cx, query);
         }
     }
 }
 
-fn answer(cx: &mut Context<AdminConnection>, query: WorkerQuery<DryRun>) {
+fn answer(cx: &mut Cx, query: WorkerQuery<DryRun>) {
     let DryRun { conn, counts, mut report } = query.replies;
     let sessions = &mut report["sessions"];
     let affected = sessions["affected"].as_u64().unwrap_or(0).max(counts.sessions);

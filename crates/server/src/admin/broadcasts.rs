@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use dunlin_config::AdminRole;
 use dunlin_hub::BroadcastStatus;
+use dunlin_net::ConnId;
 use dunlin_net::http::{self, Method, query};
-use dunlin_net::{ConnId, Context};
 use serde_json::{Value, json};
 
 use super::access::Caller;
 use super::problem::{self, ProblemDetails};
 use super::worker_query::{WorkerQueries, WorkerQuery};
-use super::{Admin, AdminConnection, answer_json};
+use super::{Admin, Cx, answer_json};
 use crate::bus_message::{BroadcastCommand, BusMessage};
 
 /// How long a worker may take to reply. One that does not is reported as unresponsive.
@@ -42,7 +42,7 @@ impl Admin {
     /// Answers what follows `/broadcasts` in a path.
     pub(super) fn broadcasts(
         &mut self,
-        cx: &Context<AdminConnection>,
+        cx: &Cx,
         conn: ConnId,
         request: &http::Request<'_>,
         rest: &str,
@@ -76,7 +76,7 @@ impl Admin {
     /// A worker has replied.
     pub(super) fn handle_broadcast_reply(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         request_id: u64,
         worker: usize,
         found: Vec<BroadcastStatus>,
@@ -93,7 +93,7 @@ impl Admin {
     }
 
     /// Answers requests whose time is over. Called once a second.
-    pub(super) fn answer_overdue_broadcasts(&mut self, cx: &mut Context<AdminConnection>) {
+    pub(super) fn answer_overdue_broadcasts(&mut self, cx: &mut Cx) {
         for query in self.broadcast_requests.poll_overdue(cx.now_ms()) {
             answer(cx, &query);
         }
@@ -124,7 +124,7 @@ fn command_of(request: &http::Request<'_>, rest: &str) -> Result<BroadcastComman
     }
 }
 
-fn answer(cx: &mut Context<AdminConnection>, query: &WorkerQuery<BroadcastRequest>) {
+fn answer(cx: &mut Cx, query: &WorkerQuery<BroadcastRequest>) {
     let WorkerQuery { unresponsive, replies: request, .. } = query;
     let mut body = match &request.command {
         BroadcastCommand::List => json!({ "broadcasts": by_channel(&request.found) }),

@@ -8,18 +8,17 @@
 //! asks them to report, within `config.commit_timeout_ms`.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dunlin_config::store::Origin;
 use dunlin_config::{Applies, Change, ChangedKey, PreparedChange, Snapshot};
-use dunlin_net::{ConnId, Context, TimerId, http};
+use dunlin_net::{ConnId, TimerId};
 use serde_json::{Value, json};
 
 use super::call::Canary;
 use super::problem::{self, ProblemDetails};
-use super::{Admin, AdminConnection, COMMIT_TIMER, WEBHOOKS_TIMER, unix_ms, warnings};
+use super::{Admin, COMMIT_TIMER, Cx, WEBHOOKS_TIMER, respond, unix_ms, warnings};
 use crate::bus_message::BusMessage;
 use crate::crash;
 use crate::metrics::{ConfigMetric, Metric};
@@ -51,7 +50,7 @@ pub(super) struct CommitQueue {
     waiting: VecDeque<SubmittedChange>,
     in_flight: Option<Commit>,
     /// Responses that are sent when their revision is on disk.
-    undurable: VecDeque<(u64, Answer)>,
+    undurable: VecDeque<Answer>,
     /// A timer is set that wakes the webhooks thread.
     webhooks_timer_set: bool,
     body: Vec<u8>,
@@ -89,8 +88,8 @@ enum Phase {
     },
 }
 
-struct Requester {
-    conn: ConnId,
+pub(super) struct Requester {
+    pub(super) conn: ConnId,
     durable: bool,
     /// The index of its change; `None` if that changed nothing.
     change: Option<usize>,
@@ -125,7 +124,7 @@ impl CommitQueue {
 
 impl Admin {
     /// Queues a change. It is committed at the end of the turn, or with the next commit.
-    pub(super) fn submit(&mut self, cx: &mut Context<AdminConnection>, submitted: SubmittedChange) {
+    pub(super) fn submit(&mut self, cx: &mut Cx, submitted: SubmittedChange) {
         if self.trial.is_some() {
             return self.reject_for_trial(cx, submitted.conn);
         }
@@ -141,7 +140,7 @@ impl Admin {
         self.commits.waiting.push_back(submitted);
     }
 
-    fn reject_for_trial(&self, cx: &mut Context<AdminConnection>, conn: ConnId) {
+    fn reject_for_trial(&self, cx: &mut Cx, conn: ConnId) {
         let seconds = self.trial_seconds_left(cx).unwrap_or(1);
         let detail = "a change is on trial on one worker; wait for its end";
         let problem = ProblemDetails::new(&problem::CANARY_UNDER_WAY, detail);
@@ -150,7 +149,7 @@ impl Admin {
 
     /// Finishes the commit in flight and begins the next, as far as possible without waiting. Called at the end of every
     /// turn.
-    pub(super) fn advance(&mut self, cx: &mut Context<AdminConnection>) {
+    pub(super) fn advance(&mut self, cx: &mut Cx) {
         loop {
             if let Some(in_flight) = self.commits.in_flight.take() {
                 match self.poll_rollout(&in_flight) {
@@ -169,15 +168,11 @@ impl Admin {
     }
 
     /// Prepares and commits the changes that wait.
-    fn begin(&mut self, cx: &mut Context<AdminConnection>) {
+    fn begin(&mut self, cx: &mut Cx) {
         let mut base = Arc::clone(self.store.head());
         let mut changes: Vec<(PreparedChange, Origin)> = Vec::new();
-        if self
-            .commits
-            .waiting
-            .iter()
-            .any(|submitted| matches!(submitted.change, Change::Restore(_)))
-        {
+        let is_restore = |waiting: &SubmittedChange| matches!(waiting.change, Change::Restore(_));
+        if self.commits.waiting.iter().any(is_restore) {
             self.lengthen_time_slice();
         }
         let mut requesters = Vec::new();
@@ -187,34 +182,22 @@ impl Admin {
                 self.commits.waiting.push_front(submitted);
                 break;
             }
-            let previous = base.revision;
-            let prepared = match base.prepare(&submitted.change, submitted.expected) {
+            let prepared = match self.reserve(cx, &base, &submitted) {
                 Ok(prepared) => prepared,
-                Err(error) => {
-                    ProblemDetails::of_change_error(&error).answer(cx, submitted.conn);
+                Err(problem) => {
+                    problem.answer(cx, submitted.conn);
                     continue;
                 }
             };
-            let SubmittedChange { conn, durable, origin, canary, secrets, .. } = submitted;
-            if !secrets && prepared.changes().iter().any(ChangedKey::has_secret) {
-                self.secrets_need_token(cx, conn).answer(cx, conn);
-                continue;
-            }
+            let SubmittedChange { conn, durable, origin, canary, .. } = submitted;
+            let mut requester = Requester { conn, durable, change: None, previous: base.revision };
             if prepared.is_unchanged() {
-                requesters.push(Requester { conn, durable, change: None, previous });
+                requesters.push(requester);
                 continue;
             }
-            let next = &prepared.snapshot().config;
-            if let Err(faults) = crate::validate(&base.config, next) {
-                ProblemDetails::faults(&problem::INVALID, &faults).answer(cx, conn);
-                continue;
-            }
-            if let Err(fault) = self.reservations.reserve(&base.config, next) {
-                ProblemDetails::faults(&problem::INVALID, &fault.into()).answer(cx, conn);
-                continue;
-            }
+            requester.change = Some(changes.len());
             if let Some(canary) = canary {
-                self.begin_trial(cx, canary, conn, durable, prepared, origin);
+                self.begin_trial(cx, canary, requester, (prepared, origin));
                 // The others would wait until the trial ends.
                 for submitted in std::mem::take(&mut self.commits.waiting) {
                     self.reject_for_trial(cx, submitted.conn);
@@ -222,29 +205,48 @@ impl Admin {
                 break;
             }
             base = Arc::clone(prepared.snapshot());
-            requesters.push(Requester { conn, durable, change: Some(changes.len()), previous });
+            requesters.push(requester);
             changes.push((prepared, origin));
         }
         self.commit(cx, changes, requesters, None);
     }
 
-    /// Commits a change whose trial went well.
-    pub(super) fn commit_trial(
-        &mut self,
-        cx: &mut Context<AdminConnection>,
-        conn: ConnId,
-        durable: bool,
-        change: (PreparedChange, Origin),
-        trial: Value,
-    ) {
-        let previous = change.0.base().revision;
-        let requester = Requester { conn, durable, change: Some(0), previous };
-        self.commit(cx, vec![change], vec![requester], Some(trial));
+    /// Prepares a change on a snapshot: one that is valid in itself and in what it opens.
+    pub(super) fn prepare(
+        &self,
+        cx: &Cx,
+        base: &Arc<Snapshot>,
+        submitted: &SubmittedChange,
+    ) -> Result<PreparedChange, ProblemDetails> {
+        let prepared = base
+            .prepare(&submitted.change, submitted.expected)
+            .map_err(|error| ProblemDetails::of_change_error(&error))?;
+        if !submitted.secrets && prepared.changes().iter().any(ChangedKey::has_secret) {
+            return Err(self.secrets_need_token(cx, submitted.conn));
+        }
+        crate::validate(&base.config, &prepared.snapshot().config)
+            .map_err(|faults| ProblemDetails::faults(&problem::INVALID, &faults))?;
+        Ok(prepared)
     }
 
-    fn commit(
+    /// The same, and binds the addresses of its listeners.
+    fn reserve(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &Cx,
+        base: &Arc<Snapshot>,
+        submitted: &SubmittedChange,
+    ) -> Result<PreparedChange, ProblemDetails> {
+        let prepared = self.prepare(cx, base, submitted)?;
+        self.reservations
+            .reserve(&base.config, &prepared.snapshot().config)
+            .map_err(|fault| ProblemDetails::faults(&problem::INVALID, &fault.into()))?;
+        Ok(prepared)
+    }
+
+    /// Commits changes; of a trial that went well, with what it has shown.
+    pub(super) fn commit(
+        &mut self,
+        cx: &mut Cx,
         changes: Vec<(PreparedChange, Origin)>,
         requesters: Vec<Requester>,
         trial: Option<Value>,
@@ -262,10 +264,8 @@ impl Admin {
         if let Err(error) = self.store.append(&changes) {
             self.reservations.keep_only(&self.store.head().config);
             tracing::error!(%error, "a change could not be written to the log");
-            for requester in requesters {
-                ProblemDetails::new(&problem::LOG_NOT_WRITTEN, error.to_string())
-                    .answer(cx, requester.conn);
-            }
+            let problem = ProblemDetails::new(&problem::LOG_NOT_WRITTEN, error.to_string());
+            requesters.iter().for_each(|requester| problem.answer(cx, requester.conn));
             return;
         }
         crash::reach("appended");
@@ -290,7 +290,7 @@ impl Admin {
     /// are woken.
     fn publish(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         before: &Arc<Settings>,
         newest: Arc<Snapshot>,
     ) -> (u64, bool) {
@@ -375,7 +375,7 @@ impl Admin {
     }
 
     /// Every worker has switched, or has said why it cannot: confirms the commit or begins its rollback.
-    fn finish(&mut self, cx: &mut Context<AdminConnection>, in_flight: Commit, switched: Switched) {
+    fn finish(&mut self, cx: &mut Cx, in_flight: Commit, switched: Switched) {
         cx.cancel(in_flight.timeout);
         if let Phase::RollingBack { .. } = in_flight.phase {
             return self.finish_rollback(cx, in_flight);
@@ -411,7 +411,7 @@ impl Admin {
     }
 
     /// The time-out of the commit in flight is over.
-    pub(super) fn handle_commit_timeout(&mut self, cx: &mut Context<AdminConnection>) {
+    pub(super) fn handle_commit_timeout(&mut self, cx: &mut Cx) {
         let Some(in_flight) = self.commits.in_flight.take() else { return };
         if self.is_adopted(&in_flight) {
             let switched = self.switched(in_flight.generation);
@@ -441,22 +441,13 @@ impl Admin {
     }
 
     /// Publishes the last good snapshot again, as the next revision.
-    fn begin_rollback(
-        &mut self,
-        cx: &mut Context<AdminConnection>,
-        in_flight: Commit,
-        reasons: Vec<(usize, String)>,
-    ) {
-        let mut why = String::new();
-        for (worker, reason) in &reasons {
-            // Writing to a String cannot fail.
-            let _ = write!(why, "worker {worker}: {reason}; ");
-        }
-        let why = why.trim_end_matches("; ");
+    fn begin_rollback(&mut self, cx: &mut Cx, in_flight: Commit, reasons: Vec<(usize, String)>) {
+        let why = reasons.iter().map(|(worker, reason)| format!("worker {worker}: {reason}"));
+        let why = why.collect::<Vec<_>>().join("; ");
         tracing::warn!(why, "a change is rolled back");
         self.counters.count(ConfigMetric::RolledBack);
         crash::reach("roll-back");
-        let good = self.store.roll_back(why, unix_ms());
+        let good = self.store.roll_back(&why, unix_ms());
         crash::reach("rolled-back");
         let revision = good.revision;
         let present = self.state.settings.load_full();
@@ -472,27 +463,22 @@ impl Admin {
         });
     }
 
-    fn finish_rollback(&mut self, cx: &mut Context<AdminConnection>, in_flight: Commit) {
+    fn finish_rollback(&mut self, cx: &mut Cx, in_flight: Commit) {
         cx.cancel(in_flight.timeout);
         let Phase::RollingBack { revision, reasons } = in_flight.phase else { return };
         self.reservations.keep_only(&self.store.head().config);
-        let workers: Vec<Value> = reasons
-            .iter()
-            .map(|(worker, reason)| json!({ "worker": worker, "reason": reason }))
-            .collect();
+        let detail = format!(
+            "{} of {} workers did not switch; the configuration before runs everywhere again, as \
+             revision {revision}",
+            reasons.len(),
+            self.state.workers()
+        );
+        let named = |(worker, reason)| json!({ "worker": worker, "reason": reason });
+        let problem = ProblemDetails::new(&problem::NOT_APPLIED, detail)
+            .with("workers", reasons.into_iter().map(named).collect::<Vec<Value>>())
+            .with("revision", revision);
         crash::reach("refuse");
-        for requester in &in_flight.requesters {
-            let detail = format!(
-                "{} of {} workers did not switch; the configuration before runs everywhere again, \
-                 as revision {revision}",
-                reasons.len(),
-                self.state.workers()
-            );
-            ProblemDetails::new(&problem::NOT_APPLIED, detail)
-                .with("workers", workers.clone())
-                .with("revision", revision)
-                .answer(cx, requester.conn);
-        }
+        in_flight.requesters.iter().for_each(|requester| problem.answer(cx, requester.conn));
         self.notify_watchers(cx, in_flight.before.revision);
         self.sync_if_wanted();
     }
@@ -500,7 +486,7 @@ impl Admin {
     /// Answers that a change is in effect, now or once it is on disk.
     fn answer(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         requester: &Requester,
         changes: &[(PreparedChange, Origin)],
         outcome: &Outcome<'_>,
@@ -512,15 +498,15 @@ impl Admin {
         let durable = requester.durable || self.durable >= revision;
         let mut body = std::mem::take(&mut self.commits.body);
         write_body(&mut body, requester, prepared, revision, durable, outcome);
+        let answer = Answer { conn: requester.conn, created, revision, body };
         if requester.durable && self.durable < revision {
-            let answer = Answer { conn: requester.conn, created, revision, body };
-            self.commits.undurable.push_back((revision, answer));
+            self.commits.undurable.push_back(answer);
             return;
         }
         crash::reach("answer");
-        respond(cx, requester.conn, created, revision, &body);
+        answer.send(cx);
         crash::reach("answered");
-        self.commits.body = body;
+        self.commits.body = answer.body;
     }
 
     /// Whether a response waits for the disk.
@@ -529,51 +515,37 @@ impl Admin {
     }
 
     /// Sends the responses whose revision is on disk.
-    pub(super) fn handle_synced(&mut self, cx: &mut Context<AdminConnection>) {
-        while let Some((revision, _)) = self.commits.undurable.front() {
-            if *revision > self.durable {
-                return;
-            }
-            if let Some((_, answer)) = self.commits.undurable.pop_front() {
-                crash::reach("durable");
-                respond(cx, answer.conn, answer.created, answer.revision, &answer.body);
-                crash::reach("durable-answered");
-            }
+    pub(super) fn handle_synced(&mut self, cx: &mut Cx) {
+        let durable = self.durable;
+        while let Some(answer) =
+            self.commits.undurable.pop_front_if(|answer| answer.revision <= durable)
+        {
+            crash::reach("durable");
+            answer.send(cx);
+            crash::reach("durable-answered");
         }
     }
 
     /// An fsync has failed: what is on disk is unknown.
-    pub(super) fn handle_sync_error(
-        &mut self,
-        cx: &mut Context<AdminConnection>,
-        error: &std::io::Error,
-    ) {
-        for (revision, answer) in std::mem::take(&mut self.commits.undurable) {
+    pub(super) fn handle_sync_error(&mut self, cx: &mut Cx, error: &std::io::Error) {
+        for Answer { conn, revision, .. } in std::mem::take(&mut self.commits.undurable) {
             let detail = format!(
                 "revision {revision} is in effect, but fsync failed and it may not outlive a crash \
                  of the machine: {error}"
             );
             ProblemDetails::new(&problem::LOG_NOT_WRITTEN, detail)
                 .with("revision", revision)
-                .answer(cx, answer.conn);
+                .answer(cx, conn);
         }
     }
 }
 
-fn respond(
-    cx: &mut Context<AdminConnection>,
-    conn: ConnId,
-    created: bool,
-    revision: u64,
-    body: &[u8],
-) {
-    let mut tag = [0; 24];
-    let tag = etag(revision, &mut tag);
-    let headers = [("Content-Type", "application/json"), ("ETag", tag)];
-    let status = if created { 201 } else { 200 };
-    if cx.respond(conn, &http::Response { status, headers: &headers, body }).is_err() {
-        // The client has gone. The change stands.
-        cx.abort(conn);
+impl Answer {
+    fn send(&self, cx: &mut Cx) {
+        let mut tag = [0; 24];
+        let tag = etag(self.revision, &mut tag);
+        let headers = [("Content-Type", "application/json"), ("ETag", tag)];
+        respond(cx, self.conn, if self.created { 201 } else { 200 }, &headers, &self.body);
     }
 }
 

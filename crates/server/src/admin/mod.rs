@@ -110,6 +110,9 @@ pub(crate) struct AdminConnection {
     watching: bool,
 }
 
+/// The loop's context, as the admin thread's handlers get it.
+type Cx = Context<AdminConnection>;
+
 /// The state of the admin thread.
 pub(crate) struct Admin {
     state: Arc<ServerState>,
@@ -280,12 +283,7 @@ fn listen_config(settings: &Config, tls: &Tls) -> ListenConfig {
 }
 
 impl Admin {
-    fn route(
-        &mut self,
-        cx: &mut Context<AdminConnection>,
-        conn: ConnId,
-        request: &http::Request<'_>,
-    ) {
+    fn route(&mut self, cx: &mut Cx, conn: ConnId, request: &http::Request<'_>) {
         let path = request.path;
         // A load balancer has no token; `/health` says no more than that the process serves.
         if path == "/health" {
@@ -296,32 +294,33 @@ impl Admin {
             Err(problem) => return problem.answer(cx, conn),
         };
         cx.mark_authenticated(conn);
-        if let Some(rest) = path.strip_prefix("/config")
-            && (rest.is_empty() || rest.starts_with('/'))
-        {
-            if let Err(problem) = self.config(cx, conn, request, rest, caller) {
-                problem.answer(cx, conn);
-            }
-            return;
+        let below = |root| {
+            path.strip_prefix(root).filter(|rest: &&str| rest.is_empty() || rest.starts_with('/'))
+        };
+        let done = if let Some(rest) = below("/config") {
+            self.config(cx, conn, request, rest, caller)
+        } else if let Some(rest) = below("/broadcasts") {
+            self.broadcasts(cx, conn, request, rest, caller)
+        } else if path == "/revocations" {
+            self.revocations(cx, conn, request, caller)
+        } else if !reads(request.method) {
+            Err(ProblemDetails::method("GET, HEAD"))
+        } else {
+            self.page(cx, conn, request)
+        };
+        if let Err(problem) = done {
+            problem.answer(cx, conn);
         }
-        if let Some(rest) = path.strip_prefix("/broadcasts")
-            && (rest.is_empty() || rest.starts_with('/'))
-        {
-            if let Err(problem) = self.broadcasts(cx, conn, request, rest, caller) {
-                problem.answer(cx, conn);
-            }
-            return;
-        }
-        if path == "/revocations" {
-            if let Err(problem) = self.revocations(cx, conn, request, caller) {
-                problem.answer(cx, conn);
-            }
-            return;
-        }
-        if !matches!(request.method, Method::Get | Method::Head) {
-            return ProblemDetails::method("GET, HEAD").answer(cx, conn);
-        }
-        match path {
+    }
+
+    /// Answers a path with nothing below it.
+    fn page(
+        &self,
+        cx: &mut Cx,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) -> Result<(), ProblemDetails> {
+        match request.path {
             "/metrics" => {
                 let (media_type, text) = self.metrics(request.headers.get_str("Accept"));
                 answer(cx, conn, 200, media_type, text.as_bytes());
@@ -332,15 +331,16 @@ impl Admin {
             "/openapi.json" => {
                 answer(cx, conn, 200, "application/json", openapi::document().as_bytes());
             }
-            _ => match path.strip_prefix("/problems/").and_then(problem::explanation) {
+            path => match path.strip_prefix("/problems/").and_then(problem::explanation) {
                 Some(text) => answer(cx, conn, 200, "text/plain; charset=utf-8", text.as_bytes()),
-                None => ProblemDetails::not_found(path).answer(cx, conn),
+                None => return Err(ProblemDetails::not_found(path)),
             },
         }
+        Ok(())
     }
 
-    fn health(&self, cx: &mut Context<AdminConnection>, conn: ConnId, method: Method<'_>) {
-        if !matches!(method, Method::Get | Method::Head) {
+    fn health(&self, cx: &mut Cx, conn: ConnId, method: Method<'_>) {
+        if !reads(method) {
             return ProblemDetails::method("GET, HEAD").answer(cx, conn);
         }
         let lifecycle = self.state.lifecycle();
@@ -361,7 +361,7 @@ impl Admin {
     }
 
     /// The address of a connection, as the history shows it.
-    fn origin_of(cx: &mut Context<AdminConnection>, conn: ConnId) -> Arc<str> {
+    fn origin_of(cx: &mut Cx, conn: ConnId) -> Arc<str> {
         if let Some(from) = cx.data(conn).and_then(|caller| caller.from.clone()) {
             return from;
         }
@@ -369,7 +369,7 @@ impl Admin {
     }
 
     /// Adopts a confirmed configuration in this thread: its own listener, the listeners of the start, the log.
-    fn follow(&mut self, cx: &mut Context<AdminConnection>, config: &Config) {
+    fn follow(&mut self, cx: &mut Cx, config: &Config) {
         let tls = Arc::clone(&self.state.settings.load().tls);
         let listen = listen_config(config, &tls);
         self.body_bytes_max = config.config.body_bytes_max;
@@ -437,7 +437,7 @@ impl Admin {
         }
     }
 
-    fn second(&mut self, cx: &mut Context<AdminConnection>) {
+    fn second(&mut self, cx: &mut Cx) {
         self.seconds += 1;
         self.free_retired();
         self.answer_overdue_broadcasts(cx);
@@ -459,7 +459,7 @@ impl Handler for Admin {
 
     fn on_accept(
         &mut self,
-        _: &mut Context<AdminConnection>,
+        _: &mut Cx,
         _: ListenerId,
         peer: Option<SocketAddr>,
         caller: &mut AdminConnection,
@@ -468,18 +468,13 @@ impl Handler for Admin {
         Admit::Accept
     }
 
-    fn on_accept_failed(
-        &mut self,
-        _: &mut Context<AdminConnection>,
-        _: ListenerId,
-        error: &io::Error,
-    ) {
+    fn on_accept_failed(&mut self, _: &mut Cx, _: ListenerId, error: &io::Error) {
         tracing::warn!(%error, "the admin port could not accept");
     }
 
     fn on_request_head(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         conn: ConnId,
         head: &http::RequestHead<'_>,
     ) -> Option<u64> {
@@ -490,24 +485,14 @@ impl Handler for Admin {
         Some(u64::MAX)
     }
 
-    fn on_request(
-        &mut self,
-        cx: &mut Context<AdminConnection>,
-        conn: ConnId,
-        request: &http::Request<'_>,
-    ) {
+    fn on_request(&mut self, cx: &mut Cx, conn: ConnId, request: &http::Request<'_>) {
         if request.body.len() >= LARGE_BODY_BYTES {
             self.lengthen_time_slice();
         }
         self.route(cx, conn, request);
     }
 
-    fn on_protocol_error(
-        &mut self,
-        cx: &mut Context<AdminConnection>,
-        conn: ConnId,
-        error: &ProtocolError,
-    ) {
+    fn on_protocol_error(&mut self, cx: &mut Cx, conn: ConnId, error: &ProtocolError) {
         match error {
             ProtocolError::Http(error) if error.status() == 413 => {
                 let limit = self.body_bytes_max;
@@ -520,25 +505,19 @@ impl Handler for Admin {
         }
     }
 
-    fn on_writable(&mut self, cx: &mut Context<AdminConnection>, conn: ConnId) {
+    fn on_writable(&mut self, cx: &mut Cx, conn: ConnId) {
         if cx.data(conn).is_some_and(|caller| caller.watching) {
             self.watcher_writable(cx, conn);
         }
     }
 
-    fn on_close(
-        &mut self,
-        _: &mut Context<AdminConnection>,
-        conn: ConnId,
-        caller: AdminConnection,
-        _: CloseReason,
-    ) {
+    fn on_close(&mut self, _: &mut Cx, conn: ConnId, caller: AdminConnection, _: CloseReason) {
         if caller.watching {
             self.remove_watcher(conn);
         }
     }
 
-    fn on_timer(&mut self, cx: &mut Context<AdminConnection>, _: TimerId, data: u64) {
+    fn on_timer(&mut self, cx: &mut Cx, _: TimerId, data: u64) {
         match data {
             SECOND_TIMER => self.second(cx),
             DRY_RUN_TIMER => self.answer_overdue_dry_runs(cx),
@@ -547,7 +526,7 @@ impl Handler for Admin {
         }
     }
 
-    fn on_tick(&mut self, cx: &mut Context<AdminConnection>) {
+    fn on_tick(&mut self, cx: &mut Cx) {
         while let Some((_, message)) = self.endpoint.recv() {
             match message {
                 BusMessage::BroadcastReply { request_id, worker, found, acted } => {
@@ -573,30 +552,34 @@ impl Handler for Admin {
         }
     }
 
-    fn on_sleep(&mut self, _: &mut Context<AdminConnection>) -> Sleep {
+    fn on_sleep(&mut self, _: &mut Cx) -> Sleep {
         if self.endpoint.prepare_sleep() { Sleep::Block } else { Sleep::Poll }
     }
 
-    fn on_wake(&mut self, _: &mut Context<AdminConnection>) {
+    fn on_wake(&mut self, _: &mut Cx) {
         self.endpoint.wake();
     }
 }
 
-fn answer(cx: &mut Context<AdminConnection>, conn: ConnId, status: u16, kind: &str, body: &[u8]) {
-    let headers = [("Content-Type", kind), ("Cache-Control", "no-store")];
-    if cx.respond(conn, &http::Response { status, headers: &headers, body }).is_err() {
+/// Answers the outstanding request of a connection; a client that has gone gets nothing.
+fn respond(cx: &mut Cx, conn: ConnId, status: u16, headers: &[(&str, &str)], body: &[u8]) {
+    if cx.respond(conn, &http::Response { status, headers, body }).is_err() {
         cx.abort(conn);
     }
 }
 
-fn answer_json(
-    cx: &mut Context<AdminConnection>,
-    conn: ConnId,
-    status: u16,
-    value: &serde_json::Value,
-) {
+fn answer(cx: &mut Cx, conn: ConnId, status: u16, kind: &str, body: &[u8]) {
+    let headers = [("Content-Type", kind), ("Cache-Control", "no-store")];
+    respond(cx, conn, status, &headers, body);
+}
+
+fn answer_json(cx: &mut Cx, conn: ConnId, status: u16, value: &serde_json::Value) {
     let body = format!("{value:#}\n");
     answer(cx, conn, status, "application/json", body.as_bytes());
+}
+
+fn reads(method: Method<'_>) -> bool {
+    matches!(method, Method::Get | Method::Head)
 }
 
 fn unix_ms() -> u64 {

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use dunlin_config::{ChangeError, ConfigError, ConfigErrors};
-use dunlin_net::{ConnId, Context, http};
+use dunlin_net::{ConnId, http};
 use serde_json::{Map, Value, json};
 
-use super::AdminConnection;
+use super::{Cx, respond};
 
 /// An error response: its type, and what is particular to this occurrence.
 #[derive(Debug)]
@@ -87,13 +87,9 @@ kinds! {
 
 impl ProblemDetails {
     pub(super) fn new(kind: &'static ProblemType, detail: impl Into<String>) -> Self {
-        Self(Box::new(Details {
-            kind,
-            detail: detail.into(),
-            errors: Vec::new(),
-            more: Map::new(),
-            headers: Vec::new(),
-        }))
+        let detail = detail.into();
+        let (errors, more, headers) = Default::default();
+        Self(Box::new(Details { kind, detail, errors, more, headers }))
     }
 
     /// With a member of its own.
@@ -161,17 +157,15 @@ impl ProblemDetails {
     }
 
     fn body(&self) -> Vec<u8> {
-        let mut object = json!({
-            "type": format!("/problems/{}", self.0.kind.name),
-            "title": self.0.kind.title,
-            "status": self.0.kind.status,
-            "detail": self.0.detail,
-        });
-        if let Some(object) = object.as_object_mut() {
-            if !self.0.errors.is_empty() {
-                object.insert("errors".into(), Value::Array(self.0.errors.clone()));
-            }
-            object.extend(self.0.more.clone());
+        let Details { kind, detail, errors, more, .. } = &*self.0;
+        let ProblemType { name, title, status, .. } = kind;
+        let of = format!("/problems/{name}");
+        let mut object = json!({ "type": of, "title": title, "status": status, "detail": detail });
+        if !errors.is_empty() {
+            object["errors"] = errors.as_slice().into();
+        }
+        for (member, value) in more {
+            object[member] = value.clone();
         }
         let mut body = object.to_string().into_bytes();
         body.push(b'\n');
@@ -179,22 +173,14 @@ impl ProblemDetails {
     }
 
     /// Answers the outstanding request of a connection with it.
-    pub(super) fn answer(&self, cx: &mut Context<AdminConnection>, conn: ConnId) {
-        let body = self.body();
-        let headers = self.headers();
-        let response =
-            http::Response { status: self.0.kind.status, headers: &headers, body: &body };
-        if cx.respond(conn, &response).is_err() {
-            cx.abort(conn);
-        }
+    pub(super) fn answer(&self, cx: &mut Cx, conn: ConnId) {
+        respond(cx, conn, self.0.kind.status, &self.headers(), &self.body());
     }
 
     /// Answers a request that broke the rules of HTTP, and closes.
-    pub(super) fn answer_protocol_error(&self, cx: &mut Context<AdminConnection>, conn: ConnId) {
-        let body = self.body();
-        let headers = self.headers();
-        let response =
-            http::Response { status: self.0.kind.status, headers: &headers, body: &body };
+    pub(super) fn answer_protocol_error(&self, cx: &mut Cx, conn: ConnId) {
+        let (status, headers, body) = (self.0.kind.status, self.headers(), self.body());
+        let response = http::Response { status, headers: &headers, body: &body };
         cx.respond_to_protocol_error(conn, &response);
     }
 
@@ -208,8 +194,8 @@ impl ProblemDetails {
 
 fn error(fault: &ConfigError) -> Value {
     let mut error = json!({ "pointer": fault.path.pointer(), "detail": fault.message });
-    if let (Some(object), Some(fix)) = (error.as_object_mut(), &fault.fix) {
-        object.insert("fix".into(), fix.as_str().into());
+    if let Some(fix) = &fault.fix {
+        error["fix"] = fix.as_str().into();
     }
     error
 }

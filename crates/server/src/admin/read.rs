@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use dunlin_config::store::Origin;
+use dunlin_config::store::{Origin, Revision};
 use dunlin_config::{AdminRole, Applies, Change, ChangedKey, Pointer, Secrets, Snapshot, schema};
+use dunlin_net::ConnId;
 use dunlin_net::http::{self, Method};
-use dunlin_net::{ConnId, Context};
 use serde_json::{Value, json};
 
 use super::access::Caller;
@@ -13,13 +13,13 @@ use super::call::{self, Options, Target};
 use super::commit::{SubmittedChange, etag};
 use super::problem::{self, ProblemDetails};
 use super::watch::{describe, summary};
-use super::{Admin, AdminConnection, answer, answer_json, unix_ms, warnings};
+use super::{Admin, Cx, answer, answer_json, respond, unix_ms, warnings};
 use crate::metrics::Metric;
 
 impl Admin {
     pub(super) fn config(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         conn: ConnId,
         request: &http::Request<'_>,
         rest: &str,
@@ -32,32 +32,32 @@ impl Admin {
             (true, true) => Secrets::Shown,
             (true, false) => return Err(self.secrets_need_token(cx, conn)),
         };
-        let reads = matches!(request.method, Method::Get | Method::Head);
+        let reads = super::reads(request.method);
         if !reads {
             caller.demand(AdminRole::Change)?;
         }
         match target {
-            Target::Value(pointer) if reads => self.value(cx, conn, request, &pointer, secrets),
-            Target::Value(pointer) => match request.method {
-                Method::Put | Method::Delete | Method::Patch => {
-                    let change = call::change(pointer, request)?;
-                    self.change(cx, conn, request, &options, change, caller)
+            Target::Value(pointer) if reads => {
+                return self.value(cx, conn, request, &pointer, secrets);
+            }
+            Target::Value(pointer) => {
+                if !matches!(request.method, Method::Put | Method::Delete | Method::Patch) {
+                    return Err(ProblemDetails::method("GET, HEAD, PUT, DELETE, PATCH"));
                 }
-                _ => Err(ProblemDetails::method("GET, HEAD, PUT, DELETE, PATCH")),
-            },
+                let change = call::change(pointer, request)?;
+                return self.change(cx, conn, request, &options, change, caller);
+            }
             Target::Restore(number) => {
                 if request.method != Method::Post {
                     return Err(ProblemDetails::method("POST"));
                 }
-                let revision = self.store.revision(number).ok_or_else(|| self.no_such(number))?;
-                let change = Change::Restore(Arc::clone(&revision.snapshot));
-                self.change(cx, conn, request, &options, change, caller)
+                let change = Change::Restore(Arc::clone(&self.kept(number)?.snapshot));
+                return self.change(cx, conn, request, &options, change, caller);
             }
-            _ if !reads => Err(ProblemDetails::method("GET, HEAD")),
+            _ if !reads => return Err(ProblemDetails::method("GET, HEAD")),
             Target::Schema => {
                 let body = schema::json().to_string();
                 answer(cx, conn, 200, "application/schema+json", body.as_bytes());
-                Ok(())
             }
             Target::Watch => {
                 let last = request.headers.get_str("Last-Event-ID").and_then(|id| id.parse().ok());
@@ -65,38 +65,34 @@ impl Admin {
                     caller.watching = true;
                 }
                 self.watch(cx, conn, options.from.or(last), secrets);
-                Ok(())
             }
-            Target::Revisions => {
-                let before = options.before.unwrap_or(u64::MAX);
-                let revisions: Vec<Value> = self
-                    .store
-                    .revisions()
-                    .rev()
-                    .filter(|revision| revision.snapshot.revision < before)
-                    .take(options.limit)
-                    .map(|revision| summary(revision))
-                    .collect();
-                let page = json!({
-                    "current": self.store.head().revision,
-                    "oldest": self.store.oldest(),
-                    "durable": self.durable,
-                    "revisions": revisions,
-                });
-                answer_json(cx, conn, 200, &page);
-                Ok(())
-            }
+            Target::Revisions => answer_json(cx, conn, 200, &self.revisions(&options)),
             Target::Revision(number) => {
-                let revision = self.store.revision(number).ok_or_else(|| self.no_such(number))?;
-                answer_json(cx, conn, 200, &describe(revision, secrets));
-                Ok(())
+                answer_json(cx, conn, 200, &describe(self.kept(number)?, secrets));
             }
             Target::RevisionConfig(number) => {
-                let revision = self.store.revision(number).ok_or_else(|| self.no_such(number))?;
-                let snapshot = Arc::clone(&revision.snapshot);
-                self.value_of(cx, conn, &snapshot, &Pointer::root(), secrets)
+                let snapshot = Arc::clone(&self.kept(number)?.snapshot);
+                return self.value_of(cx, conn, &snapshot, &Pointer::root(), secrets);
             }
         }
+        Ok(())
+    }
+
+    /// A page of the revisions that are kept, newest first.
+    fn revisions(&self, options: &Options) -> Value {
+        let before = options.before.unwrap_or(u64::MAX);
+        let older =
+            self.store.revisions().rev().filter(|revision| revision.snapshot.revision < before);
+        json!({
+            "current": self.store.head().revision,
+            "oldest": self.store.oldest(),
+            "durable": self.durable,
+            "revisions": older.take(options.limit).map(|revision| summary(revision)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn kept(&self, number: u64) -> Result<&Arc<Revision>, ProblemDetails> {
+        self.store.revision(number).ok_or_else(|| self.no_such(number))
     }
 
     fn no_such(&self, number: u64) -> ProblemDetails {
@@ -109,7 +105,7 @@ impl Admin {
 
     fn value(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         conn: ConnId,
         request: &http::Request<'_>,
         pointer: &Pointer,
@@ -119,11 +115,7 @@ impl Admin {
         let mut tag = [0; 24];
         let tag = etag(head.revision, &mut tag);
         if request.headers.get_str("If-None-Match") == Some(tag) {
-            let headers = [("ETag", tag)];
-            let unchanged = http::Response { status: 304, headers: &headers, body: b"" };
-            if cx.respond(conn, &unchanged).is_err() {
-                cx.abort(conn);
-            }
+            respond(cx, conn, 304, &[("ETag", tag)], b"");
             return Ok(());
         }
         self.value_of(cx, conn, &head, pointer, secrets)
@@ -131,7 +123,7 @@ impl Admin {
 
     fn value_of(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         conn: ConnId,
         snapshot: &Snapshot,
         pointer: &Pointer,
@@ -147,18 +139,13 @@ impl Admin {
         let tag = etag(snapshot.revision, &mut tag);
         let headers =
             [("Content-Type", "application/json"), ("ETag", tag), ("Cache-Control", "no-store")];
-        if cx
-            .respond(conn, &http::Response { status: 200, headers: &headers, body: &body })
-            .is_err()
-        {
-            cx.abort(conn);
-        }
+        respond(cx, conn, 200, &headers, &body);
         Ok(())
     }
 
     fn change(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         conn: ConnId,
         request: &http::Request<'_>,
         options: &Options,
@@ -168,62 +155,46 @@ impl Admin {
         if !caller.secrets && change.reads_secrets() {
             return Err(self.secrets_need_token(cx, conn));
         }
-        let expected = call::expected(request)?;
-        let who = call::who(request)?;
-        if options.dry_run {
-            return self.dry_run(cx, conn, &change, expected, caller);
-        }
         let origin = Origin {
-            who,
+            who: call::who(request)?,
             from: Admin::origin_of(cx, conn),
             comment: options.comment.as_deref().unwrap_or("").into(),
             at_unix_ms: unix_ms(),
         };
-        let (durable, canary, secrets) = (options.durable, options.canary, caller.secrets);
-        self.submit(
-            cx,
-            SubmittedChange { conn, change, expected, origin, durable, canary, secrets },
-        );
+        let submitted = SubmittedChange {
+            conn,
+            change,
+            expected: call::expected(request)?,
+            origin,
+            durable: options.durable,
+            canary: options.canary,
+            secrets: caller.secrets,
+        };
+        if options.dry_run {
+            return self.dry_run(cx, &submitted);
+        }
+        self.submit(cx, submitted);
         Ok(())
     }
 
     /// Answers what a change would do.
-    fn dry_run(
-        &mut self,
-        cx: &mut Context<AdminConnection>,
-        conn: ConnId,
-        change: &Change,
-        expected: Option<u64>,
-        caller: Caller,
-    ) -> Result<(), ProblemDetails> {
+    fn dry_run(&mut self, cx: &mut Cx, submitted: &SubmittedChange) -> Result<(), ProblemDetails> {
         let head = Arc::clone(self.store.head());
-        let prepared = head
-            .prepare(change, expected)
-            .map_err(|error| ProblemDetails::of_change_error(&error))?;
-        if !caller.secrets && prepared.changes().iter().any(ChangedKey::has_secret) {
-            return Err(self.secrets_need_token(cx, conn));
-        }
+        let prepared = self.prepare(cx, &head, submitted)?;
         let next = &prepared.snapshot().config;
-        crate::validate(&head.config, next)
-            .map_err(|faults| ProblemDetails::faults(&problem::INVALID, &faults))?;
         self.reservations
             .try_out(&head.config, next)
             .map_err(|fault| ProblemDetails::faults(&problem::INVALID, &fault.into()))?;
-        let changes: Vec<Value> =
-            prepared.changes().iter().map(|change| json!(change.hidden())).collect();
-        let restart: Vec<&str> = prepared
-            .changes()
-            .iter()
-            .filter(|change| change.applies == Applies::Restart)
-            .map(|change| change.pointer.as_str())
-            .collect();
-        let closed = self.sessions_closed(&head.config, &prepared.snapshot().config);
+        let changes: Vec<_> = prepared.changes().iter().map(ChangedKey::hidden).collect();
+        let at_restart = changes.iter().filter(|change| change.applies == Applies::Restart);
+        let restart: Vec<&str> = at_restart.map(|change| change.pointer.as_str()).collect();
+        let closed = self.sessions_closed(&head.config, next);
         let report = json!({
             "revision": head.revision,
             "changes": changes,
             "restart_needed": restart,
             "warnings": warnings::of(&prepared, closed, self.state.total(Metric::Sessions)),
         });
-        self.answer_with_affected(cx, conn, &prepared, report)
+        self.answer_with_affected(cx, submitted.conn, &prepared, report)
     }
 }

@@ -2,14 +2,14 @@
 //! come here too, over the bus.
 
 use dunlin_config::AdminRole;
+use dunlin_net::ConnId;
 use dunlin_net::http::{self, Method};
-use dunlin_net::{ConnId, Context};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::access::Caller;
 use super::problem::{self, ProblemDetails};
-use super::{Admin, AdminConnection, answer_json, unix_ms};
+use super::{Admin, Cx, answer_json, unix_ms};
 use crate::bus_message::BusMessage;
 use crate::revocation::{NAME_BYTES_MAX, Revocation, RevocationError, Revoked};
 
@@ -30,7 +30,7 @@ impl Admin {
     /// Answers a request for `/revocations`.
     pub(super) fn revocations(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         conn: ConnId,
         request: &http::Request<'_>,
         caller: Caller,

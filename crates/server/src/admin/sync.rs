@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use dunlin_config::store::{Compaction, SyncHandle};
-use dunlin_net::{Context, Remote};
+use dunlin_net::Remote;
 
-use super::{Admin, AdminConnection};
+use super::{Admin, Cx};
 use crate::crash;
 
 /// Handle of the thread.
@@ -90,7 +90,7 @@ impl Admin {
         }
     }
 
-    fn synced(&mut self, cx: &mut Context<AdminConnection>, outcome: io::Result<u64>) {
+    fn synced(&mut self, cx: &mut Cx, outcome: io::Result<u64>) {
         if let Some(sync) = &mut self.sync {
             sync.in_flight = false;
         }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use dunlin_config::PreparedChange;
 use dunlin_config::store::Origin;
-use dunlin_net::{ConnId, Context};
 use serde_json::{Value, json};
 
 use super::call::Canary;
+use super::commit::Requester;
 use super::problem::{self, ProblemDetails};
-use super::{Admin, AdminConnection};
+use super::{Admin, Cx};
 use crate::crash;
 use crate::metrics::Metric;
 use crate::state::ServerState;
@@ -33,8 +33,7 @@ const DONE: [Metric; 3] = [Metric::Commands, Metric::ApiCommands, Metric::HttpRe
 
 /// A trial in progress.
 pub(super) struct CanaryTrial {
-    conn: ConnId,
-    durable: bool,
+    requester: Requester,
     change: (PreparedChange, Origin),
     canary: Canary,
     generation: u64,
@@ -85,27 +84,24 @@ impl Operations {
 impl Admin {
     pub(super) fn begin_trial(
         &mut self,
-        cx: &mut Context<AdminConnection>,
+        cx: &mut Cx,
         canary: Canary,
-        conn: ConnId,
-        durable: bool,
-        prepared: PreparedChange,
-        origin: Origin,
+        requester: Requester,
+        change: (PreparedChange, Origin),
     ) {
         let state = Arc::clone(&self.state);
         // Before the worker can have adopted it: what it does from now on belongs to the trial.
         let own = Operations::of(&state, std::iter::once(canary.worker));
         let others = Operations::of(&state, others(&state, canary.worker));
         let restarts = state.counters[canary.worker].get(Metric::Restarts);
-        let settings = Arc::new(state.settings.load().next(Arc::clone(prepared.snapshot())));
+        let settings = Arc::new(state.settings.load().next(Arc::clone(change.0.snapshot())));
         self.retired.push(Arc::clone(&settings));
         let generation = state.publish_to(canary.worker, settings);
         self.wake_workers();
         crash::reach("trial");
         self.trial = Some(CanaryTrial {
-            conn,
-            durable,
-            change: (prepared, origin),
+            requester,
+            change,
             canary,
             generation,
             ends_ms: cx.now_ms() + canary.seconds * 1000,
@@ -117,13 +113,13 @@ impl Admin {
     }
 
     /// Whole seconds until the trial in progress ends.
-    pub(super) fn trial_seconds_left(&self, cx: &Context<AdminConnection>) -> Option<u64> {
+    pub(super) fn trial_seconds_left(&self, cx: &Cx) -> Option<u64> {
         let trial = self.trial.as_ref()?;
         Some(trial.ends_ms.saturating_sub(cx.now_ms()).div_ceil(1000).max(1))
     }
 
     /// Called once a second: ends a trial at once when it fails, otherwise when its time is over.
-    pub(super) fn evaluate_trial(&mut self, cx: &mut Context<AdminConnection>) {
+    pub(super) fn evaluate_trial(&mut self, cx: &mut Cx) {
         let Some(trial) = &self.trial else { return };
         let over = trial.ends_ms <= cx.now_ms();
         let result = self.result(trial);
@@ -135,7 +131,7 @@ impl Admin {
         match result.failure {
             None => {
                 crash::reach("tried");
-                self.commit_trial(cx, trial.conn, trial.durable, trial.change, report);
+                self.commit(cx, vec![trial.change], vec![trial.requester], Some(report));
             }
             Some(why) => {
                 // The worker switches back to the settings of the others.
@@ -149,7 +145,7 @@ impl Admin {
                 );
                 ProblemDetails::new(&problem::CANARY_FAILED, why)
                     .with("canary", report)
-                    .answer(cx, trial.conn);
+                    .answer(cx, trial.requester.conn);
             }
         }
     }

@@ -5,11 +5,11 @@
 
 use dunlin_config::store::Revision;
 use dunlin_config::{Pointer, Secrets};
-use dunlin_net::{ConnId, Context, http};
+use dunlin_net::{ConnId, http};
 use serde_json::{Value, json};
 
 use super::problem::{self, ProblemDetails};
-use super::{Admin, AdminConnection, time};
+use super::{Admin, Cx, time};
 
 /// Readers at a time.
 const WATCHERS_MAX: usize = 256;
@@ -26,13 +26,7 @@ pub(super) struct Watcher {
 
 impl Admin {
     /// Answers with a stream that begins after revision `from`, or now.
-    pub(super) fn watch(
-        &mut self,
-        cx: &mut Context<AdminConnection>,
-        conn: ConnId,
-        from: Option<u64>,
-        secrets: Secrets,
-    ) {
+    pub(super) fn watch(&mut self, cx: &mut Cx, conn: ConnId, from: Option<u64>, secrets: Secrets) {
         if self.watchers.len() >= WATCHERS_MAX {
             let detail = format!("{WATCHERS_MAX} watch already");
             let problem =
@@ -56,7 +50,7 @@ impl Admin {
     }
 
     /// A revision was confirmed after `before`.
-    pub(super) fn notify_watchers(&mut self, cx: &mut Context<AdminConnection>, before: u64) {
+    pub(super) fn notify_watchers(&mut self, cx: &mut Cx, before: u64) {
         if self.watchers.is_empty() {
             return;
         }
@@ -89,7 +83,7 @@ impl Admin {
     }
 
     /// A watcher's connection is writable again.
-    pub(super) fn watcher_writable(&mut self, cx: &mut Context<AdminConnection>, conn: ConnId) {
+    pub(super) fn watcher_writable(&mut self, cx: &mut Cx, conn: ConnId) {
         if let Some(at) = self.watchers.iter().position(|watcher| watcher.conn == conn) {
             self.watchers[at].behind = false;
             self.catch_up(cx, at);
@@ -109,7 +103,7 @@ impl Admin {
     }
 
     /// Called every ten seconds: sends the present revision, so that a reader knows that it missed nothing.
-    pub(super) fn notify_progress(&mut self, cx: &mut Context<AdminConnection>) {
+    pub(super) fn notify_progress(&mut self, cx: &mut Cx) {
         let progress = self.progress();
         for watcher in &self.watchers {
             if !watcher.behind && cx.write(watcher.conn, &progress).is_err() {
@@ -120,7 +114,7 @@ impl Admin {
     }
 
     /// Writes what a watcher has not heard of: the changes if they are kept, else everything as it is.
-    fn catch_up(&mut self, cx: &mut Context<AdminConnection>, at: usize) {
+    fn catch_up(&mut self, cx: &mut Cx, at: usize) {
         let head = self.store.head();
         let Watcher { conn, at: heard, secrets, .. } = self.watchers[at];
         if heard == head.revision {
