@@ -85,7 +85,7 @@ impl Serve {
                 Ok(config)
             }
             Err(errors) => {
-                let refusal = file.judge(&config).err();
+                let refusal = file.validate(&config).err();
                 Err((errors.clone(), refusal.unwrap_or_else(|| errors.to_string().into())))
             }
         }
@@ -145,7 +145,7 @@ type SetLog = Box<dyn Fn(&Log) + Send>;
 /// the environment has set one.
 fn log(rules: &Log) -> Result<SetLog, CliError> {
     let variable = std::env::var(LOG_VARIABLE).ok();
-    let wanted = variable.clone().unwrap_or_else(|| directive(rules.level).to_owned());
+    let wanted = variable.clone().unwrap_or_else(|| directive(rules.level));
     let filter = EnvFilter::try_new(&wanted)
         .map_err(|error| format!("{LOG_VARIABLE} is {wanted:?}, which names no level: {error}"))?;
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -172,14 +172,8 @@ fn log(rules: &Log) -> Result<SetLog, CliError> {
     }))
 }
 
-fn directive(level: LogLevel) -> &'static str {
-    match level {
-        LogLevel::Error => "error",
-        LogLevel::Warn => "warn",
-        LogLevel::Info => "info",
-        LogLevel::Debug => "debug",
-        LogLevel::Trace => "trace",
-    }
+fn directive(level: LogLevel) -> String {
+    format!("{level:?}").to_lowercase()
 }
 
 /// Where to look, and in development mode what that means.

@@ -144,14 +144,14 @@ impl Change {
     /// Does it to a configuration; on an error that is left half changed and to be thrown away.
     pub(crate) fn apply(&self, config: &mut Config) -> Result<(), ChangeError> {
         match self {
-            Change::Put { pointer, value } => {
-                let value = fitting(config, pointer, value.clone())?;
-                let done = config.edit(pointer.steps(), Edit::Add(value));
-                done.map_err(|error| change_error(error, pointer, ChangeError::NotFound))
-            }
-            Change::Delete { pointer } => {
-                known(pointer).map_err(ChangeError::NotFound)?;
-                let done = config.edit(pointer.steps(), Edit::Remove);
+            Change::Put { pointer, .. } | Change::Delete { pointer } => {
+                let edit = match self {
+                    Change::Put { value, .. } => {
+                        Edit::Add(fitting(config, pointer, value.clone())?)
+                    }
+                    _ => known(pointer).map(|_| Edit::Remove).map_err(ChangeError::NotFound)?,
+                };
+                let done = config.edit(pointer.steps(), edit);
                 done.map_err(|error| change_error(error, pointer, ChangeError::NotFound))
             }
             Change::Merge(patch) => {
@@ -240,35 +240,33 @@ fn patch(config: &mut Config, operations: &[Operation]) -> Result<(), ChangeErro
             }
             change_error
         };
-        let missing = |pointer: &Pointer| at(EditError::NotFound, pointer);
-        let mut edit =
-            |path: &Pointer, edit| config.edit(path.steps(), edit).map_err(|error| at(error, path));
+        let get = |config: &Config, path: &Pointer| {
+            config.at(path.steps()).ok_or_else(|| at(EditError::NotFound, path))
+        };
+        let edit = |config: &mut Config, path: &Pointer, edit| {
+            config.edit(path.steps(), edit).map_err(|error| at(error, path))
+        };
         match operation {
             Operation::Add { path, value } => {
                 let value = revealed(config, path, value.clone())?;
-                config.edit(path.steps(), Edit::Add(value)).map_err(|t| at(t, path))?;
+                edit(config, path, Edit::Add(value))?;
             }
             Operation::Replace { path, value } => {
                 let value = revealed(config, path, value.clone())?;
-                config.edit(path.steps(), Edit::Replace(value)).map_err(|t| at(t, path))?;
+                edit(config, path, Edit::Replace(value))?;
             }
-            Operation::Remove { path } => edit(path, Edit::Remove)?,
-            Operation::Move { from, path } => {
-                let value = config.at(from.steps()).ok_or_else(|| missing(from))?;
-                if from != path {
-                    config.edit(from.steps(), Edit::Remove).map_err(|t| at(t, from))?;
-                    let value = fitting(config, path, value)?;
-                    config.edit(path.steps(), Edit::Add(value)).map_err(|t| at(t, path))?;
+            Operation::Remove { path } => edit(config, path, Edit::Remove)?,
+            Operation::Move { from, path } if from == path => drop(get(config, from)?),
+            Operation::Move { from, path } | Operation::Copy { from, path } => {
+                let value = get(config, from)?;
+                if matches!(operation, Operation::Move { .. }) {
+                    edit(config, from, Edit::Remove)?;
                 }
-            }
-            Operation::Copy { from, path } => {
-                let value = config.at(from.steps()).ok_or_else(|| missing(from))?;
                 let value = fitting(config, path, value)?;
-                config.edit(path.steps(), Edit::Add(value)).map_err(|t| at(t, path))?;
+                edit(config, path, Edit::Add(value))?;
             }
             Operation::Test { path, value } => {
-                let is = config.at(path.steps()).ok_or_else(|| missing(path))?;
-                if is != *value {
+                if get(config, path)? != *value {
                     let message = format!("operation {number}: it has another value");
                     return Err(ChangeError::Conflict(
                         ConfigError::new(path.path(), message)

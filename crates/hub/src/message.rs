@@ -26,7 +26,7 @@ const _: () = assert!(size_of::<HubMessage>() <= 64);
 /// Identifies a request: the requester's incarnation and its key there. A reply to a dead worker is
 /// not mistaken for one to its successor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct RequestId {
+pub(crate) struct WaiterId {
     pub(crate) incarnation: u32,
     pub(crate) key: u32,
 }
@@ -48,11 +48,11 @@ pub(crate) enum HubMessageKind {
     Publish(Box<PublishRequest>),
     History(Box<HistoryRequest>),
     HistoryRemove {
-        request: RequestId,
+        request: WaiterId,
         channel: Arc<str>,
     },
     Presence {
-        request: RequestId,
+        request: WaiterId,
         channel: Arc<str>,
         /// Only count.
         stats: bool,
@@ -81,14 +81,14 @@ pub(crate) enum HubMessageKind {
 
     // To every worker.
     Scatter {
-        request: RequestId,
+        request: WaiterId,
         scatter: Arc<ScatterRequest>,
     },
 }
 
 #[derive(Debug)]
 pub(crate) struct SubscribeRequest {
-    pub(crate) request: RequestId,
+    pub(crate) request: WaiterId,
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
     pub(crate) since: Option<StreamPosition>,
@@ -99,7 +99,7 @@ pub(crate) struct SubscribeRequest {
 
 #[derive(Debug)]
 pub(crate) struct PublishRequest {
-    pub(crate) request: RequestId,
+    pub(crate) request: WaiterId,
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
     pub(crate) publish: NewPublication,
@@ -107,7 +107,7 @@ pub(crate) struct PublishRequest {
 
 #[derive(Debug)]
 pub(crate) struct HistoryRequest {
-    pub(crate) request: RequestId,
+    pub(crate) request: WaiterId,
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
     pub(crate) filter: HistoryFilter,
@@ -116,7 +116,7 @@ pub(crate) struct HistoryRequest {
 
 #[derive(Debug)]
 pub(crate) struct HubReply {
-    pub(crate) request: RequestId,
+    pub(crate) request: WaiterId,
     pub(crate) content: ReplyContent,
 }
 

@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use crate::channel::REQUEST_KEY_MAX;
 use crate::command::SubscribeOptions;
 use crate::event::{ChannelSummary, Info};
-use crate::message::{ReplyContent, RequestId};
+use crate::message::{ReplyContent, WaiterId};
 use crate::options::ChannelOptions;
 use crate::session_id::SessionId;
 use crate::worker_set::WorkerSet;
@@ -154,7 +154,7 @@ impl PendingRequests {
 
     /// Keys fit beside the flag [`PENDING`] and are never [`NO_KEY`]. One comes back after 2^31
     /// requests, when nothing of its former use can be under way any more.
-    pub(crate) fn insert(&mut self, deadline_ms: u64, waiter: Waiter) -> RequestId {
+    pub(crate) fn insert(&mut self, deadline_ms: u64, waiter: Waiter) -> WaiterId {
         let after = |key| if key == REQUEST_KEY_MAX { 0 } else { key + 1 };
         while self.pending.contains_key(&self.next_key) {
             self.next_key = after(self.next_key);
@@ -163,11 +163,11 @@ impl PendingRequests {
         self.next_key = after(key);
         self.pending.insert(key, Pending { deadline_ms, waiter });
         self.sweep_ms.get_or_insert(deadline_ms);
-        RequestId { incarnation: self.incarnation, key }
+        WaiterId { incarnation: self.incarnation, key }
     }
 
     /// Removes a request of this incarnation.
-    pub(crate) fn take(&mut self, request: RequestId) -> Option<Waiter> {
+    pub(crate) fn take(&mut self, request: WaiterId) -> Option<Waiter> {
         if request.incarnation != self.incarnation {
             return None;
         }
@@ -190,7 +190,7 @@ impl PendingRequests {
         }
     }
 
-    pub(crate) fn gather_mut(&mut self, request: RequestId) -> Option<&mut ScatterGather> {
+    pub(crate) fn gather_mut(&mut self, request: WaiterId) -> Option<&mut ScatterGather> {
         if request.incarnation != self.incarnation {
             return None;
         }
@@ -236,7 +236,7 @@ impl PendingRequests {
     }
 
     /// The request with this key.
-    pub(crate) fn id(&self, key: u32) -> RequestId {
-        RequestId { incarnation: self.incarnation, key }
+    pub(crate) fn id(&self, key: u32) -> WaiterId {
+        WaiterId { incarnation: self.incarnation, key }
     }
 }

@@ -11,7 +11,7 @@ const TRANSPORTS = [
 
 const $ = (selector, root = document) => root.querySelector(selector);
 
-/// Messages this page published: "epoch/offset" -> when it sent them; what measures the latency.
+/// When this page sent its messages, by "epoch/offset"; latency is measured from there.
 class Clock {
   constructor() {
     this.sent = new Map();
@@ -67,7 +67,7 @@ class Column {
   showPublication({ offset, epoch, data, recovered }) {
     const id = `${epoch}/${offset}`;
     this.received += 1;
-    if (offset > 0 && this.seen.has(id)) this.showNote(`offset ${offset} came twice`, true);
+    if (offset > 0 && this.seen.has(id)) this.showNote(`duplicate offset ${offset}`, true);
     if (offset > 0 && epoch === this.epoch && this.last > 0 && offset > this.last + 1) {
       this.showNote(`offsets ${this.last + 1}–${offset - 1} are missing`, true);
     }
@@ -114,7 +114,7 @@ class Column {
   }
 }
 
-/// The flock: one stack of three marks per message, each lit when its transport has delivered it.
+/// The strip: one stack of three marks per message, each lit when its transport has delivered it.
 const strip = {
   messages: new Map(),
 
@@ -151,7 +151,7 @@ const strip = {
         ? "Nothing yet. Publish something above, or from a terminal."
         : lagging.length === 0
           ? `${count(this.messages.size, "message")}, each on all three transports with the same offset.`
-          : lagging.map(({ title, missing }) => `${title} has yet to show ${missing}`).join(", ") + ".";
+          : lagging.map(({ title, missing }) => `${title} is ${missing} behind`).join(", ") + ".";
   },
 };
 

@@ -2,7 +2,7 @@
 // WebSocket (Centrifugal client protocol v2, JSON), server-sent events (EventSource), long-poll (fetch).
 //
 // A watcher remembers the stream position (epoch, offset) of what it has shown. When its connection is lost it comes
-// back with that position and asks for what it missed; `on.note` says in a sentence what became of it.
+// back with that position and asks for what it missed; `on.note` reports the outcome.
 
 const RETRY_MS_MIN = 250;
 const RETRY_MS_MAX = 8000;
@@ -12,7 +12,7 @@ const POLL_TIMEOUT_S = 25;
 // Why something is missing, by the word the long-poll uses for it.
 const GAPS = {
   expired: "history no longer reaches back",
-  new_stream: "the channel began anew (new epoch)",
+  new_stream: "the channel restarted (new epoch)",
   no_history: "the channel keeps no history",
 };
 
@@ -43,7 +43,7 @@ class Watcher {
   /// Breaks the connection as a bad network would; the watcher then recovers.
   drop() {
     this.hangUp();
-    this.lost("dropped by hand");
+    this.lost("dropped manually");
   }
 
   lost(why, delay_ms = null) {
@@ -76,9 +76,9 @@ class Watcher {
     this.on.publication({ offset, epoch, data: publication.data, recovered });
   }
 
-  /// The server dropped messages of ours because we were too slow to take them (a channel's `overflow` policy).
+  /// The server dropped messages of ours because this client is slow (a channel's `overflow` policy).
   dropped(messages) {
-    this.on.note(`${count(messages, "message")} dropped: too slow to take them`, true);
+    this.on.note(`${count(messages, "message")} dropped: slow client`, true);
   }
 
   positionIn(epoch) {
@@ -135,7 +135,7 @@ export class WebSocketWatcher extends Watcher {
     }
   }
 
-  /// Anything the server sends proves the line alive; silence longer than its ping interval proves it dead.
+  /// Anything the server sends proves the connection alive; longer silence than the ping interval means it is lost.
   watchPing() {
     clearTimeout(this.pingTimer);
     if (this.ping_ms) this.pingTimer = setTimeout(() => this.drop(), this.ping_ms + PING_SLACK_MS);
@@ -156,7 +156,7 @@ export class WebSocketWatcher extends Watcher {
 export class EventSourceWatcher extends Watcher {
   static endpoint = "/connection/uni_sse";
 
-  // EventSource reconnects by itself, but with the address it began with; so that it asks for what was missed since,
+  // EventSource reconnects by itself, but with its first address; so that it recovers what was missed since,
   // each reconnection is a new EventSource with the position in its address.
   connect() {
     const url = new URL(EventSourceWatcher.endpoint, location.href);

@@ -12,22 +12,18 @@ use crate::style::{GOOD, paint};
 
 const BODY_BYTES_MAX: u64 = 512 << 20;
 
-pub(super) struct AdminResponse {
-    pub(super) value: Value,
-}
-
-impl AdminResponse {
-    /// Reads the whole answer.
+impl Response {
+    /// Reads the whole document.
     ///
     /// # Errors
-    /// The problem it reports, with every error and what to do about it.
-    pub(super) fn read(response: Response) -> Result<AdminResponse, CliError> {
-        let Response { status, etag, body } = response;
+    /// The problem that the server reports, with every error and what to do about it.
+    pub(super) fn read(self) -> Result<Value, CliError> {
+        let Response { status, etag, body } = self;
         let mut text = String::new();
         body.take(BODY_BYTES_MAX).read_to_string(&mut text)?;
         let value = serde_json::from_str::<Value>(&text).unwrap_or(Value::Null);
         if (200..300).contains(&status) {
-            return Ok(AdminResponse { value });
+            return Ok(value);
         }
         Err(problem(status, etag.as_deref(), &value, &text).into())
     }

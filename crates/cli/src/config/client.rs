@@ -107,7 +107,7 @@ impl Client {
         let sent = stream
             .write_all(head.as_bytes())
             .and_then(|()| stream.write_all(body.unwrap_or_default().as_bytes()));
-        match Response::read(stream) {
+        match Response::begin(stream) {
             Ok(response) => Ok(response),
             // A server that refuses a body has often answered before it was sent.
             Err(error) => Err(match sent {
@@ -156,7 +156,7 @@ impl Client {
 }
 
 impl Response {
-    fn read(stream: Box<dyn Stream>) -> io::Result<Response> {
+    fn begin(stream: Box<dyn Stream>) -> io::Result<Response> {
         let mut body = BufReader::new(stream);
         let head = ResponseHead::read(&mut body)?;
         if head.chunked {

@@ -1,10 +1,10 @@
-//! A configuration file, judged with the line of each error.
+//! A configuration file, validated with the line of each error.
 
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-use dunlin_config::{Config, ConfigErrors};
+use dunlin_config::{Config, ConfigError, ConfigErrors};
 
 use crate::error::CliError;
 use crate::style;
@@ -17,15 +17,7 @@ pub(crate) struct File {
 
 impl File {
     pub(crate) fn read(path: &Path) -> Result<File, CliError> {
-        let mut text = String::new();
-        let read = match path.to_str() {
-            Some("-") => std::io::stdin().read_to_string(&mut text),
-            _ => std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)),
-        };
-        match read {
-            Ok(_) => Ok(File::of(path, text)),
-            Err(error) => Err(format!("{} cannot be read: {error}", path.display()).into()),
-        }
+        Ok(File::of(path, text_of(path)?))
     }
 
     /// A file that was read already.
@@ -34,7 +26,7 @@ impl File {
         File { name: if name == "-" { "standard input".to_owned() } else { name }, text }
     }
 
-    /// What the file says; whether it fits together is for [`File::judge`].
+    /// What the file says; whether it fits together is for [`File::validate`].
     pub(crate) fn config(&self) -> Result<Config, CliError> {
         Config::from_toml(&self.text).map_err(|errors| self.invalid(errors))
     }
@@ -46,23 +38,30 @@ impl File {
 
     /// Refuses a config that must not be served, and warns of what is probably not meant. The config
     /// may differ from the file by flags.
-    pub(crate) fn judge(&self, config: &Config) -> Result<(), CliError> {
-        if let Err(mut errors) = config.validate() {
-            errors.locate(&self.text);
-            return Err(self.invalid(errors));
-        }
+    pub(crate) fn validate(&self, config: &Config) -> Result<(), CliError> {
+        config.validate().map_err(|errors| self.invalid(errors))?;
         // What the server would find out when it opens keys and certificates.
-        if let Err(mut errors) = dunlin_server::validate(&Config::default(), config) {
-            errors.locate(&self.text);
-            return Err(self.invalid(errors));
-        }
+        let opened = dunlin_server::validate(&Config::default(), config);
+        opened.map_err(|errors| self.invalid(errors))?;
         config.warnings().iter().for_each(style::warning);
         Ok(())
     }
 
-    fn invalid(&self, errors: ConfigErrors) -> CliError {
+    fn invalid(&self, mut errors: ConfigErrors) -> CliError {
+        errors.locate(&self.text);
         Box::new(InvalidFile { file: self.name.clone(), errors })
     }
+}
+
+/// A file's text; `-` is standard input.
+pub(super) fn text_of(path: &Path) -> Result<String, CliError> {
+    let mut text = String::new();
+    let read = match path.to_str() {
+        Some("-") => std::io::stdin().read_to_string(&mut text),
+        _ => std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)),
+    };
+    read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    Ok(text)
 }
 
 /// The errors of a file, each on a line that editors can jump to.
@@ -81,11 +80,9 @@ impl fmt::Display for InvalidFile {
             if let Some(line) = error.line {
                 write!(f, "{}", style::paint(style::BOLD, format_args!(":{line}")))?;
             }
-            let mut error = error.clone();
-            error.line = None;
-            let fix = error.fix.take();
-            write!(f, ": {error}")?;
-            if let Some(fix) = fix {
+            let said = ConfigError { line: None, fix: None, ..error.clone() };
+            write!(f, ": {said}")?;
+            if let Some(fix) = &error.fix {
                 write!(f, "\n    {} {fix}", style::paint(style::GOOD, "fix:"))?;
             }
         }

@@ -7,7 +7,6 @@ mod key;
 mod show;
 mod watch;
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueHint};
@@ -16,8 +15,9 @@ use serde_json::Value;
 
 use crate::error::CliError;
 use crate::style;
-use admin_response::AdminResponse;
 use client::{Client, Method};
+
+use file::text_of;
 
 pub(crate) use file::File;
 use key::KeyParser;
@@ -194,7 +194,7 @@ impl Command {
             Command::Check { file } => {
                 let file = File::read(file)?;
                 let config = file.config()?;
-                file.judge(&config)?;
+                file.validate(&config)?;
                 style::print(&format!("{}\n", style::paint(style::GOOD, "The file is valid.")))
             }
         }
@@ -239,7 +239,7 @@ impl Change {
         let body = if is_json {
             text
         } else if merge {
-            // Its keys are judged by the server; what it leaves out is not a default here.
+            // Its keys are validated by the server; what it leaves out is not a default here.
             let value: toml::Value = toml::from_str(&text)
                 .map_err(|error| format!("{} is not TOML: {error}", file.display()))?;
             serde_json::to_string(&value)?
@@ -261,34 +261,25 @@ impl Change {
         body: Option<&str>,
         kind: Option<&str>,
     ) -> Result<(), CliError> {
-        let mut query = Vec::new();
-        if self.dry_run {
-            query.push("dry_run=1".to_owned());
-        }
-        if self.durable {
-            query.push("durable=1".to_owned());
-        }
-        if let Some(comment) = &self.comment {
-            query.push(format!("comment={}", client::encoded(comment, b"")));
-        }
-        if let Some(seconds) = self.canary {
-            query.push(format!("canary=worker&seconds={seconds}"));
-        }
-        let path = match query.is_empty() {
-            true => path.to_owned(),
-            false => format!("{path}?{}", query.join("&")),
-        };
+        let comment = self.comment.as_ref().map(|text| client::encoded(text, b""));
+        let query = [
+            self.dry_run.then(|| "dry_run=1".to_owned()),
+            self.durable.then(|| "durable=1".to_owned()),
+            comment.map(|comment| format!("comment={comment}")),
+            self.canary.map(|seconds| format!("canary=worker&seconds={seconds}")),
+        ];
+        let query = query.into_iter().flatten().collect::<Vec<_>>().join("&");
+        let path = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
         let kind = kind.unwrap_or("application/json");
         let mut headers = vec![("From", whoami()), ("Content-Type", kind.to_owned())];
         if let Some(revision) = self.if_match {
             headers.push(("If-Match", format!("\"{revision}\"")));
         }
-        let answer = self.server.client().call(method, &path, &headers, body)?;
-        let answer = AdminResponse::read(answer)?;
+        let answer = self.server.client().call(method, &path, &headers, body)?.read()?;
         if self.server.json {
-            return style::print(&format!("{}\n", answer.value));
+            return style::print(&format!("{answer}\n"));
         }
-        style::print(&show::outcome(&answer.value, self.dry_run))
+        style::print(&show::outcome(&answer, self.dry_run))
     }
 }
 
@@ -304,11 +295,10 @@ fn get(
         None => format!("{}{query}", path(&pointer)),
         Some(revision) => format!("/config/revisions/{revision}/config{query}"),
     };
-    let answer = server.client().call(Method::Get, &asked, &[], None)?;
-    let mut value = AdminResponse::read(answer)?.value;
-    if revision.is_some() {
+    let mut value = server.client().call(Method::Get, &asked, &[], None)?.read()?;
+    if let Some(revision) = revision {
         let at = value.pointer(&pointer.to_string()).cloned();
-        value = at.ok_or_else(|| format!("revision {} has no {pointer}", revision.unwrap_or(0)))?;
+        value = at.ok_or_else(|| format!("revision {revision} has no {pointer}"))?;
     }
     if server.json {
         return style::print(&format!("{value:#}\n"));
@@ -321,8 +311,7 @@ fn revisions(limit: u32, revision: Option<u64>, server: &Server) -> Result<(), C
         Some(revision) => format!("/config/revisions/{revision}"),
         None => format!("/config/revisions?limit={limit}"),
     };
-    let answer = server.client().call(Method::Get, &path, &[], None)?;
-    let value = AdminResponse::read(answer)?.value;
+    let value = server.client().call(Method::Get, &path, &[], None)?.read()?;
     if server.json {
         return style::print(&format!("{value}\n"));
     }
@@ -368,16 +357,6 @@ fn one_value(text: &str) -> String {
         Ok(_) => text.to_owned(),
         Err(_) => Value::String(text.trim_end_matches('\n').to_owned()).to_string(),
     }
-}
-
-fn text_of(file: &Path) -> Result<String, CliError> {
-    let mut text = String::new();
-    let read = match file.to_str() {
-        Some("-") => std::io::stdin().read_to_string(&mut text),
-        _ => std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut text)),
-    };
-    read.map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
-    Ok(text)
 }
 
 /// Who changes it, as far as this machine knows: `ada@laptop`.

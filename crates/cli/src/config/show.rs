@@ -54,13 +54,18 @@ pub(super) fn outcome(answer: &Value, dry_run: bool) -> String {
         let _ = writeln!(out, "{}.", if durable { ", and it is safe on the disk" } else { "" });
     }
     waits(&mut out, answer);
-    for warning in answer["warnings"].as_array().into_iter().flatten() {
+    for warning in list(&answer["warnings"]) {
         let path = dotted(warning["pointer"].as_str().unwrap_or_default());
         let detail = warning["detail"].as_str().unwrap_or_default();
         let fix = warning["fix"].as_str().map(|fix| format!("; {fix}")).unwrap_or_default();
         let _ = writeln!(out, "{} {path}: {detail}{fix}", paint(WARN, "warning:"));
     }
     out
+}
+
+/// The elements of an array; none where there is no array.
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
 }
 
 /// Whom it would concern.
@@ -70,7 +75,7 @@ fn sessions(out: &mut String, sessions: &Value) {
         let (affected, total) = (grouped(affected), grouped(total));
         let _ = writeln!(out, "It concerns {affected} of {total} sessions.");
     }
-    for place in sessions["by"].as_array().into_iter().flatten() {
+    for place in list(&sessions["by"]) {
         let path = dotted(place["pointer"].as_str().unwrap_or_default());
         let counts = ["sessions", "subscriptions", "connections"];
         let found = counts.into_iter().find_map(|name| Some((name, place[name].as_u64()?)));
@@ -89,13 +94,8 @@ fn sessions(out: &mut String, sessions: &Value) {
 
 /// What does not take effect at once.
 fn waits(out: &mut String, answer: &Value) {
-    let restart: Vec<_> = answer["restart_needed"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(dotted)
-        .collect();
+    let restart: Vec<_> =
+        list(&answer["restart_needed"]).filter_map(Value::as_str).map(dotted).collect();
     if !restart.is_empty() {
         let _ = writeln!(
             out,
@@ -104,16 +104,11 @@ fn waits(out: &mut String, answer: &Value) {
             if restart.len() == 1 { "takes effect" } else { "take effect" }
         );
     }
-    for key in answer["new_connections_only"].as_array().into_iter().flatten() {
+    for key in list(&answer["new_connections_only"]) {
         let key = dotted(key.as_str().unwrap_or_default());
         let _ = writeln!(out, "{key} holds for connections opened from now on.");
     }
-    let new_only = answer["changes"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .any(|change| change["applies"] == "new connections only");
-    if new_only {
+    if list(&answer["changes"]).any(|change| change["applies"] == "new connections only") {
         out.push_str("Connections that are open keep what they had where it says so.\n");
     }
 }
@@ -162,10 +157,7 @@ fn dotted(pointer: &str) -> String {
 /// A line for each revision, the newest first.
 pub(super) fn revisions(answer: &Value) -> String {
     let mut out = String::new();
-    let rows: Vec<[String; 5]> = answer["revisions"]
-        .as_array()
-        .into_iter()
-        .flatten()
+    let rows: Vec<[String; 5]> = list(&answer["revisions"])
         .map(|revision| {
             let text = |name: &str| revision[name].as_str().unwrap_or_default().to_owned();
             let who = match (text("who"), text("from")) {
@@ -195,14 +187,8 @@ pub(super) fn revisions(answer: &Value) -> String {
         let _ = writeln!(out, "{}", line(row.each_ref().map(String::as_str)));
     }
     let oldest = answer["oldest"].as_u64().unwrap_or(0);
-    let _ = writeln!(
-        out,
-        "{}",
-        paint(
-            DIM,
-            format_args!("Kept from {oldest} on. `dunlin config restore N` goes back to one.")
-        )
-    );
+    let kept = format!("Kept from {oldest} on. `dunlin config restore N` goes back to one.");
+    let _ = writeln!(out, "{}", paint(DIM, kept));
     out
 }
 

@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader};
 
 use serde_json::Value;
 
-use super::admin_response::AdminResponse;
 use super::client::{Client, Method};
 use super::show;
 use crate::error::CliError;
@@ -21,8 +20,7 @@ pub(super) fn run(from: Option<u64>, client: &Client, json: bool) -> Result<(), 
     let response = client.call(Method::Get, &path, &accept, None)?;
     if response.status != 200 {
         // A problem, never a stream.
-        AdminResponse::read(response)?;
-        return Ok(());
+        return response.read().map(drop);
     }
     let mut event = Event::default();
     for line in BufReader::new(response.body).lines() {

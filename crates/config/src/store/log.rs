@@ -43,20 +43,7 @@ impl Log {
         start: &Started,
         pairs: Vec<u64>,
     ) -> Log {
-        let nothing: Arc<dyn DiskFile> = Arc::new(Nothing);
-        let confirmed = head.snapshot.revision;
-        let mut log = Log {
-            sync: SyncHandle::new(Arc::clone(&disk), nothing, confirmed),
-            disk,
-            file: None,
-            end: 0,
-            reserved: 0,
-            buffer: Vec::new(),
-            failure: None,
-            pairs,
-            compact_at: LOG_BYTES_MIN,
-            compacting: false,
-        };
+        let mut log = Log::new(disk, None, 0, head.snapshot.revision, pairs);
         if let Err(error) = log.begin_pair(head, start) {
             log.fail(&error);
         }
@@ -74,10 +61,21 @@ impl Log {
         let file = disk.open(&snapshot_file::log_name(base))?;
         // The records of a change that was not confirmed are among what goes.
         file.truncate(end)?;
-        Ok(Log {
-            sync: SyncHandle::new(Arc::clone(&disk), Arc::clone(&file), confirmed),
+        Ok(Log::new(disk, Some(file), end, confirmed, pairs))
+    }
+
+    fn new(
+        disk: Arc<dyn Disk>,
+        file: Option<Arc<dyn DiskFile>>,
+        end: u64,
+        confirmed: u64,
+        pairs: Vec<u64>,
+    ) -> Log {
+        let files = file.iter().cloned().collect();
+        Log {
+            sync: SyncHandle::new(Arc::clone(&disk), files, confirmed),
             disk,
-            file: Some(file),
+            file,
             end,
             reserved: end,
             buffer: Vec::new(),
@@ -85,7 +83,7 @@ impl Log {
             pairs,
             compact_at: LOG_BYTES_MIN,
             compacting: false,
-        })
+        }
     }
 
     fn begin_pair(&mut self, head: &Revision, start: &Started) -> io::Result<()> {
@@ -271,26 +269,5 @@ impl Log {
             }
             Err(_) => self.compact_at = self.end + LOG_BYTES_MIN,
         }
-    }
-}
-
-/// The file of a log that has none yet.
-struct Nothing;
-
-impl DiskFile for Nothing {
-    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
-        Err(io::Error::other("there is no log"))
-    }
-
-    fn reserve(&self, _: u64) -> io::Result<()> {
-        Err(io::Error::other("there is no log"))
-    }
-
-    fn truncate(&self, _: u64) -> io::Result<()> {
-        Err(io::Error::other("there is no log"))
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Err(io::Error::other("there is no log"))
     }
 }

@@ -25,8 +25,12 @@ struct State {
 }
 
 impl SyncHandle {
-    pub(super) fn new(disk: Arc<dyn Disk>, file: Arc<dyn DiskFile>, confirmed: u64) -> SyncHandle {
-        let state = State { files: vec![file], names: true, confirmed, durable: 0, failure: None };
+    pub(super) fn new(
+        disk: Arc<dyn Disk>,
+        files: Vec<Arc<dyn DiskFile>>,
+        confirmed: u64,
+    ) -> SyncHandle {
+        let state = State { files, names: true, confirmed, durable: 0, failure: None };
         SyncHandle { disk, state: Arc::new(Mutex::new(state)) }
     }
 

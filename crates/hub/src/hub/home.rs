@@ -12,8 +12,8 @@ use crate::event::{History, Published};
 use crate::home_channel::HomeMember;
 use crate::idempotency::DEFAULT_TTL_MS;
 use crate::message::{
-    HistoryRequest, HubMessage, HubMessageKind, HubReply, PublishRequest, ReplyContent, RequestId,
-    SubscribeRequest,
+    HistoryRequest, HubMessage, HubMessageKind, HubReply, PublishRequest, ReplyContent,
+    SubscribeRequest, WaiterId,
 };
 use crate::position::StreamPosition;
 use crate::publication::Publication;
@@ -176,7 +176,7 @@ impl Hub {
         self.reply(from, asked.request, content);
     }
 
-    pub(super) fn home_history_remove(&mut self, from: u8, request: RequestId, channel: &str) {
+    pub(super) fn home_history_remove(&mut self, from: u8, request: WaiterId, channel: &str) {
         if let Some(at) = self.homes.find(&self.names, channel) {
             self.clear_history(at);
         }
@@ -186,7 +186,7 @@ impl Hub {
     pub(super) fn home_presence(
         &mut self,
         from: u8,
-        request: RequestId,
+        request: WaiterId,
         channel: &str,
         stats: bool,
     ) {
@@ -266,7 +266,7 @@ impl Hub {
 
     /// Replies to a request. A reply that carries data is replaced by an error when the queue is
     /// full; then the result is false.
-    pub(super) fn reply(&mut self, to: u8, request: RequestId, content: ReplyContent) -> bool {
+    pub(super) fn reply(&mut self, to: u8, request: WaiterId, content: ReplyContent) -> bool {
         let kind = HubMessageKind::Reply(Box::new(HubReply { request, content }));
         let fits = kind.cost() <= REPLY_BYTES_SMALL || self.has_room(to, kind.cost());
         let kind = if fits {

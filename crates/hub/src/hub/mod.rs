@@ -34,7 +34,7 @@ use crate::event::Event;
 use crate::frame_log::FrameLog;
 use crate::home_channel::HomeChannel;
 use crate::idempotency::Idempotency;
-use crate::message::{HubMessage, HubMessageKind, RequestId};
+use crate::message::{HubMessage, HubMessageKind, WaiterId};
 use crate::node_numbers::NodeNumbers;
 use crate::pending_requests::{PendingRequests, Waiter};
 use crate::position::{Epoch, StreamPosition};
@@ -386,8 +386,8 @@ impl Hub {
         &mut self,
         home: u8,
         waiter: Waiter,
-        kind: impl FnOnce(RequestId) -> HubMessageKind,
-    ) -> Result<RequestId, Error> {
+        kind: impl FnOnce(WaiterId) -> HubMessageKind,
+    ) -> Result<WaiterId, Error> {
         if !self.requests.has_room() {
             self.stats.overloaded += 1;
             return Err(Error::Overloaded);

@@ -7,7 +7,7 @@ use crate::command::HistoryFilter;
 use crate::config::Now;
 use crate::error::Error;
 use crate::event::{Event, PresenceStats};
-use crate::message::{HistoryRequest, HubMessageKind, PublishRequest, ReplyContent, RequestId};
+use crate::message::{HistoryRequest, HubMessageKind, PublishRequest, ReplyContent, WaiterId};
 use crate::options::ChannelOptions;
 use crate::pending_requests::{Aggregate, Waiter};
 use crate::publication::NewPublication;
@@ -148,7 +148,7 @@ impl Hub {
 
     /// Takes a reply. One to a request that is over (cancelled, timed out, of a former incarnation)
     /// is ignored.
-    pub(super) fn handle_reply(&mut self, from: u8, request: RequestId, content: ReplyContent) {
+    pub(super) fn handle_reply(&mut self, from: u8, request: WaiterId, content: ReplyContent) {
         if let Some(gather) = self.requests.gather_mut(request) {
             if !gather.waiting.remove(from) {
                 return;
@@ -191,7 +191,7 @@ impl Hub {
 
     /// Ends a request without its reply. A subscription that may have reached the home worker is
     /// withdrawn there.
-    pub(super) fn fail_request(&mut self, request: RequestId, error: Error) {
+    pub(super) fn fail_request(&mut self, request: WaiterId, error: Error) {
         if let Some(waiter) = self.requests.take(request) {
             self.fail(waiter, error);
         }

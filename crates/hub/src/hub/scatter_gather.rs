@@ -12,7 +12,7 @@ use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::event::{Event, Info};
 use crate::glob;
-use crate::message::{HubMessageKind, ReplyContent, RequestId, ScatterRequest};
+use crate::message::{HubMessageKind, ReplyContent, ScatterRequest, WaiterId};
 use crate::options::ChannelOptions;
 use crate::pending_requests::{Aggregate, ScatterGather, Waiter};
 use crate::session_id::SessionId;
@@ -170,7 +170,7 @@ impl Hub {
         Ok(())
     }
 
-    pub(super) fn finish_gather(&mut self, request: RequestId) {
+    pub(super) fn finish_gather(&mut self, request: WaiterId) {
         let Some(Waiter::ScatterGather(gather)) = self.requests.take(request) else { return };
         let token = gather.token;
         self.events.push_back(match gather.result {
@@ -180,12 +180,7 @@ impl Hub {
         });
     }
 
-    pub(super) fn handle_scatter(
-        &mut self,
-        from: u8,
-        request: RequestId,
-        scatter: &ScatterRequest,
-    ) {
+    pub(super) fn handle_scatter(&mut self, from: u8, request: WaiterId, scatter: &ScatterRequest) {
         let content = match scatter {
             ScatterRequest::Channels { patterns } => {
                 ReplyContent::Channels(self.matching(patterns))

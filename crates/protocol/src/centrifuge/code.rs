@@ -167,7 +167,8 @@ codes! {
 }
 
 codes! {
-    /// Why the server closes a connection. See [`reconnects`] for the ranges that decide what the client does.
+    /// Why the server closes a connection. [`reconnects`](dunlin_hub::code::reconnects) has the ranges that decide what
+    /// the client does.
     DisconnectCode: u16 {
         /// The connection ended without a disconnect. Never sent.
         ConnectionClosed = 3000, "connection closed";
@@ -230,11 +231,6 @@ impl DisconnectCode {
 /// Longest reason in bytes: a close frame's payload is at most 125 bytes, two of which are the code (RFC 6455 §5.5).
 pub const REASON_BYTES_MAX: usize = 123;
 
-/// Whether a client reconnects after this code. 3500–3999 and 4500–4999 are final.
-pub const fn reconnects(code: u16) -> bool {
-    !matches!(code, 3500..=3999 | 4500..=4999)
-}
-
 /// A disconnect as it is sent: in a push on streams, in the close frame on WebSocket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disconnect<'a> {
@@ -247,7 +243,7 @@ pub struct Disconnect<'a> {
 impl Disconnect<'_> {
     /// Whether the client reconnects.
     pub const fn reconnects(&self) -> bool {
-        reconnects(self.code)
+        dunlin_hub::code::reconnects(self.code as u32)
     }
 }
 

@@ -13,9 +13,7 @@ mod push;
 mod reply;
 mod state;
 
-pub use code::{
-    Disconnect, DisconnectCode, Error, ErrorCode, REASON_BYTES_MAX, UnsubscribeCode, reconnects,
-};
+pub use code::{Disconnect, DisconnectCode, Error, ErrorCode, REASON_BYTES_MAX, UnsubscribeCode};
 pub use command::{
     ChannelRequest, Command, Commands, ConnectRequest, HistoryRequest, Position, PublishRequest,
     RefreshRequest, Request, RpcRequest, SendRequest, SubRefreshRequest, SubscribeRequest,

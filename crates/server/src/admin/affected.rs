@@ -136,8 +136,8 @@ impl Admin {
     }
 
     /// Answers dry runs whose time is over.
-    pub(super) fn answer_overdue_dry_runs(&mut self, cx: &mut Cx) {
-        for query in self.dry_runs.poll_overdue(cx.now_ms()) {
+    pub(super) fn answer_overdue_dry_runs(&mut self, cx: &mut Cx, now_ms: u64) {
+        for query in self.dry_runs.poll_overdue(now_ms) {
             answer(cx, query);
         }
     }

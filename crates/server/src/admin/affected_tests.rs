@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use dunlin_config::Secret;
 use serde_json::{Value, json};
 
-use super::testkit::{Subscriber, TestServer, development};
+use super::testkit::{Subscriber, TestServer, development, receive};
 
 const CHAT: &str = "/config/channel/namespaces/chat";
 
@@ -105,7 +105,11 @@ fn a_worker_that_does_not_count_in_time_is_named() {
     server.put(CHAT, r#"{"allow_subscribe_for_anonymous":true}"#);
     let _subscriber = server.subscribe("chat:1");
     let stalled = server.stall(1);
-    let dry = server.put(&format!("{CHAT}/presence?dry_run=1"), "true");
+    let mut stream = server.connect();
+    server.send(&mut stream, "PUT", &format!("{CHAT}/presence?dry_run=1"), &[], "true");
+    server.wait_until(|server| server.on_admin(|admin, _| admin.dry_runs.unresponsive() == [&[1]]));
+    server.on_admin(|admin, cx| admin.answer_overdue_dry_runs(cx, u64::MAX));
+    let dry = receive(&mut stream);
     assert_eq!(
         (dry.status, &dry.json()["sessions"]["unresponsive_workers"]),
         (200, &json!([1])),

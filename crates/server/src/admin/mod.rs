@@ -36,6 +36,7 @@ mod time;
 mod trial;
 mod warnings;
 mod watch;
+mod worker_metrics;
 mod worker_query;
 
 use std::io;
@@ -63,9 +64,10 @@ use self::problem::ProblemDetails;
 use self::sync::Sync;
 use self::trial::CanaryTrial;
 use self::watch::Watcher;
+use self::worker_metrics::WorkerMetrics;
 use self::worker_query::WorkerQueries;
 use crate::bus_message::BusMessage;
-use crate::metrics::{ConfigCounters, ConfigMetric, WorkerMetrics};
+use crate::metrics::{ConfigCounters, ConfigMetric};
 use crate::push::PushHandle;
 use crate::reservations::Reservations;
 use crate::revocation::RevocationLog;
@@ -520,7 +522,10 @@ impl Handler for Admin {
     fn on_timer(&mut self, cx: &mut Cx, _: TimerId, data: u64) {
         match data {
             SECOND_TIMER => self.second(cx),
-            DRY_RUN_TIMER => self.answer_overdue_dry_runs(cx),
+            DRY_RUN_TIMER => {
+                let now_ms = cx.now_ms();
+                self.answer_overdue_dry_runs(cx, now_ms);
+            }
             WEBHOOKS_TIMER => self.wake_webhooks(),
             _ => self.handle_commit_timeout(cx),
         }

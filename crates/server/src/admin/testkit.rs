@@ -13,7 +13,7 @@ use dunlin_config::store::{Disk, InitialConfig, Store};
 use dunlin_config::{Config, Log, Secret};
 use serde_json::{Value, json};
 
-use crate::admin::{AdminParams, AdminThread, OperatorAccess};
+use crate::admin::{Admin, AdminParams, AdminThread, Cx, OperatorAccess};
 use crate::bus_message::BusMessage;
 use crate::control::listen;
 use crate::reservations::{Reservations, Served};
@@ -189,6 +189,17 @@ impl TestServer {
 
     pub(super) fn revision(&self) -> u64 {
         self.get("/config/revisions?limit=0").json()["current"].as_u64().unwrap()
+    }
+
+    /// Runs something on the admin thread.
+    pub(super) fn on_admin<R: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut Admin, &mut Cx) -> R + Send + 'static,
+    ) -> R {
+        let (done, result) = channel();
+        let remote = &self.admin.as_ref().unwrap().remote;
+        assert!(remote.run(move |admin, cx| drop(done.send(run(admin, cx)))).is_ok());
+        result.recv_timeout(TIMEOUT).unwrap()
     }
 
     /// Has a worker stay in its turn until the result is dropped. It is in that turn when this returns.

@@ -49,6 +49,12 @@ impl<T> WorkerQueries<T> {
         query.unresponsive.is_empty().then(|| self.in_flight.swap_remove(at))
     }
 
+    /// The workers that each request waits for.
+    #[cfg(test)]
+    pub(super) fn unresponsive(&self) -> Vec<&[usize]> {
+        self.in_flight.iter().map(|query| &*query.unresponsive).collect()
+    }
+
     /// The requests whose deadline is over.
     pub(super) fn poll_overdue(&mut self, now_ms: u64) -> Vec<WorkerQuery<T>> {
         self.in_flight.extract_if(.., |query| query.deadline_ms <= now_ms).collect()

@@ -1,9 +1,9 @@
 //! Tokens that let nobody in any more: asked for by API callers, carried out by the admin thread, and the end of the
 //! sessions that came with them.
 
-use dunlin_hub::SessionId;
+use dunlin_hub::{SessionId, code::reconnects};
 use dunlin_net::{ConnId, Context};
-use dunlin_protocol::centrifuge::{DisconnectCode, reconnects};
+use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::Worker;
 use super::link::Link;
@@ -102,7 +102,7 @@ impl Worker<'_> {
     /// back.
     pub(super) fn bar(&self, session: SessionId, code: u32) {
         let token = &self.settings.config.client.token;
-        if token.bar_after_disconnect_ms == 0 || u16::try_from(code).is_ok_and(reconnects) {
+        if token.bar_after_disconnect_ms == 0 || reconnects(code) {
             return;
         }
         if let Some(facts) = self.heartbeat.token(session) {
