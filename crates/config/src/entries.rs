@@ -194,39 +194,34 @@ fn listeners(config: &Config, errors: &mut ConfigErrors) {
     }
 }
 
-/// Judges how connections reach an address.
+/// Checks how connections reach an address.
 pub(crate) fn ingress(
     path: impl Fn() -> Path,
     ingress: &Ingress,
     config: &Config,
     errors: &mut ConfigErrors,
 ) {
-    let no_certificate = config.tls.certificates.is_empty();
     for (index, network) in ingress.trusted_proxies.iter().enumerate() {
         if parse_network(network).is_none() {
-            let path = path().join("trusted_proxies").join(index);
-            errors.push(
-                ConfigError::new(path, format!("{network:?} is no network"))
-                    .with_fix("write \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\""),
+            errors.add(
+                path().join("trusted_proxies").join(index),
+                format!("{network:?} is no network"),
+                "write \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\"",
             );
         }
     }
+    let mut push = |key, message, fix| errors.add(path().join(key), message, fix);
     if ingress.client_ca.is_some() && !ingress.tls {
-        errors.push(
-            ConfigError::new(path().join("client_ca"), "nobody shows a certificate without TLS")
-                .with_fix("set `tls = true`, or remove it"),
-        );
+        let fix = "set `tls = true`, or remove it";
+        push("client_ca", "nobody shows a certificate without TLS", fix);
     }
-    if ingress.tls && no_certificate {
-        errors.push(ConfigError::new(path().join("tls"), "there is no certificate").with_fix(
-            "add one: `tls.certificates.NAME = { chain_file = \"...\", key_file = \"...\" }`",
-        ));
+    if ingress.tls && config.tls.certificates.is_empty() {
+        let fix = "add one: `tls.certificates.NAME = { chain_file = \"...\", key_file = \"...\" }`";
+        push("tls", "there is no certificate", fix);
     }
     if ingress.proxy_protocol && ingress.trusted_proxies.is_empty() {
-        errors.push(
-            ConfigError::new(path().join("proxy_protocol"), "nobody may send its header")
-                .with_fix("name the proxies in `trusted_proxies`"),
-        );
+        let fix = "name the proxies in `trusted_proxies`";
+        push("proxy_protocol", "nobody may send its header", fix);
     }
 }
 
@@ -290,7 +285,7 @@ fn certificate(path: &Path, certificate: &Certificate, errors: &mut ConfigErrors
             (false, false) => ("it is not set", "set it, or name its file"),
             _ => return,
         };
-        errors.push(ConfigError::new(path.join(key), message).with_fix(fix));
+        errors.add(path.join(key), message, fix);
     };
     one_of("chain", certificate.chain.is_some(), certificate.chain_file.is_some());
     one_of("key", certificate.key.is_some(), certificate.key_file.is_some());
