@@ -96,7 +96,7 @@ impl Admin {
 
     /// Ends all watches, for the tokens have changed that let them in. Who still may comes back and misses nothing
     /// (`Last-Event-ID`).
-    pub(super) fn end_watches(&mut self, cx: &mut Context<AdminConnection>) {
+    pub(super) fn end_watches(&mut self, cx: &mut Cx) {
         for watcher in std::mem::take(&mut self.watchers) {
             cx.close(watcher.conn);
         }
