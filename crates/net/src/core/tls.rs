@@ -181,6 +181,7 @@ pub(crate) struct Session {
     heard: bool,
 }
 
+#[expect(clippy::large_enum_variant, reason = "the large one is that of which there are millions")]
 enum State {
     /// A connection of ours, of which there are few.
     Client(Box<ClientConnection>),
