@@ -48,7 +48,7 @@ fn commands(count: usize, mut command: impl FnMut(usize) -> String) -> String {
     let mut text = String::new();
     for number in 0..count {
         // Writing to a String cannot fail.
-        let _ = write!(text, "{{\"id\":{},{}}}\n", number + 2, command(number));
+        let _ = writeln!(text, "{{\"id\":{},{}}}", number + 2, command(number));
     }
     text.pop();
     text

@@ -63,7 +63,7 @@ pub(super) fn render(template: &str, results: &serde_json::Value) -> Result<Stri
     env.add_filter("sum", |value: Value| numbers(&value).iter().sum::<f64>());
     env.add_filter("count", |value: Value| elements(&value).len());
     env.add_filter("flat", |value: Value| -> Vec<Value> {
-        elements(&value).iter().flat_map(|list| elements(list)).collect()
+        elements(&value).iter().flat_map(elements).collect()
     });
     env.add_filter("over", |a: Value, b: Value| Some(number(&a)? / number(&b)?));
     env.add_filter("times", |a: Value, b: Value| Some(number(&a)? * number(&b)?));
@@ -130,6 +130,7 @@ fn show(value: &Value, format: &str) -> String {
 }
 
 /// The part of a section, its commands, and where they ran; commands of one machine and commit together.
+#[expect(clippy::needless_pass_by_value, reason = "the form of a function of templates")]
 fn source(part: &str, hosts: Value) -> String {
     let mut places: Vec<(String, Vec<String>)> = Vec::new();
     for host in elements(&hosts).into_iter().filter_map(|host| Host::deserialize(host).ok()) {
