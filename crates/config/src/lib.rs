@@ -51,7 +51,7 @@ pub use client::{Client, LongPoll, Token};
 pub use error::{ConfigError, ConfigErrors};
 pub use ingress::Ingress;
 pub use limits::Limits;
-pub use listener::Listener;
+pub use listener::{Listener, Serves};
 pub use log::{Log, LogFormat, LogLevel};
 pub use map::{Map, MapChange};
 pub use pacing::Pacing;

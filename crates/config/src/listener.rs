@@ -9,12 +9,15 @@ use crate::{Ingress, LIVE};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Listener {
-    /// The address; it serves what `server.client_addr` serves. Port 0 lets the kernel choose.
+    /// The address. Port 0 lets the kernel choose.
     #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
     pub addr: SocketAddr,
     /// Connections the kernel queues for each worker until it accepts them.
     #[schemars(range(min = 1, max = 1_048_576), extend("x-applies" = LIVE))]
     pub backlog: u32,
+    /// What is served there.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub serves: Serves,
     /// How connections reach it.
     pub ingress: Ingress,
 }
@@ -24,7 +27,22 @@ impl Default for Listener {
         Listener {
             addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             backlog: 65_535,
+            serves: Serves::default(),
             ingress: Ingress::default(),
         }
     }
+}
+
+/// What is served at an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum Serves {
+    /// Clients and the server API.
+    #[default]
+    All,
+    /// Clients, and nothing below `/api`.
+    Clients,
+    /// The server API alone.
+    Api,
 }

@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Ingress, LIVE, NEW_CONNECTIONS, RESTART};
+use crate::{Ingress, LIVE, NEW_CONNECTIONS, RESTART, Serves};
 
 /// Addresses and threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -14,6 +14,9 @@ pub struct Server {
     /// and `client.token.hmac_secret` are set. Open connections stay.
     #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
     pub client_addr: SocketAddr,
+    /// What is served at `client_addr`; the rest is served by `listeners`, or by nothing.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub client_serves: Serves,
     /// How connections reach `client_addr`.
     pub client_ingress: Ingress,
     /// Where an operator looks: health, metrics, information. An address other than loopback is
@@ -51,6 +54,7 @@ impl Default for Server {
     fn default() -> Server {
         Server {
             client_addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 8000)),
+            client_serves: Serves::default(),
             client_ingress: Ingress::default(),
             admin_addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 8001)),
             admin_ingress: Ingress::default(),

@@ -6,7 +6,7 @@ use crate::entries;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::path::Path;
-use crate::{ChannelOptions, Config};
+use crate::{ChannelOptions, Config, Serves};
 
 /// What a publication grows by on its way to a client: envelope, channel name, client info.
 const ENVELOPE_BYTES: usize = 4_096;
@@ -110,9 +110,11 @@ impl Config {
 
     fn addresses(&self, errors: &mut ConfigErrors) {
         let client = self.server.client_addr;
-        self.exposed(client, errors, || "server.client_addr".into());
+        let serves = self.server.client_serves;
+        self.exposed(client, serves, errors, || "server.client_addr".into());
         for (name, listener) in self.listeners.iter() {
-            self.exposed(listener.addr, errors, || Path::of("listeners").join(name).join("addr"));
+            let path = || Path::of("listeners").join(name).join("addr");
+            self.exposed(listener.addr, listener.serves, errors, path);
         }
         for (key, ingress) in [
             ("server.client_ingress", &self.server.client_ingress),
@@ -135,15 +137,23 @@ impl Config {
     }
 
     /// A public address needs authentication.
-    fn exposed(&self, addr: SocketAddr, errors: &mut ConfigErrors, path: impl Fn() -> Path) {
+    fn exposed(
+        &self,
+        addr: SocketAddr,
+        serves: Serves,
+        errors: &mut ConfigErrors,
+        path: impl Fn() -> Path,
+    ) {
         if is_loopback(addr) {
             return;
         }
         let mut missing = Vec::new();
-        if self.api.keys.is_empty() {
+        if self.api.keys.is_empty() && serves != Serves::Clients {
             missing.push("an API key (`[api.keys]` with `backend = \"...\"`)");
         }
-        if self.client.token.hmac_secret.is_none() && self.client.token.keys.is_empty() {
+        let has_token_key =
+            self.client.token.hmac_secret.is_some() || !self.client.token.keys.is_empty();
+        if !has_token_key && serves != Serves::Api {
             missing.push("client authentication (`client.token.hmac_secret = \"...\"`)");
         }
         if !missing.is_empty() {

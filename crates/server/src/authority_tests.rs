@@ -1,6 +1,6 @@
 //! Who is given what: each test is somebody who tries to get around a permission.
 
-use dunlin_config::{ChannelOptions, Config, Secret};
+use dunlin_config::{ChannelOptions, Config, Secret, Serves};
 use serde_json::{Value, json};
 
 use crate::tests::{Cluster, Listener};
@@ -213,4 +213,26 @@ fn joins_are_no_way_around_the_presence_permission() {
     assert!(first_push("open:a")["join"].is_object());
     let push = first_push("closed:a");
     assert!(push["pub"].is_object(), "{push}");
+}
+
+#[test]
+fn an_address_serves_what_it_is_for() {
+    // Free a moment ago; another process may still take them.
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (api, clients) = (free(), free());
+    let mut cluster = Cluster::start_with(1, |config| {
+        for (name, addr, serves) in
+            [("api", api, Serves::Api), ("clients", clients, Serves::Clients)]
+        {
+            let listener = dunlin_config::Listener { addr, serves, ..Default::default() };
+            config.listeners.insert(name, listener);
+        }
+    });
+    let boot = cluster.address;
+    let mut at = |address| {
+        cluster.address = address;
+        let publish = cluster.call("POST /api/publish", "", r#"{"channel":"news","data":1}"#).0;
+        (publish, cluster.call("GET /connection/poll?channel=news&timeout=0", "", "").0)
+    };
+    assert_eq!([at(api), at(clients), at(boot)], [(200, 404), (404, 200), (200, 200)]);
 }

@@ -16,7 +16,7 @@ use crate::admin::OperatorAccess;
 /// The token's file in the state directory.
 const TOKEN_FILE: &str = "admin-token";
 /// The socket in the state directory.
-const SOCKET_FILE: &str = "admin.sock";
+const SOCKET_FILE: &str = "admin-socket";
 const MODE: u32 = 0o600;
 /// A shorter text in the token's file is what a crash or an editor has left.
 const TOKEN_BYTES_MIN: usize = 16;

@@ -1,8 +1,9 @@
 //! The immutable snapshot workers run: the configuration and what is derived from it once.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dunlin_config::{Config, Ingress, Map, MapChange, Overflow, Pacing, Snapshot};
+use dunlin_config::{Config, Ingress, Map, MapChange, Overflow, Pacing, Serves, Snapshot};
 use dunlin_hub::{ChannelOptions, glob};
 use dunlin_net::IpNet;
 
@@ -44,6 +45,8 @@ pub(crate) struct Settings {
     /// Rates of the namespaces that have any. Few have, so that workers see what changed among them without a look
     /// at all namespaces.
     pub(crate) pacings: Map<Pacing>,
+    /// Some address serves less than all: see [`Settings::serves`].
+    pub(crate) serves_apart: bool,
 }
 
 impl Settings {
@@ -57,6 +60,7 @@ impl Settings {
             without_namespace: Arc::new(namespace("", &config.channel.without_namespace, &config)),
             namespaces: all_namespaces(&config),
             pacings: pacings(&config),
+            serves_apart: serves_apart(&config),
             event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
             tls: Tls::of(&config, None),
             proxies: proxies(&config),
@@ -110,6 +114,7 @@ impl Settings {
             without_namespace,
             namespaces,
             pacings,
+            serves_apart: serves_apart(&config),
             tls: Tls::of(&config, Some((old, &self.tls))),
             proxies: proxies(&config),
             snapshot,
@@ -129,6 +134,15 @@ impl Settings {
             // It may be refused, and a worker that wakes later could not report it.
             || old.node != new.node
             || newer.config.listeners.changes_from(&self.config.listeners).next().is_some()
+    }
+
+    /// What is served at a local address.
+    pub(crate) fn serves(&self, local: SocketAddr) -> Serves {
+        let is_it = |addr: SocketAddr| {
+            addr == local || addr.ip().is_unspecified() && addr.port() == local.port()
+        };
+        let listener = self.config.listeners.values().find(|listener| is_it(listener.addr));
+        listener.map_or(self.config.server.client_serves, |listener| listener.serves)
     }
 
     /// Whether somebody who may subscribe under this snapshot may not under a newer one.
@@ -175,6 +189,11 @@ pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
             || old.allow_subscribe_for_anonymous && !new.allow_subscribe_for_anonymous
             || new.name_pattern.is_some() && old.name_pattern != new.name_pattern
     })
+}
+
+fn serves_apart(config: &Config) -> bool {
+    config.server.client_serves != Serves::All
+        || config.listeners.values().any(|listener| listener.serves != Serves::All)
 }
 
 fn proxies(config: &Config) -> Arc<[IpNet]> {

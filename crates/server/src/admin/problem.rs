@@ -47,7 +47,7 @@ kinds! {
         "It is not JSON, repeats a key, is nested too deep, or is not a patch. `errors` has the place of each fault.";
     UNAUTHORIZED, 401, "unauthorized", "An admin token is missing or wrong",
         "Send one as `Authorization: Bearer TOKEN`: `admin.token`, one of `admin.tokens`, or the one in the file `admin-token` \
-         of the state directory. On the machine itself the socket `admin.sock` there needs none.";
+         of the state directory. On the machine itself the socket `admin-socket` there needs none.";
     SECRETS_NEED_TOKEN, 403, "secrets-need-token", "Secrets are shown to, and set by, callers with an admin token alone",
         "Show a token of role `change`, or come through the socket in the state directory. A server without either has no \
          secrets to give: start it with `--state DIR`, which makes both, or set `admin.token` in its file.";

@@ -107,7 +107,7 @@ impl TestServer {
         let given = Arc::clone(&logs);
         let on_log = Box::new(move |log: &Log| given.lock().unwrap().push(log.clone()));
         let scratch = tempfile::tempdir().unwrap();
-        let socket_path = scratch.path().join("admin.sock");
+        let socket_path = scratch.path().join("admin-socket");
         let parts = AdminParams {
             state: Arc::clone(&state),
             push: None,
@@ -131,7 +131,7 @@ impl TestServer {
     }
 
     pub(super) fn socket(&self) -> PathBuf {
-        self.scratch.path().join("admin.sock")
+        self.scratch.path().join("admin-socket")
     }
 
     pub(super) fn connect(&self) -> TcpStream {

@@ -1,5 +1,6 @@
 //! From the path of a request to what serves it.
 
+use dunlin_config::Serves;
 use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::stream::StreamTransport;
 
@@ -29,6 +30,18 @@ impl Worker<'_> {
         Some((self.settings.config.limits.message_bytes_max + EMULATION_BYTES) as u64)
     }
 
+    /// Whether the address that a connection came through does not serve a path.
+    fn is_served_elsewhere(&self, cx: &Context<Link>, conn: ConnId, path: &str) -> bool {
+        let is_api = path == "/api" || path.starts_with("/api/");
+        match cx.local_addr(conn).map(|local| self.settings.serves(local)) {
+            Some(Serves::Clients) => is_api,
+            Some(Serves::Api) => !is_api,
+            Some(Serves::All) => false,
+            // It has gone.
+            None => true,
+        }
+    }
+
     /// Serves a request, or says why not.
     pub(super) fn route(
         &mut self,
@@ -50,6 +63,10 @@ impl Worker<'_> {
             return self.answer(cx, conn, &Answer::error(403, why));
         }
         let path = request.path;
+        if self.settings.serves_apart && self.is_served_elsewhere(cx, conn, path) {
+            let why = "this address does not serve that: see `serves` of its listener";
+            return self.answer(cx, conn, &Answer::error(404, why));
+        }
         if let Some(method) =
             path.strip_prefix("/api").filter(|rest| rest.is_empty() || rest.starts_with('/'))
         {
