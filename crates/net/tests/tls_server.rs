@@ -184,6 +184,19 @@ fn keys_are_renewed_in_both_directions() {
 }
 
 #[test]
+fn who_only_renews_keys_is_not_served_for_ever() {
+    let server = Server::start();
+    let config = server.config(rustls::crypto::ring::default_provider());
+    let mut stream = server.connect(&config);
+    echoed(&mut stream, b"before");
+    let refused =
+        (0..100).any(|_| stream.conn.refresh_traffic_keys().is_err() || stream.flush().is_err());
+    let ended = refused || !matches!(stream.read(&mut [0; 16]), Ok(1..));
+    assert!(ended);
+    server.running.until(|_, cx| cx.stats().connections == 0 && cx.stats().buffered_bytes == 0);
+}
+
+#[test]
 fn a_session_is_resumed() {
     let server = Server::start();
     for provider in suites() {

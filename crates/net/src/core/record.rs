@@ -24,6 +24,9 @@ const EXPANSION_BYTES_MAX: usize = 2048;
 /// Records under one key of AES-GCM (RFC 8446 §5.5), with a margin.
 const RECORDS_PER_KEY_MAX: u64 = 1 << 24;
 
+/// Key updates and empty records that may follow each other: they cost more to open than to send.
+const EMPTY_RECORDS_MAX: u8 = 32;
+
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
@@ -67,6 +70,8 @@ pub(crate) struct Records {
     opening: Keys,
     /// The peer wants our key renewed, too.
     update_due: bool,
+    /// Records without content since the last one with some.
+    empty_records: u8,
 }
 
 impl std::fmt::Debug for Records {
@@ -120,7 +125,7 @@ impl Records {
         kernel: KernelConnection<ServerConnectionData>,
     ) -> Option<Records> {
         let ((algorithm, sealing), (_, opening)) = (Keys::of(secrets.tx)?, Keys::of(secrets.rx)?);
-        Some(Records { kernel, algorithm, sealing, opening, update_due: false })
+        Some(Records { kernel, algorithm, sealing, opening, update_due: false, empty_records: 0 })
     }
 
     fn is_tls13(&self) -> bool {
@@ -232,6 +237,11 @@ impl Records {
             let Some(record) = input[at..].get_mut(..HEADER_BYTES + length) else { break };
             at += record.len();
             let (kind, payload) = self.open_one(&cipher, kind, record)?;
+            let has_content = kind == APPLICATION_DATA && !payload.is_empty();
+            self.empty_records = if has_content { 0 } else { self.empty_records + 1 };
+            if self.empty_records > EMPTY_RECORDS_MAX {
+                return Err(RecordError::UnexpectedMessage);
+            }
             match (kind, payload) {
                 (APPLICATION_DATA, payload) => plain.extend_from_slice(payload),
                 (ALERT, &[_, CLOSE_NOTIFY]) => return Ok((at, true)),
