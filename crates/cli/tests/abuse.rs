@@ -14,7 +14,7 @@ fn attacks_cost_those_who_carry_them_out_and_nobody_else() {
     let output = Command::new(dunlin)
         .args(["bench", "abuse", "--program", dunlin, "--admin", &free_address()])
         .args(["--url", &format!("ws://{}/connection/websocket", free_address())])
-        .args(["--short", "--scale", "0.02", "--clients", "100", "--time", "1s"])
+        .args(["--short", "--scale", "0.02", "--clients", "100", "--time", "500ms"])
         .output()
         .unwrap();
     let reported = String::from_utf8_lossy(&output.stderr);

@@ -17,6 +17,7 @@ use crate::dunlin::Dunlin;
 use crate::schedule::{Arrivals, Schedule, Subscribers};
 use crate::swarm::Faults;
 use crate::target::Target;
+use dunlin_load::clock::{Percentiles, new_histogram};
 use dunlin_load::url::duration;
 use dunlin_load::{Clock, Error, ExitStatus, Output, Scratch, say};
 
@@ -26,6 +27,8 @@ const TALK: &str = "room:talk";
 /// Its history is nobody's business during the attack.
 const WITNESS: &str = "kept:witness";
 const WITNESS_MESSAGES: usize = 10;
+/// How long the same is measured without an attack.
+const CALM: Duration = Duration::from_secs(3);
 /// From the first publish to the attack.
 const LEAD: Duration = Duration::from_millis(500);
 /// After the end of an attack, memory has so long to come back.
@@ -199,9 +202,8 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
         until: Instant::now(),
     };
     let witness = witness(&scene)?;
-    let calm =
-        subscribers(options, &target, options.time.min(Duration::from_secs(3)))?.publish()?;
-    let calm = calm.finish()?;
+    let calm = if options.short { LEAD } else { CALM };
+    let calm = subscribers(options, &target, calm)?.publish()?.finish()?;
 
     let ordinary = subscribers(options, &target, LEAD + options.time + LEAD)?;
     let (before_bytes, _) = server.resident_bytes();
@@ -228,8 +230,8 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
     let failure = arrivals.as_ref().err().map(ToString::to_string);
     let arrivals = arrivals.unwrap_or_else(|_| Arrivals {
         delivered: 0,
-        closed: 0,
         complete: 0,
+        latency_us: Percentiles::of(&new_histogram()),
         ..calm.clone()
     });
     let mut row = Row {

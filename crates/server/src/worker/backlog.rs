@@ -138,7 +138,6 @@ impl Worker<'_> {
 
     /// Goes on with commands that have waited long enough, a share of a turn for each connection.
     pub(super) fn run_backlogs(&mut self, cx: &mut Context<Link>) {
-        self.budgets.begin_turn();
         for (conn, frames) in self.backlogs.take_ready(cx.now_ms()) {
             match self.handle_commands(cx, conn, &frames) {
                 Some((rest, ready_ms)) => {
@@ -148,6 +147,7 @@ impl Worker<'_> {
                 None => cx.resume_read(conn),
             }
         }
+        self.budgets.begin_turn();
         if let Some(delay_ms) = self.backlogs.arm_timer(cx.now_ms()) {
             cx.run_after(delay_ms, super::timer::Timer::Backlog as u64);
         }

@@ -139,7 +139,7 @@ impl Budgets {
         ahead_ms.saturating_sub(u64::from(rates.burst_ms))
     }
 
-    /// Begins a turn of the loop.
+    /// Begins another turn of the loop.
     pub(crate) fn begin_turn(&mut self) {
         self.turn = Turn::default();
     }
@@ -162,7 +162,7 @@ impl Budgets {
     pub(crate) fn sweep(&mut self, now_ms: u64) {
         let now_ns = now_ms.saturating_mul(1_000_000);
         self.used_until_ns.retain(|_, until| *until > now_ns);
-        if self.used_until_ns.len() < self.used_until_ns.capacity() / 8 {
+        if self.used_until_ns.len() * 8 <= self.used_until_ns.capacity() {
             self.used_until_ns.shrink_to(self.used_until_ns.len() * 2);
         }
     }
