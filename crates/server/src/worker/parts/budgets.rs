@@ -204,7 +204,7 @@ mod tests {
         let free = Rates { commands_per_s: 0, bytes_per_s: 0, deliveries_per_s: 0, burst_ms: 10 };
         let much = Work { commands: u32::MAX, bytes: u64::MAX, deliveries: u64::MAX };
         assert_eq!(budgets.charge(payer(1), &free, much, 0), 0, "no bound");
-        assert!(budgets.charge(payer(3), &RATES, much, 0) > 1 << 40, "nothing overflows");
+        assert!(budgets.charge(payer(3), &RATES, much, 0) > 1 << 32, "nothing overflows");
     }
 
     #[test]
