@@ -97,7 +97,8 @@ impl Simulation {
         assert_eq!(sum(|stats| stats.pending_bytes), 0);
         assert_eq!(sum(|stats| stats.transmit_bytes), 0);
         assert_eq!(sum(|stats| stats.sessions), CLIENTS as u64);
-        let subscriptions = self.clients.iter().map(|client| client.channels.len() as u64).sum();
+        let subscriptions: u64 =
+            self.clients.iter().map(|client| client.channels.len() as u64).sum();
         assert_eq!(sum(|stats| stats.subscriptions), subscriptions);
         self.check_presence();
         self.clients.iter().fold((0, 0, 0), |(received, recovered, gaps), client| {
