@@ -52,7 +52,7 @@ pub(crate) struct Protocol {
     pub(crate) hello: Option<String>,
     /// Connection token of the Centrifugal protocol.
     pub(crate) token: Option<String>,
-    /// Subscribers of the Centrifugal protocol ask to be told who joins and leaves.
+    /// Subscribers of the Centrifugal protocol ask for joins and leaves.
     pub(crate) join_leave: bool,
 }
 

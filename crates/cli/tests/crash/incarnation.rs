@@ -115,7 +115,12 @@ impl Story {
                 // Every worker is woken for this one.
                 put(
                     "/listeners/extra",
-                    json!({ "addr": served.at.extra.to_string(), "backlog": 1_024 }),
+                    json!({
+                        "addr": served.at.extra.to_string(),
+                        "backlog": 1_024,
+                        "serves": "all",
+                        "ingress": { "trusted_proxies": [], "proxy_protocol": false, "tls": false, "client_ca": null },
+                    }),
                     "?durable=1",
                 ),
                 Change {
