@@ -243,7 +243,7 @@ mod tests {
                 map.iter().map(|(name, value)| (name.to_owned(), *value)).collect()
             };
             prop_assert_eq!(&listed(&map), &model);
-            prop_assert_eq!(listed(&copy.0), copy.1.clone());
+            prop_assert_eq!(&listed(&copy.0), &copy.1);
             prop_assert!(map.keys().rev().eq(model.keys().rev().map(String::as_str)));
             let names: std::collections::BTreeSet<_> = model.keys().chain(copy.1.keys()).collect();
             let due: Vec<_> = names

@@ -541,7 +541,7 @@ impl Handler for Admin {
                     self.handle_affected_reply(cx, request_id, worker, *counts);
                 }
                 BusMessage::Revoke { worker, token, revocation } => {
-                    self.handle_revoke(worker, token, *revocation);
+                    self.handle_revoke(worker, token, &revocation);
                 }
                 // Everything else only wakes the thread.
                 _ => {}

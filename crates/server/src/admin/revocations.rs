@@ -44,7 +44,7 @@ impl Admin {
             Method::Post => {
                 caller.demand(AdminRole::Operate)?;
                 let revocation = body(request)?.revocation()?;
-                self.revoke(revocation).map_err(|error| problem_of(error))?;
+                self.revoke(&revocation).map_err(problem_of)?;
                 answer_json(cx, conn, 200, &json!({}));
             }
             Method::Delete => {
@@ -68,13 +68,13 @@ impl Admin {
     }
 
     /// A worker's caller revokes tokens.
-    pub(super) fn handle_revoke(&mut self, worker: usize, token: u64, revocation: Revocation) {
+    pub(super) fn handle_revoke(&mut self, worker: usize, token: u64, revocation: &Revocation) {
         let result = self.revoke(revocation);
         // A worker whose ring is full answers its caller with a timeout.
         let _ = self.endpoint.send(worker, BusMessage::RevokeReply { token, result });
     }
 
-    fn revoke(&mut self, revocation: Revocation) -> Result<(), RevocationError> {
+    fn revoke(&mut self, revocation: &Revocation) -> Result<(), RevocationError> {
         let now_ms = unix_ms();
         let max = self.store.head().config.client.token.revocations_max as usize;
         self.state.revocations.add(revocation.clone(), now_ms, max)?;
@@ -89,7 +89,7 @@ impl Admin {
             }
         }
         let Some(log) = &mut self.revocation_log else { return Ok(()) };
-        log.append(&revocation, &self.state.revocations, now_ms, max).map_err(|error| {
+        log.append(revocation, &self.state.revocations, now_ms, max).map_err(|error| {
             tracing::error!(%error, "a revocation is not on the disk");
             RevocationError::NotOnDisk
         })

@@ -295,7 +295,7 @@ impl<'w> Worker<'w> {
                 let _ = until.recv();
             }
             BusMessage::RevokeReply { token, result } => {
-                self.handle_revoke_reply(cx, token, result)
+                self.handle_revoke_reply(cx, token, result);
             }
             BusMessage::Revoked(revocation) => self.handle_revoked(cx, &revocation),
             BusMessage::Drain => self.begin_drain(cx),

@@ -87,6 +87,7 @@ pub(crate) struct Work {
 }
 
 /// The buckets of one worker, and what the turn of its loop has had so far.
+#[derive(Default)]
 pub(crate) struct Budgets {
     /// Until when each payer has used its budget.
     used_until_ns: FastMap<u64, u64>,
@@ -100,16 +101,6 @@ struct Turn {
     /// The connection whose commands are carried out, and what it has had.
     conn: u64,
     own: Work,
-}
-
-impl Default for Budgets {
-    fn default() -> Budgets {
-        Budgets {
-            used_until_ns: FastMap::default(),
-            names: RandomState::default(),
-            turn: Turn::default(),
-        }
-    }
 }
 
 impl Budgets {
