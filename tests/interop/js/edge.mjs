@@ -70,16 +70,18 @@ await scenario("curl, openssl and centrifuge-js speak TLS with a certificate set
   assert.match(plain.stdout, /https:\/\/.*400$/s, "plain HTTP is answered with what to do");
 
   const s_client = (input, ...args) =>
-    run("sh", ["-c", `printf '${input}' | openssl s_client -connect localhost:${port} -servername localhost -CAfile ${cert} -alpn http/1.1 -ign_eof ${args.join(" ")}`]);
-  const request = "GET / HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n";
+    run("sh", ["-c", `(${input}) | openssl s_client -connect localhost:${port} -servername localhost -CAfile ${cert} -alpn http/1.1 ${args.join(" ")}`]);
+  // It reads what it is to send until the answer has come.
+  const request = "printf 'GET / HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n'; sleep 1";
   for (const [version, shown] of [["-tls1_2", "TLSv1.2"], ["-tls1_3", "TLSv1.3"]]) {
     const { stdout } = await s_client(request, version);
     assert.match(stdout, new RegExp(`${shown}[^]*ALPN protocol: http/1.1|ALPN protocol: http/1.1[^]*${shown}`), version);
     assert.match(stdout, /Verif(y return code: 0|ication: OK)/);
     assert.match(stdout, /HTTP\/1.1 200 OK/);
   }
-  // `K` renews the keys of both directions.
-  assert.match((await s_client(`K\\n${request}`, "-tls1_3")).stdout, /HTTP\/1.1 200 OK/);
+  // `K`, a line of its own, renews the keys of both directions.
+  const renewed = await s_client(`sleep 0.5; printf 'K\\n'; sleep 0.5; ${request}`, "-tls1_3");
+  assert.match(renewed.stdout + renewed.stderr, /KEYUPDATE[^]*HTTP\/1.1 200 OK|HTTP\/1.1 200 OK[^]*KEYUPDATE/);
   for (const refused of ["-tls1_1", "-tls1", "-cipher ALL:@SECLEVEL=0 -tls1"]) {
     assert.doesNotMatch((await s_client(request, refused)).stdout, /HTTP\/1.1/, refused);
   }
