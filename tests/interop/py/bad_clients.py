@@ -116,6 +116,8 @@ def silent_crowd(server):
     with contextlib.ExitStack() as stack:
         for _ in range(crowd):
             connection = stack.enter_context(socket.socket())
+            # Not from where the witness comes: who shares an address shares its room.
+            connection.bind(("127.0.0.9", 0))
             connection.connect(("127.0.0.1", server.client_port))
         # One address has room for so many that have not said who they are: limits.unauthenticated_per_address_max.
         kept = min(crowd, 8_192)

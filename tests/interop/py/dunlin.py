@@ -146,9 +146,9 @@ class Server:
         return sum(value for name, value in self.metrics().items() if re.search(pattern, name))
 
     def memory_bytes(self):
-        """The server's own memory: Pss, as the kernel accounts it."""
+        """The server's own memory, as the kernel accounts it; not the pages of its program, which others may share."""
         rollup = pathlib.Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
-        return int(re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)[1]) * 1024
+        return int(re.search(r"^Pss_Anon:\s+(\d+) kB", rollup, re.MULTILINE)[1]) * 1024
 
     def connect(self, receive_buffer=None, source="127.0.0.1"):
         return RawConnection(self.client_port, receive_buffer, source)
