@@ -13,6 +13,7 @@ use crate::state::ServerState;
 /// Users and devices that are remembered, each for a minute at most after its last push; beyond that nobody is held back whom
 /// nothing is known of.
 const SUBJECTS_MAX: usize = 1_000_000;
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// What users and devices were sent in the last minute.
@@ -26,8 +27,9 @@ pub(super) struct RecipientLimits {
 struct Spent {
     until: HashMap<u64, Instant>,
     hasher: RandomState,
-    /// What counts no more is looked for when there are so many.
+    /// What counts no more is looked for when there are so many, and a second has passed since it was.
     sweep_at: usize,
+    swept: Option<Instant>,
 }
 
 impl fmt::Debug for RecipientLimits {
@@ -64,7 +66,10 @@ impl RecipientLimits {
 
 impl Spent {
     fn take(&mut self, subject: impl Hash, per_min_max: u32, now: Instant) -> bool {
-        if self.until.len() >= self.sweep_at {
+        // A full table is not gone through for each push.
+        let is_due = self.swept.is_none_or(|swept| now >= swept + SWEEP_EVERY);
+        if self.until.len() >= self.sweep_at && is_due {
+            self.swept = Some(now);
             self.until.retain(|_, until| *until > now);
             self.sweep_at = (2 * self.until.len()).clamp(1_024, SUBJECTS_MAX);
         }
@@ -97,7 +102,15 @@ mod tests {
         assert_eq!((0..10).filter(|_| takes("ada", 200)).count(), 7);
         assert_eq!(spent.until.len(), 2);
         spent.sweep_at = 0;
-        assert!(spent.take("eve", 1, begin + Duration::from_secs(300)));
+        let later = begin + Duration::from_secs(300);
+        assert!(spent.take("eve", 60_000, later));
         assert_eq!(spent.until.len(), 1, "what counts no more is forgotten");
+        spent.sweep_at = 0;
+        let soon = later + SWEEP_EVERY / 2;
+        assert!(spent.take("mia", 1, soon) && spent.take("kim", 1, soon));
+        assert_eq!(spent.until.len(), 3, "a full table is not gone through for each push");
+        spent.sweep_at = 0;
+        assert!(spent.take("zoe", 1, later + SWEEP_EVERY));
+        assert_eq!(spent.until.len(), 3, "it is when a second has passed");
     }
 }
