@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use tempfile::TempDir;
 
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
+const KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/data/apns-key.p8");
 /// Pushes under way at once: twice what the streams of a connection carry.
 const UNDER_WAY_MAX: usize = 2_000;
 
@@ -163,6 +165,39 @@ fn lines_may_have_a_payload_and_an_id_of_their_own_and_a_rate_is_kept() {
     assert_eq!(own.device_token, format!("{:064x}", 1));
     let bodies: HashSet<&str> = ledger.iter().map(|entry| entry.body_sha256.as_str()).collect();
     assert_eq!(bodies.len(), 2);
+}
+
+#[test]
+fn standard_input_is_a_list_too_and_its_lines_may_name_different_apps() {
+    let list = List::new(Behaviour::default(), "");
+    let results = list.file("results");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dunlin"));
+    command.args(["push", "import", "-", "--json", "--payload", r#"{"aps":{"alert":"hello"}}"#]);
+    command.args(["--topic", "com.example.app", "--key", KEY]);
+    command.args(["--key-id", "KEY1234567", "--team-id", "TEAM123456"]);
+    command.args(["--address", &list.simulator.addr().to_string(), "--roots"]);
+    command.arg(list.file("ca.pem")).stdin(Stdio::piped());
+    let refused = command.output().unwrap();
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && complaint.contains("--results"), "{complaint}");
+
+    command.arg("--results").arg(&results).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let text =
+        format!("{:064x}\n{{\"token\":\"{:064x}\",\"topic\":\"com.example.other\"}}\nxyz\n", 1, 2);
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let (code, counts) = finish(&child.wait_with_output().unwrap());
+    let found = (code, &counts["accepted"], &counts["refused"], &counts["results"]);
+    let wanted = (4, &2.into(), &1.into(), &results.to_str().unwrap().into());
+    assert_eq!(found, wanted, "a token that is none has an exit code of its own: {counts}");
+    let topics: HashMap<String, String> = list
+        .simulator
+        .ledger()
+        .into_iter()
+        .map(|entry| (entry.device_token, entry.topic))
+        .collect();
+    assert_eq!(topics[&format!("{:064x}", 1)], "com.example.app");
+    assert_eq!(topics[&format!("{:064x}", 2)], "com.example.other");
 }
 
 #[test]

@@ -149,6 +149,11 @@ impl Simulator {
         self.shared.orders.send(order).unwrap_or(0)
     }
 
+    /// Half of the answers since the start took no longer beside the path, waiting for a worker included; 0 without any.
+    pub fn answer_time_median(&self) -> Duration {
+        self.shared.answer_time_median()
+    }
+
     /// What it has seen and done.
     pub fn counts(&self) -> Counts {
         self.shared.counts()

@@ -268,3 +268,70 @@ pub(crate) fn report(outcome: &Outcome, json: bool) -> Result<(), CliError> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        send: Send,
+    }
+
+    fn push(options: &[&str]) -> Result<Push, String> {
+        let token = "0".repeat(64);
+        let always = ["send", "--token", &token, "--topic", "com.example.app"];
+        let line = always.iter().chain(options);
+        Line::try_parse_from(line)
+            .map_err(|error| error.to_string())?
+            .send
+            .push()
+            .map_err(|error| error.to_string())
+    }
+
+    fn payload(options: &[&str]) -> Value {
+        serde_json::from_slice(&push(options).expect("a push").payload).expect("JSON")
+    }
+
+    #[test]
+    fn options_of_the_alert_go_into_aps_whatever_else_the_payload_is() {
+        let options = ["--badge", "3", "--sound", "default", "--mutable-content"];
+        let wanted = json!({ "badge": 3, "sound": "default", "mutable-content": 1 });
+        let with = |own: &[&str]| payload(&[own, &options[..]].concat());
+        let alert = with(&["--alert", "Hello"]);
+        assert_eq!(alert["aps"]["alert"], "Hello");
+        for (name, value) in wanted.as_object().expect("an object") {
+            assert_eq!(&alert["aps"][name], value, "{name}");
+        }
+        assert_eq!(with(&["--payload", r#"{"own":1}"#]), json!({ "own": 1, "aps": wanted }));
+        assert_eq!(payload(&["--badge", "0"])["aps"]["badge"], 0);
+        let error = push(&["--payload", "[]", "--badge", "3"]).unwrap_err();
+        assert!(error.contains("payload"), "{error}");
+    }
+
+    #[test]
+    fn priority_expiration_and_id_are_those_of_the_push() {
+        let id = "123e4567-e89b-12d3-a456-426614174000";
+        let options = ["--alert", "a", "--priority", "5", "--id", id, "--collapse-id", "c"];
+        let given = push(&[&options[..], &["--expiration", "0", "--timeout", "7"]].concat())
+            .expect("a push");
+        assert_eq!((given.priority, given.id.as_deref()), (5, Some(id)));
+        assert_eq!(given.collapse_id.as_deref(), Some("c"));
+        assert_eq!((given.expiration, given.timeout), (Some(UNIX_EPOCH), Duration::from_secs(7)));
+        let before = SystemTime::now();
+        let kept = push(&["--alert", "a", "--expiration", "60"]).expect("a push");
+        let left = kept.expiration.and_then(|at| at.duration_since(before).ok());
+        assert!(left.is_some_and(|left| left >= Duration::from_secs(60)), "{left:?}");
+        let background = push(&["--payload", "{}", "--type", "background"]).expect("a push");
+        assert_eq!((background.priority, background.expiration), (5, None));
+    }
+
+    #[test]
+    fn a_push_without_anything_to_show_is_refused_with_the_options_that_would_do() {
+        let error = push(&[]).unwrap_err();
+        assert!(error.contains("--alert") && error.contains("--payload"), "{error}");
+    }
+}

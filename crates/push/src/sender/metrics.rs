@@ -247,7 +247,7 @@ pub struct SenderMetrics {
     pub resent: u64,
     /// Answers of any kind.
     pub answered: u64,
-    /// The median time from request to answer in the life of the sender, within 3 %.
+    /// The median time from request to answer in the life of the sender, within 1 %.
     pub answer_p50_s: Option<f64>,
     /// The time that one answer in a hundred exceeded.
     pub answer_p99_s: Option<f64>,
@@ -284,8 +284,8 @@ pub(super) struct SenderStats {
     pub(super) failed: AtomicU64,
     pub(super) lost: AtomicU64,
     pub(super) answered: AtomicU64,
-    /// Known to within 3 %.
-    pub(super) response_times: Histogram<1_024>,
+    /// Known to within 1 %.
+    pub(super) response_times: Histogram<4_096>,
 }
 
 impl SenderStats {

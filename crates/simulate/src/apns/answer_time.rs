@@ -97,20 +97,6 @@ impl AnswerTime {
         AnswerTime { floor_ms: ms, ..AnswerTime::default() }
     }
 
-    /// Half of the answers take no longer, before drift.
-    pub fn median(&self) -> Duration {
-        const DRAWS: u64 = 10_001;
-        let mut state = 1u64;
-        let mut uniform = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 11) as f64 / (1u64 << 53) as f64
-        };
-        let mut draws: Vec<Duration> = (1..=DRAWS)
-            .map(|number| self.draw(number, number, Duration::ZERO, &mut uniform))
-            .collect();
-        *draws.select_nth_unstable(DRAWS as usize / 2).1
-    }
-
     /// Answers take no time.
     pub(crate) fn is_zero(&self) -> bool {
         *self == AnswerTime::default()

@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
 
@@ -44,6 +45,14 @@ pub struct Counts {
     pub ledger_beyond: u64,
 }
 
+/// From a microsecond to an hour, three digits.
+fn new_histogram() -> Histogram<u64> {
+    match Histogram::new_with_bounds(1, 3_600_000_000, 3) {
+        Ok(histogram) => histogram,
+        Err(error) => unreachable!("constant bounds: {error}"),
+    }
+}
+
 /// The part that changes with each push.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -51,6 +60,8 @@ pub(crate) struct World {
     pub(crate) counts: Counts,
     pub(crate) rules: Rules,
     pub(crate) channels: Channels,
+    /// What the answers took beside the path, in microseconds.
+    answer_times: Histogram<u64>,
     /// When each busy worker of the service is free again, counted from the start.
     workers: BinaryHeap<Reverse<Duration>>,
     /// The state of the generator of ids (xorshift64*); ids have to differ, not to be secret.
@@ -79,19 +90,26 @@ impl World {
     ) -> Duration {
         let subject = foldhash::fast::FixedState::default().hash_one(device_token);
         let drawn = time.draw(number, subject, now.uptime, || self.random_share());
-        if time.workers == 0 {
+        let after = self.end_of_work(time.workers, drawn, now) - now.uptime;
+        self.answer_times.saturating_record(after.as_micros() as u64);
+        after
+    }
+
+    /// When one of so many workers has done that work; none stands for any number.
+    fn end_of_work(&mut self, workers: u32, work: Duration, now: Now) -> Duration {
+        if workers == 0 {
             self.workers.clear();
-            return drawn;
+            return now.uptime + work;
         }
-        while self.workers.len() > time.workers as usize {
+        while self.workers.len() > workers as usize {
             self.workers.pop();
         }
-        let free = match self.workers.len() == time.workers as usize {
+        let free = match self.workers.len() == workers as usize {
             true => self.workers.pop().map_or(now.uptime, |Reverse(at)| at.max(now.uptime)),
             false => now.uptime,
         };
-        self.workers.push(Reverse(free + drawn));
-        free + drawn - now.uptime
+        self.workers.push(Reverse(free + work));
+        free + work
     }
 
     /// A new UUID (RFC 9562 version 4).
@@ -136,6 +154,7 @@ impl Shared {
             counts: Counts::default(),
             rules: Rules::new(rules, started_unix_ms.saturating_sub(3_600_000)),
             channels: Channels::default(),
+            answer_times: new_histogram(),
             workers: BinaryHeap::new(),
             random: seed | 1,
         };
@@ -160,6 +179,10 @@ impl Shared {
         let uptime = self.started.elapsed();
         let at_ms = uptime.as_millis() as u64;
         Now { uptime, at_ms, unix_ms: self.started_unix_ms + at_ms }
+    }
+
+    pub(crate) fn answer_time_median(&self) -> Duration {
+        Duration::from_micros(self.world().answer_times.value_at_quantile(0.5))
     }
 
     pub(crate) fn counts(&self) -> Counts {

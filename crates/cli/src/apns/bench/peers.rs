@@ -166,10 +166,17 @@ pub(super) fn h2load_for(program: &str, what: &str, ask: &Ask<'_>) -> Row {
     row
 }
 
+/// As many devices as a load generator goes through in turn.
+const DEVICES: u64 = 4_096;
+
 /// Its rate and its CPU seconds.
 fn ask_h2load(program: &str, ask: &Ask<'_>, length: &[&str]) -> Result<(f64, f64), CliError> {
     let body = tempfile::NamedTempFile::new()?;
     fs::write(body.path(), payload(ask.payload_bytes))?;
+    let devices = tempfile::NamedTempFile::new()?;
+    let url =
+        |number| format!("https://{}/3/device/{}\n", ask.target.address, ask.target.device(number));
+    fs::write(devices.path(), (0..DEVICES).map(url).collect::<String>())?;
     let key = ProviderKey::from_scalar(&[7; 32], "BENCHKEY01", "BENCHTEAM1")?;
     let token = ProviderToken::new(key).authorization(SystemTime::now()).value;
     let mut child = Command::new(program)
@@ -179,7 +186,8 @@ fn ask_h2load(program: &str, ask: &Ask<'_>, length: &[&str]) -> Result<(f64, f64
         .arg(body.path())
         .args(["-H", &format!("authorization: {token}"), "-H", "apns-topic: com.example.dunlin"])
         .args(["-H", "apns-push-type: alert", "-H", "apns-priority: 10"])
-        .arg(format!("https://{}/3/device/{}", ask.target.address, ask.target.device(0)))
+        .arg("-i")
+        .arg(devices.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -35,7 +35,7 @@ fn cases() -> Result<Vec<(u64, AnswerTime)>, CliError> {
         (
             50,
             AnswerTime {
-                drift: Drift { period_s: 6.0, factor: 4.0 },
+                drift: Drift { period_s: 3.0, factor: 4.0 },
                 ..drawn("5+exponential:15")?
             },
         ),
@@ -66,36 +66,44 @@ pub(super) fn vary(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> 
             connection_window: WINDOW_LARGE,
             ..Behaviour::default()
         };
-        let world = World::new(behaviour, 0)?;
         let rtt = Duration::from_millis(rtt_ms);
-        let alone = answer_time.median();
         let duration = WARM_UP + bench.duration();
         let mut others = Vec::new();
         for in_flight in IN_FLIGHT {
-            let ask = Ask {
-                target: &world.target,
-                payload_bytes: 437,
-                duration,
-                warm_up: WARM_UP,
-                pushes_max: u64::MAX,
-                rtt,
-                in_flight,
-            };
             let what = format!("{what}; {in_flight} in flight");
-            others.extend(bench.h2load.iter().map(|program| h2load_for(program, &what, &ask)));
+            // A simulator for each, so that drift begins anew.
+            let asked = |measure: &dyn Fn(&Ask<'_>) -> Row| {
+                let world = World::new(behaviour.clone(), 0)?;
+                Ok::<_, CliError>(measure(&Ask {
+                    target: &world.target,
+                    payload_bytes: 437,
+                    duration,
+                    warm_up: WARM_UP,
+                    pushes_max: u64::MAX,
+                    rtt,
+                    in_flight,
+                }))
+            };
+            for program in &bench.h2load {
+                others.push(asked(&|ask| h2load_for(program, &what, ask))?);
+            }
             if in_flight == IN_FLIGHT[0] {
-                others.extend(bench.peers.iter().map(|peer| peer.measure(&what, &ask)));
+                for peer in &bench.peers {
+                    others.push(asked(&|ask| peer.measure(&what, ask))?);
+                }
             }
         }
         let best = others.iter().map(|row| row.rate).reduce(f64::max);
         for (kind, connections) in
             [("one connection", Connections::Fixed(1)), ("auto", Connections::Auto { max: 8 })]
         {
+            let world = World::new(behaviour.clone(), 0)?;
             let measured = run(Load {
                 connections,
                 queue_bytes_max: 32 << 20,
                 ..load(&world.target, 437, duration)
             })?;
+            let alone = world.simulator.answer_time_median();
             let mut row = row(format!("{what}; {kind}"), &measured, rtt, WARM_UP);
             row.allowed = best;
             let late = alone.mul_f64(ANSWER_MAX) + rtt;
