@@ -36,6 +36,8 @@ pub struct Client {
     pub compression: bool,
     /// The connection token: a JWT signed by your backend.
     pub token: Token,
+    /// The subscription token: a JWT that lets its client subscribe to one channel.
+    pub subscription_token: SubscriptionToken,
     /// The long-poll transport.
     pub long_poll: LongPoll,
 }
@@ -51,61 +53,157 @@ impl Default for Client {
             connect_timeout_ms: 10_000,
             compression: false,
             token: Token::default(),
+            subscription_token: SubscriptionToken::default(),
             long_poll: LongPoll::default(),
         }
     }
 }
 
-/// The connection token: a JWT signed by your backend.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Token {
-    /// The key your backend signs connection tokens with (HS256, HS384 or HS512); at least 16 bytes,
-    /// better 32 random ones: `openssl rand -hex 32`.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub hmac_secret: Option<Secret>,
-    /// The key before the current one, accepted as well while tokens signed with it are in use.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub hmac_secret_previous: Option<Secret>,
-    /// Further keys, each under its id: a token whose header names one (`kid`) is judged by that key
-    /// alone. Taking a key away closes the connections that came in with it.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub keys: Map<Secret>,
-    /// How long a client whose token has expired may take to send a new one before it is
-    /// disconnected.
-    #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
-    pub refresh_grace_ms: u64,
-    /// Accepts only tokens whose `aud` names this.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub audience: Option<String>,
-    /// Accepts only tokens whose `iss` is this.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub issuer: Option<String>,
-    /// How far the clocks of backend and server may differ when `exp` and `nbf` are judged.
-    #[schemars(range(max = 300_000), extend("x-applies" = NEW_CONNECTIONS))]
-    pub leeway_ms: u64,
-    /// How long a token lets nobody in after a client that came with it was disconnected for good: by
-    /// the API's `disconnect` with a code that says not to come back. 0: it lets in at once.
-    #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
-    pub bar_after_disconnect_ms: u64,
-    /// Revoked and barred tokens and users that are remembered, each in some hundred bytes; one more is
-    /// refused.
-    #[schemars(range(min = 1, max = 10_000_000), extend("x-applies" = LIVE))]
-    pub revocations_max: u32,
+/// A kind of token: how it is verified, and what else is set of it.
+macro_rules! token {
+    (
+        $(#[$meta:meta])*
+        $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty = $default:expr,)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+            /// The key your backend signs these tokens with (HS256, HS384 or HS512); at least 16 bytes,
+            /// better 32 random ones: `openssl rand -hex 32`.
+            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+            pub hmac_secret: Option<Secret>,
+            /// The key before the current one, accepted as well while tokens signed with it are in use.
+            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+            pub hmac_secret_previous: Option<Secret>,
+            /// The public key of tokens signed by RSA (RS256, RS384, RS512, PS256, PS384, PS512), in PEM; of
+            /// 2048 to 8192 bits.
+            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+            pub rsa_public_key: Option<String>,
+            /// The public key of tokens signed by ECDSA (ES256 with P-256, ES384 with P-384), in PEM.
+            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+            pub ecdsa_public_key: Option<String>,
+            /// The public key of tokens signed by EdDSA (Ed25519), in PEM.
+            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+            pub eddsa_public_key: Option<String>,
+            /// Further keys, each under its id: a token whose header names one (`kid`) is judged by that key
+            /// alone. A secret, or a public key in PEM. Taking a key away closes the connections, and ends the subscriptions, that came in with it.
+            #[schemars(extend("x-applies" = LIVE))]
+            pub keys: Map<Secret>,
+            /// How long after the end of its token a client may take to send a new one before the connection
+            /// is closed, or the subscription ended.
+            #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
+            pub refresh_grace_ms: u64,
+            /// Accepts only tokens whose `aud` names this.
+            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+            pub audience: Option<String>,
+            /// Accepts only tokens whose `iss` is this.
+            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+            pub issuer: Option<String>,
+            /// How far the clocks of backend and server may differ when `exp` and `nbf` are judged.
+            #[schemars(range(max = 300_000), extend("x-applies" = NEW_CONNECTIONS))]
+            pub leeway_ms: u64,
+        }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name {
+                    $($field: $default,)*
+                    hmac_secret: None,
+                    hmac_secret_previous: None,
+                    rsa_public_key: None,
+                    ecdsa_public_key: None,
+                    eddsa_public_key: None,
+                    keys: Map::new(),
+                    refresh_grace_ms: 25_000,
+                    audience: None,
+                    issuer: None,
+                    leeway_ms: 0,
+                }
+            }
+        }
+
+        impl $name {
+            /// How its tokens are verified.
+            pub fn rules(&self) -> TokenRules<'_> {
+                TokenRules {
+                    hmac_secret: self.hmac_secret.as_ref(),
+                    hmac_secret_previous: self.hmac_secret_previous.as_ref(),
+                    rsa_public_key: self.rsa_public_key.as_deref(),
+                    ecdsa_public_key: self.ecdsa_public_key.as_deref(),
+                    eddsa_public_key: self.eddsa_public_key.as_deref(),
+                    keys: &self.keys,
+                    audience: self.audience.as_deref(),
+                    issuer: self.issuer.as_deref(),
+                    leeway_ms: self.leeway_ms,
+                }
+            }
+        }
+    };
 }
 
-impl Default for Token {
-    fn default() -> Token {
-        Token {
-            hmac_secret: None,
-            hmac_secret_previous: None,
-            keys: Map::new(),
-            refresh_grace_ms: 25_000,
-            audience: None,
-            issuer: None,
-            leeway_ms: 0,
-            bar_after_disconnect_ms: 60_000,
-            revocations_max: 100_000,
+token! {
+    /// The connection token: a JWT signed by your backend.
+    Token {
+        /// How long a token lets nobody in after a client that came with it was disconnected for good: by
+        /// the API's `disconnect` with a code that says not to come back. 0: it lets in at once.
+        #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
+        bar_after_disconnect_ms: u64 = 60_000,
+        /// Revoked and barred tokens and users that are remembered, each in some hundred bytes; one more is
+        /// refused.
+        #[schemars(range(min = 1, max = 10_000_000), extend("x-applies" = LIVE))]
+        revocations_max: u32 = 100_000,
+    }
+}
+
+token! {
+    /// The subscription token: a JWT that lets its client subscribe to one channel.
+    SubscriptionToken {
+        /// Subscription tokens are verified by the keys and rules of this table; else by those of
+        /// `client.token`.
+        #[schemars(extend("x-applies" = LIVE))]
+        enabled: bool = false,
+    }
+}
+
+/// How tokens of one kind are verified: see [`Token`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenRules<'a> {
+    /// The current key.
+    pub hmac_secret: Option<&'a Secret>,
+    /// The key before it.
+    pub hmac_secret_previous: Option<&'a Secret>,
+    /// In PEM.
+    pub rsa_public_key: Option<&'a str>,
+    /// In PEM.
+    pub ecdsa_public_key: Option<&'a str>,
+    /// In PEM.
+    pub eddsa_public_key: Option<&'a str>,
+    /// Keys by their `kid`.
+    pub keys: &'a Map<Secret>,
+    /// What `aud` must name.
+    pub audience: Option<&'a str>,
+    /// What `iss` must be.
+    pub issuer: Option<&'a str>,
+    /// How far clocks may differ, in milliseconds.
+    pub leeway_ms: u64,
+}
+
+impl TokenRules<'_> {
+    /// Whether there is any key to verify a token with.
+    pub fn has_key(&self) -> bool {
+        let public = [self.rsa_public_key, self.ecdsa_public_key, self.eddsa_public_key];
+        self.hmac_secret.is_some() || public.iter().any(Option::is_some) || !self.keys.is_empty()
+    }
+}
+
+impl Client {
+    /// How subscription tokens are verified.
+    pub fn subscription_rules(&self) -> TokenRules<'_> {
+        match self.subscription_token.enabled {
+            true => self.subscription_token.rules(),
+            false => self.token.rules(),
         }
     }
 }

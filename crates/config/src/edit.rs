@@ -13,8 +13,8 @@ use crate::pointer::Pointer;
 use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Changes, Channel, ChannelOptions, Client,
     ClientBudget, Config, FcmConfig, Hook, Limits, Listener, Log, LongPoll, Map, Member, Pacing,
-    PushConfig, Route, Secret, Server, SharedBudget, Shutdown, Token, Upstream, VapidConfig,
-    Webhooks, fields,
+    PushConfig, Route, Secret, Server, SharedBudget, Shutdown, SubscriptionToken, Token, Upstream,
+    VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -291,8 +291,9 @@ table! {
         server, client, api, channel, listeners, webhooks, push, limits, config, shutdown, admin, log
     }
     Server {}
-    Client { token, long_poll }
+    Client { token, subscription_token, long_poll }
     Token { keys }
+    SubscriptionToken { keys }
     LongPoll {}
     Api { keys, scopes }
     ApiScope {}

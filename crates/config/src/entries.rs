@@ -25,7 +25,16 @@ pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigError
     each("api.keys", &valid.api.keys, &config.api.keys, errors, secret);
     each("api.scopes", &valid.api.scopes, &config.api.scopes, errors, |_, _, _| {});
     each("admin.tokens", &valid.admin.tokens, &config.admin.tokens, errors, admin_token);
-    each("client.token.keys", &valid.client.token.keys, &config.client.token.keys, errors, secret);
+    for (map, valid, now) in [
+        ("client.token.keys", &valid.client.token.keys, &config.client.token.keys),
+        (
+            "client.subscription_token.keys",
+            &valid.client.subscription_token.keys,
+            &config.client.subscription_token.keys,
+        ),
+    ] {
+        each(map, valid, now, errors, secret);
+    }
     namespaces(config, valid, errors);
     listeners(config, errors);
     each(

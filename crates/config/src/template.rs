@@ -14,12 +14,13 @@ const HEAD: &str = "\
 ";
 
 /// Examples of the tables whose keys the operator chooses.
-const EXAMPLES: [(&str, &str); 12] = [
+const EXAMPLES: [(&str, &str); 13] = [
     ("admin.tokens", "dashboard"),
     ("api.keys", "backend"),
     ("api.scopes", "backend"),
     ("channel.namespaces", "chat"),
     ("client.token.keys", "2026-01"),
+    ("client.subscription_token.keys", "2026-01"),
     ("listeners", "internal"),
     ("webhooks.upstreams", "backend"),
     ("webhooks.upstreams.backend.members", "a"),

@@ -6,7 +6,7 @@ use crate::entries;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::path::Path;
-use crate::{ChannelOptions, Config, Serves};
+use crate::{ChannelOptions, Config, Serves, TokenRules};
 
 /// What a publication grows by on its way to a client: envelope, channel name, client info.
 const ENVELOPE_BYTES: usize = 4_096;
@@ -59,7 +59,7 @@ impl Config {
         let mut warn = |path: &str, message, fix| {
             warnings.push(ConfigError::new(path.into(), message).with_fix(fix));
         };
-        if self.client.token.hmac_secret.is_none() && !self.client.anonymous {
+        if !self.client.token.rules().has_key() && !self.client.anonymous {
             warn(
                 "client.token.hmac_secret",
                 "no client can connect",
@@ -151,9 +151,7 @@ impl Config {
         if self.api.keys.is_empty() && serves != Serves::Clients {
             missing.push("an API key (`[api.keys]` with `backend = \"...\"`)");
         }
-        let has_token_key =
-            self.client.token.hmac_secret.is_some() || !self.client.token.keys.is_empty();
-        if !has_token_key && serves != Serves::Api {
+        if !self.client.token.rules().has_key() && serves != Serves::Api {
             missing.push("client authentication (`client.token.hmac_secret = \"...\"`)");
         }
         if !missing.is_empty() {
@@ -188,35 +186,21 @@ impl Config {
                 errors.add(path, format!("{origin:?} is not an origin"), fix);
             }
         }
-        if client.token.hmac_secret.is_none() && client.token.hmac_secret_previous.is_some() {
+        tokens(&Path::of("client.token"), client.token.rules(), errors);
+        let subscription = client.subscription_token.rules();
+        tokens(&Path::of("client.subscription_token"), subscription, errors);
+        if client.subscription_token.enabled && !subscription.has_key() {
             errors.add(
-                "client.token.hmac_secret_previous",
-                "there is no current key, `client.token.hmac_secret`",
-                "set the current key, or remove this one",
+                "client.subscription_token.enabled",
+                "it has no key, and every subscription token would be refused",
+                "set `client.subscription_token.hmac_secret`, or leave `enabled` out",
             );
         }
     }
 
     fn secrets(&self, errors: &mut ConfigErrors) {
-        let token = &self.client.token;
-        for (path, secret) in [
-            ("client.token.hmac_secret", &token.hmac_secret),
-            ("client.token.hmac_secret_previous", &token.hmac_secret_previous),
-        ] {
-            if let Some(secret) = secret {
-                entries::long_enough(path, secret, errors);
-            }
-        }
         if let Some(secret) = &self.admin.token {
             entries::bearer(&Path::of("admin.token"), secret, errors);
-        }
-        for (path, claim) in
-            [("client.token.audience", &token.audience), ("client.token.issuer", &token.issuer)]
-        {
-            if claim.as_deref() == Some("") {
-                let fix = "remove it, or write what your backend puts into tokens";
-                errors.add(path, "it is empty, and every token would be refused", fix);
-            }
         }
     }
 
@@ -268,6 +252,30 @@ impl Config {
         if !limits.bus_slots.is_power_of_two() {
             let fix = format!("set it to {}", limits.bus_slots.next_power_of_two());
             errors.add("limits.bus_slots", "it is not a power of two", fix);
+        }
+    }
+}
+
+/// The keys of one kind of token, and what its tokens must say.
+fn tokens(path: &Path, rules: TokenRules<'_>, errors: &mut ConfigErrors) {
+    if rules.hmac_secret.is_none() && rules.hmac_secret_previous.is_some() {
+        errors.add(
+            path.join("hmac_secret_previous"),
+            format!("there is no current key, `{}`", path.join("hmac_secret")),
+            "set the current key, or remove this one",
+        );
+    }
+    for (key, secret) in
+        [("hmac_secret", rules.hmac_secret), ("hmac_secret_previous", rules.hmac_secret_previous)]
+    {
+        if let Some(secret) = secret {
+            entries::long_enough(path.join(key), secret, errors);
+        }
+    }
+    for (key, claim) in [("audience", rules.audience), ("issuer", rules.issuer)] {
+        if claim == Some("") {
+            let fix = "remove it, or write what your backend puts into tokens";
+            errors.add(path.join(key), "it is empty, and every token would be refused", fix);
         }
     }
 }

@@ -92,8 +92,8 @@ const _: () = assert!(size_of::<Subscriber>() == 8);
 
 /// Receives join and leave pushes.
 pub(crate) const JOIN_LEAVE: u8 = 1;
-/// Subscribed by the server, not by a client that may subscribe.
-pub(crate) const SERVER_SIDE: u8 = 2;
+/// Rests on a grant, not on the rules of the channel.
+pub(crate) const GRANTED: u8 = 2;
 
 impl Subscriber {
     pub(crate) fn new(subscription: u32, flags: u8, encoding: u8, slot: u32) -> Self {

@@ -56,8 +56,9 @@ pub struct SubscribeOptions {
     pub join_leave: bool,
     /// Raw JSON about the connection in this channel, for [`ClientInfo`](crate::ClientInfo).
     pub chan_info: Option<Box<[u8]>>,
-    /// The server subscribes the client, which did not ask: no [`Withdrawal`](crate::Withdrawal) ends it.
-    pub server_side: bool,
+    /// It rests on a grant (the server subscribes the client, or the client has a token for it) and not on the
+    /// channel's rules: no [`Withdrawal`](crate::Withdrawal) ends it.
+    pub granted: bool,
     /// Puts [`Outgoing::Subscribe`](crate::Outgoing::Subscribe) and the recovered publications into the
     /// session: for a server-side subscription of a client that is connected already.
     pub announce: bool,
@@ -107,7 +108,7 @@ pub struct UnsubscribeUser {
 pub struct SubscribeUser {
     /// Only this session.
     pub client: Option<SessionId>,
-    /// How; `server_side` and `announce` are implied.
+    /// How; `granted` and `announce` are implied.
     pub subscribe: SubscribeOptions,
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct SubscriptionMode {
     pub(crate) positioned: bool,
     pub(crate) recoverable: bool,
     pub(crate) join_leave: bool,
-    pub(crate) server_side: bool,
+    pub(crate) granted: bool,
     pub(crate) announce: bool,
     pub(crate) data: Option<Box<[u8]>>,
 }
@@ -112,7 +112,7 @@ impl SubscriptionMode {
             positioned: asked.positioned || recoverable || channel.force_positioning,
             recoverable,
             join_leave: asked.join_leave || channel.force_push_join_leave,
-            server_side: asked.server_side,
+            granted: asked.granted,
             announce: asked.announce,
             data: asked.data,
         }
@@ -182,10 +182,10 @@ impl PendingRequests {
         Some(pending.waiter)
     }
 
-    /// True of a subscription that the server makes, and of any other request.
-    pub(crate) fn is_server_side(&self, key: u32) -> bool {
+    /// True of a subscription that rests on a grant, and of any other request.
+    pub(crate) fn is_granted(&self, key: u32) -> bool {
         match self.pending.get(&key).map(|pending| &pending.waiter) {
-            Some(Waiter::Subscribe(pending)) => pending.mode.server_side,
+            Some(Waiter::Subscribe(pending)) => pending.mode.granted,
             _ => true,
         }
     }

@@ -338,7 +338,7 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     let mut world = World::new(2);
     let options = plain();
     let asked = SubscribeOptions::default;
-    let made = || SubscribeOptions { server_side: true, ..SubscribeOptions::default() };
+    let made = || SubscribeOptions { granted: true, ..SubscribeOptions::default() };
     let sessions: Vec<SessionId> = ["ann", "bob", "eve"].map(|user| world.open(0, user)).into();
     for &session in &sessions {
         world.subscribe(session, "chat:a", &options, asked());

@@ -138,31 +138,176 @@ fn a_polls_cursor_is_no_way_around_the_history_permission() {
     assert_eq!(missed["gap"][0]["reason"], "no_history");
 }
 
-#[test]
-fn a_subscription_token_is_not_taken_for_verified() {
-    let cluster = Cluster::start_with(1, namespaces);
-    let error_of = |request: Value| {
-        let (mut listener, connected) = Listener::open(
-            cluster.address,
-            "/connection/http_stream",
-            &json!({"id": 1, "connect": {}}).to_string(),
-        );
-        let connect = &connected["connect"];
-        let emulated = json!({"session": connect["session"], "node": connect["node"], "data": request.to_string()});
-        cluster.call("POST /emulation", "", &emulated.to_string());
-        listener.next().expect("a reply")["error"].clone()
-    };
-    for request in [
-        json!({"id": 2, "subscribe": {"channel": "readable:a", "token": "a.b.c"}}),
-        json!({"id": 2, "sub_refresh": {"channel": "readable:a", "token": "a.b.c"}}),
-    ] {
-        let error = error_of(request);
-        assert_eq!(error["code"], 103, "final for the SDKs: {error}");
-        assert!(error["message"].as_str().unwrap().contains("subscription token"), "{error}");
+/// A client that can say something: its stream, and what it says commands with.
+struct Client<'c> {
+    cluster: &'c Cluster,
+    stream: Listener,
+    connect: Value,
+}
+
+impl<'c> Client<'c> {
+    fn connect(cluster: &'c Cluster, claims: &Value) -> Client<'c> {
+        let connect = json!({"id": 1, "connect": {"token": token(claims)}}).to_string();
+        let path = "/connection/http_stream";
+        let (stream, connected) = Listener::open(cluster.address, path, &connect);
+        Client { cluster, stream, connect: connected["connect"].clone() }
     }
-    let asked = json!({"subs": {"readable:a": {"token": "a.b.c"}}}).to_string();
-    let (_, push) = Listener::connect_to(cluster.address, &asked);
-    assert_eq!(push["disconnect"]["code"], 3507, "{push}");
+
+    /// The next object on the stream after a command, without the pings.
+    fn say(&mut self, command: &Value) -> Value {
+        let (session, node) = (&self.connect["session"], &self.connect["node"]);
+        let emulated = json!({"session": session, "node": node, "data": command.to_string()});
+        self.cluster.call("POST /emulation", "", &emulated.to_string());
+        self.next()
+    }
+
+    fn next(&mut self) -> Value {
+        self.stream.next().unwrap_or(Value::Null)
+    }
+
+    fn subscribe(&mut self, channel: &str, token: &str) -> Value {
+        self.say(&json!({"id": 2, "subscribe": {"channel": channel, "token": token}}))
+    }
+}
+
+fn token(claims: &Value) -> String {
+    let key = jsonwebtoken::EncodingKey::from_secret(KEY.as_bytes());
+    jsonwebtoken::encode(&jsonwebtoken::Header::default(), claims, &key).unwrap()
+}
+
+fn now_s() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()
+}
+
+/// `private` is subscribed to by token alone, and keeps what is published for a minute.
+fn with_private_channels(workers: usize) -> Cluster {
+    Cluster::start_with(workers, |config| {
+        let private = ChannelOptions {
+            allow_subscribe_for_client: false,
+            allow_subscribe_for_anonymous: false,
+            ..kept()
+        };
+        config.channel.namespaces.insert("private", private);
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+        config.client.subscription_token.refresh_grace_ms = 0;
+    })
+}
+
+#[test]
+fn a_subscription_token_lets_in_who_may_not_subscribe_otherwise() {
+    let cluster = with_private_channels(2);
+    let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
+    assert_eq!(ada.subscribe("private:a", "")["error"]["code"], 103);
+    let shown = token(&json!({
+        "sub": "ada", "channel": "private:a", "exp": now_s() + 600, "data": {"hello": 1},
+    }));
+    let subscribed = ada.subscribe("private:a", &shown);
+    assert_eq!(subscribed["subscribe"]["expires"], true, "{subscribed}");
+    assert!(subscribed["subscribe"]["ttl"].as_u64().is_some_and(|ttl| (590..=600).contains(&ttl)));
+    assert_eq!(subscribed["subscribe"]["data"], json!({"hello": 1}));
+    cluster.post("/api/publish", r#"{"channel":"private:a","data":7}"#);
+    assert_eq!(ada.next()["push"]["pub"]["data"], 7);
+    assert_eq!(ada.subscribe("private:a", &shown)["error"]["code"], 105, "already subscribed");
+
+    let refresh =
+        |token: String| json!({"id": 3, "sub_refresh": {"channel": "private:a", "token": token}});
+    let longer = token(&json!({"sub": "ada", "channel": "private:a", "exp": now_s() + 5_000}));
+    let refreshed = ada.say(&refresh(longer));
+    assert!(refreshed["sub_refresh"]["ttl"].as_u64().is_some_and(|ttl| ttl > 4_000), "{refreshed}");
+    let expired = token(&json!({"sub": "ada", "channel": "private:a", "exp": 1}));
+    assert_eq!(ada.say(&refresh(expired))["error"]["code"], 109);
+    assert_eq!(ada.say(&refresh(String::new()))["error"]["code"], 107);
+}
+
+#[test]
+fn a_subscription_token_that_is_not_valid_is_refused_as_the_protocol_has_it() {
+    let cluster = with_private_channels(1);
+    let valid = json!({"sub": "ada", "channel": "private:a"});
+    let with = |key: &str, value: Value| {
+        let mut claims = valid.clone();
+        claims[key] = value;
+        token(&claims)
+    };
+    // {"alg":"none","typ":"JWT"} and {"sub":"ada","channel":"private:a"}.
+    let none =
+        "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.eyJzdWIiOiJhZGEiLCJjaGFubmVsIjoicHJpdmF0ZTphIn0.";
+    let forged = format!("{}x", token(&valid));
+    let connection = token(&json!({"sub": "ada"}));
+    for (shown, code) in [
+        (with("exp", json!(1)), 109),
+        (with("expire_at", json!(1)), 110),
+        (with("nbf", json!(now_s() + 600)), 103),
+        (none.into(), 103),
+        (forged, 103),
+        (connection, 103),
+        ("a".repeat(20_000), 103),
+    ] {
+        let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
+        let refused = ada.subscribe("private:a", &shown);
+        assert_eq!(refused["error"]["code"], code, "{refused}");
+    }
+    for shown in
+        [with("channel", json!("private:b")), with("sub", json!("bob")), with("client", json!("1"))]
+    {
+        let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
+        let refused = ada.subscribe("private:a", &shown);
+        assert_eq!(refused["push"]["disconnect"]["code"], 3500, "{refused}");
+    }
+    let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
+    let shown = token(&json!({"sub": "ada", "channel": "unknown:a"}));
+    assert_eq!(ada.subscribe("unknown:a", &shown)["error"]["code"], 102);
+    // Nobody connects with one.
+    let mallory = Client::connect(&cluster, &valid);
+    assert_eq!(mallory.connect, Value::Null);
+}
+
+#[test]
+fn a_subscription_ends_with_its_token() {
+    let cluster = with_private_channels(2);
+    let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
+    let shown = token(&json!({"sub": "ada", "channel": "private:a", "exp": now_s() + 2}));
+    assert_eq!(ada.subscribe("private:a", &shown)["subscribe"]["expires"], true);
+    let ended = ada.next();
+    assert_eq!(ended["push"]["unsubscribe"]["code"], 2501, "{ended}");
+    assert_eq!(ada.subscribe("private:a", &shown)["error"]["code"], 109, "get another one");
+    let shown = token(&json!({"sub": "ada", "channel": "private:a", "exp": now_s() + 60}));
+    assert_eq!(ada.subscribe("private:a", &shown)["subscribe"]["expires"], true);
+}
+
+#[test]
+fn a_subscription_token_gives_no_history_unless_it_says_so() {
+    let cluster = with_private_channels(1);
+    cluster.post("/api/publish", r#"{"channel":"private:a","data":7}"#);
+    let subscribed = |overrides: Value| {
+        let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
+        let claims = json!({"sub": "ada", "channel": "private:a", "override": overrides});
+        let command = json!({"id": 2, "subscribe": {
+            "channel": "private:a", "token": token(&claims), "recover": true, "recoverable": true, "positioned": true,
+        }});
+        ada.say(&command)["subscribe"].clone()
+    };
+    let plain = subscribed(json!({}));
+    assert!(data_of(&plain).is_empty() && plain["recoverable"] == Value::Null, "{plain}");
+    let overridden = subscribed(json!({"force_recovery": {"value": true}}));
+    assert_eq!((data_of(&overridden), &overridden["recoverable"]), (vec![7], &json!(true)));
+}
+
+#[test]
+fn a_unidirectional_client_shows_its_subscription_token_when_it_connects() {
+    let cluster = with_private_channels(1);
+    let connect = |claims: Value| {
+        let subs = json!({"private:a": {"token": token(&claims)}});
+        let asked = json!({"token": token(&json!({"sub": "ada"})), "subs": subs}).to_string();
+        Listener::connect_to(cluster.address, &asked)
+    };
+    let (mut stream, push) =
+        connect(json!({"sub": "ada", "channel": "private:a", "exp": now_s() + 2}));
+    assert!(push["connect"]["subs"]["private:a"].is_object(), "{push}");
+    assert_eq!(stream.next().unwrap()["unsubscribe"]["code"], 2501);
+    let (_, push) = connect(json!({"sub": "ada", "channel": "private:b"}));
+    assert_eq!(push["disconnect"]["code"], 3500, "{push}");
+    let (_, push) = connect(json!({"sub": "ada", "channel": "private:a", "exp": 1}));
+    assert_eq!(push["disconnect"]["code"], 3005, "{push}");
 }
 
 #[test]

@@ -25,7 +25,6 @@ mod error;
 mod fanout_scheduler;
 mod forwarded_for;
 mod in_transit;
-mod jwt_hmac;
 mod local_host;
 mod log_gate;
 mod loop_stats;

@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) config: Config,
     /// Verifies connection tokens.
     pub(crate) verifier: Arc<Verifier>,
+    /// Verifies subscription tokens; the same where they have no keys of their own.
+    pub(crate) subscription_verifier: Arc<Verifier>,
     /// Which events hooks want.
     pub(crate) event_filter: Arc<EventFilter>,
     /// What listeners with TLS need.
@@ -53,10 +55,12 @@ impl Settings {
     /// Derives what workers need from a validated configuration.
     pub(crate) fn new(snapshot: Arc<Snapshot>) -> Self {
         let config = snapshot.config.clone();
+        let verifier = Arc::new(Verifier::new(config.client.token.rules()));
         Self {
             revision: snapshot.revision,
             node_name: node_name(&config),
-            verifier: Arc::new(Verifier::new(&config.client.token)),
+            subscription_verifier: subscription_verifier(&config, &verifier),
+            verifier,
             without_namespace: Arc::new(namespace("", &config.channel.without_namespace, &config)),
             namespaces: all_namespaces(&config),
             pacings: pacings(&config),
@@ -76,7 +80,14 @@ impl Settings {
         let verifier = if old.client.token == new.client.token {
             Arc::clone(&self.verifier)
         } else {
-            Arc::new(Verifier::new(&new.client.token))
+            Arc::new(Verifier::new(new.client.token.rules()))
+        };
+        let same_subscription_tokens = old.client.subscription_token
+            == new.client.subscription_token
+            && (new.client.subscription_token.enabled || Arc::ptr_eq(&verifier, &self.verifier));
+        let subscription_verifier = match same_subscription_tokens {
+            true => Arc::clone(&self.subscription_verifier),
+            false => subscription_verifier(new, &verifier),
         };
         // Some limits are part of every channel's options.
         let limits = |config: &Config| {
@@ -110,6 +121,7 @@ impl Settings {
             revision: snapshot.revision,
             node_name,
             verifier,
+            subscription_verifier,
             event_filter,
             without_namespace,
             namespaces,
@@ -127,6 +139,7 @@ impl Settings {
     pub(crate) fn wants_work(&self, newer: &Settings) -> bool {
         let (old, new) = (&self.config.server, &newer.config.server);
         self.config.client.token != newer.config.client.token
+            || self.config.client.subscription_token != newer.config.client.subscription_token
             || self.withdraws_anonymous(newer)
             || self.withdraws_subscribing(newer)
             || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
@@ -189,6 +202,13 @@ pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
             || old.allow_subscribe_for_anonymous && !new.allow_subscribe_for_anonymous
             || new.name_pattern.is_some() && old.name_pattern != new.name_pattern
     })
+}
+
+fn subscription_verifier(config: &Config, verifier: &Arc<Verifier>) -> Arc<Verifier> {
+    match config.client.subscription_token.enabled {
+        true => Arc::new(Verifier::new(config.client.subscription_token.rules())),
+        false => Arc::clone(verifier),
+    }
 }
 
 fn serves_apart(config: &Config) -> bool {

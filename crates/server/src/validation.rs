@@ -3,12 +3,14 @@
 //! `dunlin-config` validates a configuration by itself; what needs to know what a certificate is stands here, so that it is
 //! reported when the change is made and not when the first event or the first push waits for it.
 
-use dunlin_config::{Config, ConfigError, ConfigErrors, Member, Path, Upstream, Webhooks};
+use dunlin_config::{
+    Config, ConfigError, ConfigErrors, Member, Path, TokenRules, Upstream, Webhooks,
+};
 use dunlin_net::Tls;
 
 use crate::api::Method;
 use crate::api::scope::PUSH;
-use crate::{push, tls};
+use crate::{auth, push, tls};
 
 /// Validates what differs from a valid configuration.
 ///
@@ -20,6 +22,10 @@ pub fn validate(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
     tls::judge(before, after, &mut errors);
     webhooks(&before.webhooks, &after.webhooks, &mut errors);
     scopes(before, after, &mut errors);
+    let (old, new) = (&before.client, &after.client);
+    tokens("client.token", old.token.rules(), new.token.rules(), &mut errors);
+    let (old, new) = (&old.subscription_token, &new.subscription_token);
+    tokens("client.subscription_token", old.rules(), new.rules(), &mut errors);
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
@@ -33,6 +39,39 @@ fn scopes(before: &Config, after: &Config, errors: &mut ConfigErrors) {
                 let sentence = format!("there is no method {method:?}");
                 errors.push(config_error(path, sentence, "name methods of the API, or `push`"));
             }
+        }
+    }
+}
+
+/// Every key of tokens can be verified with.
+fn tokens(table: &str, before: TokenRules<'_>, after: TokenRules<'_>, errors: &mut ConfigErrors) {
+    let path = Path::of(table);
+    let mut judge = |path: Path, judged: Result<(), &'static str>| {
+        if let Err(why) = judged {
+            let fix = "write the public key as `openssl pkey -pubout` does, all its lines";
+            errors.push(config_error(path, why.into(), fix));
+        }
+    };
+    for (key, old, new) in [
+        ("hmac_secret", before.hmac_secret, after.hmac_secret),
+        ("hmac_secret_previous", before.hmac_secret_previous, after.hmac_secret_previous),
+    ] {
+        if let Some(secret) = new.filter(|new| old != Some(new)) {
+            judge(path.join(key), auth::judge_secret(secret));
+        }
+    }
+    for (key, old, new, family) in [
+        ("rsa_public_key", before.rsa_public_key, after.rsa_public_key, auth::Family::Rsa),
+        ("ecdsa_public_key", before.ecdsa_public_key, after.ecdsa_public_key, auth::Family::Ec),
+        ("eddsa_public_key", before.eddsa_public_key, after.eddsa_public_key, auth::Family::Ed),
+    ] {
+        if let Some(pem) = new.filter(|_| old != new) {
+            judge(path.join(key), auth::judge_pem(pem, family));
+        }
+    }
+    for (kid, _, secret) in after.keys.changes_from(before.keys) {
+        if let Some(secret) = secret {
+            judge(path.join("keys").join(kid), auth::judge(secret));
         }
     }
 }

@@ -110,7 +110,7 @@ impl Hub {
             client,
             channel: channel.into(),
             options: Arc::clone(options),
-            subscribe: SubscribeOptions { server_side: true, announce: true, ..subscribe },
+            subscribe: SubscribeOptions { granted: true, announce: true, ..subscribe },
         };
         self.scatter_to_user(token, user, client, scatter);
     }

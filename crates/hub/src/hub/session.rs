@@ -143,6 +143,13 @@ impl Hub {
         subscription.is_some_and(|at| !self.subscriptions[at].is_pending())
     }
 
+    /// True when the session is subscribed to the channel, or will be.
+    pub fn has_subscription(&self, id: SessionId, channel: &str) -> bool {
+        let channel = self.channels.find(&self.names, channel);
+        let both = self.slot_of(id).zip(channel);
+        both.is_some_and(|(slot, channel)| self.subscription_to(slot, channel).is_some())
+    }
+
     /// Whose the streams are that this user, or this address, brings into being.
     pub fn maker_of(&self, name: &str) -> Maker {
         Maker(self.names.hash(name) as u32 | 1)

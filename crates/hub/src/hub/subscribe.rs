@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Hub;
 use crate::channel::{
-    Channel, JOIN_LEAVE, Member, SERVER_SIDE, Subscriber, Subscription, SubscriptionState,
+    Channel, GRANTED, JOIN_LEAVE, Member, Subscriber, Subscription, SubscriptionState,
 };
 use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
@@ -358,7 +358,7 @@ impl Hub {
             *counter += 1;
         }
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-        let flags = flag(mode.join_leave, JOIN_LEAVE) | flag(mode.server_side, SERVER_SIDE);
+        let flags = flag(mode.join_leave, JOIN_LEAVE) | flag(mode.granted, GRANTED);
         let encoding = self.sessions[slot].encoding;
         let channel = &mut self.channels[at];
         if channel.subscribers.capacity() == 0 {

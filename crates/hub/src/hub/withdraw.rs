@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Hub;
-use crate::channel::{SERVER_SIDE, Subscription, SubscriptionState};
+use crate::channel::{GRANTED, Subscription, SubscriptionState};
 use crate::channel_event::UnsubscribeCause;
 use crate::code;
 use crate::config::Now;
@@ -22,7 +22,7 @@ pub struct Withdrawal {
 
 impl Hub {
     /// Continues a withdrawal for `steps` subscriptions. `stays` says of each that its client asked for, by channel
-    /// and user, whether it may stay; subscriptions that the server made rest on nobody's permission to subscribe and
+    /// and user, whether it may stay; subscriptions that rest on a grant rest on nobody's permission to subscribe and
     /// are not asked about. The client is notified by an [`Outgoing::Unsubscribe`] with code 2000 and `reason`, or by
     /// [`Error::PermissionWithdrawn`] where the subscription was not made yet. True when all have been looked at.
     ///
@@ -44,15 +44,15 @@ impl Hub {
                 continue;
             }
             let record = &self.channels[channel];
-            let is_server_side = match state.get() {
+            let is_granted = match state.get() {
                 SubscriptionState::Established { index } => {
-                    record.subscribers[index as usize].flags() & SERVER_SIDE != 0
+                    record.subscribers[index as usize].flags() & GRANTED != 0
                 }
-                SubscriptionState::Pending { key } => self.requests.is_server_side(key),
+                SubscriptionState::Pending { key } => self.requests.is_granted(key),
                 SubscriptionState::Detached => true,
             };
             let user = self.users.name(self.sessions[slot].user);
-            if is_server_side || stays(&record.name, user) {
+            if is_granted || stays(&record.name, user) {
                 continue;
             }
             let name = Arc::clone(&record.name);

@@ -163,6 +163,8 @@ codes! {
         Insufficient = 2500, "insufficient state";
         /// The subscription's token ran out.
         Expired = 2501, "subscription expired";
+        /// The token it rests on is no longer good: the client gets another one and resubscribes.
+        StateInvalidated = 2502, "state invalidated";
     }
 }
 

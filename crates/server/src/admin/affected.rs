@@ -87,7 +87,7 @@ impl Admin {
         if old.client.token == new.client.token {
             return 0;
         }
-        let verifier = Verifier::new(&new.client.token);
+        let verifier = Verifier::new(new.client.token.rules());
         self.state.sessions_without(|key| verifier.keeps(key))
     }
 
@@ -96,7 +96,7 @@ impl Admin {
         if old.client.token == new.client.token {
             return Vec::new();
         }
-        let verifier = Verifier::new(&new.client.token);
+        let verifier = Verifier::new(new.client.token.rules());
         let token = &old.client.token;
         let single = [
             ("/client/token/hmac_secret".to_owned(), token.hmac_secret.as_ref()),

@@ -95,6 +95,10 @@ impl Worker<'_> {
         if old.client.token != new.client.token || before.withdraws_anonymous(newest) {
             self.close_revoked(cx);
         }
+        if !Arc::ptr_eq(&before.subscription_verifier, &newest.subscription_verifier) {
+            let places = self.grants.without_key(|key| newest.subscription_verifier.keeps(key));
+            self.invalidate_subscriptions(cx, places, "the key of its token was revoked");
+        }
         if before.withdraws_subscribing(newest) {
             self.withdrawal = Some(Withdrawal::default());
         }

@@ -480,7 +480,7 @@ fn subscribe_user(
         recover: request.recover_since,
         chan_info: raw(&request.info),
         data: raw(&request.data),
-        server_side: true,
+        granted: true,
         announce: true,
         ..SubscribeOptions::default()
     };

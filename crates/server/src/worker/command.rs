@@ -4,7 +4,7 @@ use dunlin_hub::{HistoryFilter, NewPublication, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
-    Command, CommandError, Commands, Disconnect, DisconnectCode, Error, ErrorCode, Reply, Request,
+    Command, CommandError, Commands, Disconnect, DisconnectCode, Error, Reply, Request,
     SubscribeRequest,
 };
 
@@ -84,8 +84,16 @@ impl Worker<'_> {
         let Some(session) = cx.data(conn).and_then(|link| link.session()) else { return };
         let now = self.now(cx);
         let outcome = match &command.request {
+            Request::Subscribe(request) if !request.token.is_empty() => {
+                match self.subscribe_by_token(cx, session, id, request) {
+                    Ok(()) => Ok(()),
+                    Err(CommandError::Reply(error)) => Err(error),
+                    Err(CommandError::Disconnect(why)) => return self.disconnect(cx, conn, &why),
+                }
+            }
             Request::Subscribe(request) => self.subscribe(cx, session, id, request),
             Request::Unsubscribe(request) => {
+                self.grants.remove(session, &request.channel);
                 self.hub.handle_unsubscribe(now, session, &request.channel, None);
                 // A subscription that was still being made is answered before its end is.
                 self.drain_events(cx);
@@ -153,18 +161,11 @@ impl Worker<'_> {
             Request::Refresh(request) => {
                 return self.refresh(cx, conn, session, id, &request.token);
             }
-            Request::SubRefresh(request) if !request.token.is_empty() => {
-                Err(subscription_token_refused())
-            }
-            Request::SubRefresh(request) => {
-                if self.hub.is_subscribed(session, &request.channel) {
-                    // No subscription of this server expires, so any refresh is good for ever.
-                    self.reply(session, id, &Reply::SubRefresh { ttl_s: 0 });
-                    Ok(())
-                } else {
-                    Err(ErrorCode::PermissionDenied.with_reason("not subscribed to this channel"))
-                }
-            }
+            Request::SubRefresh(request) => match self.sub_refresh(session, id, request) {
+                Ok(()) => Ok(()),
+                Err(CommandError::Reply(error)) => Err(error),
+                Err(CommandError::Disconnect(why)) => return self.disconnect(cx, conn, &why),
+            },
             // Answered by ProtocolState::admit or above.
             Request::Connect(_)
             | Request::Send(_)
@@ -185,9 +186,6 @@ impl Worker<'_> {
         id: u32,
         request: &SubscribeRequest<'_>,
     ) -> Result<(), Error<'static>> {
-        if !request.token.is_empty() {
-            return Err(subscription_token_refused());
-        }
         let options = self.allowed(session, &request.channel, Permission::Subscribe)?;
         let now = self.now(cx);
         let user = self.hub.session(session).map_or("", |view| view.user);
@@ -261,14 +259,6 @@ impl Worker<'_> {
         let _ = cx.write(conn, &bytes);
         cx.close(conn);
     }
-}
-
-/// A subscription token says that its bearer may subscribe. One that is not verified must not look as if it were.
-pub(super) fn subscription_token_refused() -> Error<'static> {
-    ErrorCode::PermissionDenied.with_reason(
-        "this server verifies no subscription tokens; name the channel in the connection token's `subs`, or let clients \
-         subscribe by the namespace's `allow_subscribe_*`",
-    )
 }
 
 /// The hub's form of what a client asks of a subscription. [`Worker::entitled`] says what of it he is given.

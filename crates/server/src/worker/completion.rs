@@ -29,8 +29,10 @@ impl Worker<'_> {
                     }
                     self.session_ended(cx, session, tag);
                 }
-                // The hub has sent the client a push, and nothing is kept of its subscriptions here.
-                Event::Unsubscribed { .. } => {}
+                // The hub has sent the client a push.
+                Event::Unsubscribed { session, channel, .. } => {
+                    self.grants.remove(session, &channel);
+                }
                 event => self.complete(cx, event),
             }
         }
@@ -60,8 +62,11 @@ impl Worker<'_> {
 
     fn complete_command(&mut self, session: SessionId, id: u32, event: Event) {
         let error = match event {
-            Event::Subscribed { result: Ok(subscribed), .. } => {
-                let result = SubscribeResult::from(&subscribed);
+            Event::Subscribed { channel, result: Ok(subscribed), .. } => {
+                let ttl_s = self.grants.ttl_s(session, &channel, self.clock.now());
+                let data = self.grants.take_data(session, &channel);
+                let result =
+                    SubscribeResult { subscribed: &subscribed, ttl_s, data: data.as_deref() };
                 return self.reply(session, id, &Reply::Subscribe(&result));
             }
             Event::Subscribed { result: Err(dunlin_hub::Error::Cancelled), .. } => {
@@ -82,8 +87,14 @@ impl Worker<'_> {
             Event::PresenceStats { result: Ok(stats), .. } => {
                 return self.reply(session, id, &Reply::PresenceStats(stats));
             }
-            Event::Subscribed { result: Err(error), .. }
-            | Event::Published { result: Err(error), .. }
+            Event::Subscribed { channel, result: Err(error), .. } => {
+                // Of one that was made before, the grant stays.
+                if error != dunlin_hub::Error::AlreadySubscribed {
+                    self.grants.remove(session, &channel);
+                }
+                error
+            }
+            Event::Published { result: Err(error), .. }
             | Event::History { result: Err(error), .. }
             | Event::Presence { result: Err(error), .. }
             | Event::PresenceStats { result: Err(error), .. } => error,

@@ -1,5 +1,6 @@
 //! Connects: whose a connection is, with which subscriptions it begins, and how long it may last.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dunlin_hub::{ChannelOptions, NewSession, SessionId, SubscribeOptions};
@@ -10,10 +11,11 @@ use dunlin_protocol::centrifuge::{
 };
 
 use super::Worker;
-use super::command::{subscribe, subscription_token_refused};
+use super::command::subscribe;
 use super::link::{Link, Role};
-use super::parts::{Connected, Pending, SessionParams, TokenFacts};
-use crate::auth::{self, Identity};
+use super::parts::{Connected, Grant, Pending, SessionParams, TokenFacts};
+use super::subscription::overridden;
+use crate::auth::{self, Identity, Subscription};
 use crate::revocation::Refusal;
 use crate::session_token;
 
@@ -34,25 +36,28 @@ impl Worker<'_> {
             Ok(identity) => identity,
             Err(error) => return self.refuse_connect(cx, conn, id, error),
         };
-        if request.subs.iter().any(|(_, of)| !of.token.is_empty()) {
-            let error = subscription_token_refused();
-            return self.refuse_connect(cx, conn, id, CommandError::Reply(error));
-        }
+        let tokens = match self.verify_subscriptions(&identity.user, request, encoding) {
+            Ok(tokens) => tokens,
+            Err(error) => return self.refuse_connect(cx, conn, id, error),
+        };
         let Some(session) = self.open_session(cx, conn, encoding, &identity) else {
             return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         };
         // Before what it subscribes to.
         self.emit_connect(session, &identity.user, encoding);
-        let mut subscriptions = self.server_side(cx, &identity, request, encoding);
+        let mut subscriptions = self.server_side(cx, &identity, request, tokens, encoding);
         let data = subscriptions
             .iter_mut()
             .filter_map(|of| Some((of.channel.as_str().into(), of.data.take()?)))
             .collect();
         self.connects.begin(session, id, encoding, subscriptions.len(), data);
         let now = self.now(cx);
-        for ServerSide { channel, options, subscribe, .. } in subscriptions {
+        for ServerSide { channel, options, subscribe, grant, .. } in subscriptions {
             match self.token(cx, Pending::Connect { session }) {
                 Some(token) => {
+                    if let Some(grant) = grant {
+                        self.grants.insert(session, &channel, grant);
+                    }
                     self.hub.handle_subscribe(now, token, session, &channel, &options, subscribe);
                 }
                 None => {
@@ -111,7 +116,7 @@ impl Worker<'_> {
             encoding: encoding.into(),
             user: &identity.user,
             maker: self.maker_of(&identity.user, peer),
-            conn_info: identity.info.as_ref().map(|info| one_line(info)),
+            conn_info: identity.info.as_deref().map(one_line),
             outbox_bytes_max: u32::try_from(outbox_bytes_max).unwrap_or(u32::MAX),
             poll: false,
             held: true,
@@ -176,6 +181,26 @@ impl Worker<'_> {
         Err(CommandError::Disconnect(why))
     }
 
+    /// The subscription tokens that a unidirectional client shows with the channels it asks for. On the other transports
+    /// it names positions alone there, and shows its tokens when it subscribes.
+    fn verify_subscriptions(
+        &self,
+        user: &str,
+        request: &ConnectRequest<'_>,
+        encoding: Encoding,
+    ) -> Result<BTreeMap<String, (Subscription, Grant)>, CommandError> {
+        if encoding.is_bidirectional() {
+            return Ok(BTreeMap::new());
+        }
+        let shown = request.subs.iter().filter(|(_, of)| !of.token.is_empty());
+        shown
+            .map(|(channel, of)| {
+                let verified = self.verify_subscription(None, user, channel, &of.token)?;
+                Ok((channel.to_owned(), verified))
+            })
+            .collect()
+    }
+
     /// The subscriptions a connection begins with: those its token names, and on a unidirectional transport
     /// those it asks for and may have.
     fn server_side(
@@ -183,6 +208,7 @@ impl Worker<'_> {
         cx: &Context<Link>,
         identity: &Identity,
         request: &ConnectRequest<'_>,
+        mut tokens: BTreeMap<String, (Subscription, Grant)>,
         encoding: Encoding,
     ) -> Vec<ServerSide> {
         let mut subscriptions = Vec::new();
@@ -194,29 +220,17 @@ impl Worker<'_> {
                 }
                 continue;
             };
-            let mut hub_options = (*namespace.options).clone();
-            let overrides = options.overrides;
-            hub_options.presence = overrides.presence.unwrap_or(hub_options.presence);
-            hub_options.join_leave = overrides.join_leave.unwrap_or(hub_options.join_leave);
-            hub_options.force_recovery = overrides.recover.unwrap_or(hub_options.force_recovery);
-            hub_options.force_positioning =
-                overrides.positioned.unwrap_or(hub_options.force_positioning);
-            hub_options.force_push_join_leave =
-                overrides.push_join_leave.unwrap_or(hub_options.force_push_join_leave);
-            let hub_options = if hub_options == *namespace.options {
-                Arc::clone(&namespace.options)
-            } else {
-                Arc::new(hub_options)
-            };
+            let hub_options = overridden(&namespace.options, &options.overrides);
             let asked = subscribe(request.subs.get(channel.as_str()));
             let mut subscribe = self.entitled(&identity.user, channel, &hub_options, asked);
-            subscribe.chan_info = options.info.as_ref().map(|info| one_line(info));
-            subscribe.server_side = true;
+            subscribe.chan_info = options.info.as_deref().map(one_line);
+            subscribe.granted = true;
             subscriptions.push(ServerSide {
                 channel: channel.clone(),
                 options: hub_options,
                 subscribe,
-                data: options.data.as_ref().map(|data| one_line(data)),
+                data: options.data.as_deref().map(one_line),
+                grant: None,
             });
         }
         if !encoding.is_bidirectional() {
@@ -224,16 +238,28 @@ impl Worker<'_> {
                 if identity.subscriptions.contains_key(channel) {
                     continue;
                 }
-                if let Ok(options) = self.may_subscribe(&identity.user, channel) {
-                    let asked = subscribe(Some(request));
-                    let subscribe = self.entitled(&identity.user, channel, &options, asked);
-                    subscriptions.push(ServerSide {
-                        channel: channel.to_owned(),
-                        options,
-                        subscribe,
-                        data: None,
-                    });
+                let token = tokens.remove(channel);
+                let allowed = match &token {
+                    Some((token, _)) => self
+                        .namespace_of(channel)
+                        .map(|of| overridden(&of.options, &token.options.overrides)),
+                    None => self.may_subscribe(&identity.user, channel),
+                };
+                let Ok(options) = allowed else { continue };
+                let asked = subscribe(Some(request));
+                let mut subscribe = self.entitled(&identity.user, channel, &options, asked);
+                let (token, mut grant) = token.unzip();
+                if let Some(token) = token {
+                    subscribe.chan_info = token.options.info.as_deref().map(one_line);
+                    subscribe.granted = true;
                 }
+                subscriptions.push(ServerSide {
+                    channel: channel.to_owned(),
+                    options,
+                    subscribe,
+                    data: grant.as_mut().and_then(|grant| grant.data.take()),
+                    grant,
+                });
             }
         }
         subscriptions
@@ -249,6 +275,7 @@ impl Worker<'_> {
     ) {
         if let Err(error) = &result {
             tracing::debug!(%channel, %error, "a server-side subscription failed");
+            self.grants.remove(session, &channel);
         }
         self.connects.handle_subscribed(session, channel, result);
         self.answer_connect(cx, session);
@@ -324,9 +351,11 @@ struct ServerSide {
     options: Arc<ChannelOptions>,
     subscribe: SubscribeOptions,
     data: Option<Box<[u8]>>,
+    /// The token it rests on, where it has one of its own.
+    grant: Option<Grant>,
 }
 
 /// Raw JSON from a token, which may have been written over several lines.
-fn one_line(raw: &serde_json::value::RawValue) -> Box<[u8]> {
+pub(super) fn one_line(raw: &serde_json::value::RawValue) -> Box<[u8]> {
     dunlin_protocol::json::Json::from_raw(raw).into_bytes()
 }

@@ -7,8 +7,8 @@
 //! What a worker remembers between two events lives in its [`parts`], each behind an interface of its own and tested
 //! without a worker. The modules beside them carry out what the parts and the hub decide, in the order in which a
 //! client meets them: [`accept`] and [`listeners`] let it in, [`routes`] and [`stream`] open transports, [`connect`]
-//! says whose they are, [`command`] carries out what clients say as far as [`permission`] allows it and [`backlog`] when
-//! their budgets do, [`poll`] and
+//! says whose they are, [`command`] carries out what clients say as far as [`permission`] or a token ([`subscription`]) allows it and
+//! [`backlog`] when their budgets do, [`poll`] and
 //! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`completion`]
 //! takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
 //! are gone, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
@@ -35,6 +35,7 @@ mod reply;
 mod revocation;
 mod routes;
 mod stream;
+mod subscription;
 pub(crate) mod thread;
 mod timer;
 mod webhooks;
@@ -59,7 +60,7 @@ use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
     AcceptGate, AddressRates, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, Clock,
-    Connects, Drain, FanoutGate, Heartbeat, PeerAddresses, Pending, PendingRequests, Polls,
+    Connects, Drain, FanoutGate, Grants, Heartbeat, PeerAddresses, Pending, PendingRequests, Polls,
     PushCalls, WebhookEmitter,
 };
 use self::timer::Timer;
@@ -104,6 +105,8 @@ pub(crate) struct Worker<'w> {
     accept_log: LogGate,
     namespace_log: LogGate,
     heartbeat: Heartbeat,
+    /// What subscriptions rest on that rest on a token.
+    grants: Grants,
     budgets: Budgets,
     backlogs: Backlogs,
     pending: PendingRequests,
@@ -178,6 +181,7 @@ impl<'w> Worker<'w> {
             accept_log: LogGate::default(),
             namespace_log: LogGate::default(),
             heartbeat: Heartbeat::default(),
+            grants: Grants::default(),
             budgets: Budgets::default(),
             backlogs: Backlogs::default(),
             pending: PendingRequests::default(),
@@ -383,6 +387,7 @@ impl<'w> Worker<'w> {
     fn session_closed(&mut self, cx: &mut Context<Link>, session: SessionId) {
         self.connects.forget(session);
         self.heartbeat.set_token(session, None);
+        self.grants.forget(session);
         self.polls.take(session);
         let now = self.now(cx);
         let user = self.user_to_report(session);
@@ -528,6 +533,7 @@ impl Handler for Worker<'_> {
         // What this turn has done was done under the snapshot it began with.
         self.adopt_newest(cx);
         self.continue_withdrawal(cx);
+        self.expire_subscriptions(cx);
         self.turn(cx);
         self.enforce_buffer_limits(cx);
         self.count_affected(cx);
@@ -542,7 +548,9 @@ impl Handler for Worker<'_> {
             }
             return Sleep::Poll;
         }
-        let waits = self.withdrawal.is_some() || self.backlogs.is_ready(self.clock.now().ms);
+        let waits = self.withdrawal.is_some()
+            || self.backlogs.is_ready(self.clock.now().ms)
+            || self.subscriptions_have_expired();
         if !self.affected.is_idle() || waits {
             return Sleep::Poll;
         }

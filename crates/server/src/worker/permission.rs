@@ -7,6 +7,7 @@ use dunlin_hub::{ChannelOptions, Epoch, SessionId, SubscribeOptions};
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::Worker;
+use crate::settings::Namespace;
 
 /// What a client needs the permission for in a channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,19 @@ impl Worker<'_> {
         self.allowed_user(user, false, channel, Permission::Subscribe)
     }
 
+    /// The namespace of a channel.
+    ///
+    /// # Errors
+    /// The name is too long, or no namespace admits it.
+    pub(super) fn namespace_of(&self, channel: &str) -> Result<&Namespace, Error<'static>> {
+        let limit = self.settings.config.limits.channel_bytes_max;
+        if channel.len() > limit {
+            return Err(ErrorCode::BadRequest
+                .with_reason(format_args!("a channel name has at most {limit} bytes")));
+        }
+        self.settings.namespace(channel).ok_or_else(|| ErrorCode::UnknownChannel.into())
+    }
+
     fn allowed_user(
         &self,
         user: &str,
@@ -46,14 +60,7 @@ impl Worker<'_> {
         channel: &str,
         permission: Permission,
     ) -> Result<Arc<ChannelOptions>, Error<'static>> {
-        let limit = self.settings.config.limits.channel_bytes_max;
-        if channel.len() > limit {
-            return Err(ErrorCode::BadRequest
-                .with_reason(format_args!("a channel name has at most {limit} bytes")));
-        }
-        let Some(namespace) = self.settings.namespace(channel) else {
-            return Err(ErrorCode::UnknownChannel.into());
-        };
+        let namespace = self.namespace_of(channel)?;
         if permits(&namespace.rules, user, subscribed, permission) {
             return Ok(Arc::clone(&namespace.options));
         }

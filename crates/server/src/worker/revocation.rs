@@ -13,6 +13,8 @@ use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
 use crate::revocation::{NAME_BYTES_MAX, Revocation, RevocationError, Revoked, concerns};
 
+const REVOKED: &str = "the token was revoked";
+
 impl Worker<'_> {
     /// Has the admin thread revoke tokens. `Err`: the command is answered already.
     pub(super) fn revoke(
@@ -68,8 +70,13 @@ impl Worker<'_> {
                     let token = self.heartbeat.token(*session);
                     token.is_some_and(|token| concerns(revocation, token.issued_at_s()))
                 };
-                let sessions = self.hub.sessions_of(user).filter(concerned).collect();
-                self.end_revoked(cx, sessions);
+                let sessions: Vec<SessionId> = self.hub.sessions_of(user).collect();
+                let is_it = |issued_at_s| concerns(revocation, issued_at_s);
+                let subscriptions =
+                    sessions.iter().flat_map(|of| self.grants.issued(*of, is_it)).collect();
+                let ended = sessions.into_iter().filter(concerned).collect();
+                self.end_revoked(cx, ended);
+                self.invalidate_subscriptions(cx, subscriptions, REVOKED);
             }
         }
     }
@@ -82,10 +89,12 @@ impl Worker<'_> {
         let revoked = std::mem::take(&mut self.revoked);
         let sessions = self.heartbeat.sessions_with(&revoked);
         self.end_revoked(cx, sessions);
+        let subscriptions = self.grants.with_tokens(&revoked);
+        self.invalidate_subscriptions(cx, subscriptions, REVOKED);
     }
 
     fn end_revoked(&mut self, cx: &mut Context<Link>, sessions: Vec<SessionId>) {
-        let why = DisconnectCode::InvalidToken.with_reason("the token was revoked");
+        let why = DisconnectCode::InvalidToken.with_reason(REVOKED);
         for session in sessions {
             let Some(view) = self.hub.session(session) else { continue };
             if view.poll {

@@ -50,8 +50,15 @@ impl TokenFacts {
         (self.issued_at_s != 0).then(|| self.issued_at_s.into())
     }
 
-    fn expire_at_s(self) -> Option<u64> {
+    pub(super) fn expire_at_s(self) -> Option<u64> {
         (self.expire_at_s != NEVER).then(|| self.expire_at_s.into())
+    }
+
+    /// Whole seconds until the token ends, for its client; 0: never.
+    pub(super) fn ttl_s(self, now: Now) -> u32 {
+        let Some(expire_at_s) = self.expire_at_s() else { return 0 };
+        let left_s = expire_at_s.saturating_sub(now.unix_ms / 1000);
+        u32::try_from(left_s).unwrap_or(u32::MAX).max(1)
     }
 }
 
@@ -134,9 +141,7 @@ impl Heartbeat {
 
     /// Whole seconds until the session expires, for its client; 0: never.
     pub(crate) fn ttl_s(&self, session: SessionId, now: Now) -> u32 {
-        let Some(expire_at_s) = self.expire_at_s(session) else { return 0 };
-        let left_s = expire_at_s.saturating_sub(now.unix_ms / 1000);
-        u32::try_from(left_s).unwrap_or(u32::MAX).max(1)
+        self.tokens.get(&session).map_or(0, |token| token.ttl_s(now))
     }
 
     /// Whether the session's token has ended, and the grace after it.

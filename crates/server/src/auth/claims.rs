@@ -1,0 +1,223 @@
+//! The claims of tokens. They are Centrifugo's (its docs, "Client JWT authentication" and "Channel JWT authorization"),
+//! so that a backend need not change.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::{Error, Identity, Subscription, TokenClaims};
+use crate::api::request::OptionsOverride;
+
+/// Options of one subscription: a value of `subs`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct SubscribeOptions {
+    /// Shown to others in this channel beside the connection's own info.
+    pub info: Option<Box<RawValue>>,
+    /// Given to the client with the subscription.
+    pub data: Option<Box<RawValue>>,
+    b64info: Option<String>,
+    b64data: Option<String>,
+    /// Options of the channel this subscription has otherwise.
+    #[serde(default, rename = "override", deserialize_with = "overrides")]
+    pub overrides: OptionsOverride,
+}
+
+impl SubscribeOptions {
+    /// The binary forms in the place of the others.
+    fn decoded(mut self) -> Result<SubscribeOptions, Error> {
+        self.info = one_of("b64info", self.info, self.b64info.take())?;
+        self.data = one_of("b64data", self.data, self.b64data.take())?;
+        Ok(self)
+    }
+}
+
+/// What a token of either kind may say.
+#[derive(Deserialize)]
+pub(super) struct Claims {
+    #[serde(default)]
+    pub(super) sub: String,
+    exp: Option<NumericDate>,
+    nbf: Option<NumericDate>,
+    iat: Option<NumericDate>,
+    /// A string; a number is taken for one.
+    jti: Option<Value>,
+    #[serde(default)]
+    pub(super) aud: Audience,
+    pub(super) iss: Option<String>,
+    expire_at: Option<NumericDate>,
+    info: Option<Box<RawValue>>,
+    b64info: Option<String>,
+    meta: Option<Box<RawValue>>,
+    #[serde(default)]
+    channels: Vec<String>,
+    #[serde(default)]
+    subs: BTreeMap<String, SubscribeOptions>,
+    /// A subscription token has it, a connection token must not.
+    channel: Option<String>,
+    client: Option<String>,
+    data: Option<Box<RawValue>>,
+    b64data: Option<String>,
+    #[serde(default, rename = "override", deserialize_with = "overrides")]
+    overrides: OptionsOverride,
+}
+
+/// `aud`: one string, or several (RFC 7519 §4.1.3).
+#[derive(Default, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Audience {
+    #[default]
+    None,
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Audience {
+    pub(super) fn names(&self) -> &[String] {
+        match self {
+            Audience::None => &[],
+            Audience::One(name) => std::slice::from_ref(name),
+            Audience::Several(names) => names,
+        }
+    }
+}
+
+impl Claims {
+    /// Whether the token is valid now.
+    pub(super) fn check_time(&self, now_unix_ms: u64, leeway_ms: u64) -> Result<(), Error> {
+        if self.exp.is_some_and(|exp| exp.ms().saturating_add(leeway_ms) <= now_unix_ms) {
+            return Err(Error::Expired);
+        }
+        if self.nbf.is_some_and(|nbf| nbf.ms() > now_unix_ms.saturating_add(leeway_ms)) {
+            return Err(Error::NotYetValid);
+        }
+        Ok(())
+    }
+
+    /// What the connection token says.
+    pub(super) fn identity(self, key: u64, signature: &str) -> Result<Identity, Error> {
+        if self.channel.is_some_and(|channel| !channel.is_empty()) {
+            let why = "it has a `channel`: it is a subscription token, and lets nobody connect";
+            return Err(Error::Malformed(why.into()));
+        }
+        let subscriptions = if self.subs.is_empty() {
+            self.channels.into_iter().map(|name| (name, SubscribeOptions::default())).collect()
+        } else {
+            let decoded =
+                |(name, options): (String, SubscribeOptions)| Ok((name, options.decoded()?));
+            self.subs.into_iter().map(decoded).collect::<Result<_, Error>>()?
+        };
+        Ok(Identity {
+            user: self.sub,
+            key: Some(key),
+            token: Some(token_claims(self.jti, self.iat, signature)),
+            expire_at_s: expire_at_s(self.expire_at, self.exp),
+            info: one_of("b64info", self.info, self.b64info)?,
+            meta: self.meta,
+            subscriptions,
+        })
+    }
+
+    /// What the subscription token says.
+    pub(super) fn subscription(self, key: u64, signature: &str) -> Result<Subscription, Error> {
+        let Some(channel) = self.channel.filter(|channel| !channel.is_empty()) else {
+            return Err(Error::Malformed(
+                "it has no `channel`: it is no subscription token".into(),
+            ));
+        };
+        let options = SubscribeOptions {
+            info: self.info,
+            data: self.data,
+            b64info: self.b64info,
+            b64data: self.b64data,
+            overrides: self.overrides,
+        };
+        Ok(Subscription {
+            user: self.sub,
+            channel,
+            client: self.client.filter(|client| !client.is_empty()),
+            key,
+            token: token_claims(self.jti, self.iat, signature),
+            expire_at_s: expire_at_s(self.expire_at, self.exp),
+            options: options.decoded()?,
+        })
+    }
+}
+
+fn token_claims(jti: Option<Value>, iat: Option<NumericDate>, signature: &str) -> TokenClaims {
+    TokenClaims {
+        jti: jti.map(|jti| match jti {
+            Value::String(jti) => jti,
+            other => other.to_string(),
+        }),
+        issued_at_s: iat.map(|iat| iat.ms() / 1_000),
+        signature: signature.to_owned(),
+    }
+}
+
+fn expire_at_s(expire_at: Option<NumericDate>, exp: Option<NumericDate>) -> Option<u64> {
+    match expire_at {
+        Some(at) if at.0 < 1.0 => None,
+        Some(at) => Some(at.ms() / 1_000),
+        None => exp.map(|exp| exp.ms() / 1_000),
+    }
+}
+
+/// JSON, written as such or in base64.
+fn one_of(
+    name: &str,
+    json: Option<Box<RawValue>>,
+    base64: Option<String>,
+) -> Result<Option<Box<RawValue>>, Error> {
+    let Some(base64) = base64.filter(|text| !text.is_empty()) else { return Ok(json) };
+    let bytes = STANDARD.decode(base64).ok();
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+    let decoded = text.and_then(|text| RawValue::from_string(text).ok());
+    match decoded {
+        Some(json) => Ok(Some(json)),
+        None => Err(Error::Malformed(format!("`{name}` is no JSON in base64"))),
+    }
+}
+
+/// Seconds since 1970, perhaps with a fraction (RFC 7519 §2).
+#[derive(Clone, Copy, Deserialize)]
+struct NumericDate(f64);
+
+impl NumericDate {
+    /// Saturates: what lies before 1970 is 1970.
+    fn ms(self) -> u64 {
+        (self.0 * 1_000.0) as u64
+    }
+}
+
+/// Each `{"value": true}`.
+fn overrides<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OptionsOverride, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Overrides {
+        presence: Option<Boolean>,
+        join_leave: Option<Boolean>,
+        #[serde(alias = "recover")]
+        force_recovery: Option<Boolean>,
+        #[serde(alias = "position")]
+        force_positioning: Option<Boolean>,
+        force_push_join_leave: Option<Boolean>,
+    }
+    #[derive(Deserialize)]
+    struct Boolean {
+        #[serde(default)]
+        value: bool,
+    }
+    let of = Option::<Overrides>::deserialize(deserializer)?.unwrap_or_default();
+    let value = |option: Option<Boolean>| option.map(|boolean| boolean.value);
+    Ok(OptionsOverride {
+        presence: value(of.presence),
+        join_leave: value(of.join_leave),
+        force_push_join_leave: value(of.force_push_join_leave),
+        force_positioning: value(of.force_positioning),
+        force_recovery: value(of.force_recovery),
+    })
+}

@@ -1,0 +1,191 @@
+//! Keys that tokens are signed with: a secret, or a public key in PEM. A key has its family of algorithms and verifies by
+//! no other.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use dunlin_config::Secret;
+pub(crate) use jsonwebtoken::AlgorithmFamily as Family;
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use x509_parser::oid_registry::{
+    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION,
+    OID_SIG_ED25519, Oid,
+};
+use x509_parser::pem::Pem;
+use x509_parser::prelude::FromDer;
+use x509_parser::public_key::RSAPublicKey;
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+use Algorithm::{
+    ES256, ES384, EdDSA, HS256, HS384, HS512, PS256, PS384, PS512, RS256, RS384, RS512,
+};
+
+pub(super) const HMAC: &[Algorithm] = &[HS256, HS384, HS512];
+pub(super) const RSA: &[Algorithm] = &[RS256, RS384, RS512, PS256, PS384, PS512];
+/// Sizes of RSA keys that are verified with, in bits: what `ring` takes.
+const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
+
+/// A key that tokens are signed with.
+#[derive(Clone, Debug)]
+pub(super) struct Key {
+    /// Identifies a key within this process.
+    pub(super) fingerprint: u64,
+    pub(super) decoding: DecodingKey,
+    /// By which algorithms it verifies: those of its family, for ECDSA that of its curve.
+    pub(super) validation: Validation,
+}
+
+/// Why a text is no key.
+pub(crate) type KeyError = &'static str;
+
+/// The number of a key, from [`Identity::key`](super::Identity::key).
+pub(crate) fn fingerprint(secret: &Secret) -> u64 {
+    fingerprint_of(secret.reveal().as_bytes())
+}
+
+pub(super) fn fingerprint_of(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Whether the text is meant for a key in PEM, and no secret.
+fn is_pem(text: &str) -> bool {
+    text.trim_start().starts_with("-----BEGIN")
+}
+
+impl Key {
+    pub(super) fn new(fingerprint: u64, decoding: DecodingKey, algorithms: &[Algorithm]) -> Key {
+        let mut validation = Validation::new(algorithms[0]);
+        validation.algorithms = algorithms.to_vec();
+        // Claims are checked by the caller, time by the caller's clock.
+        validation.validate_exp = false;
+        validation.validate_nbf = false;
+        validation.validate_aud = false;
+        validation.set_required_spec_claims::<&str>(&[]);
+        Key { fingerprint, decoding, validation }
+    }
+
+    /// A public key where the text is PEM, else the secret of an HMAC.
+    ///
+    /// # Errors
+    /// It is PEM, and has no public key that is verified with here.
+    pub(super) fn of(secret: &Secret) -> Result<Key, KeyError> {
+        let text = secret.reveal();
+        if is_pem(text) {
+            return Key::of_pem(text);
+        }
+        Ok(Key::new(fingerprint(secret), DecodingKey::from_secret(text.as_bytes()), HMAC))
+    }
+
+    /// A public key (`PUBLIC KEY`, `RSA PUBLIC KEY`), or that of a certificate.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn of_pem(text: &str) -> Result<Key, KeyError> {
+        const UNREADABLE: KeyError = "it is no public key in PEM that can be read";
+        let pem = Pem::iter_from_buffer(text.as_bytes()).next().and_then(Result::ok);
+        let pem = pem.ok_or(UNREADABLE)?;
+        let number = fingerprint_of(text.as_bytes());
+        match pem.label.as_str() {
+            "PUBLIC KEY" => {
+                let spki = SubjectPublicKeyInfo::from_der(&pem.contents).map_err(|_| UNREADABLE)?;
+                Key::of_spki(number, &spki.1)
+            }
+            "CERTIFICATE" => {
+                let certificate = pem.parse_x509().map_err(|_| UNREADABLE)?;
+                Key::of_spki(number, certificate.public_key())
+            }
+            "RSA PUBLIC KEY" => Key::of_rsa(number, &pem.contents),
+            label if label.ends_with("PRIVATE KEY") => {
+                Err("this is a private key, and the server needs the public one alone")
+            }
+            _ => Err(UNREADABLE),
+        }
+    }
+
+    fn of_spki(number: u64, spki: &SubjectPublicKeyInfo<'_>) -> Result<Key, KeyError> {
+        let (bytes, kind) = (&*spki.subject_public_key.data, &spki.algorithm.algorithm);
+        let is = |oid: &Oid<'_>| kind == oid;
+        if is(&OID_PKCS1_RSAENCRYPTION) {
+            return Key::of_rsa(number, bytes);
+        }
+        if is(&OID_SIG_ED25519) {
+            return Key::of_ed25519(number, bytes);
+        }
+        if is(&OID_KEY_TYPE_EC_PUBLIC_KEY) {
+            let curve = spki.algorithm.parameters.as_ref().and_then(|any| any.as_oid().ok());
+            let algorithm = match curve {
+                Some(curve) if curve == OID_EC_P256 => ES256,
+                Some(curve) if curve == OID_NIST_EC_P384 => ES384,
+                _ => return Err("its curve is neither P-256 nor P-384"),
+            };
+            return Key::of_point(number, bytes, algorithm);
+        }
+        Err("it is neither RSA, ECDSA nor Ed25519")
+    }
+
+    /// `der`: RFC 8017, appendix A.1.1.
+    fn of_rsa(number: u64, der: &[u8]) -> Result<Key, KeyError> {
+        let (_, rsa) = RSAPublicKey::from_der(der).map_err(|_| "it is no RSA key")?;
+        is_rsa_size(rsa.modulus)?;
+        Ok(Key::new(number, DecodingKey::from_rsa_der(der), RSA))
+    }
+
+    /// A point without compression (SEC 1 §2.3.3).
+    pub(super) fn of_point(
+        number: u64,
+        point: &[u8],
+        algorithm: Algorithm,
+    ) -> Result<Key, KeyError> {
+        let bytes = if algorithm == ES256 { 65 } else { 97 };
+        if point.len() != bytes || point[0] != 4 {
+            return Err("its point is not of its curve, or is compressed");
+        }
+        Ok(Key::new(number, DecodingKey::from_ec_der(point), &[algorithm]))
+    }
+
+    pub(super) fn of_ed25519(number: u64, key: &[u8]) -> Result<Key, KeyError> {
+        if key.len() != 32 {
+            return Err("an Ed25519 key has 32 bytes");
+        }
+        Ok(Key::new(number, DecodingKey::from_ed_der(key), &[EdDSA]))
+    }
+}
+
+/// Whether a modulus, big-endian, is one that is verified with.
+pub(super) fn is_rsa_size(modulus: &[u8]) -> Result<(), KeyError> {
+    let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
+    let bits = match modulus.get(zeros) {
+        Some(first) => (modulus.len() - zeros) * 8 - first.leading_zeros() as usize,
+        None => 0,
+    };
+    RSA_BITS.contains(&bits).then_some(()).ok_or("an RSA key has from 2048 to 8192 bits")
+}
+
+/// Whether the value of a named key can be verified with, before it is taken.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn judge(secret: &Secret) -> Result<(), KeyError> {
+    Key::of(secret).map(|_| ())
+}
+
+/// The same of a public key of one family.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn judge_pem(text: &str, family: Family) -> Result<(), KeyError> {
+    let is = Key::of_pem(text)?.decoding.family();
+    if is == family { Ok(()) } else { Err("it is a public key of another kind") }
+}
+
+/// The same of the secret of an HMAC.
+///
+/// # Errors
+/// It is a key in PEM.
+pub(crate) fn judge_secret(secret: &Secret) -> Result<(), KeyError> {
+    match is_pem(secret.reveal()) {
+        true => Err("this is a key in PEM, and no secret: set `rsa_public_key` or the like"),
+        false => Ok(()),
+    }
+}

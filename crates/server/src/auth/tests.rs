@@ -1,0 +1,328 @@
+use dunlin_config::{Secret, Token};
+use jsonwebtoken::EncodingKey;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::request::OptionsOverride;
+
+const KEY: &str = "the backend's key";
+const NOW_MS: u64 = 1_700_000_000_000;
+const NOW_S: u64 = NOW_MS / 1_000;
+
+fn rules() -> Token {
+    Token { hmac_secret: Some(Secret::new(KEY)), ..Token::default() }
+}
+
+fn signed(algorithm: Algorithm, key: &str, claims: &Value) -> String {
+    let key = EncodingKey::from_secret(key.as_bytes());
+    let header = jsonwebtoken::Header::new(algorithm);
+    jsonwebtoken::encode(&header, claims, &key).expect("claims are JSON")
+}
+
+fn verified_by(rules: &Token, claims: &Value) -> Result<Identity, Error> {
+    Verifier::new(rules.rules()).verify(&signed(Algorithm::HS256, KEY, claims), NOW_MS)
+}
+
+fn verified(claims: &Value) -> Result<Identity, Error> {
+    verified_by(&rules(), claims)
+}
+
+#[test]
+fn a_token_says_who_the_client_is() {
+    let identity = verified(&json!({
+        "sub": "42",
+        "exp": NOW_S + 60,
+        "info": {"name": "Ada"},
+        "meta": {"plan": 1},
+        "channels": ["news", "chat:1", "news"],
+        "iat": NOW_S,
+    }))
+    .unwrap();
+    assert_eq!(identity.user, "42");
+    assert_eq!(identity.expire_at_s, Some(NOW_S + 60));
+    assert_eq!(identity.info.unwrap().get(), r#"{"name":"Ada"}"#);
+    assert_eq!(identity.meta.unwrap().get(), r#"{"plan":1}"#);
+    assert_eq!(identity.subscriptions.into_keys().collect::<Vec<_>>(), ["chat:1", "news"]);
+}
+
+#[test]
+fn subs_say_more_than_channels_and_go_before_them() {
+    let identity = verified(&json!({
+        "channels": ["ignored"],
+        "subs": {"news": {
+            "data": [1],
+            "override": {"presence": {"value": true}, "force_recovery": {"value": false}},
+        }},
+    }))
+    .unwrap();
+    assert_eq!((identity.user.as_str(), identity.expire_at_s), ("", None));
+    let (name, options) = identity.subscriptions.first_key_value().unwrap();
+    assert_eq!((name.as_str(), options.data.as_ref().unwrap().get()), ("news", "[1]"));
+    let expected = OptionsOverride {
+        presence: Some(true),
+        force_recovery: Some(false),
+        ..OptionsOverride::default()
+    };
+    assert_eq!(options.overrides, expected);
+    assert_eq!(identity.subscriptions.len(), 1);
+}
+
+#[test]
+fn a_token_ends_at_its_second_and_leeway_moves_it() {
+    assert_eq!(verified(&json!({"exp": NOW_S})).unwrap_err(), Error::Expired);
+    assert!(verified(&json!({"exp": NOW_S as f64 + 0.5})).is_ok());
+    assert_eq!(verified(&json!({"exp": -1})).unwrap_err(), Error::Expired);
+    assert_eq!(verified(&json!({"nbf": NOW_S + 1})).unwrap_err(), Error::NotYetValid);
+
+    let lenient = Token { leeway_ms: 2_000, ..rules() };
+    assert!(verified_by(&lenient, &json!({"exp": NOW_S - 1, "nbf": NOW_S + 1})).is_ok());
+    assert_eq!(verified_by(&lenient, &json!({"exp": NOW_S - 2})).unwrap_err(), Error::Expired);
+}
+
+#[test]
+fn expire_at_is_the_connections_own_end() {
+    let end = |claims| verified(&claims).unwrap().expire_at_s;
+    assert_eq!(end(json!({"exp": NOW_S + 5, "expire_at": NOW_S + 900})), Some(NOW_S + 900));
+    assert_eq!(end(json!({"exp": NOW_S + 5, "expire_at": 0})), None);
+    assert_eq!(
+        verified(&json!({"exp": NOW_S - 5, "expire_at": 0})).unwrap_err(),
+        Error::Expired,
+        "the token itself still ends at `exp`"
+    );
+}
+
+#[test]
+fn only_hmac_by_a_known_key_is_accepted() {
+    let claims = json!({"sub": "42"});
+    let mut rules = rules();
+    let verify = |rules: &Token, token: &str| Verifier::new(rules.rules()).verify(token, NOW_MS);
+    for algorithm in [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512] {
+        assert!(verify(&rules, &signed(algorithm, KEY, &claims)).is_ok());
+    }
+    let before = signed(Algorithm::HS256, "the key before", &claims);
+    assert_eq!(verify(&rules, &before).unwrap_err(), Error::Signature);
+    rules.hmac_secret_previous = Some(Secret::new("the key before"));
+    assert!(verify(&rules, &before).is_ok());
+    assert_eq!(verify(&Token::default(), &before).unwrap_err(), Error::NoKey);
+
+    // {"alg":"none","typ":"JWT"} and {"alg":"RS256","typ":"JWT"}, each with {"sub":"42"}.
+    let none = "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.eyJzdWIiOiI0MiJ9.";
+    assert!(matches!(verify(&rules, none).unwrap_err(), Error::Malformed(_)));
+    let rs256 = "eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiI0MiJ9.AAAA";
+    assert_eq!(verify(&rules, rs256).unwrap_err(), Error::Algorithm);
+}
+
+#[test]
+fn audience_and_issuer_are_demanded_once_configured() {
+    assert!(verified(&json!({"aud": "anyone", "iss": "anyone"})).is_ok());
+    let rules = Token { audience: Some("push".into()), issuer: Some("backend".into()), ..rules() };
+    let verified = |claims| verified_by(&rules, &claims).map(|_| ());
+    assert_eq!(verified(json!({"aud": ["web", "push"], "iss": "backend"})), Ok(()));
+    assert_eq!(verified(json!({"aud": "push"})), Err(Error::Issuer));
+    assert_eq!(verified(json!({"iss": "backend"})), Err(Error::Audience));
+    assert_eq!(verified(json!({"aud": "web", "iss": "backend"})), Err(Error::Audience));
+    assert_eq!(verified(json!({"aud": "push", "iss": "someone"})), Err(Error::Issuer));
+}
+
+#[test]
+fn a_malformed_connection_token_is_rejected() {
+    for token in ["", "a.b", "a.b.c", "....", "\u{2603}.\u{2603}.\u{2603}"] {
+        let error = Verifier::new(rules().rules()).verify(token, NOW_MS).unwrap_err();
+        assert!(matches!(error, Error::Malformed(_)), "{token}: {error}");
+    }
+    for claims in [
+        json!({"sub": 42}),
+        json!({"exp": "tomorrow"}),
+        json!({"channels": "news"}),
+        json!({"b64info": "no base64!"}),
+        json!({"subs": {"a": {"b64data": "/w=="}}}),
+        json!({"sub": "42", "channel": "a subscription token's"}),
+        json!([]),
+    ] {
+        let error = verified(&claims).unwrap_err();
+        assert!(matches!(error, Error::Malformed(_)), "{claims}: {error}");
+    }
+    let long = "a".repeat(TOKEN_BYTES_MAX + 1);
+    assert!(Verifier::new(rules().rules()).verify(&long, NOW_MS).is_err());
+}
+
+#[test]
+fn a_token_that_names_its_key_is_verified_by_that_key_alone() {
+    let mut rules = rules();
+    rules.keys.insert("2026", Secret::new("the key of 2026"));
+    let signed_as = |kid: Option<&str>, key: &str| {
+        let header = jsonwebtoken::Header {
+            kid: kid.map(str::to_owned),
+            ..jsonwebtoken::Header::new(Algorithm::HS256)
+        };
+        let key = EncodingKey::from_secret(key.as_bytes());
+        jsonwebtoken::encode(&header, &json!({"sub": "42"}), &key).expect("claims are JSON")
+    };
+    let before = Verifier::new(rules.rules());
+    let verify = |token: &str| before.verify(token, NOW_MS);
+    let named = verify(&signed_as(Some("2026"), "the key of 2026")).unwrap();
+    assert_eq!(verify(&signed_as(Some("2026"), KEY)).unwrap_err(), Error::Signature);
+    let unnamed = verify(&signed_as(Some("unknown"), KEY)).unwrap();
+    assert_ne!(named.key, unnamed.key);
+    assert!(before.keeps(named.key.unwrap()) && before.keeps(unnamed.key.unwrap()));
+
+    rules.keys.remove("2026");
+    rules.hmac_secret_previous = rules.hmac_secret.replace(Secret::new("a newer key"));
+    let after = Verifier::new(rules.rules());
+    assert!(!after.keeps(named.key.unwrap()), "revoked");
+    assert!(after.keeps(unnamed.key.unwrap()), "the one before the newest still holds");
+}
+
+#[test]
+fn a_token_that_demands_what_is_not_understood_is_refused() {
+    for (header, refused) in [
+        (json!({"alg": "HS256", "crit": ["exp"]}), true),
+        (json!({"alg": "HS256", "crit": ["b64"], "b64": false}), true),
+        (json!({"alg": "HS256", "crit": []}), true),
+        (json!({"alg": "HS256", "unknown": 1}), false),
+    ] {
+        let part = |json: &Value| URL_SAFE_NO_PAD.encode(json.to_string());
+        let message = format!("{}.{}", part(&header), part(&json!({"sub": "42"})));
+        let key = EncodingKey::from_secret(KEY.as_bytes());
+        let signature =
+            jsonwebtoken::crypto::sign(message.as_bytes(), &key, Algorithm::HS256).unwrap();
+        let token = format!("{message}.{signature}");
+        let verified = Verifier::new(rules().rules()).verify(&token, NOW_MS).map(|_| ());
+        let expected = if refused { Err(Error::Critical) } else { Ok(()) };
+        assert_eq!(verified, expected, "{header}");
+    }
+}
+
+#[test]
+fn what_distinguishes_a_token_is_kept() {
+    let of = |claims| verified(&claims).unwrap().token.unwrap();
+    let token = of(json!({"jti": "a", "iat": NOW_S}));
+    assert_eq!((token.jti.as_deref(), token.issued_at_s), (Some("a"), Some(NOW_S)));
+    let unnamed = of(json!({"sub": "42"}));
+    assert_eq!((&unnamed.jti, unnamed.issued_at_s), (&None, None));
+    assert_ne!(unnamed.signature, token.signature);
+    assert_eq!(of(json!({"jti": 7})).jti.as_deref(), Some("7"));
+}
+
+#[test]
+fn a_verifier_does_not_show_its_keys() {
+    assert!(!format!("{:?}", Verifier::new(rules().rules())).contains(KEY));
+}
+
+#[test]
+fn info_and_data_may_come_in_base64() {
+    let identity = verified(
+        &json!({"b64info": "eyJhIjoxfQ==", "info": 2, "subs": {"a": {"b64data": "WzFd"}}}),
+    );
+    let identity = identity.unwrap();
+    assert_eq!(identity.info.unwrap().get(), r#"{"a":1}"#);
+    assert_eq!(identity.subscriptions["a"].data.as_ref().unwrap().get(), "[1]");
+}
+
+#[test]
+fn a_subscription_token_says_which_user_may_have_which_channel() {
+    let verify = |claims: &Value| {
+        Verifier::new(rules().rules())
+            .verify_subscription(&signed(Algorithm::HS256, KEY, claims), NOW_MS)
+    };
+    let subscription = verify(&json!({
+        "sub": "42", "channel": "$gossips", "client": "7", "exp": NOW_S + 60, "expire_at": NOW_S + 90,
+        "info": {"a": 1}, "data": [1], "override": {"force_positioning": {"value": true}}, "jti": "t",
+    }))
+    .unwrap();
+    assert_eq!((subscription.user.as_str(), subscription.channel.as_str()), ("42", "$gossips"));
+    assert_eq!(subscription.client.as_deref(), Some("7"));
+    assert_eq!(subscription.expire_at_s, Some(NOW_S + 90));
+    assert_eq!(subscription.options.overrides.force_positioning, Some(true));
+    assert_eq!(subscription.token.jti.as_deref(), Some("t"));
+    assert_eq!(verify(&json!({"channel": "a", "exp": NOW_S})).unwrap_err(), Error::Expired);
+    let connection = verify(&json!({"sub": "42"})).unwrap_err();
+    assert!(matches!(connection, Error::Malformed(_)), "a connection token subscribes nowhere");
+}
+
+/// The rules with this public key, without a name and under the id `k`.
+fn with_public_key(name: &str, pem: &str) -> [Token; 2] {
+    let mut named = Token::default();
+    named.keys.insert("k", Secret::new(pem));
+    let pem = Some(pem.to_owned());
+    let unnamed = match name {
+        "rsa" => Token { rsa_public_key: pem, ..Token::default() },
+        "eddsa" => Token { eddsa_public_key: pem, ..Token::default() },
+        _ => Token { ecdsa_public_key: pem, ..Token::default() },
+    };
+    [unnamed, named]
+}
+
+#[test]
+fn a_token_of_each_public_key_algorithm_is_verified_by_its_key_alone() {
+    // Made by PyJWT: each with {"sub": "42"} and the header's `kid` "k".
+    let made: Value = serde_json::from_str(include_str!("tests/tokens.json")).unwrap();
+    let made = made.as_object().unwrap();
+    let text = |of: &Value| of.as_str().unwrap().to_owned();
+    let keys = [
+        ("rsa", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"].as_slice()),
+        ("es256", &["ES256"]),
+        ("es384", &["ES384"]),
+        ("eddsa", &["EdDSA"]),
+    ];
+    let all: Vec<&str> =
+        keys.iter().flat_map(|(_, algorithms)| algorithms.iter().copied()).collect();
+    for (name, own) in keys {
+        for rules in with_public_key(name, &text(&made["keys"][name])) {
+            let verifier = Verifier::new(rules.rules());
+            for algorithm in &all {
+                let token = text(&made["tokens"][*algorithm]);
+                let verified = verifier.verify(&token, NOW_MS).map(|of| of.user);
+                match own.contains(algorithm) {
+                    true => assert_eq!(verified, Ok("42".into()), "{algorithm}"),
+                    false => assert_eq!(verified, Err(Error::Algorithm), "{algorithm} by {name}"),
+                }
+            }
+            let (signed, signature) = text(&made["tokens"][own[0]])
+                .rsplit_once('.')
+                .map(|(a, b)| (a.to_owned(), b.to_owned()))
+                .unwrap();
+            let forged = format!("{signed}.{}", signature.chars().rev().collect::<String>());
+            let error = verifier.verify(&forged, NOW_MS).unwrap_err();
+            assert!(matches!(error, Error::Signature | Error::Malformed(_)), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_public_key_is_never_the_secret_of_an_hmac() {
+    let made: Value = serde_json::from_str(include_str!("tests/tokens.json")).unwrap();
+    let pem = made["keys"]["rsa"].as_str().unwrap();
+    for rules in with_public_key("rsa", pem) {
+        for kid in [None, Some("k".to_owned())] {
+            let header =
+                jsonwebtoken::Header { kid, ..jsonwebtoken::Header::new(Algorithm::HS256) };
+            let key = EncodingKey::from_secret(pem.as_bytes());
+            let token = jsonwebtoken::encode(&header, &json!({"sub": "admin"}), &key).unwrap();
+            let error = Verifier::new(rules.rules()).verify(&token, NOW_MS).unwrap_err();
+            assert!(matches!(error, Error::Algorithm | Error::NoKey), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_key_that_verifies_nothing_is_refused_before_it_is_taken() {
+    let made: Value = serde_json::from_str(include_str!("tests/tokens.json")).unwrap();
+    let pem = |name: &str| made["keys"][name].as_str().unwrap().to_owned();
+    assert_eq!(judge_pem(&pem("es384"), Family::Ec), Ok(()));
+    for (pem, family) in [
+        (pem("rsa"), Family::Ec),
+        (pem("rsa_1024"), Family::Rsa),
+        (pem("p521"), Family::Ec),
+        (pem("private"), Family::Ed),
+        (pem("rsa").replace("MII", "MI"), Family::Rsa),
+        ("a secret".into(), Family::Rsa),
+    ] {
+        assert!(judge_pem(&pem, family).is_err(), "{pem}");
+        assert!(
+            !pem.starts_with("-----") || family == Family::Ec || judge(&Secret::new(pem)).is_err()
+        );
+    }
+    assert!(judge_secret(&Secret::new(pem("rsa"))).is_err());
+    assert_eq!(judge(&Secret::new("a secret of sixteen bytes")), Ok(()));
+}

@@ -1,0 +1,186 @@
+//! Subscriptions that rest on a token: when each expires, and which end with their token.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use dunlin_hub::{Now, SessionId};
+
+use super::{FastMap, TokenFacts};
+use crate::revocation::TokenId;
+
+/// What a subscription rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Of its token, when it expires among others.
+    pub(crate) token: TokenFacts,
+    /// The key that has signed it.
+    pub(crate) key: u64,
+    /// Raw JSON for the client, until the subscription is answered.
+    pub(crate) data: Option<Box<[u8]>>,
+}
+
+/// A subscription, by its session and channel.
+pub(crate) type Place = (SessionId, Arc<str>);
+
+/// The grants of one worker's subscriptions.
+#[derive(Debug, Default)]
+pub(crate) struct Grants {
+    of: FastMap<SessionId, Vec<(Arc<str>, Grant)>>,
+    /// Of those that expire, when, in Unix seconds.
+    ends: BTreeSet<(u64, SessionId, Arc<str>)>,
+}
+
+impl Grants {
+    /// The subscription rests on this from now on.
+    pub(crate) fn insert(&mut self, session: SessionId, channel: &str, grant: Grant) {
+        self.remove(session, channel);
+        let channel: Arc<str> = channel.into();
+        if let Some(end_s) = grant.token.expire_at_s() {
+            self.ends.insert((end_s, session, Arc::clone(&channel)));
+        }
+        self.of.entry(session).or_default().push((channel, grant));
+    }
+
+    /// The subscription has ended, or was not made.
+    pub(crate) fn remove(&mut self, session: SessionId, channel: &str) {
+        let Some(grants) = self.of.get_mut(&session) else { return };
+        let Some(at) = grants.iter().position(|(name, _)| **name == *channel) else { return };
+        let (channel, grant) = grants.swap_remove(at);
+        if grants.is_empty() {
+            self.of.remove(&session);
+        }
+        if let Some(end_s) = grant.token.expire_at_s() {
+            self.ends.remove(&(end_s, session, channel));
+        }
+        if self.of.is_empty() {
+            *self = Grants::default();
+        }
+    }
+
+    /// The session has ended.
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        for (channel, grant) in self.of.remove(&session).into_iter().flatten() {
+            if let Some(end_s) = grant.token.expire_at_s() {
+                self.ends.remove(&(end_s, session, channel));
+            }
+        }
+    }
+
+    /// Whole seconds until the subscription expires, for its client; 0: never.
+    pub(crate) fn ttl_s(&self, session: SessionId, channel: &str, now: Now) -> u32 {
+        self.get(session, channel).map_or(0, |grant| grant.token.ttl_s(now))
+    }
+
+    /// What the client is given with the subscription, once.
+    pub(crate) fn take_data(&mut self, session: SessionId, channel: &str) -> Option<Box<[u8]>> {
+        let grants = self.of.get_mut(&session)?;
+        grants.iter_mut().find(|(name, _)| **name == *channel)?.1.data.take()
+    }
+
+    /// Takes out at most `max` of the subscriptions that have expired, the grace included.
+    pub(crate) fn expire(&mut self, unix_ms: u64, grace_ms: u64, max: usize) -> Vec<Place> {
+        let mut expired = Vec::new();
+        while let Some((end_s, ..)) = self.ends.first()
+            && end_s.saturating_mul(1000).saturating_add(grace_ms) <= unix_ms
+            && expired.len() < max
+            && let Some((_, session, channel)) = self.ends.pop_first()
+        {
+            self.remove(session, &channel);
+            expired.push((session, channel));
+        }
+        expired
+    }
+
+    /// Whether [`Grants::expire`] has something to take out.
+    pub(crate) fn has_expired(&self, unix_ms: u64, grace_ms: u64) -> bool {
+        let end_s = self.ends.first().map(|(end_s, ..)| *end_s);
+        end_s.is_some_and(|end_s| end_s.saturating_mul(1000).saturating_add(grace_ms) <= unix_ms)
+    }
+
+    /// The subscriptions that rest on one of these tokens. Looks at all.
+    pub(crate) fn with_tokens(&self, tokens: &HashSet<TokenId>) -> Vec<Place> {
+        self.places(|_, grant| tokens.contains(&grant.token.id))
+    }
+
+    /// The subscriptions that rest on a key which `keeps` does not keep. Looks at all.
+    pub(crate) fn without_key(&self, keeps: impl Fn(u64) -> bool) -> Vec<Place> {
+        self.places(|_, grant| !keeps(grant.key))
+    }
+
+    /// The subscriptions of a session whose tokens were issued then, as `is_it` is told.
+    pub(crate) fn issued(&self, of: SessionId, is_it: impl Fn(Option<u64>) -> bool) -> Vec<Place> {
+        let grants = self.of.get(&of).into_iter().flatten();
+        let issued = grants.filter(|(_, grant)| is_it(grant.token.issued_at_s()));
+        issued.map(|(channel, _)| (of, Arc::clone(channel))).collect()
+    }
+
+    fn places(&self, is_it: impl Fn(SessionId, &Grant) -> bool) -> Vec<Place> {
+        let all = self.of.iter().flat_map(|(session, grants)| {
+            grants.iter().map(|(channel, grant)| (*session, channel, grant))
+        });
+        let found = all.filter(|(session, _, grant)| is_it(*session, grant));
+        found.map(|(session, channel, _)| (session, Arc::clone(channel))).collect()
+    }
+
+    fn get(&self, session: SessionId, channel: &str) -> Option<&Grant> {
+        if self.of.is_empty() {
+            return None;
+        }
+        let grants = self.of.get(&session)?;
+        grants.iter().find(|(name, _)| **name == *channel).map(|(_, grant)| grant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(slot: u32) -> SessionId {
+        SessionId::pack(0, 0, 0, slot, 0)
+    }
+
+    fn grant(id: u64, expire_at_s: Option<u64>) -> Grant {
+        Grant { token: TokenFacts::new(TokenId(id), Some(7), expire_at_s), key: id, data: None }
+    }
+
+    #[test]
+    fn a_subscription_expires_once_at_the_time_of_its_newest_token() {
+        let mut grants = Grants::default();
+        grants.insert(session(1), "a", grant(1, Some(100)));
+        grants.insert(session(1), "b", grant(2, None));
+        grants.insert(session(2), "a", grant(3, Some(100)));
+        grants.insert(session(2), "a", grant(4, Some(200)));
+        assert!(!grants.has_expired(104_999, 5_000) && grants.has_expired(105_000, 5_000));
+        assert_eq!(grants.expire(105_000, 5_000, 9), [(session(1), "a".into())]);
+        assert!(grants.get(session(1), "a").is_none() && grants.get(session(1), "b").is_some());
+        let now = Now { ms: 0, unix_ms: 150_000 };
+        assert_eq!(grants.ttl_s(session(2), "a", now), 50);
+        assert_eq!(grants.ttl_s(session(1), "b", now), 0, "never");
+        assert_eq!(grants.expire(u64::MAX, 0, 9).len(), 1);
+    }
+
+    #[test]
+    fn what_has_ended_leaves_nothing_behind() {
+        let mut grants = Grants::default();
+        for round in 0..100 {
+            grants.insert(session(1), "a", grant(round, Some(1_000_000 + round)));
+            grants.remove(session(1), "a");
+        }
+        grants.insert(session(1), "a", grant(1, Some(100)));
+        grants.insert(session(1), "b", grant(1, Some(100)));
+        grants.forget(session(1));
+        assert!(grants.of.is_empty() && grants.ends.is_empty());
+    }
+
+    #[test]
+    fn subscriptions_are_found_by_token_key_and_time() {
+        let mut grants = Grants::default();
+        grants.insert(session(1), "a", grant(1, None));
+        grants.insert(session(1), "b", grant(2, None));
+        let a = || [(session(1), Arc::<str>::from("a"))];
+        assert_eq!(grants.with_tokens(&HashSet::from([TokenId(1)])), a());
+        assert_eq!(grants.without_key(|key| key == 2), a());
+        assert_eq!(grants.issued(session(1), |at| at == Some(7)).len(), 2);
+        assert_eq!(grants.expire(u64::MAX, 0, 9), []);
+    }
+}

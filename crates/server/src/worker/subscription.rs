@@ -1,0 +1,200 @@
+//! Subscription tokens: whoever shows one is subscribed to its channel, until it expires or is revoked.
+
+use std::sync::Arc;
+
+use dunlin_hub::{ChannelOptions, SessionId};
+use dunlin_net::Context;
+use dunlin_protocol::centrifuge::{
+    CommandError, DisconnectCode, ErrorCode, Reply, SubRefreshRequest, SubscribeRequest,
+    UnsubscribeCode,
+};
+
+use super::Worker;
+use super::command::subscribe;
+use super::connect::one_line;
+use super::link::Link;
+use super::parts::{Grant, Pending, Place, TokenFacts};
+use crate::api::request::OptionsOverride;
+use crate::auth::{self, Subscription};
+
+/// Subscriptions that end in one turn because they have expired.
+const EXPIRE_PER_TURN: usize = 1_024;
+/// What a client is told whose subscription's token is no longer good: it gets another one, and subscribes again.
+const STATE_INVALIDATED: u32 = UnsubscribeCode::StateInvalidated.code();
+
+impl Worker<'_> {
+    /// Subscribes a client by its token, which alone decides.
+    ///
+    /// # Errors
+    /// What the client is answered, or disconnected with.
+    pub(super) fn subscribe_by_token(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        id: u32,
+        request: &SubscribeRequest<'_>,
+    ) -> Result<(), CommandError> {
+        let channel = &*request.channel;
+        let options = Arc::clone(&self.namespace_of(channel).map_err(CommandError::Reply)?.options);
+        if self.hub.has_subscription(session, channel) {
+            return Err(CommandError::Reply(ErrorCode::AlreadySubscribed.into()));
+        }
+        let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
+        let (subscription, grant) =
+            self.verify_subscription(Some(session), &user, channel, &request.token)?;
+        let options = overridden(&options, &subscription.options.overrides);
+        let mut subscribe = self.entitled(&user, channel, &options, subscribe(Some(request)));
+        subscribe.chan_info = subscription.options.info.as_deref().map(one_line);
+        subscribe.granted = true;
+        let now = self.now(cx);
+        if let Some(token) = self.token(cx, Pending::Command { session, id }) {
+            self.grants.insert(session, channel, grant);
+            self.hub.handle_subscribe(now, token, session, channel, &options, subscribe);
+        }
+        Ok(())
+    }
+
+    /// A new token for a subscription.
+    ///
+    /// # Errors
+    /// What the client is answered, or disconnected with.
+    pub(super) fn sub_refresh(
+        &mut self,
+        session: SessionId,
+        id: u32,
+        request: &SubRefreshRequest<'_>,
+    ) -> Result<(), CommandError> {
+        let channel = &*request.channel;
+        if !self.hub.is_subscribed(session, channel) {
+            let why = "not subscribed to this channel";
+            return Err(CommandError::Reply(ErrorCode::PermissionDenied.with_reason(why)));
+        }
+        if request.token.is_empty() {
+            let why = "sub_refresh.token is missing";
+            return Err(CommandError::Reply(ErrorCode::BadRequest.with_reason(why)));
+        }
+        let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
+        let (_, mut grant) = self
+            .verify_subscription(Some(session), &user, channel, &request.token)
+            .map_err(|error| match error {
+                // Who shows a wrong one for what he has already is no client that may try another.
+                CommandError::Reply(error) if error.code == ErrorCode::PermissionDenied.code() => {
+                    CommandError::Disconnect(
+                        DisconnectCode::InvalidToken.with_reason(error.message),
+                    )
+                }
+                error => error,
+            })?;
+        grant.data = None;
+        self.grants.insert(session, channel, grant);
+        let ttl_s = self.grants.ttl_s(session, channel, self.clock.now());
+        self.reply(session, id, &Reply::SubRefresh { ttl_s });
+        Ok(())
+    }
+
+    /// What a subscription token says, if it is this client's for this channel. `session` is `None` while there is none.
+    ///
+    /// # Errors
+    /// An expired one is answered with 109 (with 110 where the subscription itself would have ended), any other that is
+    /// not valid with 103. A valid one of another channel, user or session disconnects with 3500, as it does in
+    /// Centrifugo.
+    pub(super) fn verify_subscription(
+        &self,
+        session: Option<SessionId>,
+        user: &str,
+        channel: &str,
+        token: &str,
+    ) -> Result<(Subscription, Grant), CommandError> {
+        let denied = |why: &dyn std::fmt::Display| {
+            CommandError::Reply(ErrorCode::PermissionDenied.with_reason(why))
+        };
+        let now_ms = self.clock.now().unix_ms;
+        let subscription =
+            self.settings.subscription_verifier.verify_subscription(token, now_ms).map_err(
+                |error| match error {
+                    auth::Error::Expired => CommandError::Reply(ErrorCode::TokenExpired.into()),
+                    error => denied(&format_args!("subscription token: {error}")),
+                },
+            )?;
+        let other = |what| {
+            let why = format_args!("the subscription token is of another {what}");
+            Err(CommandError::Disconnect(DisconnectCode::InvalidToken.with_reason(why)))
+        };
+        if subscription.channel != channel {
+            return other("channel");
+        }
+        if subscription.user != user {
+            return other("user");
+        }
+        if let Some(client) = &subscription.client
+            && session.is_none_or(|session| session.to_string() != *client)
+        {
+            return other("client");
+        }
+        let token = &subscription.token;
+        let id = self.state.revocations.id_of(token.jti.as_deref(), &token.signature);
+        if self.state.revocations.refuses(id, user, token.issued_at_s, now_ms).is_some() {
+            return Err(denied(&"the subscription token was revoked"));
+        }
+        if subscription.expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= now_ms) {
+            return Err(CommandError::Reply(ErrorCode::Expired.into()));
+        }
+        let facts = TokenFacts::new(id, token.issued_at_s, subscription.expire_at_s);
+        let data = subscription.options.data.as_deref().map(one_line);
+        let grant = Grant { token: facts, key: subscription.key, data };
+        Ok((subscription, grant))
+    }
+
+    /// Ends subscriptions that have expired, some in each turn.
+    pub(super) fn expire_subscriptions(&mut self, cx: &mut Context<Link>) {
+        let grace_ms = self.settings.config.client.subscription_token.refresh_grace_ms;
+        let expired = self.grants.expire(self.clock.now().unix_ms, grace_ms, EXPIRE_PER_TURN);
+        let code = UnsubscribeCode::Expired;
+        self.end_subscriptions(cx, expired, code.code(), code.text());
+    }
+
+    /// Whether there are any, so that the worker does not sleep.
+    pub(super) fn subscriptions_have_expired(&self) -> bool {
+        let grace_ms = self.settings.config.client.subscription_token.refresh_grace_ms;
+        self.grants.has_expired(self.clock.now().unix_ms, grace_ms)
+    }
+
+    /// Ends subscriptions whose token is no longer good; their clients may subscribe with another one.
+    pub(super) fn invalidate_subscriptions(
+        &mut self,
+        cx: &mut Context<Link>,
+        places: Vec<Place>,
+        reason: &str,
+    ) {
+        self.end_subscriptions(cx, places, STATE_INVALIDATED, reason);
+    }
+
+    fn end_subscriptions(
+        &mut self,
+        cx: &mut Context<Link>,
+        places: Vec<Place>,
+        code: u32,
+        reason: &str,
+    ) {
+        if places.is_empty() {
+            return;
+        }
+        let now = self.now(cx);
+        for (session, channel) in places {
+            self.grants.remove(session, &channel);
+            self.hub.handle_unsubscribe(now, session, &channel, Some((code, reason)));
+        }
+        self.drain_events(cx);
+    }
+}
+
+/// The options of a channel with what a token overrides.
+pub(super) fn overridden(
+    options: &Arc<ChannelOptions>,
+    overrides: &OptionsOverride,
+) -> Arc<ChannelOptions> {
+    match overrides.is_empty() {
+        true => Arc::clone(options),
+        false => Arc::new(overrides.apply(options)),
+    }
+}
