@@ -98,7 +98,7 @@ fn a_token_is_signed_as_the_file_says() {
 
     let settings = Config::from_toml(file).expect("a valid file").client.token;
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
-    let judged = Verifier::new(&settings).verify(token.trim_end(), now_ms as u64);
+    let judged = Verifier::new(settings.rules()).verify(token.trim_end(), now_ms as u64);
     let identity = judged.expect("signed with that key");
     assert_eq!(identity.user, "ada");
     assert!(identity.subscriptions.contains_key("news"));
