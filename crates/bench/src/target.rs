@@ -19,8 +19,8 @@ pub struct Target {
     /// What clients speak
     #[arg(long, value_enum, default_value_t = ProtocolName::Centrifuge)]
     pub protocol: ProtocolName,
-    /// Channel to subscribe to; `{n}` is the client's number, `{n%K}` its remainder by K
-    #[arg(long, value_name = "CHANNEL")]
+    /// Channel to subscribe to. Its help is spelled so because clap takes the letter between bare braces for a line end.
+    #[arg(long, value_name = "CHANNEL", long_help = None, help = "Channel to subscribe to; `{\u{1b}[1mn\u{1b}[22m}` is the client's number, `{n%K}` its remainder by K")]
     pub channel: Option<String>,
     /// First text frame of a plain WebSocket client
     #[arg(long, value_name = "TEXT")]

@@ -40,19 +40,25 @@ type Expiry = Option<u64>;
 
 impl Token {
     pub(crate) fn run(self) -> Result<(), CliError> {
-        let config = match &self.config {
+        let mut config = match &self.config {
             Some(file) => File::read(file)?.config()?,
             None => Config::default(),
         };
+        if let Some(secret) = self.secret {
+            config.client.token.hmac_secret = Some(Secret::new(secret));
+        }
+        // A token that the server would refuse the key of is no use.
+        let errors = config.validate().err().unwrap_or_default();
+        if let Some(error) =
+            errors.iter().find(|error| error.path.to_string().starts_with("client.token."))
+        {
+            return Err(error.to_string().into());
+        }
         let settings = &config.client.token;
-        let secret = match (&self.secret, &settings.hmac_secret) {
-            (Some(secret), _) => secret.as_str(),
-            (None, Some(secret)) => Secret::reveal(secret),
-            (None, None) => {
-                return Err("there is no key to sign with; name a file that sets \
-                            `client.token.hmac_secret` with --config, or give --secret"
-                    .into());
-            }
+        let Some(secret) = settings.hmac_secret.as_ref().map(Secret::reveal) else {
+            return Err("there is no key to sign with; name a file that sets \
+                        `client.token.hmac_secret` with --config, or give --secret"
+                .into());
         };
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let mut claims = Map::new();

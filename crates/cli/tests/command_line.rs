@@ -58,6 +58,52 @@ fn a_file_with_errors_is_answered_with_all_of_them_and_exit_code_1() {
 }
 
 #[test]
+fn a_check_finds_errors_of_form_of_sense_and_of_what_cannot_be_opened_in_one_go() {
+    let file = "\
+[server]
+client_addr = '0.0.0.0:8000'
+workers = 'many'
+[channel.namespaces.chat]
+history_size = 5
+histori_ttl_ms = 5
+[webhooks.hooks.all]
+events = ['publish', 'nonsense']
+[api.scopes.backend]
+methods = ['teleport']
+";
+    let check = dunlin(&["config", "check", "-"], file);
+    assert_eq!(check.status.code(), Some(1));
+    let said = stderr(&check);
+    for (line, error) in [
+        (2, "server.client_addr: others can reach 0.0.0.0:8000"),
+        (3, "server.workers: expected an integer"),
+        (5, "channel.namespaces.chat.history_size: nothing is kept"),
+        (6, "channel.namespaces.chat.histori_ttl_ms: there is no such key"),
+        (8, "webhooks.hooks.all.events.1: expected"),
+        (10, "api.scopes.backend.methods.0: there is no method"),
+    ] {
+        assert!(said.contains(&format!("standard input:{line}: {error}")), "{error}\n{said}");
+    }
+    assert!(!said.contains("it gets no events"), "a list with one wrong word: {said}");
+}
+
+#[test]
+fn help_texts_keep_their_braces() {
+    for (arguments, text) in [
+        (
+            &["bench", "connections", "--help"][..],
+            "Channel to subscribe to; `{n}` is the client's number, `{n%K}` its",
+        ),
+        (&["bench", "http", "--help"], "`{n%9}`, `{random:1-9}`, `{uuid}`"),
+        (&["bench", "fanout", "--help"], "`{data}` stands for the message"),
+    ] {
+        let help = stdout(&dunlin(arguments, ""));
+        let help: Vec<&str> = help.split_whitespace().collect();
+        assert!(help.join(" ").contains(text), "{arguments:?}: {}", help.join(" "));
+    }
+}
+
+#[test]
 fn an_open_address_without_keys_is_refused_with_what_to_set() {
     let serve = dunlin(&["serve", "--client", "0.0.0.0:0"], "");
     assert_eq!(serve.status.code(), Some(1));
@@ -104,6 +150,16 @@ fn a_token_is_signed_as_the_file_says() {
     assert!(identity.subscriptions.contains_key("news"));
     assert_eq!(identity.info.expect("an info").get(), "{\"name\":\"Ada\"}");
     assert!(identity.expire_at_s.is_some());
+
+    // A key that the server takes no token of is refused here too.
+    let short = dunlin(&["token", "ada", "--secret", "short"], "");
+    assert_eq!((short.status.code(), stdout(&short)), (Some(1), String::new()));
+    assert_eq!(
+        stderr(&short),
+        "error: client.token.hmac_secret: it is shorter than 16 bytes; make one with `openssl rand -hex 32`\n"
+    );
+    let long = dunlin(&["token", "ada", "--secret", "0123456789abcdef"], "");
+    assert!(long.status.success() && stdout(&long).starts_with("eyJ"), "{}", stderr(&long));
 
     let none = dunlin(&["token", "ada"], "");
     assert_eq!(none.status.code(), Some(1));

@@ -23,6 +23,10 @@ pub struct Api {
     /// Answers calls that carry no key. Only for a loopback address: elsewhere it is refused.
     #[schemars(extend("x-applies" = LIVE))]
     pub without_key: bool,
+    /// Refuses a call with a field that Dunlin does not know. Off: such a field is ignored, and named in a `Warning`
+    /// header of the answer, so that a library newer than the server works.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub strict: bool,
     /// How long an `idempotency_key` is remembered: a call repeated within this time is answered as
     /// the first one was and publishes nothing.
     #[schemars(range(min = 1_000, max = 86_400_000), extend("x-applies" = LIVE))]
@@ -61,6 +65,7 @@ impl Default for Api {
             scopes: Map::new(),
             keys_in_query: true,
             without_key: false,
+            strict: false,
             idempotency_ttl_ms: 300_000,
         }
     }

@@ -9,9 +9,13 @@ use crate::{LIVE, Map, Pacing, Pattern, SharedBudget};
 pub struct Channel {
     /// Options of channels whose name has no namespace, such as `news`.
     pub without_namespace: ChannelOptions,
+    /// Gives channels of a namespace that is not in `namespaces` the options of `without_namespace`,
+    /// in place of refusing them. Development mode does.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub any_namespace: bool,
     /// Options of channels by namespace: `chat:room1` has those of `[channel.namespaces.chat]`. An
     /// option left out has its default, not the value of `without_namespace`. A channel of a
-    /// namespace that is not here is refused (error 102, unknown channel).
+    /// namespace that is not here is refused (error 102, unknown channel), unless `any_namespace` says otherwise.
     #[schemars(extend("x-applies" = LIVE))]
     pub namespaces: Map<ChannelOptions>,
 }
@@ -20,8 +24,9 @@ impl Channel {
     /// The options that hold for a channel, by the part of its name before the first `:`; `None` when
     /// that namespace does not exist.
     pub fn options(&self, channel: &str) -> Option<&ChannelOptions> {
+        let fallback = self.any_namespace.then_some(&self.without_namespace);
         match channel.split_once(':') {
-            Some((namespace, _)) => self.namespaces.get(namespace),
+            Some((namespace, _)) => self.namespaces.get(namespace).or(fallback),
             None => Some(&self.without_namespace),
         }
     }

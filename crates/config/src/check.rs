@@ -1,6 +1,6 @@
 //! Whether a document has the shape of the schema: all errors at once, each with its path.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::Pattern;
 use crate::error::{ConfigError, ConfigErrors};
@@ -29,6 +29,18 @@ pub(crate) fn value(path: &Path, schema: &Node, value: &Value, errors: &mut Conf
 pub(crate) fn patch(path: &Path, schema: &Node, value: &Value, errors: &mut ConfigErrors) {
     let rules = Rules { null_removes: true };
     rules.node(&Place::Start(path), schema, value, errors);
+}
+
+/// Takes out what stands at a place; of a list, all of it, so that no other element moves.
+pub(crate) fn remove(value: &mut Value, steps: &[String]) {
+    let Some((first, rest)) = steps.split_first() else {
+        return *value = Value::Object(Map::new());
+    };
+    let Value::Object(object) = value else { return };
+    match object.get_mut(first) {
+        Some(within @ Value::Object(_)) if !rest.is_empty() => remove(within, rest),
+        _ => drop(object.remove(first)),
+    }
 }
 
 /// Where the walk is. It is written out only for an error: most documents have none.

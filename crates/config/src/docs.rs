@@ -16,8 +16,8 @@ file with every key, `dunlin config check FILE` judges one, `dunlin config schem
 Schema. Units stand last in a name: `_ms` is milliseconds, `_bytes_max` bytes.
 
 Without a file Dunlin runs in development mode: it listens on 127.0.0.1 only and allows everything
-without key or token; a channel keeps its last 100 messages for 5 minutes and recovers; presence is
-off. An address that others can reach is refused until `api.keys` and `client.token.hmac_secret`
+without key or token; a channel may have any name, keeps its last 100 messages for 5 minutes,
+recovers, and notes who is in it. An address that others can reach is refused until `api.keys` and `client.token.hmac_secret`
 (`admin.token` for the admin port) are set.
 
 A running server is changed through its admin port (`dunlin config set | apply | diff | restore`, see

@@ -84,6 +84,19 @@ impl ConfigErrors {
         if self.list.is_empty() { Ok(value) } else { Err(self) }
     }
 
+    /// Adds those of a later look that are about something else than those found already.
+    pub fn add_further(&mut self, further: &ConfigErrors) {
+        let of = |error: &ConfigError| error.path.steps().to_vec();
+        let known: Vec<_> = self.list.iter().map(of).collect();
+        for error in &further.list {
+            let steps = of(error);
+            if !known.iter().any(|known| known.starts_with(&steps) || steps.starts_with(known)) {
+                self.push(error.clone());
+            }
+        }
+        self.more += further.more;
+    }
+
     /// The errors, at most a hundred.
     pub fn iter(&self) -> std::slice::Iter<'_, ConfigError> {
         self.list.iter()

@@ -112,14 +112,15 @@ pub struct Config {
 
 impl Config {
     /// What `dunlin serve` runs without a file: everything is allowed without key or token, so it
-    /// stays on 127.0.0.1 ([`Config::validate`] refuses it elsewhere); a channel keeps its last 100
-    /// messages for 5 minutes and recovers; presence is off.
+    /// stays on 127.0.0.1 ([`Config::validate`] refuses it elsewhere); a channel may have any name, keeps
+    /// its last 100 messages for 5 minutes, recovers, and notes who is in it.
     pub fn development() -> Config {
         let channel = ChannelOptions {
             history_size: 100,
             history_ttl_ms: 300_000,
             recover: true,
             positioned: true,
+            presence: true,
             allow_subscribe_for_client: true,
             allow_subscribe_for_anonymous: true,
             allow_publish_for_client: true,
@@ -131,7 +132,11 @@ impl Config {
             ..ChannelOptions::default()
         };
         let mut config = Config {
-            channel: Channel { without_namespace: channel, namespaces: Map::new() },
+            channel: Channel {
+                without_namespace: channel,
+                any_namespace: true,
+                namespaces: Map::new(),
+            },
             ..Config::default()
         };
         config.client.anonymous = true;
@@ -152,6 +157,26 @@ impl Config {
             errors.locate_in(&document);
             errors
         })
+    }
+
+    /// What a TOML file says as far as its form is right, and everything that is wrong with its form; for who shows a
+    /// person all errors at once. A file that is no TOML says nothing.
+    pub fn from_toml_partly(text: &str) -> (Config, ConfigErrors) {
+        let mut document = match document::Document::parse(text) {
+            Ok(document) => document,
+            Err(errors) => return (Config::default(), errors),
+        };
+        let mut value = std::mem::take(&mut document.value);
+        let mut errors = check::shape(&value);
+        errors.locate_in(&document);
+        for error in &errors {
+            check::remove(&mut value, error.path.steps());
+        }
+        let config = Config::from_json(value).unwrap_or_else(|also| {
+            errors.extend(also.iter().cloned());
+            Config::default()
+        });
+        (config, errors)
     }
 
     /// Reads the JSON form, which has the same keys.

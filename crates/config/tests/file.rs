@@ -58,6 +58,9 @@ overflow = 'keep_latest'
     assert_eq!((chat.history_size, chat.overflow), (50, Overflow::KeepLatest));
     assert_eq!(config.channel.options("news").unwrap().history_size, 0);
     assert!(config.channel.options("game:1").is_none(), "its namespace does not exist");
+    let any = Config::from_toml(&format!("channel.any_namespace = true\n{file}")).unwrap().channel;
+    assert_eq!(any.options("game:1"), Some(&any.without_namespace));
+    assert_eq!(any.options("chat:room1").unwrap().history_size, 50);
     assert_eq!(config.validate(), Ok(()));
 }
 

@@ -62,9 +62,9 @@ fn development_mode_is_for_this_machine_alone() {
     let mut config = Config::development();
     assert_eq!(config.validate(), Ok(()));
     assert_eq!(config.warnings(), []);
-    let options = config.channel.options("anything").unwrap();
+    let options = config.channel.options("any:thing").unwrap();
     assert_eq!((options.history_size, options.history_ttl_ms), (100, 300_000));
-    assert!(options.recover && !options.presence);
+    assert!(options.recover && options.presence);
 
     config.server.client_addr = "192.168.1.2:8000".parse().unwrap();
     let reported = reported(&config);

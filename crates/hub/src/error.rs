@@ -20,9 +20,14 @@ pub enum Error {
     /// The payload is larger than the channel allows.
     #[error("the publication is larger than the channel allows")]
     PublicationTooLarge,
-    /// The channel has no history, or no presence.
-    #[error("not available for this channel")]
-    NotAvailable,
+    /// The channel keeps no history.
+    #[error(
+        "the channel keeps no history; set `history_size` and `history_ttl_ms` of its namespace"
+    )]
+    HistoryOff,
+    /// The channel keeps no presence.
+    #[error("nobody notes who is in the channel; set `presence` of its namespace")]
+    PresenceOff,
     /// The epoch is not the stream's. Carries the stream's position.
     #[error("unrecoverable position")]
     UnrecoverablePosition(crate::position::StreamPosition),

@@ -227,7 +227,7 @@ fn without_history_there_are_no_offsets() {
     assert_eq!(world.read(reader), "pub chat 0 hi\npub chat 0 skip\n");
     let now = world.now;
     world.hub(0).handle_history(now, 3, "chat", &plain(), HistoryFilter::default(), Maker::NONE);
-    let refused = Event::History { token: 3, result: Err(Error::NotAvailable) };
+    let refused = Event::History { token: 3, result: Err(Error::HistoryOff) };
     assert_eq!(world.hub(0).poll_event(), Some(refused));
     // Nothing is remembered of it when its subscriber has gone.
     world.hub(0).close_session(now, reader);

@@ -87,7 +87,7 @@ fn presence_is_off_until_configured() {
     let session = world.open(0, "ann");
     world.subscribe(session, "room", &plain(), SubscribeOptions::default());
     world.hub(0).handle_presence(now, 1, "room", &plain());
-    let refused = Event::Presence { token: 1, result: Err(Error::NotAvailable) };
+    let refused = Event::Presence { token: 1, result: Err(Error::PresenceOff) };
     assert_eq!(world.hub(0).poll_event(), Some(refused));
     assert_eq!(present(&mut world, "room"), [], "and nothing was noted meanwhile");
 }

@@ -23,7 +23,21 @@ impl Output {
         self.json
     }
 
-    /// Shows a report to whoever reads along, and writes it with the name of its benchmark, the machine and the moment
+    /// Shows a result on standard output; beside --json, which has that for itself, on standard error.
+    ///
+    /// # Errors
+    /// When standard output does not take it.
+    pub fn show(&self, text: &str) -> Result<(), Error> {
+        if self.json {
+            say(text.trim_end());
+            return Ok(());
+        }
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{}", text.trim_end()).context("cannot write to standard output")?;
+        out.flush().context("cannot write to standard output")
+    }
+
+    /// Shows a report, and writes it with the name of its benchmark, the machine and the moment
     /// if --json is given.
     ///
     /// # Errors
@@ -31,7 +45,7 @@ impl Output {
     pub fn report(&self, benchmark: &str, of: &impl Serialize) -> Result<(), Error> {
         let value = serde_json::to_value(of)
             .map_err(|error| Error::new(format!("cannot write JSON: {error}")))?;
-        say(readable(&value).trim_end());
+        self.show(&readable(&value))?;
         self.write(benchmark, of)
     }
 

@@ -2,6 +2,8 @@ import { EventSourceWatcher, LongPollWatcher, WebSocketWatcher, count, publish }
 
 const LINES_MAX = 200;
 const STRIP_MAX = 96;
+/// Messages that some transport has not delivered are remembered up to here.
+const LAGGING_MAX = 10000;
 
 const TRANSPORTS = [
   { key: "websocket", title: "WebSocket", watcher: WebSocketWatcher },
@@ -49,10 +51,11 @@ class Column {
     this.list = $("ol", this.node);
     $("h2", this.node).textContent = title;
     $("code", this.node).textContent = watcher.endpoint;
-    this.watcher = new watcher(channel, {
+    this.watcher = new watcher(channel, $("#token").value.trim(), {
       state: (state, detail) => this.showState(state, detail),
       publication: (publication) => this.showPublication(publication),
       note: (text, bad) => this.showNote(text, bad),
+      unauthorized: askForCredentials,
     });
     $(".drop", this.node).addEventListener("click", () => this.watcher.drop());
     this.watcher.open();
@@ -93,7 +96,7 @@ class Column {
       });
     }
     this.showFigures();
-    strip.mark(this.key, id, offset);
+    strip.mark(this.key, id, offset, epoch);
   }
 
   showNote(text, bad = false) {
@@ -115,45 +118,73 @@ class Column {
 }
 
 /// The strip: one stack of three marks per message, each lit when its transport has delivered it.
+///
+/// The oldest stacks make room. A message that lacks a mark is counted until it has it, whether its stack is shown or not.
 const strip = {
   messages: new Map(),
+  shown: [],
+  total: 0,
+  /// The last offset by epoch that is complete and not shown any more.
+  past: new Map(),
 
   clear() {
     this.messages.clear();
+    this.past.clear();
+    this.shown = [];
+    this.total = 0;
     $("#strip").replaceChildren();
     this.summarize();
   },
 
-  mark(key, id, offset) {
-    let message = this.messages.get(id);
-    if (!message) {
-      const node = element("span", "stack");
-      node.title = `offset ${offset}`;
-      for (const transport of TRANSPORTS) node.append(element("i", transport.key));
-      $("#strip").append(node);
-      message = { node, keys: new Set() };
-      this.messages.set(id, message);
-      if (this.messages.size > STRIP_MAX) {
-        const [oldest, { node: gone }] = this.messages.entries().next().value;
-        this.messages.delete(oldest);
-        gone.remove();
-      }
-    }
+  mark(key, id, offset, epoch) {
+    if (!offset || (!this.messages.has(id) && offset <= (this.past.get(epoch) ?? 0))) return;
+    const message = this.messages.get(id) ?? this.add(id, offset, epoch);
     message.keys.add(key);
     $(`.${key}`, message.node).classList.add("here");
+    if (message.gone) this.forget(message);
     this.summarize();
+  },
+
+  add(id, offset, epoch) {
+    const node = element("span", "stack");
+    node.title = `offset ${offset}`;
+    for (const transport of TRANSPORTS) node.append(element("i", transport.key));
+    $("#strip").append(node);
+    const message = { id, offset, epoch, node, keys: new Set(), gone: false };
+    this.messages.set(id, message);
+    this.total += 1;
+    this.shown.push(message);
+    if (this.shown.length > STRIP_MAX) {
+      const oldest = this.shown.shift();
+      oldest.node.remove();
+      oldest.gone = true;
+      this.forget(oldest);
+    }
+    return message;
+  },
+
+  /// Forgets a message that every transport has delivered, or that is too old to wait for.
+  forget({ id, offset, epoch, keys }) {
+    if (keys.size < TRANSPORTS.length && this.messages.size <= LAGGING_MAX) return;
+    this.messages.delete(id);
+    this.past.set(epoch, Math.max(offset, this.past.get(epoch) ?? 0));
   },
 
   summarize() {
     const lagging = TRANSPORTS.map(({ key, title }) => ({ title, missing: [...this.messages.values()].filter(({ keys }) => !keys.has(key)).length })).filter(({ missing }) => missing > 0);
     $("#agreement").textContent =
-      this.messages.size === 0
+      this.total === 0
         ? "Nothing yet. Publish something above, or from a terminal."
         : lagging.length === 0
-          ? `${count(this.messages.size, "message")}, each on all three transports with the same offset.`
+          ? `${count(this.total, "message")}, each on all three transports with the same offset.`
           : lagging.map(({ title, missing }) => `${title} is ${missing} behind`).join(", ") + ".";
   },
 };
+
+/// Shows where a token and a key go: this server lets nobody in without.
+function askForCredentials() {
+  $("#credentials").hidden = false;
+}
 
 function watch(channel) {
   for (const column of columns) column.watcher.close();
@@ -161,7 +192,8 @@ function watch(channel) {
   strip.clear();
   columns = TRANSPORTS.map((transport) => new Column(transport, channel));
   $("#columns").replaceChildren(...columns.map(({ node }) => node));
-  $("#shell").textContent = `curl -d '${JSON.stringify({ channel, data: { text: "hello" } })}' ${location.origin}/api/publish`;
+  const key = $("#key").value.trim() ? "-H 'X-API-Key: KEY' " : "";
+  $("#shell").textContent = `curl ${key}-d '${JSON.stringify({ channel, data: { text: "hello" } })}' ${location.origin}/api/publish`;
   document.title = `${channel} · Dunlin`;
 }
 
@@ -174,7 +206,7 @@ async function send(event) {
   const at = performance.now();
   inFlight += 1;
   try {
-    const results = await publish(channel, items);
+    const results = await publish(channel, items, $("#key").value.trim());
     const took = performance.now() - at;
     for (const { offset, epoch } of results) clock.published(`${epoch}/${offset}`, at);
     const { offset, epoch } = results.at(-1);
@@ -184,6 +216,7 @@ async function send(event) {
   } catch (error) {
     outcome.className = "bad";
     outcome.textContent = `Not published: ${error.message}`;
+    if (error.code === 401) askForCredentials();
   } finally {
     inFlight -= 1;
   }
@@ -214,6 +247,10 @@ $("#watch").addEventListener("submit", (event) => {
   const channel = $("#channel").value;
   history.replaceState(null, "", `#${encodeURIComponent(channel)}`);
   watch(channel);
+});
+$("#credentials").addEventListener("submit", (event) => {
+  event.preventDefault();
+  watch($("#channel").value);
 });
 $("#publish").addEventListener("submit", send);
 $("#data").addEventListener("keydown", (event) => {

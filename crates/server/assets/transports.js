@@ -2,7 +2,8 @@
 // WebSocket (Centrifugal client protocol v2, JSON), server-sent events (EventSource), long-poll (fetch).
 //
 // A watcher remembers the stream position (epoch, offset) of what it has shown. When its connection is lost it comes
-// back with that position and asks for what it missed; `on.note` reports the outcome.
+// back with that position and asks for what it missed; `on.note` reports the outcome. What the server refuses for good
+// it is not asked again.
 
 const RETRY_MS_MIN = 250;
 const RETRY_MS_MAX = 8000;
@@ -16,10 +17,18 @@ const GAPS = {
   no_history: "the channel keeps no history",
 };
 
+/// Whether a client that is disconnected with this code stays away (client protocol: 3500–3999 and 4500–4999).
+const isFinal = (code) => (code >= 3500 && code < 4000) || (code >= 4500 && code < 5000);
+
+/// Whether a refusal is about who asks: a token or a key mends it.
+const isAboutCredentials = (code) => [101, 103, 109, 401, 403, 3500, 3507].includes(code);
+
 class Watcher {
-  /// `on`: { state(name, detail), publication({offset, epoch, data, recovered}), note(text, bad) }
-  constructor(channel, on) {
+  /// `token`: a connection token, or "".
+  /// `on`: { state(name, detail), publication({offset, epoch, data, recovered}), note(text, bad), unauthorized() }
+  constructor(channel, token, on) {
     this.channel = channel;
+    this.token = token;
     this.on = on;
     this.position = null;
     this.attempts = 0;
@@ -44,6 +53,30 @@ class Watcher {
   drop() {
     this.hangUp();
     this.lost("dropped manually");
+  }
+
+  /// The server will say no again: nothing is asked any more.
+  refused(why, code) {
+    if (this.closed) return;
+    this.closed = true;
+    clearTimeout(this.timer);
+    this.hangUp();
+    this.on.state("refused", why);
+    this.on.note(`refused: ${why} (${code})`, true);
+    if (isAboutCredentials(code)) this.on.unauthorized();
+  }
+
+  /// The server's word on the whole connection.
+  disconnected({ code, reason }) {
+    if (isFinal(code)) this.refused(reason, code);
+    else this.on.note(`server says: ${reason} (${code})`);
+  }
+
+  /// The server's word on the subscription.
+  unsubscribed({ code, reason = "" }) {
+    if (code < 2500) return this.refused(`unsubscribed, ${reason}`, code);
+    this.on.note(`unsubscribed: ${reason} (${code})`, true);
+    this.drop();
   }
 
   lost(why, delay_ms = null) {
@@ -81,6 +114,29 @@ class Watcher {
     this.on.note(`${count(messages, "message")} dropped: slow client`, true);
   }
 
+  /// Asks over plain HTTP why a browser's own client was refused: it tells no page.
+  async explain(url) {
+    const abort = new AbortController();
+    this.on.state("reconnecting", "asking why");
+    try {
+      const response = await fetch(url, { signal: abort.signal, cache: "no-store" });
+      if (response.ok || response.status === 426) this.lost("the connection was closed");
+      else await this.answered(response);
+    } catch (error) {
+      this.lost(error.message);
+    } finally {
+      abort.abort();
+    }
+  }
+
+  /// An HTTP response that is an error: its reason, and whether to ask again.
+  async answered(response) {
+    const why = await reason(response);
+    if (response.status < 500 && ![408, 429].includes(response.status)) return this.refused(why, response.status);
+    this.hangUp();
+    this.lost(`${why} (${response.status})`);
+  }
+
   positionIn(epoch) {
     return this.position?.epoch === epoch ? this.position.offset : 0;
   }
@@ -98,13 +154,15 @@ export class WebSocketWatcher extends Watcher {
     url.protocol = url.protocol.replace("http", "ws");
     const socket = new WebSocket(url);
     this.socket = socket;
-    socket.onopen = () => this.send({ id: 1, connect: { name: "dunlin-page" } });
+    socket.onopen = () => this.send({ id: 1, connect: { name: "dunlin-page", ...(this.token && { token: this.token }) } });
     socket.onmessage = ({ data }) => {
       for (const line of data.split("\n")) if (line) this.reply(JSON.parse(line));
     };
     socket.onclose = ({ code, reason }) => {
       if (this.socket !== socket) return;
       clearTimeout(this.pingTimer);
+      if (isFinal(code)) return this.refused(reason, code);
+      if (code === 1006 && this.attempts > 0) return this.explain(WebSocketWatcher.endpoint);
       this.lost(reason || `closed (${code})`);
     };
   }
@@ -112,7 +170,9 @@ export class WebSocketWatcher extends Watcher {
   reply(reply) {
     this.watchPing();
     if (reply.error) {
-      this.on.note(`refused: ${reply.error.message} (${reply.error.code})`, true);
+      const { message, code, temporary } = reply.error;
+      if (!temporary) return this.refused(message, code);
+      this.on.note(`not now: ${message} (${code})`, true);
       this.drop();
     } else if (reply.id === 1) {
       this.ping_ms = (reply.connect.ping ?? 0) * 1000;
@@ -126,10 +186,9 @@ export class WebSocketWatcher extends Watcher {
     } else if (reply.push?.missed) {
       this.dropped(reply.push.missed.count);
     } else if (reply.push?.disconnect) {
-      this.on.note(`server says: ${reply.push.disconnect.reason} (${reply.push.disconnect.code})`);
+      this.disconnected(reply.push.disconnect);
     } else if (reply.push?.unsubscribe) {
-      this.on.note(`unsubscribed: ${reply.push.unsubscribe.reason ?? ""} (${reply.push.unsubscribe.code})`, true);
-      if (reply.push.unsubscribe.code >= 2500) this.drop();
+      this.unsubscribed(reply.push.unsubscribe);
     } else if (Object.keys(reply).length === 0 && this.pong) {
       this.send({});
     }
@@ -160,14 +219,17 @@ export class EventSourceWatcher extends Watcher {
   // each reconnection is a new EventSource with the position in its address.
   connect() {
     const url = new URL(EventSourceWatcher.endpoint, location.href);
-    url.searchParams.set("cf_connect", JSON.stringify({ name: "dunlin-page", subs: { [this.channel]: this.subscription() } }));
+    url.searchParams.set("cf_connect", JSON.stringify({ name: "dunlin-page", ...(this.token && { token: this.token }), subs: { [this.channel]: this.subscription() } }));
     const source = new EventSource(url);
     this.source = source;
     source.onmessage = ({ data }) => this.push(JSON.parse(data));
     source.onerror = () => {
       if (this.source !== source) return;
+      // A stream that was refused is closed for good, and does not say with what status.
+      const isRefused = source.readyState === EventSource.CLOSED;
       this.hangUp();
-      this.lost("stream ended");
+      if (isRefused) this.explain(url);
+      else this.lost("stream ended");
     };
   }
 
@@ -175,15 +237,15 @@ export class EventSourceWatcher extends Watcher {
     if (push.connect) {
       const subscription = push.connect.subs?.[this.channel];
       if (subscription) this.subscribed(subscription);
-      else this.on.note(`connected, but not subscribed to “${this.channel}”`, true);
+      else this.refused(`this client may not subscribe to “${this.channel}”, or there is no such channel`, 103);
     } else if (push.pub) {
       this.accept(push.pub);
     } else if (push.missed) {
       this.dropped(push.missed.count);
     } else if (push.disconnect) {
-      this.on.note(`server says: ${push.disconnect.reason} (${push.disconnect.code})`);
-    } else if (push.unsubscribe && push.unsubscribe.code >= 2500) {
-      this.drop();
+      this.disconnected(push.disconnect);
+    } else if (push.unsubscribe) {
+      this.unsubscribed(push.unsubscribe);
     }
   }
 
@@ -214,8 +276,9 @@ export class LongPollWatcher extends Watcher {
     // The first poll of a connection answers at once: it proves the line and, after a loss, says what was missed.
     url.searchParams.set("timeout", this.attempts > 0 || !this.cursor ? 0 : POLL_TIMEOUT_S);
     if (this.cursor) url.searchParams.set("cursor", this.cursor);
-    const response = await fetch(url, { signal, cache: "no-store" });
-    if (!response.ok) throw new Error(`answered ${response.status}`);
+    const headers = this.token ? { Authorization: `Bearer ${this.token}` } : {};
+    const response = await fetch(url, { signal, headers, cache: "no-store" });
+    if (!response.ok) return this.answered(response);
     const answer = await response.json();
     this.cursor = answer.cursor;
     const publications = answer.publications ?? [];
@@ -238,20 +301,30 @@ export class LongPollWatcher extends Watcher {
   }
 }
 
-/// Publishes every item of `items` in one request; answers with [{offset, epoch}] or throws what the server said.
-export async function publish(channel, items) {
+/// Publishes every item of `items` in one request; answers with [{offset, epoch}] or throws what the server said, with
+/// its `code`.
+export async function publish(channel, items, key) {
   const commands = items.map((data) => ({ publish: { channel, data } }));
   const response = await fetch("/api/batch", {
     method: "POST",
-    headers: { "Content-Type": "application/json" },
+    headers: { "Content-Type": "application/json", ...(key && { "X-API-Key": key }) },
     body: JSON.stringify({ commands }),
   });
-  const body = response.headers.get("content-type")?.includes("json") ? await response.json() : { error: { message: await response.text() } };
-  if (!response.ok) throw new Error(body.error?.message ?? `answered ${response.status}`);
-  return body.replies.map((reply) => {
-    if (reply.error) throw new Error(`${reply.error.message} (${reply.error.code})`);
+  if (!response.ok) throw Object.assign(new Error(await reason(response)), { code: response.status });
+  return (await response.json()).replies.map((reply) => {
+    if (reply.error) throw Object.assign(new Error(reply.error.message), { code: reply.error.code });
     return reply.publish;
   });
+}
+
+/// What a response that is an error says.
+async function reason(response) {
+  const text = await response.text();
+  try {
+    return JSON.parse(text).error.message;
+  } catch {
+    return text.trim() || `answered ${response.status}`;
+  }
 }
 
 export function count(n, noun) {

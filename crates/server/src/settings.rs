@@ -161,9 +161,14 @@ impl Settings {
     /// Whether somebody who may subscribe under this snapshot may not under a newer one.
     pub(crate) fn withdraws_subscribing(&self, newer: &Settings) -> bool {
         let (old, new) = (&self.config.channel, &newer.config.channel);
-        withdraws_subscribing(&old.without_namespace, Some(&new.without_namespace))
+        let old_fallback = old.any_namespace.then_some(&old.without_namespace);
+        let new_fallback = new.any_namespace.then_some(&new.without_namespace);
+        old.any_namespace && !new.any_namespace
+            || withdraws_subscribing(&old.without_namespace, Some(&new.without_namespace))
             || new.namespaces.changes_from(&old.namespaces).any(|(_, before, after)| {
-                before.is_some_and(|of| withdraws_subscribing(of, after.map(|of| &**of)))
+                let before = before.map(|of| &**of).or(old_fallback);
+                let after = after.map(|of| &**of).or(new_fallback);
+                before.is_some_and(|before| withdraws_subscribing(before, after))
             })
     }
 
@@ -178,13 +183,14 @@ impl Settings {
     }
 
     /// The namespace of a channel, by the part of its name before the first `:`; `None` when it does not
-    /// exist, or does not admit the rest of the name.
+    /// exist, or does not admit the rest of the name. See [`any_namespace`](dunlin_config::Channel::any_namespace).
     pub(crate) fn namespace(&self, channel: &str) -> Option<&Namespace> {
-        let namespace = match channel.split_once(':') {
-            Some((name, _)) => self.namespaces.get(name)?,
-            None => &*self.without_namespace,
+        let any =
+            || self.config.channel.any_namespace.then_some((&*self.without_namespace, channel));
+        let (namespace, name) = match channel.split_once(':') {
+            Some((name, rest)) => self.namespaces.get(name).map(|of| (of, rest)).or_else(any)?,
+            None => (&*self.without_namespace, channel),
         };
-        let name = channel.split_once(':').map_or(channel, |(_, rest)| rest);
         let pattern = namespace.rules.name_pattern.as_ref();
         pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name)).then_some(namespace)
     }

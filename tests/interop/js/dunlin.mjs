@@ -163,7 +163,7 @@ export class Server {
 
   /// `config`: a file of ../config, none for development mode.
   constructor({ config = null, workers = 2 } = {}) {
-    this.config = config;
+    this.configFile = config && path.join(HERE, "../config", config);
     this.workers = workers;
     // `admin.toml` has the token.
     this.adminHeaders = config === "admin.toml" ? { Authorization: "Bearer the-admin-token-of-the-interop-tests" } : {};
@@ -176,7 +176,7 @@ export class Server {
     const binary = process.env.DUNLIN_BIN;
     assert(binary, "DUNLIN_BIN is not set; it names the dunlin to test");
     const flags = ["serve", "--client", `127.0.0.1:${this.clientPort}`, "--admin", `127.0.0.1:${this.adminPort}`, "--workers", String(this.workers)];
-    if (this.config) flags.push("--config", path.join(HERE, "../config", this.config));
+    if (this.configFile) flags.push("--config", this.configFile);
     this.#ending = false;
     this.#process = spawn(binary, flags, { stdio: ["ignore", "pipe", "pipe"] });
     const process_ = this.#process;

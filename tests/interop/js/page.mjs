@@ -1,5 +1,6 @@
 // Real Chromium: the development page, the browser's own EventSource, and centrifuge-js as a page loads it.
 
+import { execFileSync } from "node:child_process";
 import path from "node:path";
 
 import { browser } from "./chromium.mjs";
@@ -69,6 +70,57 @@ await scenario("page: a broken line shows its recovery, a restarted server its n
   await server.publish("news", { n: "after" });
   for (const transport of columns) await until(async () => (await offsets(page, transport)).at(-1) === 1, `the new stream over ${transport}`);
   await page.screenshot({ path: path.join(CACHE, "page-recovered.png") });
+});
+
+await scenario("page: a hundred at once, twice, are all there, and late ones are not missing", async (t) => {
+  const server = await t.server();
+  const page = await open(t, await browser(t), `${server.origin}/`);
+  const columns = ["websocket", "sse", "poll"];
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="connected"]`);
+  await page.selectOption("#copies", "100");
+  for (const sent of [100, 200]) {
+    await page.click("#publish button.primary");
+    for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="${sent}"]`);
+    await page.waitForFunction((text) => document.querySelector("#agreement").textContent === text, `${sent} messages, each on all three transports with the same offset.`);
+  }
+  assert.equal(await page.$$eval("#strip .stack", (stacks) => stacks.length), 96);
+  assert.equal(await page.$$eval(".note.bad", (notes) => notes.length), 0);
+});
+
+await scenario("page: a configured server's refusal is said on every transport, once, and a token and a key mend it", async (t) => {
+  const server = await t.server({ config: "page.toml" });
+  const page = await open(t, await browser(t), `${server.origin}/`);
+  const asked = [];
+  page.on("request", (request) => asked.push(request.url()));
+  page.on("websocket", (socket) => asked.push(socket.url()));
+  for (const transport of ["websocket", "sse", "poll"]) {
+    await page.waitForSelector(`[data-transport="${transport}"][data-state="refused"]`);
+    const note = await page.textContent(`[data-transport="${transport}"] li.note.bad`);
+    assert.match(note, /^refused: .*a connection token is required/, transport);
+  }
+  await page.click("#publish button.primary");
+  await page.waitForSelector("#outcome.bad");
+  assert.match(await page.textContent("#outcome"), /^Not published: no API key; send one of api.keys/);
+  const soFar = asked.length;
+  // Longer than the longest pause before a first retry.
+  await page.waitForTimeout(1500);
+  assert.equal(asked.length, soFar, `asked again: ${asked.slice(soFar)}`);
+  await page.screenshot({ path: path.join(CACHE, "page-refused.png") });
+
+  await page.fill("#token", execFileSync(process.env.DUNLIN_BIN, ["token", "ada", "--config", server.configFile], { encoding: "utf8" }));
+  await page.fill("#key", "the-api-key-of-the-interop-tests");
+  await page.click("#credentials button");
+  for (const transport of ["websocket", "sse", "poll"]) await page.waitForSelector(`[data-transport="${transport}"][data-state="connected"]`);
+  await page.click("#publish button.primary");
+  for (const transport of ["websocket", "sse", "poll"]) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="1"]`);
+
+  // A channel that is not for this client.
+  await page.fill("#channel", "closed:1");
+  await page.click("#watch button");
+  for (const transport of ["websocket", "sse", "poll"]) {
+    await page.waitForSelector(`[data-transport="${transport}"][data-state="refused"]`);
+    assert.match(await page.textContent(`[data-transport="${transport}"] li.note.bad`), /^refused: /, transport);
+  }
 });
 
 await scenario("page: what was published fits on a telephone and in the dark", async (t) => {

@@ -63,7 +63,7 @@ await scenario("websocket: presence, presence stats, join and leave", async (t) 
 });
 
 await scenario("websocket: presence is off until it is configured (error 108, not available)", async (t) => {
-  const server = await t.server();
+  const server = await t.server({ config: "delivery.toml" });
   const news = await watch(await t.client(server), "news");
   await assert.rejects(news.subscription.presence(), { code: 108 });
   await assert.rejects(news.subscription.presenceStats(), { code: 108 });
@@ -131,7 +131,7 @@ await scenario("websocket: subscriptions that end in the frame that began them a
 });
 
 await scenario("websocket: errors carry the code the protocol gives them", async (t) => {
-  const server = await t.server();
+  const server = await t.server({ config: "delivery.toml" });
   const socket = await t.socket(server);
   socket.say({ id: 1, connect: {} }, { id: 2, subscribe: { channel: "a" } });
   await socket.answer(2);

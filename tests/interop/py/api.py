@@ -31,7 +31,7 @@ def publish(server):
         assert len(history(api, "news").publications) == 2
 
 
-@scenario("cent: broadcast publishes to every channel and answers for each", workers=4)
+@scenario("cent: broadcast publishes to every channel and answers for each", config="delivery.toml", workers=4)
 def broadcast(server):
     with client(server) as api:
         channels = [f"user-{n}" for n in range(20)]
@@ -138,7 +138,7 @@ def batch(server):
         assert sorted(reply.offset for reply in published[::3] + [broadcasted.responses[0].result]) == list(range(12, 23))
 
 
-@scenario("cent: an unknown namespace is error 102; presence that is off is error 108")
+@scenario("cent: an unknown namespace is error 102; presence that is off is error 108", config="delivery.toml")
 def refusals(server):
     with client(server) as api:
         for code, call in (

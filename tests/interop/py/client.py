@@ -56,7 +56,7 @@ async def restart(server):
         await eventually(lambda: len(news.all("publication")) == 2, "the message after the restart")
 
 
-@scenario("centrifuge-python: an unknown namespace refuses the subscription with error 102")
+@scenario("centrifuge-python: an unknown namespace refuses the subscription with error 102", config="delivery.toml")
 async def refusal(server):
     async with member(server) as ann:
         elsewhere = await ann.join("no-such-namespace:x")

@@ -2,11 +2,12 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import threading
 import urllib.parse
 
-from dunlin import main, scenario, until
+from dunlin import HERE, main, scenario, until
 
 
 def curl(server, path, *arguments, stdin=None):
@@ -187,6 +188,15 @@ def http(server):
     big = json.dumps({"channel": "news", "data": "x" * 500_000})
     status, answer = curl(server, "/api/publish", "--header", "Expect: 100-continue", "--data", "@-", stdin=big)
     assert (status, answer["result"]["offset"]) == (200, 1)
+
+
+@scenario("curl: the first commands of docs/operating/changing.md do what they say in development mode")
+def changing(server):
+    page = (HERE.parents[2] / "docs/operating/changing.md").read_text()
+    commands = re.search("```sh\n(.*?)```", page, re.DOTALL)[1].replace("curl ", "curl -sS --fail-with-body ").replace(":8001", f":{server.admin_port}")
+    ran = subprocess.run(["bash", "-e", "-c", commands], capture_output=True, text=True)
+    assert ran.returncode == 0, (ran.stdout, ran.stderr)
+    assert [json.loads(line)["revision"] for line in ran.stdout.splitlines()] == [2, 3], ran.stdout
 
 
 if __name__ == "__main__":

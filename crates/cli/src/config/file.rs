@@ -47,6 +47,23 @@ impl File {
         Ok(())
     }
 
+    /// Refuses a file that must not be served, with everything that is wrong with it: its form, what does not fit
+    /// together, what cannot be opened.
+    pub(crate) fn check(&self) -> Result<(), CliError> {
+        let (config, mut errors) = Config::from_toml_partly(&self.text);
+        if let Err(further) = config.validate() {
+            errors.add_further(&further);
+        }
+        if let Err(further) = dunlin_server::validate(&Config::default(), &config) {
+            errors.add_further(&further);
+        }
+        if !errors.is_empty() {
+            return Err(self.invalid(errors));
+        }
+        config.warnings().iter().for_each(style::warning);
+        Ok(())
+    }
+
     fn invalid(&self, mut errors: ConfigErrors) -> CliError {
         errors.locate(&self.text);
         Box::new(InvalidFile { file: self.name.clone(), errors })

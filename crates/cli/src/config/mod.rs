@@ -192,9 +192,7 @@ impl Command {
                 style::print(&format!("{}\n", serde_json::to_string_pretty(&schema::json())?))
             }
             Command::Check { file } => {
-                let file = File::read(file)?;
-                let config = file.config()?;
-                file.validate(&config)?;
+                File::read(file)?.check()?;
                 style::print(&format!("{}\n", style::paint(style::GOOD, "The file is valid.")))
             }
         }

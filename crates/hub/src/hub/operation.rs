@@ -59,11 +59,8 @@ impl Hub {
         maker: Maker,
     ) {
         self.now = now;
-        let checked = if options.keeps_history() {
-            self.check_name(channel)
-        } else {
-            Err(Error::NotAvailable)
-        };
+        let checked =
+            if options.keeps_history() { self.check_name(channel) } else { Err(Error::HistoryOff) };
         let sent = checked.and_then(|()| {
             let (home, channel) = self.home_of(channel);
             let options = Arc::clone(options);
@@ -136,7 +133,7 @@ impl Hub {
         stats: bool,
     ) -> Result<(), Error> {
         if !options.presence {
-            return Err(Error::NotAvailable);
+            return Err(Error::PresenceOff);
         }
         self.check_name(channel)?;
         let (home, channel) = self.home_of(channel);

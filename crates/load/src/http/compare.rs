@@ -45,14 +45,13 @@ pub(super) fn run(options: &Http, earlier: Vec<HttpReport>) -> Result<ExitStatus
         pipelined_to_one_connection: ratio(rate(2), rate(0)),
         modes: results.clone(),
     };
-    say("");
-    say(format!(
-        "{:<34} {:>6} {:>6} {:>10} {:>9} {:>12} {:>9} {:>9}",
+    let mut table = format!(
+        "{:<34} {:>6} {:>6} {:>10} {:>9} {:>12} {:>9} {:>9}\n",
         "", "conns", "depth", "answers", "time", "requests/s", "p50", "ratio"
-    ));
+    );
     for mode in &results {
-        say(format!(
-            "{:<34} {:>6} {:>6} {:>10} {:>9} {:>12} {:>9} {:>8.1}×",
+        table += &format!(
+            "{:<34} {:>6} {:>6} {:>10} {:>9} {:>12} {:>9} {:>8.1}×\n",
             mode.name,
             mode.connections,
             mode.pipeline,
@@ -61,13 +60,14 @@ pub(super) fn run(options: &Http, earlier: Vec<HttpReport>) -> Result<ExitStatus
             count(mode.requests_per_second),
             time(mode.latency_us.p50),
             ratio(mode.requests_per_second, rate(0)),
-        ));
+        );
     }
-    say("");
-    say(format!(
-        "Pipelined: {:.1} times the same connections one at a time, {:.1} times one connection.",
+    table += &format!(
+        "\nPipelined: {:.1} times the same connections one at a time, {:.1} times one connection.",
         comparison.pipelined_to_one_at_a_time, comparison.pipelined_to_one_connection
-    ));
+    );
+    say("");
+    options.output.show(&table)?;
     // Ended by the clock, not by the server: what the first mode had no time for is no fault.
     let clean = results.iter().all(HttpReport::is_clean);
     if let Some(path) = &options.report {

@@ -36,6 +36,8 @@ struct Streams {
     /// Connections that are open.
     open: u64,
     ready: usize,
+    /// Nothing was ever open here, and nothing will be: the run ends.
+    hopeless: bool,
     started: bool,
 }
 
@@ -59,6 +61,7 @@ pub(super) fn run(
         spoken: false,
         open: 0,
         ready: 0,
+        hopeless: false,
         started: false,
     }));
     LocalSet::new().block_on(&runtime, async {
@@ -91,7 +94,12 @@ async fn watch(cell: &Cell, connections: usize, live: &Live, shared: &Shared, re
     let plan = Arc::clone(&cell.borrow().core.plan);
     let mut ticks = tokio::time::interval(TICK);
     let began = std::time::Instant::now();
-    while cell.borrow().ready < connections && began.elapsed() < Duration::from_secs(10) {
+    while began.elapsed() < Duration::from_secs(10) {
+        let streams = cell.borrow();
+        if streams.ready >= connections || streams.hopeless {
+            break;
+        }
+        drop(streams);
         ticks.tick().await;
     }
     shared.ready(plan.clock.now_ns());
@@ -111,7 +119,7 @@ async fn watch(cell: &Cell, connections: usize, live: &Live, shared: &Shared, re
         let now_ns = plan.clock.now_ns();
         {
             let mut streams = cell.borrow_mut();
-            let Streams { core, in_flight, open, ready, .. } = &mut *streams;
+            let Streams { core, in_flight, open, hopeless, .. } = &mut *streams;
             if !counting && now_ns >= count_from_ns {
                 counting = true;
                 if plan.warm_up_ns > 0 {
@@ -139,7 +147,7 @@ async fn watch(cell: &Cell, connections: usize, live: &Live, shared: &Shared, re
             if counting && (done || drain.is_some_and(|since| since.elapsed() > DRAIN)) {
                 return;
             }
-            if *ready == usize::MAX {
+            if *hopeless {
                 return;
             }
         }
@@ -152,7 +160,7 @@ async fn connection(cell: Cell) {
     let plan = Arc::clone(&cell.borrow().core.plan);
     let mut failures = 0;
     let mut was_ready = false;
-    while failures < FAILURES_MAX {
+    while failures < FAILURES_MAX && !cell.borrow().hopeless {
         let connect = tokio::time::timeout(
             Duration::from_nanos(plan.connect_timeout_ns),
             open(&plan, failures),
@@ -162,6 +170,7 @@ async fn connection(cell: Cell) {
             Err(_) => Err(Refusal {
                 kind: "connecting took too long".to_owned(),
                 advice: "Is the host up, and does a firewall drop the packets? --connect-timeout allows more.",
+                is_final: false,
             }),
         };
         if !std::mem::replace(&mut was_ready, true) {
@@ -188,17 +197,21 @@ async fn connection(cell: Cell) {
                 }
                 streams.core.tally.events.closed_in_flight += 1;
             }
-            Err(Refusal { kind, advice }) => {
+            Err(Refusal { kind, advice, is_final }) => {
                 failures += 1;
-                cell.borrow_mut().core.not_connected(&kind, advice);
+                let mut streams = cell.borrow_mut();
+                streams.core.not_connected(&kind, advice);
+                if is_final && !streams.spoken {
+                    streams.hopeless = true;
+                    return;
+                }
             }
         }
         tokio::time::sleep(RETRY_AFTER * failures).await;
     }
     let mut streams = cell.borrow_mut();
     if streams.in_flight == 0 && streams.core.tally.events.opened == 0 {
-        // Nothing was ever open here, and nothing will be.
-        streams.ready = usize::MAX;
+        streams.hopeless = true;
     }
 }
 
@@ -206,11 +219,17 @@ async fn connection(cell: Cell) {
 struct Refusal {
     kind: String,
     advice: &'static str,
+    /// To ask again is to hear it again.
+    is_final: bool,
 }
 
 impl From<std::io::Error> for Refusal {
     fn from(error: std::io::Error) -> Self {
-        Self { kind: format!("connecting failed: {error}"), advice: connect_advice(&error) }
+        Self {
+            kind: format!("connecting failed: {error}"),
+            advice: connect_advice(&error),
+            is_final: false,
+        }
     }
 }
 
@@ -234,6 +253,7 @@ async fn secure(
     let no_http2 = || Refusal {
         kind: "the server does not speak HTTP/2".to_owned(),
         advice: "--http 1.1 does without.",
+        is_final: true,
     };
     let stream = connector.connect(tls.name.clone(), socket).await.map_err(|error| {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
@@ -247,6 +267,7 @@ async fn secure(
         Refusal {
             kind: format!("TLS: {error}"),
             advice: "Trust the certificate with --ca FILE, name its host with --server-name, or take any with --insecure.",
+            is_final: false,
         }
     })?;
     if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
@@ -267,6 +288,7 @@ async fn handshake(
         .map_err(|error| Refusal {
             kind: format!("HTTP/2: {error}"),
             advice: "Does HTTP/2 without TLS listen there? --http 1.1 does without.",
+            is_final: false,
         })?;
     tokio::task::spawn_local(async move {
         // How it ends shows itself to each stream.
@@ -380,6 +402,7 @@ impl Streams {
             Ok(Err(error)) if error.is_library() && !self.spoken => {
                 let advice = "Does HTTP/2 without TLS listen there? --http 1.1 does without.";
                 core.fail(tag, attempt, "the answer is not HTTP/2", advice);
+                self.hopeless = true;
                 AfterResponse::No
             }
             Ok(Err(error)) => {

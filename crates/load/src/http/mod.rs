@@ -58,7 +58,7 @@ pub fn run(options: &Http) -> Result<ExitStatus, Error> {
     }
     let report = run::run(options)?;
     say("");
-    eprint!("{}", summary::of(&report));
+    options.output.show(&summary::of(&report))?;
     if let Some(path) = &options.csv {
         files::write_csv(path, &report)?;
     }

@@ -99,15 +99,15 @@ impl Admin {
         if self.operator.is_some() || !config.api.without_key {
             return Err(self.unauthorized(cx, conn, "changes take one"));
         }
-        let media = request.headers.get_str("Content-Type").unwrap_or("");
-        let media = media.split(';').next().unwrap_or("").trim();
+        let media = media_type(request);
         let is = |kind: &str| media.eq_ignore_ascii_case(kind);
-        if !is("application/json")
-            && !is("application/merge-patch+json")
-            && !is("application/json-patch+json")
-        {
-            let detail = "without a token, whatever changes something says `Content-Type: application/json`, \
-                          which no page can say without having asked";
+        // A page asks before it sends any of these, and before it sends a PUT of any type.
+        let asked = ["application/json", MERGE_PATCH, JSON_PATCH].into_iter().any(is)
+            || request.method == Method::Put && is(FORM);
+        if !asked {
+            let detail = "without a token, whatever changes something says `Content-Type: application/json` \
+                          (or application/merge-patch+json, application/json-patch+json), which no page can say \
+                          without having asked";
             return Err(ProblemDetails::new(&problem::UNSUPPORTED_MEDIA_TYPE, detail));
         }
         Ok(Caller { role: AdminRole::Change, secrets: false })
@@ -170,6 +170,19 @@ fn refuse_foreign_page(request: &http::RequestHead<'_>) -> Result<(), ProblemDet
         return Err(ProblemDetails::new(&problem::FOREIGN_PAGE, detail));
     }
     Ok(())
+}
+
+/// The type of a merge patch (RFC 7396).
+pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
+/// The type of a JSON Patch (RFC 6902).
+pub(super) const JSON_PATCH: &str = "application/json-patch+json";
+/// What `curl -d` says of any body.
+pub(super) const FORM: &str = "application/x-www-form-urlencoded";
+
+/// The type of the body, without its parameters; empty when the request says none.
+pub(super) fn media_type<'a>(request: &http::RequestHead<'a>) -> &'a str {
+    let media = request.headers.get_str("Content-Type").unwrap_or("");
+    media.split(';').next().unwrap_or("").trim()
 }
 
 /// The token of `Authorization: Bearer ...` (RFC 6750 §2.1).

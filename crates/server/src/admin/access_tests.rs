@@ -128,6 +128,10 @@ fn a_page_of_another_site_changes_nothing_whatever_it_sends() {
         server.call("POST", "/config/revisions/1/restore", headers, "").status
     };
     assert_eq!(restore(&[]), 415);
+    // A form is what a page sends without asking; not so a PUT, which `curl -d` makes of it.
+    let form = ("Content-Type", "application/x-www-form-urlencoded");
+    assert_eq!(restore(&[form]), 415);
+    assert_eq!(from(&[form, ("Origin", "https://evil.example")]), 403);
     assert_eq!(restore(&[("Content-Type", "text/plain"), ("Origin", "https://evil.example")]), 403);
     // A name that resolves to this machine is not this machine's: the page's origin is the same as the host.
     let rebound = |method: &str, target: &str| {

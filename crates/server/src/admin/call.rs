@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dunlin_config::{Change, Pointer};
 use dunlin_net::http::{self, Method, query};
 
+use super::access::{FORM, JSON_PATCH, MERGE_PATCH, media_type};
 use super::problem::{self, ProblemDetails};
 
 /// Bounds on the author (`From`) and the `comment` of a change, which the history shows.
@@ -154,26 +155,26 @@ pub(super) fn change(
     target: Pointer,
     request: &http::Request<'_>,
 ) -> Result<Change, ProblemDetails> {
-    let media = request.headers.get_str("Content-Type").unwrap_or("");
-    let media = media.split(';').next().unwrap_or("").trim();
+    let media = media_type(request);
     let is = |kind: &str| media.eq_ignore_ascii_case(kind);
     let parsed = match request.method {
-        Method::Put if media.is_empty() || is("application/json") => {
+        Method::Put if media.is_empty() || is("application/json") || is(FORM) => {
             Change::put(target, request.body)
         }
         Method::Delete => return Ok(Change::Delete { pointer: target }),
         Method::Patch if target != Pointer::root() => {
             return Err(bad("PATCH is for /config as a whole; a patch names its places itself"));
         }
-        Method::Patch if is("application/merge-patch+json") => Change::merge(request.body),
-        Method::Patch if is("application/json-patch+json") => Change::patch(request.body),
+        Method::Patch if is(MERGE_PATCH) => Change::merge(request.body),
+        Method::Patch if is(JSON_PATCH) => Change::patch(request.body),
         _ => {
-            let detail = format!("{media:?} is not what this method takes");
+            let types = match request.method {
+                Method::Patch => format!("{MERGE_PATCH} or {JSON_PATCH}"),
+                _ => "application/json".to_owned(),
+            };
+            let detail = format!("the body is {media:?}; send it as `Content-Type`: {types}");
             return Err(ProblemDetails::new(&problem::UNSUPPORTED_MEDIA_TYPE, detail)
-                .header(
-                    "Accept-Patch",
-                    &"application/merge-patch+json, application/json-patch+json",
-                )
+                .header("Accept-Patch", &format_args!("{MERGE_PATCH}, {JSON_PATCH}"))
                 .header("Accept", &"application/json"));
         }
     };

@@ -258,6 +258,7 @@ impl Drop for TestServer {
 
 pub(super) fn development() -> Config {
     let mut config = Config::development();
+    config.channel.any_namespace = false;
     config.shutdown.reconnect_spread_ms = 0;
     config
 }

@@ -65,6 +65,9 @@ fn an_invalid_change_is_rejected_with_its_place_and_changes_nothing() {
     let text = server.call("PUT", SIZE, &[("Content-Type", "text/plain")], "1");
     assert_eq!(text.status, 415);
     assert!(text.header("Accept-Patch").is_some());
+    let patch = server.call("PATCH", "/config", &[("Content-Type", "application/json")], "{}");
+    let types = "application/merge-patch+json or application/json-patch+json";
+    assert!(patch.status == 415 && patch.json()["detail"].to_string().contains(types), "{patch:?}");
     assert_eq!(server.call("POST", "/config", &[], "").status, 405);
     assert_eq!(server.call("PUT", SIZE, &[("If-Match", "3")], "1").status, 400);
     assert_eq!(server.revision(), 1);
@@ -79,6 +82,17 @@ fn a_body_beyond_the_bound_is_rejected_unread() {
     let refused = receive(&mut stream);
     assert_eq!((refused.status, refused.problem().as_str()), (413, "/problems/too-large"));
     assert!(refused.json()["limit"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn what_curl_sends_with_d_is_taken_as_the_json_it_is() {
+    let server = TestServer::start(1);
+    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    let put = server.call("PUT", "/config/limits/connections_max", &form, "12345");
+    assert_eq!(
+        (put.status, server.get("/config/limits/connections_max").json()),
+        (200, json!(12345))
+    );
 }
 
 #[test]

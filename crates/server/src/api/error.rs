@@ -133,7 +133,7 @@ impl From<dunlin_hub::Error> for ApiError {
                 ApiErrorCode::BadRequest.with_reason(error)
             }
             Hub::BadRequest => ApiErrorCode::BadRequest.into(),
-            Hub::NotAvailable => ApiErrorCode::NotAvailable.with_reason(error),
+            Hub::HistoryOff | Hub::PresenceOff => ApiErrorCode::NotAvailable.with_reason(error),
             Hub::LimitExceeded => ApiErrorCode::LimitExceeded.into(),
             Hub::UnrecoverablePosition(_) => ApiErrorCode::UnrecoverablePosition.into(),
             _ => ApiErrorCode::Internal.with_reason(error),

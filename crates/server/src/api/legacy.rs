@@ -1,14 +1,14 @@
 //! The single endpoint of older libraries: `POST /api` with one or more `{"method":"…","params":{…}}`.
 //!
 //! These libraries were written for servers that ignore members they do not know and do not look at the case of
-//! names, and they send such members. So does this endpoint what those servers did; everywhere else a member that
-//! is not known is an error.
+//! names, and they send such members. So does this endpoint what those servers did, and warns of nothing.
 
 use dunlin_protocol::json::{self, Object, Pairs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::{ApiError, ApiErrorCode};
+use super::member::members;
 use super::method::{Method, unknown};
 use super::request::Request;
 
@@ -95,44 +95,10 @@ fn known(method: Method, params: &RawValue) -> Result<Vec<u8>, ApiError> {
     for (name, value) in given.iter() {
         let name = name.to_ascii_lowercase();
         let name = if name == "clientwhitelist" { "whitelist" } else { name.as_str() };
-        if fields(method).contains(&name) {
+        if members(method).contains(&name) {
             object.raw(name, value.get().as_bytes());
         }
     }
     object.end();
     Ok(out)
-}
-
-/// Members of a request that libraries of the single endpoint know.
-const fn fields(method: Method) -> &'static [&'static str] {
-    match method {
-        Method::RevokeToken => &["uid", "expire_at"],
-        Method::InvalidateUserTokens => &["user", "issued_before", "expire_at"],
-        Method::Publish => {
-            &["channel", "data", "b64data", "skip_history", "tags", "idempotency_key"]
-        }
-        Method::Broadcast => {
-            &["channels", "data", "b64data", "skip_history", "tags", "idempotency_key"]
-        }
-        Method::Subscribe => &[
-            "user",
-            "channel",
-            "client",
-            "session",
-            "info",
-            "b64info",
-            "data",
-            "b64data",
-            "recover_since",
-            "expire_at",
-            "override",
-        ],
-        Method::Unsubscribe => &["user", "channel", "client", "session"],
-        Method::Disconnect => &["user", "client", "session", "whitelist", "disconnect"],
-        Method::Refresh => &["user", "client", "session", "expired", "expire_at", "info"],
-        Method::Presence | Method::PresenceStats | Method::HistoryRemove => &["channel"],
-        Method::History => &["channel", "limit", "since", "reverse"],
-        Method::Channels => &["pattern"],
-        Method::Info => &[],
-    }
 }

@@ -3,8 +3,8 @@
 //!
 //! Compatible with Centrifugo's HTTP API (centrifugal.dev, "Server API walkthrough"), so that its libraries work:
 //!
-//! - `POST /api/METHOD` with the request as JSON object: [`Request::parse`], answered by [`write_response`].
-//! - `POST /api/batch` with `{"commands":[{"METHOD":{…}},…],"parallel":true}`: [`Batch::parse`], answered by
+//! - `POST /api/METHOD` with the request as JSON object: [`Lenient::request`], answered by [`write_response`].
+//! - `POST /api/batch` with `{"commands":[{"METHOD":{…}},…],"parallel":true}`: [`Lenient::batch`], answered by
 //!   [`write_batch`].
 //! - `POST /api` with `{"method":"…","params":{…}}`, one or more: [`Legacy::parse`], answered by [`write_legacy`].
 //!   The way of older libraries (gocent).
@@ -17,6 +17,8 @@ mod body;
 mod error;
 mod key;
 mod legacy;
+mod lenient;
+mod member;
 mod method;
 pub mod request;
 pub mod response;
@@ -26,6 +28,7 @@ pub use batch::Batch;
 pub use error::{ApiError, ApiErrorCode};
 pub use key::presented_key;
 pub use legacy::Legacy;
+pub use lenient::Lenient;
 pub use method::Method;
 pub use request::Request;
 pub use response::{Answer, NodeFacts, Outcome, write_batch, write_legacy, write_response};

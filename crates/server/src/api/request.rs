@@ -1,7 +1,7 @@
 //! Requests: the body of each method, parsed and validated.
 //!
-//! What is wrong with a body is said with the path of the field. A member the method does not have is an error too:
-//! a misspelled option that is ignored costs its author an evening.
+//! What is wrong with a body is said with the path of the field. A member that the method does not have is an error
+//! here; [`Lenient`](super::Lenient) takes such members out first.
 
 use std::borrow::Cow;
 
@@ -278,9 +278,9 @@ pub struct RefreshRequest<'a> {
 pub struct Target<'a> {
     /// Whose; empty only beside a `client` or `session`.
     pub user: Cow<'a, str>,
-    /// Only the session with this id.
-    pub client: Option<SessionId>,
-    /// Only the session with this secret; empty: any.
+    /// Only the session with this id; empty: any. An id that Dunlin has not issued is nobody's.
+    pub client: Cow<'a, str>,
+    /// Only the session with this secret; empty: any. One that Dunlin has not issued is nobody's.
     pub session: Cow<'a, str>,
 }
 

@@ -329,3 +329,73 @@ fn behind_a_proxy_tls_follows_its_header() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
+
+#[test]
+fn ids_that_dunlin_has_not_issued_are_nobodys() {
+    let cluster = Cluster::start_with(2, |config| config.api.strict = true);
+    let mut listener = Listener::connect(cluster.address, "news");
+    for target in [
+        r#""user":"","client":"6cf2b2a7-3c4d-4a53-9e0e-1b9b1b1c7e55""#,
+        r#""user":"","session":"0123abcd""#,
+        r#""user":"","client":"9007199254740991""#,
+    ] {
+        for (method, more) in [
+            ("disconnect", r#""whitelist":["not one of ours"]"#),
+            ("unsubscribe", r#""channel":"news""#),
+            ("subscribe", r#""channel":"other""#),
+            ("refresh", r#""expired":true"#),
+        ] {
+            let answer = cluster.post(&format!("/api/{method}"), &format!("{{{target},{more}}}"));
+            assert_eq!(answer, r#"{"result":{}}"#, "{method} {target}");
+        }
+    }
+    cluster.post("/api/publish", r#"{"channel":"news","data":1}"#);
+    assert_eq!(listener.next().unwrap()["pub"]["data"], 1, "nobody was disconnected");
+}
+
+#[test]
+fn a_field_that_dunlin_does_not_know_is_ignored_and_said_in_a_header() {
+    let cluster = Cluster::start(1);
+    let body = r#"{"channel":"news","data":1,"shard":2}"#;
+    let answer = cluster.exchange("POST /api/publish", "Host: 127.0.0.1\r\n", body);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"offset\":1"), "{answer}");
+    assert!(
+        answer.contains("\r\nWarning: 299 - \"ignored unknown fields: shard\"\r\n"),
+        "{answer}"
+    );
+    let batch = format!(
+        "{{\"commands\":[{{\"publish\":{body}}},{{\"info\":{{}}}},{{\"publish\":{body}}}]}}"
+    );
+    let answer = cluster.exchange("POST /api/batch", "Host: 127.0.0.1\r\n", &batch);
+    assert!(answer.contains("commands[0].publish.shard, commands[2].publish.shard"), "{answer}");
+    assert!(answer.contains("\"offset\":3") && !answer.contains("error"), "{answer}");
+}
+
+#[test]
+fn in_development_mode_a_channel_has_any_name_and_presence() {
+    let cluster = Cluster::start(2);
+    let mut listener = Listener::connect(cluster.address, "chat:1");
+    let published = cluster.post("/api/publish", r#"{"channel":"chat:1","data":"hi"}"#);
+    assert!(published.contains("\"offset\":1"), "{published}");
+    assert_eq!(listener.next().unwrap()["pub"]["data"], "hi");
+    let present = cluster.post("/api/presence_stats", r#"{"channel":"chat:1"}"#);
+    assert_eq!(present, r#"{"result":{"num_clients":1,"num_users":1}}"#);
+}
+
+#[test]
+fn what_is_not_available_names_the_setting() {
+    let cluster = Cluster::start_with(1, |config| {
+        config.channel.without_namespace = dunlin_config::ChannelOptions::default();
+        config.channel.any_namespace = false;
+    });
+    for (method, settings) in [
+        ("presence", "set `presence` of its namespace"),
+        ("presence_stats", "set `presence` of its namespace"),
+        ("history", "set `history_size` and `history_ttl_ms` of its namespace"),
+    ] {
+        let answer = cluster.post(&format!("/api/{method}"), r#"{"channel":"news"}"#);
+        assert!(answer.contains("\"code\":108") && answer.contains(settings), "{answer}");
+    }
+    let answer = cluster.post("/api/presence", r#"{"channel":"chat:1"}"#);
+    assert!(answer.contains("\"code\":102"), "{answer}");
+}

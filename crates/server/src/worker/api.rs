@@ -18,8 +18,8 @@ use super::reply;
 use super::routes::{method_refused, origin_refused};
 use crate::api::request::{Message, RefreshRequest, SubscribeRequest, Target};
 use crate::api::{
-    Answer, ApiError, ApiErrorCode, Batch, Legacy, Method, NodeFacts, Request, presented_key,
-    scope, write_response,
+    Answer, ApiError, ApiErrorCode, Batch, Legacy, Lenient, Method, NodeFacts, Outcome, Request,
+    presented_key, scope, write_response,
 };
 use crate::metrics::Metric;
 use crate::revocation::Revocation;
@@ -27,6 +27,14 @@ use crate::session_token;
 
 /// What a caller's key may do; `None`: everything.
 type Scope = Option<Arc<ApiScope>>;
+
+/// Which sessions of a user a command is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whom {
+    All,
+    One(SessionId),
+    Nobody,
+}
 
 impl Worker<'_> {
     /// Serves `/api` and what is below it.
@@ -62,10 +70,16 @@ impl Worker<'_> {
                 Ok(commands) => return self.legacy_call(cx, conn, request, scope, &commands),
                 Err(error) => (error.status(), error),
             },
-            "batch" => match Batch::parse(request.body) {
-                Ok(batch) => return self.batch_call(cx, conn, request, scope, batch),
-                Err(error) => (error.status(), error),
-            },
+            "batch" => {
+                let lenient = self.lenient();
+                match lenient.batch(request.body) {
+                    Ok(batch) => {
+                        let warning = lenient.warning();
+                        return self.batch_call(cx, conn, request, scope, batch, warning);
+                    }
+                    Err(error) => (error.status(), error),
+                }
+            }
             name => match Method::find(name) {
                 Ok(method) => return self.single_call(cx, conn, request, scope, method),
                 Err(error) => (404, error),
@@ -101,10 +115,19 @@ impl Worker<'_> {
         scope: Scope,
         method: Method,
     ) {
+        let lenient = self.lenient();
+        let command = lenient.request(method, request.body);
         let commands = vec![CommandSlot::new(Some(method), 0)];
-        let call = self.api_calls.open(new_call(conn, request, scope, CallForm::Single, commands));
-        self.execute(cx, call, 0, Request::parse(method, request.body));
+        let call = self.api_calls.open(NewCall {
+            warning: lenient.warning(),
+            ..new_call(conn, request, scope, CallForm::Single, commands)
+        });
+        self.execute(cx, call, 0, command);
         self.all_begun(cx, call);
+    }
+
+    fn lenient(&self) -> Lenient {
+        Lenient::new(self.settings.config.api.strict)
     }
 
     fn legacy_call(
@@ -130,6 +153,7 @@ impl Worker<'_> {
         request: &http::Request<'_>,
         scope: Scope,
         batch: Batch<'_>,
+        warning: Option<Box<str>>,
     ) {
         let method =
             |command: &Result<Request<'_>, ApiError>| command.as_ref().ok().map(Request::method);
@@ -137,6 +161,7 @@ impl Worker<'_> {
         let now = if batch.parallel { batch.commands.len() } else { in_order(&batch) };
         let call = self.api_calls.open(NewCall {
             queue: batch.texts[now..].iter().map(|text| Box::from(*text)).collect(),
+            warning,
             ..new_call(conn, request, scope, CallForm::Batch, slots)
         });
         for (at, command) in (0..).zip(batch.commands.into_iter().take(now)) {
@@ -213,14 +238,16 @@ impl Worker<'_> {
             }
             Request::Subscribe(subscribe) => {
                 let options = self.channel_options(&subscribe.channel)?;
-                let client = self.target(&subscribe.target)?;
+                let Some(client) = self.client_of(place, &subscribe.target) else { return Ok(()) };
                 let token = self.api_token(cx, place)?;
                 let (options, subscribe_user) = subscribe_user(options, subscribe, client);
                 let (user, channel) = (&subscribe.target.user, &subscribe.channel);
                 self.hub.handle_subscribe_user(now, token, user, channel, &options, subscribe_user);
             }
             Request::Unsubscribe(unsubscribe) => {
-                let client = self.target(&unsubscribe.target)?;
+                let Some(client) = self.client_of(place, &unsubscribe.target) else {
+                    return Ok(());
+                };
                 let token = self.api_token(cx, place)?;
                 let code = UnsubscribeCode::Server;
                 let how = UnsubscribeUser { client, code: code.code(), reason: code.text().into() };
@@ -228,8 +255,9 @@ impl Worker<'_> {
                 self.hub.handle_unsubscribe_user(now, token, user, channel, how);
             }
             Request::Disconnect(disconnect) => {
+                let Some(client) = self.client_of(place, &disconnect.target) else { return Ok(()) };
                 let how = DisconnectUser {
-                    client: self.target(&disconnect.target)?,
+                    client,
                     except: disconnect.whitelist.clone(),
                     code: u32::from(disconnect.code),
                     reason: (&*disconnect.reason).into(),
@@ -335,9 +363,10 @@ impl Worker<'_> {
                        `expired: true` ends one";
             return Err(ApiErrorCode::NotAvailable.with_reason(why));
         }
+        let Some(client) = self.client_of(place, &refresh.target) else { return Ok(()) };
         let code = DisconnectCode::Expired;
         let how = DisconnectUser {
-            client: self.target(&refresh.target)?,
+            client,
             except: Vec::new(),
             code: u32::from(code.code()),
             reason: code.text().into(),
@@ -360,14 +389,34 @@ impl Worker<'_> {
         }
     }
 
-    /// The one session a command is about, if it is about one.
-    fn target(&self, target: &Target<'_>) -> Result<Option<SessionId>, ApiError> {
-        if target.session.is_empty() {
-            return Ok(target.client);
+    /// Which sessions of the user a command is about.
+    fn target(&self, target: &Target<'_>) -> Whom {
+        let of_client = match &*target.client {
+            "" => Whom::All,
+            client => client.parse().map_or(Whom::Nobody, Whom::One),
+        };
+        let of_session = match &*target.session {
+            "" => Whom::All,
+            token => session_token::verify(&self.state.keys.session_token, token)
+                .map_or(Whom::Nobody, Whom::One),
+        };
+        match (of_client, of_session) {
+            (Whom::All, one) | (one, Whom::All) => one,
+            (client, session) if client == session => client,
+            _ => Whom::Nobody,
         }
-        match session_token::verify(&self.state.keys.session_token, &target.session) {
-            Some(session) => Ok(Some(session)),
-            None => Err(ApiErrorCode::BadRequest.with_reason("session: not issued by this server")),
+    }
+
+    /// The only session that a command is about, `None` for all of the user; or the command is done, because it is
+    /// about a session that Dunlin has not issued: it may have ended long ago, or be another server's.
+    fn client_of(&mut self, place: CommandPlace, target: &Target<'_>) -> Option<Option<SessionId>> {
+        match self.target(target) {
+            Whom::All => Some(None),
+            Whom::One(session) => Some(Some(session)),
+            Whom::Nobody => {
+                self.api_calls.handle_answer(place, Ok(Outcome::Done));
+                None
+            }
         }
     }
 
@@ -406,7 +455,7 @@ impl Worker<'_> {
     /// Goes on with a call of which nothing is outstanding: with its next commands, or with its response.
     fn go_on(&mut self, cx: &mut Context<Link>, call: CallId) {
         while let Some(step) = self.api_calls.poll(call) {
-            let answered = match step {
+            let mut answered = match step {
                 CallStep::Execute { at, text } => {
                     self.execute(cx, call, at, Batch::command(at as usize, &text));
                     self.api_calls.all_begun(call);
@@ -421,9 +470,14 @@ impl Worker<'_> {
                 uptime_s: self.state.uptime_s(),
             };
             let conn = answered.conn;
+            let warning = answered.warning.take();
             let bytes_max = self.settings.config.limits.answer_bytes_max;
             let (status, body) = answered.encode(&facts, bytes_max);
-            self.answer(cx, conn, &reply::Answer::json(status, body));
+            let mut answer = reply::Answer::json(status, body);
+            if let Some(warning) = &warning {
+                answer = answer.header("Warning", warning);
+            }
+            self.answer(cx, conn, &answer);
         }
     }
 }
@@ -436,7 +490,15 @@ fn new_call(
     commands: Vec<CommandSlot>,
 ) -> NewCall {
     let errors_as_status = errors_as_status(request);
-    NewCall { conn, form, errors_as_status, scope, commands, queue: Default::default() }
+    NewCall {
+        conn,
+        form,
+        errors_as_status,
+        scope,
+        commands,
+        queue: Default::default(),
+        warning: None,
+    }
 }
 
 /// Whether the caller wants errors as HTTP statuses.

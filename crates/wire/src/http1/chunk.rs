@@ -2,7 +2,7 @@
 
 use super::header::trim;
 use super::{Error, Limits};
-use crate::token::is_token;
+use crate::token::{is_token, is_token_byte};
 
 /// The most bytes of one chunk-size line, its extension and line end included.
 const SIZE_LINE_BYTES_MAX: usize = 1024;
@@ -165,16 +165,13 @@ impl ChunkedDecoder {
             Line::Complete(extension) => extension,
             Line::NeedMore => {
                 // The extension is checked as far as it has arrived: it may never end.
-                if !is_extension_begun(rest.strip_suffix(b"\r").unwrap_or(rest)) {
-                    return Err(Error::ChunkFraming);
-                }
-                return Ok(Step::NeedMore);
+                let begun = Extension::read(rest.strip_suffix(b"\r").unwrap_or(rest));
+                return begun.map(|_| Step::NeedMore).ok_or(Error::ChunkFraming);
             }
             Line::TooLong => return Err(Error::ChunkOverhead),
             Line::Malformed => return Err(Error::ChunkFraming),
         };
-        // White space alone is no extension.
-        if !is_extension_begun(extension) || (trim(extension).is_empty() && !extension.is_empty()) {
+        if !extension.is_empty() && !Extension::read(extension).is_some_and(Extension::may_end) {
             return Err(Error::ChunkFraming);
         }
         self.spend(extension.len()).ok_or(Error::ChunkOverhead)?;
@@ -240,10 +237,54 @@ fn line(bytes: &[u8], bytes_max: usize) -> Line<'_> {
     }
 }
 
-/// Nothing, or white space, or what can begin an extension: `;` after optional white space, and no
-/// control character.
-fn is_extension_begun(extension: &[u8]) -> bool {
-    trim(extension).first().is_none_or(|&byte| byte == b';') && extension.iter().all(is_text_byte)
+/// Where in `*( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] )` a line is (RFC 9112 §7.1.1).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extension {
+    /// Behind the size or a quoted value.
+    End,
+    /// In white space that a `;` has to follow.
+    EndSpace,
+    /// Behind `;`.
+    NameBegin,
+    Name,
+    NameSpace,
+    /// Behind `=`.
+    ValueBegin,
+    Value,
+    Quoted,
+    /// Behind a backslash in a quoted value.
+    Escaped,
+}
+
+impl Extension {
+    /// Where the bytes lead to; `None` when no extension begins with them.
+    fn read(bytes: &[u8]) -> Option<Extension> {
+        bytes.iter().try_fold(Extension::End, |at, byte| at.step(byte))
+    }
+
+    fn may_end(self) -> bool {
+        matches!(self, Extension::End | Extension::Name | Extension::Value)
+    }
+
+    fn step(self, byte: &u8) -> Option<Extension> {
+        use Extension::{
+            End, EndSpace, Escaped, Name, NameBegin, NameSpace, Quoted, Value, ValueBegin,
+        };
+        Some(match (self, byte) {
+            (Quoted, b'"') => End,
+            (Quoted, b'\\') => Escaped,
+            (Quoted | Escaped, byte) if is_text_byte(byte) => Quoted,
+            (End | EndSpace | Name | NameSpace | Value, b';') => NameBegin,
+            (End | EndSpace | Value, b' ' | b'\t') => EndSpace,
+            (NameBegin | ValueBegin, b' ' | b'\t') => self,
+            (Name | NameSpace, b' ' | b'\t') => NameSpace,
+            (Name | NameSpace, b'=') => ValueBegin,
+            (ValueBegin, b'"') => Quoted,
+            (NameBegin | Name, byte) if is_token_byte(byte) => Name,
+            (ValueBegin | Value, byte) if is_token_byte(byte) => Value,
+            _ => return None,
+        })
+    }
 }
 
 fn is_text_byte(byte: &u8) -> bool {

@@ -27,7 +27,7 @@ pub enum Error {
     HeadTooLong,
     /// More headers than [`Limits::headers_max`](super::Limits).
     TooManyHeaders,
-    /// An HTTP/1.1 request without `Host`, or any request with two or a malformed one.
+    /// An HTTP/1.1 request without `Host`, or any request with two, an empty or a malformed one.
     Host,
     /// `Content-Length` is not a decimal number that fits.
     ContentLength,
@@ -47,7 +47,7 @@ pub enum Error {
     BodyTooLong,
     /// The size of a chunk is not a hexadecimal number that fits.
     ChunkSize,
-    /// A chunk is not followed by CRLF, or its extension holds a control character.
+    /// A chunk is not followed by CRLF, or its extension breaks the grammar of RFC 9112 §7.1.1.
     ChunkFraming,
     /// Chunk extensions cost more than [`Limits::chunk_overhead_bytes_max`](super::Limits).
     ChunkOverhead,
@@ -98,7 +98,7 @@ impl Error {
             Error::MethodNotImplemented => "This server is no proxy.",
             Error::BodyTooLong => "The body is too long.",
             Error::ChunkSize => "The size of a chunk is not a valid hexadecimal number.",
-            Error::ChunkFraming => "A chunk is not framed by CR LF.",
+            Error::ChunkFraming => "A chunk is not framed by CR LF, or its extension is malformed.",
             Error::ChunkOverhead => "Chunk extensions are too long.",
             Error::Trailer => "A trailer is malformed.",
             Error::TrailersTooLong => "The trailers are too long.",

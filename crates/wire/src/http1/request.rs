@@ -74,6 +74,8 @@ pub fn decode_request<'a>(
     let semantics = Semantics::read(headers)?;
 
     let host = match semantics.host {
+        // The authority of an http URI has a host (RFC 9110 §4.2.1).
+        Some([]) => return Err(Error::Host),
         Some(host) => Some(authority(host)?),
         None if version == Version::Http11 => return Err(Error::Host),
         None => None,
@@ -171,6 +173,10 @@ impl<'a> Target<'a> {
         if method == Method::Connect {
             return Err(Error::MethodNotImplemented);
         }
+        // Whatever is not ASCII is percent-encoded (RFC 3986 §2.1).
+        if !target.is_ascii() {
+            return Err(Error::Target);
+        }
         if target.starts_with('/') {
             return Target::of_path(target, None);
         }
@@ -205,7 +211,7 @@ fn strip_scheme<'a>(target: &'a str, scheme: &str) -> Option<&'a str> {
     head.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-/// `host [ ":" port ]` without user information (RFC 3986 §3.2.2); may be empty.
+/// `host [ ":" port ]` without user information (RFC 3986 §3.2.2).
 fn authority(value: &[u8]) -> Result<&str, Error> {
     if !is_authority(value) {
         return Err(Error::Host);

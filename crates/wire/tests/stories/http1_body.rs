@@ -142,6 +142,40 @@ fn chunks_are_framed_by_crlf_alone() {
 }
 
 #[test]
+fn extensions_have_the_grammar_of_rfc_9112() {
+    for good in
+        ["", ";a", ";a=b", " ; a = b", "\t;\ta\t=\tb ;c", ";a=\"b;=\\\"\\\\ ä\" ;c=d;e", ";a=\"\""]
+    {
+        let body = chunked(format!("1{good}\r\nx\r\n0{good}\r\n\r\n").as_bytes());
+        assert_eq!((&body.data[..], body.end), (&b"x"[..], Ok(Some(0))), "{good:?}");
+    }
+    for bad in [
+        ";",
+        ";;a",
+        ";=b",
+        ";a=",
+        ";a=;b",
+        "; ",
+        ";a ",
+        ";a=b ",
+        ";a b",
+        ";a=b c",
+        ";a=b=c",
+        ";a=\"b",
+        ";a=\"b\"c",
+        ";a=\"b\" ",
+        ";a\"b\"",
+        ";(a)",
+        ";a=/",
+        ";a=\"\\\u{1}\"",
+        " ",
+    ] {
+        let error = chunked(format!("1{bad}\r\nx\r\n").as_bytes()).end.unwrap_err();
+        assert_eq!(error, Error::ChunkFraming, "{bad:?}");
+    }
+}
+
+#[test]
 fn trailers_are_fields() {
     for bad in ["A\r\n", "A : b\r\n", ": b\r\n", " A: b\r\n", "A: b\n\r\n", "A: b\0\r\n", "\n"] {
         let error = chunked(format!("0\r\n{bad}\r\n").as_bytes()).end.unwrap_err();

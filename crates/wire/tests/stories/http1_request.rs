@@ -106,7 +106,9 @@ fn targets_have_four_forms() {
             assert_eq!((head.path, head.query, head.host), (path, query, Some(host)), "{bytes}");
         });
     }
-    for target in ["a", "*", "http://", "http:///a", "/a#b", "ftp://a/", "a:443", "?a"] {
+    for target in
+        ["a", "*", "http://", "http:///a", "/a#b", "ftp://a/", "a:443", "?a", "/ä", "/?q=ä"]
+    {
         refuses(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"), Error::Target, 400);
     }
     for target in ["http://user@b/", "http://b\\c/"] {
@@ -130,6 +132,9 @@ fn host_is_needed_once_and_well_formed() {
     refuses("GET / HTTP/1.1\r\n\r\n", Error::Host, 400);
     refuses("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", Error::Host, 400);
     refuses("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", Error::Host, 400);
+    for line in ["/ HTTP/1.1\r\nHost:", "/ HTTP/1.0\r\nHost: ", "http://a/ HTTP/1.1\r\nHost:"] {
+        refuses(format!("GET {line}\r\n\r\n"), Error::Host, 400);
+    }
     refuses("GET / HTTP/1.1\r\nHost: a b\r\n\r\n", Error::Host, 400);
     request(b"GET / HTTP/1.0\r\n\r\n", |head, _| assert_eq!(head.host, None));
     request(b"GET / HTTP/1.1\r\nHost: [::1]:8000\r\n\r\n", |head, _| {

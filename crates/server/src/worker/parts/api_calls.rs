@@ -38,6 +38,8 @@ pub(crate) struct NewCall {
     pub(crate) commands: Vec<CommandSlot>,
     /// The text of the last commands, which wait until those before them are answered.
     pub(crate) queue: VecDeque<Box<[u8]>>,
+    /// The `Warning` header of the response.
+    pub(crate) warning: Option<Box<str>>,
 }
 
 /// How a call was made, and is answered.
@@ -72,6 +74,8 @@ pub(crate) struct AnsweredCall {
     form: CallForm,
     errors_as_status: bool,
     commands: Vec<CommandSlot>,
+    /// The `Warning` header of the response.
+    pub(crate) warning: Option<Box<str>>,
 }
 
 struct Call {
@@ -150,8 +154,9 @@ impl ApiCalls {
             call.outstanding = 1;
             return Some(CallStep::Execute { at, text });
         }
-        let NewCall { conn, form, errors_as_status, commands, .. } = self.calls.remove(&id)?.new;
-        Some(CallStep::Respond(AnsweredCall { conn, form, errors_as_status, commands }))
+        let NewCall { conn, form, errors_as_status, commands, warning, .. } =
+            self.calls.remove(&id)?.new;
+        Some(CallStep::Respond(AnsweredCall { conn, form, errors_as_status, commands, warning }))
     }
 
     /// One thing less is outstanding.
@@ -216,6 +221,7 @@ mod tests {
             errors_as_status: false,
             commands: (0..commands).map(|id| CommandSlot::new(Some(Method::Publish), id)).collect(),
             queue: queue.iter().map(|text| text.as_bytes().into()).collect(),
+            warning: None,
         }
     }
 

@@ -1,0 +1,200 @@
+//! Requests of libraries that are newer than this server: members that it does not know are taken out, and named.
+
+use std::cell::OnceCell;
+use std::fmt::Write;
+
+use dunlin_protocol::json::{self, Pairs};
+use serde_json::value::RawValue;
+
+use super::batch::Batch;
+use super::error::ApiError;
+use super::member::{Members, members, members_within};
+use super::method::Method;
+use super::request::Request;
+
+/// Most names in a warning, and most bytes of each: it is a header.
+const NAMES_MAX: usize = 8;
+const NAME_BYTES_MAX: usize = 64;
+
+/// Reads the request of one call.
+///
+/// A body whose members are all known is parsed once. Only one that is refused is looked through for unknown members,
+/// and parsed again without them.
+#[derive(Debug, Default)]
+pub struct Lenient {
+    strict: bool,
+    without: OnceCell<Known>,
+}
+
+/// A body without what is not known, and the paths of what was taken out.
+#[derive(Debug, Default)]
+struct Known {
+    body: Vec<u8>,
+    unknown: Vec<String>,
+}
+
+impl Lenient {
+    /// `strict`: nothing is taken out, and an unknown member is an error (`api.strict`).
+    pub fn new(strict: bool) -> Lenient {
+        Lenient { strict, without: OnceCell::new() }
+    }
+
+    /// Reads the body of `POST /api/METHOD`.
+    ///
+    /// # Errors
+    /// As of [`Request::parse`]; unknown members are named in the message, for one of them may be a slip of the pen.
+    pub fn request<'a>(&'a self, method: Method, body: &'a [u8]) -> Result<Request<'a>, ApiError> {
+        let refused = match Request::parse(method, body) {
+            Err(error) if !self.strict => error,
+            request => return request,
+        };
+        let Some(known) = self.without(|known| known.object(members(method), "", body)) else {
+            return Err(refused);
+        };
+        Request::parse(method, &known.body).map_err(|error| known.named_in(error))
+    }
+
+    /// Reads the body of `POST /api/batch`.
+    ///
+    /// # Errors
+    /// As of [`Batch::parse`].
+    pub fn batch<'a>(&'a self, body: &'a [u8]) -> Result<Batch<'a>, ApiError> {
+        let batch = Batch::parse(body);
+        let is_right = batch.as_ref().is_ok_and(|batch| batch.commands.iter().all(Result::is_ok));
+        if self.strict || is_right {
+            return batch;
+        }
+        match self.without(|known| known.batch(body)) {
+            Some(known) => Batch::parse(&known.body).map_err(|error| known.named_in(error)),
+            None => batch,
+        }
+    }
+
+    /// The `Warning` header of the response (RFC 9111 §5.5 has retired it; nothing has taken its place).
+    pub fn warning(&self) -> Option<Box<str>> {
+        let known = self.without.get().filter(|known| !known.unknown.is_empty())?;
+        Some(format!("299 - \"ignored unknown fields: {}\"", known.names()).into())
+    }
+
+    /// The body as `take_out` leaves it; `None` when all of it is known, or it is no request at all.
+    fn without(&self, take_out: impl FnOnce(&mut Known) -> Option<()>) -> Option<&Known> {
+        let known = self.without.get_or_init(|| {
+            let mut known = Known::default();
+            match take_out(&mut known) {
+                Some(()) => known,
+                None => Known::default(),
+            }
+        });
+        (!known.unknown.is_empty()).then_some(known)
+    }
+}
+
+impl Known {
+    /// Writes an object of these members, which stands at `path`.
+    fn object(&mut self, members: Members, path: &str, text: &[u8]) -> Option<()> {
+        let given: Pairs<'_, &RawValue> = json::from_slice(text).ok()?;
+        self.body.push(b'{');
+        for (name, value) in given.iter() {
+            let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            if !members.contains(&name) {
+                self.unknown.push(path);
+                continue;
+            }
+            self.key(name);
+            match members_within(name) {
+                Some(members) if value.get().starts_with('{') => {
+                    self.object(members, &path, value.get().as_bytes())?;
+                }
+                _ => self.body.extend_from_slice(value.get().as_bytes()),
+            }
+        }
+        self.body.push(b'}');
+        Some(())
+    }
+
+    /// Writes a batch; what is no command of a method is left as it is, for its own error.
+    fn batch(&mut self, text: &[u8]) -> Option<()> {
+        let given: Pairs<'_, &RawValue> = json::from_slice(text).ok()?;
+        self.body.push(b'{');
+        for (name, value) in given.iter() {
+            match name {
+                "commands" => {
+                    let commands: Vec<&RawValue> = serde_json::from_str(value.get()).ok()?;
+                    self.key(name);
+                    self.body.push(b'[');
+                    for (at, command) in commands.iter().enumerate() {
+                        if at > 0 {
+                            self.body.push(b',');
+                        }
+                        self.command(at, command.get());
+                    }
+                    self.body.push(b']');
+                }
+                "parallel" => {
+                    self.key(name);
+                    self.body.extend_from_slice(value.get().as_bytes());
+                }
+                name => self.unknown.push(name.to_owned()),
+            }
+        }
+        self.body.push(b'}');
+        Some(())
+    }
+
+    fn command(&mut self, at: usize, text: &str) {
+        let (from, unknown) = (self.body.len(), self.unknown.len());
+        if self.known_command(at, text).is_none() {
+            self.body.truncate(from);
+            self.unknown.truncate(unknown);
+            self.body.extend_from_slice(text.as_bytes());
+        }
+    }
+
+    fn known_command(&mut self, at: usize, text: &str) -> Option<()> {
+        let named: Pairs<'_, &RawValue> = json::from_slice(text.as_bytes()).ok()?;
+        self.body.push(b'{');
+        for (name, request) in named.iter() {
+            self.key(name);
+            let path = format!("commands[{at}].{name}");
+            match Method::of(name) {
+                Some(method) if request.get().starts_with('{') => {
+                    self.object(members(method), &path, request.get().as_bytes())?;
+                }
+                _ => self.body.extend_from_slice(request.get().as_bytes()),
+            }
+        }
+        self.body.push(b'}');
+        Some(())
+    }
+
+    fn key(&mut self, name: &str) {
+        if self.body.last() != Some(&b'{') {
+            self.body.push(b',');
+        }
+        json::write_string(&mut self.body, name);
+        self.body.push(b':');
+    }
+
+    fn names(&self) -> String {
+        let mut names = String::new();
+        for (at, path) in self.unknown.iter().take(NAMES_MAX).enumerate() {
+            let separator = if at > 0 { ", " } else { "" };
+            let path = &path[..path.floor_char_boundary(NAME_BYTES_MAX)];
+            // What a quoted string of a header cannot hold is no name that a library sends.
+            let is_plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
+            names.push_str(separator);
+            names.extend(path.chars().map(|c| if is_plain(c) { c } else { '?' }));
+        }
+        let more = self.unknown.len().saturating_sub(NAMES_MAX);
+        if more > 0 {
+            let _ = write!(names, " and {more} more");
+        }
+        names
+    }
+
+    fn named_in(&self, mut error: ApiError) -> ApiError {
+        let message = error.message.to_mut();
+        let _ = write!(message, "; there are unknown fields: {}", self.names());
+        error
+    }
+}

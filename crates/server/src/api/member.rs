@@ -1,0 +1,81 @@
+//! The members that a request has, read off the types that deserialize it: what is not among them is not known.
+
+use serde::de::value::Error as ValueError;
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use serde::forward_to_deserialize_any;
+
+use super::body::{
+    BoolValue, BroadcastBody, DisconnectBody, DisconnectObject, HistoryBody, InfoBody,
+    OverrideBody, PositionBody, PublishBody, RefreshBody, SubscribeBody, UnsubscribeBody,
+};
+use super::method::Method;
+use super::request::{
+    ChannelRequest, ChannelsRequest, InvalidateUserTokensRequest, RevokeTokenRequest,
+};
+
+/// Names of members.
+pub(super) type Members = &'static [&'static str];
+
+/// The members of a method's request.
+pub(super) fn members(method: Method) -> Members {
+    match method {
+        Method::Publish => of::<PublishBody<'_>>(),
+        Method::Broadcast => of::<BroadcastBody<'_>>(),
+        Method::Subscribe => of::<SubscribeBody<'_>>(),
+        Method::Unsubscribe => of::<UnsubscribeBody<'_>>(),
+        Method::Disconnect => of::<DisconnectBody<'_>>(),
+        Method::Refresh => of::<RefreshBody<'_>>(),
+        Method::Presence | Method::PresenceStats | Method::HistoryRemove => {
+            of::<ChannelRequest<'_>>()
+        }
+        Method::History => of::<HistoryBody<'_>>(),
+        Method::RevokeToken => of::<RevokeTokenRequest<'_>>(),
+        Method::InvalidateUserTokens => of::<InvalidateUserTokensRequest<'_>>(),
+        Method::Channels => of::<ChannelsRequest<'_>>(),
+        Method::Info => of::<InfoBody>(),
+    }
+}
+
+/// The members of the object that is the member `name`, where that object is not the caller's own data.
+pub(super) fn members_within(name: &str) -> Option<Members> {
+    Some(match name {
+        "since" | "recover_since" => of::<PositionBody<'_>>(),
+        "disconnect" => of::<DisconnectObject<'_>>(),
+        "override" => of::<OverrideBody>(),
+        name if of::<OverrideBody>().contains(&name) => of::<BoolValue>(),
+        _ => return None,
+    })
+}
+
+fn of<'de, T: Deserialize<'de>>() -> Members {
+    let mut members: Members = &[];
+    // It is asked for nothing but the names, and has no value to give.
+    let _ = T::deserialize(Names(&mut members));
+    members
+}
+
+/// A deserializer without input, which notes the names that a struct asks for.
+struct Names<'a>(&'a mut Members);
+
+impl<'de> Deserializer<'de> for Names<'_> {
+    type Error = ValueError;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: Members,
+        _: V,
+    ) -> Result<V::Value, ValueError> {
+        *self.0 = fields;
+        Err(ValueError::custom("there is no value"))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ValueError> {
+        Err(ValueError::custom("there is no value"))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
