@@ -42,7 +42,7 @@ fn a_change_of_a_namespace_concerns_who_is_subscribed_in_it() {
     let dry = server.call("DELETE", &format!("{CHAT}?dry_run=1"), &[], "").json();
     assert_eq!(dry["sessions"]["affected"], 6);
     assert!(dry["warnings"][0]["detail"].as_str().unwrap().contains("102"), "{dry}");
-    let dry = server.put("/config/channel/without_namespace/presence?dry_run=1", "true").json();
+    let dry = server.put("/config/channel/without_namespace/presence?dry_run=1", "false").json();
     assert_eq!(dry["sessions"]["by"][0]["pointer"], "/channel/without_namespace");
     assert_eq!(dry["sessions"]["affected"], 1);
     // A channel without subscribers affects no session, a limit affects all.
