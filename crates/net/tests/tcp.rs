@@ -540,3 +540,59 @@ fn who_only_holds_connections_open_gives_way_to_who_comes_next() {
     let stats = server.ask(|_, cx| cx.stats());
     assert_eq!((stats.displaced, stats.unauthenticated, stats.connections), (1, 2, 3));
 }
+
+/// Counts what it is sent; whoever says "vouched" is vouched for.
+#[derive(Default)]
+struct Count {
+    vouched: Option<ConnId>,
+    of_vouched: usize,
+    of_others: usize,
+}
+
+impl Handler for Count {
+    type Data = ();
+
+    fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
+        if bytes == b"vouched" {
+            cx.mark_authenticated(conn);
+            self.vouched = Some(conn);
+        } else if self.vouched == Some(conn) {
+            self.of_vouched += bytes.len();
+        } else {
+            self.of_others += bytes.len();
+        }
+    }
+}
+
+#[test]
+fn what_nobody_has_vouched_for_is_read_behind_everybody_else_and_a_little_in_a_turn() {
+    const PEERS: usize = 40;
+    const EACH: usize = 50_000;
+    let config = LoopConfig { unauthenticated_max: 1_000, ..LoopConfig::default() };
+    let mut event_loop = EventLoop::new(config).unwrap();
+    let listener =
+        event_loop.context().listen("127.0.0.1:0".parse().unwrap(), &ListenConfig::tcp()).unwrap();
+    let address = event_loop.context().listener_addr(listener).unwrap();
+    let connect = || std::net::TcpStream::connect(address).unwrap();
+    let (mut strangers, mut known) = (Vec::new(), connect());
+    known.write_all(b"vouched").unwrap();
+    strangers.resize_with(PEERS, connect);
+    let mut count = Count::default();
+    while count.vouched.is_none() || event_loop.context().stats().accepted < 1 + PEERS as u64 {
+        event_loop.turn(&mut count, Some(TIMEOUT)).unwrap();
+    }
+
+    for stranger in &mut strangers {
+        stranger.write_all(&[b'x'; EACH]).unwrap();
+    }
+    known.write_all(b"hello").unwrap();
+    let mut turns = 0;
+    while count.of_others < PEERS * EACH {
+        let before = count.of_others;
+        event_loop.turn(&mut count, Some(TIMEOUT)).unwrap();
+        assert_eq!(count.of_vouched, 5, "in the first of these turns");
+        assert!(count.of_others - before < 700_000, "{} in one turn", count.of_others - before);
+        turns += 1;
+    }
+    assert!(turns >= 3, "{turns}");
+}

@@ -149,7 +149,7 @@ impl<D: Default> Context<D> {
         let linger_ms = self.config.linger_ms;
         self.schedule_own(conn, linger_ms);
         if unread {
-            self.discard(conn);
+            self.queue_read(conn);
         }
     }
 
@@ -159,13 +159,18 @@ impl<D: Default> Context<D> {
         if self.receive.len() < room {
             self.receive.resize(room, 0);
         }
-        let mut budget = self.config.read_budget_bytes;
+        let mut budget = self.read_budget(conn);
         loop {
             let record = self.slab.at_mut(conn.index());
             match rustix::net::recv(record.fd(), &mut self.receive[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return self.release(conn),
-                Ok((received, _)) if budget > received => budget -= received,
-                Ok(_) => return self.queue_read(conn),
+                Ok((received, _)) => {
+                    self.count_read_last(received);
+                    budget = budget.saturating_sub(received);
+                    if budget == 0 {
+                        return self.queue_read(conn);
+                    }
+                }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
                 Err(_) => return self.release(conn),

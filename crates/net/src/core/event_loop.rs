@@ -124,6 +124,7 @@ impl<H: Handler> EventLoop<H> {
             _ => {}
         }
         cx.stats.turns += 1;
+        cx.unauthenticated.begin_turn();
 
         // Those left over from before; who spends its budget in this turn waits for the next.
         let unread = std::mem::take(&mut cx.unread);
@@ -173,6 +174,7 @@ impl<D: Default> Context<D> {
     /// True when the next turn must not block.
     fn has_work(&self) -> bool {
         !(self.unread.is_empty()
+            && !self.unauthenticated.is_waiting()
             && self.resumed.is_empty()
             && self.corked.is_empty()
             && self.ended.is_empty()
@@ -214,7 +216,8 @@ impl<D: Default> Context<D> {
         } else if event.is_writable() {
             self.writable(handler, conn);
         }
-        if event.is_readable() || event.is_read_closed() || event.is_error() {
+        let readable = event.is_readable() || event.is_read_closed() || event.is_error();
+        if readable && !self.waits_to_be_read(conn) {
             self.read(handler, conn, event.is_read_closed());
         }
         // Nobody reads from these, so nobody finds the error.
@@ -247,6 +250,7 @@ impl<D: Default> Context<D> {
                 self.read(handler, conn, true);
             }
         }
+        self.read_waiting(handler);
         // Answers given this turn free the requests that wait behind them.
         for conn in std::mem::take(&mut self.resumed) {
             self.resume(handler, conn);

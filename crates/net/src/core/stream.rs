@@ -372,7 +372,7 @@ impl<D: Default> Context<D> {
         conn: ConnId,
         finished: bool,
     ) {
-        let mut budget = self.config.read_budget_bytes;
+        let mut budget = self.read_budget(conn);
         while let Some((held, carried)) = self.expect_input(conn, budget) {
             let front = if held { 0 } else { carried };
             match self.receive(conn, front) {
@@ -381,6 +381,9 @@ impl<D: Default> Context<D> {
                 Received::End => return self.peer_finished(handler, conn),
                 Received::Bytes { received, plain, closed } => {
                     budget = budget.saturating_sub(received);
+                    if self.is_read_last(conn) {
+                        self.count_read_last(received);
+                    }
                     if plain > 0 {
                         self.give_input(handler, conn, held, carried, plain);
                     }
@@ -396,6 +399,15 @@ impl<D: Default> Context<D> {
                     }
                 }
             }
+        }
+    }
+
+    /// Bytes to be read of a connection before the others get their turn.
+    pub(crate) fn read_budget(&self, conn: ConnId) -> usize {
+        if self.is_read_last(conn) {
+            self.config.receive_bytes
+        } else {
+            self.config.read_budget_bytes
         }
     }
 
@@ -580,7 +592,11 @@ impl<D: Default> Context<D> {
         flags.set(Flags::READ_READY);
         if !flags.has(Flags::READ_QUEUED) {
             flags.set(Flags::READ_QUEUED);
-            self.unread.push(conn);
+            if self.is_read_last(conn) {
+                self.wait_to_be_read(conn);
+            } else {
+                self.unread.push(conn);
+            }
         }
     }
 }

@@ -1,11 +1,18 @@
-//! Accepted connections that nobody has vouched for: how many there may be, and which gives way to a newer one.
+//! Accepted connections that nobody has vouched for: how many there may be, which gives way to a newer one, and how much of
+//! what they send is read in a turn.
 
 use std::collections::VecDeque;
 
 use super::connection::{ConnId, Flags, Phase};
 use super::context::Context;
+use super::driver::Driver;
 use super::error::CloseReason;
 
+/// Bytes read in one turn of those that nobody has vouched for and those that linger, all together: a fraction of a
+/// millisecond. The rest waits for the next turn, each in its order, behind what comes for everybody else.
+const READ_BYTES_PER_TURN: usize = 512 << 10;
+/// What the smallest read counts as: what it leads to costs more than its bytes.
+const READ_BYTES_MIN: usize = 2 << 10;
 /// How many give way when descriptors run out.
 const DISPLACED_AT_ONCE: usize = 64;
 /// Stale entries of the queue that are not worth a look at all of them.
@@ -18,11 +25,24 @@ pub(crate) struct Unauthenticated {
     queue: VecDeque<ConnId>,
     /// Those that were not.
     count: usize,
+    /// Those with input that this turn has no room for, and those that linger with some; the next one first.
+    waiting: VecDeque<ConnId>,
+    /// Bytes of theirs that this turn still reads.
+    readable_bytes: usize,
 }
 
 impl Unauthenticated {
     pub(crate) fn len(&self) -> usize {
         self.count
+    }
+
+    /// Whether the next turn has something to read of them.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    pub(crate) fn begin_turn(&mut self) {
+        self.readable_bytes = READ_BYTES_PER_TURN;
     }
 }
 
@@ -55,12 +75,55 @@ impl<D: Default> Context<D> {
         while self.unauthenticated.count > self.config.unauthenticated_max.max(1) {
             self.displace_oldest();
         }
-        let Unauthenticated { queue, count } = &mut self.unauthenticated;
+        let Unauthenticated { queue, count, .. } = &mut self.unauthenticated;
         if queue.len() > 2 * *count + STALE_MIN {
             let slab = &self.slab;
             queue.retain(|&conn| {
                 slab.get(conn).is_some_and(|record| record.flags.has(Flags::UNAUTHENTICATED))
             });
+        }
+    }
+
+    /// Whether a connection is read from behind those that somebody has vouched for.
+    pub(crate) fn is_read_last(&self, conn: ConnId) -> bool {
+        self.slab.get(conn).is_some_and(|record| {
+            record.flags.has(Flags::UNAUTHENTICATED) || record.phase == Phase::Lingering
+        })
+    }
+
+    /// Has a connection that is read last wait for its turn, unless it is that now.
+    pub(crate) fn waits_to_be_read(&mut self, conn: ConnId) -> bool {
+        let Unauthenticated { waiting, readable_bytes, .. } = &self.unauthenticated;
+        if (waiting.is_empty() && *readable_bytes > 0) || !self.is_read_last(conn) {
+            return false;
+        }
+        self.queue_read(conn);
+        true
+    }
+
+    pub(crate) fn wait_to_be_read(&mut self, conn: ConnId) {
+        self.unauthenticated.waiting.push_back(conn);
+    }
+
+    /// So many bytes of a connection that is read last have been read.
+    pub(crate) fn count_read_last(&mut self, bytes: usize) {
+        let left = &mut self.unauthenticated.readable_bytes;
+        *left = left.saturating_sub(bytes.max(READ_BYTES_MIN));
+    }
+
+    /// Reads from those that wait, each once, as far as this turn has room.
+    pub(crate) fn read_waiting<H: Driver<Data = D>>(&mut self, handler: &mut H) {
+        for _ in 0..self.unauthenticated.waiting.len() {
+            if self.unauthenticated.readable_bytes == 0 {
+                return;
+            }
+            let Some(conn) = self.unauthenticated.waiting.pop_front() else { return };
+            if let Some(record) = self.slab.get_mut(conn)
+                && record.flags.take(Flags::READ_QUEUED)
+            {
+                // FIN may be among what waited: read until the socket says it is empty.
+                self.read(handler, conn, true);
+            }
         }
     }
 
