@@ -43,6 +43,16 @@ pub(crate) struct Broadcast {
     pub(crate) flag: u16,
     /// Sessions that may still be flushed in this turn.
     pub(crate) turn_budget: u32,
+    /// Shares that its last flush took beyond the first: so often the others go before it.
+    pub(crate) debt: u32,
+}
+
+/// What a flush of so many bytes takes of a turn's quantum: a share for each client, and one for each 16 KiB, which
+/// cost as much.
+pub(crate) fn shares(bytes: u64) -> u32 {
+    const SHARE_BYTES: u64 = 16 << 10;
+    const SHARES_MAX: u64 = 256;
+    (1 + bytes / SHARE_BYTES).min(SHARES_MAX) as u32
 }
 
 /// All broadcasts of a worker and their rates.
@@ -53,7 +63,7 @@ pub(crate) struct Broadcasts {
     pub(crate) cursor: usize,
     /// Sessions a turn, 0: all; see [`HubConfig`](crate::HubConfig).
     pub(crate) quantum: u32,
-    /// Sessions left of this turn's quantum.
+    /// [`shares`] left of this turn's quantum.
     pub(crate) budget: u32,
     /// Rates of namespaces that have any.
     pub(crate) namespaces: HashMap<Arc<str>, RateLimiter, RandomState>,
@@ -109,6 +119,7 @@ impl Broadcasts {
                     queue: VecDeque::new(),
                     flag,
                     turn_budget: self.sessions_per_turn(namespace),
+                    debt: 0,
                 });
                 self.running.len() - 1
             }

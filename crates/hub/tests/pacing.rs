@@ -329,12 +329,32 @@ fn outboxes_that_fill_up_are_flushed_without_regard_to_the_quantum() {
     subscribers(&mut world, 30, "all", &plain());
     let now = world.now;
     let large = "x".repeat(10_000);
-    for n in 0..20 {
+    for n in 0..60 {
         world.hub(0).handle_publish(now, n, "all", &plain(), publish(&large));
     }
     world.settle();
-    assert!(world.hub(0).wants_flush());
+    assert!(world.hub(0).wants_flush(), "more than half of what they hold");
     let written = turn(&mut world);
     assert_eq!(written.len(), 30);
-    assert!(written.iter().all(|(_, text)| text.len() > 200_000));
+    assert!(written.iter().all(|(_, text)| text.len() > 600_000));
+}
+
+#[test]
+fn a_broadcast_of_large_messages_delays_one_of_small_messages_no_more_than_its_share() {
+    let mut world = world();
+    subscribers(&mut world, 40, "large", &plain());
+    let talk = subscribers(&mut world, 40, "talk", &plain());
+    world.publish(0, "large", &plain(), &"x".repeat(150_000));
+    world.publish(0, "talk", &plain(), "hi");
+    let (mut turns, mut small, mut large) = (0, 0, 0);
+    while small < talk.len() {
+        let written = turn(&mut world);
+        assert!(written.iter().filter(|(_, text)| text.len() > 1_000).count() <= 2, "in a turn");
+        small += written.iter().filter(|(_, text)| text == "pub talk 0 hi\n").count();
+        large += written.iter().filter(|(_, text)| text.len() > 1_000).count();
+        turns += 1;
+    }
+    // The quantum is ten, and one of the large ones counts as ten.
+    assert!((8..=10).contains(&turns) && (4..=6).contains(&large), "{turns} turns, {large}");
+    assert_eq!(drain(&mut world).len(), 40 - large);
 }

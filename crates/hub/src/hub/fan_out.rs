@@ -19,9 +19,6 @@ use crate::position::Epoch;
 use crate::publication::{ClientInfo, Publication};
 use crate::session::{BLOCKED, DIRTY, HELD};
 
-/// Bytes above which an outbox should be flushed before it takes more.
-const FLUSH_BYTES: u32 = 64 << 10;
-
 /// Ranges after which a blocked session's bytes are copied together, so that it holds memory of the
 /// frame log in proportion to its bytes.
 const RANGES_MAX: usize = 32;
@@ -139,7 +136,7 @@ impl Hub {
         let mut encoded = 0u16;
         let mut bytes = 0u64;
         let mut delivered = 0u64;
-        let mut over_limit = Vec::new();
+        let (mut urgent, mut over_limit) = (Vec::new(), Vec::new());
         for &subscriber in &channels[at].subscribers {
             if subscriber.flags() & flags != flags {
                 continue;
@@ -171,8 +168,15 @@ impl Hub {
                 queue.push_back(slot);
             }
             let waiting = session.outbox.bytes();
-            if waiting > FLUSH_BYTES.min(session.outbox_bytes_max / 2) {
-                *flush_wanted |= session.flags & (BLOCKED | HELD) == 0;
+            if waiting > session.outbox_bytes_max / 2 {
+                if session.flags & (BLOCKED | HELD) == 0 && !paused {
+                    // Before it takes more, and before those who have less.
+                    *flush_wanted = true;
+                    if !session.is(DIRTY) {
+                        session.flags |= DIRTY;
+                        urgent.push(slot);
+                    }
+                }
                 if waiting > session.outbox_bytes_max {
                     over_limit.push(slot);
                     continue;
@@ -182,6 +186,7 @@ impl Hub {
                 over_limit.push(slot);
             }
         }
+        dirty.extend(urgent);
         for (frame, created) in frames.iter().zip(created) {
             if !frame.is_none() {
                 log.retain(frame.chunk, created);

@@ -42,7 +42,12 @@ impl Hub {
 
     /// True when outboxes fill up only for want of a flush: flush before handling more input.
     pub fn wants_flush(&self) -> bool {
-        self.flush_wanted || self.log.is_over(self.config.pending_bytes_max)
+        self.flush_wanted || self.is_short_of_memory()
+    }
+
+    /// True when all that waits for sessions is more than it may be.
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        self.log.is_over(self.config.pending_bytes_max)
     }
 
     /// Points `slices` at the first bytes waiting for a session, in order; returns how many slices

@@ -4,13 +4,14 @@
 //! a session, and costs a few hundredths of a microsecond each. The expensive part is the system
 //! call for each client. When a channel has more subscribers here than a turn's quantum, or its
 //! namespace has rates, its sessions therefore wait in the broadcast's queue, and each turn flushes
-//! a quantum of them. Publications that arrive meanwhile leave with what waits in one write. A
-//! session that receives anything else meanwhile is flushed at once, with all that waits for it.
+//! a quantum of them, where there is much for one fewer. Publications that arrive meanwhile leave
+//! with what waits in one write. A session that receives anything else meanwhile is flushed at once,
+//! with all that waits for it.
 
 use std::sync::Arc;
 
 use super::Hub;
-use crate::broadcast::{Broadcast, BroadcastStatus};
+use crate::broadcast::{Broadcast, BroadcastStatus, shares};
 use crate::command::Flush;
 use crate::config::Now;
 use crate::encode::{EncodingId, Outgoing};
@@ -188,19 +189,24 @@ impl Hub {
         let mut tried = 0;
         while tried < self.broadcasts.running.len() {
             // Short memory overrides the quantum, not the rates.
-            if self.broadcasts.budget == 0 && !self.wants_flush() {
+            if self.broadcasts.budget == 0 && !self.is_short_of_memory() {
                 return None;
             }
             let at = self.broadcasts.cursor % self.broadcasts.running.len();
             let broadcast = &self.broadcasts.running[at];
-            let held =
-                broadcast.status.paused || (broadcast.turn_budget == 0 && !self.wants_flush());
+            let held = broadcast.status.paused
+                || (broadcast.turn_budget == 0 && !self.is_short_of_memory());
             if held || self.broadcasts.ready_ms(broadcast) > self.now.ms {
                 self.broadcasts.cursor = at + 1;
                 tried += 1;
                 continue;
             }
             let broadcast = &mut self.broadcasts.running[at];
+            if broadcast.debt > 0 {
+                broadcast.debt -= 1;
+                self.broadcasts.cursor = at + 1;
+                continue;
+            }
             let Some(slot) = broadcast.queue.pop_front() else {
                 self.broadcasts.running.swap_remove(at);
                 continue;
@@ -221,9 +227,11 @@ impl Hub {
                 1
             };
             self.broadcasts.charge(at, messages, bytes);
-            self.broadcasts.budget = self.broadcasts.budget.saturating_sub(1);
-            let left = &mut self.broadcasts.running[at].turn_budget;
-            *left = left.saturating_sub(1);
+            let shares = shares(bytes);
+            self.broadcasts.budget = self.broadcasts.budget.saturating_sub(shares);
+            let broadcast = &mut self.broadcasts.running[at];
+            broadcast.turn_budget = broadcast.turn_budget.saturating_sub(1);
+            broadcast.debt = shares - 1;
             // Round robin, so that a large broadcast does not delay a small one.
             self.broadcasts.cursor = at + 1;
             return Some(Flush { session: self.id_of(slot), tag, poll });
