@@ -16,6 +16,7 @@ mod affected_tests;
 mod broadcasts;
 mod call;
 mod commit;
+mod heap_trim;
 #[cfg(test)]
 mod node_tests;
 mod openapi;
@@ -60,6 +61,7 @@ pub(crate) use self::access::OperatorAccess;
 use self::affected::DryRun;
 use self::broadcasts::BroadcastRequest;
 use self::commit::CommitQueue;
+use self::heap_trim::HeapTrim;
 use self::problem::ProblemDetails;
 use self::sync::Sync;
 use self::trial::CanaryTrial;
@@ -88,9 +90,8 @@ const OUTPUT_BYTES_MAX: usize = 256 << 20;
 const BODY_TIMEOUT_MS: u64 = 60_000;
 const KEEP_ALIVE_TIMEOUT_MS: u64 = 300_000;
 const HEARTBEAT_SECONDS: u64 = 10;
-/// Between two looks at what the allocator has free, and how much of it goes back to the system.
+/// Between two looks at what the allocator has free.
 const TRIM_SECONDS: u64 = 4;
-const FREE_HEAP_BYTES: usize = 64 << 20;
 /// A longer body takes a millisecond or more; see [`Admin::lengthen_time_slice`].
 const LARGE_BODY_BYTES: usize = 64 << 10;
 
@@ -150,6 +151,7 @@ pub(crate) struct Admin {
     /// Of `tls.certificates`, as they were when they were read last.
     certificate_files: Vec<(Arc<str>, Option<SystemTime>)>,
     seconds: u64,
+    heap_trim: HeapTrim,
     counters: Arc<ConfigCounters>,
     registry: Registry,
 }
@@ -264,6 +266,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         body_bytes_max,
         certificate_files,
         seconds: 0,
+        heap_trim: HeapTrim::default(),
         counters,
         registry,
     };
@@ -445,9 +448,10 @@ impl Admin {
         self.answer_overdue_broadcasts(cx);
         self.evaluate_trial(cx);
         self.sync_rest();
-        if self.seconds.is_multiple_of(TRIM_SECONDS) && free_heap_bytes() >= FREE_HEAP_BYTES {
+        if self.seconds.is_multiple_of(TRIM_SECONDS) && self.heap_trim.is_due(free_heap_bytes()) {
             // What a flood has left behind; a worker that allocates meanwhile waits.
             trim_heap();
+            self.heap_trim.handle_trimmed(free_heap_bytes());
         }
         if self.seconds.is_multiple_of(HEARTBEAT_SECONDS) {
             self.notify_progress(cx);

@@ -99,7 +99,10 @@ impl Worker<'_> {
         head: &http::RequestHead<'_>,
     ) -> Option<u64> {
         match self.authorised(head) {
-            Ok(_) => Some(u64::MAX),
+            Ok(_) => {
+                self.authenticated(cx, conn);
+                Some(u64::MAX)
+            }
             Err(why) => {
                 self.answer(cx, conn, &reply::Answer::error(401, why));
                 None

@@ -43,6 +43,20 @@ impl Worker<'_> {
         let Some(token) = token_of(&event) else { return };
         // The request may have timed out.
         let Some(pending) = self.pending.take(token) else { return };
+        if let Some((pending, event)) = self.large_answers.admit(pending, event) {
+            self.answer_pending(cx, pending, event);
+        }
+    }
+
+    /// Makes the large answers that have waited for this turn.
+    pub(super) fn make_large_answers(&mut self, cx: &mut Context<Link>) {
+        self.large_answers.begin_turn();
+        while let Some((pending, event)) = self.large_answers.next() {
+            self.answer_pending(cx, pending, event);
+        }
+    }
+
+    fn answer_pending(&mut self, cx: &mut Context<Link>, pending: Pending, event: Event) {
         match (pending, event) {
             (Pending::Command { session, id }, event) => self.complete_command(session, id, event),
             (Pending::Connect { session }, Event::Subscribed { channel, result, .. }) => {

@@ -60,8 +60,8 @@ use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
     AcceptGate, AddressRates, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, Clock,
-    Connects, Drain, FanoutGate, Grants, Heartbeat, PeerAddresses, Pending, PendingRequests, Polls,
-    PushCalls, WebhookEmitter,
+    Connects, Drain, FanoutGate, Grants, Heartbeat, LargeAnswers, PeerAddresses, Pending,
+    PendingRequests, Polls, PushCalls, WebhookEmitter,
 };
 use self::timer::Timer;
 use crate::bus_message::BusMessage;
@@ -110,6 +110,7 @@ pub(crate) struct Worker<'w> {
     budgets: Budgets,
     backlogs: Backlogs,
     pending: PendingRequests,
+    large_answers: LargeAnswers,
     connects: Connects,
     polls: Polls,
     api_calls: ApiCalls,
@@ -185,6 +186,7 @@ impl<'w> Worker<'w> {
             budgets: Budgets::default(),
             backlogs: Backlogs::default(),
             pending: PendingRequests::default(),
+            large_answers: LargeAnswers::default(),
             connects: Connects::default(),
             polls: Polls::default(),
             api_calls: ApiCalls::default(),
@@ -229,6 +231,7 @@ impl<'w> Worker<'w> {
 
     /// What happens once a turn, after the sockets' events.
     fn turn(&mut self, cx: &mut Context<Link>) {
+        self.make_large_answers(cx);
         for _ in 0..MESSAGES_PER_TURN {
             let Some((from, message)) = self.endpoint.recv() else { break };
             self.receive(cx, from, message);
@@ -550,6 +553,7 @@ impl Handler for Worker<'_> {
         }
         let waits = self.withdrawal.is_some()
             || self.backlogs.is_ready(self.clock.now().ms)
+            || !self.large_answers.is_idle()
             || self.subscriptions_have_expired();
         if !self.affected.is_idle() || waits {
             return Sleep::Poll;

@@ -124,9 +124,20 @@ impl Budgets {
             return 0;
         }
         let now_ns = now_ms.saturating_mul(1_000_000);
-        let until = self.used_until_ns.entry(payer.0).or_insert(0);
-        *until = (*until).max(now_ns).saturating_add(rates.time_ns(work));
-        let ahead_ms = (*until - now_ns) / 1_000_000;
+        let used_ns = rates.time_ns(work);
+        let until_ns = match self.used_until_ns.get_mut(&payer.0) {
+            Some(until) => {
+                *until = (*until).max(now_ns).saturating_add(used_ns);
+                *until
+            }
+            None => {
+                self.make_room(now_ns);
+                let until = now_ns.saturating_add(used_ns);
+                self.used_until_ns.insert(payer.0, until);
+                until
+            }
+        };
+        let ahead_ms = (until_ns - now_ns) / 1_000_000;
         ahead_ms.saturating_sub(u64::from(rates.burst_ms))
     }
 
@@ -151,11 +162,27 @@ impl Budgets {
 
     /// Forgets those who owe nothing.
     pub(crate) fn sweep(&mut self, now_ms: u64) {
-        let now_ns = now_ms.saturating_mul(1_000_000);
-        self.used_until_ns.retain(|_, until| *until > now_ns);
+        self.forget_idle(now_ms.saturating_mul(1_000_000));
         if self.used_until_ns.len() * 8 <= self.used_until_ns.capacity() {
             self.used_until_ns.shrink_to(self.used_until_ns.len() * 2);
         }
+    }
+
+    /// Before one more is remembered. Most owe nothing after milliseconds, and a large table that is given back would leave
+    /// a hole in the heap.
+    fn make_room(&mut self, now_ns: u64) {
+        let capacity = self.used_until_ns.capacity();
+        if self.used_until_ns.len() < capacity {
+            return;
+        }
+        self.forget_idle(now_ns);
+        if self.used_until_ns.len() > capacity / 2 {
+            self.used_until_ns.reserve(capacity);
+        }
+    }
+
+    fn forget_idle(&mut self, now_ns: u64) {
+        self.used_until_ns.retain(|_, until| *until > now_ns);
     }
 }
 
@@ -208,6 +235,17 @@ mod tests {
         assert_eq!(budgets.used_until_ns.len(), 1);
         budgets.sweep(500);
         assert_eq!((budgets.used_until_ns.len(), budgets.used_until_ns.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn a_storm_of_clients_that_ask_for_little_leaves_no_large_table() {
+        let mut budgets = Budgets::default();
+        // A hundred clients each millisecond, which have used 10 ms each: a thousand at one time.
+        for client in 0..100_000 {
+            budgets.charge(payer(client), &RATES, COMMAND, client / 100);
+        }
+        let capacity = budgets.used_until_ns.capacity();
+        assert!((1_000..8_000).contains(&capacity), "{capacity}");
     }
 
     #[test]
