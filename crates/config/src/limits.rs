@@ -174,7 +174,7 @@ impl Default for Limits {
             body_bytes_max: 4 * MIB,
             buffered_bytes_max: GIB,
             buffered_bytes_per_address_max: 256 * MIB,
-            answer_bytes_max: 16 * MIB,
+            answer_bytes_max: 4 * MIB,
             frame_bytes_max: 64 * KIB,
             message_bytes_max: 64 * KIB,
             publication_bytes_max: 512 * KIB,

@@ -7,8 +7,8 @@ use dunlin_hub::{Event, Publication};
 
 use super::Pending;
 
-/// Made in one turn, about: a millisecond. One answer is made in each turn, however large.
-const BYTES_PER_TURN: usize = 1 << 20;
+/// Made in one turn, about. One answer is made in each turn, however large.
+const BYTES_PER_TURN: usize = 256 << 10;
 /// Smaller ones are no matter.
 const BYTES_MIN: usize = 16 << 10;
 
