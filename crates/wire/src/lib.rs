@@ -5,6 +5,7 @@ pub mod backoff;
 pub mod dial;
 pub mod http1;
 pub mod http2;
+pub mod protobuf;
 pub mod proxy;
 pub mod resp;
 pub mod sse;
