@@ -83,8 +83,8 @@ pub(crate) struct Member {
     pub(crate) listed: bool,
 }
 
-/// All the fan-out loop needs of a subscriber, in eight bytes: subscription 32 · flags 8 ·
-/// encoding 4 · slot 20 bits.
+/// All the fan-out loop needs of a subscriber, in eight bytes: subscription 32 · flags 7 ·
+/// encoding 5 · slot 20 bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Subscriber(u64);
 
@@ -99,7 +99,7 @@ impl Subscriber {
     pub(crate) fn new(subscription: u32, flags: u8, encoding: u8, slot: u32) -> Self {
         Self(
             u64::from(subscription) << 32
-                | u64::from(flags) << 24
+                | u64::from(flags & 0x7f) << 25
                 | u64::from(encoding) << 20
                 | u64::from(slot),
         )
@@ -111,12 +111,12 @@ impl Subscriber {
 
     #[inline]
     pub(crate) fn flags(self) -> u8 {
-        (self.0 >> 24) as u8
+        (self.0 >> 25) as u8 & 0x7f
     }
 
     #[inline]
     pub(crate) fn encoding(self) -> usize {
-        (self.0 >> 20) as usize & 0xf
+        (self.0 >> 20) as usize & 0x1f
     }
 
     #[inline]
@@ -188,9 +188,9 @@ mod tests {
 
     #[test]
     fn a_subscriber_entry_holds_its_extremes() {
-        let entry = Subscriber::new(u32::MAX, u8::MAX, 15, (1 << 20) - 1);
+        let entry = Subscriber::new(u32::MAX, 127, 31, (1 << 20) - 1);
         assert_eq!(entry.subscription(), u32::MAX);
-        assert_eq!((entry.flags(), entry.encoding(), entry.slot()), (255, 15, (1 << 20) - 1));
+        assert_eq!((entry.flags(), entry.encoding(), entry.slot()), (127, 31, (1 << 20) - 1));
         let entry = Subscriber::new(7, JOIN_LEAVE, 3, 9);
         assert_eq!((entry.subscription(), entry.flags()), (7, JOIN_LEAVE));
         assert_eq!((entry.encoding(), entry.slot()), (3, 9));

@@ -48,6 +48,8 @@ impl Default for NewSession<'_> {
 pub struct SubscribeOptions {
     /// Recover the publications after this position, if the history still holds all of them.
     pub recover: Option<StreamPosition>,
+    /// Fail with [`Error::UnrecoverablePosition`](crate::Error) where the channel has a stream and not all of them are held.
+    pub reject_unrecovered: bool,
     /// The client follows offsets.
     pub positioned: bool,
     /// The client may come back and recover.

@@ -9,8 +9,8 @@ use crate::publication::{ClientInfo, Publication};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EncodingId(pub u8);
 
-/// Most encodings, as four bits of a subscriber entry hold one.
-pub const ENCODINGS_MAX: usize = 16;
+/// Most encodings, as five bits of a subscriber entry hold one.
+pub const ENCODINGS_MAX: usize = 32;
 
 /// Encodes pushes: once per worker and encoding, not per client.
 pub trait Encode {

@@ -48,7 +48,7 @@ pub use message::HubMessage;
 pub use options::{ChannelOptions, OverflowPolicy};
 pub use pacing::{BURST_MS, Pacing};
 pub use position::{Epoch, StreamPosition};
-pub use publication::{ClientInfo, NewPublication, Publication, Tags};
+pub use publication::{ClientInfo, NewPublication, PayloadFormat, Publication, Tags};
 pub use session_id::{
     BOOTS_MAX, InvalidSessionId, NODES_MAX, SESSIONS_MAX, SessionId, WORKERS_MAX,
 };

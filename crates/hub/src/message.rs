@@ -92,6 +92,8 @@ pub(crate) struct SubscribeRequest {
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
     pub(crate) since: Option<StreamPosition>,
+    /// Refuse the subscription when nothing is recovered from there.
+    pub(crate) reject_unrecovered: bool,
     /// The entry for the presence list.
     pub(crate) member: Option<Arc<ClientInfo>>,
     pub(crate) maker: Maker,

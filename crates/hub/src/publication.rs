@@ -12,8 +12,10 @@ pub struct Publication {
     /// Number in the channel's stream, from 1 without holes; 0 when the channel keeps no history
     /// (or the publisher skipped it).
     pub offset: u64,
-    /// The payload: raw JSON. The hub does not parse it.
+    /// The payload. The hub does not parse it.
     pub data: Box<[u8]>,
+    /// What the payload is, as the publisher said or the server found.
+    pub format: PayloadFormat,
     /// The client that published it, if one did.
     pub info: Option<Arc<ClientInfo>>,
     /// Labels by the publisher; delivered to clients.
@@ -24,8 +26,40 @@ pub struct Publication {
     pub time_ms: u64,
 }
 
-/// Labels of a publication: name and value.
-pub type Tags = Box<[(Box<str>, Box<str>)]>;
+// History keeps millions of them.
+const _: () = assert!(size_of::<Publication>() <= 72);
+
+/// What a payload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PayloadFormat {
+    /// One JSON value without a line break outside strings: every encoding may copy it.
+    #[default]
+    Json,
+    /// Any bytes. Encodings in JSON have to find another form for them.
+    Binary,
+}
+
+/// Labels of a publication: name and value. One pointer, because most publications have none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tags(Option<Box<TagList>>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TagList(Box<[(Box<str>, Box<str>)]>);
+
+impl std::ops::Deref for Tags {
+    type Target = [(Box<str>, Box<str>)];
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_ref().map_or(&[], |list| &list.0)
+    }
+}
+
+impl FromIterator<(Box<str>, Box<str>)> for Tags {
+    fn from_iter<I: IntoIterator<Item = (Box<str>, Box<str>)>>(tags: I) -> Self {
+        let list: Box<[_]> = tags.into_iter().collect();
+        Tags((!list.is_empty()).then(|| Box::new(TagList(list))))
+    }
+}
 
 impl Publication {
     /// Bytes it counts in the bounds of history and queues.
@@ -58,8 +92,10 @@ pub struct ClientInfo {
 pub struct NewPublication {
     /// Whose the channel's stream is if it begins with this.
     pub maker: Maker,
-    /// The payload: raw JSON, one value without a line break outside strings.
+    /// The payload.
     pub data: Box<[u8]>,
+    /// See [`Publication::format`].
+    pub format: PayloadFormat,
     /// See [`Publication::tags`].
     pub tags: Tags,
     /// See [`Publication::info`].

@@ -404,3 +404,45 @@ fn from_nowhere_to_nowhere_nothing_is_missing() {
         assert!(!world.subscribe(other, "chat", &plain(), subscribe).recovered);
     }
 }
+
+#[test]
+fn whoever_takes_all_or_nothing_is_refused_when_the_history_does_not_reach_back() {
+    let mut world = World::new(2);
+    let channel = world.channel_at(1, "room:");
+    let options = Arc::new(ChannelOptions {
+        presence: true,
+        join_leave: true,
+        history_size: 2,
+        ..(*with_history()).clone()
+    });
+    let watcher = world.open(0, "watcher");
+    let watch = SubscribeOptions { join_leave: true, ..SubscribeOptions::default() };
+    world.subscribe(watcher, &channel, &options, watch);
+    let start = world.publish(0, &channel, &options, "1").position;
+    for data in ["2", "3", "4"] {
+        world.publish(0, &channel, &options, data);
+    }
+    world.read(watcher);
+    let session = world.open(0, "ann");
+    let now = world.now;
+    let subscribe = SubscribeOptions {
+        recover: Some(start),
+        reject_unrecovered: true,
+        ..SubscribeOptions::default()
+    };
+    world.hub(0).handle_subscribe(now, 9, session, &channel, &options, subscribe);
+    world.settle();
+    let events = world.take_events();
+    let [(0, Event::Subscribed { token: 9, result: Err(error), .. })] = &events[..] else {
+        panic!("{events:?}");
+    };
+    let top = StreamPosition { offset: 4, ..start };
+    assert_eq!(*error, Error::UnrecoverablePosition(top));
+    assert_eq!(world.read(watcher), "", "nobody came, so nobody is announced");
+    assert!(!world.hub(0).is_subscribed(session, &channel));
+    // What the history holds is recovered as ever.
+    let recover = Some(StreamPosition { offset: 2, ..start });
+    let subscribe =
+        SubscribeOptions { recover, reject_unrecovered: true, ..SubscribeOptions::default() };
+    assert_eq!(world.subscribe(session, &channel, &options, subscribe).publications.len(), 2);
+}

@@ -8,6 +8,8 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
+use crate::centrifuge::protobuf;
+use crate::encoding::Format;
 use crate::json::{self, ProtocolError};
 
 /// Body of an emulation request.
@@ -20,10 +22,10 @@ pub struct EmulationRequest<'a> {
     /// `session` of the connect reply. A secret that authorises requests for the session.
     #[serde(borrow, deserialize_with = "json::text")]
     pub session: Cow<'a, str>,
-    /// A frame of commands, for [`Commands::of`](crate::centrifuge::Commands::of). A JSON string,
+    /// A frame of commands, for [`Commands::of`](crate::centrifuge::Commands::of). In JSON a string,
     /// because a frame of several commands is not one JSON value.
-    #[serde(borrow, deserialize_with = "json::text")]
-    pub data: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "text_bytes")]
+    pub data: Cow<'a, [u8]>,
 }
 
 impl<'a> EmulationRequest<'a> {
@@ -32,10 +34,15 @@ impl<'a> EmulationRequest<'a> {
     /// # Errors
     /// [`ProtocolError`] (response: 400) with the path of the field, also when `session` or `data`
     /// is missing.
-    pub fn parse(body: &'a [u8]) -> Result<EmulationRequest<'a>, ProtocolError> {
-        let request: EmulationRequest<'a> = json::from_slice(body)?;
-        for (field, value) in [("session", &request.session), ("data", &request.data)] {
-            if value.is_empty() {
+    pub fn parse(format: Format, body: &'a [u8]) -> Result<EmulationRequest<'a>, ProtocolError> {
+        let request: EmulationRequest<'a> = match format {
+            Format::Json => json::from_slice(body)?,
+            Format::Protobuf => protobuf::parse_emulation(body)?,
+        };
+        for (field, is_empty) in
+            [("session", request.session.is_empty()), ("data", request.data.is_empty())]
+        {
+            if is_empty {
                 return Err(ProtocolError::new(
                     field,
                     "is missing; repeat what the connect reply said, with the commands as a string",
@@ -44,6 +51,15 @@ impl<'a> EmulationRequest<'a> {
         }
         Ok(request)
     }
+}
+
+fn text_bytes<'de: 'a, 'a, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Cow<'a, [u8]>, D::Error> {
+    Ok(match json::text(deserializer)? {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    })
 }
 
 /// Status of the response to an emulation request.
@@ -83,9 +99,9 @@ mod tests {
     #[test]
     fn centrifuge_js_sends_its_commands_as_a_string() {
         let body = r#"{"session":"s3cr3t","node":"n1","data":"{\"subscribe\":{\"channel\":\"a\"},\"id\":2}\n{\"id\":3,\"presence\":{\"channel\":\"b\"}}"}"#;
-        let request = EmulationRequest::parse(body.as_bytes()).unwrap();
+        let request = EmulationRequest::parse(Format::Json, body.as_bytes()).unwrap();
         assert_eq!((&*request.session, &*request.node), ("s3cr3t", "n1"));
-        let methods: Vec<_> = Commands::of(request.data.as_bytes())
+        let methods: Vec<_> = Commands::of(Format::Json, &request.data)
             .map(|command| command.unwrap().request.method())
             .collect();
         assert_eq!(methods, ["subscribe", "presence"]);
@@ -94,14 +110,17 @@ mod tests {
     #[test]
     fn a_pong_over_emulation() {
         let request =
-            EmulationRequest::parse(br#"{"session":"s","node":"n","data":"{}"}"#).unwrap();
-        let pong = Commands::of(request.data.as_bytes()).next().unwrap().unwrap();
+            EmulationRequest::parse(Format::Json, br#"{"session":"s","node":"n","data":"{}"}"#)
+                .unwrap();
+        let pong = Commands::of(Format::Json, &request.data).next().unwrap().unwrap();
         assert_eq!(pong.request, Request::Pong);
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        let error = |body: &str| EmulationRequest::parse(body.as_bytes()).unwrap_err().to_string();
+        let error = |body: &str| {
+            EmulationRequest::parse(Format::Json, body.as_bytes()).unwrap_err().to_string()
+        };
         assert!(error(r#"{"node":"n","data":"{}"}"#).starts_with("session: is missing"));
         assert!(error(r#"{"session":"s"}"#).starts_with("data: is missing"));
         assert_eq!(

@@ -1,13 +1,15 @@
 //! Encodes pushes and replies to the bytes for the socket.
 
 use dunlin_hub::Outgoing;
+use dunlin_wire::protobuf::Writer;
 use dunlin_wire::websocket::deflate::Deflater;
 use dunlin_wire::websocket::{FrameHeader, HEADER_BYTES_MAX, Opcode, encode_close};
 
 use crate::centrifuge::{
-    ConnectResult, REASON_BYTES_MAX, Reply, write_connect_push, write_push, write_refresh_push,
+    ConnectResult, REASON_BYTES_MAX, Reply, protobuf, write_connect_push, write_push,
+    write_refresh_push,
 };
-use crate::encoding::{Encoding, Wrapping};
+use crate::encoding::{Encoding, Format, Wrapping};
 use crate::long_poll;
 
 /// Shorter messages are sent uncompressed on a connection that negotiated compression: deflate's
@@ -37,7 +39,12 @@ impl FrameEncoder {
     /// The unidirectional encodings have no replies: nothing is appended.
     pub fn reply(&mut self, encoding: Encoding, id: u32, reply: &Reply<'_>, out: &mut Vec<u8>) {
         if encoding.is_bidirectional() {
-            self.wrap(encoding, out, |body| reply.write(id, body));
+            self.wrap(encoding, out, |body| match encoding.format() {
+                Format::Json => reply.write(id, body),
+                Format::Protobuf => {
+                    Writer::delimited(body, |w| protobuf::write_reply(w, id, reply));
+                }
+            });
         }
     }
 
@@ -57,7 +64,12 @@ impl FrameEncoder {
     /// Appends the push with the remaining lifetime of the connection.
     pub fn refresh_push(&mut self, encoding: Encoding, ttl_s: u32, out: &mut Vec<u8>) {
         if encoding != Encoding::Poll {
-            self.push_with(encoding, out, |body| write_refresh_push(body, ttl_s));
+            self.push_with(
+                encoding,
+                out,
+                |body| write_refresh_push(body, ttl_s),
+                |w| protobuf::write_refresh_push(w, ttl_s),
+            );
         }
     }
 
@@ -68,8 +80,17 @@ impl FrameEncoder {
         } else if encoding == Encoding::Poll {
             long_poll::write_item(out, outgoing);
         } else {
-            self.push_with(encoding, out, |body| write_push(body, outgoing));
+            self.push_outgoing(encoding, outgoing, out);
         }
+    }
+
+    fn push_outgoing(&mut self, encoding: Encoding, outgoing: &Outgoing<'_>, out: &mut Vec<u8>) {
+        self.push_with(
+            encoding,
+            out,
+            |body| write_push(body, outgoing),
+            |w| protobuf::write_push(w, outgoing),
+        );
     }
 
     /// Appends the disconnect: in the close frame on bidirectional WebSockets, in a push on
@@ -82,9 +103,9 @@ impl FrameEncoder {
         reason: &str,
         out: &mut Vec<u8>,
     ) {
-        let in_close_frame_only = matches!(encoding, Encoding::WsJson | Encoding::WsJsonDeflate);
+        let in_close_frame_only = encoding.is_bidirectional() && encoding.is_websocket();
         if !in_close_frame_only && encoding != Encoding::Poll {
-            self.push_with(encoding, out, |body| write_push(body, outgoing));
+            self.push_outgoing(encoding, outgoing, out);
         }
         if encoding.is_websocket() {
             let reason = &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)];
@@ -101,8 +122,16 @@ impl FrameEncoder {
         encoding: Encoding,
         out: &mut Vec<u8>,
         body: impl FnOnce(&mut Vec<u8>),
+        protobuf: impl Fn(&mut Writer<'_>),
     ) {
-        if encoding.is_bidirectional() {
+        if encoding.format() == Format::Protobuf {
+            // All of them are bidirectional: the push is in a reply.
+            if Writer::count(&protobuf) > 0 {
+                self.wrap(encoding, out, |out| {
+                    Writer::delimited(out, |w| w.message(4, &protobuf));
+                });
+            }
+        } else if encoding.is_bidirectional() {
             self.wrap(encoding, out, |out| {
                 let start = out.len();
                 out.extend_from_slice(b"{\"push\":");
@@ -128,7 +157,7 @@ impl FrameEncoder {
                     self.scratch.clear();
                     body(&mut self.scratch);
                     if self.scratch.len() >= DEFLATE_BYTES_MIN {
-                        deflater.encode_frame(out, Opcode::Text, &self.scratch, None);
+                        deflater.encode_frame(out, opcode(encoding), &self.scratch, None);
                         return;
                     }
                     out.extend_from_slice(&self.scratch);
@@ -136,7 +165,13 @@ impl FrameEncoder {
                     body(out);
                 }
                 if out.len() > start {
-                    frame(out, start);
+                    frame(opcode(encoding), out, start);
+                }
+            }
+            Wrapping::Delimited { chunked } => {
+                body(out);
+                if chunked && out.len() > start {
+                    chunk(out, start);
                 }
             }
             Wrapping::Event { chunked } => {
@@ -190,11 +225,14 @@ impl dunlin_hub::Encode for FrameEncoder {
 /// nothing. Empty for the long-poll, which has none.
 pub const fn ping(encoding: Encoding) -> &'static [u8] {
     match encoding.wrapping() {
+        Wrapping::Frame { .. } if matches!(encoding.format(), Format::Protobuf) => b"\x82\x01\0",
         Wrapping::Frame { .. } => b"\x81\x02{}",
         Wrapping::Event { chunked: true } => b"a\r\ndata: {}\n\n\r\n",
         Wrapping::Event { chunked: false } => b"data: {}\n\n",
         Wrapping::Line { chunked: true } => b"3\r\n{}\n\r\n",
         Wrapping::Line { chunked: false } => b"{}\n",
+        Wrapping::Delimited { chunked: true } => b"1\r\n\0\r\n",
+        Wrapping::Delimited { chunked: false } => b"\0",
         Wrapping::Item => b"",
     }
 }
@@ -203,14 +241,24 @@ pub const fn ping(encoding: Encoding) -> &'static [u8] {
 /// includes it.
 pub const fn end_of_stream(encoding: Encoding) -> &'static [u8] {
     match encoding.wrapping() {
-        Wrapping::Event { chunked: true } | Wrapping::Line { chunked: true } => b"0\r\n\r\n",
+        Wrapping::Event { chunked: true }
+        | Wrapping::Line { chunked: true }
+        | Wrapping::Delimited { chunked: true } => b"0\r\n\r\n",
         _ => b"",
     }
 }
 
-/// Puts the header of a WebSocket text frame before what follows `start`.
-fn frame(out: &mut Vec<u8>, start: usize) {
-    let header = FrameHeader::new(Opcode::Text, (out.len() - start) as u64);
+/// The kind of WebSocket message that carries an encoding.
+fn opcode(encoding: Encoding) -> Opcode {
+    match encoding.format() {
+        Format::Json => Opcode::Text,
+        Format::Protobuf => Opcode::Binary,
+    }
+}
+
+/// Puts the header of a WebSocket frame before what follows `start`.
+fn frame(opcode: Opcode, out: &mut Vec<u8>, start: usize) {
+    let header = FrameHeader::new(opcode, (out.len() - start) as u64);
     let mut bytes = [0; HEADER_BYTES_MAX];
     let taken = header.encode_into(&mut bytes);
     prepend(out, start, &bytes[..taken]);
@@ -298,8 +346,10 @@ mod tests {
         for encoding in Encoding::ALL {
             let mut out = Vec::new();
             if encoding != Encoding::Poll {
-                FrameEncoder::default()
-                    .wrap(encoding, &mut out, |out| out.extend_from_slice(b"{}"));
+                FrameEncoder::default().wrap(encoding, &mut out, |out| match encoding.format() {
+                    Format::Json => out.extend_from_slice(b"{}"),
+                    Format::Protobuf => Writer::delimited(out, |_| ()),
+                });
             }
             assert_eq!(ping(encoding), out, "{encoding:?}");
         }
@@ -468,7 +518,7 @@ mod tests {
             let publication = Publication {
                 offset,
                 data: single_line(data.as_bytes()).into_owned().into(),
-                tags: vec![(tag.clone().into(), text.clone().into())].into(),
+                tags: [(tag.clone().into(), text.clone().into())].into_iter().collect(),
                 ..Publication::default()
             };
             let push = Outgoing::Publication { channel: &channel, publication: &publication };
@@ -481,7 +531,7 @@ mod tests {
             }
             let mut encoder = FrameEncoder::default();
             for encoding in Encoding::ALL {
-                if encoding == Encoding::Poll {
+                if encoding == Encoding::Poll || encoding.format() == Format::Protobuf {
                     continue;
                 }
                 let mut out = b"before".to_vec();
@@ -518,6 +568,7 @@ mod tests {
                 }
                 bytes.strip_suffix(b"\n").unwrap()
             }
+            Wrapping::Delimited { .. } => unreachable!("not JSON"),
             Wrapping::Item => bytes.strip_prefix(b",").unwrap(),
         }
     }

@@ -34,24 +34,54 @@ pub enum Encoding {
     UniHttpStreamBare = 11,
     /// Items of a long-poll's response ([`long_poll`](crate::long_poll)).
     Poll = 12,
+    /// Centrifugal protocol in Protobuf, in WebSocket binary frames.
+    WsProtobuf = 13,
+    /// The same, compressed message by message without context takeover.
+    WsProtobufDeflate = 14,
+    /// Centrifugal protocol in Protobuf, each message with its length before it, chunked.
+    HttpStreamProtobuf = 15,
+    /// The same, until the connection ends.
+    HttpStreamProtobufBare = 16,
+}
+
+/// The format of messages in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Format {
+    /// JSON; messages of a frame are lines.
+    #[default]
+    Json,
+    /// Protobuf; messages of a frame have their length before them.
+    Protobuf,
+}
+
+impl Format {
+    /// What stands between two frames that are joined to one.
+    pub const fn separator(self) -> &'static [u8] {
+        match self {
+            Format::Json => b"\n",
+            Format::Protobuf => b"",
+        }
+    }
 }
 
 /// The framing of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrapping {
-    /// A WebSocket text frame.
+    /// A WebSocket frame: text of JSON, binary of Protobuf.
     Frame { deflate: bool },
     /// A server-sent event.
     Event { chunked: bool },
     /// A line.
     Line { chunked: bool },
+    /// A message with its length before it.
+    Delimited { chunked: bool },
     /// An item of a JSON array, with the comma before it.
     Item,
 }
 
 impl Encoding {
     /// Every encoding, by number.
-    pub const ALL: [Encoding; 13] = [
+    pub const ALL: [Encoding; 17] = [
         Encoding::WsJson,
         Encoding::WsJsonDeflate,
         Encoding::UniWs,
@@ -65,6 +95,10 @@ impl Encoding {
         Encoding::UniHttpStream,
         Encoding::UniHttpStreamBare,
         Encoding::Poll,
+        Encoding::WsProtobuf,
+        Encoding::WsProtobufDeflate,
+        Encoding::HttpStreamProtobuf,
+        Encoding::HttpStreamProtobufBare,
     ];
 
     /// The encoding with the hub's number.
@@ -72,14 +106,19 @@ impl Encoding {
         Encoding::ALL.get(usize::from(number.0)).copied()
     }
 
-    /// The encoding of a WebSocket connection.
-    pub const fn websocket(unidirectional: bool, deflate: bool) -> Encoding {
-        match (unidirectional, deflate) {
-            (false, false) => Encoding::WsJson,
-            (false, true) => Encoding::WsJsonDeflate,
-            (true, false) => Encoding::UniWs,
-            (true, true) => Encoding::UniWsDeflate,
+    /// The encoding of a bidirectional WebSocket connection.
+    pub const fn websocket(format: Format, deflate: bool) -> Encoding {
+        match (format, deflate) {
+            (Format::Json, false) => Encoding::WsJson,
+            (Format::Json, true) => Encoding::WsJsonDeflate,
+            (Format::Protobuf, false) => Encoding::WsProtobuf,
+            (Format::Protobuf, true) => Encoding::WsProtobufDeflate,
         }
+    }
+
+    /// The encoding of a unidirectional WebSocket connection.
+    pub const fn uni_websocket(deflate: bool) -> Encoding {
+        if deflate { Encoding::UniWsDeflate } else { Encoding::UniWs }
     }
 
     /// The encoding of a server-sent event stream.
@@ -92,13 +131,29 @@ impl Encoding {
         }
     }
 
-    /// The encoding of an HTTP stream.
-    pub const fn http_stream(unidirectional: bool, chunked: bool) -> Encoding {
-        match (unidirectional, chunked) {
-            (false, true) => Encoding::HttpStream,
-            (false, false) => Encoding::HttpStreamBare,
-            (true, true) => Encoding::UniHttpStream,
-            (true, false) => Encoding::UniHttpStreamBare,
+    /// The encoding of a bidirectional HTTP stream.
+    pub const fn http_stream(format: Format, chunked: bool) -> Encoding {
+        match (format, chunked) {
+            (Format::Json, true) => Encoding::HttpStream,
+            (Format::Json, false) => Encoding::HttpStreamBare,
+            (Format::Protobuf, true) => Encoding::HttpStreamProtobuf,
+            (Format::Protobuf, false) => Encoding::HttpStreamProtobufBare,
+        }
+    }
+
+    /// The encoding of a unidirectional HTTP stream.
+    pub const fn uni_http_stream(chunked: bool) -> Encoding {
+        if chunked { Encoding::UniHttpStream } else { Encoding::UniHttpStreamBare }
+    }
+
+    /// The format of its messages.
+    pub const fn format(self) -> Format {
+        match self {
+            Encoding::WsProtobuf
+            | Encoding::WsProtobufDeflate
+            | Encoding::HttpStreamProtobuf
+            | Encoding::HttpStreamProtobufBare => Format::Protobuf,
+            _ => Format::Json,
         }
     }
 
@@ -108,11 +163,9 @@ impl Encoding {
             self,
             Encoding::WsJson
                 | Encoding::WsJsonDeflate
-                | Encoding::Sse
-                | Encoding::SseBare
-                | Encoding::HttpStream
-                | Encoding::HttpStreamBare
-        )
+                | Encoding::WsProtobuf
+                | Encoding::WsProtobufDeflate
+        ) || self.is_emulated()
     }
 
     /// Whether the client sends its commands to `/emulation`; the connect reply then identifies the
@@ -120,7 +173,12 @@ impl Encoding {
     pub const fn is_emulated(self) -> bool {
         matches!(
             self,
-            Encoding::Sse | Encoding::SseBare | Encoding::HttpStream | Encoding::HttpStreamBare
+            Encoding::Sse
+                | Encoding::SseBare
+                | Encoding::HttpStream
+                | Encoding::HttpStreamBare
+                | Encoding::HttpStreamProtobuf
+                | Encoding::HttpStreamProtobufBare
         )
     }
 
@@ -132,10 +190,16 @@ impl Encoding {
     /// Name of the transport, as Centrifugo names it in metrics and logs.
     pub const fn transport(self) -> &'static str {
         match self {
-            Encoding::WsJson | Encoding::WsJsonDeflate => "websocket",
+            Encoding::WsJson
+            | Encoding::WsJsonDeflate
+            | Encoding::WsProtobuf
+            | Encoding::WsProtobufDeflate => "websocket",
             Encoding::UniWs | Encoding::UniWsDeflate => "uni_websocket",
             Encoding::Sse | Encoding::SseBare => "sse",
-            Encoding::HttpStream | Encoding::HttpStreamBare => "http_stream",
+            Encoding::HttpStream
+            | Encoding::HttpStreamBare
+            | Encoding::HttpStreamProtobuf
+            | Encoding::HttpStreamProtobufBare => "http_stream",
             Encoding::UniSse | Encoding::UniSseBare => "uni_sse",
             Encoding::UniHttpStream | Encoding::UniHttpStreamBare => "uni_http_stream",
             Encoding::Poll => "poll",
@@ -144,14 +208,20 @@ impl Encoding {
 
     pub(crate) const fn wrapping(self) -> Wrapping {
         match self {
-            Encoding::WsJson | Encoding::UniWs => Wrapping::Frame { deflate: false },
-            Encoding::WsJsonDeflate | Encoding::UniWsDeflate => Wrapping::Frame { deflate: true },
+            Encoding::WsJson | Encoding::UniWs | Encoding::WsProtobuf => {
+                Wrapping::Frame { deflate: false }
+            }
+            Encoding::WsJsonDeflate | Encoding::UniWsDeflate | Encoding::WsProtobufDeflate => {
+                Wrapping::Frame { deflate: true }
+            }
             Encoding::Sse | Encoding::UniSse => Wrapping::Event { chunked: true },
             Encoding::SseBare | Encoding::UniSseBare => Wrapping::Event { chunked: false },
             Encoding::HttpStream | Encoding::UniHttpStream => Wrapping::Line { chunked: true },
             Encoding::HttpStreamBare | Encoding::UniHttpStreamBare => {
                 Wrapping::Line { chunked: false }
             }
+            Encoding::HttpStreamProtobuf => Wrapping::Delimited { chunked: true },
+            Encoding::HttpStreamProtobufBare => Wrapping::Delimited { chunked: false },
             Encoding::Poll => Wrapping::Item,
         }
     }
@@ -175,6 +245,6 @@ mod tests {
             assert!(number < dunlin_hub::ENCODINGS_MAX);
             assert_eq!(Encoding::of(hub), Some(encoding));
         }
-        assert_eq!(Encoding::of(dunlin_hub::EncodingId(13)), None);
+        assert_eq!(Encoding::of(dunlin_hub::EncodingId(17)), None);
     }
 }

@@ -44,15 +44,14 @@ impl<'a> Json<'a> {
         Json(single_line(raw.get().as_bytes()))
     }
 
-    /// Accepts a value in base64, as publishers of binary data send it. It must contain JSON: every
-    /// client here uses JSON.
+    /// Accepts JSON in base64, where a field carries nothing else.
     ///
     /// # Errors
     /// A text that says what is wrong with the base64 or the JSON.
     pub fn from_base64(text: &str) -> Result<Json<'static>, String> {
         let bytes = STANDARD.decode(text).map_err(|error| format!("is not base64: {error}"))?;
         let json = Json::parse(&bytes).map_err(|error| {
-            format!("does not hold JSON, and clients of this server speak JSON only: {error}")
+            format!("does not hold JSON, which is all that this field carries: {error}")
         })?;
         Ok(Json(Cow::Owned(json.0.into_owned())))
     }
@@ -67,6 +66,10 @@ impl<'a> Json<'a> {
         self.0.into_owned().into_boxed_slice()
     }
 
+    pub(crate) fn into_text(self) -> Cow<'a, [u8]> {
+        self.0
+    }
+
     /// Bytes of the text.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -75,11 +78,6 @@ impl<'a> Json<'a> {
     /// Never true: even `null` has four bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    /// Whether the value is `null`.
-    pub fn is_null(&self) -> bool {
-        *self.0 == *b"null"
     }
 }
 
@@ -100,10 +98,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
 }
 
 /// `Some`, also for `null`, which is a valid payload.
-pub fn payload<'de: 'a, 'a, D: Deserializer<'de>>(
+pub fn payload<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<Option<Json<'a>>, D::Error> {
-    Json::deserialize(deserializer).map(Some)
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 /// A value for which `null` means "not given", as Go and JavaScript libraries write it.
@@ -234,28 +232,52 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Pairs<'a, V> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                /// Up to this length a linear search is cheaper than hashing.
-                const FEW: usize = 16;
-                let mut seen = HashSet::new();
-                let mut pairs: Vec<(Cow<'de, str>, V)> = Vec::new();
+                let mut pairs = PairsBuilder::default();
                 while let Some((Text(key), value)) = map.next_entry::<Text<'de>, V>()? {
-                    let repeated = if pairs.len() < FEW {
-                        pairs.iter().any(|(k, _)| *k == key)
-                    } else {
-                        if seen.is_empty() {
-                            seen.extend(pairs.iter().map(|(k, _)| k.clone()));
-                        }
-                        !seen.insert(key.clone())
-                    };
-                    if repeated {
-                        return Err(A::Error::custom(format_args!("the key `{key}` is repeated")));
-                    }
-                    pairs.push((key, value));
+                    pairs.push(key, value).map_err(A::Error::custom)?;
                 }
-                Ok(Pairs(pairs))
+                Ok(pairs.build())
             }
         }
         deserializer.deserialize_map(Visitor(PhantomData))
+    }
+}
+
+/// Collects pairs, each key once.
+#[derive(Debug)]
+pub(crate) struct PairsBuilder<'a, V> {
+    pairs: Vec<(Cow<'a, str>, V)>,
+    seen: HashSet<Cow<'a, str>>,
+}
+
+impl<V> Default for PairsBuilder<'_, V> {
+    fn default() -> Self {
+        PairsBuilder { pairs: Vec::new(), seen: HashSet::new() }
+    }
+}
+
+impl<'a, V> PairsBuilder<'a, V> {
+    /// Adds a pair. The error says that the key is repeated.
+    pub(crate) fn push(&mut self, key: Cow<'a, str>, value: V) -> Result<(), String> {
+        /// Up to this length a linear search is cheaper than hashing.
+        const FEW: usize = 16;
+        let repeated = if self.pairs.len() < FEW {
+            self.pairs.iter().any(|(k, _)| *k == key)
+        } else {
+            if self.seen.is_empty() {
+                self.seen.extend(self.pairs.iter().map(|(k, _)| k.clone()));
+            }
+            !self.seen.insert(key.clone())
+        };
+        if repeated {
+            return Err(format!("the key `{key}` is repeated"));
+        }
+        self.pairs.push((key, value));
+        Ok(())
+    }
+
+    pub(crate) fn build(self) -> Pairs<'a, V> {
+        Pairs(self.pairs)
     }
 }
 

@@ -7,8 +7,10 @@ mod encode;
 mod encoding;
 pub mod json;
 pub mod long_poll;
+mod payload;
 pub mod stream;
 
 pub use encode::{FrameEncoder, end_of_stream, ping};
-pub use encoding::Encoding;
+pub use encoding::{Encoding, Format};
 pub use json::{Json, ProtocolError};
+pub use payload::Payload;

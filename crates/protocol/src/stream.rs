@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 use dunlin_wire::http1::query;
 
-use crate::encoding::{Encoding, Wrapping};
+use crate::encoding::{Encoding, Format, Wrapping};
 
 /// A transport opened by an HTTP request that contains the connect command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +39,27 @@ impl StreamTransport {
         }
     }
 
-    /// The encoding of the stream; `chunked` unless the client speaks HTTP/1.0.
-    pub const fn encoding(self, chunked: bool) -> Encoding {
+    /// The encoding of the stream, in the format that [`StreamTransport::format`] has found; `chunked` unless the client
+    /// speaks HTTP/1.0.
+    pub const fn encoding(self, format: Format, chunked: bool) -> Encoding {
         match self {
             StreamTransport::Sse => Encoding::sse(false, chunked),
-            StreamTransport::HttpStream => Encoding::http_stream(false, chunked),
+            StreamTransport::HttpStream => Encoding::http_stream(format, chunked),
             StreamTransport::UniSse => Encoding::sse(true, chunked),
-            StreamTransport::UniHttpStream => Encoding::http_stream(true, chunked),
+            StreamTransport::UniHttpStream => Encoding::uni_http_stream(chunked),
             StreamTransport::UniWebSocket => Encoding::UniWs,
+        }
+    }
+
+    /// The format that a request asks for, by the type of its body.
+    ///
+    /// # Errors
+    /// [`StreamError::Protobuf`] where the transport carries JSON only.
+    pub fn format(self, content_type: &str, query: &str) -> Result<Format, StreamError> {
+        match (self, body_format(content_type)) {
+            (StreamTransport::HttpStream, format) => Ok(format),
+            (_, Format::Json) if query_format(query) == Format::Json => Ok(Format::Json),
+            _ => Err(StreamError::Protobuf),
         }
     }
 
@@ -99,7 +112,9 @@ pub enum StreamError {
     )]
     NoConnect,
     /// The client wants the binary variant of the protocol.
-    #[error("this server speaks the JSON variant of the protocol only")]
+    #[error(
+        "this transport carries JSON only; Protobuf is for /connection/websocket and /connection/http_stream"
+    )]
     Protobuf,
 }
 
@@ -114,13 +129,31 @@ impl StreamError {
     }
 }
 
-/// Whether a request asks for the binary variant of the protocol, which this server does not have:
-/// by its content type (streams, emulation), by query parameter or by subprotocol (WebSocket).
-pub fn wants_protobuf(content_type: &str, query: &str, subprotocols: &str) -> bool {
-    content_type.trim().eq_ignore_ascii_case("application/octet-stream")
-        || subprotocols.split(',').any(|name| name.trim() == "centrifuge-protobuf")
-        || query::pairs(query)
-            .any(|(name, value)| (name == "format" || name == "cf_protocol") && value == "protobuf")
+/// The subprotocols of a bidirectional WebSocket.
+pub const SUBPROTOCOLS: &[&str] = &["centrifuge-json", "centrifuge-protobuf"];
+
+/// The format of a bidirectional WebSocket, by the subprotocol that was chosen, if one was, or by the query.
+pub fn websocket_format(subprotocol: Option<&str>, query: &str) -> Format {
+    match subprotocol {
+        Some("centrifuge-protobuf") => Format::Protobuf,
+        _ => query_format(query),
+    }
+}
+
+/// The format that a query asks for: `cf_protocol=protobuf`, or the older `format=protobuf`.
+pub fn query_format(query: &str) -> Format {
+    let asks = query::pairs(query)
+        .any(|(name, value)| (name == "format" || name == "cf_protocol") && value == "protobuf");
+    if asks { Format::Protobuf } else { Format::Json }
+}
+
+/// The format of the body of a stream's request, or of an emulation request.
+pub fn body_format(content_type: &str) -> Format {
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    match essence.eq_ignore_ascii_case("application/octet-stream") {
+        true => Format::Protobuf,
+        false => Format::Json,
+    }
 }
 
 /// Headers of a stream's response, beside the framing of its body and the origin's permission.
@@ -135,6 +168,11 @@ pub const fn headers(encoding: Encoding) -> &'static [(&'static str, &'static st
         ],
         Wrapping::Line { .. } => &[
             ("Content-Type", "application/x-ndjson; charset=utf-8"),
+            ("Cache-Control", "private, no-cache, no-store, must-revalidate, max-age=0"),
+            ("X-Accel-Buffering", "no"),
+        ],
+        Wrapping::Delimited { .. } => &[
+            ("Content-Type", "application/octet-stream"),
             ("Cache-Control", "private, no-cache, no-store, must-revalidate, max-age=0"),
             ("X-Accel-Buffering", "no"),
         ],
@@ -219,10 +257,16 @@ mod tests {
 
     #[test]
     fn the_binary_variant_is_recognised_everywhere_it_can_be_asked_for() {
-        assert!(wants_protobuf("application/octet-stream", "", ""));
-        assert!(wants_protobuf("", "cf_protocol=protobuf", ""));
-        assert!(wants_protobuf("", "a=1&format=protobuf", ""));
-        assert!(wants_protobuf("", "", "centrifuge-json, centrifuge-protobuf"));
-        assert!(!wants_protobuf("application/json", "format=json", ""));
+        let octets = "application/octet-stream";
+        assert_eq!(StreamTransport::HttpStream.format(octets, ""), Ok(Format::Protobuf));
+        assert_eq!(StreamTransport::HttpStream.format("application/json", ""), Ok(Format::Json));
+        for uni in [StreamTransport::Sse, StreamTransport::UniSse, StreamTransport::UniHttpStream] {
+            assert_eq!(uni.format("", ""), Ok(Format::Json));
+            assert_eq!(uni.format(octets, ""), Err(StreamError::Protobuf));
+            assert_eq!(uni.format("", "cf_protocol=protobuf"), Err(StreamError::Protobuf));
+        }
+        assert_eq!(websocket_format(Some("centrifuge-protobuf"), ""), Format::Protobuf);
+        assert_eq!(websocket_format(None, "a=1&cf_protocol=protobuf"), Format::Protobuf);
+        assert_eq!(websocket_format(Some("centrifuge-json"), "format=json"), Format::Json);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::io::Write;
 
-use dunlin_hub::UnsubscribeCause;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use dunlin_hub::{PayloadFormat, UnsubscribeCause};
 
 use crate::event::{HookEvent, HookEventBody};
 
@@ -111,11 +113,7 @@ impl EventEncoder {
                     }
                     out.push(b'}');
                 }
-                // Raw JSON already.
-                let data: &[u8] =
-                    if publication.data.is_empty() { b"null" } else { &publication.data };
-                out.extend_from_slice(b",\"data\":");
-                out.extend_from_slice(data);
+                payload(&mut out, &publication.data, publication.format);
             }
             HookEventBody::PushOutcome { outcome } => {
                 // JSON already, as a line.
@@ -148,6 +146,21 @@ impl EventEncoder {
         let _ = write!(out, "{{\"id\":\"{}-{number}\",\"event\":\"{event}\"", self.run);
         integer(out, "time_ms", unix_ms);
         text(out, "node", &self.node);
+    }
+}
+
+/// A payload; what is not JSON is `null` and in base64 beside it, as the client protocol has it in JSON.
+fn payload(out: &mut Vec<u8>, data: &[u8], format: PayloadFormat) {
+    out.extend_from_slice(b",\"data\":");
+    let is_json = format == PayloadFormat::Json
+        || serde_json::from_slice::<&serde_json::value::RawValue>(data).is_ok();
+    match data {
+        [] => out.extend_from_slice(b"null"),
+        data if is_json => out.extend_from_slice(data),
+        data => {
+            out.extend_from_slice(b"null");
+            text(out, "b64data", &STANDARD.encode(data));
+        }
     }
 }
 
@@ -236,7 +249,7 @@ mod tests {
             offset: 3,
             data: b"{\"n\": 1.50}".as_slice().into(),
             info: Some(Arc::new(info)),
-            tags: [("a".into(), "b\"".into()), ("c".into(), "".into())].into(),
+            tags: [("a".into(), "b\"".into()), ("c".into(), "".into())].into_iter().collect(),
             ..Publication::default()
         };
         let body = HookEventBody::Publish {

@@ -133,7 +133,7 @@ impl Hub {
         // Per encoding: the frame, if the encoding has one, and how many ranges begin with it.
         let mut frames = [Range::NONE; ENCODINGS_MAX];
         let mut created = [0u64; ENCODINGS_MAX];
-        let mut encoded = 0u16;
+        let mut encoded = 0u32;
         let mut bytes = 0u64;
         let mut delivered = 0u64;
         let (mut urgent, mut over_limit) = (Vec::new(), Vec::new());

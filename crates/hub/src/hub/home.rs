@@ -21,7 +21,15 @@ use crate::session_id::SessionId;
 
 impl Hub {
     pub(super) fn home_subscribe(&mut self, from: u8, asked: SubscribeRequest) {
-        let SubscribeRequest { request, channel, options, since, member, maker } = asked;
+        let SubscribeRequest {
+            request,
+            channel,
+            options,
+            since,
+            reject_unrecovered,
+            member,
+            maker,
+        } = asked;
         let at = self.home_channel(&channel, &options, maker, Wanted::Empty);
         let at = at.filter(|&at| {
             !options.keeps_history() || self.ensure_stream(at, &options, maker).is_some()
@@ -49,6 +57,17 @@ impl Hub {
             ),
         };
         let recovered = recovered.flatten();
+        if reject_unrecovered
+            && since.is_some()
+            && recovered.is_none()
+            && self.homes[at].stream.is_some()
+        {
+            self.stats.unrecovered += 1;
+            self.remove_if_empty(at);
+            let error = Error::UnrecoverablePosition(position);
+            self.reply(from, request, ReplyContent::Failed(error));
+            return;
+        }
         let content = ReplyContent::Subscribed {
             position,
             recovered: recovered.is_some(),
@@ -136,6 +155,7 @@ impl Hub {
         let publication = Arc::new(Publication {
             offset: position.offset,
             data: publish.data,
+            format: publish.format,
             info: publish.info,
             tags: publish.tags,
             key: publish.key,

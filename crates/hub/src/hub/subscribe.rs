@@ -22,6 +22,14 @@ use crate::session::POLL;
 use crate::session_id::SessionId;
 use crate::slots::NONE;
 
+/// Where a subscription is to be recovered from.
+#[derive(Clone, Copy)]
+struct Since {
+    recover: Option<StreamPosition>,
+    /// See [`SubscribeOptions::reject_unrecovered`].
+    rejects: bool,
+}
+
 impl Hub {
     /// Subscribes a session; ends in [`Event::Subscribed`].
     ///
@@ -93,7 +101,8 @@ impl Hub {
         if self.sessions[slot].subscriptions >= self.config.subscriptions_per_session_max {
             return Err(Error::LimitExceeded);
         }
-        let recover = subscribe.recover;
+        let since = Since { recover: subscribe.recover, rejects: subscribe.reject_unrecovered };
+        let recover = since.recover;
         let listed = options.presence || options.join_leave;
         let local = !listed
             && known.is_some_and(|at| self.can_answer(&self.channels[at], options, recover));
@@ -119,7 +128,7 @@ impl Hub {
         });
         if !local && let Some(pending) = pending.take() {
             let member = info.clone().filter(|_| listed);
-            if let Err(error) = self.request_subscription(pending, options, recover, member) {
+            if let Err(error) = self.request_subscription(pending, options, since, member) {
                 self.subscriptions.remove(subscription);
                 if self.channels[channel].is_unused() {
                     self.channels.remove(&self.names, channel);
@@ -162,7 +171,7 @@ impl Hub {
         &mut self,
         pending: PendingSubscribe,
         options: &Arc<ChannelOptions>,
-        since: Option<StreamPosition>,
+        since: Since,
         member: Option<Arc<ClientInfo>>,
     ) -> Result<(), Error> {
         let (home, subscription) = (pending.home, pending.subscription);
@@ -172,7 +181,16 @@ impl Hub {
         let options = Arc::clone(options);
         let waiter = Waiter::Subscribe(Box::new(pending));
         let request = self.request(home, waiter, |request| {
-            let asked = SubscribeRequest { request, channel, options, since, member, maker };
+            let Since { recover: since, rejects: reject_unrecovered } = since;
+            let asked = SubscribeRequest {
+                request,
+                channel,
+                options,
+                since,
+                reject_unrecovered,
+                member,
+                maker,
+            };
             HubMessageKind::Subscribe(Box::new(asked))
         })?;
         self.subscriptions[subscription].state =

@@ -1,15 +1,20 @@
-//! Commands of a client (protocol v2, JSON; `Command` in centrifugal/protocol's client.proto).
+//! Commands of a client (protocol v2; `Command` in centrifugal/protocol's client.proto), and how they are read from JSON.
 //!
-//! A frame has one or more commands, one per line. Strings are borrowed from the frame where they
-//! have no escapes, payloads are borrowed as text and never parsed.
+//! A frame has one or more commands. Strings are borrowed from the frame where they have no escapes, payloads are
+//! borrowed and never parsed. [`protobuf`](super::protobuf) reads the same from Protobuf.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use dunlin_hub::{Epoch, StreamPosition};
+use dunlin_wire::protobuf::Delimited;
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess};
 
-use crate::json::{self, Json, ObjectOnly, Pairs, ProtocolError, Text};
+use super::filter_node::FilterNode;
+use super::protobuf;
+use crate::encoding::Format;
+use crate::json::{self, ObjectOnly, Pairs, ProtocolError, Text};
+use crate::payload::Payload;
 
 /// One command of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +106,7 @@ pub struct ConnectRequest<'a> {
     pub token: Cow<'a, str>,
     /// Anything the application wants the server to know.
     #[serde(borrow, deserialize_with = "json::payload")]
-    pub data: Option<Json<'a>>,
+    pub data: Option<Payload<'a>>,
     /// Positions of server-side subscriptions, by channel. On unidirectional transports they also
     /// request these subscriptions.
     #[serde(borrow, deserialize_with = "subs")]
@@ -118,8 +123,8 @@ pub struct ConnectRequest<'a> {
 }
 
 impl<'a> ConnectRequest<'a> {
-    /// Parses the connect request of a unidirectional transport: the `cf_connect` parameter, the
-    /// body of the POST or the first WebSocket message. `null` is an empty request.
+    /// Parses the connect request of a unidirectional transport, which is JSON: the `cf_connect`
+    /// parameter, the body of the POST or the first WebSocket message. `null` is an empty request.
     ///
     /// # Errors
     /// [`ProtocolError`] with the path of the field.
@@ -152,7 +157,7 @@ pub struct SubscribeRequest<'a> {
     pub offset: u64,
     /// Anything the application wants the server to know.
     #[serde(borrow, deserialize_with = "json::payload")]
-    pub data: Option<Json<'a>>,
+    pub data: Option<Payload<'a>>,
     /// The client follows its position.
     #[serde(deserialize_with = "json::nullable")]
     pub positioned: bool,
@@ -167,8 +172,8 @@ pub struct SubscribeRequest<'a> {
     pub delta: Cow<'a, str>,
     /// Server-side filter on tags. Unlike `delta` it must not be ignored: the client would receive
     /// what it filtered out.
-    #[serde(borrow, rename = "tf", deserialize_with = "json::payload")]
-    pub tags_filter: Option<Json<'a>>,
+    #[serde(borrow, rename = "tf", deserialize_with = "json::optional_object")]
+    pub tags_filter: Option<Box<FilterNode<'a>>>,
     /// Bits of [`SubscribeRequest::CHANNEL_COMPACTION`] and [`SubscribeRequest::REJECT_UNRECOVERED`].
     #[serde(deserialize_with = "json::nullable")]
     pub flag: i64,
@@ -215,7 +220,7 @@ pub struct PublishRequest<'a> {
     pub channel: Cow<'a, str>,
     /// The payload; `None` when the member is missing, which is an error of the request.
     #[serde(borrow, deserialize_with = "json::payload")]
-    pub data: Option<Json<'a>>,
+    pub data: Option<Payload<'a>>,
     /// 0 is a publication into a stream; this server has no other kinds.
     #[serde(rename = "type", deserialize_with = "json::nullable")]
     pub kind: i32,
@@ -265,7 +270,7 @@ impl Position<'_> {
 pub struct SendRequest<'a> {
     /// The message.
     #[serde(borrow, deserialize_with = "json::payload")]
-    pub data: Option<Json<'a>>,
+    pub data: Option<Payload<'a>>,
 }
 
 /// A remote procedure call.
@@ -277,7 +282,7 @@ pub struct RpcRequest<'a> {
     pub method: Cow<'a, str>,
     /// Its argument.
     #[serde(borrow, deserialize_with = "json::payload")]
-    pub data: Option<Json<'a>>,
+    pub data: Option<Payload<'a>>,
 }
 
 /// Hands in a new connection token.
@@ -305,7 +310,7 @@ pub struct SubRefreshRequest<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// Parses one command.
+    /// Parses one command from JSON.
     ///
     /// # Errors
     /// [`ProtocolError`] with the path of the field.
@@ -403,19 +408,20 @@ fn member<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: &mut A) -> Result<Op
 #[derive(serde::Deserialize)]
 struct Empty {}
 
-/// The commands of a frame, one per line.
+/// The commands of a frame: in JSON one per line, in Protobuf each with its length before it.
 ///
 /// Blank lines are skipped, so that a frame may end with a line end. Stops after the first
-/// malformed line.
+/// malformed command.
 #[derive(Clone, Debug)]
 pub struct Commands<'a> {
+    format: Format,
     rest: &'a [u8],
 }
 
 impl<'a> Commands<'a> {
     /// The commands of `frame`: a WebSocket message, the body of a POST, or the `data` of an emulation request.
-    pub fn of(frame: &'a [u8]) -> Commands<'a> {
-        Commands { rest: frame }
+    pub fn of(format: Format, frame: &'a [u8]) -> Commands<'a> {
+        Commands { format, rest: frame }
     }
 
     /// The bytes of the commands that are left.
@@ -425,14 +431,23 @@ impl<'a> Commands<'a> {
 
     /// Whether no command is left. A frame without any command is a bad request.
     pub fn is_empty(&self) -> bool {
-        self.rest.trim_ascii().is_empty()
+        match self.format {
+            Format::Json => self.rest.trim_ascii().is_empty(),
+            Format::Protobuf => self.rest.is_empty(),
+        }
     }
-}
 
-impl<'a> Iterator for Commands<'a> {
-    type Item = Result<Command<'a>, ProtocolError>;
+    fn next_message(&mut self) -> Option<Result<Command<'a>, ProtocolError>> {
+        let mut messages = Delimited::of(self.rest);
+        let message = messages.next()?;
+        self.rest = messages.rest();
+        Some(match message {
+            Ok(message) => protobuf::parse_command(message),
+            Err(error) => Err(ProtocolError::new("", format!("the frame {error}"))),
+        })
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
+    fn next_line(&mut self) -> Option<Result<Command<'a>, ProtocolError>> {
         loop {
             if self.rest.is_empty() {
                 return None;
@@ -444,15 +459,25 @@ impl<'a> Iterator for Commands<'a> {
             };
             self.rest = rest;
             let line = line.trim_ascii();
-            if line.is_empty() {
-                continue;
+            if !line.is_empty() {
+                return Some(Command::parse(line));
             }
-            let command = Command::parse(line);
-            if command.is_err() {
-                self.rest = &[];
-            }
-            return Some(command);
         }
+    }
+}
+
+impl<'a> Iterator for Commands<'a> {
+    type Item = Result<Command<'a>, ProtocolError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let command = match self.format {
+            Format::Json => self.next_line(),
+            Format::Protobuf => self.next_message(),
+        };
+        if let Some(Err(_)) = command {
+            self.rest = &[];
+        }
+        command
     }
 }
 
@@ -481,7 +506,8 @@ mod tests {
             r#"{"presence_stats":{"channel":"chat"},"id":5}"#,
             "\n{}\n",
         );
-        let commands: Vec<_> = Commands::of(frame.as_bytes()).map(Result::unwrap).collect();
+        let commands: Vec<_> =
+            Commands::of(Format::Json, frame.as_bytes()).map(Result::unwrap).collect();
         assert_eq!(
             commands.iter().map(|command| command.id).collect::<Vec<_>>(),
             [1, 2, 3, 4, 5, 0]
@@ -512,7 +538,7 @@ mod tests {
         assert_eq!((&*subscribe.channel, &*subscribe.token, subscribe.offset), ("a", "", 0));
         let command = one(r#"{"id":1,"publish":{"channel":"a","data":null}}"#).unwrap();
         let Request::Publish(publish) = command.request else { panic!() };
-        assert!(publish.data.unwrap().is_null(), "null is a payload");
+        assert_eq!(publish.data.unwrap().as_bytes(), b"null", "null is a payload");
     }
 
     #[test]
@@ -554,10 +580,11 @@ mod tests {
     #[test]
     fn nothing_after_a_malformed_line_is_believed() {
         let frame = "{\"id\":1,\"ping\":{}}\n{\"id\":2,\n{\"id\":3,\"ping\":{}}";
-        let found: Vec<_> = Commands::of(frame.as_bytes()).map(|c| c.map(|c| c.id).ok()).collect();
+        let found: Vec<_> =
+            Commands::of(Format::Json, frame.as_bytes()).map(|c| c.map(|c| c.id).ok()).collect();
         assert_eq!(found, [Some(1), None]);
-        assert!(Commands::of(b" \n\n ").is_empty());
-        assert_eq!(Commands::of(b"\n\n").count(), 0);
+        assert!(Commands::of(Format::Json, b" \n\n ").is_empty());
+        assert_eq!(Commands::of(Format::Json, b"\n\n").count(), 0);
     }
 
     #[test]
@@ -620,7 +647,7 @@ mod tests {
         #[test]
         fn any_frame_at_all_ends(frame: Vec<u8>) {
             let lines = frame.split(|&byte| byte == b'\n').count();
-            prop_assert!(Commands::of(&frame).count() <= lines);
+            prop_assert!(Commands::of(Format::Json, &frame).count() <= lines);
         }
     }
 }

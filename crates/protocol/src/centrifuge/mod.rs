@@ -1,7 +1,10 @@
-//! The Centrifugal client protocol, version 2, in JSON.
+//! The Centrifugal client protocol, version 2, in JSON and Protobuf.
+//!
+//! Both formats are read into the same [`Command`] and written from the same [`Reply`]: what a server does is the same
+//! in both.
 //!
 //! A client sends [`Command`]s, the server sends [`Reply`]s; a reply without an id is a push, or,
-//! if it is empty, a ping. A frame may contain several, one per line. Source: `client.proto` in
+//! if it is empty, a ping. A frame may contain several: one per line, or in Protobuf each with its length before it. Source: `client.proto` in
 //! centrifugal/protocol and the client protocol chapters of centrifugal.dev.
 //!
 //! [`ProtocolState`] checks the order of commands. Codes are in [`ErrorCode`], [`UnsubscribeCode`]
@@ -9,6 +12,8 @@
 
 mod code;
 mod command;
+mod filter_node;
+pub(crate) mod protobuf;
 mod push;
 mod reply;
 mod state;
@@ -18,8 +23,9 @@ pub use command::{
     ChannelRequest, Command, Commands, ConnectRequest, HistoryRequest, Position, PublishRequest,
     RefreshRequest, Request, RpcRequest, SendRequest, SubRefreshRequest, SubscribeRequest,
 };
+pub use filter_node::FilterNode;
 pub use push::{write_connect_push, write_push, write_refresh_push};
-pub(crate) use reply::write_publication_rest;
+pub(crate) use reply::write_publication_members;
 pub use reply::{
     ConnectResult, RefreshResult, Reply, SubscribeResult, write_client_info, write_epoch,
     write_presence, write_publication, write_publications,

@@ -1,11 +1,11 @@
-//! Pushes: messages that the server sends unasked.
+//! Pushes: messages that the server sends unasked, in JSON.
 //!
 //! On bidirectional transports a push is a reply without an id, `{"push":{…}}`; on unidirectional
 //! ones it is a message of its own.
 
 use dunlin_hub::Outgoing;
 
-use super::reply::{ConnectResult, write_client_info, write_epoch, write_publication_rest};
+use super::reply::{ConnectResult, write_client_info, write_epoch, write_publication_members};
 use crate::json::{Object, write_string};
 
 /// Writes a push without the reply around it. Writes nothing for one that this protocol does not
@@ -19,8 +19,7 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
             write_string(out, channel);
             out.extend_from_slice(b",\"pub\":");
             let mut object = Object::begin(out);
-            object.raw("data", &publication.data);
-            write_publication_rest(&mut object, publication);
+            write_publication_members(&mut object, publication);
             object.end();
             out.push(b'}');
         }

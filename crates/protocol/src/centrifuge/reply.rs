@@ -1,4 +1,5 @@
-//! Replies: results and errors of commands, written as JSON.
+//! Replies: results and errors of commands, and how they are written as JSON. In Protobuf they are written by
+//! [`protobuf`](super::protobuf).
 //!
 //! Members with their zero value are omitted, as by the protocol's own encoder. Those that client
 //! libraries read without a check (`code`, `message`, `reason`, `client`, `ttl` beside `expires`)
@@ -11,6 +12,7 @@ use dunlin_hub::{ClientInfo, Epoch, History, PresenceStats, Publication, Session
 
 use super::code::Error;
 use crate::json::{Object, write_integer, write_string};
+use crate::payload::write_data;
 
 /// The reply to one command.
 #[derive(Clone, Debug)]
@@ -219,13 +221,13 @@ pub(crate) fn write_error(out: &mut Vec<u8>, error: &Error<'_>) {
 /// One publication, without its channel.
 pub fn write_publication(out: &mut Vec<u8>, publication: &Publication) {
     let mut object = Object::begin(out);
-    object.raw("data", &publication.data);
-    write_publication_rest(&mut object, publication);
+    write_publication_members(&mut object, publication);
     object.end();
 }
 
-/// A publication's members but its data.
-pub(crate) fn write_publication_rest(object: &mut Object<'_>, publication: &Publication) {
+/// A publication's members.
+pub(crate) fn write_publication_members(object: &mut Object<'_>, publication: &Publication) {
+    write_data(object, &publication.data, publication.format);
     if let Some(info) = &publication.info {
         write_client_info(object.key("info"), info);
     }
@@ -234,7 +236,7 @@ pub(crate) fn write_publication_rest(object: &mut Object<'_>, publication: &Publ
     }
     if !publication.tags.is_empty() {
         let mut tags = Object::begin(object.key("tags"));
-        for (name, value) in &publication.tags {
+        for (name, value) in publication.tags.iter() {
             write_string(tags.text_key(name), value);
         }
         tags.end();
@@ -417,7 +419,7 @@ mod tests {
         );
         let mut by_client = Publication::clone(&publication(4));
         by_client.info = Some(info);
-        by_client.tags = vec![("k".into(), "v".into())].into();
+        by_client.tags = [("k".into(), "v".into())].into_iter().collect();
         by_client.key = Some("x".into());
         let history = History { publications: vec![Arc::new(by_client)], position: position(4) };
         assert_eq!(

@@ -182,10 +182,11 @@ fn brief(text: &str) -> &str {
 mod tests {
     use super::super::command::Commands;
     use super::*;
+    use crate::encoding::Format;
 
     /// Admits the commands of a frame and lists the results.
     fn admit_all(state: &mut ProtocolState, frame: &str) -> Vec<String> {
-        Commands::of(frame.as_bytes())
+        Commands::of(Format::Json, frame.as_bytes())
             .map(|command| {
                 let command = command.expect("well-formed");
                 match state.admit(&command) {

@@ -3,7 +3,7 @@
 use dunlin_hub::{Outgoing, Publication, StreamPosition};
 
 use super::cursor::Cursor;
-use crate::centrifuge::{write_epoch, write_publication_rest};
+use crate::centrifuge::{write_epoch, write_publication_members};
 use crate::json::Object;
 
 /// Why something between the cursor and the response is missing.
@@ -91,8 +91,8 @@ pub fn write_response(out: &mut Vec<u8>, items: &[u8], channels: &[ResponseChann
 pub fn write_publication_item(out: &mut Vec<u8>, channel: &str, publication: &Publication) {
     out.push(b',');
     let mut item = Object::begin(out);
-    item.string("channel", channel).raw("data", &publication.data);
-    write_publication_rest(&mut item, publication);
+    item.string("channel", channel);
+    write_publication_members(&mut item, publication);
     item.end();
 }
 

@@ -3,10 +3,12 @@
 //! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds. Each target takes any
 //! bytes and panics when an invariant is broken.
 
+use dunlin_hub::PayloadFormat;
 use dunlin_protocol::centrifuge::{CommandError, Commands, ConnectRequest, ProtocolState};
 use dunlin_protocol::emulation::EmulationRequest;
 use dunlin_protocol::json::{Json, write_string};
 use dunlin_protocol::long_poll::{Cursor, PollLimits, PollRequest, Since};
+use dunlin_protocol::{Format, Payload};
 
 /// A target by the name of its corpus.
 pub type Target = fn(&[u8]);
@@ -14,6 +16,7 @@ pub type Target = fn(&[u8]);
 /// All targets: `fuzz/corpus/NAME` holds the seeds of each.
 pub const TARGETS: &[(&str, Target)] = &[
     ("protocol_commands", commands),
+    ("protocol_protobuf", protobuf),
     ("protocol_connect", connect),
     ("protocol_emulation", emulation),
     ("protocol_json", json),
@@ -23,8 +26,21 @@ pub const TARGETS: &[(&str, Target)] = &[
 
 /// A conversation survives any frame, and what it refuses it refuses in words that fit where they go.
 fn commands(frame: &[u8]) {
+    converse(Format::Json, frame);
+}
+
+/// The same in Protobuf; and the body of an emulation request.
+fn protobuf(frame: &[u8]) {
+    converse(Format::Protobuf, frame);
+    if let Ok(request) = EmulationRequest::parse(Format::Protobuf, frame) {
+        assert!(!request.session.is_empty());
+        converse(Format::Protobuf, &request.data);
+    }
+}
+
+fn converse(format: Format, frame: &[u8]) {
     let mut state = ProtocolState::default();
-    let mut commands = Commands::of(frame);
+    let mut commands = Commands::of(format, frame);
     let empty = commands.is_empty();
     let mut count = 0;
     while let Some(command) = commands.next() {
@@ -34,7 +50,11 @@ fn commands(frame: &[u8]) {
             break;
         };
         for payload in payloads(&command.request) {
-            one_line(payload);
+            if payload.format() == PayloadFormat::Json {
+                one_line(payload.as_bytes());
+            } else {
+                assert_eq!(format, Format::Protobuf, "JSON is JSON");
+            }
         }
         match state.admit(&command) {
             Ok(_) if command.request.method() == "connect" => state.connected(),
@@ -48,7 +68,7 @@ fn commands(frame: &[u8]) {
     assert_eq!(empty, count == 0);
 }
 
-fn payloads<'a>(request: &'a dunlin_protocol::centrifuge::Request<'_>) -> Vec<&'a Json<'a>> {
+fn payloads<'a>(request: &'a dunlin_protocol::centrifuge::Request<'_>) -> Vec<&'a Payload<'a>> {
     use dunlin_protocol::centrifuge::Request;
     match request {
         Request::Connect(connect) => connect.data.iter().collect(),
@@ -67,16 +87,16 @@ fn connect(text: &[u8]) {
 }
 
 fn emulation(body: &[u8]) {
-    if let Ok(request) = EmulationRequest::parse(body) {
+    if let Ok(request) = EmulationRequest::parse(Format::Json, body) {
         assert!(!request.session.is_empty());
-        commands(request.data.as_bytes());
+        commands(&request.data);
     }
 }
 
 /// A payload is one line, and stays what it is when it is read again.
 fn json(text: &[u8]) {
     if let Ok(json) = Json::parse(text) {
-        one_line(&json);
+        one_line(json.as_bytes());
     }
     if let Ok(text) = std::str::from_utf8(text) {
         let mut string = Vec::new();
@@ -86,8 +106,7 @@ fn json(text: &[u8]) {
     }
 }
 
-fn one_line(json: &Json<'_>) {
-    let bytes = json.as_bytes();
+fn one_line(bytes: &[u8]) {
     assert!(!bytes.contains(&b'\n') && !bytes.contains(&b'\r'));
     assert_eq!(Json::parse(bytes).expect("still JSON").as_bytes(), bytes);
 }

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use dunlin_hub::{Epoch, StreamPosition};
-use dunlin_protocol::Json;
 use dunlin_protocol::centrifuge::{DisconnectCode, REASON_BYTES_MAX};
 use dunlin_protocol::json::{self, ObjectOnly, Pairs, Text};
+use dunlin_protocol::{Json, Payload};
 use serde::Deserialize;
 
 use super::error::{ApiError, ApiErrorCode};
@@ -46,7 +46,7 @@ impl<'a> PublishBody<'a> {
     pub(super) fn validate(self) -> Result<PublishRequest<'a>, ApiError> {
         given("channel", &self.channel)?;
         let message = Message {
-            data: data(self.data, &self.b64data)?,
+            data: payload(self.data, &self.b64data)?,
             tags: self.tags,
             skip_history: self.skip_history,
             idempotency_key: self.idempotency_key,
@@ -87,7 +87,7 @@ impl<'a> BroadcastBody<'a> {
             return Err(ApiErrorCode::BadRequest.with_reason("channels: name at least one channel"));
         }
         let message = Message {
-            data: data(self.data, &self.b64data)?,
+            data: payload(self.data, &self.b64data)?,
             tags: self.tags,
             skip_history: self.skip_history,
             idempotency_key: self.idempotency_key,
@@ -337,12 +337,17 @@ pub(super) fn given(field: &str, value: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn data<'a>(data: Option<Json<'a>>, b64data: &str) -> Result<Json<'a>, ApiError> {
-    optional("b64data", data, b64data)?
-        .ok_or_else(|| ApiErrorCode::BadRequest.with_reason("data: is missing"))
+/// The payload of a publication: JSON, or any bytes in base64, which then go first.
+fn payload<'a>(data: Option<Json<'a>>, b64data: &str) -> Result<Payload<'a>, ApiError> {
+    if b64data.is_empty() {
+        let missing = || ApiErrorCode::BadRequest.with_reason("data: is missing");
+        return data.map(Payload::from).ok_or_else(missing);
+    }
+    Payload::from_base64(b64data)
+        .map_err(|why| ApiErrorCode::BadRequest.with_reason(format_args!("b64data: {why}")))
 }
 
-/// A payload that may come in base64 instead, which then goes first.
+/// JSON that may come in base64 instead, which then goes first.
 fn optional<'a>(
     field: &str,
     data: Option<Json<'a>>,

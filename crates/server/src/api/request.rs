@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 
 use dunlin_hub::{ChannelOptions, HistoryFilter, NewPublication, SessionId, StreamPosition};
-use dunlin_protocol::Json;
 use dunlin_protocol::json::{self, Pairs, Text};
+use dunlin_protocol::{Json, Payload};
 use serde::Deserialize;
 
 use super::body::{
@@ -150,7 +150,7 @@ pub struct BroadcastRequest<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message<'a> {
     /// The payload.
-    pub data: Json<'a>,
+    pub data: Payload<'a>,
     /// Labels for clients.
     pub tags: Pairs<'a, Text<'a>>,
     /// Only to those present: not numbered, not kept.
@@ -175,6 +175,7 @@ impl Message<'_> {
         let some = |text: &str| (!text.is_empty()).then(|| text.into());
         NewPublication {
             data: self.data.as_bytes().into(),
+            format: self.data.format(),
             tags: self.tags.iter().map(|(name, value)| (name.into(), (*value.0).into())).collect(),
             idempotency_key: some(&self.idempotency_key),
             skip_history: self.skip_history,

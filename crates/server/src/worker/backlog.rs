@@ -131,7 +131,11 @@ impl Worker<'_> {
     pub(super) fn append_to_backlog(&mut self, cx: &mut Context<Link>, conn: ConnId, frame: &[u8]) {
         let own_max = self.settings.config.limits.message_bytes_max;
         let bytes_max = self.backlog_bytes_max();
-        if !self.backlogs.append(conn, frame, own_max, bytes_max) {
+        let separator = cx
+            .data(conn)
+            .and_then(|link| encoding_of(link))
+            .map_or(&b""[..], |of| of.format().separator());
+        if !self.backlogs.append(conn, separator, frame, own_max, bytes_max) {
             self.disconnect(cx, conn, &DisconnectCode::TooManyRequests.into());
         }
     }

@@ -2,16 +2,16 @@
 
 use dunlin_hub::{HistoryFilter, NewPublication, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
-use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
     Command, CommandError, Commands, Disconnect, DisconnectCode, Error, Reply, Request,
     SubscribeRequest,
 };
+use dunlin_protocol::{Encoding, Payload};
 
-use super::Worker;
 use super::link::{Link, Role};
 use super::parts::Pending;
 use super::permission::Permission;
+use super::{Worker, encoding_of};
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -21,7 +21,8 @@ impl Worker<'_> {
         if self.backlogs.contains(conn) {
             return self.append_to_backlog(cx, conn, frame);
         }
-        if Commands::of(frame).is_empty() {
+        let Some(encoding) = cx.data(conn).and_then(|link| encoding_of(link)) else { return };
+        if Commands::of(encoding.format(), frame).is_empty() {
             let empty = DisconnectCode::BadRequest.with_reason("a frame without a command");
             return self.disconnect(cx, conn, &empty);
         }
@@ -37,7 +38,8 @@ impl Worker<'_> {
         conn: ConnId,
         frame: &'f [u8],
     ) -> Option<(&'f [u8], u64)> {
-        let mut commands = Commands::of(frame);
+        let encoding = cx.data(conn).and_then(|link| encoding_of(link))?;
+        let mut commands = Commands::of(encoding.format(), frame);
         loop {
             let waiting = commands.rest().len();
             let command = commands.next()?;
@@ -102,13 +104,11 @@ impl Worker<'_> {
             }
             Request::Publish(request) => {
                 self.allowed(session, &request.channel, Permission::Publish).map(|options| {
+                    // ProtocolState::admit has seen to it that there is data.
+                    let data = request.data.clone();
                     let publish = NewPublication {
-                        // ProtocolState::admit has seen to it that there is data.
-                        data: request
-                            .data
-                            .clone()
-                            .map(|data| data.into_bytes())
-                            .unwrap_or_default(),
+                        format: data.as_ref().map_or_else(Default::default, Payload::format),
+                        data: data.map(Payload::into_bytes).unwrap_or_default(),
                         info: self.hub.client_info(session, Some(&request.channel)),
                         maker: self.hub.maker(session),
                         ..NewPublication::default()
@@ -189,7 +189,9 @@ impl Worker<'_> {
         let options = self.allowed(session, &request.channel, Permission::Subscribe)?;
         let now = self.now(cx);
         let user = self.hub.session(session).map_or("", |view| view.user);
-        let subscribe = self.entitled(user, &request.channel, &options, subscribe(Some(request)));
+        let mut asked = subscribe(Some(request));
+        asked.reject_unrecovered = request.rejects_unrecovered();
+        let subscribe = self.entitled(user, &request.channel, &options, asked);
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
             self.hub.handle_subscribe(now, token, session, &request.channel, &options, subscribe);
         }

@@ -101,6 +101,8 @@ impl Worker<'_> {
         if let Some(position) = &mut asked.recover {
             position.epoch = Epoch::FOREIGN;
         }
+        // Recovery was not tried, so it has not failed.
+        asked.reject_unrecovered = false;
         asked.recoverable = false;
         asked.positioned = false;
         asked

@@ -2,10 +2,13 @@
 
 use dunlin_hub::SessionId;
 use dunlin_net::{ConnId, Context, ProtocolError, http, websocket};
-use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{Commands, ConnectRequest, DisconnectCode};
 use dunlin_protocol::emulation::{EmulationRequest, EmulationStatus};
-use dunlin_protocol::stream::{StreamTransport, headers, wants_protobuf};
+use dunlin_protocol::stream::{
+    SUBPROTOCOLS, StreamError, StreamTransport, body_format, headers, query_format,
+    websocket_format,
+};
+use dunlin_protocol::{Encoding, Format};
 use dunlin_wire::websocket::deflate::{DeflateConfig, Deflater, Direction, WINDOW_BITS_MAX};
 use dunlin_wire::websocket::handshake::{self, ServerConfig};
 use dunlin_wire::websocket::{Opcode, encode_close, encode_frame};
@@ -18,8 +21,6 @@ use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
 use crate::session_token;
 
-/// Subprotocols of the Centrifugal protocol this server speaks.
-const SUBPROTOCOLS: &[&str] = &["centrifuge-json"];
 /// Every message is compressed for all who get it at once, so a level that costs little.
 const DEFLATE_LEVEL: u32 = 1;
 
@@ -42,10 +43,8 @@ impl Worker<'_> {
             return self.answer(cx, conn, &origin_refused());
         }
         let query = request.query.unwrap_or("");
-        let subprotocols = request.headers.get_str("Sec-WebSocket-Protocol").unwrap_or("");
-        if wants_protobuf("", query, subprotocols) {
-            let why = "this server speaks the JSON variant of the protocol only";
-            return self.answer(cx, conn, &Answer::error(400, why));
+        if unidirectional && query_format(query) == Format::Protobuf {
+            return self.answer(cx, conn, &Answer::error(400, StreamError::Protobuf));
         }
         let limits = &self.settings.config.limits;
         let deflate = self.settings.config.client.compression.then(DeflateConfig::default);
@@ -55,23 +54,28 @@ impl Worker<'_> {
                 message_bytes_max: limits.message_bytes_max,
             },
             deflate,
-            protocols: SUBPROTOCOLS,
+            protocols: if unidirectional { &SUBPROTOCOLS[..1] } else { SUBPROTOCOLS },
             ..websocket::WebSocketConfig::default()
         };
         let server = ServerConfig { protocols: config.protocols, deflate: config.deflate };
         // Frames are compressed once for all who can read them; who asked for a smaller window cannot, and is
         // sent them as they are.
-        let compressed = handshake::accept(&request.head, &server)
-            .ok()
-            .and_then(|accepted| accepted.deflate())
-            .is_some_and(|params| {
+        let accepted = handshake::accept(&request.head, &server).ok();
+        let compressed =
+            accepted.as_ref().and_then(|accepted| accepted.deflate()).is_some_and(|params| {
                 params.outgoing(dunlin_wire::websocket::Role::Server).window_bits == WINDOW_BITS_MAX
             });
+        let encoding = if unidirectional {
+            Encoding::uni_websocket(compressed)
+        } else {
+            let subprotocol = accepted.and_then(|accepted| accepted.protocol);
+            Encoding::websocket(websocket_format(subprotocol, query), compressed)
+        };
         if cx.upgrade_websocket(conn, request, &config).is_err() {
             return self.count(Metric::HttpErrors);
         }
         if let Some(link) = cx.data(conn) {
-            link.role = Role::Client(Encoding::websocket(unidirectional, compressed));
+            link.role = Role::Client(encoding);
         }
         self.await_connect(cx, conn);
         if unidirectional
@@ -98,10 +102,12 @@ impl Worker<'_> {
         }
         let content_type = request.headers.get_str("Content-Type").unwrap_or("");
         let query = request.query.unwrap_or("");
-        if wants_protobuf(content_type, query, "") {
-            let why = "this server speaks the JSON variant of the protocol only";
-            return self.answer(cx, conn, &Answer::error(415, why));
-        }
+        let format = match stream.format(content_type, query) {
+            Ok(format) => format,
+            Err(refused) => {
+                return self.answer(cx, conn, &Answer::error(refused.status(), refused));
+            }
+        };
         let said = match stream.initial_commands(request.method.as_str(), query, request.body) {
             Ok(said) => said.unwrap_or_default(),
             Err(refused) => {
@@ -114,7 +120,7 @@ impl Worker<'_> {
             }
         };
         let chunked = request.version != http::Version::Http10;
-        let encoding = stream.encoding(chunked);
+        let encoding = stream.encoding(format, chunked);
         let permission = permission(origin_of(request));
         let mut fields: Vec<(&str, &str)> = headers(encoding).to_vec();
         fields.extend(permission.iter().map(|(name, value)| (*name, value.as_str())));
@@ -164,7 +170,7 @@ impl Worker<'_> {
             return self.connect_said(cx, conn, message.payload);
         }
         // A unidirectional client has nothing to say after its connect but `{}`, its pong to our ping.
-        if Commands::of(message.payload).any(|command| {
+        if Commands::of(encoding.format(), message.payload).any(|command| {
             !matches!(command, Ok(command) if command.request == dunlin_protocol::centrifuge::Request::Pong)
         }) {
             self.count(Metric::ProtocolErrors);
@@ -241,7 +247,8 @@ impl Worker<'_> {
         if request.method != http::Method::Post {
             return self.answer(cx, conn, &method_refused("POST, OPTIONS"));
         }
-        let answer = match EmulationRequest::parse(request.body) {
+        let format = body_format(request.headers.get_str("Content-Type").unwrap_or(""));
+        let answer = match EmulationRequest::parse(format, request.body) {
             Err(malformed) => {
                 self.count(Metric::ProtocolErrors);
                 Answer::error(EmulationStatus::Malformed.code(), malformed)
@@ -272,10 +279,10 @@ impl Worker<'_> {
             if self.hub.session(session).is_none() {
                 return EmulationStatus::NoSession;
             }
-            self.emulate(cx, session, emulated.data.as_bytes());
+            self.emulate(cx, session, &emulated.data);
             return EmulationStatus::Taken;
         }
-        let frame = emulated.data.as_bytes().into();
+        let frame = (&*emulated.data).into();
         if owner < self.state.counters.len()
             && self.endpoint.send(owner, BusMessage::Emulation { session, frame }).is_ok()
         {

@@ -18,7 +18,7 @@ pub(crate) struct Backlogs {
     timer_ms: Option<u64>,
 }
 
-/// The commands of one connection, one a line. May be empty: the next command waits as well.
+/// The commands of one connection, as one frame. May be empty: the next command waits as well.
 struct Backlog {
     frames: Vec<u8>,
     ready_ms: u64,
@@ -49,22 +49,23 @@ impl Backlogs {
         true
     }
 
-    /// Puts a frame behind what waits of a connection. False when more than `own_max` would wait of it, or more than
+    /// Puts a frame behind what waits of a connection, with what stands between two of them. False when more than `own_max` would wait of it, or more than
     /// `bytes_max` in all.
     #[must_use]
     pub(crate) fn append(
         &mut self,
         conn: ConnId,
+        separator: &[u8],
         frame: &[u8],
         own_max: usize,
         bytes_max: usize,
     ) -> bool {
         let Some(backlog) = self.of.get_mut(&conn.to_u64()) else { return false };
-        let added = frame.len() + 1;
+        let added = separator.len() + frame.len();
         if backlog.frames.len() + added > own_max || self.bytes + added > bytes_max {
             return false;
         }
-        backlog.frames.push(b'\n');
+        backlog.frames.extend_from_slice(separator);
         backlog.frames.extend_from_slice(frame);
         self.bytes += added;
         true
@@ -132,11 +133,11 @@ mod tests {
         let mut backlogs = Backlogs::default();
         assert!(backlogs.insert(conn(1), b"a".to_vec(), 30, 10));
         assert!(backlogs.insert(conn(2), b"b".to_vec(), 20, 10));
-        assert!(backlogs.append(conn(1), b"c", 3, 10));
-        assert!(!backlogs.append(conn(1), b"d", 3, 10), "of one connection");
-        assert!(!backlogs.append(conn(2), b"1234567", 99, 10), "of all");
+        assert!(backlogs.append(conn(1), b"\n", b"c", 3, 10));
+        assert!(!backlogs.append(conn(1), b"\n", b"d", 3, 10), "of one connection");
+        assert!(!backlogs.append(conn(2), b"\n", b"1234567", 99, 10), "of all");
         assert!(!backlogs.insert(conn(3), b"1234567".to_vec(), 0, 10));
-        assert!(!backlogs.append(conn(4), b"", 9, 10), "nothing waits of this one");
+        assert!(!backlogs.append(conn(4), b"\n", b"", 9, 10), "nothing waits of this one");
         assert_eq!(backlogs.arm_timer(0), Some(20));
         assert_eq!(backlogs.arm_timer(5), None, "it is set");
         assert!(!backlogs.is_ready(19) && backlogs.is_ready(20));
