@@ -70,13 +70,13 @@ class Stage {
 
   /// A connected centrifuge-js that remembers its `id` and its `disconnects`. `to` is a server or a line; `transport` as centrifuge-js names it. Without
   /// `connect: false` it is connected when this returns.
-  async client(to, transport = "websocket", { connect = true, ...options } = {}) {
+  async client(to, transport = "websocket", { connect = true, sdk = Centrifuge, ...options } = {}) {
     const http_origin = `http://127.0.0.1:${to.clientPort ?? to.port}`;
     const endpoint =
       transport === "websocket"
         ? `${http_origin.replace("http", "ws")}/connection/websocket`
         : [{ transport, endpoint: `${http_origin}/connection/${transport}` }];
-    const client = new Centrifuge(endpoint, {
+    const client = new sdk(endpoint, {
       websocket: WebSocket,
       eventsource: EventSource,
       emulationEndpoint: `${http_origin}/emulation`,

@@ -1,8 +1,10 @@
 """centrifuge-python, unmodified, over WebSocket."""
 
+import json
+
 import centrifuge
 
-from dunlin import eventually, main, scenario
+from dunlin import Line, eventually, main, scenario
 from members import member
 
 
@@ -37,6 +39,33 @@ async def who_is_there(server):
             assert (stats.num_clients, stats.num_users) == (2, 1)
             bob_id = bob.id
         await eventually(lambda: any(c.info.client == bob_id for c in room.all("leave")), "bob's leave")
+
+
+@scenario("centrifuge-python, Protobuf: publishes bytes, reads history and presence, recovers what it missed, is told why it is disconnected", config="presence.toml")
+async def protobuf(server):
+    line = Line(server.client_port)
+    async with member(line, use_protobuf=True) as ann, member(server, "news") as bob:
+        news = await ann.join("news", recoverable=True, positioned=True, join_leave=True)
+        await news.subscription.publish(b'{"from":"ann"}')
+        server.publish("news", {"from": "the backend"})
+        await eventually(lambda: len(news.all("publication")) == 2, "both messages")
+        assert [(c.pub.offset, json.loads(c.pub.data)["from"]) for c in news.all("publication")] == [(1, "ann"), (2, "the backend")]
+        await eventually(lambda: len(bob.rooms["news"].all("publication")) == 2, "both messages at the JSON client")
+        assert bob.rooms["news"].all("publication")[0].pub.data == {"from": "ann"}
+        history = await news.subscription.history(limit=-1)
+        assert [p.offset for p in history.publications] == [1, 2]
+        assert set((await news.subscription.presence()).clients) == {ann.id, bob.id}
+        line.fail()
+        for n in (3, 4):
+            server.publish("news", n)
+        line.mend()
+        await eventually(lambda: len(news.all("subscribed")) == 2 and len(news.all("publication")) == 4, "what was missed")
+        assert (news.all("subscribed")[1].was_recovering, news.all("subscribed")[1].recovered) == (True, True)
+        assert [c.pub.data for c in news.all("publication")[2:]] == [b"3", b"4"]
+        server.post("/api/disconnect", {"user": "", "client": ann.id})
+        await eventually(lambda: ann.heard("disconnected"), "the disconnect")
+        assert ann.heard("disconnected").code == 3503
+    line.close()
 
 
 @scenario("centrifuge-python: stays through pings and recovers over a restart of the server", config="presence.toml")

@@ -176,6 +176,54 @@ class Server:
         return "".join(self.log.readlines()[-LOG_LINES_SHOWN:])
 
 
+class Line:
+    """A TCP line to a port that can be cut, as a network does it."""
+
+    def __init__(self, target):
+        self._target = target
+        self._ends = []
+        self._refuses = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                if self._refuses:
+                    near.close()
+                    continue
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._ends += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _carry(source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def fail(self):
+        """Cuts every connection and lets none through until `mend`."""
+        self._refuses = True
+        ends, self._ends = self._ends, []
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def mend(self):
+        self._refuses = False
+
+    def close(self):
+        self.fail()
+        self._listener.close()
+
+
 class RawConnection:
     """A TCP connection on which a story may say anything."""
 

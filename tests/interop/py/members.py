@@ -62,8 +62,8 @@ class Member(Ear):
 
 @contextlib.asynccontextmanager
 async def member(server, *channels, **options):
-    """A connected member of the given channels, disconnected at the end."""
-    it = Member(f"ws://127.0.0.1:{server.client_port}/connection/websocket", **options)
+    """A connected member of the given channels, disconnected at the end. `server`: or a Line to one."""
+    it = Member(f"ws://127.0.0.1:{getattr(server, 'client_port', None) or server.port}/connection/websocket", **options)
     try:
         await it.client.connect()
         await eventually(lambda: it.heard("connected"), "the connection")
