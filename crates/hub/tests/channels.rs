@@ -271,7 +271,10 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     let now = world.now;
     let hub = world.hub(0);
     assert_eq!(hub.open_session(now, NewSession::default()), Err(Error::LimitExceeded));
-    let strange = NewSession { encoding: EncodingId(dunlin_hub::ENCODINGS_MAX as u8), ..NewSession::default() };
+    let strange = NewSession {
+        encoding: EncodingId(dunlin_hub::ENCODINGS_MAX as u8),
+        ..NewSession::default()
+    };
     assert_eq!(hub.open_session(now, strange), Err(Error::BadRequest));
     let mut subscribe = |session, channel: &str| {
         hub.handle_subscribe(now, 1, session, channel, &plain(), SubscribeOptions::default());
