@@ -11,10 +11,10 @@ use serde_json::{Map as Object, Value};
 
 use crate::pointer::Pointer;
 use crate::{
-    Admin, AdminToken, Api, ApiScope, ApnsConfig, Changes, Channel, ChannelOptions, Client,
-    ClientBudget, Config, FcmConfig, Hook, Limits, Listener, Log, LongPoll, Map, Member, Pacing,
-    PushConfig, Route, Secret, Server, SharedBudget, Shutdown, SubscriptionToken, Token, Upstream,
-    VapidConfig, Webhooks, fields,
+    Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
+    Client, ClientBudget, Config, FcmConfig, Hook, Ingress, Limits, Listener, Log, LongPoll, Map,
+    Member, Pacing, PushConfig, Route, Secret, Server, SharedBudget, Shutdown, SubscriptionToken,
+    Tls, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -288,9 +288,10 @@ trait Own: Sized {
 
 table! {
     Config {
-        server, client, api, channel, listeners, webhooks, push, limits, config, shutdown, admin, log
+        server, client, api, channel, listeners, tls, webhooks, push, limits, config, shutdown,
+        admin, log
     }
-    Server {}
+    Server { client_ingress, admin_ingress }
     Client { token, subscription_token, long_poll }
     Token { keys }
     SubscriptionToken { keys }
@@ -302,7 +303,10 @@ table! {
     Pacing {}
     ClientBudget {}
     SharedBudget {}
-    Listener {}
+    Listener { ingress }
+    Ingress {}
+    Tls { certificates }
+    Certificate {}
     Webhooks { upstreams, hooks }
     Upstream { members }
     Member {}
@@ -485,5 +489,80 @@ impl Part for Secret {
 
     fn sparse(&self) -> Value {
         Value::String(self.reveal().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::schema::{self, Kind, Node};
+
+    /// A value of this kind that is not the one there is.
+    fn another(node: &Node, present: Option<&Value>) -> Value {
+        let values = match &node.kind {
+            Kind::Boolean => vec![json!(true), json!(false)],
+            Kind::Integer { min, max } => vec![json!(min), json!(max)],
+            Kind::Text | Kind::Secret => vec![json!("one"), json!("other")],
+            Kind::Pattern => vec![json!("one-*"), json!("other-*")],
+            Kind::SocketAddress => vec![json!("127.0.0.1:1"), json!("127.0.0.1:2")],
+            Kind::Choice(words) => words.iter().map(|(word, _)| json!(word)).collect(),
+            Kind::List(element) => vec![json!([another(element, None)]), json!([])],
+            Kind::Table(_) | Kind::Map(_) => panic!("these have places below them"),
+        };
+        values.into_iter().find(|value| present != Some(value)).expect("a choice has two words")
+    }
+
+    fn changed(from: &Config, edit: impl FnOnce(&mut Config)) -> (Config, Vec<String>) {
+        let mut after = from.clone();
+        edit(&mut after);
+        let mut differences = Vec::new();
+        from.compare(&after, &mut String::new(), &mut differences);
+        (after, differences.into_iter().map(|difference| difference.pointer).collect())
+    }
+
+    /// A table that [`table!`] does not name is one value: a merge patch of one of its keys sets the others back, and no
+    /// pointer leads into it.
+    fn every_place(config: &mut Config, node: &Node, steps: &mut Vec<String>) {
+        let pointer = format!("/{}", steps.join("/"));
+        if let Kind::Map(entry) = &node.kind {
+            let made = match &entry.kind {
+                Kind::Table(_) => json!({}),
+                _ => another(entry, None),
+            };
+            steps.push("named".into());
+            config.edit(steps, Edit::Add(made)).unwrap_or_else(|e| panic!("{pointer}: {e:?}"));
+            every_place(config, entry, steps);
+            steps.pop();
+        }
+        let present = config.at(steps).unwrap_or_else(|| panic!("{pointer} cannot be read"));
+        let (_, differences) = changed(config, |config| {
+            config.edit(steps, Edit::Replace(present.clone())).unwrap();
+        });
+        assert_eq!(differences, [""; 0], "{pointer} is written back");
+        if let Kind::Table(keys) = &node.kind {
+            for (key, node) in keys {
+                steps.push(key.clone());
+                every_place(config, node, steps);
+                steps.pop();
+            }
+        } else if !matches!(node.kind, Kind::Map(_)) {
+            let value = another(node, Some(&present));
+            let (put, differences) =
+                changed(config, |config| config.edit(steps, Edit::Add(value.clone())).unwrap());
+            assert_eq!(differences, [pointer.as_str()], "what setting {pointer} changes");
+            let patch = steps.iter().rev().fold(value, |below, step| json!({ step: below }));
+            let (merged, differences) = changed(config, |config| config.merge(patch).unwrap());
+            assert_eq!(differences, [pointer.as_str()], "what a merge patch of {pointer} changes");
+            assert_eq!(merged, put);
+            // What follows is done to tables that are not at their defaults.
+            *config = put;
+        }
+    }
+
+    #[test]
+    fn every_place_of_the_schema_is_read_put_and_merged_alone() {
+        every_place(&mut Config::default(), schema::root(), &mut Vec::new());
     }
 }
