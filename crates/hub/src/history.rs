@@ -9,6 +9,7 @@ use crate::event::History;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::Publication;
 use crate::shares::Owner;
+use crate::slots::NONE;
 
 /// Exists while the channel has subscribers or its meta time to live has not ended. The rules are
 /// Centrifugo's: history expires as a whole, counted from the last publication; epoch and top
@@ -31,6 +32,8 @@ pub(crate) struct Stream {
     version: u64,
     version_epoch: Box<str>,
     pub(crate) owner: Owner,
+    /// Its place among the channels of its namespace that have publications; [`NONE`] while it has none.
+    pub(crate) listed_at: u32,
 }
 
 impl Stream {
@@ -47,6 +50,7 @@ impl Stream {
             version: 0,
             version_epoch: Box::default(),
             owner,
+            listed_at: NONE,
         }
     }
 

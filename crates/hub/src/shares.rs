@@ -29,6 +29,8 @@ pub(crate) struct Share {
     pub(crate) streams: u32,
     /// Memory of its publications.
     pub(crate) bytes: usize,
+    /// Its channels that have publications, in no order.
+    pub(crate) channels: Vec<u32>,
 }
 
 /// The streams of one maker.
@@ -44,6 +46,8 @@ struct Made {
 pub(crate) struct Shares {
     names: HashMap<Arc<str>, u32, RandomState>,
     namespaces: Vec<Share>,
+    by_bytes: Ranking,
+    by_streams: Ranking,
     makers: HashMap<Maker, Made, RandomState>,
 }
 
@@ -55,6 +59,8 @@ impl Shares {
         }
         let at = self.namespaces.len() as u32;
         self.namespaces.push(Share::default());
+        self.by_bytes.push();
+        self.by_streams.push();
         self.names.insert(Arc::clone(name), at);
         at
     }
@@ -65,14 +71,12 @@ impl Shares {
 
     /// The namespace whose history is largest.
     pub(crate) fn largest(&self) -> u32 {
-        let all = (0..).zip(&self.namespaces);
-        all.max_by_key(|(_, share)| share.bytes).map_or(0, |(at, _)| at)
+        self.by_bytes.first()
     }
 
     /// The namespace with most streams.
     pub(crate) fn most_streams(&self) -> u32 {
-        let all = (0..).zip(&self.namespaces);
-        all.max_by_key(|(_, share)| share.streams).map_or(0, |(at, _)| at)
+        self.by_streams.first()
     }
 
     /// Streams that this maker has.
@@ -82,7 +86,7 @@ impl Shares {
 
     /// A stream has begun in this channel.
     pub(crate) fn add(&mut self, owner: Owner, channel: (u32, u32)) {
-        self.namespaces[owner.namespace as usize].streams += 1;
+        self.change_streams(owner.namespace, 1);
         if owner.maker != Maker::NONE {
             let made = self.makers.entry(owner.maker).or_default();
             made.streams += 1;
@@ -92,7 +96,7 @@ impl Shares {
 
     /// A stream without publications has ended. `is_made`: whether a channel still has a stream of this maker.
     pub(crate) fn remove(&mut self, owner: Owner, is_made: impl Fn((u32, u32)) -> bool) {
-        self.namespaces[owner.namespace as usize].streams -= 1;
+        self.change_streams(owner.namespace, -1);
         let Some(made) = self.makers.get_mut(&owner.maker) else { return };
         made.streams -= 1;
         if made.streams == 0 {
@@ -107,6 +111,30 @@ impl Shares {
     pub(crate) fn change_bytes(&mut self, namespace: u32, by: isize) {
         let bytes = &mut self.namespaces[namespace as usize].bytes;
         *bytes = bytes.saturating_add_signed(by);
+        self.by_bytes.set(namespace, *bytes);
+    }
+
+    fn change_streams(&mut self, namespace: u32, by: i32) {
+        let streams = &mut self.namespaces[namespace as usize].streams;
+        *streams = streams.saturating_add_signed(by);
+        self.by_streams.set(namespace, *streams as usize);
+    }
+
+    /// A channel has its first publication. Gives its place in the list of its namespace.
+    pub(crate) fn list(&mut self, namespace: u32, channel: u32) -> u32 {
+        let channels = &mut self.namespaces[namespace as usize].channels;
+        channels.push(channel);
+        (channels.len() - 1) as u32
+    }
+
+    /// The channel at this place has no publication any more. Gives the channel that has its place now.
+    pub(crate) fn unlist(&mut self, namespace: u32, place: u32) -> Option<u32> {
+        let channels = &mut self.namespaces[namespace as usize].channels;
+        channels.swap_remove(place as usize);
+        if channels.len() * 4 <= channels.capacity() {
+            channels.shrink_to(channels.len() * 2);
+        }
+        channels.get(place as usize).copied()
     }
 
     /// The oldest channel of a maker that may go, of so many looked at. Those that may not are looked at last next time.
@@ -126,5 +154,75 @@ impl Shares {
             }
         }
         None
+    }
+}
+
+/// Namespaces by a number of each: the largest is known at any time. A binary heap in which each knows its place, for most
+/// changes are small and move nothing.
+#[derive(Default)]
+struct Ranking {
+    /// A number and whose it is. No parent's is below a child's.
+    heap: Vec<(usize, u32)>,
+    /// Where each namespace is in the heap.
+    places: Vec<u32>,
+}
+
+impl Ranking {
+    /// One more, with 0.
+    fn push(&mut self) {
+        let next = self.heap.len() as u32;
+        self.heap.push((0, next));
+        self.places.push(next);
+    }
+
+    fn first(&self) -> u32 {
+        self.heap.first().map_or(0, |&(_, of)| of)
+    }
+
+    fn set(&mut self, of: u32, number: usize) {
+        let mut at = self.places[of as usize] as usize;
+        self.heap[at].0 = number;
+        while at > 0 && self.heap[(at - 1) / 2].0 < number {
+            at = self.swap(at, (at - 1) / 2);
+        }
+        while let Some(larger) =
+            (2 * at + 1..self.heap.len().min(2 * at + 3)).max_by_key(|&child| self.heap[child].0)
+            && self.heap[larger].0 > number
+        {
+            at = self.swap(at, larger);
+        }
+    }
+
+    /// Exchanges two places; gives the second.
+    fn swap(&mut self, one: usize, other: usize) -> usize {
+        self.heap.swap(one, other);
+        for place in [one, other] {
+            self.places[self.heap[place].1 as usize] = place as u32;
+        }
+        other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_largest_of_all_is_known_whatever_changes(
+            changes in proptest::collection::vec((0..40_u32, 0..50_usize), 1..300)
+        ) {
+            let mut ranking = Ranking::default();
+            let mut numbers = [0; 40];
+            numbers.iter().for_each(|_| ranking.push());
+            for (of, number) in changes {
+                numbers[of as usize] = number;
+                ranking.set(of, number);
+                let first = numbers[ranking.first() as usize];
+                prop_assert_eq!(Some(first), numbers.iter().max().copied());
+            }
+        }
     }
 }

@@ -12,11 +12,12 @@ use crate::home_channel::HomeChannel;
 use crate::options::ChannelOptions;
 use crate::publication::Publication;
 use crate::shares::{Maker, Owner};
+use crate::slots::NONE;
 
-/// Home channels examined to make room for one channel or publication.
+/// Home channels examined to make room for one channel, publications evicted for one.
 const EVICTION_STEPS_MAX: usize = 1024;
 /// Channels of which the one with the largest history gives some up.
-const SAMPLE: usize = 16;
+const SAMPLE: u32 = 16;
 
 /// What an idle channel may give way to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,13 +153,30 @@ impl Hub {
     /// Removes a channel's publications.
     pub(super) fn clear_history(&mut self, at: u32) {
         let Some(stream) = &mut self.homes[at].stream else { return };
-        let (bytes, namespace) = (stream.clear(), stream.owner.namespace);
-        self.count_history(namespace, -(bytes as isize));
+        let bytes = stream.clear();
+        self.count_history(at, -(bytes as isize));
     }
 
-    fn count_history(&mut self, namespace: u32, by: isize) {
+    /// The memory of a channel's publications has changed by this.
+    fn count_history(&mut self, at: u32, by: isize) {
         self.history_bytes = self.history_bytes.saturating_add_signed(by);
-        self.shares.change_bytes(namespace, by);
+        let Self { homes, shares, .. } = self;
+        let Some(stream) = &mut homes[at].stream else { return };
+        let namespace = stream.owner.namespace;
+        shares.change_bytes(namespace, by);
+        let place = stream.listed_at;
+        if (stream.len() > 0) == (place != NONE) {
+            return;
+        }
+        if place == NONE {
+            stream.listed_at = shares.list(namespace, at);
+            return;
+        }
+        stream.listed_at = NONE;
+        let moved = shares.unlist(namespace, place);
+        if let Some(stream) = moved.and_then(|moved| homes[moved].stream.as_mut()) {
+            stream.listed_at = place;
+        }
     }
 
     /// Ends a channel's stream: its epoch with it.
@@ -230,12 +248,14 @@ impl Hub {
             } else {
                 break;
             };
-            self.evict_oldest(payer, at, namespace);
+            if !self.evict_oldest(payer, at) {
+                break;
+            }
         }
         let Some(stream) = &mut self.homes[at].stream else { return };
         let grown = stream.keep(Arc::clone(publication), options.history_size as usize);
         stream.expires_ms = self.now.ms + options.history_ttl_ms;
-        self.count_history(namespace, grown);
+        self.count_history(at, grown);
         if self.history_bytes > bytes_max || self.shares.share(namespace).bytes > own_max {
             self.stats.history_evicted +=
                 self.homes[at].stream.as_ref().map_or(0, |of| of.len() as u64);
@@ -244,40 +264,29 @@ impl Hub {
         self.schedule_timer(at);
     }
 
-    /// Evicts the oldest publication of a namespace's channel: of the one that is published to, if it holds as much as others
-    /// on average, else of the one that holds most among some.
-    fn evict_oldest(&mut self, payer: u32, published: u32, namespace: u32) {
-        let share = self.shares.share(payer);
-        let average = share.bytes / share.streams.max(1) as usize;
-        let mut most = (0, published);
-        if payer == namespace
-            && let Some(stream) = &self.homes[published].stream
-        {
-            most.0 = stream.bytes();
-        }
-        if most.0 < average.max(1) {
-            let channels = self.homes.indices().end;
-            let mut seen = 0;
-            for _ in 0..EVICTION_STEPS_MAX {
-                self.history_cursor = (self.history_cursor + 1) % channels.max(1);
-                let home = self.homes.get(self.history_cursor);
-                let Some(stream) = home.and_then(|home| home.stream.as_ref()) else { continue };
-                if stream.owner.namespace == payer && stream.len() > 0 {
-                    most = most.max((stream.bytes(), self.history_cursor));
-                    seen += 1;
-                    if seen == SAMPLE {
-                        break;
-                    }
-                }
+    /// Evicts the oldest publication of one of a namespace's channels: of the one that is published to, if it is the
+    /// namespace's and holds as much as others on average, else of the one that holds most among some. False when it has none.
+    fn evict_oldest(&mut self, payer: u32, published: u32) -> bool {
+        let Self { homes, shares, history_cursor, .. } = self;
+        let share = shares.share(payer);
+        let held = |at: u32| homes.get(at)?.stream.as_ref().filter(|stream| stream.len() > 0);
+        let own = held(published).filter(|stream| stream.owner.namespace == payer);
+        let mut most = own.map(|stream| (stream.bytes(), published));
+        let average = share.bytes / share.channels.len().max(1);
+        if most.is_none_or(|(bytes, _)| bytes < average) {
+            let channels = share.channels.len() as u32;
+            for _ in 0..channels.min(SAMPLE) {
+                *history_cursor = (*history_cursor + 1) % channels;
+                let at = share.channels[*history_cursor as usize];
+                most = most.max(held(at).map(|stream| (stream.bytes(), at)));
             }
         }
-        if let Some(stream) = &mut self.homes[most.1].stream
-            && stream.len() > 0
-        {
-            let (freed, namespace) = (stream.evict(), stream.owner.namespace);
-            self.stats.history_evicted += 1;
-            self.count_history(namespace, -(freed as isize));
-        }
+        let Some((_, at)) = most else { return false };
+        let Some(stream) = &mut self.homes[at].stream else { return false };
+        let freed = stream.evict();
+        self.stats.history_evicted += 1;
+        self.count_history(at, -(freed as isize));
+        true
     }
 
     /// Schedules the next expiry of a stream.
