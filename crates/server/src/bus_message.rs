@@ -54,6 +54,8 @@ pub(crate) enum BusMessage {
     RevokeReply { token: u64, result: Result<(), RevocationError> },
     /// Admin to workers: tokens were revoked.
     Revoked(Box<Revocation>),
+    /// Admin to a worker whose ring was full when tokens were revoked: which of its sessions came with one?
+    RevokedUnseen,
 
     /// Worker to the push thread: a request below `/api/push`.
     PushRequest(Box<PushRequest>),

@@ -58,6 +58,22 @@ impl Revocation {
     fn is_over(&self, now_s: u64) -> bool {
         self.until_s != 0 && self.until_s <= now_s
     }
+
+    /// This one, with what another of the same token or user refuses beyond it.
+    fn joined(mut self, other: &Revocation) -> Revocation {
+        if let (
+            Revoked::User { issued_before_s, .. },
+            Revoked::User { issued_before_s: others_s, .. },
+        ) = (&mut self.of, &other.of)
+        {
+            *issued_before_s = (*issued_before_s).max(*others_s);
+        }
+        self.until_s = match (self.until_s, other.until_s) {
+            (0, _) | (_, 0) => 0,
+            (own_s, others_s) => own_s.max(others_s),
+        };
+        self
+    }
 }
 
 /// A token, among all that let clients in: a hash that nobody outside can foresee.
@@ -148,7 +164,8 @@ impl Revocations {
         Some(Refusal::Barred { left_s: (until_ms - now_ms).div_ceil(1000) })
     }
 
-    /// Takes a revocation, of at most `max` that are kept.
+    /// Takes a revocation, of at most `max` that are kept. Gives what is in force now: one of the same token or user that is
+    /// not over is part of it, so that no revocation lets anybody in whom another refuses.
     ///
     /// # Errors
     /// There is no room, or it is too long.
@@ -157,7 +174,7 @@ impl Revocations {
         revocation: Revocation,
         now_ms: u64,
         max: usize,
-    ) -> Result<(), RevocationError> {
+    ) -> Result<Revocation, RevocationError> {
         if revocation.name().len() > NAME_BYTES_MAX {
             return Err(RevocationError::TooLong);
         }
@@ -165,32 +182,27 @@ impl Revocations {
         if table.len() >= max {
             table.expire(now_ms);
         }
-        let is_known = match &revocation.of {
-            Revoked::Jti(jti) => table.tokens.contains_key(&self.id_of(Some(jti), "").0),
-            Revoked::User { user, .. } => table.users.contains_key(user),
+        let known = match &revocation.of {
+            Revoked::Jti(jti) => table.tokens.get(&self.id_of(Some(jti), "").0),
+            Revoked::User { user, .. } => table.users.get(user),
         };
-        if !is_known && table.len() >= max {
+        if known.is_none() && table.len() >= max {
             return Err(RevocationError::Full);
         }
         self.any.store(true, Ordering::Release);
+        let revocation = match known.filter(|of| !of.is_over(now_ms / 1000)) {
+            Some(known) => revocation.joined(known),
+            None => revocation,
+        };
         match &revocation.of {
             Revoked::Jti(jti) => {
-                let id = self.id_of(Some(jti), "").0;
-                table.tokens.insert(id, revocation);
+                table.tokens.insert(self.id_of(Some(jti), "").0, revocation.clone());
             }
-            Revoked::User { user, issued_before_s } => {
-                // The later of two times revokes what the earlier does.
-                let before = table.users.get(user).filter(|of| !of.is_over(now_ms / 1000));
-                let earlier = before.is_some_and(|of| match of.of {
-                    Revoked::User { issued_before_s: known, .. } => known > *issued_before_s,
-                    Revoked::Jti(_) => false,
-                });
-                if !earlier {
-                    table.users.insert(user.clone(), revocation);
-                }
+            Revoked::User { user, .. } => {
+                table.users.insert(user.clone(), revocation.clone());
             }
         }
-        Ok(())
+        Ok(revocation)
     }
 
     /// Takes a revocation back. False when there is none.
@@ -246,6 +258,8 @@ pub(crate) struct RevocationLog {
     path: PathBuf,
     file: File,
     lines: usize,
+    /// What was written last may have ended within a line, which the next one would continue.
+    is_torn: bool,
 }
 
 impl RevocationLog {
@@ -298,12 +312,16 @@ impl RevocationLog {
         now_ms: u64,
         max: usize,
     ) -> io::Result<()> {
-        if self.lines >= max.saturating_mul(2) {
+        if self.is_torn || self.lines >= max.saturating_mul(2) {
             return self.rewrite(all, now_ms);
         }
-        writeln!(self.file, "{}", serde_json::to_string(revocation)?)?;
+        let line = serde_json::to_string(revocation)? + "\n";
+        self.is_torn = true;
+        self.file.write_all(line.as_bytes())?;
+        self.file.sync_data()?;
         self.lines += 1;
-        self.file.sync_data()
+        self.is_torn = false;
+        Ok(())
     }
 
     /// Writes all of them anew.
@@ -330,7 +348,7 @@ impl RevocationLog {
         if let Some(directory) = path.parent() {
             File::open(directory)?.sync_all()?;
         }
-        Ok(RevocationLog { path, file, lines: all.len() })
+        Ok(RevocationLog { path, file, lines: all.len(), is_torn: false })
     }
 }
 
@@ -363,9 +381,66 @@ mod tests {
         assert!(refused(b, "bob", Some(NOW_S - 1)) && refused(b, "bob", None));
         assert!(!refused(b, "bob", Some(NOW_S)) && !refused(b, "ada", None));
         let later = revocations.refuses(b, "bob", None, NOW_MS + 60_000);
-        assert_eq!(later, None, "it was for a minute");
+        assert_eq!(later, Some(Refusal::Revoked), "the second was for good");
         assert!(revocations.remove(Some("a"), None) && !revocations.remove(Some("a"), None));
         assert!(!refused(a, "ada", None));
+    }
+
+    /// An earlier `issued_before_s` was dropped without a word, though it was for longer: the first for three seconds, the
+    /// second for ten thousand, and after three seconds the user's old tokens were let in.
+    #[test]
+    fn the_later_time_and_the_longer_end_of_two_revocations_hold_before_and_after_a_restart() {
+        let of = |before_s, until_s| Revocation::of_user("bob", before_s, until_s);
+        for (first, second, joined) in [
+            (of(NOW_S, NOW_S + 3), of(NOW_S - 50, NOW_S + 10_000), of(NOW_S, NOW_S + 10_000)),
+            (of(NOW_S - 50, 0), of(NOW_S, NOW_S + 3), of(NOW_S, 0)),
+            (
+                Revocation::of_token("a", 0),
+                Revocation::of_token("a", NOW_S + 3),
+                Revocation::of_token("a", 0),
+            ),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let open = |into: &Revocations, now_ms| {
+                RevocationLog::open(directory.path(), into, now_ms, 9, &mut Vec::new()).unwrap()
+            };
+            let revocations = Revocations::default();
+            let mut log = open(&revocations, NOW_MS);
+            for of in [first, second] {
+                let in_force = revocations.add(of, NOW_MS, 9).unwrap();
+                log.append(&in_force, &revocations, NOW_MS, 9).unwrap();
+            }
+            let later_ms = NOW_MS + 4_000;
+            assert_eq!(revocations.list(later_ms), [joined]);
+            let again = Revocations::default();
+            drop(open(&again, later_ms));
+            assert_eq!(again.list(later_ms), revocations.list(later_ms));
+        }
+    }
+
+    /// A disk that was full had taken half a line; the next one continued it, and both were lost at the next start.
+    #[test]
+    fn after_a_write_that_failed_the_next_one_begins_the_file_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut report = Vec::new();
+        let revocations = Revocations::default();
+        let mut log =
+            RevocationLog::open(directory.path(), &revocations, NOW_MS, 9, &mut report).unwrap();
+        log.file.write_all(br#"{"jti":"hal"#).unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let file = std::mem::replace(&mut log.file, full);
+        let [first, second] = ["a", "b"].map(|jti| Revocation::of_token(jti, 0));
+        revocations.add(first.clone(), NOW_MS, 9).unwrap();
+        assert!(log.append(&first, &revocations, NOW_MS, 9).is_err());
+        log.file = file;
+        revocations.add(second.clone(), NOW_MS, 9).unwrap();
+        log.append(&second, &revocations, NOW_MS, 9).unwrap();
+
+        let again = Revocations::default();
+        drop(RevocationLog::open(directory.path(), &again, NOW_MS, 9, &mut report).unwrap());
+        let mut listed = again.list(NOW_MS);
+        listed.sort_by_key(|of| of.name().to_owned());
+        assert_eq!((listed, report), (vec![first, second], Vec::new()));
     }
 
     #[test]

@@ -152,6 +152,8 @@ pub(crate) struct Admin {
     certificate_files: Vec<(Arc<str>, Option<SystemTime>)>,
     seconds: u64,
     heap_trim: HeapTrim,
+    /// Workers whose rings were full when tokens were revoked.
+    unreached: Vec<usize>,
     counters: Arc<ConfigCounters>,
     registry: Registry,
 }
@@ -267,6 +269,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         certificate_files,
         seconds: 0,
         heap_trim: HeapTrim::default(),
+        unreached: Vec::new(),
         counters,
         registry,
     };
@@ -436,7 +439,7 @@ impl Admin {
             Ok(()) => tracing::info!("the certificates of tls.certificates were read again"),
             Err(errors) => {
                 self.counters.count(ConfigMetric::CertificatesRefused);
-                let kept = "the certificates in use stay";
+                let kept = "the one in use stays";
                 errors.iter().for_each(|error| tracing::error!(kept, "{error}"));
             }
         }
@@ -445,6 +448,7 @@ impl Admin {
     fn second(&mut self, cx: &mut Cx) {
         self.seconds += 1;
         self.free_retired();
+        self.reach_workers();
         self.answer_overdue_broadcasts(cx);
         self.evaluate_trial(cx);
         self.sync_rest();

@@ -99,6 +99,31 @@ fn a_users_tokens_of_before_end_his_sessions_and_later_ones_do_not() {
     assert_eq!(bob.next().expect("a disconnect")["disconnect"]["code"], 3500);
 }
 
+/// A worker whose ring was full was not told, and kept the sessions, although the caller had been answered.
+#[test]
+fn sessions_end_on_a_worker_that_could_not_be_told_of_the_revocation() {
+    let mut config = development();
+    config.client.token.hmac_secret = Some(Secret::new(KEY));
+    config.limits.bus_slots = 16;
+    let mut server = TestServer::begin(1, config, None);
+    let mut by_user = Subscriber::at(server.clients, "news", &token(&json!({"sub": "ada"})));
+    let claims = json!({"sub": "bob", "jti": "stolen"});
+    let mut by_id = Subscriber::at(server.clients, "news", &token(&claims));
+    let mut stays = Subscriber::at(server.clients, "news", &token(&json!({"sub": "eve"})));
+    let stalled = server.stall(0);
+    let post = |body: Value| server.call("POST", "/revocations", &[], &body.to_string()).status;
+    for number in 0..100 {
+        assert_eq!(post(json!({"user": format!("somebody{number}")})), 200);
+    }
+    assert_eq!((post(json!({"user": "ada"})), post(json!({"jti": "stolen"}))), (200, 200));
+    drop(stalled);
+    for gone in [&mut by_user, &mut by_id] {
+        assert_eq!(gone.next().expect("a disconnect")["disconnect"]["code"], 3500);
+    }
+    server.publish("news", 1);
+    assert_eq!(stays.publication()["data"], 1);
+}
+
 #[test]
 fn one_disconnect_bars_the_token_and_not_the_user() {
     let server = server(600_000);

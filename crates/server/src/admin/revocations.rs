@@ -77,22 +77,24 @@ impl Admin {
     fn revoke(&mut self, revocation: &Revocation) -> Result<(), RevocationError> {
         let now_ms = unix_ms();
         let max = self.store.head().config.client.token.revocations_max as usize;
-        self.state.revocations.add(revocation.clone(), now_ms, max)?;
+        let in_force = self.state.revocations.add(revocation.clone(), now_ms, max)?;
         for worker in 0..self.state.workers() {
-            // A worker whose ring is full keeps the sessions it has; none is made.
-            let message = BusMessage::Revoked(Box::new(revocation.clone()));
-            if self.endpoint.send(worker, message).is_err() {
-                tracing::warn!(
-                    worker,
-                    "not reached: sessions of a revoked token stay until they end"
-                );
+            let message = BusMessage::Revoked(Box::new(in_force.clone()));
+            if self.endpoint.send(worker, message).is_err() && !self.unreached.contains(&worker) {
+                self.unreached.push(worker);
             }
         }
         let Some(log) = &mut self.revocation_log else { return Ok(()) };
-        log.append(revocation, &self.state.revocations, now_ms, max).map_err(|error| {
+        log.append(&in_force, &self.state.revocations, now_ms, max).map_err(|error| {
             tracing::error!(%error, "a revocation is not on the disk");
             RevocationError::NotOnDisk
         })
+    }
+
+    /// Once a second: has those workers look for sessions of revoked tokens whose rings were full when tokens were revoked.
+    pub(super) fn reach_workers(&mut self) {
+        let Self { unreached, endpoint, .. } = self;
+        unreached.retain(|&worker| endpoint.send(worker, BusMessage::RevokedUnseen).is_err());
     }
 }
 

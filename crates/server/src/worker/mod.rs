@@ -305,6 +305,7 @@ impl<'w> Worker<'w> {
                 self.handle_revoke_reply(cx, token, result);
             }
             BusMessage::Revoked(revocation) => self.handle_revoked(cx, &revocation),
+            BusMessage::RevokedUnseen => self.handle_revoked_unseen(cx),
             BusMessage::Drain => self.begin_drain(cx),
             BusMessage::Stop => cx.stop(),
             #[cfg(test)]

@@ -11,7 +11,7 @@ use super::parts::{CommandPlace, Pending};
 use crate::api::{ApiError, ApiErrorCode, Outcome};
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
-use crate::revocation::{NAME_BYTES_MAX, Revocation, RevocationError, Revoked, concerns};
+use crate::revocation::{NAME_BYTES_MAX, Refusal, Revocation, RevocationError, Revoked, concerns};
 
 const REVOKED: &str = "the token was revoked";
 
@@ -87,7 +87,19 @@ impl Worker<'_> {
             return;
         }
         let revoked = std::mem::take(&mut self.revoked);
-        let sessions = self.heartbeat.sessions_with(&revoked);
+        let sessions = self.heartbeat.sessions_with(|_, token| revoked.contains(&token.id));
+        self.end_revoked(cx, sessions);
+    }
+
+    /// Tokens were revoked, and this worker was not told which.
+    pub(super) fn handle_revoked_unseen(&mut self, cx: &mut Context<Link>) {
+        let now_ms = self.clock.now().unix_ms;
+        let sessions = self.heartbeat.sessions_with(|session, token| {
+            let user = self.hub.session(session).map_or("", |view| view.user);
+            let revocations = &self.state.revocations;
+            let refusal = revocations.refuses(token.id, user, token.issued_at_s(), now_ms);
+            refusal == Some(Refusal::Revoked)
+        });
         self.end_revoked(cx, sessions);
         let subscriptions = self.grants.with_tokens(&revoked);
         self.invalidate_subscriptions(cx, subscriptions, REVOKED);

@@ -4,8 +4,6 @@
 //! workers on a core these wake-ups cost several times what the ping does. So pings are due at multiples of a span in
 //! which about [`PING_GROUP`] of them come together.
 
-use std::collections::HashSet;
-
 use dunlin_hub::{Now, SessionId};
 
 use super::session_params::{SessionParams, SessionParamsTable};
@@ -133,9 +131,12 @@ impl Heartbeat {
         self.tokens.get(&session).copied()
     }
 
-    /// The sessions that came with one of these tokens. Looks at all sessions.
-    pub(crate) fn sessions_with(&self, tokens: &HashSet<TokenId>) -> Vec<SessionId> {
-        let with = self.tokens.iter().filter(|(_, token)| tokens.contains(&token.id));
+    /// The sessions that came with such a token. Looks at all sessions.
+    pub(crate) fn sessions_with(
+        &self,
+        is_such: impl Fn(SessionId, &TokenFacts) -> bool,
+    ) -> Vec<SessionId> {
+        let with = self.tokens.iter().filter(|&(&session, token)| is_such(session, token));
         with.map(|(session, _)| *session).collect()
     }
 
