@@ -69,24 +69,41 @@ metrics! {
     Revision, Gauge, "config_revision", "Revision every worker runs.";
     DurableRevision, Gauge, "config_durable_revision", "Newest revision known to be on disk.";
     Changes, Counter, "config_changes_total", "Changes in effect since the start.";
-    CertificateExpiry, Gauge, "tls_certificate_expiry_timestamp_seconds", "When the first certificate of tls.certificates expires, in Unix time; 0 without any.";
+    CertificateExpiry, Gauge, "tls_certificate_expiry_timestamp_seconds", "When the first certificate of tls.certificates expires, in Unix time; without any there is no such series.";
     CertificatesRefused, Counter, "tls_certificates_refused_total", "Times changed files of tls.certificates could not be used; the certificates before them stay.";
     RolledBack, Counter, "config_rolled_back_total", "Commits rolled back: a worker could not switch.";
 }
 
 impl Collector for ConfigCounters {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        // An alert on a time that is near would fire where there is none.
+        let is_shown = |metric| metric != ConfigMetric::CertificateExpiry || self.get(metric) > 0;
         ConfigMetric::ALL
             .iter()
+            .filter(|&&metric| is_shown(metric))
             .try_for_each(|&metric| metric.family().encode_one(&mut encoder, self.get(metric)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use dunlin_metrics::{Kind, Registry, text};
 
     use super::*;
+
+    /// It was 0 there, so that the alert on a certificate's end fired on every server without TLS.
+    #[test]
+    fn without_a_certificate_there_is_no_time_at_which_it_expires() {
+        let counters = Arc::<ConfigCounters>::default();
+        let mut registry = Registry::with_prefix("dunlin");
+        registry.register_collector(Box::new(Arc::clone(&counters)));
+        let series = "dunlin_tls_certificate_expiry_timestamp_seconds 1";
+        assert!(!text::prometheus(&registry).contains("certificate_expiry"));
+        counters.set(ConfigMetric::CertificateExpiry, 1);
+        assert!(text::prometheus(&registry).contains(series));
+    }
 
     #[test]
     fn counters_say_total_and_no_family_comes_twice() {

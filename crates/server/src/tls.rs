@@ -51,8 +51,10 @@ struct Chosen {
 }
 
 /// One that has been opened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Opened {
+    /// Under `tls.certificates`.
+    name: Box<str>,
     certified: Arc<CertifiedKey>,
     /// In lower case; `*.example.com` stands for every name with one label more.
     names: Vec<String>,
@@ -69,9 +71,9 @@ impl Tls {
         if let Some((_, tls)) = before.filter(|(old, _)| unchanged(old)) {
             return Arc::clone(tls);
         }
-        let certificates = match before.filter(|(old, _)| old.tls == config.tls) {
-            Some((_, tls)) => Arc::clone(&tls.certificates),
-            None => Arc::new(Certificates::open(config)),
+        let certificates = match before {
+            Some((old, tls)) if old.tls == config.tls => Arc::clone(&tls.certificates),
+            _ => Arc::new(Certificates::open(config, before)),
         };
         let mut servers: Vec<Server> = Vec::new();
         for ingress in all(config).filter(|ingress| ingress.tls) {
@@ -110,15 +112,13 @@ impl Tls {
     /// Opens the certificates anew, for their files have changed.
     ///
     /// # Errors
-    /// Those that cannot be used; then all stay as they were.
+    /// Those that cannot be used; they stay as they were, and the others are new.
     pub(crate) fn reopen(&self, config: &Config) -> Result<(), ConfigErrors> {
         let mut errors = ConfigErrors::default();
-        let chosen = open_all(config, &mut errors);
-        if !errors.is_empty() {
-            return Err(errors);
-        }
+        let former = self.certificates.chosen.load();
+        let chosen = open_all(config, |name| former.named(name), &mut errors);
         self.certificates.chosen.store(Arc::new(chosen));
-        Ok(())
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 }
 
@@ -155,10 +155,23 @@ impl Server {
     }
 }
 
+impl Chosen {
+    fn named(&self, name: &str) -> Option<Opened> {
+        self.all.iter().find(|opened| *opened.name == *name).cloned()
+    }
+}
+
 impl Certificates {
-    fn open(config: &Config) -> Certificates {
+    /// Of a certificate that is set as it was before, what is in use stays when its files cannot be used now.
+    fn open(config: &Config, before: Option<(&Config, &Arc<Tls>)>) -> Certificates {
+        let former = |name: &str| {
+            let (old, tls) = before?;
+            let (was, is) = (&old.tls.certificates, &config.tls.certificates);
+            let is_same = was.get(name) == is.get(name);
+            tls.certificates.chosen.load().named(name).filter(|_| is_same)
+        };
         let mut errors = ConfigErrors::default();
-        let chosen = open_all(config, &mut errors);
+        let chosen = open_all(config, former, &mut errors);
         errors.iter().for_each(|error| tracing::error!("{error}"));
         Certificates { chosen: ArcSwap::from_pointee(chosen) }
     }
@@ -229,12 +242,20 @@ fn roots(pem: &str) -> Result<RootCertStore, String> {
     if roots.is_empty() { Err("there is no certificate in PEM in it".into()) } else { Ok(roots) }
 }
 
-fn open_all(config: &Config, errors: &mut ConfigErrors) -> Chosen {
+/// Opens each certificate, and takes the former one in the place of one that cannot be used.
+fn open_all(
+    config: &Config,
+    former: impl Fn(&str) -> Option<Opened>,
+    errors: &mut ConfigErrors,
+) -> Chosen {
     let mut all = Vec::new();
     for (name, certificate) in config.tls.certificates.iter() {
         match open(name, certificate) {
             Ok(opened) => all.push(opened),
-            Err(error) => errors.push(error),
+            Err(error) => {
+                all.extend(former(name));
+                errors.push(error);
+            }
         }
     }
     Chosen { all }
@@ -316,7 +337,7 @@ fn open(name: &str, certificate: &Certificate) -> Result<Opened, ConfigError> {
             "take an ECDSA, Ed25519 or RSA key",
         ),
     })?;
-    Ok(Opened { certified: Arc::new(certified), names, not_after_s })
+    Ok(Opened { name: name.into(), certified: Arc::new(certified), names, not_after_s })
 }
 
 /// The DNS names of a certificate. By an address nobody asks for one (RFC 6066 §3).

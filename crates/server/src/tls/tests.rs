@@ -122,6 +122,41 @@ fn changed_files_are_read_again_and_what_is_broken_changes_nothing() {
     assert!(!Tls::of(&config, None).is_complete(&config), "what is broken is left out at a start");
 }
 
+/// Nothing was renewed as long as one could not be used: the one beside it expired, too.
+#[test]
+fn one_that_cannot_be_used_stays_and_the_others_are_renewed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |of: &str, what: &str| {
+        directory.path().join(format!("{of}.{what}")).to_str().unwrap().to_owned()
+    };
+    let write = |of: &str, name: &str| {
+        let (chain, key) = pair(&[name]);
+        fs::write(file(of, "chain"), chain).unwrap();
+        fs::write(file(of, "key"), key.serialize_pem()).unwrap();
+    };
+    let certificate = |of: &str| Certificate {
+        chain_file: Some(file(of, "chain").into()),
+        key_file: Some(file(of, "key").into()),
+        ..Certificate::default()
+    };
+    write("a", "a.example");
+    write("b", "old.example");
+    let config = with(&[("a", certificate("a")), ("b", certificate("b"))]);
+    let tls = Tls::of(&config, None);
+    fs::write(file("a", "chain"), "half").unwrap();
+    write("b", "new.example");
+    let errors = tls.reopen(&config).unwrap_err();
+    let errors: Vec<String> = errors.iter().map(|error| error.path.to_string()).collect();
+    assert_eq!(errors, ["tls.certificates.a.chain_file"]);
+    assert_eq!(names_in_use(&tls), ["a.example", "new.example"]);
+
+    // A change of the configuration does not take it away either.
+    let mut next = config.clone();
+    next.tls.certificates.remove("b");
+    let tls = Tls::of(&next, Some((&config, &tls)));
+    assert_eq!(names_in_use(&tls), ["a.example"]);
+}
+
 #[test]
 fn a_name_is_borne_by_itself_or_by_the_label_above() {
     assert!(matches("a.example", "a.example"));
