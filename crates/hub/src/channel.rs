@@ -1,6 +1,6 @@
 //! The local side of a channel: its subscribers on this worker.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
 use foldhash::quality::FixedState;
@@ -164,7 +164,7 @@ impl NameHasher {
         Self { state: FixedState::with_seed(seed), workers }
     }
 
-    pub(crate) fn hash(&self, name: &str) -> u64 {
+    pub(crate) fn hash(&self, name: impl Hash) -> u64 {
         self.state.hash_one(name)
     }
 

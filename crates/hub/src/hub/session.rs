@@ -1,5 +1,6 @@
 //! Opens, inspects, disconnects and closes sessions.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Hub;
@@ -150,9 +151,14 @@ impl Hub {
         both.is_some_and(|(slot, channel)| self.subscription_to(slot, channel).is_some())
     }
 
-    /// Whose the streams are that this user, or this address, brings into being.
-    pub fn maker_of(&self, name: &str) -> Maker {
-        Maker(self.names.hash(name) as u32 | 1)
+    /// Whose the streams are that this user brings into being.
+    pub fn maker_of(&self, user: &str) -> Maker {
+        Maker(self.names.hash((0_u8, user)) as u32 | 1)
+    }
+
+    /// Whose the streams are that clients without a user bring into being who come from this address.
+    pub fn maker_of_address(&self, address: IpAddr) -> Maker {
+        Maker(self.names.hash((1_u8, address)) as u32 | 1)
     }
 
     /// Whose the streams are that a session brings into being.

@@ -10,7 +10,7 @@ use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{Command, DisconnectCode, Request};
 
 use super::link::{Link, Peer, Role};
-use super::parts::{Payer, Rates, Work};
+use super::parts::{Frames, Payer, Rates, Work};
 use super::{Worker, encoding_of};
 use crate::metrics::Metric;
 
@@ -45,8 +45,10 @@ impl Worker<'_> {
             let payer = self.budgets.user(view.user);
             wait_ms = wait_ms.max(self.budgets.charge(payer, &user, work, now_ms));
         }
-        if address.is_limited() {
-            let payer = Payer::address(link.peer.place());
+        if address.is_limited()
+            && let Some(of) = self.peers.get(link.peer.place())
+        {
+            let payer = self.budgets.address(of);
             wait_ms = wait_ms.max(self.budgets.charge(payer, &address, work, now_ms));
         }
         if let Some(namespace) =
@@ -75,7 +77,7 @@ impl Worker<'_> {
     /// Whose the streams are that a client brings into being.
     pub(super) fn maker_of(&self, user: &str, peer: Peer) -> Maker {
         match (user, self.peers.get(peer.place())) {
-            ("", Some(address)) => self.hub.maker_of(&address.to_string()),
+            ("", Some(address)) => self.hub.maker_of_address(address),
             ("", None) => Maker::NONE,
             (user, _) => self.hub.maker_of(user),
         }
@@ -110,7 +112,7 @@ impl Worker<'_> {
         &mut self,
         cx: &mut Context<Link>,
         conn: ConnId,
-        rest: Vec<u8>,
+        rest: Frames,
         ready_ms: u64,
     ) {
         let Some(&mut link) = cx.data(conn) else { return };
@@ -142,11 +144,12 @@ impl Worker<'_> {
 
     /// Goes on with commands that have waited long enough, a share of a turn for each connection.
     pub(super) fn run_backlogs(&mut self, cx: &mut Context<Link>) {
-        for (conn, frames) in self.backlogs.take_ready(cx.now_ms()) {
-            match self.handle_commands(cx, conn, &frames) {
+        for (conn, mut frames) in self.backlogs.take_ready(cx.now_ms()) {
+            match self.handle_commands(cx, conn, frames.rest()) {
                 Some((rest, ready_ms)) => {
-                    let rest = if rest.len() == frames.len() { frames } else { rest.to_vec() };
-                    self.hold_back(cx, conn, rest, ready_ms);
+                    let left = rest.len();
+                    frames.leave(left);
+                    self.hold_back(cx, conn, frames, ready_ms);
                 }
                 None => cx.resume_read(conn),
             }

@@ -27,7 +27,7 @@ impl Worker<'_> {
             return self.disconnect(cx, conn, &empty);
         }
         if let Some((rest, ready_ms)) = self.handle_commands(cx, conn, frame) {
-            self.hold_back(cx, conn, rest.to_vec(), ready_ms);
+            self.hold_back(cx, conn, rest.to_vec().into(), ready_ms);
         }
     }
 

@@ -14,6 +14,7 @@ const EMULATION_BYTES: usize = 4096;
 const CONNECTION_PATHS: &str = "/connection/websocket, /connection/sse, /connection/http_stream, \
     /connection/uni_websocket, /connection/uni_sse, /connection/uni_http_stream, /connection/poll, /emulation, \
     /api/{method}";
+const SERVED_ELSEWHERE: &str = "this address does not serve that: see `serves` of its listener";
 
 impl Worker<'_> {
     /// How much is taken of a body of which not all is here; `None`: the request is answered already.
@@ -23,6 +24,11 @@ impl Worker<'_> {
         conn: ConnId,
         head: &http::RequestHead<'_>,
     ) -> Option<u64> {
+        // What would tell a key that is right from one that is wrong is served where keys are.
+        if self.settings.serves_apart && self.is_served_elsewhere(cx, conn, head.path) {
+            self.answer(cx, conn, &Answer::error(404, SERVED_ELSEWHERE));
+            return None;
+        }
         if head.path == "/api" || head.path.starts_with("/api/") {
             return self.takes_api_body(cx, conn, head);
         }
@@ -64,8 +70,7 @@ impl Worker<'_> {
         }
         let path = request.path;
         if self.settings.serves_apart && self.is_served_elsewhere(cx, conn, path) {
-            let why = "this address does not serve that: see `serves` of its listener";
-            return self.answer(cx, conn, &Answer::error(404, why));
+            return self.answer(cx, conn, &Answer::error(404, SERVED_ELSEWHERE));
         }
         if let Some(method) =
             path.strip_prefix("/api").filter(|rest| rest.is_empty() || rest.starts_with('/'))

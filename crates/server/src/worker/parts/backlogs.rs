@@ -18,10 +18,41 @@ pub(crate) struct Backlogs {
     timer_ms: Option<u64>,
 }
 
-/// The commands of one connection, as one frame. May be empty: the next command waits as well.
 struct Backlog {
-    frames: Vec<u8>,
+    frames: Frames,
     ready_ms: u64,
+}
+
+/// The commands of one connection, as one frame. May be empty: the next command waits as well.
+///
+/// What is carried out of them is skipped and taken away once it is the larger part, so that each byte is moved once at most,
+/// in however many turns they go.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Frames {
+    bytes: Vec<u8>,
+    /// How many of them have been carried out.
+    done: usize,
+}
+
+impl From<Vec<u8>> for Frames {
+    fn from(bytes: Vec<u8>) -> Frames {
+        Frames { bytes, done: 0 }
+    }
+}
+
+impl Frames {
+    /// What waits.
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.bytes[self.done..]
+    }
+
+    /// All but the last `left` bytes have been carried out.
+    pub(crate) fn leave(&mut self, left: usize) {
+        self.done = self.bytes.len().saturating_sub(left);
+        if self.done > self.bytes.len() / 2 {
+            *self = self.rest().to_vec().into();
+        }
+    }
 }
 
 impl Backlogs {
@@ -34,17 +65,17 @@ impl Backlogs {
     pub(crate) fn insert(
         &mut self,
         conn: ConnId,
-        frames: Vec<u8>,
+        frames: Frames,
         ready_ms: u64,
         bytes_max: usize,
     ) -> bool {
-        if self.bytes + frames.len() > bytes_max {
+        if self.bytes + frames.bytes.len() > bytes_max {
             return false;
         }
-        self.bytes += frames.len();
+        self.bytes += frames.bytes.len();
         self.ready.push(Reverse((ready_ms, conn.to_u64())));
         if let Some(replaced) = self.of.insert(conn.to_u64(), Backlog { frames, ready_ms }) {
-            self.bytes -= replaced.frames.len();
+            self.bytes -= replaced.frames.bytes.len();
         }
         true
     }
@@ -62,17 +93,17 @@ impl Backlogs {
     ) -> bool {
         let Some(backlog) = self.of.get_mut(&conn.to_u64()) else { return false };
         let added = separator.len() + frame.len();
-        if backlog.frames.len() + added > own_max || self.bytes + added > bytes_max {
+        if backlog.frames.rest().len() + added > own_max || self.bytes + added > bytes_max {
             return false;
         }
-        backlog.frames.extend_from_slice(separator);
-        backlog.frames.extend_from_slice(frame);
+        backlog.frames.bytes.extend_from_slice(separator);
+        backlog.frames.bytes.extend_from_slice(frame);
         self.bytes += added;
         true
     }
 
     /// Connections whose commands may go on now, each with what waits.
-    pub(crate) fn take_ready(&mut self, now_ms: u64) -> Vec<(ConnId, Vec<u8>)> {
+    pub(crate) fn take_ready(&mut self, now_ms: u64) -> Vec<(ConnId, Frames)> {
         let mut ready = Vec::new();
         while let Some(&Reverse((at_ms, conn))) = self.ready.peek()
             && at_ms <= now_ms
@@ -87,12 +118,12 @@ impl Backlogs {
     }
 
     /// The connection is gone, or its commands are.
-    pub(crate) fn remove(&mut self, conn: ConnId) -> Option<Vec<u8>> {
+    pub(crate) fn remove(&mut self, conn: ConnId) -> Option<Frames> {
         if self.of.is_empty() {
             return None;
         }
         let backlog = self.of.remove(&conn.to_u64())?;
-        self.bytes -= backlog.frames.len();
+        self.bytes -= backlog.frames.bytes.len();
         if self.of.is_empty() {
             (self.of, self.ready) = Default::default();
         }
@@ -128,36 +159,55 @@ mod tests {
         ConnId::from_u64(number)
     }
 
+    fn frames(text: &[u8]) -> Frames {
+        text.to_vec().into()
+    }
+
+    /// All that waited was copied for every command that was carried out.
+    #[test]
+    fn what_waits_is_moved_a_few_times_however_often_it_goes_on() {
+        let mut waiting = frames(&[b'x'; 65_536]);
+        let mut moves = 0;
+        for left in (0..65_536).rev() {
+            let end = waiting.rest().as_ptr_range().end;
+            waiting.leave(left);
+            assert_eq!(waiting.rest().len(), left);
+            assert!(waiting.bytes.len() <= 2 * left + 1, "what is carried out is given back");
+            moves += u32::from(waiting.rest().as_ptr_range().end != end);
+        }
+        assert!(moves <= 17, "{moves}");
+    }
+
     #[test]
     fn what_waits_goes_on_in_order_and_is_bounded() {
         let mut backlogs = Backlogs::default();
-        assert!(backlogs.insert(conn(1), b"a".to_vec(), 30, 10));
-        assert!(backlogs.insert(conn(2), b"b".to_vec(), 20, 10));
+        assert!(backlogs.insert(conn(1), frames(b"a"), 30, 10));
+        assert!(backlogs.insert(conn(2), frames(b"b"), 20, 10));
         assert!(backlogs.append(conn(1), b"\n", b"c", 3, 10));
         assert!(!backlogs.append(conn(1), b"\n", b"d", 3, 10), "of one connection");
         assert!(!backlogs.append(conn(2), b"\n", b"1234567", 99, 10), "of all");
-        assert!(!backlogs.insert(conn(3), b"1234567".to_vec(), 0, 10));
+        assert!(!backlogs.insert(conn(3), frames(b"1234567"), 0, 10));
         assert!(!backlogs.append(conn(4), b"\n", b"", 9, 10), "nothing waits of this one");
         assert_eq!(backlogs.arm_timer(0), Some(20));
         assert_eq!(backlogs.arm_timer(5), None, "it is set");
         assert!(!backlogs.is_ready(19) && backlogs.is_ready(20));
         backlogs.handle_timer(20);
-        assert_eq!(backlogs.take_ready(20), [(conn(2), b"b".to_vec())]);
+        assert_eq!(backlogs.take_ready(20), [(conn(2), frames(b"b"))]);
         assert_eq!(backlogs.arm_timer(20), Some(10));
-        assert_eq!(backlogs.take_ready(30), [(conn(1), b"a\nc".to_vec())]);
+        assert_eq!(backlogs.take_ready(30), [(conn(1), frames(b"a\nc"))]);
         assert_eq!((backlogs.bytes, backlogs.is_ready(99)), (0, false));
     }
 
     #[test]
     fn a_connection_that_closes_takes_its_commands_along() {
         let mut backlogs = Backlogs::default();
-        assert!(backlogs.insert(conn(1), b"a".to_vec(), 5, 10));
-        assert!(backlogs.insert(conn(2), Vec::new(), 7, 10));
+        assert!(backlogs.insert(conn(1), frames(b"a"), 5, 10));
+        assert!(backlogs.insert(conn(2), Frames::default(), 7, 10));
         assert!(backlogs.contains(conn(2)));
         backlogs.remove(conn(1));
         assert!(!backlogs.contains(conn(1)));
         assert_eq!(backlogs.take_ready(6), []);
-        assert_eq!(backlogs.take_ready(7), [(conn(2), Vec::new())]);
+        assert_eq!(backlogs.take_ready(7), [(conn(2), Frames::default())]);
         assert_eq!(backlogs.ready.capacity(), 0);
     }
 }

@@ -5,6 +5,7 @@
 //! payer whose instant has passed needs none, and a client that is idle costs nothing.
 
 use std::hash::{BuildHasher, Hash};
+use std::net::IpAddr;
 
 use dunlin_config::{ClientBudget, SharedBudget};
 use dunlin_hub::SessionId;
@@ -30,10 +31,6 @@ const KIND_SHIFT: u32 = 61;
 impl Payer {
     pub(crate) fn session(session: SessionId) -> Payer {
         Payer(session.to_u64())
-    }
-
-    pub(crate) fn address(place: u32) -> Payer {
-        Payer(1 << KIND_SHIFT | u64::from(place))
     }
 }
 
@@ -104,6 +101,11 @@ struct Turn {
 }
 
 impl Budgets {
+    /// The payer of this address: all who come from it.
+    pub(crate) fn address(&self, address: IpAddr) -> Payer {
+        self.named(1, address)
+    }
+
     /// The payer of this user, or of this namespace's clients.
     pub(crate) fn user(&self, name: &str) -> Payer {
         self.named(2, name)
@@ -114,7 +116,7 @@ impl Budgets {
     }
 
     /// Two names whose hashes are one share a budget, which happens to one pair among billions.
-    fn named(&self, kind: u64, name: &str) -> Payer {
+    fn named(&self, kind: u64, name: impl Hash) -> Payer {
         Payer(kind << KIND_SHIFT | self.names.hash_one(name) >> 3)
     }
 
@@ -269,7 +271,8 @@ mod tests {
         let session = SessionId::pack(u16::MAX, u8::MAX, u8::MAX, u32::MAX, u8::MAX);
         let payers = [
             Payer::session(session),
-            Payer::address(u32::MAX),
+            budgets.address(IpAddr::from([255; 4])),
+            budgets.address(IpAddr::from([255; 16])),
             budgets.user("a"),
             budgets.user("b"),
             budgets.namespace("a"),
