@@ -1,6 +1,6 @@
 //! Who is let in at the admin port: each test is somebody who tries to get further than he may.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use dunlin_config::{AdminRole, AdminToken, Config, Secret};
@@ -80,6 +80,12 @@ fn a_watch_ends_with_the_token_that_let_it_in() {
     server.token = Some("a token that was stolen");
     let mut stream = server.connect();
     server.send(&mut stream, "GET", "/config/watch?secrets=1", &[], "");
+    let mut stream = BufReader::new(stream);
+    let mut first = String::new();
+    while !first.contains("\n\n") {
+        assert!(stream.read_line(&mut first).unwrap() > 0, "{first}");
+    }
+    assert!(first.starts_with("HTTP/1.1 200"), "{first}");
     server.token = Some(OPERATOR);
     assert_eq!(server.put("/config/admin/token", "\"a token that is new\"").status, 200);
     let mut seen = String::new();

@@ -94,7 +94,8 @@ fn half_frames_are_their_senders_and_cost_him_alone() {
         stream.set_nonblocking(true).unwrap();
         stream.peek(&mut [0; 1]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     };
-    assert!(held.iter().filter(|stream| is_open(stream)).count() <= 20);
+    let open = held.iter().filter(|stream| is_open(stream)).count();
+    assert!((15..=20).contains(&open), "{open} have kept their places");
     // The other's frame is taken when it is complete: it is no command, and answered so.
     other.write_all(&[b' '; 1000]).unwrap();
     assert!(other.read(&mut [0; 64]).unwrap() > 0);
