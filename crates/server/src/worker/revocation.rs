@@ -7,7 +7,7 @@ use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::Worker;
 use super::link::Link;
-use super::parts::{CommandPlace, Pending};
+use super::parts::{CommandPlace, Pending, TokenFacts};
 use crate::api::{ApiError, ApiErrorCode, Outcome};
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
@@ -87,21 +87,30 @@ impl Worker<'_> {
             return;
         }
         let revoked = std::mem::take(&mut self.revoked);
-        let sessions = self.heartbeat.sessions_with(|_, token| revoked.contains(&token.id));
-        self.end_revoked(cx, sessions);
+        self.end_tokens(cx, |_, _, token| revoked.contains(&token.id));
     }
 
     /// Tokens were revoked, and this worker was not told which.
     pub(super) fn handle_revoked_unseen(&mut self, cx: &mut Context<Link>) {
         let now_ms = self.clock.now().unix_ms;
-        let sessions = self.heartbeat.sessions_with(|session, token| {
-            let user = self.hub.session(session).map_or("", |view| view.user);
-            let revocations = &self.state.revocations;
+        self.end_tokens(cx, |worker, session, token| {
+            let user = worker.hub.session(session).map_or("", |view| view.user);
+            let revocations = &worker.state.revocations;
             let refusal = revocations.refuses(token.id, user, token.issued_at_s(), now_ms);
             refusal == Some(Refusal::Revoked)
         });
+    }
+
+    /// Ends the sessions and the subscriptions that rest on such a token. Looks at all.
+    fn end_tokens(
+        &mut self,
+        cx: &mut Context<Link>,
+        is_such: impl Fn(&Self, SessionId, &TokenFacts) -> bool,
+    ) {
+        let is_such = |session, token: &TokenFacts| is_such(self, session, token);
+        let sessions = self.heartbeat.sessions_with(is_such);
+        let subscriptions = self.grants.with_tokens(is_such);
         self.end_revoked(cx, sessions);
-        let subscriptions = self.grants.with_tokens(&revoked);
         self.invalidate_subscriptions(cx, subscriptions, REVOKED);
     }
 

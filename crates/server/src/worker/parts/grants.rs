@@ -1,12 +1,11 @@
 //! Subscriptions that rest on a token: when each expires, and which end with their token.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dunlin_hub::{Now, SessionId};
 
 use super::{FastMap, TokenFacts};
-use crate::revocation::TokenId;
 
 /// What a subscription rests on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,9 +96,12 @@ impl Grants {
         end_s.is_some_and(|end_s| end_s.saturating_mul(1000).saturating_add(grace_ms) <= unix_ms)
     }
 
-    /// The subscriptions that rest on one of these tokens. Looks at all.
-    pub(crate) fn with_tokens(&self, tokens: &HashSet<TokenId>) -> Vec<Place> {
-        self.places(|_, grant| tokens.contains(&grant.token.id))
+    /// The subscriptions that rest on such a token. Looks at all.
+    pub(crate) fn with_tokens(
+        &self,
+        is_such: impl Fn(SessionId, &TokenFacts) -> bool,
+    ) -> Vec<Place> {
+        self.places(|session, grant| is_such(session, &grant.token))
     }
 
     /// The subscriptions that rest on a key which `keeps` does not keep. Looks at all.
@@ -134,6 +136,7 @@ impl Grants {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::revocation::TokenId;
 
     fn session(slot: u32) -> SessionId {
         SessionId::pack(0, 0, 0, slot, 0)
@@ -178,7 +181,7 @@ mod tests {
         grants.insert(session(1), "a", grant(1, None));
         grants.insert(session(1), "b", grant(2, None));
         let a = || [(session(1), Arc::<str>::from("a"))];
-        assert_eq!(grants.with_tokens(&HashSet::from([TokenId(1)])), a());
+        assert_eq!(grants.with_tokens(|_, token| token.id == TokenId(1)), a());
         assert_eq!(grants.without_key(|key| key == 2), a());
         assert_eq!(grants.issued(session(1), |at| at == Some(7)).len(), 2);
         assert_eq!(grants.expire(u64::MAX, 0, 9), []);
