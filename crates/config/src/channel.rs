@@ -103,8 +103,8 @@ pub struct ChannelOptions {
     /// An anonymous client may ask who is present.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_presence_for_anonymous: bool,
-    /// Channels of the namespace with history, about as many on each worker; 0: as many as `limits.channels_max` allows. Beyond
-    /// it those that hold nothing and have no subscribers give way to new ones.
+    /// Channels of the namespace that have subscribers or history, about as many on each worker; 0: as many as
+    /// `limits.channels_max` allows. Beyond it those that hold nothing and have no subscribers give way to new ones.
     #[schemars(range(max = 1_000_000_000), extend("x-applies" = LIVE))]
     pub channels_max: u32,
     /// Bytes of the namespace's history, about as many on each worker; 0: as many as `limits.history_bytes_max` allows. Beyond

@@ -99,7 +99,8 @@ pub struct Limits {
     #[schemars(range(min = 1, max = 1_000_000_000), extend("x-applies" = LIVE))]
     pub channels_max: u32,
     /// Channels with history that the clients of one user may bring into being, or anonymous clients of one address, about as
-    /// many on each worker. Those of theirs that hold nothing give way to new ones.
+    /// many on each worker: those of theirs that hold nothing give way to new ones. On each worker they may be subscribed to
+    /// as many that nobody else has come to first.
     #[schemars(range(min = 1, max = 1_000_000_000), extend("x-applies" = LIVE))]
     pub channels_per_user_max: u32,
     /// Bytes that wait for one client to read them; beyond it the channel's `overflow` policy acts.

@@ -9,6 +9,7 @@ use crate::channel_table::ChannelRecord;
 use crate::options::ChannelOptions;
 use crate::position::StreamPosition;
 use crate::publication::ClientInfo;
+use crate::shares::Maker;
 use crate::slots::NONE;
 
 /// One session's subscription to one channel.
@@ -94,6 +95,8 @@ const _: () = assert!(size_of::<Subscriber>() == 8);
 pub(crate) const JOIN_LEAVE: u8 = 1;
 /// Rests on a grant, not on the rules of the channel.
 pub(crate) const GRANTED: u8 = 2;
+/// The join and leave pushes rest on a grant.
+pub(crate) const JOIN_LEAVE_GRANTED: u8 = 4;
 
 impl Subscriber {
     pub(crate) fn new(subscription: u32, flags: u8, encoding: u8, slot: u32) -> Self {
@@ -107,6 +110,10 @@ impl Subscriber {
 
     pub(crate) fn subscription(self) -> u32 {
         (self.0 >> 32) as u32
+    }
+
+    pub(crate) fn without(self, flag: u8) -> Self {
+        Self(self.0 & !(u64::from(flag & 0x7f) << 25))
     }
 
     #[inline]
@@ -137,6 +144,8 @@ pub(crate) struct Channel {
     pub(crate) pending: u32,
     /// Distinguishes successive channels at one index.
     pub(crate) incarnation: u32,
+    /// One who is subscribed, or about to be: the channel counts for it.
+    pub(crate) maker: Maker,
     pub(crate) home: u8,
     /// The home worker has replied: `position` is valid and messages that arrive are for
     /// `subscribers`. Earlier messages were meant for a former incarnation and are ignored.

@@ -25,8 +25,9 @@ pub struct HubConfig {
     pub subscriptions_per_session_max: u16,
     /// Channels with subscribers here, and channels at home here, each.
     pub channels_max: u32,
-    /// Channels with a stream that one [`Maker`](crate::Maker) may have brought into being, on all workers together.
-    pub streams_per_maker_max: u32,
+    /// Channels with a stream that one [`Maker`](crate::Maker) may have brought into being, on all workers together; and
+    /// channels here that there are because its sessions are subscribed.
+    pub channels_per_maker_max: u32,
     /// Bytes of a channel's name.
     pub channel_name_bytes_max: u16,
     /// Requests to other workers under way at once.
@@ -42,7 +43,7 @@ pub struct HubConfig {
     pub history_bytes_max: usize,
     /// Default of [`ChannelOptions::history_meta_ttl_ms`](crate::ChannelOptions), not 0.
     pub history_meta_ttl_ms: u64,
-    /// Idempotency keys kept; the one that would expire first is evicted.
+    /// Idempotency keys kept; beyond it, of the namespace that has most, the one that would expire first is evicted.
     pub idempotency_keys_max: usize,
     /// Sessions of broadcasts flushed in one turn, after everything else. A fan-out to more
     /// subscribers takes several turns. 0: every fan-out leaves in one turn.
@@ -63,7 +64,7 @@ impl Default for HubConfig {
             sessions_max: crate::session_id::SESSIONS_MAX as u32,
             subscriptions_per_session_max: 128,
             channels_max: 1 << 20,
-            streams_per_maker_max: 100_000,
+            channels_per_maker_max: 100_000,
             channel_name_bytes_max: 255,
             requests_max: 1 << 16,
             request_timeout_ms: 5_000,

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::event::History;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::Publication;
-use crate::shares::Owner;
+use crate::shares::Maker;
 use crate::slots::NONE;
 
 /// Exists while the channel has subscribers or its meta time to live has not ended. The rules are
@@ -18,7 +18,7 @@ pub(crate) struct Stream {
     pub(crate) epoch: Epoch,
     /// Offset of the last publication, kept or not.
     pub(crate) top: u64,
-    /// Consecutive offsets, the last of them `top`.
+    /// Consecutive offsets, the last of them `top` unless that was not kept.
     publications: VecDeque<Arc<Publication>>,
     /// Memory of `publications`.
     bytes: usize,
@@ -31,13 +31,14 @@ pub(crate) struct Stream {
     pub(crate) timer_ms: u64,
     version: u64,
     version_epoch: Box<str>,
-    pub(crate) owner: Owner,
-    /// Its place among the channels of its namespace that have publications; [`NONE`] while it has none.
+    /// Who has brought it into being.
+    pub(crate) maker: Maker,
+    /// Where it is among those of its namespace that hold publications; [`NONE`] while it holds none.
     pub(crate) listed_at: u32,
 }
 
 impl Stream {
-    pub(crate) fn new(epoch: Epoch, owner: Owner) -> Self {
+    pub(crate) fn new(epoch: Epoch, maker: Maker) -> Self {
         Self {
             epoch,
             top: 0,
@@ -49,7 +50,7 @@ impl Stream {
             timer_ms: u64::MAX,
             version: 0,
             version_epoch: Box::default(),
-            owner,
+            maker,
             listed_at: NONE,
         }
     }
@@ -81,11 +82,14 @@ impl Stream {
         true
     }
 
-    /// Appends the publication at offset `top` and keeps at most `size`. Returns the change of
-    /// memory in bytes.
+    /// Appends the publication at offset `top` and keeps at most `size`. What is before one that was not kept goes. Returns
+    /// the change of memory in bytes.
     pub(crate) fn keep(&mut self, publication: Arc<Publication>, size: usize) -> isize {
         debug_assert_eq!(publication.offset, self.top);
         let before = self.bytes;
+        if self.publications.back().is_some_and(|last| last.offset + 1 != publication.offset) {
+            self.clear();
+        }
         self.bytes += publication.cost();
         self.publications.push_back(publication);
         while self.publications.len() > size {
@@ -117,8 +121,11 @@ impl Stream {
     ) -> Option<Vec<Arc<Publication>>> {
         let missed = self.top.checked_sub(since.offset)?;
         let kept = self.publications.len() as u64;
-        let whole =
-            since.epoch.accepts(self.epoch) && missed <= kept && (max == 0 || missed <= max as u64);
+        let ends_at_top = || self.publications.back().is_some_and(|last| last.offset == self.top);
+        let whole = since.epoch.accepts(self.epoch)
+            && missed <= kept
+            && (max == 0 || missed <= max as u64)
+            && (missed == 0 || ends_at_top());
         let publications = || self.publications.range((kept - missed) as usize..);
         let fits = || {
             bytes_max == 0 || self.bytes <= bytes_max || {
@@ -133,9 +140,10 @@ impl Stream {
     /// for what would be before the first offset.
     pub(crate) fn read(&self, filter: &HistoryFilter) -> Result<History, Error> {
         let position = self.position();
-        let first = self.top + 1 - self.publications.len() as u64;
+        let first = self.publications.front().map_or(self.top + 1, |first| first.offset);
+        let kept = self.publications.len();
         let range = match filter.since {
-            None => 0..self.publications.len(),
+            None => 0..kept,
             Some(since) if !since.epoch.accepts(self.epoch) => {
                 return Err(Error::UnrecoverablePosition(position));
             }
@@ -146,14 +154,14 @@ impl Stream {
                 // Beyond the top, or before what is kept: empty, as in Centrifugo.
                 let before = since.offset - 1;
                 if (first..=self.top).contains(&before) {
-                    0..(before - first + 1) as usize
+                    0..kept.min((before - first + 1) as usize)
                 } else {
                     0..0
                 }
             }
             Some(since) => {
                 let start = since.offset.saturating_add(1).clamp(first, self.top + 1) - first;
-                start as usize..self.publications.len()
+                kept.min(start as usize)..kept
             }
         };
         let limit = filter.limit.map_or(usize::MAX, |limit| limit as usize);
@@ -179,10 +187,9 @@ mod tests {
     use super::*;
 
     const EPOCH: Epoch = Epoch::from_u64(77);
-    const OWNER: Owner = Owner { namespace: 0, maker: crate::shares::Maker::NONE };
 
     fn stream(published: u64, size: usize) -> Stream {
-        let mut stream = Stream::new(EPOCH, OWNER);
+        let mut stream = Stream::new(EPOCH, Maker::NONE);
         for offset in 1..=published {
             stream.top = offset;
             stream.keep(Arc::new(Publication { offset, ..Publication::default() }), size);
@@ -213,6 +220,29 @@ mod tests {
         assert_eq!(recover(whichever, 0), Some(vec![10]));
         let foreign = StreamPosition { offset: 9, epoch: Epoch::FOREIGN };
         assert_eq!(recover(foreign, 0), None);
+    }
+
+    #[test]
+    fn what_was_not_kept_is_a_gap_at_the_end_and_never_in_between() {
+        let mut stream = stream(3, 10);
+        stream.top = 4;
+        let read = |stream: &Stream, since: Option<u64>, reverse| {
+            let filter =
+                HistoryFilter { since: since.map(at), reverse, ..HistoryFilter::default() };
+            offsets(&stream.read(&filter).expect("readable").publications)
+        };
+        assert_eq!(stream.recover(at(3), 0, 0), None);
+        assert_eq!(stream.recover(at(4), 0, 0), Some(vec![]));
+        assert_eq!(read(&stream, None, false), [1, 2, 3]);
+        assert_eq!(read(&stream, Some(1), false), [2, 3]);
+        assert_eq!(read(&stream, Some(3), false), [0u64; 0]);
+        assert_eq!(read(&stream, Some(5), true), [3, 2, 1]);
+        assert_eq!(read(&stream, Some(3), true), [2, 1]);
+        stream.top = 5;
+        stream.keep(Arc::new(Publication { offset: 5, ..Publication::default() }), 10);
+        assert_eq!((read(&stream, None, false), stream.recover(at(3), 0, 0)), (vec![5], None));
+        assert_eq!(stream.recover(at(4), 0, 0).map(|all| offsets(&all)), Some(vec![5]));
+        assert_eq!(stream.bytes(), Publication::default().cost());
     }
 
     #[test]
@@ -270,7 +300,7 @@ mod tests {
 
     #[test]
     fn versions_only_go_up_within_their_epoch() {
-        let mut stream = Stream::new(EPOCH, OWNER);
+        let mut stream = Stream::new(EPOCH, Maker::NONE);
         assert!(stream.advance_version(5, ""));
         assert!(!stream.advance_version(5, ""));
         assert!(!stream.advance_version(4, ""));

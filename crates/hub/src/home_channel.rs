@@ -20,6 +20,8 @@ pub(crate) struct HomeChannel {
     pub(crate) members: Option<Box<Members>>,
     /// Distinguishes successive channels at one index.
     pub(crate) incarnation: u32,
+    /// Index of its namespace in [`Shares`](crate::shares::Shares).
+    pub(crate) namespace: u32,
 }
 
 const _: () = assert!(size_of::<HomeChannel>() <= 56);
@@ -36,8 +38,9 @@ pub(crate) struct HomeMember {
 }
 
 impl HomeChannel {
-    pub(crate) fn new(name: Arc<str>, incarnation: u32) -> Self {
-        Self { name, interest: WorkerSet::default(), stream: None, members: None, incarnation }
+    pub(crate) fn new(name: Arc<str>, namespace: u32, incarnation: u32) -> Self {
+        let interest = WorkerSet::default();
+        Self { name, interest, stream: None, members: None, incarnation, namespace }
     }
 
     /// Nobody is in it.

@@ -1,7 +1,7 @@
 //! Idempotency keys of publications.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -12,11 +12,14 @@ use crate::position::StreamPosition;
 /// Default time to live of a key, as in Centrifugo.
 pub(crate) const DEFAULT_TTL_MS: u32 = 5 * 60 * 1000;
 
-/// Positions by channel and idempotency key. Bounded in number: the key that would expire first is
-/// evicted.
+/// Positions by channel and idempotency key. Bounded in number: of the namespace that has most of them, the key that would
+/// expire first is evicted.
 pub(crate) struct Idempotency {
     results: HashMap<Arc<str>, Remembered, RandomState>,
-    expiries: BinaryHeap<Reverse<(u64, Arc<str>)>>,
+    /// Of each namespace, by its index, the keys in the order in which they expire.
+    expiries: Vec<BinaryHeap<Reverse<(u64, Arc<str>)>>>,
+    /// When the first key of each namespace expires that has one.
+    firsts: BTreeSet<(u64, u32)>,
     max: usize,
 }
 
@@ -27,7 +30,7 @@ struct Remembered {
 
 impl Idempotency {
     pub(crate) fn new(max: usize) -> Self {
-        Self { results: HashMap::default(), expiries: BinaryHeap::new(), max }
+        Self { results: HashMap::default(), expiries: Vec::new(), firsts: BTreeSet::new(), max }
     }
 
     /// Changes the bound, effective with the next key.
@@ -43,6 +46,7 @@ impl Idempotency {
     /// Stores a key that is not stored or has expired. Returns the number of evicted keys.
     pub(crate) fn remember(
         &mut self,
+        namespace: u32,
         channel: &str,
         key: &str,
         position: StreamPosition,
@@ -52,7 +56,9 @@ impl Idempotency {
         self.expire(now_ms);
         let mut evicted = 0;
         while self.results.len() >= self.max.max(1) {
-            if !self.evict_first() {
+            let counts = (0..).zip(self.expiries.iter().map(BinaryHeap::len));
+            let most = counts.max_by_key(|&(_, keys)| keys).map_or(0, |(at, _)| at);
+            if !self.evict_first(most) {
                 break;
             }
             evicted += 1;
@@ -60,23 +66,44 @@ impl Idempotency {
         let name: Arc<str> = joined(channel, key).into();
         let expires_ms = now_ms + u64::from(ttl_ms);
         self.results.insert(Arc::clone(&name), Remembered { position, expires_ms });
-        self.expiries.push(Reverse((expires_ms, name)));
+        if self.expiries.len() <= namespace as usize {
+            self.expiries.resize_with(namespace as usize + 1, BinaryHeap::new);
+        }
+        let before = self.first_of(namespace);
+        self.expiries[namespace as usize].push(Reverse((expires_ms, name)));
+        self.first_changed(namespace, before);
         evicted
     }
 
     pub(crate) fn expire(&mut self, now_ms: u64) {
-        while self.next_ms().is_some_and(|at| at <= now_ms) {
-            self.evict_first();
+        while let Some(&(at, namespace)) = self.firsts.first()
+            && at <= now_ms
+        {
+            self.evict_first(namespace);
         }
     }
 
     pub(crate) fn next_ms(&self) -> Option<u64> {
-        self.expiries.peek().map(|Reverse((at, _))| *at)
+        self.firsts.first().map(|&(at, _)| at)
     }
 
-    fn evict_first(&mut self) -> bool {
-        let Some(Reverse((_, name))) = self.expiries.pop() else { return false };
+    fn first_of(&self, namespace: u32) -> Option<u64> {
+        self.expiries[namespace as usize].peek().map(|Reverse((at, _))| *at)
+    }
+
+    fn first_changed(&mut self, namespace: u32, before: Option<u64>) {
+        let now = self.first_of(namespace);
+        if before != now {
+            before.map(|at| self.firsts.remove(&(at, namespace)));
+            now.map(|at| self.firsts.insert((at, namespace)));
+        }
+    }
+
+    fn evict_first(&mut self, namespace: u32) -> bool {
+        let Some(keys) = self.expiries.get_mut(namespace as usize) else { return false };
+        let Some(Reverse((at, name))) = keys.pop() else { return false };
         self.results.remove(&name);
+        self.first_changed(namespace, Some(at));
         true
     }
 }
@@ -96,7 +123,7 @@ mod tests {
         let mut keys = Idempotency::new(10);
         let position = StreamPosition { offset: 3, epoch: Epoch::from_u64(1) };
         assert_eq!(keys.find("ab", "c", 0), None);
-        keys.remember("ab", "c", position, 1000, 500);
+        keys.remember(0, "ab", "c", position, 1000, 500);
         assert_eq!(keys.find("ab", "c", 1499), Some(position));
         assert_eq!(keys.find("a", "bc", 1200), None, "another channel");
         assert_eq!(keys.find("ab", "c", 1500), None, "expired");
@@ -107,10 +134,25 @@ mod tests {
     #[test]
     fn the_key_that_would_go_first_gives_way() {
         let mut keys = Idempotency::new(2);
-        keys.remember("c", "long", StreamPosition::default(), 0, 1000);
-        keys.remember("c", "short", StreamPosition::default(), 0, 500);
-        assert_eq!(keys.remember("c", "new", StreamPosition::default(), 0, 700), 1);
+        keys.remember(0, "c", "long", StreamPosition::default(), 0, 1000);
+        keys.remember(0, "c", "short", StreamPosition::default(), 0, 500);
+        assert_eq!(keys.remember(0, "c", "new", StreamPosition::default(), 0, 700), 1);
         assert_eq!(keys.find("c", "short", 0), None);
         assert!(keys.find("c", "long", 0).is_some() && keys.find("c", "new", 0).is_some());
+    }
+
+    #[test]
+    fn a_namespace_that_has_most_keys_gives_way_to_another() {
+        let mut keys = Idempotency::new(4);
+        keys.remember(1, "b:1", "first", StreamPosition::default(), 0, 500);
+        for number in 0..40 {
+            keys.remember(0, "a:1", &number.to_string(), StreamPosition::default(), 0, 1_000);
+        }
+        assert!(keys.find("b:1", "first", 0).is_some());
+        assert_eq!((keys.results.len(), keys.next_ms()), (4, Some(500)));
+        keys.expire(500);
+        assert_eq!((keys.results.len(), keys.next_ms()), (3, Some(1_000)));
+        keys.expire(1_000);
+        assert_eq!((keys.results.len(), keys.next_ms()), (0, None));
     }
 }

@@ -43,7 +43,7 @@ pub use config::{HubConfig, Now};
 pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing};
 pub use error::Error;
 pub use event::{ChannelSummary, Event, History, Info, PresenceStats, Published, Subscribed};
-pub use hub::{Hub, SubscriberCount, Withdrawal};
+pub use hub::{Hub, Permitted, SubscriberCount, Withdrawal};
 pub use message::HubMessage;
 pub use options::{ChannelOptions, OverflowPolicy};
 pub use pacing::{BURST_MS, Pacing};

@@ -54,8 +54,8 @@ pub(crate) enum HubMessageKind {
     Presence {
         request: WaiterId,
         channel: Arc<str>,
-        /// Only count.
-        stats: bool,
+        /// Bytes of the entries, beyond which the reply is an error. `None`: only count.
+        bytes_max: Option<usize>,
     },
 
     // From a channel's home worker.

@@ -35,7 +35,7 @@ pub struct ChannelOptions {
     pub publication_bytes_max: u32,
     /// Maximum number of publications of a recovery; if more are missing, it fails. 0: no limit.
     pub recovery_publications_max: u32,
-    /// Bytes of publications of one recovery. 0: no bound.
+    /// Bytes of publications of one recovery. 0: no bound. Callers hold other answers to clients to it too.
     pub recovery_bytes_max: usize,
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct SubscriptionMode {
     pub(crate) positioned: bool,
     pub(crate) recoverable: bool,
     pub(crate) join_leave: bool,
+    /// The channel sends them to every subscriber, or a grant of the subscriber's says so.
+    pub(crate) join_leave_granted: bool,
     pub(crate) granted: bool,
     pub(crate) announce: bool,
     pub(crate) data: Option<Box<[u8]>>,
@@ -112,6 +114,7 @@ impl SubscriptionMode {
             positioned: asked.positioned || recoverable || channel.force_positioning,
             recoverable,
             join_leave: asked.join_leave || channel.force_push_join_leave,
+            join_leave_granted: channel.force_push_join_leave,
             granted: asked.granted,
             announce: asked.announce,
             data: asked.data,
@@ -182,11 +185,11 @@ impl PendingRequests {
         Some(pending.waiter)
     }
 
-    /// True of a subscription that rests on a grant, and of any other request.
-    pub(crate) fn is_granted(&self, key: u32) -> bool {
-        match self.pending.get(&key).map(|pending| &pending.waiter) {
-            Some(Waiter::Subscribe(pending)) => pending.mode.granted,
-            _ => true,
+    /// What a subscription will be that is under way.
+    pub(crate) fn mode_mut(&mut self, key: u32) -> Option<&mut SubscriptionMode> {
+        match self.pending.get_mut(&key).map(|pending| &mut pending.waiter) {
+            Some(Waiter::Subscribe(pending)) => Some(&mut pending.mode),
+            _ => None,
         }
     }
 

@@ -87,6 +87,15 @@ pub struct ClientInfo {
     pub chan_info: Option<Box<[u8]>>,
 }
 
+impl ClientInfo {
+    /// About the bytes that it takes in an answer.
+    pub(crate) fn cost(&self) -> usize {
+        const NAMES: usize = 128;
+        let json = |json: &Option<Box<[u8]>>| json.as_ref().map_or(0, |json| json.len());
+        NAMES + self.user.len() + json(&self.conn_info) + json(&self.chan_info)
+    }
+}
+
 /// What is to be published.
 #[derive(Debug, Clone, Default)]
 pub struct NewPublication {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 
 /// Who brings a stream into being: a user, or the address of those without one. The server itself is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -15,22 +16,25 @@ impl Maker {
     pub const NONE: Maker = Maker(0);
 }
 
-/// What a stream is counted under.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Owner {
-    /// Index of its namespace in [`Shares`].
-    pub(crate) namespace: u32,
-    pub(crate) maker: Maker,
-}
-
 /// A namespace's share.
 #[derive(Default)]
 pub(crate) struct Share {
-    pub(crate) streams: u32,
+    /// Its channels at home here, whatever keeps them.
+    pub(crate) channels: u32,
     /// Memory of its publications.
     pub(crate) bytes: usize,
-    /// Its channels that have publications, in no order.
-    pub(crate) channels: Vec<u32>,
+    /// Indices of its channels that hold publications; each stream knows its place here.
+    pub(crate) holders: Vec<u32>,
+    /// The place that was looked at last.
+    pub(crate) cursor: usize,
+}
+
+impl Share {
+    /// The next of the channels that hold publications.
+    pub(crate) fn next_holder(&mut self) -> Option<u32> {
+        self.cursor = if self.cursor + 1 < self.holders.len() { self.cursor + 1 } else { 0 };
+        self.holders.get(self.cursor).copied()
+    }
 }
 
 /// The streams of one maker.
@@ -47,8 +51,10 @@ pub(crate) struct Shares {
     names: HashMap<Arc<str>, u32, RandomState>,
     namespaces: Vec<Share>,
     by_bytes: Ranking,
-    by_streams: Ranking,
+    by_holders: Ranking,
     makers: HashMap<Maker, Made, RandomState>,
+    /// Channels with subscribers here, by one who is subscribed.
+    live: HashMap<Maker, u32, RandomState>,
 }
 
 impl Shares {
@@ -60,7 +66,7 @@ impl Shares {
         let at = self.namespaces.len() as u32;
         self.namespaces.push(Share::default());
         self.by_bytes.push();
-        self.by_streams.push();
+        self.by_holders.push();
         self.names.insert(Arc::clone(name), at);
         at
     }
@@ -69,42 +75,18 @@ impl Shares {
         &self.namespaces[namespace as usize]
     }
 
-    /// The namespace whose history is largest.
-    pub(crate) fn largest(&self) -> u32 {
-        self.by_bytes.first()
+    pub(crate) fn share_mut(&mut self, namespace: u32) -> &mut Share {
+        &mut self.namespaces[namespace as usize]
     }
 
-    /// The namespace with most streams.
-    pub(crate) fn most_streams(&self) -> u32 {
-        self.by_streams.first()
+    /// The namespace whose history is largest, and how large the next one's is.
+    pub(crate) fn largest(&self) -> (u32, usize) {
+        (self.by_bytes.first(), self.by_bytes.second())
     }
 
-    /// Streams that this maker has.
-    pub(crate) fn made(&self, maker: Maker) -> u32 {
-        self.makers.get(&maker).map_or(0, |made| made.streams)
-    }
-
-    /// A stream has begun in this channel.
-    pub(crate) fn add(&mut self, owner: Owner, channel: (u32, u32)) {
-        self.change_streams(owner.namespace, 1);
-        if owner.maker != Maker::NONE {
-            let made = self.makers.entry(owner.maker).or_default();
-            made.streams += 1;
-            made.channels.push_back(channel);
-        }
-    }
-
-    /// A stream without publications has ended. `is_made`: whether a channel still has a stream of this maker.
-    pub(crate) fn remove(&mut self, owner: Owner, is_made: impl Fn((u32, u32)) -> bool) {
-        self.change_streams(owner.namespace, -1);
-        let Some(made) = self.makers.get_mut(&owner.maker) else { return };
-        made.streams -= 1;
-        if made.streams == 0 {
-            self.makers.remove(&owner.maker);
-        } else if made.channels.len() > 2 * made.streams as usize + 16 {
-            made.channels.retain(|&channel| is_made(channel));
-            made.channels.shrink_to(made.channels.len() * 2);
-        }
+    /// The namespace with most channels that hold publications.
+    pub(crate) fn most_holders(&self) -> u32 {
+        self.by_holders.first()
     }
 
     /// The memory of a namespace's publications has changed.
@@ -114,27 +96,73 @@ impl Shares {
         self.by_bytes.set(namespace, *bytes);
     }
 
-    fn change_streams(&mut self, namespace: u32, by: i32) {
-        let streams = &mut self.namespaces[namespace as usize].streams;
-        *streams = streams.saturating_add_signed(by);
-        self.by_streams.set(namespace, *streams as usize);
-    }
-
     /// A channel has its first publication. Gives its place in the list of its namespace.
     pub(crate) fn list(&mut self, namespace: u32, channel: u32) -> u32 {
-        let channels = &mut self.namespaces[namespace as usize].channels;
-        channels.push(channel);
-        (channels.len() - 1) as u32
+        let holders = &mut self.namespaces[namespace as usize].holders;
+        holders.push(channel);
+        self.by_holders.set(namespace, holders.len());
+        (holders.len() - 1) as u32
     }
 
     /// The channel at this place has no publication any more. Gives the channel that has its place now.
     pub(crate) fn unlist(&mut self, namespace: u32, place: u32) -> Option<u32> {
-        let channels = &mut self.namespaces[namespace as usize].channels;
-        channels.swap_remove(place as usize);
-        if channels.len() * 4 <= channels.capacity() {
-            channels.shrink_to(channels.len() * 2);
+        let holders = &mut self.namespaces[namespace as usize].holders;
+        holders.swap_remove(place as usize);
+        if holders.len() * 4 <= holders.capacity() {
+            holders.shrink_to(holders.len() * 2);
         }
-        channels.get(place as usize).copied()
+        self.by_holders.set(namespace, holders.len());
+        holders.get(place as usize).copied()
+    }
+
+    /// Counts a channel with subscribers for a maker. False when it has `max`.
+    pub(crate) fn add_live(&mut self, maker: Maker, max: u32) -> bool {
+        if maker == Maker::NONE {
+            return true;
+        }
+        let live = self.live.entry(maker).or_default();
+        let fits = *live < max;
+        *live += u32::from(fits);
+        fits
+    }
+
+    /// Such a channel is no more, or another's.
+    pub(crate) fn remove_live(&mut self, maker: Maker) {
+        if let Entry::Occupied(mut live) = self.live.entry(maker) {
+            *live.get_mut() -= 1;
+            if *live.get() == 0 {
+                live.remove();
+                if self.live.len() * 8 <= self.live.capacity() {
+                    self.live.shrink_to(self.live.len() * 2);
+                }
+            }
+        }
+    }
+
+    /// Streams that this maker has.
+    pub(crate) fn made(&self, maker: Maker) -> u32 {
+        self.makers.get(&maker).map_or(0, |made| made.streams)
+    }
+
+    /// A stream of this maker has begun in this channel.
+    pub(crate) fn add(&mut self, maker: Maker, channel: (u32, u32)) {
+        if maker != Maker::NONE {
+            let made = self.makers.entry(maker).or_default();
+            made.streams += 1;
+            made.channels.push_back(channel);
+        }
+    }
+
+    /// A stream of this maker has ended. `is_made`: whether a channel still has one.
+    pub(crate) fn remove(&mut self, maker: Maker, is_made: impl Fn((u32, u32)) -> bool) {
+        let Some(made) = self.makers.get_mut(&maker) else { return };
+        made.streams -= 1;
+        if made.streams == 0 {
+            self.makers.remove(&maker);
+        } else if made.channels.len() > 2 * made.streams as usize + 16 {
+            made.channels.retain(|&channel| is_made(channel));
+            made.channels.shrink_to(made.channels.len() * 2);
+        }
     }
 
     /// The oldest channel of a maker that may go, of so many looked at. Those that may not are looked at last next time.
@@ -177,6 +205,11 @@ impl Ranking {
 
     fn first(&self) -> u32 {
         self.heap.first().map_or(0, |&(_, of)| of)
+    }
+
+    /// The largest number but that of the first.
+    fn second(&self) -> usize {
+        self.heap.iter().skip(1).take(2).map(|&(number, _)| number).max().unwrap_or(0)
     }
 
     fn set(&mut self, of: u32, number: usize) {
@@ -222,6 +255,9 @@ mod tests {
                 ranking.set(of, number);
                 let first = numbers[ranking.first() as usize];
                 prop_assert_eq!(Some(first), numbers.iter().max().copied());
+                let mut sorted = numbers;
+                sorted.sort_unstable();
+                prop_assert_eq!(ranking.second(), sorted[38]);
             }
         }
     }

@@ -5,8 +5,8 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, Event, HistoryFilter, HubConfig, Maker, NewPublication, NewSession, SessionId,
-    StreamPosition, SubscribeOptions,
+    ChannelOptions, Error, Event, HistoryFilter, HubConfig, Maker, NewPublication, NewSession,
+    SessionId, StreamPosition, SubscribeOptions,
 };
 use kit::{World, publish};
 
@@ -98,7 +98,7 @@ fn a_full_table_of_histories_takes_no_name_without_one() {
 
 #[test]
 fn a_maker_at_his_quota_loses_his_own_empty_channels_first() {
-    let config = HubConfig { streams_per_maker_max: 10, ..HubConfig::default() };
+    let config = HubConfig { channels_per_maker_max: 10, ..HubConfig::default() };
     let mut world = World::with_config(config);
     let options = Arc::new(namespace("n"));
     let (alice, mallory) = (session_of(&mut world, "alice"), session_of(&mut world, "mallory"));
@@ -120,7 +120,7 @@ fn a_maker_at_his_quota_loses_his_own_empty_channels_first() {
     }
     let events = world.take_events();
     let failed = events.iter().filter(|(_, event)| {
-        matches!(event, Event::Published { result: Err(dunlin_hub::Error::LimitExceeded), .. })
+        matches!(event, Event::Published { result: Err(Error::LimitExceeded), .. })
     });
     assert_eq!((failed.count(), world.hub(0).stats().home_channels), (10, 11));
 }
@@ -206,7 +206,7 @@ fn the_namespace_that_holds_most_pays_however_many_channels_the_others_have() {
 
 #[test]
 fn what_expires_is_given_back_to_its_share() {
-    let config = HubConfig { streams_per_maker_max: 10, ..HubConfig::default() };
+    let config = HubConfig { channels_per_maker_max: 10, ..HubConfig::default() };
     let mut world = World::with_config(config);
     let options = Arc::new(namespace("n"));
     let session = session_of(&mut world, "u");
@@ -228,4 +228,149 @@ fn what_expires_is_given_back_to_its_share() {
         let stats = world.hub(0).stats();
         assert_eq!((stats.home_channels, stats.history_bytes), (0, 0));
     }
+}
+
+#[test]
+fn one_large_message_takes_the_place_of_many_small_ones_and_of_no_other_namespaces() {
+    let config = HubConfig { history_bytes_max: 1 << 20, workers: 1, ..HubConfig::default() };
+    let mut world = World::with_config(config);
+    let (theirs, ours) = (Arc::new(namespace("a")), Arc::new(namespace("b")));
+    for _ in 0..3 {
+        world.publish(0, "b:v", &ours, "kept");
+    }
+    for number in 0..14_000 {
+        world.publish(0, &format!("a:{}", number % 150), &theirs, "1");
+    }
+    world.publish(0, "b:v", &ours, &"x".repeat(400_000));
+    assert_eq!(position(&mut world, "b:v", &ours).0, 4, "nothing of it is lost");
+    assert!(world.hub(0).stats().history_bytes <= 1 << 20);
+    // It takes the place of messages of many channels, not of whole ones.
+    assert!((0..150).all(|at| position(&mut world, &format!("a:{at}"), &theirs).0 > 10));
+}
+
+#[test]
+fn a_message_that_history_cannot_keep_takes_nothing_along() {
+    let mut world = World::new(2);
+    let options = ChannelOptions { history_bytes_max: 20_000, ..namespace("n") };
+    let options = Arc::new(options);
+    world.publish(0, "n:1", &options, "kept");
+    let before = position(&mut world, "n:1", &options);
+    let reader = session_of(&mut world, "u");
+    assert!(join(&mut world, reader, "n:1", &options));
+    world.publish(0, "n:1", &options, &"x".repeat(10_000));
+    assert!(world.read(reader).starts_with("pub n:1 2 xxx"), "it is delivered");
+    let after = position(&mut world, "n:1", &options);
+    assert_eq!((after.0, after.1.offset), (before.0, before.1.offset + 1));
+}
+
+#[test]
+fn a_bound_that_was_lowered_is_reached_after_some_publications() {
+    let mut world = World::new(1);
+    let options = Arc::new(ChannelOptions { history_size: 100_000, ..namespace("n") });
+    for number in 0..10_000 {
+        world.publish(0, &format!("n:{}", number % 7), &options, "1");
+    }
+    let lowered = HubConfig { history_bytes_max: 10_000, ..HubConfig::default() };
+    world.hub(0).set_limits(&lowered);
+    for _ in 0..20 {
+        world.publish(0, "n:new", &options, "1");
+    }
+    assert!(world.hub(0).stats().history_bytes <= 10_000);
+    assert!(position(&mut world, "n:new", &options).0 > 5);
+}
+
+/// Subscribes and stays; whether it could.
+fn join(
+    world: &mut World,
+    session: SessionId,
+    channel: &str,
+    options: &Arc<ChannelOptions>,
+) -> bool {
+    let (now, subscribe) = (world.now, SubscribeOptions::default());
+    world.hub(session.worker()).handle_subscribe(now, 1, session, channel, options, subscribe);
+    world.settle();
+    let events = world.take_events();
+    events.iter().all(|(_, event)| matches!(event, Event::Subscribed { result: Ok(_), .. }))
+}
+
+fn without_history(name: &str) -> Arc<ChannelOptions> {
+    Arc::new(ChannelOptions { namespace: name.into(), ..ChannelOptions::default() })
+}
+
+#[test]
+fn a_user_who_subscribes_to_many_names_locks_out_nobody() {
+    let config =
+        HubConfig { channels_max: 150, channels_per_maker_max: 10, ..HubConfig::default() };
+    let mut world = World::with_config(config);
+    let (live, kept) = (without_history("a"), Arc::new(namespace("b")));
+    let sessions = [(); 3].map(|()| session_of(&mut world, "mallory"));
+    let joined = (0..300usize)
+        .filter(|at| join(&mut world, sessions[at % 3], &format!("a:{at}"), &live))
+        .count();
+    assert_eq!(joined, 10, "for all of his connections");
+    let other = session_of(&mut world, "ann");
+    assert!(join(&mut world, other, "a:ann", &live) && join(&mut world, other, "b:ann", &kept));
+    // Names that others hold are free.
+    assert!(join(&mut world, sessions[0], "a:ann", &live));
+    // And who leaves has room again.
+    let now = world.now;
+    for session in sessions {
+        world.hub(0).close_session(now, session);
+    }
+    world.settle();
+    let again = session_of(&mut world, "mallory");
+    assert!((0..10).all(|at| join(&mut world, again, &format!("a:new{at}"), &live)));
+    assert!(!join(&mut world, again, "a:one more", &live));
+}
+
+#[test]
+fn a_channel_counts_for_one_who_is_in_it() {
+    let config = HubConfig { channels_per_maker_max: 2, ..HubConfig::default() };
+    let mut world = World::with_config(config);
+    let live = without_history("a");
+    let (agent, guest) = (session_of(&mut world, "agent"), session_of(&mut world, "guest"));
+    // He opens rooms, and leaves them to others.
+    for at in 0..2 {
+        let room = format!("a:{at}");
+        assert!(join(&mut world, agent, &room, &live) && join(&mut world, guest, &room, &live));
+    }
+    assert!(!join(&mut world, agent, "a:2", &live));
+    let now = world.now;
+    world.hub(0).handle_unsubscribe(now, agent, "a:0", None);
+    assert!(join(&mut world, agent, "a:2", &live), "he has one room now");
+    world.hub(0).handle_unsubscribe(now, agent, "a:1", None);
+    assert!(!join(&mut world, guest, "a:3", &live), "and the guest two");
+}
+
+#[test]
+fn a_namespace_has_as_many_channels_with_subscribers_as_its_settings_say() {
+    let mut world = World::new(2);
+    let live = ChannelOptions { channels_max: 20, ..ChannelOptions::clone(&without_history("a")) };
+    let live = Arc::new(live);
+    let sessions = [0, 1].map(|worker| {
+        let maker = world.hub(worker).maker_of("u");
+        world.open_with(worker, NewSession { user: "u", maker, ..NewSession::default() })
+    });
+    let joined =
+        (0..200).filter(|at| join(&mut world, sessions[at % 2], &format!("a:{at}"), &live)).count();
+    assert_eq!(joined, 20);
+    let other = without_history("b");
+    assert!(join(&mut world, sessions[0], "b:1", &other), "another namespace has its own");
+    let channels: u64 = (0..2).map(|worker| world.hub(worker).stats().channels).sum();
+    assert_eq!(channels, 21, "nothing is left of those that were refused");
+    // A channel with subscribers and then a history is one channel.
+    let now = world.now;
+    for session in sessions {
+        world.hub(session.worker()).close_session(now, session);
+    }
+    world.settle();
+    let homes: u64 = (0..2).map(|worker| world.hub(worker).stats().home_channels).sum();
+    assert_eq!(homes, 0);
+    let kept = Arc::new(ChannelOptions { channels_max: 2, ..namespace("a") });
+    let visitor = session_of(&mut world, "v");
+    for at in 0..10 {
+        assert!(visit(&mut world, visitor, &format!("a:{at}"), &kept));
+    }
+    let homes: u64 = (0..2).map(|worker| world.hub(worker).stats().home_channels).sum();
+    assert_eq!(homes, 2);
 }

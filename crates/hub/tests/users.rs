@@ -5,8 +5,8 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, ChannelSummary, DisconnectUser, Error, Event, Info, NewSession, PresenceStats,
-    SessionId, SubscribeOptions, SubscribeUser, UnsubscribeUser,
+    ChannelOptions, ChannelSummary, DisconnectUser, Error, Event, Info, NewSession, Permitted,
+    PresenceStats, SessionId, SubscribeOptions, SubscribeUser, UnsubscribeUser, Withdrawal,
 };
 use kit::{World, plain, with_history};
 
@@ -16,7 +16,7 @@ fn with_presence() -> Arc<ChannelOptions> {
 
 fn present(world: &mut World, channel: &str) -> Vec<(String, SessionId)> {
     let now = world.now;
-    world.hub(0).handle_presence(now, 1, channel, &with_presence());
+    world.hub(0).handle_presence(now, 1, channel, &with_presence(), usize::MAX);
     world.settle();
     let event = world.take_events().pop();
     let Some((0, Event::Presence { token: 1, result: Ok(infos) })) = event else {
@@ -86,7 +86,7 @@ fn presence_is_off_until_configured() {
     let now = world.now;
     let session = world.open(0, "ann");
     world.subscribe(session, "room", &plain(), SubscribeOptions::default());
-    world.hub(0).handle_presence(now, 1, "room", &plain());
+    world.hub(0).handle_presence(now, 1, "room", &plain(), usize::MAX);
     let refused = Event::Presence { token: 1, result: Err(Error::PresenceOff) };
     assert_eq!(world.hub(0).poll_event(), Some(refused));
     assert_eq!(present(&mut world, "room"), [], "and nothing was noted meanwhile");
@@ -352,10 +352,13 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     let now = world.now;
     world.hub(0).handle_subscribe(now, 77, late, &far, &options, asked());
 
-    let mut withdrawal = dunlin_hub::Withdrawal::default();
-    let stays = |channel: &str, user: &str| !channel.starts_with("chat:") || user == "bob";
+    let mut withdrawal = Withdrawal::default();
+    let permits = |channel: &str, user: &str| Permitted {
+        subscription: !channel.starts_with("chat:") || user == "bob",
+        join_leave: true,
+    };
     let mut turns = 1;
-    while !world.hub(0).withdraw(now, &mut withdrawal, 3, "withdrawn", stays) {
+    while !world.hub(0).withdraw(now, &mut withdrawal, 3, "withdrawn", permits) {
         turns += 1;
     }
     assert!(turns > 1, "in steps");
@@ -373,4 +376,60 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     assert_eq!(read, [ended, "pub chat:a 0 x\npub news 0 y\n", ended]);
     assert_eq!(world.read(chosen), "pub chat:a 0 x\n", "the server had subscribed it");
     assert_eq!(world.read(late), "");
+}
+
+#[test]
+fn joins_and_leaves_end_with_the_permission_and_the_subscription_stays() {
+    let mut world = World::new(1);
+    let options = Arc::new(ChannelOptions { join_leave: true, ..ChannelOptions::default() });
+    let forced =
+        Arc::new(ChannelOptions { force_push_join_leave: true, ..ChannelOptions::clone(&options) });
+    let asked = || SubscribeOptions { join_leave: true, ..SubscribeOptions::default() };
+    let of_token = || SubscribeOptions { granted: true, ..asked() };
+    let [ann, bob, eve, dan] = ["ann", "bob", "eve", "dan"].map(|user| world.open(0, user));
+    world.subscribe(ann, "room", &options, asked());
+    world.subscribe(bob, "room", &options, asked());
+    world.subscribe(eve, "room", &options, of_token());
+    world.subscribe(dan, "room", &forced, of_token());
+    for session in [ann, bob, eve, dan] {
+        world.read(session);
+    }
+    let late = world.open(0, "late");
+    let now = world.now;
+    world.hub(0).handle_subscribe(now, 7, late, "other", &options, asked());
+    let mut withdrawal = Withdrawal::default();
+    let permits = |_: &str, user: &str| Permitted { subscription: true, join_leave: user == "bob" };
+    while !world.hub(0).withdraw(now, &mut withdrawal, 2, "", permits) {}
+    world.settle();
+    let visitor = world.open(0, "visitor");
+    world.subscribe(visitor, "room", &options, SubscribeOptions::default());
+    world.subscribe(visitor, "other", &options, SubscribeOptions::default());
+    world.publish(0, "room", &options, "x");
+    let all = "join room visitor\npub room 0 x\n";
+    assert_eq!(world.read(bob), all);
+    assert_eq!(world.read(dan), all, "his token says so");
+    assert_eq!(world.read(ann), "pub room 0 x\n");
+    assert_eq!(world.read(eve), "pub room 0 x\n", "hers does not");
+    assert_eq!(world.read(late), "");
+}
+
+#[test]
+fn a_presence_answer_has_a_bound() {
+    let mut world = World::new(2);
+    let options = with_presence();
+    for number in 0..100 {
+        let session = world.open(number % 2, &"u".repeat(100));
+        world.subscribe(session, "room", &options, SubscribeOptions::default());
+    }
+    let mut ask = |bytes_max| {
+        let now = world.now;
+        world.hub(0).handle_presence(now, 5, "room", &options, bytes_max);
+        world.settle();
+        match world.take_events().pop() {
+            Some((0, Event::Presence { token: 5, result })) => result.map(|present| present.len()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ask(30_000), Ok(100));
+    assert_eq!(ask(20_000), Err(Error::LimitExceeded));
 }

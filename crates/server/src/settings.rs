@@ -141,7 +141,7 @@ impl Settings {
         self.config.client.token != newer.config.client.token
             || self.config.client.subscription_token != newer.config.client.subscription_token
             || self.withdraws_anonymous(newer)
-            || self.withdraws_subscribing(newer)
+            || self.withdraws_permissions(newer)
             || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
             || old.pin_workers != new.pin_workers
             // It may be refused, and a worker that wakes later could not report it.
@@ -158,17 +158,20 @@ impl Settings {
         listener.map_or(self.config.server.client_serves, |listener| listener.serves)
     }
 
-    /// Whether somebody who may subscribe under this snapshot may not under a newer one.
-    pub(crate) fn withdraws_subscribing(&self, newer: &Settings) -> bool {
+    /// Whether somebody who may subscribe, or see who joins and leaves, under this snapshot may not under a newer one.
+    pub(crate) fn withdraws_permissions(&self, newer: &Settings) -> bool {
         let (old, new) = (&self.config.channel, &newer.config.channel);
+        let withdraws = |old: &Rules, new: Option<&Rules>| {
+            withdraws_subscribing(old, new) || withdraws_presence(old, new)
+        };
         let old_fallback = old.any_namespace.then_some(&old.without_namespace);
         let new_fallback = new.any_namespace.then_some(&new.without_namespace);
         old.any_namespace && !new.any_namespace
-            || withdraws_subscribing(&old.without_namespace, Some(&new.without_namespace))
+            || withdraws(&old.without_namespace, Some(&new.without_namespace))
             || new.namespaces.changes_from(&old.namespaces).any(|(_, before, after)| {
                 let before = before.map(|of| &**of).or(old_fallback);
                 let after = after.map(|of| &**of).or(new_fallback);
-                before.is_some_and(|before| withdraws_subscribing(before, after))
+                before.is_some_and(|before| withdraws(before, after))
             })
     }
 
@@ -215,6 +218,15 @@ fn subscription_verifier(config: &Config, verifier: &Arc<Verifier>) -> Arc<Verif
         true => Arc::new(Verifier::new(config.client.subscription_token.rules())),
         false => Arc::clone(verifier),
     }
+}
+
+/// Whether somebody who may ask who is present by these rules may not by the newer ones.
+fn withdraws_presence(old: &Rules, new: Option<&Rules>) -> bool {
+    new.is_none_or(|new| {
+        old.allow_presence_for_client && !new.allow_presence_for_client
+            || old.allow_presence_for_subscriber && !new.allow_presence_for_subscriber
+            || old.allow_presence_for_anonymous && !new.allow_presence_for_anonymous
+    })
 }
 
 fn serves_apart(config: &Config) -> bool {

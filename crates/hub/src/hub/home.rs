@@ -16,7 +16,7 @@ use crate::message::{
     SubscribeRequest, WaiterId,
 };
 use crate::position::StreamPosition;
-use crate::publication::Publication;
+use crate::publication::{ClientInfo, Publication};
 use crate::session_id::SessionId;
 
 impl Hub {
@@ -148,8 +148,9 @@ impl Hub {
         }
         if let Some(key) = &publish.idempotency_key {
             let ttl_ms = publish.idempotency_ttl_ms.unwrap_or(DEFAULT_TTL_MS);
+            let namespace = self.shares.namespace(&options.namespace);
             self.stats.idempotency_evicted +=
-                self.idempotency.remember(&channel, key, position, self.now.ms, ttl_ms);
+                self.idempotency.remember(namespace, &channel, key, position, self.now.ms, ttl_ms);
         }
         self.stats.publications += 1;
         let publication = Arc::new(Publication {
@@ -208,7 +209,7 @@ impl Hub {
         from: u8,
         request: WaiterId,
         channel: &str,
-        stats: bool,
+        bytes_max: Option<usize>,
     ) {
         let members =
             self.homes.find(&self.names, channel).and_then(|at| self.homes[at].members.as_ref());
@@ -217,7 +218,19 @@ impl Hub {
             .flat_map(|members| members.values())
             .filter(|member| member.presence)
             .map(|member| &member.info);
-        let content = if stats {
+        let content = if let Some(bytes_max) = bytes_max {
+            let mut room = bytes_max;
+            let fits = |info: &Arc<ClientInfo>| {
+                room.checked_sub(info.cost()).map(|left| {
+                    room = left;
+                    Arc::clone(info)
+                })
+            };
+            match present.map(fits).collect() {
+                Some(present) => ReplyContent::Presence(present),
+                None => ReplyContent::Failed(Error::LimitExceeded),
+            }
+        } else {
             let mut clients = 0;
             let mut users = HashSet::new();
             for info in present {
@@ -225,8 +238,6 @@ impl Hub {
                 users.insert(&*info.user);
             }
             ReplyContent::PresenceStats { clients, users: users.len() as u64 }
-        } else {
-            ReplyContent::Presence(present.cloned().collect())
         };
         self.reply(from, request, content);
     }
@@ -256,7 +267,7 @@ impl Hub {
 
     pub(super) fn remove_if_empty(&mut self, at: u32) {
         if self.homes[at].is_empty() {
-            self.homes.remove(&self.names, at);
+            self.remove_home(at);
         }
     }
 

@@ -46,7 +46,7 @@ use crate::transmit::Transmit;
 use crate::user::Users;
 
 pub use subscriber_count::SubscriberCount;
-pub use withdraw::Withdrawal;
+pub use withdraw::{Permitted, Withdrawal};
 
 /// Sessions, subscriptions, the home channels of one worker, and what waits to be sent. Does no
 /// I/O and reads no clock.
@@ -94,8 +94,8 @@ pub struct Hub {
     active_homes: u64,
     history_bytes: usize,
     shares: Shares,
-    /// The home channel whose history was evicted last.
-    history_cursor: u32,
+    /// The home channel that was examined last for one that may go.
+    eviction_cursor: u32,
     epochs: u64,
     /// Time, index and incarnation of home channels whose stream has a deadline.
     stream_timers: BinaryHeap<Reverse<(u64, u32, u32)>>,
@@ -169,7 +169,7 @@ impl Hub {
             active_homes: 0,
             history_bytes: 0,
             shares: Shares::default(),
-            history_cursor: 0,
+            eviction_cursor: 0,
             epochs: 0,
             nodes: NodeNumbers::new(config.node),
             stream_timers: BinaryHeap::new(),
@@ -202,7 +202,7 @@ impl Hub {
         self.config.sessions_max = limits.sessions_max.min(SESSIONS_MAX as u32);
         self.config.subscriptions_per_session_max = limits.subscriptions_per_session_max;
         self.config.channels_max = limits.channels_max;
-        self.config.streams_per_maker_max = limits.streams_per_maker_max;
+        self.config.channels_per_maker_max = limits.channels_per_maker_max;
         self.config.channel_name_bytes_max = limits.channel_name_bytes_max;
         self.config.request_timeout_ms = limits.request_timeout_ms;
         self.config.pending_bytes_max = limits.pending_bytes_max;
@@ -348,8 +348,8 @@ impl Hub {
             HubMessageKind::HistoryRemove { request, channel } => {
                 self.home_history_remove(from, request, &channel);
             }
-            HubMessageKind::Presence { request, channel, stats } => {
-                self.home_presence(from, request, &channel, stats);
+            HubMessageKind::Presence { request, channel, bytes_max } => {
+                self.home_presence(from, request, &channel, bytes_max);
             }
             HubMessageKind::Publication { channel, epoch, publication } => {
                 self.deliver_publication(from, &channel, epoch, &publication);

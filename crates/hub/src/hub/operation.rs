@@ -95,16 +95,18 @@ impl Hub {
         self.run();
     }
 
-    /// Lists who is in a channel; ends in [`Event::Presence`].
+    /// Lists who is in a channel; ends in [`Event::Presence`]. An answer of more than about `bytes_max` bytes is
+    /// [`Error::LimitExceeded`].
     pub fn handle_presence(
         &mut self,
         now: Now,
         token: u64,
         channel: &str,
         options: &Arc<ChannelOptions>,
+        bytes_max: usize,
     ) {
         self.now = now;
-        if let Err(error) = self.request_presence(token, channel, options, false) {
+        if let Err(error) = self.request_presence(token, channel, options, Some(bytes_max)) {
             self.events.push_back(Event::Presence { token, result: Err(error) });
         }
         self.run();
@@ -119,7 +121,7 @@ impl Hub {
         options: &Arc<ChannelOptions>,
     ) {
         self.now = now;
-        if let Err(error) = self.request_presence(token, channel, options, true) {
+        if let Err(error) = self.request_presence(token, channel, options, None) {
             self.events.push_back(Event::PresenceStats { token, result: Err(error) });
         }
         self.run();
@@ -130,15 +132,16 @@ impl Hub {
         token: u64,
         channel: &str,
         options: &ChannelOptions,
-        stats: bool,
+        bytes_max: Option<usize>,
     ) -> Result<(), Error> {
         if !options.presence {
             return Err(Error::PresenceOff);
         }
         self.check_name(channel)?;
         let (home, channel) = self.home_of(channel);
+        let stats = bytes_max.is_none();
         self.request(home, Waiter::Presence { token, home, stats }, |request| {
-            HubMessageKind::Presence { request, channel, stats }
+            HubMessageKind::Presence { request, channel, bytes_max }
         })?;
         Ok(())
     }

@@ -11,13 +11,16 @@ use crate::history::Stream;
 use crate::home_channel::HomeChannel;
 use crate::options::ChannelOptions;
 use crate::publication::Publication;
-use crate::shares::{Maker, Owner};
+use crate::shares::Maker;
 use crate::slots::NONE;
 
-/// Home channels examined to make room for one channel, publications evicted for one.
+/// Home channels examined to make room for one channel.
 const EVICTION_STEPS_MAX: usize = 1024;
+/// Publications evicted for one that is kept: so many, and as many more as there can be in its place.
+const EVICTIONS_MIN: usize = 1024;
+const PUBLICATION_BYTES_MIN: usize = 64;
 /// Channels of which the one with the largest history gives some up.
-const SAMPLE: u32 = 16;
+const SAMPLE: usize = 16;
 
 /// What an idle channel may give way to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,7 +32,8 @@ pub(super) enum Wanted {
 }
 
 impl Hub {
-    /// The record of a channel at home here, made if there is none. `None` at the limit.
+    /// The record of a channel at home here, made if there is none. `None` when its namespace or this worker has as many
+    /// as it may.
     pub(super) fn home_channel(
         &mut self,
         name: &Arc<str>,
@@ -40,15 +44,25 @@ impl Hub {
         if let Some(at) = self.homes.find(&self.names, name) {
             return Some(at);
         }
-        if self.homes.len() >= self.config.channels_max {
-            self.evict_channel(options, maker, wanted);
+        let namespace = self.shares.namespace(&options.namespace);
+        if !self.make_room(namespace, options, maker, wanted) {
+            return None;
         }
-        let record = HomeChannel::new(Arc::clone(name), self.next_incarnation());
-        self.homes.insert(&self.names, record, self.config.channels_max)
+        let record = HomeChannel::new(Arc::clone(name), namespace, self.next_incarnation());
+        let at = self.homes.insert(&self.names, record, self.config.channels_max)?;
+        self.shares.share_mut(namespace).channels += 1;
+        Some(at)
     }
 
-    /// A channel's stream, begun if there is none. Its meta time to live counts from now. `None` when its maker or its
-    /// namespace has as many as it may; the channel is as it was.
+    /// Removes the record of a channel without a stream.
+    pub(super) fn remove_home(&mut self, at: u32) {
+        if let Some(home) = self.homes.remove(&self.names, at) {
+            self.shares.share_mut(home.namespace).channels -= 1;
+        }
+    }
+
+    /// A channel's stream, begun if there is none. Its meta time to live counts from now. `None` when its maker has as many
+    /// as it may; the channel is as it was.
     pub(super) fn ensure_stream(
         &mut self,
         at: u32,
@@ -56,13 +70,16 @@ impl Hub {
         maker: Maker,
     ) -> Option<&mut Stream> {
         if self.homes[at].stream.is_none() {
-            let owner = Owner { namespace: self.shares.namespace(&options.namespace), maker };
-            if !self.has_room_for_stream(owner, options) {
+            let made_max = self.share_of(self.config.channels_per_maker_max);
+            if maker != Maker::NONE
+                && self.shares.made(maker) >= made_max
+                && !self.evict_own_channel(maker, None)
+            {
                 return None;
             }
             let epoch = self.next_epoch();
-            self.homes[at].stream = Some(Box::new(Stream::new(epoch, owner)));
-            self.shares.add(owner, (at, self.homes[at].incarnation));
+            self.homes[at].stream = Some(Box::new(Stream::new(epoch, maker)));
+            self.shares.add(maker, (at, self.homes[at].incarnation));
         }
         let meta_ttl_ms = match options.history_meta_ttl_ms {
             0 => self.config.history_meta_ttl_ms,
@@ -77,21 +94,31 @@ impl Hub {
         self.homes[at].stream.as_deref_mut()
     }
 
-    fn has_room_for_stream(&mut self, owner: Owner, options: &ChannelOptions) -> bool {
-        let made_max = self.share_of(self.config.streams_per_maker_max);
-        if owner.maker != Maker::NONE
-            && self.shares.made(owner.maker) >= made_max
-            && !self.evict_own_channel(owner.maker)
+    /// Makes room for one more channel: in its namespace, and here. Evicts channels that nobody is subscribed to; a client
+    /// that returns to one sees a new epoch.
+    fn make_room(
+        &mut self,
+        namespace: u32,
+        options: &ChannelOptions,
+        maker: Maker,
+        wanted: Wanted,
+    ) -> bool {
+        let own_max = self.share_of(options.channels_max);
+        if options.channels_max > 0
+            && self.shares.share(namespace).channels >= own_max
+            && !self.evict_own_channel(maker, Some(namespace))
+            && !self.evict_forgettable(Some(namespace))
         {
             return false;
         }
-        let streams_max = self.share_of(options.channels_max);
-        options.channels_max == 0
-            || self.shares.share(owner.namespace).streams < streams_max
-            || self.evict_own_channel(owner.maker)
-            || self.evict_where(|home, stream| {
-                stream.owner.namespace == owner.namespace && home.is_forgettable(stream)
-            })
+        if self.homes.len() < self.config.channels_max
+            || self.evict_own_channel(maker, None)
+            || self.evict_forgettable(None)
+        {
+            return true;
+        }
+        wanted == Wanted::Publication
+            && (self.evict_holder(self.shares.most_holders()) || self.evict_holder(namespace))
     }
 
     /// This worker's part of a bound that holds for the process.
@@ -99,41 +126,40 @@ impl Hub {
         all.div_ceil(u32::from(self.config.workers))
     }
 
-    /// Evicts a channel that nobody is subscribed to, so that another may begin. A client that returns to it sees a new
-    /// epoch.
-    fn evict_channel(&mut self, options: &ChannelOptions, maker: Maker, wanted: Wanted) {
-        if self.evict_own_channel(maker)
-            || self.evict_where(|home, stream| home.is_forgettable(stream))
-            || wanted == Wanted::Empty
-        {
-            return;
-        }
-        let own = self.shares.namespace(&options.namespace);
-        let largest = self.shares.most_streams();
-        let _ = self.evict_where(|home, stream| {
-            home.is_idle() && [own, largest].contains(&stream.owner.namespace)
-        });
-    }
-
-    /// Evicts the oldest channel that this maker has made and that holds nothing.
-    fn evict_own_channel(&mut self, maker: Maker) -> bool {
+    /// Evicts the oldest channel that this maker has made and that holds nothing; of a namespace, if one is named.
+    fn evict_own_channel(&mut self, maker: Maker, namespace: Option<u32>) -> bool {
         let Self { shares, homes, .. } = self;
         let oldest = shares.oldest(maker, EVICTION_STEPS_MAX, |(at, incarnation)| {
             let home = homes.get(at).filter(|home| home.incarnation == incarnation)?;
-            let stream = home.stream.as_ref().filter(|stream| stream.owner.maker == maker)?;
-            Some(home.is_forgettable(stream))
+            let stream = home.stream.as_ref().filter(|stream| stream.maker == maker)?;
+            let is_of = namespace.is_none_or(|namespace| home.namespace == namespace);
+            Some(is_of && home.is_forgettable(stream))
         });
         oldest.is_some_and(|at| self.evict_home(at))
     }
 
-    /// Evicts the next channel of which this is true, if one is found in time.
-    fn evict_where(&mut self, may_go: impl Fn(&HomeChannel, &Stream) -> bool) -> bool {
+    /// Evicts the next channel that holds nothing, if one is found in time.
+    fn evict_forgettable(&mut self, namespace: Option<u32>) -> bool {
         let channels = self.homes.indices().end;
         for _ in 0..EVICTION_STEPS_MAX.min(channels as usize) {
-            self.history_cursor = (self.history_cursor + 1) % channels;
-            let at = self.history_cursor;
+            self.eviction_cursor = (self.eviction_cursor + 1) % channels;
+            let at = self.eviction_cursor;
             let Some(home) = self.homes.get(at) else { continue };
-            if home.stream.as_ref().is_some_and(|stream| may_go(home, stream)) {
+            if namespace.is_none_or(|namespace| home.namespace == namespace)
+                && home.stream.as_ref().is_some_and(|stream| home.is_forgettable(stream))
+            {
+                return self.evict_home(at);
+            }
+        }
+        false
+    }
+
+    /// Evicts the next channel of this namespace that holds publications, if one is found in time.
+    fn evict_holder(&mut self, namespace: u32) -> bool {
+        let holders = self.shares.share(namespace).holders.len();
+        for _ in 0..EVICTION_STEPS_MAX.min(holders) {
+            let Some(at) = self.shares.share_mut(namespace).next_holder() else { break };
+            if self.homes[at].is_idle() {
                 return self.evict_home(at);
             }
         }
@@ -146,7 +172,7 @@ impl Hub {
         }
         self.stats.channels_evicted += 1;
         self.end_stream(at);
-        self.homes.remove(&self.names, at);
+        self.remove_home(at);
         true
     }
 
@@ -161,8 +187,8 @@ impl Hub {
     fn count_history(&mut self, at: u32, by: isize) {
         self.history_bytes = self.history_bytes.saturating_add_signed(by);
         let Self { homes, shares, .. } = self;
-        let Some(stream) = &mut homes[at].stream else { return };
-        let namespace = stream.owner.namespace;
+        let HomeChannel { namespace, stream, .. } = &mut homes[at];
+        let (namespace, Some(stream)) = (*namespace, stream) else { return };
         shares.change_bytes(namespace, by);
         let place = stream.listed_at;
         if (stream.len() > 0) == (place != NONE) {
@@ -184,10 +210,10 @@ impl Hub {
         self.clear_history(at);
         let Self { homes, shares, .. } = self;
         if let Some(stream) = homes[at].stream.take() {
-            shares.remove(stream.owner, |(at, incarnation)| {
+            shares.remove(stream.maker, |(at, incarnation)| {
                 let home = homes.get(at).filter(|home| home.incarnation == incarnation);
                 home.and_then(|home| home.stream.as_ref())
-                    .is_some_and(|other| other.owner.maker == stream.owner.maker)
+                    .is_some_and(|other| other.maker == stream.maker)
             });
         }
     }
@@ -225,7 +251,15 @@ impl Hub {
         }
     }
 
-    /// Appends a publication to its channel's history.
+    fn own_history_bytes_max(&self, options: &ChannelOptions) -> usize {
+        match options.history_bytes_max {
+            0 => usize::MAX,
+            all => all.div_ceil(usize::from(self.config.workers)),
+        }
+    }
+
+    /// Appends a publication to its channel's history. One that is larger than all of the history may be is left out, and
+    /// takes the place of no other.
     pub(super) fn append_history(
         &mut self,
         at: u32,
@@ -233,60 +267,80 @@ impl Hub {
         options: &ChannelOptions,
     ) {
         let cost = publication.cost();
-        let Some(stream) = &self.homes[at].stream else { return };
-        let namespace = stream.owner.namespace;
-        let own_max = match options.history_bytes_max {
-            0 => usize::MAX,
-            all => all.div_ceil(usize::from(self.config.workers)),
-        };
-        let bytes_max = self.config.history_bytes_max;
-        for _ in 0..EVICTION_STEPS_MAX {
-            let payer = if self.shares.share(namespace).bytes + cost > own_max {
-                namespace
-            } else if self.history_bytes + cost > bytes_max {
-                self.shares.largest()
-            } else {
-                break;
-            };
-            if !self.evict_oldest(payer, at) {
-                break;
-            }
+        if cost > self.config.history_bytes_max.min(self.own_history_bytes_max(options)) {
+            self.stats.history_evicted += 1;
+            return;
         }
+        self.make_room_in_history(at, cost, options);
         let Some(stream) = &mut self.homes[at].stream else { return };
         let grown = stream.keep(Arc::clone(publication), options.history_size as usize);
         stream.expires_ms = self.now.ms + options.history_ttl_ms;
         self.count_history(at, grown);
-        if self.history_bytes > bytes_max || self.shares.share(namespace).bytes > own_max {
-            self.stats.history_evicted +=
-                self.homes[at].stream.as_ref().map_or(0, |of| of.len() as u64);
-            self.clear_history(at);
-        }
         self.schedule_timer(at);
     }
 
-    /// Evicts the oldest publication of one of a namespace's channels: of the one that is published to, if it is the
-    /// namespace's and holds as much as others on average, else of the one that holds most among some. False when it has none.
-    fn evict_oldest(&mut self, payer: u32, published: u32) -> bool {
-        let Self { homes, shares, history_cursor, .. } = self;
-        let share = shares.share(payer);
-        let held = |at: u32| homes.get(at)?.stream.as_ref().filter(|stream| stream.len() > 0);
-        let own = held(published).filter(|stream| stream.owner.namespace == payer);
-        let mut most = own.map(|stream| (stream.bytes(), published));
-        let average = share.bytes / share.channels.len().max(1);
-        if most.is_none_or(|(bytes, _)| bytes < average) {
-            let channels = share.channels.len() as u32;
-            for _ in 0..channels.min(SAMPLE) {
-                *history_cursor = (*history_cursor + 1) % channels;
-                let at = share.channels[*history_cursor as usize];
-                most = most.max(held(at).map(|stream| (stream.bytes(), at)));
+    /// Evicts publications until `cost` fits: of the namespace, if that has as much as it may, else of the one that has
+    /// most. More of them than are as large together, so that a bound that was lowered is reached after some calls.
+    fn make_room_in_history(&mut self, at: u32, cost: usize, options: &ChannelOptions) {
+        let mut evictions = EVICTIONS_MIN + cost / PUBLICATION_BYTES_MIN;
+        let own_max = self.own_history_bytes_max(options);
+        let namespace = self.homes[at].namespace;
+        loop {
+            let own_excess = (self.shares.share(namespace).bytes + cost).saturating_sub(own_max);
+            let excess = (self.history_bytes + cost).saturating_sub(self.config.history_bytes_max);
+            let (payer, floor, mut wanted) = match (own_excess, excess) {
+                (0, 0) => return,
+                (0, _) => {
+                    let (largest, next) = self.shares.largest();
+                    // Two that hold as much do not take turns with each publication.
+                    (largest, next / 8 * 7, excess)
+                }
+                _ => (namespace, 0, own_excess),
+            };
+            while wanted > 0 && evictions > 0 && self.shares.share(payer).bytes > floor {
+                let (count, bytes) = self.evict_oldest(payer, at, wanted, evictions);
+                wanted = wanted.saturating_sub(bytes);
+                evictions = evictions.saturating_sub(count.max(1));
+            }
+            if evictions == 0 {
+                return;
             }
         }
-        let Some((_, at)) = most else { return false };
-        let Some(stream) = &mut self.homes[at].stream else { return false };
-        let freed = stream.evict();
-        self.stats.history_evicted += 1;
-        self.count_history(at, -(freed as isize));
-        true
+    }
+
+    /// Evicts the oldest publications of a namespace's channel: of the one that is published to, if it holds as much as
+    /// others on average, else of the one that holds most among some. At most half of what it holds, and one at least.
+    /// Returns their number and memory.
+    fn evict_oldest(
+        &mut self,
+        payer: u32,
+        published: u32,
+        wanted: usize,
+        count_max: usize,
+    ) -> (usize, usize) {
+        let Self { homes, shares, .. } = self;
+        let share = shares.share_mut(payer);
+        let average = share.bytes / share.holders.len().max(1);
+        let bytes_of = |at: u32| homes[at].stream.as_ref().map_or(0, |stream| stream.bytes());
+        let mut most = (0, published);
+        if homes[published].namespace == payer {
+            most.0 = bytes_of(published);
+        }
+        if most.0 < average.max(1) {
+            for _ in 0..SAMPLE.min(share.holders.len()) {
+                let Some(at) = share.next_holder() else { break };
+                most = most.max((bytes_of(at), at));
+            }
+        }
+        let Some(stream) = &mut self.homes[most.1].stream else { return (0, 0) };
+        let (mut count, mut freed) = (0, 0);
+        while stream.len() > 0 && count < count_max && freed < wanted && freed <= most.0 / 2 {
+            freed += stream.evict();
+            count += 1;
+        }
+        self.stats.history_evicted += count as u64;
+        self.count_history(most.1, -(freed as isize));
+        (count, freed)
     }
 
     /// Schedules the next expiry of a stream.

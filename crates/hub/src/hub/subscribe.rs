@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::Hub;
 use crate::channel::{
-    Channel, GRANTED, JOIN_LEAVE, Member, Subscriber, Subscription, SubscriptionState,
+    Channel, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, Member, Subscriber, Subscription,
+    SubscriptionState,
 };
 use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
@@ -20,6 +21,7 @@ use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, Publication};
 use crate::session::POLL;
 use crate::session_id::SessionId;
+use crate::shares::Maker;
 use crate::slots::NONE;
 
 /// Where a subscription is to be recovered from.
@@ -111,7 +113,7 @@ impl Hub {
 
         let channel = match known {
             Some(channel) => channel,
-            None => self.insert_channel(name, options)?,
+            None => self.insert_channel(name, options, self.sessions[slot].maker)?,
         };
         let state = SubscriptionState::Detached.into();
         let next = self.sessions[slot].subscription;
@@ -131,7 +133,7 @@ impl Hub {
             if let Err(error) = self.request_subscription(pending, options, since, member) {
                 self.subscriptions.remove(subscription);
                 if self.channels[channel].is_unused() {
-                    self.channels.remove(&self.names, channel);
+                    self.remove_channel(channel);
                 }
                 return Err(error);
             }
@@ -150,8 +152,18 @@ impl Hub {
         Ok(())
     }
 
-    /// Adds the record of a channel that has none here yet.
-    fn insert_channel(&mut self, name: &str, options: &Arc<ChannelOptions>) -> Result<u32, Error> {
+    /// Adds the record of a channel that has none here yet, if the maker may have one more.
+    fn insert_channel(
+        &mut self,
+        name: &str,
+        options: &Arc<ChannelOptions>,
+        maker: Maker,
+    ) -> Result<u32, Error> {
+        if self.channels.len() >= self.config.channels_max
+            || !self.shares.add_live(maker, self.config.channels_per_maker_max)
+        {
+            return Err(Error::LimitExceeded);
+        }
         let record = Channel {
             name: self.shared_name(name),
             subscribers: Vec::new(),
@@ -161,9 +173,30 @@ impl Hub {
             incarnation: self.next_incarnation(),
             home: self.names.home(self.names.hash(name)),
             joined: false,
+            maker,
         };
         let at = self.channels.insert(&self.names, record, self.config.channels_max);
         at.ok_or(Error::LimitExceeded)
+    }
+
+    fn remove_channel(&mut self, at: u32) {
+        if let Some(channel) = self.channels.remove(&self.names, at) {
+            self.shares.remove_live(channel.maker);
+        }
+    }
+
+    /// A session has left a channel in which others are: it counts for one of them from now on.
+    fn hand_over(&mut self, at: u32, leaver: Maker) {
+        let channel = &mut self.channels[at];
+        if channel.maker != leaver {
+            return;
+        }
+        let Some(heir) = channel.subscribers.first() else { return };
+        channel.maker = self.sessions[heir.slot()].maker;
+        if channel.maker != leaver {
+            self.shares.remove_live(leaver);
+            self.shares.add_live(channel.maker, u32::MAX);
+        }
     }
 
     /// Requests a subscription from the channel's home worker.
@@ -303,7 +336,9 @@ impl Hub {
             self.send_to(channel.home, kind);
         }
         if last {
-            self.channels.remove(&self.names, subscription.channel);
+            self.remove_channel(subscription.channel);
+        } else {
+            self.hand_over(subscription.channel, self.sessions[slot].maker);
         }
     }
 
@@ -376,7 +411,9 @@ impl Hub {
             *counter += 1;
         }
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-        let flags = flag(mode.join_leave, JOIN_LEAVE) | flag(mode.granted, GRANTED);
+        let flags = flag(mode.join_leave, JOIN_LEAVE)
+            | flag(mode.granted, GRANTED)
+            | flag(mode.join_leave_granted, JOIN_LEAVE_GRANTED);
         let encoding = self.sessions[slot].encoding;
         let channel = &mut self.channels[at];
         if channel.subscribers.capacity() == 0 {

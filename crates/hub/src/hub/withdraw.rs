@@ -1,9 +1,9 @@
-//! Ends subscriptions whose permission was withdrawn.
+//! Ends subscriptions, or their joins and leaves, whose permission was withdrawn.
 
 use std::sync::Arc;
 
 use super::Hub;
-use crate::channel::{GRANTED, Subscription, SubscriptionState};
+use crate::channel::{GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, Subscription, SubscriptionState};
 use crate::channel_event::UnsubscribeCause;
 use crate::code;
 use crate::config::Now;
@@ -20,11 +20,20 @@ pub struct Withdrawal {
     next: u32,
 }
 
+/// What a subscriber may have under the rules of today.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Permitted {
+    /// The subscription.
+    pub subscription: bool,
+    /// Notice of who joins and leaves.
+    pub join_leave: bool,
+}
+
 impl Hub {
-    /// Continues a withdrawal for `steps` subscriptions. `stays` says of each that its client asked for, by channel
-    /// and user, whether it may stay; subscriptions that rest on a grant rest on nobody's permission to subscribe and
-    /// are not asked about. The client is notified by an [`Outgoing::Unsubscribe`] with code 2000 and `reason`, or by
-    /// [`Error::PermissionWithdrawn`] where the subscription was not made yet. True when all have been looked at.
+    /// Continues a withdrawal for `steps` subscriptions. `permits` says of each, by channel and user, what it may have;
+    /// what rests on a grant rests on nobody's permission and stays. A subscription that ends is announced to its client by
+    /// an [`Outgoing::Unsubscribe`] with code 2000 and `reason`, or by [`Error::PermissionWithdrawn`] where it was not made
+    /// yet; joins and leaves end without a word. True when all have been looked at.
     ///
     /// What is subscribed meanwhile is not looked at for certain: it is the caller's to allow by the new rules.
     pub fn withdraw(
@@ -33,7 +42,7 @@ impl Hub {
         withdrawal: &mut Withdrawal,
         steps: u32,
         reason: &str,
-        stays: impl Fn(&str, &str) -> bool,
+        permits: impl Fn(&str, &str) -> Permitted,
     ) -> bool {
         self.now = now;
         let end = self.subscriptions.indices().end;
@@ -43,16 +52,24 @@ impl Hub {
             if slot == NONE {
                 continue;
             }
-            let record = &self.channels[channel];
+            let record = &mut self.channels[channel];
+            let permitted = permits(&record.name, self.users.name(self.sessions[slot].user));
             let is_granted = match state.get() {
                 SubscriptionState::Established { index } => {
-                    record.subscribers[index as usize].flags() & GRANTED != 0
+                    let subscriber = &mut record.subscribers[index as usize];
+                    if !permitted.join_leave && subscriber.flags() & JOIN_LEAVE_GRANTED == 0 {
+                        *subscriber = subscriber.without(JOIN_LEAVE);
+                    }
+                    subscriber.flags() & GRANTED != 0
                 }
-                SubscriptionState::Pending { key } => self.requests.is_granted(key),
+                SubscriptionState::Pending { key } => {
+                    let Some(mode) = self.requests.mode_mut(key) else { continue };
+                    mode.join_leave &= permitted.join_leave || mode.join_leave_granted;
+                    mode.granted
+                }
                 SubscriptionState::Detached => true,
             };
-            let user = self.users.name(self.sessions[slot].user);
-            if is_granted || stays(&record.name, user) {
+            if is_granted || permitted.subscription {
                 continue;
             }
             let name = Arc::clone(&record.name);

@@ -173,7 +173,7 @@ impl Simulation {
         let now = self.world.now;
         let filter = HistoryFilter { reverse: self.rng.roll(2) == 0, ..HistoryFilter::default() };
         self.world.hub(worker).handle_history(now, 3, &name, &options, filter, Maker::NONE);
-        self.world.hub(worker).handle_presence(now, 4, &name, &options);
+        self.world.hub(worker).handle_presence(now, 4, &name, &options, usize::MAX);
         self.collect(worker);
     }
 

@@ -113,7 +113,7 @@ impl Simulation {
                 continue;
             }
             let now = self.world.now;
-            self.world.hub(1).handle_presence(now, 2, &name, &options);
+            self.world.hub(1).handle_presence(now, 2, &name, &options, usize::MAX);
             self.world.settle();
             let event = self.world.take_events().pop();
             let Some((1, Event::Presence { result: Ok(present), .. })) = event else {

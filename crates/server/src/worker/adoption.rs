@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use dunlin_config::Config;
-use dunlin_hub::Withdrawal;
+use dunlin_hub::{Permitted, Withdrawal};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
@@ -99,7 +99,7 @@ impl Worker<'_> {
             let places = self.grants.without_key(|key| newest.subscription_verifier.keeps(key));
             self.invalidate_subscriptions(cx, places, "the key of its token was revoked");
         }
-        if before.withdraws_subscribing(newest) {
+        if before.withdraws_permissions(newest) {
             self.withdrawal = Some(Withdrawal::default());
         }
         Ok(())
@@ -115,17 +115,23 @@ impl Worker<'_> {
         })
     }
 
-    /// Goes on with ending the subscriptions of clients that may not subscribe any more.
+    /// Goes on with ending what clients may not have any more: subscriptions, and notices of joins and leaves.
     pub(super) fn continue_withdrawal(&mut self, cx: &mut Context<Link>) {
         let Some(withdrawal) = &mut self.withdrawal else { return };
         let settings = Arc::clone(&self.settings);
-        let may_subscribe = |channel: &str, user: &str| {
+        let permitted = |channel: &str, user: &str| {
             let namespace = settings.namespace(channel);
-            namespace.is_some_and(|of| permits(&of.rules, user, false, Permission::Subscribe))
+            let may = |subscribed, permission| {
+                namespace.is_some_and(|of| permits(&of.rules, user, subscribed, permission))
+            };
+            Permitted {
+                subscription: may(false, Permission::Subscribe),
+                join_leave: may(true, Permission::Presence),
+            }
         };
         let (now, reason) =
             (self.clock.set(cx.now_ms()), "the permission to subscribe was withdrawn");
-        if self.hub.withdraw(now, withdrawal, WITHDRAWAL_STEPS, reason, may_subscribe) {
+        if self.hub.withdraw(now, withdrawal, WITHDRAWAL_STEPS, reason, permitted) {
             self.withdrawal = None;
         }
         self.drain_events(cx);

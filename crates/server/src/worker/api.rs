@@ -272,7 +272,8 @@ impl Worker<'_> {
             Request::Presence(request) => {
                 let options = self.channel_options(&request.channel)?;
                 let token = self.api_token(cx, place)?;
-                self.hub.handle_presence(now, token, &request.channel, &options);
+                let bytes_max = self.settings.config.limits.answer_bytes_max;
+                self.hub.handle_presence(now, token, &request.channel, &options, bytes_max);
             }
             Request::PresenceStats(request) => {
                 let options = self.channel_options(&request.channel)?;

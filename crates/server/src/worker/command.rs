@@ -143,7 +143,8 @@ impl Worker<'_> {
             Request::Presence(request) => {
                 self.allowed(session, &request.channel, Permission::Presence).map(|options| {
                     if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-                        self.hub.handle_presence(now, token, &request.channel, &options);
+                        let bytes_max = options.recovery_bytes_max;
+                        self.hub.handle_presence(now, token, &request.channel, &options, bytes_max);
                     }
                 })
             }

@@ -607,7 +607,7 @@ fn hub_config(
         hash_seed: state.keys.channel_hash,
         subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
         channels_max: limits.channels_max,
-        streams_per_maker_max: limits.channels_per_user_max,
+        channels_per_maker_max: limits.channels_per_user_max,
         channel_name_bytes_max: limits.channel_bytes_max as u16,
         request_timeout_ms: limits.bus_request_timeout_ms,
         transmit_bytes_max: limits.bus_backlog_bytes_max,
