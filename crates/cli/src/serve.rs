@@ -78,7 +78,7 @@ impl Serve {
     /// What the file says, and the flags in its place: valid, or why not, with the lines of the file.
     fn of_file(&self, file: &File) -> Result<Config, (ConfigErrors, CliError)> {
         let config = file.config().map_err(|refusal| (file.errors(), refusal))?;
-        let config = self.with_flags(config);
+        let config = self.with_flags(with_environment(&config)?);
         match config.validate() {
             Ok(()) => {
                 config.warnings().iter().for_each(style::warning);
@@ -92,7 +92,7 @@ impl Serve {
     }
 
     fn of_development(&self) -> Result<Config, (ConfigErrors, CliError)> {
-        let config = self.with_flags(Config::development());
+        let config = self.with_flags(with_environment(&Config::development())?);
         match config.validate() {
             Ok(()) => Ok(config),
             Err(errors) => {
@@ -109,6 +109,22 @@ impl Serve {
         server.admin_addr = self.admin.unwrap_or(server.admin_addr);
         server.workers = self.workers.unwrap_or(server.workers);
         config
+    }
+}
+
+/// The configuration with what the environment says in its place.
+fn with_environment(config: &Config) -> Result<Config, (ConfigErrors, CliError)> {
+    let variables = std::env::vars_os()
+        .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
+    match config.with_environment(variables) {
+        Ok((config, warnings)) => {
+            warnings.iter().for_each(style::warning);
+            Ok(config)
+        }
+        Err(errors) => {
+            let refusal = format!("the environment has errors\n{errors}").into();
+            Err((errors, refusal))
+        }
     }
 }
 

@@ -52,6 +52,11 @@ pub(crate) fn error(error: &dyn Error) {
     }
 }
 
+/// Prints to standard error what is not the result.
+pub(crate) fn tell(text: &str) {
+    anstream::eprint!("{text}");
+}
+
 /// `warning: ...` on standard error.
 pub(crate) fn warning(text: impl fmt::Display) {
     anstream::eprintln!("{} {text}", paint(WARN, "warning:"));

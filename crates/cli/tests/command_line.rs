@@ -88,6 +88,73 @@ methods = ['teleport']
 }
 
 #[test]
+fn a_configuration_of_centrifugo_becomes_one_of_dunlin() {
+    let yaml = "client:\n  token: {hmac_secret_key: 0123456789abcdef}\nchannel:\n  namespaces:\n    - {name: chat, presence: true, channel_regex: a, allow_subscribe_for_client: true}\n";
+    let import = dunlin(&["config", "import", "-"], yaml);
+    assert!(import.status.success(), "{}", stderr(&import));
+    let file = stdout(&import);
+    assert!(file.starts_with("# Made by `dunlin config import` from -."), "{file}");
+    let config = Config::from_toml(&file).unwrap();
+    assert!(config.channel.options("chat:1").unwrap().presence);
+    let table = stderr(&import);
+    assert!(table.starts_with("closed "), "what is closed comes first: {table}");
+    assert!(table.contains("taken           client.token.hmac_secret_key"), "{table}");
+    assert!(!table.contains("0123456789abcdef"), "no secret in the table: {table}");
+    assert!(table.contains("closed that may have been open"), "{table}");
+
+    let v5 = dunlin(&["config", "import", "-"], "{\"token_hmac_secret_key\": \"x\"}");
+    assert_eq!(v5.status.code(), Some(1));
+    assert!(stderr(&v5).contains("a key of Centrifugo v5"), "{}", stderr(&v5));
+    assert!(stderr(&v5).contains("`client.token.hmac_secret_key`"), "{}", stderr(&v5));
+
+    let place = std::env::temp_dir().join(format!("dunlin-import-{}.toml", std::process::id()));
+    let output = place.to_str().expect("UTF-8");
+    for succeeds in [true, false] {
+        let import = dunlin(&["config", "import", "-", "-o", output], yaml);
+        assert_eq!(
+            import.status.success(),
+            succeeds,
+            "nothing is overwritten: {}",
+            stderr(&import)
+        );
+    }
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&place).expect("a file"));
+    assert_eq!(mode & 0o777, 0o600, "it has secrets in it");
+    std::fs::remove_file(place).expect("it was there");
+}
+
+#[test]
+fn the_environment_goes_before_the_file_and_a_flag_before_it() {
+    let serve = |variables: &[(&str, &str)], flags: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_dunlin"))
+            .args(["serve", "--config", "/dev/null"])
+            .args(flags)
+            .envs(variables.iter().copied())
+            .output()
+            .expect("the binary runs");
+        assert_eq!(output.status.code(), Some(1));
+        stderr(&output)
+    };
+    let secret = "a secret of some length";
+    let said = serve(
+        &[
+            ("DUNLIN_SERVER_CLIENT_ADDR", "0.0.0.0:1234"),
+            ("DUNLIN_API_KEYS_BACKEND", secret),
+            ("DUNLIN_CLIENT_PING_INTERVALL_MS", "1"),
+        ],
+        &[],
+    );
+    assert!(said.contains("others can reach 0.0.0.0:1234"), "{said}");
+    assert!(!said.contains("an API key") && !said.contains(secret), "{said}");
+    assert!(said.contains("did you mean DUNLIN_CLIENT_PING_INTERVAL_MS?"), "{said}");
+    let said =
+        serve(&[("DUNLIN_SERVER_CLIENT_ADDR", "0.0.0.0:1234")], &["--client", "0.0.0.0:4321"]);
+    assert!(said.contains("others can reach 0.0.0.0:4321"), "{said}");
+    let said = serve(&[("DUNLIN_LIMITS_CONNECTIONS_MAX", "many")], &[]);
+    assert!(said.contains("DUNLIN_LIMITS_CONNECTIONS_MAX: expected an integer"), "{said}");
+}
+
+#[test]
 fn help_texts_keep_their_braces() {
     for (arguments, text) in [
         (

@@ -20,6 +20,15 @@ without key or token; a channel may have any name, keeps its last 100 messages f
 recovers, and notes who is in it. An address that others can reach is refused until `api.keys` and `client.token.hmac_secret`
 (`admin.token` for the admin port) are set.
 
+Every key is an environment variable too, for `dunlin serve`: `DUNLIN_`, then the path in capitals with `_`
+for each dot. `client.ping_interval_ms` is `DUNLIN_CLIENT_PING_INTERVAL_MS`; a name of your own choice is
+written in capitals and read in lower case, as in `DUNLIN_CHANNEL_NAMESPACES_CHAT_HISTORY_SIZE` or
+`DUNLIN_API_KEYS_BACKEND`; a key goes before such a name, which is as short as can be. A list is its elements with commas between, or JSON; a table with names of your
+choice is JSON: `DUNLIN_LISTENERS={\"side\": {\"addr\": \"127.0.0.1:9000\"}}`. A flag goes before a variable, a
+variable before the file, the file before the default. A variable that begins with `DUNLIN_` and is no key is
+warned of, with the key it is most like. `DUNLIN_LOG` and `DUNLIN_ADMIN` are no keys: the one says what is
+logged, the other which server `dunlin config` speaks to.
+
 A running server is changed through its admin port (`dunlin config set | apply | diff | restore`, see
 [the operator's page](operating/settings.md)). With `dunlin serve --state DIR` what was changed there
 outlasts a restart: the file is what the settings were begun with, and what is edited in it later is
@@ -52,7 +61,9 @@ impl<'s> Page<'s> {
         if !path.is_empty() {
             let _ = write!(self.out, "\n## `[{path}]`\n\n{}", schema.description);
             let applies = schema.applies.map(|applies| format!(" Applies: {applies}."));
-            let _ = writeln!(self.out, "{}", applies.unwrap_or_default());
+            let _ = write!(self.out, "{}", applies.unwrap_or_default());
+            let variable = path.to_uppercase().replace('.', "_");
+            let _ = writeln!(self.out, " Environment: `DUNLIN_{variable}_...`.");
         }
         if let Some((other, _)) = self.listed.iter().find(|(_, listed)| same_keys(listed, schema)) {
             let _ = write!(self.out, "\nThe keys are those of `[{other}]`.\n");

@@ -4,6 +4,7 @@
 mod admin;
 mod api;
 mod budget;
+pub mod centrifugo;
 mod change;
 mod changes;
 mod channel;
@@ -13,6 +14,7 @@ pub mod docs;
 mod document;
 mod edit;
 mod entries;
+pub mod environment;
 mod error;
 mod fields;
 mod index;

@@ -306,7 +306,7 @@ pub(crate) fn channel(path: &Path, options: &ChannelOptions, errors: &mut Config
 
 /// `*`, `scheme://host`, `scheme://host:port`, `scheme://*.host`, or `null` (a sandboxed page).
 /// Otherwise what to write instead.
-fn origin_pattern(origin: &str) -> Result<(), String> {
+pub(crate) fn origin_pattern(origin: &str) -> Result<(), String> {
     if origin == "*" || origin == "null" {
         return Ok(());
     }

@@ -79,7 +79,6 @@ def api(server):
         ("/api/history", b'{"channel": "a", "limit": "all"}', "limit"),
         ("/api/history", b'{"channel": "a", "since": 5}', "since"),
         ("/api/batch", b'{"commands": {"publish": {}}}', "commands"),
-        ("/api/disconnect", b'{"user": "", "client": "not-a-session-id"}', ""),
         ("/api/publish", b"[" * 100_000, ""),
         ("/api/publish", b'{"channel": "\xff\xfe", "data": 1}', ""),
     ):

@@ -167,7 +167,7 @@ def uni_sse(server):
         assert events()[1]["pub"]["data"] == {"text": "two\nlines"}
 
 
-@scenario("curl: the server API from a shell, with and without a body it understands")
+@scenario("curl: the server API from a shell, with and without a body it understands", config="delivery.toml")
 def api(server):
     status, answer = curl(server, "/api/publish", "--data", '{"channel": "news", "data": {"text": "hello"}}')
     assert (status, answer["result"]["offset"]) == (200, 1)

@@ -64,7 +64,8 @@ impl File {
         Ok(())
     }
 
-    fn invalid(&self, mut errors: ConfigErrors) -> CliError {
+    /// The errors of this file, with their lines where it is ours.
+    pub(crate) fn invalid(&self, mut errors: ConfigErrors) -> CliError {
         errors.locate(&self.text);
         Box::new(InvalidFile { file: self.name.clone(), errors })
     }

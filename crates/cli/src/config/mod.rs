@@ -3,6 +3,7 @@
 mod admin_response;
 mod client;
 mod file;
+mod import;
 mod key;
 mod show;
 mod watch;
@@ -115,6 +116,18 @@ pub(crate) enum Command {
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
+    /// Make a file of a configuration of Centrifugo v6, and say what became of each of its keys
+    ///
+    /// The file is printed, with the table as its first comment; the table goes to standard error too. Nothing that was
+    /// closed is opened: what has no counterpart closes what it guarded.
+    Import {
+        /// The configuration: JSON, YAML or TOML; `-` reads standard input
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Write the file here, readable by this user alone, in place of printing it; it must not be there yet
+        #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: Option<PathBuf>,
+    },
     /// Print the documentation of every key in Markdown
     Docs,
     /// Print the JSON Schema of the configuration
@@ -187,6 +200,7 @@ impl Command {
             Command::Revisions { limit, revision, server } => revisions(*limit, *revision, server),
             Command::Watch { from, server } => watch::run(*from, &server.client(), server.json),
             Command::Default => style::print(&Config::default_toml()),
+            Command::Import { file, output } => import::run(file, output.as_deref()),
             Command::Docs => style::print(&docs::markdown()),
             Command::Schema => {
                 style::print(&format!("{}\n", serde_json::to_string_pretty(&schema::json())?))

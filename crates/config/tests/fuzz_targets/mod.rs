@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use dunlin_config::centrifugo::{Format, import};
 use dunlin_config::store::{Disk, DiskFile, InitialConfig, Store};
 use dunlin_config::{Change, Config, Pattern, Pointer, Secrets, Snapshot, json};
 
@@ -19,7 +20,37 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("config_pointer", pointer),
     ("config_change", change),
     ("config_log", log),
+    ("config_centrifugo", centrifugo),
 ];
+
+/// A file of Centrifugo makes a valid one, with no door open that was not open there.
+fn centrifugo(text: &[u8]) {
+    let Some((kind, text)) = text.split_first() else { return };
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    let format = match kind % 3 {
+        0 => Format::Json,
+        1 => Format::Yaml,
+        _ => Format::Toml,
+    };
+    let Ok(imported) = import(text, format) else { return };
+    assert_eq!(imported.config.validate(), Ok(()));
+    let (read, errors) = Config::from_toml_partly(&imported.toml);
+    assert!(errors.is_empty() && read == imported.config, "{errors}\n{}", imported.toml);
+    // What the result lets anybody do stands in the text with the word for it.
+    let config = imported.config;
+    assert!(!config.api.without_key && !config.client.demo_page && !config.channel.any_namespace);
+    assert!(!config.client.anonymous || text.contains("allow_anonymous_connect_without_token"));
+    let rules = config.channel.namespaces.values();
+    for options in rules.chain(std::iter::once(&config.channel.without_namespace)) {
+        let serde_json::Value::Object(options) = serde_json::to_value(options).expect("JSON")
+        else {
+            return;
+        };
+        for (name, value) in options.iter().filter(|(name, _)| name.starts_with("allow_")) {
+            assert!(*value != true || text.contains(name.as_str()), "{name}");
+        }
+    }
+}
 
 /// What is read strictly is what serde_json reads, or refused with at least one error.
 fn json(text: &[u8]) {

@@ -1,0 +1,296 @@
+//! Channels: options of namespaces, and who may do what in them.
+
+use serde_json::{Value, json};
+
+use super::source::{Kind, Source, is_nothing, milliseconds, switch};
+use super::{Fate, Row};
+use crate::path::Path;
+
+/// Options that Centrifugo's v6 has of a namespace, and v5 had at the top.
+pub(super) const OPTIONS: &[&str] = &[
+    "presence",
+    "join_leave",
+    "force_push_join_leave",
+    "history_size",
+    "history_ttl",
+    "history_meta_ttl",
+    "force_positioning",
+    "allow_positioning",
+    "force_recovery",
+    "allow_recovery",
+    "force_recovery_mode",
+    "auto_cache_recover",
+    "allowed_delta_types",
+    "allow_tags_filter",
+    "delta_publish",
+    "allow_user_limited_channels",
+    "channel_regex",
+    "publication_data_format",
+    "subscribe_proxy_enabled",
+    "subscribe_proxy_name",
+    "publish_proxy_enabled",
+    "publish_proxy_name",
+    "sub_refresh_proxy_enabled",
+    "sub_refresh_proxy_name",
+    "subscribe_stream_proxy_enabled",
+    "subscribe_stream_proxy_name",
+    "subscribe_stream_proxy_bidirectional",
+    "subscription_type",
+    "map",
+    "shared_poll",
+    "map_clients_presence_channel_prefix",
+    "map_users_presence_channel_prefix",
+    "allow_subscribe_for_client",
+    "allow_subscribe_for_anonymous",
+    "allow_publish_for_client",
+    "allow_publish_for_subscriber",
+    "allow_publish_for_anonymous",
+    "allow_history_for_client",
+    "allow_history_for_subscriber",
+    "allow_history_for_anonymous",
+    "allow_presence_for_client",
+    "allow_presence_for_subscriber",
+    "allow_presence_for_anonymous",
+];
+
+/// Permissions that have the same name here.
+const PERMISSIONS: &[&str] = &[
+    "allow_subscribe_for_client",
+    "allow_subscribe_for_anonymous",
+    "allow_publish_for_client",
+    "allow_publish_for_subscriber",
+    "allow_publish_for_anonymous",
+    "allow_history_for_client",
+    "allow_history_for_subscriber",
+    "allow_history_for_anonymous",
+    "allow_presence_for_client",
+    "allow_presence_for_subscriber",
+    "allow_presence_for_anonymous",
+];
+
+/// Options without a counterpart on which no permission depends.
+const HARMLESS: &[&str] = &[
+    "force_push_join_leave",
+    "force_recovery_mode",
+    "auto_cache_recover",
+    "allowed_delta_types",
+    "allow_tags_filter",
+    "delta_publish",
+    "publication_data_format",
+    "subscription_type",
+    "map",
+    "shared_poll",
+    "map_clients_presence_channel_prefix",
+    "map_users_presence_channel_prefix",
+    "subscribe_proxy_name",
+    "publish_proxy_name",
+    "sub_refresh_proxy_name",
+    "subscribe_stream_proxy_name",
+    "subscribe_stream_proxy_bidirectional",
+];
+
+pub(super) fn channels(source: &mut Source) {
+    source.move_as("channel.max_length", "limits.channel_bytes_max", Kind::Count);
+    let meta_ttl = source.take("channel.history_meta_ttl");
+    let rules = Rules {
+        meta_ttl_ms: meta_ttl.as_ref().and_then(milliseconds),
+        closed: boundary(source),
+        anonymous_tokens_refused: source.is_on("client.disallow_anonymous_connection_tokens"),
+    };
+    if meta_ttl.is_some() {
+        let note = "`history_meta_ttl_ms` of each namespace with history";
+        source.row("channel.history_meta_ttl", Fate::Changed, note);
+    }
+    if rules.anonymous_tokens_refused {
+        let note = "tokens without a user are let in here, and may do nothing: no `allow_..._for_anonymous` is taken";
+        source.row("client.disallow_anonymous_connection_tokens", Fate::Closed, note);
+    }
+    let private = source.take("channel.private_prefix");
+    let private = private.as_ref().and_then(Value::as_str).unwrap_or("$").to_owned();
+    if let Some(options) = source.take("channel.without_namespace") {
+        let to = Path::of("channel.without_namespace");
+        namespace(source, &rules, "channel.without_namespace", &to, options);
+    }
+    close_private(source, &private);
+    // A list of objects with their names, or as the file of an older version has it, an object.
+    match source.take("channel.namespaces") {
+        Some(Value::Array(list)) => {
+            for mut options in list {
+                let name = options.as_object_mut().and_then(|of| of.remove("name"));
+                let Some(name) = name.as_ref().and_then(Value::as_str).map(str::to_owned) else {
+                    source.row("channel.namespaces", Fate::Closed, "a namespace without a name");
+                    continue;
+                };
+                let to = Path::of("channel.namespaces").join(&name);
+                let key = format!("channel.namespaces[{name}]");
+                source.set(&to, json!({}));
+                namespace(source, &rules, &key, &to, options);
+            }
+        }
+        Some(_) => source.row("channel.namespaces", Fate::Closed, "expected a list of namespaces"),
+        None => {}
+    }
+}
+
+/// What holds for every namespace.
+struct Rules {
+    meta_ttl_ms: Option<u64>,
+    /// Names of channels are not read as Centrifugo reads them: nobody may do anything in any.
+    closed: Option<String>,
+    anonymous_tokens_refused: bool,
+}
+
+/// Whether a channel's namespace ends elsewhere than here.
+fn boundary(source: &mut Source) -> Option<String> {
+    let other = source.text("channel.namespace_boundary").filter(|boundary| boundary != ":")?;
+    let note = format!(
+        "namespaces end with \":\" here, not with {other:?}: clients may do nothing in any channel"
+    );
+    source.row("channel.namespace_boundary", Fate::Closed, &note);
+    Some(note)
+}
+
+/// Channels that only a subscription token opens there are closed here by their names.
+fn close_private(source: &mut Source, prefix: &str) {
+    let mut chars = prefix.chars();
+    let (Some(first), None) = (chars.next(), chars.next()) else {
+        if !prefix.is_empty() {
+            let note =
+                "the prefix has more than one character: channels without a namespace are closed";
+            source.row("channel.private_prefix", Fate::Closed, note);
+            revoke(source, &Path::of("channel.without_namespace"));
+        }
+        return;
+    };
+    if first != '$' {
+        let note = "the prefix is another than \"$\": channels without a namespace are closed";
+        source.row("channel.private_prefix", Fate::Closed, note);
+        revoke(source, &Path::of("channel.without_namespace"));
+    } else if source.out["channel"]["without_namespace"].is_object() {
+        source.set(&Path::of("channel.without_namespace.name_pattern"), "[!$]*");
+        let note = "`name_pattern = \"[!$]*\"`: no channel that begins with \"$\" exists";
+        source.row("channel.private_prefix", Fate::Closed, note);
+    }
+}
+
+fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: Value) {
+    let Value::Object(options) = options else {
+        return source.row(key, Fate::Closed, "expected an object of options");
+    };
+    let mut closings: Vec<String> = rules.closed.iter().cloned().collect();
+    let is_on = |name: &str| options.get(name).is_some_and(switch);
+    let number = |name: &str| options.get(name).and_then(super::source::count).unwrap_or(0);
+    let time = |name: &str| options.get(name).and_then(milliseconds).unwrap_or(0);
+    let (size, ttl_ms) = (number("history_size"), time("history_ttl"));
+    let keeps = size > 0 && ttl_ms > 0;
+    let meta_ttl_ms = match time("history_meta_ttl") {
+        0 => rules.meta_ttl_ms.unwrap_or(720 * 3_600_000),
+        own => own,
+    };
+    if keeps {
+        source.set(&to.join("history_size"), size);
+        source.set(&to.join("history_ttl_ms"), ttl_ms);
+        source.set(&to.join("history_meta_ttl_ms"), meta_ttl_ms.max(ttl_ms));
+    }
+    for (name, value) in options.iter().filter(|(_, value)| !is_nothing(value)) {
+        let of = format!("{key}.{name}");
+        let mut say = |fate, note: String| {
+            source.rows.push(Row { key: of.clone(), fate, note });
+        };
+        match name.as_str() {
+            "history_size" | "history_ttl" if keeps => say(Fate::Taken, format!("`{to}`")),
+            "history_size" | "history_ttl" => {
+                say(Fate::Changed, "nothing is kept without the other of the two".to_owned());
+            }
+            "history_meta_ttl" => say(Fate::Taken, format!("`{to}`")),
+            "presence" | "join_leave" => {
+                say(Fate::Taken, format!("`{to}`"));
+                source.set(&to.join(name), true);
+            }
+            "force_recovery" | "allow_recovery" if keeps => {
+                source.set(&to.join("recover"), true);
+                let fate = if name == "force_recovery" { Fate::Taken } else { Fate::Changed };
+                source.row(&of, fate, "`recover`: every subscription of the namespace recovers");
+            }
+            "force_positioning" | "allow_positioning" if keeps => {
+                source.set(&to.join("positioned"), true);
+                let fate = if name == "force_positioning" { Fate::Taken } else { Fate::Changed };
+                source.row(&of, fate, "`positioned`, for every subscription of the namespace");
+            }
+            "force_recovery" | "allow_recovery" | "force_positioning" | "allow_positioning" => {
+                say(Fate::Changed, "off: the namespace keeps no history".to_owned());
+            }
+            name if PERMISSIONS.contains(&name) => {
+                let asks = match () {
+                    () if name.contains("_anonymous") && rules.anonymous_tokens_refused => {
+                        Some("client.disallow_anonymous_connection_tokens")
+                    }
+                    () if name.starts_with("allow_subscribe") && is_on("subscribe_proxy_enabled") => {
+                        Some("subscribe_proxy_enabled")
+                    }
+                    () if name.starts_with("allow_subscribe")
+                        && is_on("subscribe_stream_proxy_enabled") =>
+                    {
+                        Some("subscribe_stream_proxy_enabled")
+                    }
+                    () if name.starts_with("allow_publish") && is_on("publish_proxy_enabled") => {
+                        Some("publish_proxy_enabled")
+                    }
+                    () => None,
+                };
+                match asks {
+                    Some(asks) => say(Fate::Closed, format!("off, because of `{asks}`")),
+                    None if switch(value) => {
+                        say(Fate::Taken, format!("`{to}`"));
+                        source.set(&to.join(name), true);
+                    }
+                    None => say(Fate::Closed, "it cannot be read as a switch".to_owned()),
+                }
+            }
+            "subscribe_proxy_enabled" | "subscribe_stream_proxy_enabled" => say(
+                Fate::Closed,
+                "no backend is asked here: clients come in by the `channels` of their token, or by the API".to_owned(),
+            ),
+            "publish_proxy_enabled" => {
+                say(Fate::Closed, "no backend is asked here: publish by the API".to_owned());
+            }
+            "sub_refresh_proxy_enabled" => {
+                say(Fate::Absent, "subscriptions do not expire here".to_owned());
+            }
+            "channel_regex" => closings.push(format!(
+                "`{name}`: names are matched by `name_pattern`, a glob; write it, and set the permissions again"
+            )),
+            "allow_user_limited_channels" => closings.push(format!(
+                "`{name}`: a \"#\" in a name limits nobody here; users' own channels come by the token's `channels`"
+            )),
+            name if HARMLESS.contains(&name) => {
+                say(Fate::Absent, super::client::absent_note(name));
+            }
+            // It may be a condition: what it guards is not known.
+            name => closings.push(format!("`{name}` is not known")),
+        }
+    }
+    if let Some(why) = closings.first() {
+        let more = if closings.len() > 1 {
+            format!(", and {} more", closings.len() - 1)
+        } else {
+            String::new()
+        };
+        source.row(key, Fate::Closed, format!("clients may do nothing in it: {why}{more}"));
+        revoke(source, to);
+    }
+}
+
+/// Takes every permission of a namespace back.
+fn revoke(source: &mut Source, to: &Path) {
+    let mut at = &mut source.out;
+    for step in to.steps() {
+        match at.get_mut(step) {
+            Some(within) => at = within,
+            None => return,
+        }
+    }
+    if let Value::Object(options) = at {
+        options.retain(|name, _| !PERMISSIONS.contains(&name.as_str()));
+    }
+}

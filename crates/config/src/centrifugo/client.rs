@@ -1,0 +1,279 @@
+//! Clients, the server API, addresses, TLS and the rest.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use serde_json::{Value, json};
+
+use super::Fate;
+use super::source::{Kind, Source, count};
+use crate::path::Path;
+use crate::validate::origin_pattern;
+
+/// Keys that are the same but for their names.
+const SAME: &[(&str, &str, Kind)] = &[
+    ("client.ping_interval", "client.ping_interval_ms", Kind::Time),
+    ("client.pong_timeout", "client.pong_timeout_ms", Kind::Time),
+    ("client.stale_close_delay", "client.connect_timeout_ms", Kind::Time),
+    ("client.expired_close_delay", "client.token.refresh_grace_ms", Kind::Time),
+    ("client.channel_limit", "limits.subscriptions_per_client_max", Kind::Count),
+    ("client.queue_max_size", "limits.outbox_bytes_max", Kind::Count),
+    ("client.connection_limit", "limits.connections_max", Kind::Count),
+    ("client.connection_rate_limit", "limits.accepts_per_s_max", Kind::Count),
+    ("client.history_max_publication_limit", "limits.history_messages_max", Kind::Count),
+    ("client.recovery_max_publication_limit", "limits.recovery_messages_max", Kind::Count),
+    ("websocket.compression", "client.compression", Kind::Switch),
+    ("shutdown.timeout", "shutdown.drain_timeout_ms", Kind::Time),
+    ("node.name", "server.name", Kind::Text),
+];
+
+pub(super) fn client(source: &mut Source) {
+    token(source, "client.token");
+    // Without keys of their own these tokens are refused, as they are where no key could be taken.
+    if source.is_on("client.subscription_token.enabled") {
+        let key = "client.subscription_token.enabled";
+        source.taken(key, key, true);
+        token(source, "client.subscription_token");
+    } else if source.take("client.subscription_token").is_some() {
+        source.row("client.subscription_token", Fate::Absent, "it is not enabled");
+    }
+    for (key, to, kind) in SAME {
+        source.move_as(key, to, *kind);
+    }
+    if let Some(bytes) = source.take("websocket.message_size_limit").as_ref().and_then(count) {
+        source.set(&Path::of("limits.frame_bytes_max"), bytes);
+        source.taken("websocket.message_size_limit", "limits.message_bytes_max", bytes);
+    }
+    // A backend that is asked may say no where nobody is asked here.
+    let asks = source.is_on("client.proxy.connect.enabled");
+    if asks {
+        let note = "no backend is asked here: clients come in with a token";
+        source.row("client.proxy.connect.enabled", Fate::Closed, note);
+    }
+    if source.is_on("client.allow_anonymous_connect_without_token") {
+        let key = "client.allow_anonymous_connect_without_token";
+        match asks {
+            true => source.row(key, Fate::Closed, "off, because of `client.proxy.connect.enabled`"),
+            false => source.taken(key, "client.anonymous", true),
+        }
+    }
+    for (key, note) in [
+        (
+            "client.insecure",
+            "nothing is open to everybody here; development mode is, on this machine",
+        ),
+        ("client.insecure_skip_token_signature_verify", "a token is always verified"),
+        ("http_api.insecure", "calls of the API show a key"),
+        ("admin.insecure", "changes on the admin port show a token"),
+        (
+            "client.user_id_http_header",
+            "no header says who a client is; clients come in with a token",
+        ),
+    ] {
+        if source.take(key).is_some() {
+            source.row(key, Fate::Closed, note);
+        }
+    }
+    origins(source);
+}
+
+/// The keys and rules of one kind of token: no key, where Dunlin would take a token that Centrifugo refuses.
+fn token(source: &mut Source, of: &str) {
+    let key = |name: &str| format!("{of}.{name}");
+    let mut unchecked = None;
+    for name in ["audience_regex", "issuer_regex", "user_id_claim"] {
+        if source.take(&key(name)).is_some() {
+            let note = "it is not checked here, so no key of these tokens is taken";
+            source.row(&key(name), Fate::Closed, note);
+            unchecked = Some(name);
+        }
+    }
+    for name in ["audience", "issuer"] {
+        source.move_as(&key(name), &key(name), Kind::Text);
+    }
+    for (name, to) in [
+        ("hmac_secret_key", "hmac_secret"),
+        ("rsa_public_key", "rsa_public_key"),
+        ("ecdsa_public_key", "ecdsa_public_key"),
+    ] {
+        let Some(secret) = source.text(&key(name)) else { continue };
+        match unchecked {
+            Some(check) => {
+                source.row(&key(name), Fate::Closed, format!("left out, because of `{check}`"));
+            }
+            None => source.taken(&key(name), &key(to), secret),
+        }
+    }
+    for (name, note) in [
+        (
+            "hmac_previous_secret_key",
+            "left out, for it would hold without an end here; set `hmac_secret_previous` while it is in use",
+        ),
+        ("hmac_previous_secret_key_valid_until", "see `hmac_previous_secret_key`"),
+        (
+            "jwks_public_endpoint",
+            "no keys are fetched, and tokens of such keys are refused; put them into `keys`",
+        ),
+    ] {
+        if source.take(&key(name)).is_some() {
+            source.row(&key(name), Fate::Closed, note);
+        }
+    }
+}
+
+fn origins(source: &mut Source) {
+    let key = "client.allowed_origins";
+    let list = match source.take(key) {
+        Some(Value::Array(list)) => list,
+        Some(Value::String(text)) => text.split(' ').map(Value::from).collect(),
+        Some(_) => return source.row(key, Fate::Closed, "expected a list of origins"),
+        None => return,
+    };
+    let (known, unknown): (Vec<_>, Vec<_>) = list
+        .into_iter()
+        .partition(|origin| origin.as_str().is_some_and(|origin| origin_pattern(origin).is_ok()));
+    for origin in unknown {
+        let note =
+            format!("{origin} is left out: write `https://example.com` or `https://*.example.com`");
+        source.row(key, Fate::Closed, note);
+    }
+    if !known.is_empty() {
+        source.taken(key, key, known);
+    }
+}
+
+/// The server API and the addresses.
+pub(super) fn server(source: &mut Source) {
+    let key = "http_api.key";
+    if source.is_on("http_api.disabled") {
+        source.take(key);
+        source.row(
+            "http_api.disabled",
+            Fate::Closed,
+            "no key is taken, so that nobody calls the API",
+        );
+    } else if let Some(secret) = source.text(key) {
+        source.taken(key, "api.keys.backend", secret);
+    }
+    let secure = tls(source);
+    let (address, port) = (source.text("http_server.address"), source.take("http_server.port"));
+    let port = port.as_ref().and_then(count).and_then(|port| u16::try_from(port).ok());
+    if address.is_some() || port.is_some() {
+        let ip = match address.as_deref() {
+            None | Some("") => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            Some("localhost") => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            Some(address) => address.trim_matches(['[', ']']).parse().ok(),
+        };
+        // Where others would reach it, they need something to be kept out by.
+        let has = |key: &str| source.out.pointer(key).is_some();
+        let token = ["hmac_secret", "rsa_public_key", "ecdsa_public_key"];
+        let token = token.into_iter().any(|key| has(&format!("/client/token/{key}")));
+        let guarded = secure && token && has("/api/keys/backend");
+        let ip = ip.filter(|ip| guarded || ip.is_loopback());
+        let to =
+            SocketAddr::new(ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), port.unwrap_or(8000));
+        let note = match ip {
+            Some(_) => format!("`server.client_addr` is {to}"),
+            None => format!(
+                "`server.client_addr` is {to}, for this machine alone, until keys keep others out"
+            ),
+        };
+        let fate = if ip.is_some() { Fate::Taken } else { Fate::Closed };
+        source.row("http_server.address", fate, note);
+        source.set(&Path::of("server.client_addr"), to.to_string());
+    }
+    let internal = source.text("http_server.internal_port").and_then(|port| port.parse().ok());
+    if let Some(port) = internal {
+        let to = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        let note = format!("`server.admin_addr` is {to}; elsewhere it takes `admin.token`");
+        source.row("http_server.internal_port", Fate::Changed, note);
+        source.set(&Path::of("server.admin_addr"), to.to_string());
+    }
+}
+
+/// Certificates; whether what was encrypted still is.
+fn tls(source: &mut Source) -> bool {
+    let Some(given) = source.take("http_server.tls") else { return true };
+    let text = |key: &str| given[key].as_str().filter(|text| !text.is_empty());
+    let key = "http_server.tls";
+    if !super::source::switch(&given["enabled"]) {
+        source.row(key, Fate::Absent, "it is not enabled");
+        return true;
+    }
+    let mut certificate = json!({});
+    for (from, inline, file) in
+        [("cert_pem", "chain", "chain_file"), ("key_pem", "key", "key_file")]
+    {
+        match text(from) {
+            Some(pem) if pem.contains("-----BEGIN") => certificate[inline] = pem.into(),
+            Some(path) if path.len() < 1024 && path.contains(['/', '.']) => {
+                certificate[file] = path.into();
+            }
+            _ => {
+                let note =
+                    format!("`{from}` is neither PEM nor a file: this machine alone is served");
+                source.row(key, Fate::Closed, note);
+                return false;
+            }
+        }
+    }
+    if let Some(ca) = text("client_ca_pem") {
+        if !ca.contains("-----BEGIN") {
+            let note =
+                "`client_ca_pem` is not PEM: set `server.client_ingress.client_ca` to its text";
+            source.row(key, Fate::Closed, note);
+            return false;
+        }
+        source.set(&Path::of("server.client_ingress.client_ca"), ca);
+    }
+    source.set(&Path::of("tls.certificates.main"), certificate);
+    source.set(&Path::of("server.client_ingress.tls"), true);
+    source.row(key, Fate::Taken, "`tls.certificates.main`, `server.client_ingress`");
+    true
+}
+
+/// What is on here whether it was on there or not, and logging.
+pub(super) fn rest(source: &mut Source) {
+    if let Some(level) = source.text("log.level") {
+        let (to, fate) = match level.as_str() {
+            "trace" | "debug" | "info" | "warn" | "error" => (level.as_str(), Fate::Taken),
+            _ => ("error", Fate::Changed),
+        };
+        source.set(&Path::of("log.level"), to);
+        source.row("log.level", fate, format!("`log.level` is {to}"));
+    }
+    for (key, note) in [
+        (
+            "prometheus.enabled",
+            "`/metrics` on the admin port, always; its names are in docs/operating/metrics.md",
+        ),
+        ("health.enabled", "`/health` on the admin port, always"),
+        ("sse.enabled", "always on"),
+        ("http_stream.enabled", "always on"),
+        ("uni_sse.enabled", "always on"),
+        ("uni_http_stream.enabled", "always on"),
+        ("uni_websocket.enabled", "always on"),
+        ("websocket.disabled", "WebSocket is always on; it asks for the same token"),
+    ] {
+        if source.take(key).is_some() {
+            source.row(key, Fate::Changed, note);
+        }
+    }
+}
+
+/// Why a key has no counterpart.
+pub(super) fn absent_note(key: &str) -> String {
+    let note = match key.split('.').next().unwrap_or_default() {
+        "engine" | "broker" | "presence_manager" | "controller" | "map_broker" => {
+            "one node; channels live in its memory"
+        }
+        "admin" => "the admin port has `admin.token`, which you choose anew",
+        "grpc_api" | "uni_grpc" => "there is no GRPC",
+        "consumers" => "publish by the API; nothing is consumed",
+        "proxies" | "rpc" => "no backend is asked",
+        "opentelemetry" | "graphite" => "scrape `/metrics`",
+        "usage_stats" => "nothing is reported to anybody",
+        "allowed_delta_types" | "delta_publish" => "whole messages are sent",
+        _ => "",
+    };
+    note.to_owned()
+}

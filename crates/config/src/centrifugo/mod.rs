@@ -1,0 +1,162 @@
+//! A configuration of Centrifugo v6, read as one of Dunlin.
+//!
+//! What Dunlin has is taken; what it has otherwise is changed, and said; what it has not is named. **Nothing that was
+//! closed is opened**: a check or a permission without a counterpart closes what it guarded. The result is always valid.
+//!
+//! Names and defaults are those of Centrifugo's `internal/config` and `internal/configtypes` (v6).
+
+mod channel;
+mod client;
+mod source;
+mod v5;
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use self::source::Source;
+use crate::error::{ConfigError, ConfigErrors};
+use crate::{Config, Path, check};
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// JSON (RFC 8259).
+    Json,
+    /// YAML 1.2.
+    Yaml,
+    /// TOML 1.
+    Toml,
+}
+
+impl Format {
+    /// The format by the end of a file's name, else by how its text begins.
+    pub fn of(name: &str, text: &str) -> Format {
+        match name.rsplit_once('.').map(|(_, extension)| extension) {
+            Some("json") => Format::Json,
+            Some("yaml" | "yml") => Format::Yaml,
+            Some("toml") => Format::Toml,
+            _ if text.trim_start().starts_with('{') => Format::Json,
+            _ if toml::from_str::<toml::Table>(text).is_ok() => Format::Toml,
+            _ => Format::Yaml,
+        }
+    }
+}
+
+/// What became of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imported {
+    /// What it says to Dunlin: valid.
+    pub config: Config,
+    /// The same as a file, without what has its default.
+    pub toml: String,
+    /// What became of each key that was set, in the order of the work.
+    pub rows: Vec<Row>,
+}
+
+/// What became of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The key of Centrifugo.
+    pub key: String,
+    /// What became of it.
+    pub fate: Fate,
+    /// Where it went, or why not; never a secret.
+    pub note: String,
+}
+
+/// What became of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// Dunlin has the same.
+    Taken,
+    /// Dunlin has something like it.
+    Changed,
+    /// Dunlin has nothing like it; nothing depends on it.
+    Absent,
+    /// Dunlin has nothing like it, and what it guarded is closed.
+    Closed,
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Fate::Taken => "taken",
+            Fate::Changed => "changed",
+            Fate::Absent => "no counterpart",
+            Fate::Closed => "closed",
+        })
+    }
+}
+
+/// Reads a configuration of Centrifugo v6.
+///
+/// # Errors
+/// The text is not of its format, or it is of Centrifugo v5: each key of that version with its name in v6.
+pub fn import(text: &str, format: Format) -> Result<Imported, ConfigErrors> {
+    let document = parse(text, format)?;
+    let Value::Object(_) = &document else {
+        let what = "this is no configuration: it should be an object of sections";
+        return Err(ConfigError::new(Path::root(), what).into());
+    };
+    v5::refuse(&document)?;
+    let mut source = Source::new(document);
+    client::client(&mut source);
+    client::server(&mut source);
+    channel::channels(&mut source);
+    client::rest(&mut source);
+    source.absent();
+    let config = valid(&mut source);
+    let Source { out, rows, .. } = source;
+    let toml = toml::to_string_pretty(&out).unwrap_or_default();
+    Ok(Imported { config, toml, rows })
+}
+
+fn parse(text: &str, format: Format) -> Result<Value, ConfigErrors> {
+    let refused = |name: &str, why: String| {
+        let why = why.lines().next().unwrap_or_default().to_owned();
+        ConfigErrors::from(ConfigError::new(Path::root(), format!("this is not {name}: {why}")))
+    };
+    match format {
+        Format::Json => serde_json::from_str(text).map_err(|why| refused("JSON", why.to_string())),
+        Format::Yaml => {
+            serde_saphyr::from_str(text).map_err(|why| refused("YAML", why.to_string()))
+        }
+        Format::Toml => {
+            toml::from_str::<Value>(text).map_err(|why| refused("TOML", why.message().to_owned()))
+        }
+    }
+}
+
+/// The configuration of what was written, less what Dunlin does not take: a default lets in nobody.
+fn valid(source: &mut Source) -> Config {
+    loop {
+        let errors = match Config::from_json(source.out.clone()) {
+            Ok(config) => match config.validate() {
+                Ok(()) => return config,
+                Err(errors) => errors,
+            },
+            Err(errors) => errors,
+        };
+        let before = source.out.clone();
+        for error in &errors {
+            let steps = error.path.steps();
+            check::remove(&mut source.out, steps);
+            let note = format!("left out: {error}");
+            source.row(&error.path.to_string(), Fate::Closed, note);
+            // Subscription tokens without keys of their own would be judged by those of connections.
+            if steps.starts_with(&["client".to_owned(), "subscription_token".to_owned()]) {
+                check::remove(&mut source.out, Path::of("client.token").steps());
+                check::remove(&mut source.out, Path::of("client.subscription_token").steps());
+            }
+            // Without its certificates, or the proof that clients show, an address is for this machine alone.
+            if steps.iter().any(|step| step == "tls" || step == "client_ingress") {
+                check::remove(&mut source.out, Path::of("server.client_addr").steps());
+            }
+        }
+        if source.out == before {
+            // What is wrong is nothing that was written; the defaults are valid.
+            source.out = json!({});
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The document that is read, the one that is written, and what becomes of each key between them.
+
+use serde_json::{Map, Value, json};
+
+use super::{Fate, Row};
+use crate::check;
+use crate::path::Path;
+
+/// What is left of a configuration of Centrifugo while it is read, and what was made of it so far.
+pub(super) struct Source {
+    left: Value,
+    pub(super) out: Value,
+    pub(super) rows: Vec<Row>,
+}
+
+impl Source {
+    pub(super) fn new(left: Value) -> Source {
+        Source { left, out: json!({}), rows: Vec::new() }
+    }
+
+    pub(super) fn row(&mut self, key: &str, fate: Fate, note: impl Into<String>) {
+        self.rows.push(Row { key: key.to_owned(), fate, note: note.into() });
+    }
+
+    /// Takes a key out; `None` when it is not set, or set to what is nothing.
+    pub(super) fn take(&mut self, key: &str) -> Option<Value> {
+        let path = Path::of(key);
+        let found = path.steps().iter().try_fold(&self.left, |at, step| at.get(step))?.clone();
+        check::remove(&mut self.left, path.steps());
+        (!is_nothing(&found)).then_some(found)
+    }
+
+    /// Takes a switch; what is no switch is off.
+    pub(super) fn is_on(&mut self, key: &str) -> bool {
+        self.take(key).is_some_and(|value| switch(&value))
+    }
+
+    /// Takes a text.
+    pub(super) fn text(&mut self, key: &str) -> Option<String> {
+        match self.take(key)? {
+            Value::String(text) => Some(text),
+            Value::Number(number) => Some(number.to_string()),
+            other => {
+                self.row(key, Fate::Closed, format!("expected a text, found {}", kind(&other)));
+                None
+            }
+        }
+    }
+
+    /// Writes a key of Dunlin.
+    pub(super) fn set(&mut self, key: &Path, value: impl Into<Value>) {
+        let mut at = &mut self.out;
+        for step in key.steps() {
+            if !at.is_object() {
+                *at = Value::Object(Map::new());
+            }
+            at = &mut at[step];
+        }
+        *at = value.into();
+    }
+
+    /// Writes a key of Dunlin that is the same as one of Centrifugo.
+    pub(super) fn taken(&mut self, key: &str, to: &str, value: impl Into<Value>) {
+        self.set(&Path::of(to), value);
+        self.row(key, Fate::Taken, format!("`{to}`"));
+    }
+
+    /// Moves a switch, a number, a text or a time.
+    pub(super) fn move_as(&mut self, key: &str, to: &str, what: Kind) {
+        let Some(value) = self.take(key) else { return };
+        let read = match what {
+            Kind::Switch => Some(Value::Bool(switch(&value))),
+            Kind::Count => count(&value).map(Value::from),
+            Kind::Text => value.as_str().map(Value::from),
+            Kind::Time => milliseconds(&value).map(Value::from),
+        };
+        match read {
+            Some(value) => self.taken(key, to, value),
+            None => {
+                self.row(key, Fate::Absent, format!("it cannot be read; `{to}` has its default"))
+            }
+        }
+    }
+
+    /// Whatever nobody took has no counterpart.
+    pub(super) fn absent(&mut self) {
+        let left = std::mem::take(&mut self.left);
+        let mut keys = Vec::new();
+        leaves(&Path::root(), &left, &mut keys);
+        for key in keys {
+            let note = super::client::absent_note(&key);
+            self.row(&key, Fate::Absent, note);
+        }
+    }
+}
+
+/// What is read of a key that is moved.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Switch,
+    Count,
+    Text,
+    Time,
+}
+
+/// What Centrifugo holds for not set.
+pub(super) fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(object) => object.values().all(is_nothing),
+    }
+}
+
+pub(super) fn switch(value: &Value) -> bool {
+    match value {
+        Value::Bool(is) => *is,
+        Value::String(text) => text == "true" || text == "1",
+        Value::Number(number) => number.as_i64() == Some(1),
+        _ => false,
+    }
+}
+
+pub(super) fn count(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
+}
+
+/// A time as Go writes it: `1h30m`, `300ms`, `0.5s`; a bare number is nanoseconds.
+pub(super) fn milliseconds(value: &Value) -> Option<u64> {
+    if let Some(ns) = value.as_u64() {
+        return Some(ns / 1_000_000);
+    }
+    let mut rest = value.as_str()?;
+    let mut ms = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, behind) = rest.split_at(digits);
+        let unit = behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(unit);
+        let scale = match unit {
+            "ns" => 1e-6,
+            "us" | "µs" => 1e-3,
+            "ms" => 1.0,
+            "s" => 1e3,
+            "m" => 6e4,
+            "h" => 3.6e6,
+            "d" => 8.64e7,
+            _ => return None,
+        };
+        ms += number.parse::<f64>().ok()? * scale;
+        rest = behind;
+    }
+    // A cast saturates, as intended.
+    Some(ms as u64)
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "a switch",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn leaves(path: &Path, value: &Value, keys: &mut Vec<String>) {
+    match value {
+        _ if is_nothing(value) => {}
+        Value::Object(object) => {
+            object.iter().for_each(|(key, value)| leaves(&path.join(key), value, keys));
+        }
+        _ => keys.push(path.to_string()),
+    }
+}

@@ -1,0 +1,231 @@
+//! Configurations of Centrifugo v6, and what becomes of them.
+
+use dunlin_config::Config;
+use dunlin_config::centrifugo::{Fate, Format, Imported, import};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const SECRET: &str = "0123456789abcdef0123";
+
+fn taken(document: &Value) -> Imported {
+    let imported = import(&document.to_string(), Format::Json).unwrap();
+    assert_eq!(imported.config.validate(), Ok(()));
+    assert_eq!(Config::from_toml(&imported.toml).unwrap(), imported.config, "{}", imported.toml);
+    imported
+}
+
+fn fate(imported: &Imported, key: &str) -> Fate {
+    let row = imported.rows.iter().find(|row| row.key == key);
+    row.unwrap_or_else(|| panic!("{key}: {:#?}", imported.rows)).fate
+}
+
+/// As the documentation of Centrifugo has it, in parts.
+fn ordinary() -> Value {
+    json!({
+        "client": {
+            "token": {"hmac_secret_key": SECRET, "audience": "web"},
+            "allowed_origins": ["https://example.com", "https://*.example.org", "*.local"],
+            "ping_interval": "30s",
+            "stale_close_delay": "1m5s",
+        },
+        "http_api": {"key": "the key of the backend"},
+        "admin": {"enabled": true, "password": "p", "secret": "s"},
+        "http_server": {"port": 9000},
+        "channel": {
+            "history_meta_ttl": "48h",
+            "without_namespace": {"allow_subscribe_for_client": true, "presence": true},
+            "namespaces": [
+                {"name": "chat", "history_size": 50, "history_ttl": "300s", "force_recovery": true,
+                 "allow_subscribe_for_client": true, "allow_history_for_subscriber": true, "join_leave": true},
+                {"name": "feed", "allow_publish_for_client": true, "publish_proxy_enabled": true},
+                {"name": "rooms", "allow_subscribe_for_client": true, "channel_regex": "^[a-z]+$"},
+            ],
+        },
+        "engine": {"type": "redis", "redis": {"address": "redis://localhost:6379"}},
+        "log": {"level": "debug"},
+        "prometheus": {"enabled": true},
+    })
+}
+
+#[test]
+fn what_dunlin_has_is_taken() {
+    let imported = taken(&ordinary());
+    let config = &imported.config;
+    assert_eq!(config.client.token.hmac_secret.as_ref().unwrap().reveal(), SECRET);
+    assert_eq!(config.client.token.audience.as_deref(), Some("web"));
+    assert_eq!(*config.client.allowed_origins, ["https://example.com", "https://*.example.org"]);
+    assert_eq!(
+        (config.client.ping_interval_ms, config.client.connect_timeout_ms),
+        (30_000, 65_000)
+    );
+    assert_eq!(config.api.keys.get("backend").unwrap().reveal(), "the key of the backend");
+    assert_eq!(config.server.client_addr.to_string(), "0.0.0.0:9000");
+    let chat = config.channel.options("chat:1").unwrap();
+    assert_eq!((chat.history_size, chat.history_ttl_ms), (50, 300_000));
+    assert_eq!(chat.history_meta_ttl_ms, 172_800_000);
+    assert!(chat.recover && chat.join_leave && chat.allow_subscribe_for_client);
+    assert!(chat.allow_history_for_subscriber && !chat.allow_publish_for_client);
+    assert_eq!(fate(&imported, "client.token.hmac_secret_key"), Fate::Taken);
+    assert_eq!(fate(&imported, "channel.history_meta_ttl"), Fate::Changed);
+    assert_eq!(fate(&imported, "engine.redis.address"), Fate::Absent);
+    let secret = imported.rows.iter().find(|row| row.note.contains(SECRET));
+    assert_eq!(secret, None, "a secret stands in the file alone");
+}
+
+#[test]
+fn what_is_not_checked_here_is_closed() {
+    let imported = taken(&ordinary());
+    let channel = &imported.config.channel;
+    assert!(!channel.options("feed:1").unwrap().allow_publish_for_client, "the backend was asked");
+    assert!(!channel.options("rooms:1").unwrap().allow_subscribe_for_client, "names were matched");
+    assert_eq!(fate(&imported, "channel.namespaces[rooms]"), Fate::Closed);
+    assert_eq!(fate(&imported, "channel.namespaces[feed].allow_publish_for_client"), Fate::Closed);
+    let pattern = channel.without_namespace.name_pattern.as_ref().unwrap().as_str();
+    assert_eq!(pattern, "[!$]*", "private channels");
+
+    type IsOpen = fn(&Config) -> bool;
+    let token: IsOpen = |config| config.client.token.rules().has_key();
+    let anonymous: IsOpen = |config| config.client.anonymous;
+    let anyone: IsOpen = |config| config.channel.without_namespace.allow_subscribe_for_anonymous;
+    let public: IsOpen = |config| !config.server.client_addr.ip().is_loopback();
+    let api: IsOpen = |config| !config.api.keys.is_empty() || config.api.without_key;
+    let cases: [(&str, Value, IsOpen); 15] = [
+        ("client", json!({"token": {"hmac_secret_key": SECRET, "audience_regex": "a"}}), token),
+        ("client", json!({"token": {"hmac_secret_key": SECRET, "issuer_regex": "a"}}), token),
+        ("client", json!({"token": {"hmac_secret_key": SECRET, "user_id_claim": "uid"}}), token),
+        ("client", json!({"token": {"hmac_secret_key": "short"}}), token),
+        (
+            "client",
+            json!({"token": {"hmac_secret_key": SECRET},
+                "subscription_token": {"enabled": true, "jwks_public_endpoint": "https://a"}}),
+            token,
+        ),
+        ("client", json!({"token": {"hmac_previous_secret_key": SECRET}}), token),
+        ("client", json!({"insecure": true}), anonymous),
+        ("client", json!({"insecure_skip_token_signature_verify": true}), token),
+        (
+            "client",
+            json!({"allow_anonymous_connect_without_token": true, "proxy": {"connect": {"enabled": true}}}),
+            anonymous,
+        ),
+        ("http_api", json!({"insecure": true}), api),
+        ("http_api", json!({"key": "short"}), api),
+        ("http_api", json!({"key": SECRET, "disabled": true}), api),
+        ("http_server", json!({"address": "0.0.0.0"}), public),
+        (
+            "channel",
+            json!({"namespace_boundary": "/", "without_namespace": {"allow_subscribe_for_anonymous": true}}),
+            anyone,
+        ),
+        (
+            "channel",
+            json!({"without_namespace": {"allow_subscribe_for_anonymous": true, "subscribe_cel": "false"}}),
+            anyone,
+        ),
+    ];
+    for (section, given, is_open) in cases {
+        let imported = taken(&json!({section: given.clone()}));
+        assert!(!is_open(&imported.config), "{section} {given}: {}", imported.toml);
+        let closed = imported.rows.iter().any(|row| row.fate == Fate::Closed);
+        assert!(closed, "{section} {given}: {:#?}", imported.rows);
+    }
+}
+
+#[test]
+fn a_certificate_that_is_not_taken_opens_no_address() {
+    let mut document = ordinary();
+    document["http_server"]["tls"] =
+        json!({"enabled": true, "cert_pem": "/etc/a.pem", "key_pem": "/etc/a.key"});
+    let imported = taken(&document);
+    assert!(imported.config.server.client_ingress.tls);
+    assert_eq!(imported.config.server.client_addr.to_string(), "0.0.0.0:9000");
+    for (key, value) in
+        [("cert_pem", json!("")), ("key_pem", json!("bm90")), ("client_ca_pem", json!("/ca.pem"))]
+    {
+        let mut document = document.clone();
+        document["http_server"]["tls"][key] = value;
+        let imported = taken(&document);
+        assert!(imported.config.server.client_addr.ip().is_loopback(), "{key}: {}", imported.toml);
+    }
+}
+
+#[test]
+fn the_three_formats_say_the_same() {
+    let yaml = "client:\n  allowed_origins: [https://a.example]\n  ping_interval: 30s\nchannel:\n  namespaces:\n    - name: chat\n      presence: true\n";
+    let toml = "[client]\nallowed_origins = ['https://a.example']\nping_interval = '30s'\n[[channel.namespaces]]\nname = 'chat'\npresence = true\n";
+    let json = r#"{"client": {"allowed_origins": ["https://a.example"], "ping_interval": "30s"},
+        "channel": {"namespaces": [{"name": "chat", "presence": true}]}}"#;
+    let of = |name: &str, text: &str| import(text, Format::of(name, text)).unwrap().config;
+    let config = of("centrifugo.json", json);
+    assert!(config.channel.options("chat:1").unwrap().presence);
+    for (name, text) in
+        [("config.yaml", yaml), ("config.toml", toml), ("-", json), ("-", yaml), ("-", toml)]
+    {
+        assert_eq!(of(name, text), config, "{name}");
+    }
+    for (format, text) in [
+        (Format::Json, "{"),
+        (Format::Yaml, "a: [b"),
+        (Format::Toml, "a = "),
+        (Format::Json, "[1]"),
+    ] {
+        let errors = import(text, format).unwrap_err();
+        assert!(errors.to_string().starts_with("this is no"), "{errors}");
+    }
+}
+
+#[test]
+fn a_file_of_v5_is_named_as_such_with_each_key_of_v6() {
+    let v5 = json!({
+        "token_hmac_secret_key": SECRET, "api_key": "k", "allowed_origins": ["*"], "engine": "redis",
+        "redis_address": "redis://localhost", "admin": true, "allow_subscribe_for_client": true,
+        "client_channel_limit": 5, "namespaces": [{"name": "chat"}], "port": 8000,
+    });
+    let errors = import(&v5.to_string(), Format::Json).unwrap_err();
+    assert_eq!(errors.len(), 10, "{errors}");
+    for (key, name) in [
+        ("token_hmac_secret_key", "client.token.hmac_secret_key"),
+        ("api_key", "http_api.key"),
+        ("engine", "engine.type"),
+        ("admin", "admin.enabled"),
+        ("allow_subscribe_for_client", "channel.without_namespace.allow_subscribe_for_client"),
+        ("client_channel_limit", "client.channel_limit"),
+        ("namespaces", "channel.namespaces"),
+    ] {
+        let error = errors.iter().find(|error| error.path.to_string() == key).unwrap();
+        assert!(error.message.contains("Centrifugo v5"), "{error}");
+        assert!(error.fix.as_ref().unwrap().contains(&format!("`{name}`")), "{error}");
+    }
+}
+
+proptest! {
+    /// Whatever is in a namespace, who may do what there could do it before.
+    #[test]
+    fn no_door_opens(options in prop::collection::btree_map(
+        prop::sample::select(vec![
+            "allow_subscribe_for_client", "allow_subscribe_for_anonymous", "allow_publish_for_subscriber",
+            "allow_history_for_client", "allow_presence_for_anonymous", "presence", "subscribe_proxy_enabled",
+            "publish_proxy_enabled", "channel_regex", "some_new_condition", "force_recovery", "delta_publish",
+        ]),
+        prop_oneof![Just(json!(true)), Just(json!(false)), Just(json!("true")), Just(json!("no")), Just(json!(7)), Just(json!([]))],
+        0..8,
+    ), within in any::<bool>()) {
+        let document = match within {
+            true => {
+                let mut options = options.clone();
+                options.insert("name", json!("chat"));
+                json!({"channel": {"namespaces": [options]}})
+            }
+            false => json!({"channel": {"without_namespace": options}}),
+        };
+        let imported = import(&document.to_string(), Format::Json).unwrap();
+        let channel = if within { "chat:1" } else { "news" };
+        let result = serde_json::to_value(imported.config.channel.options(channel).unwrap()).unwrap();
+        for (name, value) in result.as_object().unwrap().iter().filter(|(name, _)| name.starts_with("allow_")) {
+            let before = options.get(name.as_str());
+            prop_assert!(value != true || matches!(before, Some(Value::Bool(true) | Value::String(_))), "{name}");
+        }
+        let is_conditional = options.get("channel_regex").is_some_and(|of| *of != json!(false) && *of != json!([]));
+        prop_assert!(!is_conditional || !imported.toml.contains("allow_"), "{}", imported.toml);
+    }
+}
