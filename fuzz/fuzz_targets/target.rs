@@ -19,6 +19,8 @@ mod oracle;
 mod pipeline;
 #[path = "../../crates/protocol/tests/fuzz_targets/mod.rs"]
 mod protocol;
+#[path = "../../crates/server/tests/fuzz_targets/mod.rs"]
+mod server;
 #[path = "../../crates/hub/tests/delivery/simulation.rs"]
 mod simulation;
 #[path = "../../crates/wire/tests/fuzz_targets/mod.rs"]
@@ -26,12 +28,13 @@ mod wire;
 
 type Target = (&'static str, fn(&[u8]));
 
-const CRATES: [&[Target]; 7] = [
+const CRATES: [&[Target]; 8] = [
     actions::TARGETS,
     config::TARGETS,
     net::TARGETS,
     pipeline::TARGETS,
     protocol::TARGETS,
+    server::TARGETS,
     dunlin_simulate::FUZZ_TARGETS,
     wire::TARGETS,
 ];

@@ -91,6 +91,22 @@ macro_rules! token {
             /// alone. A secret, or a public key in PEM. Taking a key away closes the connections, and ends the subscriptions, that came in with it.
             #[schemars(extend("x-applies" = LIVE))]
             pub keys: Map<Secret>,
+            /// Where further public keys are, a JSON Web Key Set (RFC 7517): `https://idp.example/keys`. A token
+            /// whose `kid` is none of `keys` is verified by the key that the set has under that id.
+            #[schemars(extend("x-applies" = LIVE))]
+            pub jwks_public_endpoint: Option<String>,
+            /// The certificates to trust there, in PEM; not set: those of the system.
+            #[schemars(extend("x-applies" = LIVE))]
+            pub jwks_ca: Option<String>,
+            /// How often the set is fetched again though nobody has shown an unknown key.
+            #[schemars(range(min = 1_000, max = 86_400_000), extend("x-applies" = LIVE))]
+            pub jwks_refresh_ms: u64,
+            /// How long after a fetch an unknown key begins no other.
+            #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = LIVE))]
+            pub jwks_refetch_ms: u64,
+            /// How long a fetch may take, to its last byte.
+            #[schemars(range(min = 100, max = 60_000), extend("x-applies" = LIVE))]
+            pub jwks_timeout_ms: u64,
             /// How long after the end of its token a client may take to send a new one before the connection
             /// is closed, or the subscription ended.
             #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
@@ -98,9 +114,19 @@ macro_rules! token {
             /// Accepts only tokens whose `aud` names this.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub audience: Option<String>,
+            /// The same by a regular expression, which matches anywhere unless it begins with `^` and ends with
+            /// `$`; in the place of `audience`.
+            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+            pub audience_regex: Option<String>,
             /// Accepts only tokens whose `iss` is this.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub issuer: Option<String>,
+            /// The same by a regular expression, as `audience_regex`; in the place of `issuer`.
+            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+            pub issuer_regex: Option<String>,
+            /// The claim that names the user, where that is not `sub`. A token without it is refused.
+            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+            pub user_id_claim: Option<String>,
             /// How far the clocks of backend and server may differ when `exp` and `nbf` are judged.
             #[schemars(range(max = 300_000), extend("x-applies" = NEW_CONNECTIONS))]
             pub leeway_ms: u64,
@@ -116,9 +142,17 @@ macro_rules! token {
                     ecdsa_public_key: None,
                     eddsa_public_key: None,
                     keys: Map::new(),
+                    jwks_public_endpoint: None,
+                    jwks_ca: None,
+                    jwks_refresh_ms: 3_600_000,
+                    jwks_refetch_ms: 5_000,
+                    jwks_timeout_ms: 5_000,
                     refresh_grace_ms: 25_000,
                     audience: None,
+                    audience_regex: None,
                     issuer: None,
+                    issuer_regex: None,
+                    user_id_claim: None,
                     leeway_ms: 0,
                 }
             }
@@ -134,8 +168,18 @@ macro_rules! token {
                     ecdsa_public_key: self.ecdsa_public_key.as_deref(),
                     eddsa_public_key: self.eddsa_public_key.as_deref(),
                     keys: &self.keys,
+                    jwks: self.jwks_public_endpoint.as_deref().map(|endpoint| JwksRules {
+                        endpoint,
+                        ca: self.jwks_ca.as_deref(),
+                        refresh_ms: self.jwks_refresh_ms,
+                        refetch_ms: self.jwks_refetch_ms,
+                        timeout_ms: self.jwks_timeout_ms,
+                    }),
                     audience: self.audience.as_deref(),
+                    audience_regex: self.audience_regex.as_deref(),
                     issuer: self.issuer.as_deref(),
+                    issuer_regex: self.issuer_regex.as_deref(),
+                    user_id_claim: self.user_id_claim.as_deref(),
                     leeway_ms: self.leeway_ms,
                 }
             }
@@ -182,19 +226,45 @@ pub struct TokenRules<'a> {
     pub eddsa_public_key: Option<&'a str>,
     /// Keys by their `kid`.
     pub keys: &'a Map<Secret>,
+    /// Where further keys are.
+    pub jwks: Option<JwksRules<'a>>,
     /// What `aud` must name.
     pub audience: Option<&'a str>,
+    /// What it must match.
+    pub audience_regex: Option<&'a str>,
     /// What `iss` must be.
     pub issuer: Option<&'a str>,
+    /// What it must match.
+    pub issuer_regex: Option<&'a str>,
+    /// Which claim names the user, if not `sub`.
+    pub user_id_claim: Option<&'a str>,
     /// How far clocks may differ, in milliseconds.
     pub leeway_ms: u64,
+}
+
+/// Where a key set is, and how it is fetched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct JwksRules<'a> {
+    /// Its URL.
+    pub endpoint: &'a str,
+    /// Whom to trust there, in PEM.
+    pub ca: Option<&'a str>,
+    /// How often, in milliseconds.
+    pub refresh_ms: u64,
+    /// How often at most for unknown keys, in milliseconds.
+    pub refetch_ms: u64,
+    /// How long it may take, in milliseconds.
+    pub timeout_ms: u64,
 }
 
 impl TokenRules<'_> {
     /// Whether there is any key to verify a token with.
     pub fn has_key(&self) -> bool {
         let public = [self.rsa_public_key, self.ecdsa_public_key, self.eddsa_public_key];
-        self.hmac_secret.is_some() || public.iter().any(Option::is_some) || !self.keys.is_empty()
+        self.hmac_secret.is_some()
+            || public.iter().any(Option::is_some)
+            || self.jwks.is_some()
+            || !self.keys.is_empty()
     }
 }
 

@@ -49,7 +49,7 @@ pub use budget::{ClientBudget, SharedBudget};
 pub use change::{Change, Operation};
 pub use changes::Changes;
 pub use channel::{Channel, ChannelOptions, Overflow};
-pub use client::{Client, LongPoll, SubscriptionToken, Token, TokenRules};
+pub use client::{Client, JwksRules, LongPoll, SubscriptionToken, Token, TokenRules};
 pub use error::{ConfigError, ConfigErrors};
 pub use ingress::Ingress;
 pub use limits::Limits;

@@ -272,7 +272,21 @@ fn tokens(path: &Path, rules: TokenRules<'_>, errors: &mut ConfigErrors) {
             entries::long_enough(path.join(key), secret, errors);
         }
     }
-    for (key, claim) in [("audience", rules.audience), ("issuer", rules.issuer)] {
+    for (key, exact, regex) in [
+        ("audience_regex", rules.audience, rules.audience_regex),
+        ("issuer_regex", rules.issuer, rules.issuer_regex),
+    ] {
+        if exact.is_some() && regex.is_some() {
+            let plain = key.trim_end_matches("_regex");
+            let message = format!("`{}` is set, too", path.join(plain));
+            errors.add(path.join(key), message, "keep one of the two");
+        }
+    }
+    for (key, claim) in [
+        ("audience", rules.audience),
+        ("issuer", rules.issuer),
+        ("user_id_claim", rules.user_id_claim),
+    ] {
         if claim == Some("") {
             let fix = "remove it, or write what your backend puts into tokens";
             errors.add(path.join(key), "it is empty, and every token would be refused", fix);

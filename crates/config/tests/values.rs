@@ -192,8 +192,8 @@ fn what_could_never_match_is_refused() {
     assert_eq!(
         paths,
         [
-            "admin.token",
             "client.token.audience",
+            "admin.token",
             "push.vapid.site.hosts.2",
             "push.vapid.site.hosts.3",
             "webhooks.hooks.b.path",

@@ -73,6 +73,11 @@ pub(crate) enum BusMessage {
     /// Worker to the webhooks thread: an event that some hook wants.
     HookEvent(Box<dunlin_webhooks::HookEvent>),
 
+    /// Worker to control: a token names a key that is not known.
+    WantKeys,
+    /// Control to workers: a key set was fetched, or could not be.
+    KeysFetched,
+
     /// Control to workers: stop accepting, ask clients to reconnect, spread over the configured time.
     Drain,
     /// Control to all threads: leave the event loop. The webhooks thread sends what it has first.

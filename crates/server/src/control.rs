@@ -13,6 +13,7 @@ use crate::Ready;
 use crate::admin::{AdminParams, AdminThread};
 use crate::bus_message::BusMessage;
 use crate::error::ServeError;
+use crate::key_fetcher;
 use crate::push::PushThread;
 use crate::state::{Lifecycle, ServerState};
 use crate::webhooks::{FINISH_TIMEOUT, WebhooksThread};
@@ -69,6 +70,7 @@ impl Control {
                 _ = interrupt.recv() => {}
                 error = running.workers.failed() => return Err(error),
                 () = ended(&admin) => return Err(ServeError::AdminLost),
+                () = key_fetcher::run(&running.state, &mut running.endpoint) => {}
             }
             pushes.drain();
             running.drain(&mut terminate, &mut interrupt).await;

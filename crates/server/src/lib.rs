@@ -15,6 +15,7 @@ pub mod api;
 pub mod auth;
 #[cfg(test)]
 mod authority_tests;
+mod bounded_regex;
 #[cfg(test)]
 mod budget_tests;
 mod bus_message;
@@ -25,6 +26,7 @@ mod error;
 mod fanout_scheduler;
 mod forwarded_for;
 mod in_transit;
+mod key_fetcher;
 mod local_host;
 mod log_gate;
 mod loop_stats;

@@ -39,6 +39,7 @@ metrics! {
     ApiErrors, Counter, "api_errors_total", "Server API commands answered with an error.";
     Commands, Counter, "client_commands_total", "Commands of the client protocol.";
     CommandErrors, Counter, "client_command_errors_total", "Commands of the client protocol answered with an error.";
+    KeysAwaited, Counter, "token_keys_awaited_total", "Times a client's command had to wait for the key of its token.";
     CommandsDelayed, Counter, "client_commands_delayed_total", "Times a client's commands had to wait: its budget, or its share of a turn, was used up.";
     Disconnects, Counter, "client_disconnects_total", "Clients disconnected by the server with a code.";
     ProtocolErrors, Counter, "protocol_errors_total", "Malformed HTTP, WebSocket or client protocol input.";

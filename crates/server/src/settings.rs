@@ -7,7 +7,7 @@ use dunlin_config::{Config, Ingress, Map, MapChange, Overflow, Pacing, Serves, S
 use dunlin_hub::{ChannelOptions, glob};
 use dunlin_net::IpNet;
 
-use crate::auth::Verifier;
+use crate::auth::{Jwks, Verifier};
 use crate::tls::Tls;
 use dunlin_webhooks::EventFilter;
 
@@ -59,7 +59,7 @@ impl Settings {
         Self {
             revision: snapshot.revision,
             node_name: node_name(&config),
-            subscription_verifier: subscription_verifier(&config, &verifier),
+            subscription_verifier: subscription_verifier(&config, &verifier, None),
             verifier,
             without_namespace: Arc::new(namespace("", &config.channel.without_namespace, &config)),
             namespaces: all_namespaces(&config),
@@ -80,14 +80,14 @@ impl Settings {
         let verifier = if old.client.token == new.client.token {
             Arc::clone(&self.verifier)
         } else {
-            Arc::new(Verifier::new(new.client.token.rules()))
+            Arc::new(Verifier::next(new.client.token.rules(), Some(&self.verifier)))
         };
         let same_subscription_tokens = old.client.subscription_token
             == new.client.subscription_token
             && (new.client.subscription_token.enabled || Arc::ptr_eq(&verifier, &self.verifier));
         let subscription_verifier = match same_subscription_tokens {
             true => Arc::clone(&self.subscription_verifier),
-            false => subscription_verifier(new, &verifier),
+            false => subscription_verifier(new, &verifier, Some(&self.subscription_verifier)),
         };
         // Some limits are part of every channel's options.
         let limits = |config: &Config| {
@@ -198,6 +198,14 @@ impl Settings {
         pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name)).then_some(namespace)
     }
 
+    /// The key sets that tokens are verified by, each once.
+    pub(crate) fn key_sets(&self) -> impl Iterator<Item = Arc<Jwks>> {
+        let own = self.subscription_verifier.jwks();
+        let sets =
+            [self.verifier.jwks(), own.filter(|_| self.config.client.subscription_token.enabled)];
+        sets.map(|jwks| jwks.map(Arc::clone)).into_iter().flatten()
+    }
+
     /// `server.name`, or host name and port.
     pub(crate) fn node_name(&self) -> &str {
         &self.node_name
@@ -213,9 +221,13 @@ pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
     })
 }
 
-fn subscription_verifier(config: &Config, verifier: &Arc<Verifier>) -> Arc<Verifier> {
+fn subscription_verifier(
+    config: &Config,
+    verifier: &Arc<Verifier>,
+    before: Option<&Verifier>,
+) -> Arc<Verifier> {
     match config.client.subscription_token.enabled {
-        true => Arc::new(Verifier::new(config.client.subscription_token.rules())),
+        true => Arc::new(Verifier::next(config.client.subscription_token.rules(), before)),
         false => Arc::clone(verifier),
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::admission::Admissions;
 use crate::derived_keys::DerivedKeys;
 use crate::fanout_scheduler::FanoutScheduler;
+use crate::key_fetcher::KeyCounters;
 use crate::loop_stats::LoopStats;
 use crate::metrics::{Counters, Metric};
 use crate::push_message::PushAdmissions;
@@ -79,6 +80,8 @@ pub(crate) struct ServerState {
     pub(crate) keys: DerivedKeys,
     /// Tokens that let nobody in.
     pub(crate) revocations: Revocations,
+    /// What is known of key sets.
+    pub(crate) key_counters: Arc<KeyCounters>,
     /// This process start as a random UUID: the `uid` of the server API's `info`.
     pub(crate) uid: String,
     started: Instant,
@@ -125,6 +128,7 @@ impl ServerState {
             fanout_scheduler: FanoutScheduler::new(workers, cores()),
             keys: DerivedKeys::of(&secret),
             revocations: Revocations::default(),
+            key_counters: Arc::default(),
             uid,
             started,
             lifecycle: AtomicU8::new(Lifecycle::Starting as u8),
@@ -136,6 +140,11 @@ impl ServerState {
     /// How many workers there are.
     pub(crate) fn workers(&self) -> usize {
         self.counters.len()
+    }
+
+    /// The control thread's seat on the bus, behind the workers'.
+    pub(crate) fn control_endpoint(&self) -> usize {
+        self.workers()
     }
 
     /// The admin thread's seat on the bus, behind the workers' and the control thread's.

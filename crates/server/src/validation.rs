@@ -6,11 +6,11 @@
 use dunlin_config::{
     Config, ConfigError, ConfigErrors, Member, Path, TokenRules, Upstream, Webhooks,
 };
-use dunlin_net::Tls;
+use dunlin_net::{Tls, Url};
 
 use crate::api::Method;
 use crate::api::scope::PUSH;
-use crate::{auth, push, tls};
+use crate::{auth, bounded_regex, push, tls};
 
 /// Validates what differs from a valid configuration.
 ///
@@ -72,6 +72,30 @@ fn tokens(table: &str, before: TokenRules<'_>, after: TokenRules<'_>, errors: &m
     for (kid, _, secret) in after.keys.changes_from(before.keys) {
         if let Some(secret) = secret {
             judge(path.join("keys").join(kid), auth::judge(secret));
+        }
+    }
+    for (key, old, new) in [
+        ("audience_regex", before.audience_regex, after.audience_regex),
+        ("issuer_regex", before.issuer_regex, after.issuer_regex),
+    ] {
+        if let Some(Err(error)) = new.filter(|_| old != new).map(bounded_regex::compile) {
+            errors.push(config_error(path.join(key), error, bounded_regex::FIX));
+        }
+    }
+    if before.jwks != after.jwks
+        && let Some(jwks) = after.jwks
+    {
+        let mut add = |key, why: String, fix| errors.push(config_error(path.join(key), why, fix));
+        let url = jwks.endpoint.parse::<Url>();
+        if !["http://", "https://"].iter().any(|scheme| jwks.endpoint.starts_with(scheme)) {
+            let fix = "write the whole URL: \"https://idp.example/keys\"";
+            add("jwks_public_endpoint", "it begins with neither http:// nor https://".into(), fix);
+        } else if let Err(error) = url {
+            add("jwks_public_endpoint", error.to_string(), "write the whole URL");
+        }
+        if let Some(Err(error)) = jwks.ca.map(|ca| Tls::with_roots(ca.as_bytes())) {
+            let why = format!("a certificate in it cannot be read: {error}");
+            add("jwks_ca", why, "set it to the text of the .pem file, all of it");
         }
     }
 }

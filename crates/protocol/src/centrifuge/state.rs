@@ -70,6 +70,11 @@ impl ProtocolState {
         self.phase = ConnectPhase::Connected;
     }
 
+    /// The connect is not decided yet, and comes again.
+    pub fn postponed(&mut self) {
+        self.phase = ConnectPhase::Opened;
+    }
+
     /// The connect failed.
     pub fn rejected(&mut self) {
         self.phase = ConnectPhase::Rejected;

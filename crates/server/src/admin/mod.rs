@@ -240,6 +240,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     registry.register_collector(Box::new(WorkerMetrics(Arc::clone(&state))));
     registry.register_collector(Box::new(Arc::clone(&counters)));
     registry.register_collector(Box::new(Arc::clone(&state.webhooks.stats)));
+    registry.register_collector(Box::new(Arc::clone(&state.key_counters)));
     if let Some(push) = &push {
         registry.register_collector(Box::new(push.clone()));
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -179,6 +179,18 @@ fn one_of(
     match decoded {
         Some(json) => Ok(Some(json)),
         None => Err(Error::Malformed(format!("`{name}` is no JSON in base64"))),
+    }
+}
+
+/// A claim of a verified token that is a string; a number is taken for one.
+pub(super) fn text_of(token: &str, claim: &str) -> Result<String, Error> {
+    let payload = token.split('.').nth(1).unwrap_or_default();
+    let json = URL_SAFE_NO_PAD.decode(payload).unwrap_or_default();
+    let claims: BTreeMap<String, Value> = serde_json::from_slice(&json).unwrap_or_default();
+    match claims.get(claim) {
+        Some(Value::String(text)) if !text.is_empty() => Ok(text.clone()),
+        Some(Value::Number(number)) => Ok(number.to_string()),
+        _ => Err(Error::Malformed(format!("it names no user: it has no {claim:?}"))),
     }
 }
 

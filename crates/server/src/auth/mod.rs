@@ -4,6 +4,7 @@
 //! argument; nothing here reads a clock.
 
 mod claims;
+pub(crate) mod jwks;
 mod key;
 mod signature;
 #[cfg(test)]
@@ -18,13 +19,18 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use dunlin_config::TokenRules;
 use jsonwebtoken::Algorithm;
 use jsonwebtoken::errors::ErrorKind;
+use regex::Regex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use self::claims::Claims;
 pub use self::claims::SubscribeOptions;
+use self::jwks::Missing;
+pub use self::jwks::{Jwks, KeySet};
 use self::key::Key;
+use crate::bounded_regex::compile;
+
 pub(crate) use self::key::{Family, fingerprint, judge, judge_pem, judge_secret};
 
 /// Longer tokens are refused unread: the HTTP header limits of most proxies end here too.
@@ -39,9 +45,43 @@ pub struct Verifier {
     public: Vec<Key>,
     /// Keys that tokens name by their `kid` header.
     named: BTreeMap<Arc<str>, Key>,
-    audience: Option<String>,
-    issuer: Option<String>,
+    /// Where further ones are, by their `kid`.
+    jwks: Option<Arc<Jwks>>,
+    audience: Rule,
+    issuer: Rule,
+    /// The claim that names the user, if not `sub`.
+    user_id_claim: Option<String>,
     leeway_ms: u64,
+}
+
+/// What a claim must be.
+#[derive(Clone, Debug)]
+enum Rule {
+    Anything,
+    Is(String),
+    Matches(Regex),
+    /// What it should match could not be read: [`judge`] says so before.
+    Nothing,
+}
+
+impl Rule {
+    fn of(is: Option<&str>, matches: Option<&str>) -> Rule {
+        match (is, matches.map(compile)) {
+            (Some(is), _) => Rule::Is(is.to_owned()),
+            (None, Some(Ok(regex))) => Rule::Matches(regex),
+            (None, Some(Err(_))) => Rule::Nothing,
+            (None, None) => Rule::Anything,
+        }
+    }
+
+    fn admits(&self, claims: &[String]) -> bool {
+        match self {
+            Rule::Anything => true,
+            Rule::Is(is) => claims.contains(is),
+            Rule::Matches(regex) => claims.iter().any(|claim| regex.is_match(claim)),
+            Rule::Nothing => false,
+        }
+    }
 }
 
 /// What a connection token says of the client that carries it.
@@ -116,6 +156,14 @@ pub enum Error {
     Critical,
     /// No key is configured to verify it with.
     NoKey,
+    /// It names no key, and the keys of the set go by their names.
+    NoKeyId,
+    /// The set has no key of this name.
+    UnknownKey,
+    /// The set cannot be fetched, and may be later.
+    Unavailable,
+    /// The set is being fetched; ask again when it is there.
+    Pending,
     /// Not a JWT, or a claim has the wrong form.
     Malformed(String),
 }
@@ -124,7 +172,17 @@ impl Verifier {
     /// A verifier for the keys and rules of a config. A key that cannot be read verifies nothing; [`judge`] says which,
     /// before a setting is taken.
     pub fn new(rules: TokenRules<'_>) -> Verifier {
+        Verifier::next(rules, None)
+    }
+
+    /// The same with what a verifier before it has fetched, where the keys are at the same URL.
+    pub(crate) fn next(rules: TokenRules<'_>, before: Option<&Verifier>) -> Verifier {
         signature::install();
+        let before = before.and_then(|before| before.jwks.as_ref());
+        let jwks = rules.jwks.map(|rules| {
+            let kept = before.filter(|jwks| jwks.is(&rules)).map(Arc::clone);
+            kept.unwrap_or_else(|| Arc::new(Jwks::new(&rules)))
+        });
         let secrets = [rules.hmac_secret, rules.hmac_secret_previous];
         let public = [rules.rsa_public_key, rules.ecdsa_public_key, rules.eddsa_public_key];
         let named = rules.keys.iter_shared();
@@ -134,8 +192,10 @@ impl Verifier {
             named: named
                 .filter_map(|(kid, secret)| Some((Arc::clone(kid), Key::of(secret).ok()?)))
                 .collect(),
-            audience: rules.audience.map(str::to_owned),
-            issuer: rules.issuer.map(str::to_owned),
+            jwks,
+            audience: Rule::of(rules.audience, rules.audience_regex),
+            issuer: Rule::of(rules.issuer, rules.issuer_regex),
+            user_id_claim: rules.user_id_claim.map(str::to_owned),
             leeway_ms: rules.leeway_ms,
         }
     }
@@ -168,28 +228,28 @@ impl Verifier {
             return Err(Error::Malformed(format!("longer than {TOKEN_BYTES_MAX} bytes")));
         }
         let header = Header::of(token)?;
-        let mut outcome = Err(Error::NoKey);
-        for key in self.candidates(&header) {
-            let decoded = jsonwebtoken::decode::<Claims>(token, &key.decoding, &key.validation);
-            outcome = decoded
-                .map(|data| (data.claims, key.fingerprint))
-                .map_err(|error| Error::of(error.kind()));
-            // Another key may be the one.
-            if !matches!(outcome, Err(Error::Signature | Error::Algorithm)) {
-                break;
+        let (mut claims, key) = match self.candidates(&header) {
+            Some(keys) => verify_by(token, keys)?,
+            None => {
+                let (jwks, kid) = (self.jwks.as_ref(), header.kid.as_ref());
+                let (jwks, kid) =
+                    jwks.zip(kid.ok_or(Error::NoKeyId)?.into()).ok_or(Error::NoKey)?;
+                jwks.with(kid, now_unix_ms, |keys| verify_by(token, keys))??
             }
-        }
-        let (claims, key) = outcome?;
+        };
         claims.check_time(now_unix_ms, self.leeway_ms)?;
-        if self.audience.as_ref().is_some_and(|audience| !claims.aud.names().contains(audience)) {
+        if !self.audience.admits(claims.aud.names()) {
             return Err(Error::Audience);
         }
-        if self.issuer.is_some() && self.issuer != claims.iss {
+        if !self.issuer.admits(claims.iss.as_slice()) {
             return Err(Error::Issuer);
         }
         // Whoever signed it says that it must be refused where this is not understood, and nothing is understood here.
         if header.crit.is_some() {
             return Err(Error::Critical);
+        }
+        if let Some(claim) = &self.user_id_claim {
+            claims.sub = claims::text_of(token, claim)?;
         }
         Ok((claims, key))
     }
@@ -198,17 +258,41 @@ impl Verifier {
     pub fn keeps(&self, key: u64) -> bool {
         let unnamed = self.secrets.iter().chain(&self.public);
         unnamed.chain(self.named.values()).any(|of| of.fingerprint == key)
+            || self.jwks.as_ref().is_some_and(|jwks| jwks.fingerprint() == key)
     }
 
-    /// The key a token names by its `kid`, or else those without a name.
-    fn candidates(&self, header: &Header) -> &[Key] {
+    /// Where keys are fetched from.
+    pub(crate) fn jwks(&self) -> Option<&Arc<Jwks>> {
+        self.jwks.as_ref()
+    }
+
+    /// The configured key that a token names by its `kid`, or else those without a name. `None`: its key is in the set.
+    fn candidates(&self, header: &Header) -> Option<&[Key]> {
         match header.kid.as_ref().and_then(|kid| self.named.get(kid.as_str())) {
-            Some(key) => std::slice::from_ref(key),
-            None if key::HMAC.contains(&header.alg) => &self.secrets,
-            None if self.public.is_empty() => &self.secrets,
-            None => &self.public,
+            Some(key) => Some(std::slice::from_ref(key)),
+            // A set has no secrets.
+            None if key::HMAC.contains(&header.alg) => Some(&self.secrets),
+            None if self.jwks.is_some() && (header.kid.is_some() || self.public.is_empty()) => None,
+            None if self.public.is_empty() => Some(&self.secrets),
+            None => Some(&self.public),
         }
     }
+}
+
+/// The claims of a token, by the first of the keys that has signed it, and that key.
+fn verify_by(token: &str, keys: &[Key]) -> Result<(Claims, u64), Error> {
+    let mut outcome = Err(Error::NoKey);
+    for key in keys {
+        let decoded = jsonwebtoken::decode::<Claims>(token, &key.decoding, &key.validation);
+        outcome = decoded
+            .map(|data| (data.claims, key.fingerprint))
+            .map_err(|error| Error::of(error.kind()));
+        // Another key may be the one.
+        if !matches!(outcome, Err(Error::Signature | Error::Algorithm)) {
+            break;
+        }
+    }
+    outcome
 }
 
 /// What of a token's header is looked at here; the rest is `jsonwebtoken`'s.
@@ -232,6 +316,16 @@ impl Header {
 
 fn signature_of(token: &str) -> &str {
     token.rsplit('.').next().unwrap_or_default()
+}
+
+impl From<Missing> for Error {
+    fn from(missing: Missing) -> Error {
+        match missing {
+            Missing::Unknown => Error::UnknownKey,
+            Missing::Unavailable => Error::Unavailable,
+            Missing::Pending => Error::Pending,
+        }
+    }
 }
 
 impl Error {
@@ -259,6 +353,11 @@ impl fmt::Display for Error {
                 "the token's header has `crit`: it demands extensions that this server does not have"
             }
             Error::NoKey => "there is no key to verify tokens with; set `client.token.hmac_secret`",
+            Error::NoKeyId => "the token's header has no `kid`, and keys are looked up by it",
+            Error::UnknownKey => "the token's `kid` is in no key set",
+            Error::Unavailable | Error::Pending => {
+                "the key of the token could not be fetched yet; try again later"
+            }
             Error::Malformed(why) => return write!(f, "this is no token: {why}"),
         })
     }

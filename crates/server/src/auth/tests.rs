@@ -326,3 +326,75 @@ fn a_key_that_verifies_nothing_is_refused_before_it_is_taken() {
     assert!(judge_secret(&Secret::new(pem("rsa"))).is_err());
     assert_eq!(judge(&Secret::new("a secret of sixteen bytes")), Ok(()));
 }
+
+#[test]
+fn claims_of_identity_providers_are_mapped_and_checked() {
+    let rules = Token {
+        audience_regex: Some("^push-(eu|us)$".into()),
+        issuer_regex: Some("^https://idp[.]example/".into()),
+        user_id_claim: Some("https://example.com/uid".into()),
+        ..rules()
+    };
+    let of = |aud: Value, iss: &str, uid: Value| {
+        let claims =
+            json!({"sub": "auth0|1", "aud": aud, "iss": iss, "https://example.com/uid": uid});
+        verified_by(&rules, &claims).map(|of| of.user)
+    };
+    let iss = "https://idp.example/realm";
+    assert_eq!(of(json!(["web", "push-us"]), iss, json!("42")), Ok("42".into()));
+    assert_eq!(of(json!("push-eu"), iss, json!(42)), Ok("42".into()));
+    assert_eq!(of(json!("push-eu2"), iss, json!("42")), Err(Error::Audience));
+    assert_eq!(of(Value::Null, iss, json!("42")).is_err(), true);
+    assert_eq!(
+        of(json!("push-eu"), "https://evil/?https://idp.example/", json!("42")),
+        Err(Error::Issuer)
+    );
+    for nobody in [Value::Null, json!(""), json!({"a": 1})] {
+        assert!(matches!(of(json!("push-eu"), iss, nobody), Err(Error::Malformed(_))));
+    }
+}
+
+#[test]
+fn a_token_whose_key_is_in_the_set_waits_until_the_set_is_there() {
+    let made: Value = serde_json::from_str(include_str!("tests/tokens.json")).unwrap();
+    let rules = Token { jwks_public_endpoint: Some("https://idp.example/keys".into()), ..rules() };
+    let verifier = Verifier::new(rules.rules());
+    let jwks = Arc::clone(verifier.jwks().unwrap());
+    let tokens = made["jwks_tokens"].as_object().unwrap();
+    let verify = |token: &str| verifier.verify(token, NOW_MS);
+    for token in tokens.values() {
+        assert_eq!(verify(token.as_str().unwrap()).unwrap_err(), Error::Pending);
+    }
+    // A secret that is configured needs no set.
+    assert!(verify(&signed(Algorithm::HS256, KEY, &json!({"sub": "42"}))).is_ok());
+    jwks.begin(NOW_MS);
+    let set = KeySet::parse(made["jwks"].to_string().as_bytes()).unwrap();
+    assert_eq!(jwks.fetched(set, NOW_MS), 4);
+    for (kid, token) in tokens {
+        let identity = verify(token.as_str().unwrap()).unwrap();
+        assert_eq!(identity.user, "42", "{kid}");
+        assert!(verifier.keeps(identity.key.unwrap()));
+    }
+    // The key of `p` is for ES256 alone, and a secret by that name signs nothing.
+    let header = jsonwebtoken::Header {
+        kid: Some("p".into()),
+        ..jsonwebtoken::Header::new(Algorithm::HS256)
+    };
+    let key = EncodingKey::from_secret(b"another secret");
+    let token = jsonwebtoken::encode(&header, &json!({"sub": "42"}), &key).unwrap();
+    assert_eq!(verify(&token).unwrap_err(), Error::Signature);
+    // Without a name no key of the set is looked for.
+    let unnamed = made["tokens"]["ES256"].as_str().unwrap().split_once('.').unwrap().1;
+    let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256"}"#);
+    assert_eq!(verify(&format!("{header}.{unnamed}")).unwrap_err(), Error::NoKeyId);
+
+    // What was fetched is kept while the endpoint stays, and forgotten with it.
+    let lenient = Token { leeway_ms: 7, ..rules.clone() };
+    let next = Verifier::next(lenient.rules(), Some(&verifier));
+    assert!(Arc::ptr_eq(next.jwks().unwrap(), &jwks));
+    let other = Token { jwks_public_endpoint: Some("https://other.example/keys".into()), ..rules };
+    let next = Verifier::next(other.rules(), Some(&verifier));
+    let p = tokens["p"].as_str().unwrap();
+    let key = verify(p).unwrap().key.unwrap();
+    assert!(!next.keeps(key) && next.verify(p, NOW_MS).unwrap_err() == Error::Pending);
+}

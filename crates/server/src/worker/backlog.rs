@@ -145,6 +145,14 @@ impl Worker<'_> {
     /// Goes on with commands that have waited long enough, a share of a turn for each connection.
     pub(super) fn run_backlogs(&mut self, cx: &mut Context<Link>) {
         for (conn, mut frames) in self.backlogs.take_ready(cx.now_ms()) {
+            if self.is_unidirectional(cx, conn) {
+                // Its connect, which has waited for a key.
+                self.connect_said(cx, conn, frames.rest());
+                if !self.backlogs.contains(conn) {
+                    cx.resume_read(conn);
+                }
+                continue;
+            }
             match self.handle_commands(cx, conn, frames.rest()) {
                 Some((rest, ready_ms)) => {
                     let left = rest.len();
@@ -158,6 +166,11 @@ impl Worker<'_> {
         if let Some(delay_ms) = self.backlogs.arm_timer(cx.now_ms()) {
             cx.run_after(delay_ms, super::timer::Timer::Backlog as u64);
         }
+    }
+
+    fn is_unidirectional(&self, cx: &mut Context<Link>, conn: ConnId) -> bool {
+        let encoding = cx.data(conn).and_then(|link| encoding_of(link));
+        encoding.is_some_and(|encoding| !encoding.is_bidirectional())
     }
 
     /// What may wait on this worker: its share of what may wait for clients.

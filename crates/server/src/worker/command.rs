@@ -8,6 +8,7 @@ use dunlin_protocol::centrifuge::{
 };
 use dunlin_protocol::{Encoding, Payload};
 
+use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
 use super::parts::Pending;
 use super::permission::Permission;
@@ -41,7 +42,7 @@ impl Worker<'_> {
         let encoding = cx.data(conn).and_then(|link| encoding_of(link))?;
         let mut commands = Commands::of(encoding.format(), frame);
         loop {
-            let waiting = commands.rest().len();
+            let before = commands.rest();
             let command = commands.next()?;
             let link = cx.data(conn).filter(|link| !link.closing)?;
             let command = match command {
@@ -56,7 +57,11 @@ impl Worker<'_> {
             match link.protocol_state.admit(&command) {
                 // A connect is decided at once; while its subscriptions are being made, what it is answered
                 // is held back, and so is the answer to anything said after it.
-                Ok(_) => self.handle_command(cx, conn, &command),
+                Ok(_) => {
+                    if self.handle_command(cx, conn, &command) == Handled::AwaitsKey {
+                        return Some((before, self.await_key(cx, conn)));
+                    }
+                }
                 Err(CommandError::Reply(error)) => {
                     self.count(Metric::Commands);
                     self.reply_error(cx, conn, command.id, &error);
@@ -67,30 +72,36 @@ impl Worker<'_> {
                     return None;
                 }
             }
-            let bytes = waiting - commands.rest().len();
+            let bytes = before.len() - commands.rest().len();
             if let Some(ready_ms) = self.charge(cx, conn, &command, bytes) {
                 return Some((commands.rest(), ready_ms));
             }
         }
     }
 
-    fn handle_command(&mut self, cx: &mut Context<Link>, conn: ConnId, command: &Command<'_>) {
+    fn handle_command(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        command: &Command<'_>,
+    ) -> Handled {
         let id = command.id;
         if let Request::Pong = command.request {
-            return self.pong_received(cx, conn);
+            self.pong_received(cx, conn);
+            return Handled::Done;
         }
         self.count(Metric::Commands);
         if let Request::Connect(connect) = &command.request {
             return self.connect(cx, conn, Some(id), connect);
         }
-        let Some(session) = cx.data(conn).and_then(|link| link.session()) else { return };
+        let session = cx.data(conn).and_then(|link| link.session());
+        let Some(session) = session else { return Handled::Done };
         let now = self.now(cx);
         let outcome = match &command.request {
             Request::Subscribe(request) if !request.token.is_empty() => {
                 match self.subscribe_by_token(cx, session, id, request) {
                     Ok(()) => Ok(()),
-                    Err(CommandError::Reply(error)) => Err(error),
-                    Err(CommandError::Disconnect(why)) => return self.disconnect(cx, conn, &why),
+                    Err(error) => return self.refuse_token(cx, conn, id, error),
                 }
             }
             Request::Subscribe(request) => self.subscribe(cx, session, id, request),
@@ -164,8 +175,7 @@ impl Worker<'_> {
             }
             Request::SubRefresh(request) => match self.sub_refresh(session, id, request) {
                 Ok(()) => Ok(()),
-                Err(CommandError::Reply(error)) => Err(error),
-                Err(CommandError::Disconnect(why)) => return self.disconnect(cx, conn, &why),
+                Err(error) => return self.refuse_token(cx, conn, id, error),
             },
             // Answered by ProtocolState::admit or above.
             Request::Connect(_)
@@ -178,6 +188,25 @@ impl Worker<'_> {
             self.reply_error(cx, conn, id, &error);
         }
         self.drain_events(cx);
+        Handled::Done
+    }
+
+    /// Answers a command whose token says nothing, or has it wait.
+    fn refuse_token(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        id: u32,
+        error: Unverified,
+    ) -> Handled {
+        match error {
+            Unverified::KeyPending => return Handled::AwaitsKey,
+            Unverified::Refused(CommandError::Reply(error)) => {
+                self.reply_error(cx, conn, id, &error);
+            }
+            Unverified::Refused(CommandError::Disconnect(why)) => self.disconnect(cx, conn, &why),
+        }
+        Handled::Done
     }
 
     fn subscribe(

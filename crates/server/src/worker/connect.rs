@@ -12,10 +12,11 @@ use dunlin_protocol::centrifuge::{
 
 use super::Worker;
 use super::command::subscribe;
+use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
 use super::parts::{Connected, Grant, Pending, SessionParams, TokenFacts};
 use super::subscription::overridden;
-use crate::auth::{self, Identity, Subscription};
+use crate::auth::{Identity, Subscription};
 use crate::revocation::Refusal;
 use crate::session_token;
 
@@ -30,16 +31,31 @@ impl Worker<'_> {
         conn: ConnId,
         id: Option<u32>,
         request: &ConnectRequest<'_>,
+    ) -> Handled {
+        let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else {
+            return Handled::Done;
+        };
+        let verified = self.identify(&request.token).and_then(|identity| {
+            let tokens = self.verify_subscriptions(&identity.user, request, encoding)?;
+            Ok((identity, tokens))
+        });
+        match verified {
+            Ok(verified) => self.connect_as(cx, conn, id, encoding, request, verified),
+            Err(Unverified::Refused(error)) => self.refuse_connect(cx, conn, id, error),
+            Err(Unverified::KeyPending) => return Handled::AwaitsKey,
+        }
+        Handled::Done
+    }
+
+    fn connect_as(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        id: Option<u32>,
+        encoding: Encoding,
+        request: &ConnectRequest<'_>,
+        (identity, tokens): (Identity, BTreeMap<String, (Subscription, Grant)>),
     ) {
-        let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else { return };
-        let identity = match self.identify(&request.token) {
-            Ok(identity) => identity,
-            Err(error) => return self.refuse_connect(cx, conn, id, error),
-        };
-        let tokens = match self.verify_subscriptions(&identity.user, request, encoding) {
-            Ok(tokens) => tokens,
-            Err(error) => return self.refuse_connect(cx, conn, id, error),
-        };
         let Some(session) = self.open_session(cx, conn, encoding, &identity) else {
             return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         };
@@ -135,22 +151,21 @@ impl Worker<'_> {
     }
 
     /// Whose connection this is, by its token.
-    pub(super) fn identify(&self, token: &str) -> Result<Identity, CommandError> {
+    pub(super) fn identify(&self, token: &str) -> Result<Identity, Unverified> {
         if token.is_empty() {
             if self.settings.config.client.anonymous {
                 return Ok(Identity::default());
             }
             let why = "a connection token is required (JWT signed with client.token.hmac_secret)";
-            return Err(CommandError::Disconnect(
-                DisconnectCode::PermissionDenied.with_reason(why),
-            ));
+            let denied = DisconnectCode::PermissionDenied.with_reason(why);
+            return Err(CommandError::Disconnect(denied).into());
         }
         let now_ms = self.clock.now().unix_ms;
-        let identity =
-            self.settings.verifier.verify(token, now_ms).map_err(|error| match error {
-                auth::Error::Expired => CommandError::Reply(ErrorCode::TokenExpired.into()),
-                error => CommandError::Disconnect(DisconnectCode::InvalidToken.with_reason(error)),
-            })?;
+        let identity = self.settings.verifier.verify(token, now_ms).map_err(|error| {
+            Unverified::of(&error, |error| {
+                CommandError::Disconnect(DisconnectCode::InvalidToken.with_reason(error))
+            })
+        })?;
         self.check_revoked(&identity, now_ms)?;
         Ok(identity)
     }
@@ -188,7 +203,7 @@ impl Worker<'_> {
         user: &str,
         request: &ConnectRequest<'_>,
         encoding: Encoding,
-    ) -> Result<BTreeMap<String, (Subscription, Grant)>, CommandError> {
+    ) -> Result<BTreeMap<String, (Subscription, Grant)>, Unverified> {
         if encoding.is_bidirectional() {
             return Ok(BTreeMap::new());
         }
@@ -319,7 +334,7 @@ impl Worker<'_> {
         session: SessionId,
         id: u32,
         token: &str,
-    ) {
+    ) -> Handled {
         let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
         match self.identify(token) {
             Ok(identity) if identity.user == user => {
@@ -339,9 +354,15 @@ impl Worker<'_> {
                     DisconnectCode::InvalidToken.with_reason("the token is of another user");
                 self.disconnect(cx, conn, &other);
             }
-            Err(CommandError::Reply(error)) => self.reply_error(cx, conn, id, &error),
-            Err(CommandError::Disconnect(disconnect)) => self.disconnect(cx, conn, &disconnect),
+            Err(Unverified::Refused(CommandError::Reply(error))) => {
+                self.reply_error(cx, conn, id, &error);
+            }
+            Err(Unverified::Refused(CommandError::Disconnect(disconnect))) => {
+                self.disconnect(cx, conn, &disconnect);
+            }
+            Err(Unverified::KeyPending) => return Handled::AwaitsKey,
         }
+        Handled::Done
     }
 }
 

@@ -101,6 +101,9 @@ impl Worker<'_> {
             Role::Client(encoding) => {
                 let Some(session) = link.session() else {
                     self.count(Metric::DeadlinesMissed);
+                    if self.backlogs.contains(conn) {
+                        return self.key_timed_out(cx, conn);
+                    }
                     return self.disconnect(cx, conn, &DisconnectCode::Stale.into());
                 };
                 let grace_ms = self.settings.config.client.token.refresh_grace_ms;

@@ -25,6 +25,7 @@ mod deadlines;
 mod drain;
 mod fanout;
 mod flush;
+mod key_wait;
 mod link;
 mod listeners;
 mod parts;
@@ -107,6 +108,8 @@ pub(crate) struct Worker<'w> {
     heartbeat: Heartbeat,
     /// What subscriptions rest on that rest on a token.
     grants: Grants,
+    /// Connections with a token whose key is being fetched.
+    key_waiters: Vec<ConnId>,
     budgets: Budgets,
     backlogs: Backlogs,
     pending: PendingRequests,
@@ -183,6 +186,7 @@ impl<'w> Worker<'w> {
             namespace_log: LogGate::default(),
             heartbeat: Heartbeat::default(),
             grants: Grants::default(),
+            key_waiters: Vec::new(),
             budgets: Budgets::default(),
             backlogs: Backlogs::default(),
             pending: PendingRequests::default(),
@@ -295,6 +299,7 @@ impl<'w> Worker<'w> {
             | BusMessage::PushCallerGone { .. }
             | BusMessage::OnlineReply { .. }
             | BusMessage::Revoke { .. }
+            | BusMessage::WantKeys
             | BusMessage::HookEvent(_) => {}
             #[cfg(test)]
             BusMessage::Stall(stalled, until) => {
@@ -304,6 +309,7 @@ impl<'w> Worker<'w> {
             BusMessage::RevokeReply { token, result } => {
                 self.handle_revoke_reply(cx, token, result);
             }
+            BusMessage::KeysFetched => self.keys_fetched(cx),
             BusMessage::Revoked(revocation) => self.handle_revoked(cx, &revocation),
             BusMessage::RevokedUnseen => self.handle_revoked_unseen(cx),
             BusMessage::Drain => self.begin_drain(cx),

@@ -15,6 +15,7 @@ use dunlin_protocol::centrifuge::CommandError;
 use dunlin_protocol::long_poll::{PollLimits, PollRequest, Since};
 
 use super::Worker;
+use super::key_wait::Unverified;
 use super::link::{Link, NO_PARAMS, Peer, Role};
 use super::parts::{Pending, Poll, PollStep};
 use super::reply::Answer;
@@ -48,9 +49,16 @@ impl Worker<'_> {
             if request.token.is_empty() { credentials.unwrap_or("") } else { &request.token };
         let identity = match self.identify(token) {
             Ok(identity) => identity,
-            Err(error) => {
-                let answer = Answer::error(401, error_text(error));
+            Err(Unverified::Refused(error)) => {
+                let temporary = matches!(&error, CommandError::Reply(error) if error.temporary);
+                let status = if temporary { 503 } else { 401 };
+                let answer = Answer::error(status, error_text(error));
                 return self.answer_to(cx, conn, origin, answer);
+            }
+            Err(Unverified::KeyPending) => {
+                self.want_keys();
+                let answer = Answer::error(503, "the key of the token is being fetched");
+                return self.answer_to(cx, conn, origin, answer.header("Retry-After", "1"));
             }
         };
         let token = self.token_facts(&identity);

@@ -13,6 +13,7 @@ use dunlin_wire::websocket::deflate::{DeflateConfig, Deflater, Direction, WINDOW
 use dunlin_wire::websocket::handshake::{self, ServerConfig};
 use dunlin_wire::websocket::{Opcode, encode_close, encode_frame};
 
+use super::key_wait::Handled;
 use super::link::{Link, Role};
 use super::reply::{Answer, permission};
 use super::routes::{method_refused, origin_of, origin_refused, preflight};
@@ -141,11 +142,14 @@ impl Worker<'_> {
     }
 
     /// The connect request of a unidirectional transport.
-    fn connect_said(&mut self, cx: &mut Context<Link>, conn: ConnId, said: &[u8]) {
+    pub(super) fn connect_said(&mut self, cx: &mut Context<Link>, conn: ConnId, said: &[u8]) {
         match ConnectRequest::parse(said) {
             Ok(connect) => {
                 self.count(Metric::Commands);
-                self.connect(cx, conn, None, &connect);
+                if self.connect(cx, conn, None, &connect) == Handled::AwaitsKey {
+                    let ready_ms = self.await_key(cx, conn);
+                    self.hold_back(cx, conn, said.to_vec().into(), ready_ms);
+                }
             }
             Err(malformed) => {
                 self.count(Metric::ProtocolErrors);
@@ -166,7 +170,7 @@ impl Worker<'_> {
         if encoding.is_bidirectional() {
             return self.handle_frame(cx, conn, message.payload);
         }
-        if link.session().is_none() && !link.closing {
+        if link.session().is_none() && !link.closing && !self.backlogs.contains(conn) {
             return self.connect_said(cx, conn, message.payload);
         }
         // A unidirectional client has nothing to say after its connect but `{}`, its pong to our ping.

@@ -12,10 +12,11 @@ use dunlin_protocol::centrifuge::{
 use super::Worker;
 use super::command::subscribe;
 use super::connect::one_line;
+use super::key_wait::Unverified;
 use super::link::Link;
 use super::parts::{Grant, Pending, Place, TokenFacts};
 use crate::api::request::OptionsOverride;
-use crate::auth::{self, Subscription};
+use crate::auth::Subscription;
 
 /// Subscriptions that end in one turn because they have expired.
 const EXPIRE_PER_TURN: usize = 1_024;
@@ -33,11 +34,11 @@ impl Worker<'_> {
         session: SessionId,
         id: u32,
         request: &SubscribeRequest<'_>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<(), Unverified> {
         let channel = &*request.channel;
         let options = Arc::clone(&self.namespace_of(channel).map_err(CommandError::Reply)?.options);
         if self.hub.has_subscription(session, channel) {
-            return Err(CommandError::Reply(ErrorCode::AlreadySubscribed.into()));
+            return Err(CommandError::Reply(ErrorCode::AlreadySubscribed.into()).into());
         }
         let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
         let (subscription, grant) =
@@ -63,25 +64,26 @@ impl Worker<'_> {
         session: SessionId,
         id: u32,
         request: &SubRefreshRequest<'_>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<(), Unverified> {
         let channel = &*request.channel;
         if !self.hub.is_subscribed(session, channel) {
             let why = "not subscribed to this channel";
-            return Err(CommandError::Reply(ErrorCode::PermissionDenied.with_reason(why)));
+            return Err(CommandError::Reply(ErrorCode::PermissionDenied.with_reason(why)).into());
         }
         if request.token.is_empty() {
             let why = "sub_refresh.token is missing";
-            return Err(CommandError::Reply(ErrorCode::BadRequest.with_reason(why)));
+            return Err(CommandError::Reply(ErrorCode::BadRequest.with_reason(why)).into());
         }
         let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
         let (_, mut grant) = self
             .verify_subscription(Some(session), &user, channel, &request.token)
             .map_err(|error| match error {
                 // Who shows a wrong one for what he has already is no client that may try another.
-                CommandError::Reply(error) if error.code == ErrorCode::PermissionDenied.code() => {
-                    CommandError::Disconnect(
-                        DisconnectCode::InvalidToken.with_reason(error.message),
-                    )
+                Unverified::Refused(CommandError::Reply(error))
+                    if error.code == ErrorCode::PermissionDenied.code() =>
+                {
+                    let why = DisconnectCode::InvalidToken.with_reason(error.message);
+                    CommandError::Disconnect(why).into()
                 }
                 error => error,
             })?;
@@ -104,21 +106,19 @@ impl Worker<'_> {
         user: &str,
         channel: &str,
         token: &str,
-    ) -> Result<(Subscription, Grant), CommandError> {
+    ) -> Result<(Subscription, Grant), Unverified> {
         let denied = |why: &dyn std::fmt::Display| {
             CommandError::Reply(ErrorCode::PermissionDenied.with_reason(why))
         };
         let now_ms = self.clock.now().unix_ms;
-        let subscription =
-            self.settings.subscription_verifier.verify_subscription(token, now_ms).map_err(
-                |error| match error {
-                    auth::Error::Expired => CommandError::Reply(ErrorCode::TokenExpired.into()),
-                    error => denied(&format_args!("subscription token: {error}")),
-                },
-            )?;
+        let verifier = &self.settings.subscription_verifier;
+        let subscription = verifier.verify_subscription(token, now_ms).map_err(|error| {
+            Unverified::of(&error, |error| denied(&format_args!("subscription token: {error}")))
+        })?;
         let other = |what| {
             let why = format_args!("the subscription token is of another {what}");
-            Err(CommandError::Disconnect(DisconnectCode::InvalidToken.with_reason(why)))
+            let why = DisconnectCode::InvalidToken.with_reason(why);
+            Err(CommandError::Disconnect(why).into())
         };
         if subscription.channel != channel {
             return other("channel");
@@ -134,10 +134,10 @@ impl Worker<'_> {
         let token = &subscription.token;
         let id = self.state.revocations.id_of(token.jti.as_deref(), &token.signature);
         if self.state.revocations.refuses(id, user, token.issued_at_s, now_ms).is_some() {
-            return Err(denied(&"the subscription token was revoked"));
+            return Err(denied(&"the subscription token was revoked").into());
         }
         if subscription.expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= now_ms) {
-            return Err(CommandError::Reply(ErrorCode::Expired.into()));
+            return Err(CommandError::Reply(ErrorCode::Expired.into()).into());
         }
         let facts = TokenFacts::new(id, token.issued_at_s, subscription.expire_at_s);
         let data = subscription.options.data.as_deref().map(one_line);

@@ -102,6 +102,14 @@ impl Backlogs {
         true
     }
 
+    /// The connection's commands may go on at once.
+    pub(crate) fn make_ready(&mut self, conn: ConnId, now_ms: u64) {
+        if let Some(backlog) = self.of.get_mut(&conn.to_u64()) {
+            backlog.ready_ms = now_ms;
+            self.ready.push(Reverse((now_ms, conn.to_u64())));
+        }
+    }
+
     /// Connections whose commands may go on now, each with what waits.
     pub(crate) fn take_ready(&mut self, now_ms: u64) -> Vec<(ConnId, Frames)> {
         let mut ready = Vec::new();

@@ -1,0 +1,426 @@
+//! Keys at a URL: a JSON Web Key Set (RFC 7517), looked into for every token that names a key which is not configured.
+//!
+//! No I/O and no clock: [`crate::key_fetcher`] fetches the set, and says when. A key that is known is found without it, so
+//! that an endpoint that is slow or gone stops nobody whose key is known. A key that is not known is asked for: whoever
+//! shows its token waits for the fetch, and all who wait share it. What the fetch did not bring is refused for as long as
+//! another one is not due.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use dunlin_config::JwksRules;
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::key::{Key, RSA, fingerprint_of, is_rsa_size};
+
+/// Bytes of a set; a longer one is not read to its end.
+pub(crate) const SET_BYTES_MAX: usize = 256 << 10;
+/// Keys of a set that are taken.
+const KEYS_MAX: usize = 256;
+/// Unknown keys that are asked for at once. Beyond it tokens are refused for the moment.
+const ASKED_MAX: usize = 4_096;
+/// The longest time between two attempts after one that failed.
+const RETRY_MS_MAX: u64 = 300_000;
+
+/// The keys at one URL, as long as the settings name it.
+pub struct Jwks {
+    endpoint: Endpoint,
+    /// Of all its keys: sessions end when the URL is taken away, not when a key is rotated out.
+    fingerprint: u64,
+    hashes: RandomState,
+    found: ArcSwap<Found>,
+    schedule: Mutex<Schedule>,
+}
+
+/// Where the set is, and how it is fetched.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Endpoint {
+    pub(crate) url: String,
+    /// Whom to trust, in PEM; `None`: the system's roots.
+    pub(crate) ca: Option<String>,
+    pub(crate) timeout_ms: u64,
+    refresh_ms: u64,
+    refetch_ms: u64,
+}
+
+/// What the last fetch has brought.
+#[derive(Default)]
+struct Found {
+    keys: KeySet,
+    /// Keys that were asked for and not found, until when that holds, and whether the fetch failed.
+    missing: HashSet<u64>,
+    missing_until_ms: u64,
+    failed: bool,
+}
+
+#[derive(Default)]
+struct Schedule {
+    /// Hashes of the keys that somebody waits for.
+    asked: HashSet<u64>,
+    /// Those of them that the fetch under way is to bring.
+    fetching: Option<HashSet<u64>>,
+    /// When the set is fetched again though nobody asks.
+    refresh_at_ms: u64,
+    /// Before this it is not fetched again, whoever asks.
+    earliest_ms: u64,
+    failures: u32,
+}
+
+/// Why a key is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// The set does not have it.
+    Unknown,
+    /// It is not known, and the set cannot be fetched.
+    Unavailable,
+    /// It is being asked for.
+    Pending,
+}
+
+impl Jwks {
+    pub(super) fn new(rules: &JwksRules<'_>) -> Jwks {
+        let endpoint = Endpoint::of(rules);
+        Jwks {
+            fingerprint: fingerprint_of(endpoint.url.as_bytes()),
+            endpoint,
+            hashes: RandomState::new(),
+            found: ArcSwap::default(),
+            schedule: Mutex::default(),
+        }
+    }
+
+    /// Whether these are the same keys, fetched in the same way.
+    pub(super) fn is(&self, rules: &JwksRules<'_>) -> bool {
+        self.endpoint == Endpoint::of(rules)
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub(super) fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// Gives the keys of this id. Asks for them, if they are not known.
+    ///
+    /// # Errors
+    /// They are not known.
+    pub(super) fn with<R>(
+        &self,
+        kid: &str,
+        now_ms: u64,
+        with: impl FnOnce(&[Key]) -> R,
+    ) -> Result<R, Missing> {
+        let found = self.found.load();
+        if let Some(keys) = found.keys.0.get(kid) {
+            return Ok(with(keys));
+        }
+        let hash = self.hashes.hash_one(kid);
+        if now_ms < found.missing_until_ms && found.missing.contains(&hash) {
+            return Err(if found.failed { Missing::Unavailable } else { Missing::Unknown });
+        }
+        let mut schedule = self.schedule();
+        if schedule.asked.len() >= ASKED_MAX && !schedule.asked.contains(&hash) {
+            return Err(Missing::Unavailable);
+        }
+        schedule.asked.insert(hash);
+        Err(Missing::Pending)
+    }
+
+    /// How long until the set is to be fetched, in milliseconds; `None` while it is being fetched.
+    pub(crate) fn due_in_ms(&self, now_ms: u64) -> Option<u64> {
+        let schedule = self.schedule();
+        if schedule.fetching.is_some() {
+            return None;
+        }
+        let asked = (!schedule.asked.is_empty()).then_some(schedule.earliest_ms);
+        let due_ms = asked.unwrap_or(u64::MAX).min(schedule.refresh_at_ms);
+        Some(due_ms.saturating_sub(now_ms))
+    }
+
+    /// A fetch begins. [`Jwks::fetched`] or [`Jwks::failed`] follows.
+    pub(crate) fn begin(&self, now_ms: u64) {
+        let mut schedule = self.schedule();
+        schedule.fetching = Some(std::mem::take(&mut schedule.asked));
+        schedule.earliest_ms = now_ms.saturating_add(self.endpoint.refetch_ms);
+    }
+
+    /// The set is there. How many keys were taken of it.
+    pub(crate) fn fetched(&self, mut keys: KeySet, now_ms: u64) -> usize {
+        let count = keys.len();
+        for key in Arc::make_mut(&mut keys.0).values_mut().flatten() {
+            key.fingerprint = self.fingerprint;
+        }
+        let mut schedule = self.schedule();
+        // Who has asked since it began may have asked for what it brought.
+        for kid in keys.0.keys() {
+            schedule.asked.remove(&self.hashes.hash_one(&**kid));
+        }
+        schedule.failures = 0;
+        schedule.refresh_at_ms = now_ms.saturating_add(self.endpoint.refresh_ms);
+        let missing = schedule.fetching.take().unwrap_or_default();
+        let missing_until_ms = now_ms.saturating_add(self.endpoint.refetch_ms);
+        self.found.store(Arc::new(Found { keys, missing, missing_until_ms, failed: false }));
+        count
+    }
+
+    /// The set could not be fetched: what was known stays, and it is tried again, less and less often.
+    pub(crate) fn failed(&self, now_ms: u64) {
+        let mut schedule = self.schedule();
+        let endpoint = &self.endpoint;
+        let retry_ms = endpoint.refetch_ms.saturating_mul(1 << schedule.failures.min(16));
+        let retry_ms = retry_ms.min(RETRY_MS_MAX).min(endpoint.refresh_ms);
+        schedule.failures += 1;
+        schedule.refresh_at_ms = now_ms.saturating_add(retry_ms);
+        let missing = schedule.fetching.take().unwrap_or_default();
+        let missing_until_ms = now_ms.saturating_add(endpoint.refetch_ms);
+        let keys = self.found.load().keys.clone();
+        self.found.store(Arc::new(Found { keys, missing, missing_until_ms, failed: true }));
+    }
+
+    /// Keys that are known.
+    pub(crate) fn len(&self) -> usize {
+        self.found.load().keys.len()
+    }
+
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Jwks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Jwks").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    fn of(rules: &JwksRules<'_>) -> Endpoint {
+        Endpoint {
+            url: rules.endpoint.to_owned(),
+            ca: rules.ca.map(str::to_owned),
+            timeout_ms: rules.timeout_ms,
+            refresh_ms: rules.refresh_ms,
+            refetch_ms: rules.refetch_ms,
+        }
+    }
+}
+
+/// The public keys of a set, by their `kid`.
+#[derive(Clone, Debug, Default)]
+pub struct KeySet(Arc<HashMap<Box<str>, Vec<Key>>>);
+
+#[derive(Deserialize)]
+struct Set<'a> {
+    #[serde(borrow)]
+    keys: Vec<&'a RawValue>,
+}
+
+/// One key of a set (RFC 7517 §4, RFC 7518 §6, RFC 8037 §2).
+#[derive(Deserialize)]
+struct Jwk {
+    kty: String,
+    kid: Option<String>,
+    #[serde(rename = "use")]
+    usage: Option<String>,
+    alg: Option<String>,
+    crv: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+}
+
+impl KeySet {
+    /// Reads a set. What in it is no public key to verify with is left out: keys for encryption, of other kinds and
+    /// sizes, without a `kid`, and secrets above all.
+    ///
+    /// # Errors
+    /// It is too long, or no set.
+    pub fn parse(bytes: &[u8]) -> Result<KeySet, String> {
+        if bytes.len() > SET_BYTES_MAX {
+            return Err(format!("it has more than {SET_BYTES_MAX} bytes"));
+        }
+        let set: Set<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let mut keys: HashMap<Box<str>, Vec<Key>> = HashMap::new();
+        let read = set.keys.iter().filter_map(|key| serde_json::from_str::<Jwk>(key.get()).ok());
+        for (kid, key) in read.filter_map(Jwk::into_key).take(KEYS_MAX) {
+            keys.entry(kid.into()).or_default().push(key);
+        }
+        Ok(KeySet(Arc::new(keys)))
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.0.values().map(Vec::len).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Jwk {
+    fn into_key(self) -> Option<(String, Key)> {
+        if self.usage.as_deref().is_some_and(|usage| usage != "sig") {
+            return None;
+        }
+        let bytes = |text: &Option<String>| URL_SAFE_NO_PAD.decode(text.as_ref()?).ok();
+        let named: Option<Algorithm> = match &self.alg {
+            // One that is named and not known must not be replaced by another.
+            Some(name) => Some(name.parse().ok()?),
+            None => None,
+        };
+        let fits = |family: &[Algorithm]| match named {
+            Some(named) => family.contains(&named).then(|| vec![named]),
+            None => Some(family.to_vec()),
+        };
+        let key = match (self.kty.as_str(), self.crv.as_deref()) {
+            ("RSA", _) => {
+                let (n, e) = (bytes(&self.n)?, bytes(&self.e)?);
+                is_rsa_size(&n).ok()?;
+                // Zeros in front are no part of a number (RFC 7518 §6.3.1.1).
+                let n = &n[n.iter().take_while(|byte| **byte == 0).count()..];
+                Key::new(0, DecodingKey::from_rsa_raw_components(n, &e), &fits(RSA)?)
+            }
+            ("EC", Some(curve)) => {
+                let algorithm = match curve {
+                    "P-256" => Algorithm::ES256,
+                    "P-384" => Algorithm::ES384,
+                    _ => return None,
+                };
+                fits(&[algorithm])?;
+                let point = [vec![4], bytes(&self.x)?, bytes(&self.y)?].concat();
+                Key::of_point(0, &point, algorithm).ok()?
+            }
+            ("OKP", Some("Ed25519")) => {
+                fits(&[Algorithm::EdDSA])?;
+                Key::of_ed25519(0, &bytes(&self.x)?).ok()?
+            }
+            _ => return None,
+        };
+        Some((self.kid.filter(|kid| !kid.is_empty())?, key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const RULES: JwksRules<'static> = JwksRules {
+        endpoint: "https://idp.example/keys",
+        ca: None,
+        timeout_ms: 5_000,
+        refresh_ms: 3_600_000,
+        refetch_ms: 5_000,
+    };
+
+    fn made() -> Value {
+        serde_json::from_str(include_str!("tests/tokens.json")).unwrap()
+    }
+
+    /// `Ok`: the key is known.
+    fn look_up(jwks: &Jwks, kid: &str, now_ms: u64) -> Result<(), Missing> {
+        jwks.with(kid, now_ms, |keys| assert_eq!(keys.len(), 1))
+    }
+
+    fn set() -> KeySet {
+        KeySet::parse(made()["jwks"].to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_set_has_the_public_keys_that_are_verified_with_and_nothing_else() {
+        assert_eq!(set().len(), 4);
+        let with = |key: &str, value: Value, of: usize| {
+            let mut jwks = made()["jwks"].clone();
+            jwks["keys"] = json!([jwks["keys"][of]]);
+            jwks["keys"][0][key] = value;
+            KeySet::parse(jwks.to_string().as_bytes()).unwrap().len()
+        };
+        assert_eq!(with("other", json!({"a": [1]}), 0), 1);
+        for (key, value, of) in [
+            ("use", json!("enc"), 0),
+            ("kid", Value::Null, 0),
+            ("n", json!("AQAB"), 0),
+            ("alg", json!("HS256"), 0),
+            ("alg", json!("ES256"), 0),
+            ("alg", json!("RSA-OAEP"), 0),
+            ("kty", json!("oct"), 0),
+            ("kty", json!(7), 0),
+            ("crv", json!("P-384"), 1),
+            ("crv", json!("secp256k1"), 1),
+            ("x", json!("AQAB"), 3),
+            ("x", json!("!"), 3),
+        ] {
+            assert_eq!(with(key, value, of), 0, "{key}");
+        }
+        for broken in ["", "[]", "{}", r#"{"keys":{}}"#, r#"{"keys":[}"#] {
+            assert!(KeySet::parse(broken.as_bytes()).is_err(), "{broken}");
+        }
+        assert!(KeySet::parse(&vec![b' '; SET_BYTES_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn many_unknown_keys_cost_one_fetch_an_interval() {
+        let jwks = Jwks::new(&RULES);
+        assert_eq!(jwks.due_in_ms(0), Some(0), "the first fetch waits for nobody");
+        jwks.begin(0);
+        assert_eq!(jwks.due_in_ms(0), None, "one at a time");
+        assert!(look_up(&jwks, "p", 0) == Err(Missing::Pending));
+        assert_eq!(jwks.fetched(set(), 10), 4);
+        assert_eq!(look_up(&jwks, "p", 10), Ok(()));
+
+        for n in 0..10_000 {
+            let unknown = look_up(&jwks, &format!("kid{n}"), 20);
+            match n {
+                0..4_096 => assert!(unknown == Err(Missing::Pending)),
+                _ => assert!(unknown == Err(Missing::Unavailable), "memory is bounded"),
+            }
+        }
+        assert_eq!(jwks.due_in_ms(20), Some(4_980));
+        jwks.begin(5_000);
+        jwks.fetched(set(), 5_100);
+        for n in 0..4_096 {
+            assert!(look_up(&jwks, &format!("kid{n}"), 5_200) == Err(Missing::Unknown));
+        }
+        assert_eq!(jwks.due_in_ms(5_200), Some(3_599_900), "nobody waits");
+        assert!(look_up(&jwks, "kid0", 10_200) == Err(Missing::Pending), "it may be there by now");
+        assert_eq!(jwks.due_in_ms(10_200), Some(0));
+    }
+
+    #[test]
+    fn an_endpoint_that_is_gone_stops_nobody_whose_key_is_known() {
+        let jwks = Jwks::new(&RULES);
+        jwks.begin(0);
+        jwks.failed(5_000);
+        assert_eq!(jwks.due_in_ms(5_000), Some(5_000));
+        jwks.begin(10_000);
+        jwks.fetched(set(), 10_000);
+        let mut now_ms = 10_000;
+        assert!(look_up(&jwks, "new", now_ms) == Err(Missing::Pending));
+        for _ in 0..20 {
+            now_ms += jwks.due_in_ms(now_ms).unwrap();
+            jwks.begin(now_ms);
+            jwks.failed(now_ms);
+            assert_eq!(look_up(&jwks, "p", now_ms), Ok(()));
+        }
+        assert_eq!(jwks.due_in_ms(now_ms), Some(RETRY_MS_MAX));
+        assert!(look_up(&jwks, "new", now_ms) == Err(Missing::Pending));
+        now_ms += 5_000;
+        jwks.begin(now_ms);
+        assert!(look_up(&jwks, "newer", now_ms) == Err(Missing::Pending));
+        jwks.failed(now_ms);
+        assert!(look_up(&jwks, "new", now_ms) == Err(Missing::Unavailable), "for the moment");
+        assert!(look_up(&jwks, "newer", now_ms) == Err(Missing::Pending), "was not asked for yet");
+    }
+}

@@ -1,0 +1,155 @@
+//! Fetches the key sets of tokens: a task of the control thread, which no connection waits for whose key is known.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dunlin_bus::Endpoint;
+use dunlin_metrics::{Collector, DescriptorEncoder, metrics};
+use dunlin_net::{Tls, Url};
+use dunlin_pipeline::{ClientConfig, ConnectionLimits, Depth, HostConfig, Request, ThreadedClient};
+
+use crate::auth::jwks::{Jwks, KeySet, SET_BYTES_MAX};
+use crate::bus_message::BusMessage;
+use crate::state::ServerState;
+
+/// How often the settings are looked at for another endpoint.
+const LOOK_MS: u64 = 1_000;
+
+metrics! {
+    /// What the control thread says of key sets.
+    KeyMetric,
+    /// The metrics of key sets.
+    KeyCounters;
+    Keys, Gauge, "token_jwks_keys", "Keys known from the key sets of jwks_public_endpoint.";
+    Fetched, Counter, "token_jwks_fetches_total", "Fetches of key sets, those that failed included.";
+    Failed, Counter, "token_jwks_fetch_failures_total", "Fetches of key sets that failed; the keys before them stay.";
+    FetchedAt, Gauge, "token_jwks_fetched_timestamp_seconds", "When a key set was last fetched, in Unix time; 0: never.";
+}
+
+impl Collector for KeyCounters {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        KeyMetric::ALL
+            .iter()
+            .try_for_each(|&metric| metric.family().encode_one(&mut encoder, self.get(metric)))
+    }
+}
+
+/// Fetches key sets when they are due, and tells the workers. Does not return unless the descriptors are exhausted.
+pub(crate) async fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMessage>) {
+    let doorbell = match endpoint.async_doorbell() {
+        Ok(doorbell) => doorbell,
+        Err(error) => {
+            tracing::error!(%error, "key sets are not fetched");
+            return std::future::pending().await;
+        }
+    };
+    let (told, mut done) = tokio::sync::mpsc::unbounded_channel::<()>();
+    loop {
+        // Whoever asks has left in the set what for.
+        while endpoint.recv().is_some() {}
+        let settings = state.settings.load_full();
+        let mut wait_ms = LOOK_MS;
+        for jwks in settings.key_sets() {
+            let now_ms = unix_ms();
+            match jwks.due_in_ms(now_ms) {
+                Some(0) => {
+                    jwks.begin(now_ms);
+                    let (state, told) = (Arc::clone(state), told.clone());
+                    tokio::spawn(async move {
+                        fetch(&state, &jwks).await;
+                        let _ = told.send(());
+                    });
+                }
+                Some(due_ms) => wait_ms = wait_ms.min(due_ms),
+                None => {}
+            }
+        }
+        if !endpoint.prepare_sleep() {
+            tokio::task::yield_now().await;
+            continue;
+        }
+        let fetched = tokio::select! {
+            _ = doorbell.rung() => false,
+            Some(()) = done.recv() => true,
+            () = tokio::time::sleep(Duration::from_millis(wait_ms)) => false,
+        };
+        endpoint.wake();
+        if fetched {
+            for worker in 0..state.workers() {
+                // One whose ring is full looks again by itself.
+                let _ = endpoint.send(worker, BusMessage::KeysFetched);
+            }
+            endpoint.flush();
+        }
+    }
+}
+
+async fn fetch(state: &ServerState, jwks: &Jwks) {
+    let counters = &state.key_counters;
+    counters.count(KeyMetric::Fetched);
+    let url = &jwks.endpoint().url;
+    match read(jwks).await {
+        Ok(keys) => {
+            let keys = jwks.fetched(keys, unix_ms());
+            counters.set(KeyMetric::FetchedAt, unix_ms() / 1000);
+            if keys == 0 {
+                tracing::warn!(url, "the key set has no public key to verify tokens with");
+            } else {
+                tracing::debug!(url, keys, "a key set was fetched");
+            }
+        }
+        Err(error) => {
+            jwks.failed(unix_ms());
+            counters.count(KeyMetric::Failed);
+            tracing::warn!(url, error, "a key set could not be fetched; the keys before it stay");
+        }
+    }
+    let settings = state.settings.load();
+    counters.set(KeyMetric::Keys, settings.key_sets().map(|jwks| jwks.len() as u64).sum());
+}
+
+/// One request on a connection of its own: an hour passes until the next.
+async fn read(jwks: &Jwks) -> Result<KeySet, String> {
+    let endpoint = jwks.endpoint();
+    let url: Url = endpoint.url.parse().map_err(|error| format!("{error}"))?;
+    let tls = match &endpoint.ca {
+        Some(ca) => Some(Tls::with_roots(ca.as_bytes()).map_err(|error| error.to_string())?),
+        None => None,
+    };
+    let config = HostConfig {
+        connections: 1,
+        depth: Depth::Fixed(1),
+        queue_max: 1,
+        answer_timeout_ms: endpoint.timeout_ms,
+        queue_timeout_ms: endpoint.timeout_ms,
+        connect_timeout_ms: endpoint.timeout_ms,
+        connect_attempts: 1,
+        replays_max: 1,
+        body_bytes_max: SET_BYTES_MAX,
+        // A set without an end is cut off, not only not kept.
+        limits: ConnectionLimits {
+            body_bytes_max: SET_BYTES_MAX as u64,
+            ..ConnectionLimits::default()
+        },
+        tls,
+        ..HostConfig::default()
+    };
+    let client =
+        ThreadedClient::start(ClientConfig::default(), 1).map_err(|error| error.to_string())?;
+    let host = client.host(&endpoint.url, config).map_err(|error| error.to_string())?;
+    let headers = [("Accept", "application/jwk-set+json, application/json")];
+    let call = client.call(host, &Request { headers: &headers, ..Request::get(&url.target) });
+    let bound = Duration::from_millis(endpoint.timeout_ms);
+    let response = tokio::time::timeout(bound, call)
+        .await
+        .map_err(|_| format!("no answer within {} ms", endpoint.timeout_ms))?
+        .map_err(|error| error.to_string())?;
+    if response.status != 200 {
+        return Err(format!("it answers {}", response.status));
+    }
+    KeySet::parse(&response.body)
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
