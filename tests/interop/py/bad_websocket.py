@@ -126,7 +126,7 @@ def stale(server):
         assert (code, reason) == (3502, "stale")
 
 
-@scenario("bad WebSocket: a slow reader costs its outbox at most, is disconnected (3008, slow) and counted", config="impatient.toml")
+@scenario("bad WebSocket: a slow reader costs its outbox at most, is disconnected (3008, slow) and counted", config="small_outbox.toml")
 @beside_a_witness
 def slow_reader(server):
     SLOW = 20

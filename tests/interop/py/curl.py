@@ -171,10 +171,10 @@ def uni_sse(server):
 def api(server):
     status, answer = curl(server, "/api/publish", "--data", '{"channel": "news", "data": {"text": "hello"}}')
     assert (status, answer["result"]["offset"]) == (200, 1)
-    status, answer = curl(server, "/api/batch", "--data", '{"commands": [{"publish": {"channel": "news", "data": 1}}, {"publish": {"channel": "x:y", "data": 1}}, {"publish": {}}]}')
+    status, answer = curl(server, "/api/batch", "--data", '{"commands": [{"publish": {"channel": "news", "data": 1}}, {"teleport": {}}, {"publish": {}}]}')
     assert status == 200
     published, unknown, bad = answer["replies"]
-    assert (published["publish"]["offset"], unknown["error"]["code"], bad["error"]["code"]) == (2, 102, 107)
+    assert (published["publish"]["offset"], unknown["error"]["code"], bad["error"]["code"]) == (2, 104, 107)
 
 
 @scenario("curl: keep-alive, HEAD, HTTP/1.0 and Expect: 100-continue as curl does them")
