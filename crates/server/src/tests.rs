@@ -2,6 +2,7 @@
 
 mod edge;
 mod memory;
+mod turns;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -64,6 +64,11 @@ impl Legacy {
         self.method.as_ref().ok().copied()
     }
 
+    /// The memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.params.len()
+    }
+
     /// The command.
     ///
     /// # Errors

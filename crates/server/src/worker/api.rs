@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use dunlin_config::ApiScope;
 use dunlin_hub::{
-    ChannelOptions, DisconnectUser, Maker, SessionId, SubscribeOptions, SubscribeUser,
-    UnsubscribeUser,
+    ChannelOptions, DisconnectUser, Maker, NewPublication, SessionId, SubscribeOptions,
+    SubscribeUser, UnsubscribeUser,
 };
 use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
@@ -13,7 +13,9 @@ use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
 use super::Worker;
 use super::connect::VERSION;
 use super::link::Link;
-use super::parts::{CallForm, CallId, CallStep, CommandPlace, CommandSlot, NewCall, Pending};
+use super::parts::{
+    Broadcast, CallForm, CallId, CommandPlace, CommandSlot, NewCall, Pending, RestCommands,
+};
 use super::reply;
 use super::routes::{method_refused, origin_refused};
 use crate::api::request::{Message, RefreshRequest, SubscribeRequest, Target};
@@ -67,7 +69,7 @@ impl Worker<'_> {
         }
         let (status, error) = match method {
             "" => match Legacy::parse(request.body) {
-                Ok(commands) => return self.legacy_call(cx, conn, request, scope, &commands),
+                Ok(commands) => return self.legacy_call(cx, conn, request, scope, commands),
                 Err(error) => (error.status(), error),
             },
             "batch" => {
@@ -125,8 +127,10 @@ impl Worker<'_> {
             warning: lenient.warning(),
             ..new_call(conn, request, scope, CallForm::Single, commands)
         });
+        self.api_calls.begin_next(call);
         self.execute(cx, call, 0, command);
-        self.all_begun(cx, call);
+        self.drain_events(cx);
+        self.pause(cx, call);
     }
 
     fn lenient(&self) -> Lenient {
@@ -139,14 +143,15 @@ impl Worker<'_> {
         conn: ConnId,
         request: &http::Request<'_>,
         scope: Scope,
-        commands: &[Legacy],
+        commands: Vec<Legacy>,
     ) {
         let slots = commands.iter().map(|c| CommandSlot::new(c.method(), c.id)).collect();
         let call = self.api_calls.open(new_call(conn, request, scope, CallForm::Legacy, slots));
-        for (at, command) in (0..).zip(commands) {
-            self.execute(cx, call, at, command.request());
+        let begun = self.give_out(cx, conn, call, |at| commands[at as usize].request());
+        if begun < commands.len() {
+            self.keep(call, RestCommands::Legacy(commands));
         }
-        self.all_begun(cx, call);
+        self.pause(cx, call);
     }
 
     fn batch_call(
@@ -161,16 +166,112 @@ impl Worker<'_> {
         let method =
             |command: &Result<Request<'_>, ApiError>| command.as_ref().ok().map(Request::method);
         let slots = batch.commands.iter().map(|c| CommandSlot::new(method(c), 0)).collect();
-        let now = if batch.parallel { batch.commands.len() } else { in_order(&batch) };
+        let at_once = if batch.parallel { batch.commands.len() } else { in_order(&batch) };
         let call = self.api_calls.open(NewCall {
-            queue: batch.texts[now..].iter().map(|text| Box::from(*text)).collect(),
+            at_once,
             warning,
             ..new_call(conn, request, scope, CallForm::Batch, slots)
         });
-        for (at, command) in (0..).zip(batch.commands.into_iter().take(now)) {
-            self.execute(cx, call, at, command);
+        let mut commands = batch.commands.into_iter();
+        let next = |_| commands.next().unwrap_or_else(|| Err(ApiErrorCode::Internal.into()));
+        let begun = self.give_out(cx, conn, call, next);
+        if begun < batch.texts.len() {
+            self.keep(call, RestCommands::batch(begun, &batch.texts[begun..]));
         }
-        self.all_begun(cx, call);
+        self.pause(cx, call);
+    }
+
+    /// Gives commands of a call to the hub as long as they may begin and the turn lasts. Returns how many of the call have
+    /// begun.
+    fn give_out<'r>(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        call: CallId,
+        mut command: impl FnMut(u32) -> Result<Request<'r>, ApiError>,
+    ) -> usize {
+        while let Some(at) = self.api_calls.begin_next(call) {
+            let command = command(at);
+            let deliveries = match &command {
+                Ok(Request::Publish(of)) => {
+                    self.deliveries_to(&of.channel, of.message.data.as_bytes().len())
+                }
+                _ => 0,
+            };
+            self.execute(cx, call, at, command);
+            // What it leads to is delivered before more is made, so that outboxes which it fills are seen.
+            self.drain_events(cx);
+            if self.api_calls.has_broadcast(call) || !self.goes_on(conn, deliveries) {
+                break;
+            }
+        }
+        self.api_calls.begun(call)
+    }
+
+    /// Goes on with the calls that wait for their turn.
+    pub(super) fn run_calls(&mut self, cx: &mut Context<Link>) {
+        for call in self.api_calls.take_ready() {
+            let Some((conn, rest)) = self.api_calls.resume(call) else { continue };
+            if let Some(broadcast) = rest.broadcast {
+                self.continue_broadcast(cx, conn, call, broadcast);
+            }
+            if !self.api_calls.has_broadcast(call) {
+                self.give_out(cx, conn, call, |at| rest.commands.command(at));
+            }
+            self.keep(call, rest.commands);
+            self.pause(cx, call);
+        }
+    }
+
+    /// Keeps the commands of a call that wait for their turn, unless too much waits already.
+    fn keep(&mut self, call: CallId, commands: RestCommands) {
+        if !self.api_calls.keep(call, commands, self.backlog_bytes_max()) {
+            self.api_calls.refuse_rest(call, &dunlin_hub::Error::Overloaded.into());
+        }
+    }
+
+    fn continue_broadcast(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        call: CallId,
+        mut broadcast: Broadcast,
+    ) {
+        let place = CommandPlace { call, at: broadcast.at, part: None };
+        let from = broadcast.next;
+        let publish = &broadcast.publish;
+        let given = self.give_parts(cx, conn, (place, from), broadcast.channels(), publish);
+        broadcast.next += given;
+        if broadcast.channels().next().is_some() {
+            self.api_calls.keep_broadcast(call, broadcast);
+        }
+    }
+
+    /// Publishes into the channels of a broadcast, the first of which has the place `from` in it, as long as the turn lasts.
+    /// Returns into how many.
+    fn give_parts<'n>(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        (place, from): (CommandPlace, u32),
+        channels: impl Iterator<Item = &'n str>,
+        publish: &NewPublication,
+    ) -> u32 {
+        let mut given = 0;
+        for channel in channels {
+            let part = CommandPlace { part: Some(from + given), ..place };
+            let has_room = self.api_calls.begin_part(place.call);
+            if let Err(error) = self.publish(cx, part, channel, publish.clone()) {
+                self.api_calls.handle_answer(part, Err(error));
+            }
+            self.drain_events(cx);
+            given += 1;
+            let deliveries = self.deliveries_to(channel, publish.data.len());
+            if !self.goes_on(conn, deliveries) || !has_room {
+                break;
+            }
+        }
+        given
     }
 
     /// What the caller may do with the API, if anything.
@@ -207,7 +308,6 @@ impl Worker<'_> {
             // A batch must not fill outboxes whose sockets would have taken it.
             self.flush_outboxes(cx);
         }
-        self.api_calls.begin_command(call);
         let place = CommandPlace { call, at, part: None };
         if let Err(error) = command.and_then(|request| self.begin(cx, place, &request)) {
             self.count(Metric::ApiErrors);
@@ -228,15 +328,19 @@ impl Worker<'_> {
         let now = self.now(cx);
         match request {
             Request::Publish(publish) => {
-                self.publish(cx, place, &publish.channel, &publish.message)?;
+                let message = self.checked(&publish.message)?;
+                self.publish(cx, place, &publish.channel, message)?;
             }
             Request::Broadcast(broadcast) => {
+                let Some(conn) = self.api_calls.conn(place.call) else { return Ok(()) };
+                let publish = self.checked(&broadcast.message)?;
                 self.api_calls.begin_broadcast(place, broadcast.channels.len());
-                for (part, channel) in (0..).zip(&broadcast.channels) {
-                    let part = CommandPlace { part: Some(part), ..place };
-                    if let Err(error) = self.publish(cx, part, &channel.0, &broadcast.message) {
-                        self.api_calls.handle_answer(part, Err(error));
-                    }
+                let channels = || broadcast.channels.iter().map(|name| &*name.0);
+                let given = self.give_parts(cx, conn, (place, 0), channels(), &publish);
+                if (given as usize) < broadcast.channels.len() {
+                    let left = channels().skip(given as usize);
+                    let rest = Broadcast::new((place.at, given), left, publish);
+                    self.api_calls.keep_broadcast(place.call, rest);
                 }
             }
             Request::Subscribe(subscribe) => {
@@ -324,14 +428,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn publish(
-        &mut self,
-        cx: &mut Context<Link>,
-        place: CommandPlace,
-        channel: &str,
-        message: &Message<'_>,
-    ) -> Result<(), ApiError> {
-        let options = self.channel_options(channel)?;
+    /// A message as the hub takes it.
+    fn checked(&self, message: &Message<'_>) -> Result<NewPublication, ApiError> {
         let limits = &self.settings.config.limits;
         for (has, max, key) in [
             (message.tags_bytes(), limits.tags_bytes_max, "tags_bytes_max"),
@@ -346,10 +444,21 @@ impl Worker<'_> {
                 return Err(ApiErrorCode::LimitExceeded.with_reason(why));
             }
         }
-        let token = self.api_token(cx, place)?;
         let mut publish = message.to_publish();
         publish.idempotency_ttl_ms =
             u32::try_from(self.settings.config.api.idempotency_ttl_ms).ok();
+        Ok(publish)
+    }
+
+    fn publish(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        channel: &str,
+        publish: NewPublication,
+    ) -> Result<(), ApiError> {
+        let options = self.channel_options(channel)?;
+        let token = self.api_token(cx, place)?;
         let now = self.now(cx);
         self.hub.handle_publish(now, token, channel, &options, publish);
         Ok(())
@@ -446,27 +555,18 @@ impl Worker<'_> {
             self.count(Metric::ApiErrors);
         }
         self.api_calls.handle_answer(place, answer);
-        self.go_on(cx, place.call);
+        self.respond(cx, place.call);
     }
 
-    /// All commands of a call that can begin now have begun.
-    fn all_begun(&mut self, cx: &mut Context<Link>, call: CallId) {
-        self.drain_events(cx);
-        self.api_calls.all_begun(call);
-        self.go_on(cx, call);
+    /// What of a call can begin in this turn has begun.
+    fn pause(&mut self, cx: &mut Context<Link>, call: CallId) {
+        self.api_calls.pause(call);
+        self.respond(cx, call);
     }
 
-    /// Goes on with a call of which nothing is outstanding: with its next commands, or with its response.
-    fn go_on(&mut self, cx: &mut Context<Link>, call: CallId) {
-        while let Some(step) = self.api_calls.poll(call) {
-            let mut answered = match step {
-                CallStep::Execute { at, text } => {
-                    self.execute(cx, call, at, Batch::command(at as usize, &text));
-                    self.api_calls.all_begun(call);
-                    continue;
-                }
-                CallStep::Respond(answered) => answered,
-            };
+    /// Responds to a call whose commands are all answered.
+    fn respond(&mut self, cx: &mut Context<Link>, call: CallId) {
+        if let Some(mut answered) = self.api_calls.poll(call) {
             let facts = NodeFacts {
                 uid: &self.state.uid,
                 name: self.settings.node_name(),
@@ -494,15 +594,7 @@ fn new_call(
     commands: Vec<CommandSlot>,
 ) -> NewCall {
     let errors_as_status = errors_as_status(request);
-    NewCall {
-        conn,
-        form,
-        errors_as_status,
-        scope,
-        commands,
-        queue: Default::default(),
-        warning: None,
-    }
+    NewCall { conn, form, errors_as_status, scope, commands, at_once: usize::MAX, warning: None }
 }
 
 /// Whether the caller wants errors as HTTP statuses.

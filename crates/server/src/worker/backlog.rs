@@ -60,8 +60,7 @@ impl Worker<'_> {
                 wait_ms = wait_ms.max(self.budgets.charge(payer, &rates, work, now_ms));
             }
         }
-        // Whoever is to be sent something gets it before more is made for him.
-        let goes_on = self.budgets.take_turn(conn.to_u64(), deliveries) && !self.hub.wants_flush();
+        let goes_on = self.goes_on(conn, deliveries);
         (wait_ms > 0 || !goes_on).then_some(now_ms + wait_ms)
     }
 
@@ -91,20 +90,29 @@ impl Worker<'_> {
 
     /// About how many messages to others a request causes: other workers are taken to have as many subscribers as this one.
     fn deliveries_of(&self, request: &Request<'_>) -> u64 {
-        let (channel, weight, joins) = match request {
+        let channel = match request {
             Request::Publish(publish) => {
                 let bytes = publish.data.as_ref().map_or(0, |data| data.as_bytes().len());
-                (&publish.channel, 1 + bytes / DELIVERY_BYTES, false)
+                return self.deliveries_to(&publish.channel, bytes);
             }
-            Request::Subscribe(subscribe) => (&subscribe.channel, 1, true),
-            Request::Unsubscribe(unsubscribe) => (&unsubscribe.channel, 1, true),
+            Request::Subscribe(subscribe) => &subscribe.channel,
+            Request::Unsubscribe(unsubscribe) => &unsubscribe.channel,
             _ => return 0,
         };
         let (subscribers, join_leave) = self.hub.audience(channel);
-        if joins && !join_leave {
-            return 0;
-        }
-        (subscribers * self.state.workers()) as u64 * weight as u64
+        if join_leave { (subscribers * self.state.workers()) as u64 } else { 0 }
+    }
+
+    /// The same of a message of so many bytes.
+    pub(super) fn deliveries_to(&self, channel: &str, bytes: usize) -> u64 {
+        let (subscribers, _) = self.hub.audience(channel);
+        (subscribers * self.state.workers()) as u64 * (1 + bytes / DELIVERY_BYTES) as u64
+    }
+
+    /// Counts something that was carried out for a connection, a command or a part of one, in this turn of the loop. False
+    /// when others come first: they have their turn, or are sent what there is for them.
+    pub(super) fn goes_on(&mut self, conn: ConnId, deliveries: u64) -> bool {
+        self.budgets.take_turn(conn.to_u64(), deliveries) && !self.hub.wants_flush()
     }
 
     /// Keeps what is left of a connection's commands, and takes no more of them until it may go on.
@@ -142,7 +150,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Goes on with commands that have waited long enough, a share of a turn for each connection.
+    /// Goes on with commands that have waited long enough, and with calls of the server API, a share of a turn for each
+    /// connection.
     pub(super) fn run_backlogs(&mut self, cx: &mut Context<Link>) {
         for (conn, mut frames) in self.backlogs.take_ready(cx.now_ms()) {
             if self.is_unidirectional(cx, conn) {
@@ -162,6 +171,7 @@ impl Worker<'_> {
                 None => cx.resume_read(conn),
             }
         }
+        self.run_calls(cx);
         self.budgets.begin_turn();
         if let Some(delay_ms) = self.backlogs.arm_timer(cx.now_ms()) {
             cx.run_after(delay_ms, super::timer::Timer::Backlog as u64);
@@ -174,7 +184,7 @@ impl Worker<'_> {
     }
 
     /// What may wait on this worker: its share of what may wait for clients.
-    fn backlog_bytes_max(&self) -> usize {
+    pub(super) fn backlog_bytes_max(&self) -> usize {
         self.settings.config.limits.pending_bytes_max.div_ceil(self.state.workers())
     }
 }

@@ -560,6 +560,7 @@ impl Handler for Worker<'_> {
         }
         let waits = self.withdrawal.is_some()
             || self.backlogs.is_ready(self.clock.now().ms)
+            || self.api_calls.is_ready()
             || !self.large_answers.is_idle()
             || self.subscriptions_have_expired();
         if !self.affected.is_idle() || waits {

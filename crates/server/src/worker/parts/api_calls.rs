@@ -4,26 +4,33 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dunlin_config::ApiScope;
-use dunlin_hub::Published;
+use dunlin_hub::{NewPublication, Published};
 use dunlin_net::ConnId;
 
 use super::{CommandPlace, FastMap};
 use crate::api::{
-    Answer, ApiError, ApiErrorCode, Method, NodeFacts, Outcome, write_batch, write_legacy,
-    write_response,
+    Answer, ApiError, ApiErrorCode, Batch, Legacy, Method, NodeFacts, Outcome, Request,
+    write_batch, write_legacy, write_response,
 };
 
 /// Counts up while the worker runs.
 pub(crate) type CallId = u64;
 
+/// Answers of one call that are outstanding at once, before more of it begins.
+const OUTSTANDING_MAX: usize = 1_024;
+
 /// The calls of one worker.
 ///
-/// [`ApiCalls::open`] a call, [`ApiCalls::begin_command`] for each command given to the hub, then
-/// [`ApiCalls::all_begun`]. Answers come in any order with [`ApiCalls::handle_answer`]; after each,
-/// [`ApiCalls::poll`] says how the call continues.
+/// [`ApiCalls::open`] a call, give commands to the hub as [`ApiCalls::begin_next`] allows, [`ApiCalls::keep`] what is left of
+/// it, then [`ApiCalls::pause`]. Answers come in any order with [`ApiCalls::handle_answer`]; after each, and after a pause,
+/// [`ApiCalls::poll`] gives the call when it is answered. One that has more to begin is [ready](ApiCalls::take_ready) for the
+/// next turn, in which it goes on with [`ApiCalls::resume`].
 #[derive(Default)]
 pub(crate) struct ApiCalls {
     calls: FastMap<CallId, Call>,
+    ready: VecDeque<CallId>,
+    /// Of what is kept.
+    bytes: usize,
     opened: u64,
 }
 
@@ -36,10 +43,110 @@ pub(crate) struct NewCall {
     /// What the caller's key may do; `None`: everything.
     pub(crate) scope: Option<Arc<ApiScope>>,
     pub(crate) commands: Vec<CommandSlot>,
-    /// The text of the last commands, which wait until those before them are answered.
-    pub(crate) queue: VecDeque<Box<[u8]>>,
-    /// The `Warning` header of the response.
+    /// So many begin whether or not those before them are answered; each after them waits for that.
+    pub(crate) at_once: usize,
+    /// Of the response, about the request: see [`Lenient`](crate::api::Lenient).
     pub(crate) warning: Option<Box<str>>,
+}
+
+/// What is left of a call.
+#[derive(Default)]
+pub(crate) struct Rest {
+    pub(crate) commands: RestCommands,
+    /// A command that has begun, with the channels that it has not come to.
+    pub(crate) broadcast: Option<Broadcast>,
+}
+
+/// Commands that have not begun.
+#[derive(Default)]
+pub(crate) enum RestCommands {
+    #[default]
+    None,
+    /// The texts of those from `first` on, one after the other, and where each ends.
+    Batch { first: usize, text: Vec<u8>, ends: Vec<usize> },
+    /// All of the call.
+    Legacy(Vec<Legacy>),
+}
+
+/// What is left of a broadcast.
+pub(crate) struct Broadcast {
+    /// Which command it is.
+    pub(crate) at: u32,
+    /// The first channel that is left, among all of the broadcast.
+    pub(crate) next: u32,
+    pub(crate) publish: NewPublication,
+    /// Names of channels, one after the other, and where each ends; `first` is the place of the first of them.
+    names: String,
+    ends: Vec<usize>,
+    first: u32,
+}
+
+impl RestCommands {
+    pub(crate) fn batch(first: usize, texts: &[&[u8]]) -> RestCommands {
+        let mut text = Vec::with_capacity(texts.iter().map(|text| text.len()).sum());
+        let ends = texts.iter().map(|each| {
+            text.extend_from_slice(each);
+            text.len()
+        });
+        let ends = ends.collect();
+        RestCommands::Batch { first, text, ends }
+    }
+
+    /// The command at this place of the call.
+    pub(crate) fn command(&self, at: u32) -> Result<Request<'_>, ApiError> {
+        let at = at as usize;
+        let text = match self {
+            RestCommands::None => None,
+            RestCommands::Legacy(commands) => {
+                return commands.get(at).ok_or(ApiErrorCode::Internal)?.request();
+            }
+            RestCommands::Batch { first, text, ends } => {
+                piece(text.as_slice(), ends, at.wrapping_sub(*first))
+            }
+        };
+        Batch::command(at, text.ok_or(ApiErrorCode::Internal)?)
+    }
+}
+
+impl Rest {
+    fn bytes(&self) -> usize {
+        let commands = match &self.commands {
+            RestCommands::None => 0,
+            RestCommands::Batch { text, ends, .. } => text.len() + size_of_val(&ends[..]),
+            RestCommands::Legacy(commands) => commands.iter().map(Legacy::bytes).sum(),
+        };
+        let broadcast = self.broadcast.as_ref();
+        commands + broadcast.map_or(0, |of| of.names.len() + size_of_val(&of.ends[..]))
+    }
+}
+
+impl Broadcast {
+    pub(crate) fn new<'n>(
+        (at, next): (u32, u32),
+        left: impl Iterator<Item = &'n str>,
+        publish: NewPublication,
+    ) -> Broadcast {
+        let mut names = String::new();
+        let ends = left.map(|name| {
+            names.push_str(name);
+            names.len()
+        });
+        let ends = ends.collect();
+        Broadcast { at, next, publish, names, ends, first: next }
+    }
+
+    /// The channels that are left.
+    pub(crate) fn channels(&self) -> impl Iterator<Item = &str> {
+        let from = (self.next - self.first) as usize;
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).skip(from).map(|(start, &end)| &self.names[start..end])
+    }
+}
+
+fn piece<'t>(text: &'t [u8], ends: &[usize], at: usize) -> Option<&'t [u8]> {
+    let end = *ends.get(at)?;
+    let start = if at == 0 { 0 } else { ends[at - 1] };
+    text.get(start..end)
 }
 
 /// How a call was made, and is answered.
@@ -56,16 +163,9 @@ pub(crate) struct CommandSlot {
     /// The id of a command of the legacy endpoint.
     id: u32,
     answer: Option<Answer>,
-    /// Answers of the channels of a broadcast.
+    /// Answers of the channels of a broadcast, and how many are outstanding.
     parts: Vec<Option<Result<Published, ApiError>>>,
-}
-
-/// How a call continues.
-pub(crate) enum CallStep {
-    /// With its next command, whose text this is.
-    Execute { at: u32, text: Box<[u8]> },
-    /// With its response.
-    Respond(AnsweredCall),
+    parts_missing: usize,
 }
 
 /// A call whose commands are all answered.
@@ -80,13 +180,33 @@ pub(crate) struct AnsweredCall {
 
 struct Call {
     new: NewCall,
+    begun: usize,
     /// Answers outstanding, and one more while commands are being given out.
     outstanding: usize,
+    rest: Rest,
+    /// Commands are being given out.
+    is_running: bool,
+    /// It is among those that are ready.
+    is_ready: bool,
+}
+
+impl Call {
+    fn has_more(&self) -> bool {
+        self.begun < self.new.commands.len() || self.rest.broadcast.is_some()
+    }
+
+    /// Whether more may begin beside what is outstanding.
+    fn may_begin(&self) -> bool {
+        let outstanding = self.outstanding - usize::from(self.is_running);
+        self.has_more()
+            && outstanding < OUTSTANDING_MAX
+            && (outstanding == 0 || self.rest.broadcast.is_some() || self.begun < self.new.at_once)
+    }
 }
 
 impl CommandSlot {
     pub(crate) fn new(method: Option<Method>, id: u32) -> Self {
-        Self { method, id, answer: None, parts: Vec::new() }
+        Self { method, id, answer: None, parts: Vec::new(), parts_missing: 0 }
     }
 
     fn take_answer(&mut self) -> Answer {
@@ -95,11 +215,19 @@ impl CommandSlot {
 }
 
 impl ApiCalls {
-    /// Opens a call. It is not answered before [`ApiCalls::all_begun`].
+    /// Opens a call, whose commands are given out now. It is not answered before [`ApiCalls::pause`].
     pub(crate) fn open(&mut self, new: NewCall) -> CallId {
         let id = self.opened;
         self.opened += 1;
-        self.calls.insert(id, Call { new, outstanding: 1 });
+        let call = Call {
+            new,
+            begun: 0,
+            outstanding: 1,
+            rest: Rest::default(),
+            is_running: true,
+            is_ready: false,
+        };
+        self.calls.insert(id, call);
         id
     }
 
@@ -108,23 +236,105 @@ impl ApiCalls {
         self.calls.get(&call)?.new.scope.as_deref()
     }
 
-    /// One more command is given to the hub.
-    pub(crate) fn begin_command(&mut self, call: CallId) {
-        if let Some(call) = self.calls.get_mut(&call) {
-            call.outstanding += 1;
+    /// The connection of a call.
+    pub(crate) fn conn(&self, call: CallId) -> Option<ConnId> {
+        Some(self.calls.get(&call)?.new.conn)
+    }
+
+    /// How many commands of a call have begun.
+    pub(crate) fn begun(&self, call: CallId) -> usize {
+        self.calls.get(&call).map_or(usize::MAX, |call| call.begun)
+    }
+
+    /// The next command, if it may begin now.
+    pub(crate) fn begin_next(&mut self, call: CallId) -> Option<u32> {
+        let call = self.calls.get_mut(&call)?;
+        if call.begun == call.new.commands.len() || !call.may_begin() {
+            return None;
         }
+        call.begun += 1;
+        call.outstanding += 1;
+        Some((call.begun - 1) as u32)
     }
 
     /// A command is a broadcast to so many channels, each answered by itself.
     pub(crate) fn begin_broadcast(&mut self, place: CommandPlace, channels: usize) {
         if let Some(command) = self.command(place) {
             command.parts = vec![None; channels];
+            command.parts_missing = channels;
         }
     }
 
-    /// Every command that can begin now has begun.
-    pub(crate) fn all_begun(&mut self, call: CallId) {
+    /// One more channel of a broadcast is given to the hub. False: so many are outstanding that the next has to wait.
+    pub(crate) fn begin_part(&mut self, call: CallId) -> bool {
+        self.calls.get_mut(&call).is_none_or(|call| {
+            call.outstanding += 1;
+            call.outstanding < OUTSTANDING_MAX
+        })
+    }
+
+    /// Keeps commands that have not begun. False, and they are not kept, when more than `bytes_max` would be of all calls.
+    pub(crate) fn keep(&mut self, call: CallId, commands: RestCommands, bytes_max: usize) -> bool {
+        let Some(call) = self.calls.get_mut(&call) else { return true };
+        let before = call.rest.bytes();
+        call.rest.commands = commands;
+        self.bytes += call.rest.bytes() - before;
+        let fits = self.bytes <= bytes_max;
+        if !fits {
+            self.bytes -= call.rest.bytes() - before;
+            call.rest.commands = RestCommands::None;
+        }
+        fits
+    }
+
+    /// Answers all commands that have not begun.
+    pub(crate) fn refuse_rest(&mut self, call: CallId, error: &ApiError) {
+        let Some(call) = self.calls.get_mut(&call) else { return };
+        for command in &mut call.new.commands[call.begun..] {
+            command.answer = Some(Err(error.clone()));
+        }
+        call.begun = call.new.commands.len();
+    }
+
+    /// Keeps what is left of a broadcast, which goes on before any other command of the call begins.
+    pub(crate) fn keep_broadcast(&mut self, call: CallId, broadcast: Broadcast) {
+        let Some(call) = self.calls.get_mut(&call) else { return };
+        self.bytes -= call.rest.bytes();
+        call.rest.broadcast = Some(broadcast);
+        self.bytes += call.rest.bytes();
+    }
+
+    /// Something of a broadcast is left.
+    pub(crate) fn has_broadcast(&self, call: CallId) -> bool {
+        self.calls.get(&call).is_some_and(|call| call.rest.broadcast.is_some())
+    }
+
+    /// All that can begin now has begun, or the turn is over.
+    pub(crate) fn pause(&mut self, call: CallId) {
+        if let Some(call) = self.calls.get_mut(&call) {
+            call.is_running = false;
+        }
         self.settle(call);
+    }
+
+    /// Calls that may go on.
+    pub(crate) fn take_ready(&mut self) -> VecDeque<CallId> {
+        std::mem::take(&mut self.ready)
+    }
+
+    /// True when a call may go on.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Goes on with a call, with what was kept of it.
+    pub(crate) fn resume(&mut self, id: CallId) -> Option<(ConnId, Rest)> {
+        let call = self.calls.get_mut(&id)?;
+        call.is_ready = false;
+        call.is_running = true;
+        call.outstanding += 1;
+        self.bytes -= call.rest.bytes();
+        Some((call.new.conn, std::mem::take(&mut call.rest)))
     }
 
     /// A command, or one channel of a broadcast, is answered.
@@ -134,29 +344,36 @@ impl ApiCalls {
             command.answer = Some(answer);
             return self.settle(place.call);
         };
-        command.parts[part as usize] = Some(answer.map(|outcome| match outcome {
+        let part = &mut command.parts[part as usize];
+        if part.is_none() {
+            command.parts_missing -= 1;
+        }
+        *part = Some(answer.map(|outcome| match outcome {
             Outcome::Published(published) => published,
             _ => Published::default(),
         }));
-        if command.parts.iter().all(Option::is_some) {
+        if command.parts_missing == 0 {
             let parts = std::mem::take(&mut command.parts).into_iter().flatten().collect();
             command.answer = Some(Ok(Outcome::Broadcast(parts)));
             self.settle(place.call);
         }
+        self.settle(place.call);
     }
 
-    /// How a call continues; `None` while answers are outstanding. After [`CallStep::Execute`] the caller says
-    /// [`ApiCalls::all_begun`] again.
-    pub(crate) fn poll(&mut self, id: CallId) -> Option<CallStep> {
-        let call = self.calls.get_mut(&id).filter(|call| call.outstanding == 0)?;
-        let at = (call.new.commands.len() - call.new.queue.len()) as u32;
-        if let Some(text) = call.new.queue.pop_front() {
-            call.outstanding = 1;
-            return Some(CallStep::Execute { at, text });
+    /// A call whose commands are all answered. One that has more to begin is ready for the next turn, if it can go on.
+    pub(crate) fn poll(&mut self, id: CallId) -> Option<AnsweredCall> {
+        let call = self.calls.get_mut(&id).filter(|call| !call.is_running)?;
+        if call.has_more() || call.outstanding > 0 {
+            if !call.is_ready && call.may_begin() {
+                call.is_ready = true;
+                self.ready.push_back(id);
+            }
+            return None;
         }
-        let NewCall { conn, form, errors_as_status, commands, warning, .. } =
-            self.calls.remove(&id)?.new;
-        Some(CallStep::Respond(AnsweredCall { conn, form, errors_as_status, commands, warning }))
+        let Call { new, rest, .. } = self.calls.remove(&id)?;
+        self.bytes -= rest.bytes();
+        let NewCall { conn, form, errors_as_status, commands, warning, .. } = new;
+        Some(AnsweredCall { conn, form, errors_as_status, commands, warning })
     }
 
     /// One thing less is outstanding.
@@ -213,24 +430,23 @@ mod tests {
         ConnId::from_u64(number)
     }
 
-    fn new_call(number: u64, form: CallForm, commands: u32, queue: &[&str]) -> NewCall {
+    fn new_call(number: u64, form: CallForm, commands: u32, at_once: usize) -> NewCall {
         NewCall {
             scope: None,
             conn: conn(number),
             form,
             errors_as_status: false,
             commands: (0..commands).map(|id| CommandSlot::new(Some(Method::Publish), id)).collect(),
-            queue: queue.iter().map(|text| text.as_bytes().into()).collect(),
+            at_once,
             warning: None,
         }
     }
 
-    /// Opens a call and gives out its commands, but for those in the queue.
+    /// Opens a call and gives out its commands.
     fn begun(calls: &mut ApiCalls, new: NewCall) -> CallId {
-        let now = new.commands.len() - new.queue.len();
         let id = calls.open(new);
-        (0..now).for_each(|_| calls.begin_command(id));
-        calls.all_begun(id);
+        while calls.begin_next(id).is_some() {}
+        calls.pause(id);
         id
     }
 
@@ -244,8 +460,8 @@ mod tests {
         Ok(Outcome::Published(published))
     }
 
-    fn response(step: Option<CallStep>) -> (ConnId, u16, String) {
-        let Some(CallStep::Respond(call)) = step else { panic!("the call is not answered yet") };
+    fn response(answered: Option<AnsweredCall>) -> (ConnId, u16, String) {
+        let call = answered.expect("an answered call");
         let conn = call.conn;
         let (status, body) = call.encode(&NodeFacts::default(), usize::MAX);
         (conn, status, String::from_utf8(body).unwrap())
@@ -254,8 +470,8 @@ mod tests {
     #[test]
     fn two_calls_answered_out_of_order_each_get_their_own_response() {
         let mut calls = ApiCalls::default();
-        let first = begun(&mut calls, new_call(1, CallForm::Single, 1, &[]));
-        let second = begun(&mut calls, new_call(2, CallForm::Single, 1, &[]));
+        let first = begun(&mut calls, new_call(1, CallForm::Single, 1, 1));
+        let second = begun(&mut calls, new_call(2, CallForm::Single, 1, 1));
         assert!(calls.poll(first).is_none());
 
         calls.handle_answer(place(second, 0), published(22));
@@ -275,47 +491,107 @@ mod tests {
     #[test]
     fn a_command_answered_while_others_begin_does_not_end_the_call() {
         let mut calls = ApiCalls::default();
-        let call = calls.open(new_call(1, CallForm::Batch, 2, &[]));
-        calls.begin_command(call);
+        let call = calls.open(new_call(1, CallForm::Batch, 2, 2));
+        assert_eq!(calls.begin_next(call), Some(0));
         calls.handle_answer(place(call, 0), published(1));
         assert!(calls.poll(call).is_none(), "the second command has not begun");
-        calls.begin_command(call);
-        calls.all_begun(call);
+        assert_eq!((calls.begin_next(call), calls.begin_next(call)), (Some(1), None));
+        calls.pause(call);
         assert!(calls.poll(call).is_none());
         calls.handle_answer(place(call, 1), published(2));
         let (_, _, body) = response(calls.poll(call));
         assert!(body.find("\"offset\":1").unwrap() < body.find("\"offset\":2").unwrap(), "{body}");
     }
 
+    /// Takes the one call that is ready and gives out what may begin; which commands those are.
+    fn turn(calls: &mut ApiCalls) -> Vec<String> {
+        let ready = calls.take_ready();
+        let [call] = *ready.iter().collect::<Vec<_>>() else { panic!("{ready:?}") };
+        let (_, rest) = calls.resume(*call).unwrap();
+        let mut begun = Vec::new();
+        while let Some(at) = calls.begin_next(*call) {
+            let Request::Publish(publish) = rest.commands.command(at).unwrap() else { panic!() };
+            begun.push(format!("{at}{}", publish.channel));
+        }
+        assert!(calls.keep(*call, rest.commands, usize::MAX));
+        calls.pause(*call);
+        begun
+    }
+
+    const PUBLISH: &[u8] = br#"{"publish":{"channel":"a","data":1}}"#;
+
     #[test]
     fn a_batch_in_order_begins_a_command_when_the_one_before_is_answered() {
         let mut calls = ApiCalls::default();
-        let call = begun(&mut calls, new_call(1, CallForm::Batch, 3, &["second", "third"]));
-        assert!(calls.poll(call).is_none());
-        for (number, text) in [(1, "second"), (2, "third")] {
+        let call = calls.open(new_call(1, CallForm::Batch, 3, 1));
+        assert_eq!((calls.begin_next(call), calls.begin_next(call)), (Some(0), None));
+        let second = PUBLISH.to_vec();
+        let third = String::from_utf8_lossy(PUBLISH).replace("\"a\"", "\"b\"");
+        let rest = RestCommands::batch(1, &[&second, third.as_bytes()]);
+        assert!(calls.keep(call, rest, 1_000) && calls.bytes > 60);
+        calls.pause(call);
+        for (number, text) in [(1, "1a"), (2, "2b")] {
+            assert!(calls.poll(call).is_none() && !calls.is_ready());
             calls.handle_answer(place(call, number - 1), published(u64::from(number)));
-            let Some(CallStep::Execute { at, text: given }) = calls.poll(call) else {
-                panic!("{text} is next");
-            };
-            assert_eq!((at, &*given), (number, text.as_bytes()));
-            calls.begin_command(call);
-            calls.all_begun(call);
-            assert!(calls.poll(call).is_none());
+            assert!(calls.poll(call).is_none() && calls.poll(call).is_none());
+            assert_eq!(turn(&mut calls), [text]);
         }
         calls.handle_answer(place(call, 2), published(3));
         assert_eq!(response(calls.poll(call)).1, 200);
+        assert_eq!(calls.bytes, 0);
+    }
+
+    #[test]
+    fn so_many_answers_are_outstanding_and_no_more() {
+        let mut calls = ApiCalls::default();
+        let commands = OUTSTANDING_MAX + 10;
+        let call = calls.open(new_call(1, CallForm::Batch, commands as u32, commands));
+        let begun = std::iter::from_fn(|| calls.begin_next(call)).count();
+        assert_eq!(begun, OUTSTANDING_MAX);
+        assert!(calls.keep(call, RestCommands::batch(begun, &[PUBLISH; 10]), 1_000));
+        calls.pause(call);
+        assert!(calls.poll(call).is_none() && !calls.is_ready());
+        (0..4).for_each(|at| calls.handle_answer(place(call, at), published(1)));
+        assert!(calls.poll(call).is_none());
+        assert_eq!(turn(&mut calls).len(), 4);
+    }
+
+    #[test]
+    fn what_would_take_too_much_memory_is_refused() {
+        let mut calls = ApiCalls::default();
+        let call = calls.open(new_call(1, CallForm::Batch, 2, 2));
+        assert_eq!(calls.begin_next(call), Some(0));
+        assert!(!calls.keep(call, RestCommands::batch(1, &[PUBLISH]), 10));
+        calls.refuse_rest(call, &Error::Overloaded.into());
+        calls.pause(call);
+        calls.handle_answer(place(call, 0), published(7));
+        let (_, _, body) = response(calls.poll(call));
+        assert!(body.contains("\"offset\":7") && body.contains("overloaded"), "{body}");
+        assert_eq!(calls.bytes, 0);
     }
 
     #[test]
     fn a_broadcast_waits_for_every_channel_and_keeps_their_order() {
         let mut calls = ApiCalls::default();
-        let call = calls.open(new_call(1, CallForm::Single, 1, &[]));
-        calls.begin_command(call);
+        let call = calls.open(new_call(1, CallForm::Single, 1, 1));
+        assert_eq!(calls.begin_next(call), Some(0));
         calls.begin_broadcast(place(call, 0), 3);
-        calls.all_begun(call);
         let part = |part| CommandPlace { call, at: 0, part: Some(part) };
-        calls.handle_answer(part(2), published(33));
+        assert!(calls.begin_part(call));
         calls.handle_answer(part(0), published(11));
+        // The rest is given out in later turns.
+        let left = ["b", "c"].into_iter();
+        calls.keep_broadcast(call, Broadcast::new((0, 1), left, NewPublication::default()));
+        calls.pause(call);
+        assert!(calls.poll(call).is_none() && calls.is_ready());
+        let (_, rest) = calls.resume(calls.ready[0]).unwrap();
+        let mut broadcast = rest.broadcast.unwrap();
+        assert_eq!(broadcast.channels().collect::<Vec<_>>(), ["b", "c"]);
+        broadcast.next += 1;
+        assert_eq!(broadcast.channels().collect::<Vec<_>>(), ["c"]);
+        assert!(calls.begin_part(call) && calls.begin_part(call));
+        calls.pause(call);
+        calls.handle_answer(part(2), published(33));
         assert!(calls.poll(call).is_none());
         calls.handle_answer(part(1), Err(ApiErrorCode::UnknownChannel.into()));
         let (_, status, body) = response(calls.poll(call));

@@ -30,7 +30,9 @@ use hashbrown::HashMap;
 pub(super) use self::accept_gate::AcceptGate;
 pub(super) use self::address_rates::AddressRates;
 pub(super) use self::affected_counter::AffectedCounter;
-pub(super) use self::api_calls::{ApiCalls, CallForm, CallId, CallStep, CommandSlot, NewCall};
+pub(super) use self::api_calls::{
+    ApiCalls, Broadcast, CallForm, CallId, CommandSlot, NewCall, RestCommands,
+};
 pub(super) use self::backlogs::{Backlogs, Frames};
 pub(super) use self::budgets::{Budgets, Payer, Rates, Work};
 pub(super) use self::buffer_gate::{BufferGate, Holder};
