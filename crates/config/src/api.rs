@@ -3,7 +3,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, Map, Secret};
+use crate::{LIVE, Map, Secret, split_channel};
 
 /// The HTTP API through which a backend publishes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -53,7 +53,7 @@ pub struct ApiScope {
 impl ApiScope {
     /// Whether the key may deal with this channel.
     pub fn admits_channel(&self, channel: &str) -> bool {
-        let namespace = channel.split_once(':').map_or("", |(namespace, _)| namespace);
+        let namespace = split_channel(channel).0.unwrap_or("");
         self.namespaces.is_empty() || self.namespaces.iter().any(|name| name == namespace)
     }
 }

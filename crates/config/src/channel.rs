@@ -25,10 +25,22 @@ impl Channel {
     /// that namespace does not exist.
     pub fn options(&self, channel: &str) -> Option<&ChannelOptions> {
         let fallback = self.any_namespace.then_some(&self.without_namespace);
-        match channel.split_once(':') {
-            Some((namespace, _)) => self.namespaces.get(namespace).or(fallback),
+        match split_channel(channel).0 {
+            Some(namespace) => self.namespaces.get(namespace).or(fallback),
             None => Some(&self.without_namespace),
         }
+    }
+}
+
+/// What the name of a private channel begins with: nobody subscribes to it without a token for it.
+pub const PRIVATE_PREFIX: char = '$';
+
+/// The namespace of a channel, if it has one, and what is behind it: of `chat:1` and of `$chat:1` it is `chat`.
+pub fn split_channel(channel: &str) -> (Option<&str>, &str) {
+    let name = channel.strip_prefix(PRIVATE_PREFIX).unwrap_or(channel);
+    match name.split_once(':') {
+        Some((namespace, rest)) => (Some(namespace), rest),
+        None => (None, channel),
     }
 }
 
@@ -42,6 +54,10 @@ pub struct ChannelOptions {
     /// name. A channel of another name is refused (error 102, unknown channel).
     #[schemars(extend("x-applies" = LIVE))]
     pub name_pattern: Option<Pattern>,
+    /// The same by a regular expression, as in `^[0-9]+$`; it matches anywhere unless it begins with `^` and
+    /// ends with `$`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub channel_regex: Option<String>,
     /// Messages a channel keeps; 0 keeps none.
     #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
     pub history_size: u32,
@@ -76,6 +92,10 @@ pub struct ChannelOptions {
     /// An anonymous client may subscribe.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_subscribe_for_anonymous: bool,
+    /// A channel whose name has users behind a `#`, as in `dialog#42,43`, may be subscribed to by them, and by
+    /// no others without a token. Else a `#` means nothing.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_user_limited_channels: bool,
     /// Any client that is not anonymous may publish.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_publish_for_client: bool,
@@ -121,6 +141,7 @@ impl Default for ChannelOptions {
     fn default() -> ChannelOptions {
         ChannelOptions {
             name_pattern: None,
+            channel_regex: None,
             history_size: 0,
             history_ttl_ms: 0,
             history_meta_ttl_ms: 86_400_000,
@@ -131,6 +152,7 @@ impl Default for ChannelOptions {
             overflow: Overflow::Disconnect,
             allow_subscribe_for_client: false,
             allow_subscribe_for_anonymous: false,
+            allow_user_limited_channels: false,
             allow_publish_for_client: false,
             allow_publish_for_subscriber: false,
             allow_publish_for_anonymous: false,

@@ -48,7 +48,7 @@ pub use api::{Api, ApiScope};
 pub use budget::{ClientBudget, SharedBudget};
 pub use change::{Change, Operation};
 pub use changes::Changes;
-pub use channel::{Channel, ChannelOptions, Overflow};
+pub use channel::{Channel, ChannelOptions, Overflow, PRIVATE_PREFIX, split_channel};
 pub use client::{Client, JwksRules, LongPoll, SubscriptionToken, Token, TokenRules};
 pub use error::{ConfigError, ConfigErrors};
 pub use ingress::Ingress;

@@ -188,6 +188,7 @@ fn with_private_channels(workers: usize) -> Cluster {
             ..kept()
         };
         config.channel.namespaces.insert("private", private);
+        config.channel.any_namespace = false;
         config.client.token.hmac_secret = Some(Secret::new(KEY));
         config.client.subscription_token.refresh_grace_ms = 0;
     })
@@ -380,4 +381,123 @@ fn an_address_serves_what_it_is_for() {
         (publish, cluster.call("GET /connection/poll?channel=news&timeout=0", "", "").0)
     };
     assert_eq!([at(api), at(clients), at(boot)], [(200, 404), (404, 200), (200, 200)]);
+}
+
+#[test]
+fn a_private_channel_takes_a_token_whatever_its_namespace_allows() {
+    let cluster = Cluster::start_with(1, |config| {
+        namespaces(config);
+        config.channel.any_namespace = false;
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+    });
+    let all = json!([{"channels": ["*"], "match": "wildcard", "allow": ["sub"]}]);
+    let mut ada = Client::connect(&cluster, &json!({"sub": "ada", "caps": all}));
+    for channel in ["$news", "$readable:a"] {
+        let refused = ada.subscribe(channel, "");
+        assert_eq!(refused["error"]["code"], 103, "{refused}");
+        let shown = token(&json!({"sub": "ada", "channel": channel}));
+        assert!(ada.subscribe(channel, &shown)["subscribe"].is_object());
+    }
+    assert_eq!(ada.subscribe("$unknown:a", "")["error"]["code"], 102);
+    let asked = json!({"token": token(&json!({"sub": "ada"})), "subs": {"$news": {}}}).to_string();
+    let (_, push) = Listener::connect_to(cluster.address, &asked);
+    assert_eq!(push["connect"]["subs"], Value::Null, "{push}");
+    let poll = format!(
+        "GET /connection/poll?channel=%24news&timeout=0&token={}",
+        token(&json!({"sub": "ada"}))
+    );
+    assert_eq!(cluster.call(&poll, "", "").0, 403);
+}
+
+#[test]
+fn a_channel_may_list_its_users() {
+    let cluster = Cluster::start_with(1, |config| {
+        let limited = ChannelOptions { allow_user_limited_channels: true, ..kept() };
+        config.channel.namespaces.insert("dialog", limited);
+        config.channel.namespaces.insert("plain", kept());
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+        config.client.anonymous = true;
+    });
+    let code = |user: &str, channel: &str| {
+        let mut client = Client::connect(&cluster, &json!({"sub": user}));
+        client.subscribe(channel, "")["error"]["code"].clone()
+    };
+    for (user, channel, expected) in [
+        ("42", "dialog:x#42,43", Value::Null),
+        ("43", "dialog:x#42,43", Value::Null),
+        ("4", "dialog:x#42,43", json!(103)),
+        ("", "dialog:x#", json!(103)),
+        ("", "dialog:x#,42", json!(103)),
+        ("42", "dialog:x#42#7", json!(103)),
+        ("7", "dialog:open", Value::Null),
+        ("7", "plain:x#42", Value::Null),
+    ] {
+        assert_eq!(code(user, channel), expected, "{user:?} in {channel}");
+    }
+}
+
+#[test]
+fn a_name_must_match_the_regular_expression_of_its_namespace() {
+    let cluster = Cluster::start_with(1, |config| {
+        let digits = ChannelOptions { channel_regex: Some("^[0-9]+$".into()), ..kept() };
+        config.channel.namespaces.insert("chat", digits);
+    });
+    for (channel, expected) in
+        [("chat:12", true), ("chat:a", false), ("chat:", false), ("chat:1:2", false)]
+    {
+        let publish = json!({"channel": channel, "data": 1}).to_string();
+        let answer = cluster.post("/api/publish", &publish);
+        assert_eq!(answer.contains("\"offset\""), expected, "{channel}: {answer}");
+    }
+}
+
+#[test]
+fn capabilities_grant_what_a_namespace_does_not() {
+    let cluster = with_private_channels(2);
+    cluster.post("/api/publish", r#"{"channel":"private:a","data":7}"#);
+    let caps = json!([
+        {"channels": ["private:*"], "match": "wildcard", "allow": ["sub"]},
+        {"channels": ["^private:[a-c]$"], "match": "regex", "allow": ["hst", "pub", "prs"]},
+    ]);
+    let mut ada = Client::connect(&cluster, &json!({"sub": "ada", "caps": caps}));
+    let mut bob = Client::connect(&cluster, &json!({"sub": "bob"}));
+    assert_eq!(bob.subscribe("private:a", "")["error"]["code"], 103);
+    let from_the_beginning = |channel: &str| json!({"id": 2, "subscribe": {"channel": channel, "recover": true, "recoverable": true}});
+    let readable = ada.say(&from_the_beginning("private:a"))["subscribe"].clone();
+    assert_eq!((data_of(&readable), &readable["recoverable"]), (vec![7], &json!(true)));
+    let unreadable = ada.say(&from_the_beginning("private:z"))["subscribe"].clone();
+    assert_eq!((data_of(&unreadable), &unreadable["recoverable"]), (vec![], &Value::Null));
+    let publish = |channel: &str| json!({"id": 3, "publish": {"channel": channel, "data": 8}});
+    assert_eq!(ada.say(&publish("private:z"))["error"]["code"], 103);
+    let history = |channel: &str| json!({"id": 4, "history": {"channel": channel, "limit": 9}});
+    assert!(data_of(&ada.say(&history("private:b"))["history"]).is_empty());
+    assert_eq!(ada.say(&history("private:z"))["error"]["code"], 103);
+    assert!(ada.say(&publish("private:b"))["publish"].is_object());
+
+    // With the next token some of them are gone, and what rested on them.
+    let caps = json!([{"channels": ["private:a"], "allow": ["sub"]}]);
+    let fewer = token(&json!({"sub": "ada", "caps": caps}));
+    let ended = ada.say(&json!({"id": 5, "refresh": {"token": fewer}}));
+    assert_eq!(ended["push"]["channel"], "private:z", "{ended}");
+    assert_eq!(ended["push"]["unsubscribe"]["code"], 2000, "{ended}");
+    assert!(ada.next()["refresh"].is_object());
+    assert_eq!(ada.say(&history("private:b"))["error"]["code"], 103);
+}
+
+#[test]
+fn a_subscription_token_may_allow_more_than_to_subscribe() {
+    let cluster = with_private_channels(1);
+    let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
+    let publish = json!({"id": 3, "publish": {"channel": "private:a", "data": 8}});
+    assert_eq!(ada.say(&publish)["error"]["code"], 103);
+    let shown = token(&json!({"sub": "ada", "channel": "private:a", "allow": ["pub", "hst"]}));
+    assert!(ada.subscribe("private:a", &shown)["subscribe"].is_object());
+    // Its own message comes back, and the answer with it.
+    let said = [ada.say(&publish), ada.next()];
+    assert!(said.iter().any(|one| one["publish"].is_object()), "{said:?}");
+    let presence = json!({"id": 4, "presence": {"channel": "private:a"}});
+    assert_eq!(ada.say(&presence)["error"]["code"], 103);
+    let unsubscribe = json!({"id": 5, "unsubscribe": {"channel": "private:a"}});
+    assert!(ada.say(&unsubscribe)["unsubscribe"].is_object());
+    assert_eq!(ada.say(&publish)["error"]["code"], 103, "only while it is subscribed");
 }

@@ -3,11 +3,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dunlin_config::{Config, Ingress, Map, MapChange, Overflow, Pacing, Serves, Snapshot};
+use dunlin_config::{
+    Config, Ingress, Map, MapChange, Overflow, Pacing, Serves, Snapshot, split_channel,
+};
 use dunlin_hub::{ChannelOptions, glob};
 use dunlin_net::IpNet;
+use regex::Regex;
 
 use crate::auth::{Jwks, Verifier};
+use crate::bounded_regex;
 use crate::tls::Tls;
 use dunlin_webhooks::EventFilter;
 
@@ -19,8 +23,20 @@ type Rules = dunlin_config::ChannelOptions;
 pub(crate) struct Namespace {
     /// Who may do what.
     pub(crate) rules: Rules,
+    /// What else the names of its channels must match.
+    regex: Option<NameRegex>,
     /// What the hub needs to know; shared by every operation on its channels.
     pub(crate) options: Arc<ChannelOptions>,
+}
+
+/// A compiled `channel_regex`.
+#[derive(Clone)]
+struct NameRegex(Regex);
+
+impl PartialEq for NameRegex {
+    fn eq(&self, other: &NameRegex) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
 }
 
 /// One revision of everything that can be set.
@@ -190,12 +206,14 @@ impl Settings {
     pub(crate) fn namespace(&self, channel: &str) -> Option<&Namespace> {
         let any =
             || self.config.channel.any_namespace.then_some((&*self.without_namespace, channel));
-        let (namespace, name) = match channel.split_once(':') {
-            Some((name, rest)) => self.namespaces.get(name).map(|of| (of, rest)).or_else(any)?,
-            None => (&*self.without_namespace, channel),
+        let (namespace, name) = match split_channel(channel) {
+            (Some(name), rest) => self.namespaces.get(name).map(|of| (of, rest)).or_else(any)?,
+            (None, _) => (&*self.without_namespace, channel),
         };
         let pattern = namespace.rules.name_pattern.as_ref();
-        pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name)).then_some(namespace)
+        let admits = pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name))
+            && namespace.regex.as_ref().is_none_or(|NameRegex(regex)| regex.is_match(name));
+        admits.then_some(namespace)
     }
 
     /// The key sets that tokens are verified by, each once.
@@ -217,7 +235,9 @@ pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
     new.is_none_or(|new| {
         old.allow_subscribe_for_client && !new.allow_subscribe_for_client
             || old.allow_subscribe_for_anonymous && !new.allow_subscribe_for_anonymous
+            || old.allow_user_limited_channels != new.allow_user_limited_channels
             || new.name_pattern.is_some() && old.name_pattern != new.name_pattern
+            || new.channel_regex.is_some() && old.channel_regex != new.channel_regex
     })
 }
 
@@ -299,7 +319,13 @@ fn with_pacings(mut pacings: Map<Pacing>, changed: &[MapChange<'_, Rules>]) -> M
 }
 
 fn namespace(name: &str, rules: &Rules, config: &Config) -> Namespace {
-    Namespace { rules: rules.clone(), options: Arc::new(channel_options(name, rules, config)) }
+    // One that is not compiled was refused when it was set.
+    let regex = rules.channel_regex.as_deref().and_then(|text| bounded_regex::compile(text).ok());
+    Namespace {
+        rules: rules.clone(),
+        regex: regex.map(NameRegex),
+        options: Arc::new(channel_options(name, rules, config)),
+    }
 }
 
 fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions {

@@ -22,11 +22,35 @@ pub fn validate(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
     tls::judge(before, after, &mut errors);
     webhooks(&before.webhooks, &after.webhooks, &mut errors);
     scopes(before, after, &mut errors);
+    channel_regexes(before, after, &mut errors);
     let (old, new) = (&before.client, &after.client);
     tokens("client.token", old.token.rules(), new.token.rules(), &mut errors);
     let (old, new) = (&old.subscription_token, &new.subscription_token);
     tokens("client.subscription_token", old.rules(), new.rules(), &mut errors);
     if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Every expression that names of channels must match is compiled.
+fn channel_regexes(before: &Config, after: &Config, errors: &mut ConfigErrors) {
+    let (old, new) = (&before.channel, &after.channel);
+    let changed = new.namespaces.changes_from(&old.namespaces).map(|(name, old, new)| {
+        let path = Path::of("channel.namespaces").join(name);
+        (path, old.map(|of| &**of), new.map(|of| &**of))
+    });
+    let without = (
+        Path::of("channel.without_namespace"),
+        Some(&old.without_namespace),
+        Some(&new.without_namespace),
+    );
+    for (path, old, new) in changed.chain([without]) {
+        let text = |of: Option<&dunlin_config::ChannelOptions>| of?.channel_regex.clone();
+        let (old, new) = (text(old), text(new));
+        if let Some(Err(error)) =
+            new.filter(|new| old.as_ref() != Some(new)).map(|new| bounded_regex::compile(&new))
+        {
+            errors.push(config_error(path.join("channel_regex"), error, bounded_regex::FIX));
+        }
+    }
 }
 
 /// Every method that an API key's scope names is there.

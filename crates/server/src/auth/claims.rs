@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{Error, Identity, Subscription, TokenClaims};
+use super::{Allow, Capabilities, Error, Identity, Subscription, TokenClaims};
 use crate::api::request::OptionsOverride;
 
 /// Options of one subscription: a value of `subs`.
@@ -63,6 +63,10 @@ pub(super) struct Claims {
     b64data: Option<String>,
     #[serde(default, rename = "override", deserialize_with = "overrides")]
     overrides: OptionsOverride,
+    #[serde(default)]
+    caps: Capabilities,
+    #[serde(default)]
+    allow: Allow,
 }
 
 /// `aud`: one string, or several (RFC 7519 §4.1.3).
@@ -118,6 +122,7 @@ impl Claims {
             info: one_of("b64info", self.info, self.b64info)?,
             meta: self.meta,
             subscriptions,
+            capabilities: self.caps,
         })
     }
 
@@ -143,6 +148,7 @@ impl Claims {
             token: token_claims(self.jti, self.iat, signature),
             expire_at_s: expire_at_s(self.expire_at, self.exp),
             options: options.decoded()?,
+            allow: self.allow,
         })
     }
 }

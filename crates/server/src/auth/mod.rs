@@ -3,6 +3,7 @@
 //! A connection token says who the client is, a subscription token that it may subscribe to one channel. Time is an
 //! argument; nothing here reads a clock.
 
+mod capability;
 mod claims;
 pub(crate) mod jwks;
 mod key;
@@ -24,6 +25,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+pub(crate) use self::capability::Regexes;
+pub use self::capability::{Allow, Capabilities};
 use self::claims::Claims;
 pub use self::claims::SubscribeOptions;
 use self::jwks::Missing;
@@ -103,6 +106,8 @@ pub struct Identity {
     /// Server-side subscriptions: those of `subs`, or else the names of `channels` without options,
     /// each name once, in order.
     pub subscriptions: BTreeMap<String, SubscribeOptions>,
+    /// What it may do in channels beside what they allow anyway (`caps`).
+    pub capabilities: Capabilities,
 }
 
 /// What a subscription token says: this user may subscribe to this channel.
@@ -123,6 +128,8 @@ pub struct Subscription {
     pub expire_at_s: Option<u64>,
     /// How the client is subscribed.
     pub options: SubscribeOptions,
+    /// What else it may do in the channel while it is subscribed (`allow`).
+    pub allow: Allow,
 }
 
 /// What distinguishes a token from others, so that it can be revoked.

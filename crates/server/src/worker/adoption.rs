@@ -122,7 +122,8 @@ impl Worker<'_> {
         let permitted = |channel: &str, user: &str| {
             let namespace = settings.namespace(channel);
             let may = |subscribed, permission| {
-                namespace.is_some_and(|of| permits(&of.rules, user, subscribed, permission))
+                namespace
+                    .is_some_and(|of| permits(&of.rules, channel, user, subscribed, permission))
             };
             Permitted {
                 subscription: may(false, Permission::Subscribe),

@@ -10,7 +10,7 @@ use dunlin_protocol::{Encoding, Payload};
 
 use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
-use super::parts::Pending;
+use super::parts::{Grant, Pending};
 use super::permission::Permission;
 use super::{Worker, encoding_of};
 use crate::metrics::Metric;
@@ -216,14 +216,22 @@ impl Worker<'_> {
         id: u32,
         request: &SubscribeRequest<'_>,
     ) -> Result<(), Error<'static>> {
-        let options = self.allowed(session, &request.channel, Permission::Subscribe)?;
-        let now = self.now(cx);
+        let channel = &*request.channel;
         let user = self.hub.session(session).map_or("", |view| view.user);
+        let (options, by_capability) =
+            self.may_subscribe(user, channel, || self.capable(session, channel))?;
         let mut asked = subscribe(Some(request));
         asked.reject_unrecovered = request.rejects_unrecovered();
-        let subscribe = self.entitled(user, &request.channel, &options, asked);
+        let granted = self.capable(session, channel);
+        let mut subscribe = self.entitled(user, channel, &options, granted, asked);
+        subscribe.granted = by_capability;
+        let is_new = !self.hub.has_subscription(session, channel);
+        let now = self.now(cx);
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-            self.hub.handle_subscribe(now, token, session, &request.channel, &options, subscribe);
+            if by_capability && is_new {
+                self.grants.insert(session, channel, Grant { token: None, data: None });
+            }
+            self.hub.handle_subscribe(now, token, session, channel, &options, subscribe);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
     CommandError, ConnectRequest, ConnectResult, DisconnectCode, ErrorCode, RefreshResult, Reply,
+    UnsubscribeCode,
 };
 
 use super::Worker;
@@ -16,7 +17,7 @@ use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
 use super::parts::{Connected, Grant, Pending, SessionParams, TokenFacts};
 use super::subscription::overridden;
-use crate::auth::{Identity, Subscription};
+use crate::auth::{Allow, Capabilities, Identity, Subscription};
 use crate::revocation::Refusal;
 use crate::session_token;
 
@@ -147,6 +148,7 @@ impl Worker<'_> {
         }
         self.authenticated(cx, conn);
         self.heartbeat.set_token(session, self.token_facts(identity));
+        self.set_capabilities(session, &identity.capabilities);
         Some(session)
     }
 
@@ -237,7 +239,9 @@ impl Worker<'_> {
             };
             let hub_options = overridden(&namespace.options, &options.overrides);
             let asked = subscribe(request.subs.get(channel.as_str()));
-            let mut subscribe = self.entitled(&identity.user, channel, &hub_options, asked);
+            let granted = self.granted(&identity.capabilities, channel);
+            let mut subscribe =
+                self.entitled(&identity.user, channel, &hub_options, granted, asked);
             subscribe.chan_info = options.info.as_deref().map(one_line);
             subscribe.granted = true;
             subscriptions.push(ServerSide {
@@ -257,13 +261,22 @@ impl Worker<'_> {
                 let allowed = match &token {
                     Some((token, _)) => self
                         .namespace_of(channel)
-                        .map(|of| overridden(&of.options, &token.options.overrides)),
-                    None => self.may_subscribe(&identity.user, channel),
+                        .map(|of| (overridden(&of.options, &token.options.overrides), false)),
+                    None => self.may_subscribe(&identity.user, channel, || {
+                        self.granted(&identity.capabilities, channel)
+                    }),
                 };
-                let Ok(options) = allowed else { continue };
+                let Ok((options, by_capability)) = allowed else { continue };
                 let asked = subscribe(Some(request));
-                let mut subscribe = self.entitled(&identity.user, channel, &options, asked);
                 let (token, mut grant) = token.unzip();
+                let own = token.as_ref().map_or(Allow::NONE, |token| token.allow);
+                let granted = self.granted(&identity.capabilities, channel).union(own);
+                let mut subscribe =
+                    self.entitled(&identity.user, channel, &options, granted, asked);
+                if by_capability {
+                    grant = Some(Grant { token: None, data: None });
+                    subscribe.granted = true;
+                }
                 if let Some(token) = token {
                     subscribe.chan_info = token.options.info.as_deref().map(one_line);
                     subscribe.granted = true;
@@ -326,6 +339,27 @@ impl Worker<'_> {
         self.schedule_first_ping(cx, session);
     }
 
+    /// What a session's connection token lets it do from now on.
+    fn set_capabilities(&mut self, session: SessionId, capabilities: &Capabilities) {
+        if capabilities.is_empty() {
+            self.capabilities.remove(&session);
+        } else {
+            self.capabilities.insert(session, capabilities.clone());
+        }
+    }
+
+    /// Ends the subscriptions that rest on capabilities which the session does not have any more.
+    fn withdraw_capabilities(&mut self, cx: &mut Context<Link>, session: SessionId) {
+        let lost = self
+            .grants
+            .by_capability(session)
+            .into_iter()
+            .filter(|channel| !self.capable(session, channel).contains(Allow::SUBSCRIBE));
+        let lost = lost.map(|channel| (session, channel)).collect();
+        let why = "the permission to subscribe was withdrawn";
+        self.end_subscriptions(cx, lost, UnsubscribeCode::Server.code(), why);
+    }
+
     /// A new connection token.
     pub(super) fn refresh(
         &mut self,
@@ -339,6 +373,8 @@ impl Worker<'_> {
         match self.identify(token) {
             Ok(identity) if identity.user == user => {
                 self.heartbeat.set_token(session, self.token_facts(&identity));
+                self.set_capabilities(session, &identity.capabilities);
+                self.withdraw_capabilities(cx, session);
                 if let Some(link) = cx.data(conn)
                     && let Some(params) = self.heartbeat.set_key(link.params(), identity.key)
                 {

@@ -41,7 +41,8 @@ pub(crate) mod thread;
 mod timer;
 mod webhooks;
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -65,6 +66,7 @@ use self::parts::{
     PendingRequests, Polls, PushCalls, WebhookEmitter,
 };
 use self::timer::Timer;
+use crate::auth::{Capabilities, Regexes};
 use crate::bus_message::BusMessage;
 use crate::log_gate::LogGate;
 use crate::metrics::Metric;
@@ -108,6 +110,10 @@ pub(crate) struct Worker<'w> {
     heartbeat: Heartbeat,
     /// What subscriptions rest on that rest on a token.
     grants: Grants,
+    /// What connection tokens let their sessions do in channels, where they say so.
+    capabilities: HashMap<SessionId, Capabilities>,
+    /// Of capabilities, compiled.
+    regexes: RefCell<Regexes>,
     /// Connections with a token whose key is being fetched.
     key_waiters: Vec<ConnId>,
     budgets: Budgets,
@@ -186,6 +192,8 @@ impl<'w> Worker<'w> {
             namespace_log: LogGate::default(),
             heartbeat: Heartbeat::default(),
             grants: Grants::default(),
+            capabilities: HashMap::new(),
+            regexes: RefCell::default(),
             key_waiters: Vec::new(),
             budgets: Budgets::default(),
             backlogs: Backlogs::default(),
@@ -398,6 +406,7 @@ impl<'w> Worker<'w> {
         self.connects.forget(session);
         self.heartbeat.set_token(session, None);
         self.grants.forget(session);
+        self.capabilities.remove(&session);
         self.polls.take(session);
         let now = self.now(cx);
         let user = self.user_to_report(session);

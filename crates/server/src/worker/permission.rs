@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use dunlin_config::ChannelOptions as Rules;
+use dunlin_config::{ChannelOptions as Rules, PRIVATE_PREFIX};
 use dunlin_hub::{ChannelOptions, Epoch, SessionId, SubscribeOptions};
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::Worker;
+use crate::auth::{Allow, Capabilities};
 use crate::settings::Namespace;
 
 /// What a client needs the permission for in a channel.
@@ -16,6 +17,23 @@ pub(super) enum Permission {
     Publish,
     History,
     Presence,
+}
+
+impl Permission {
+    /// The capability that grants it.
+    fn capability(self) -> Allow {
+        match self {
+            Permission::Subscribe => Allow::SUBSCRIBE,
+            Permission::Publish => Allow::PUBLISH,
+            Permission::History => Allow::HISTORY,
+            Permission::Presence => Allow::PRESENCE,
+        }
+    }
+}
+
+/// Whether the name of a channel lists who may subscribe to it.
+fn is_user_limited(rules: &Rules, channel: &str) -> bool {
+    rules.allow_user_limited_channels && channel.contains('#')
 }
 
 impl Worker<'_> {
@@ -28,16 +46,31 @@ impl Worker<'_> {
     ) -> Result<Arc<ChannelOptions>, Error<'static>> {
         let user = self.hub.session(session).map_or("", |view| view.user);
         let subscribed = self.hub.is_subscribed(session, channel);
-        self.allowed_user(user, subscribed, channel, permission)
+        let (options, _) = self.allowed_user(user, subscribed, channel, permission, || {
+            self.capable(session, channel).union(self.grants.allow(session, channel))
+        })?;
+        Ok(options)
     }
 
-    /// The options of the channel, if this user may subscribe to it.
+    /// The options of the channel, if this user may subscribe to it, and whether a capability says so, and no rule.
     pub(super) fn may_subscribe(
         &self,
         user: &str,
         channel: &str,
-    ) -> Result<Arc<ChannelOptions>, Error<'static>> {
-        self.allowed_user(user, false, channel, Permission::Subscribe)
+        granted: impl FnOnce() -> Allow,
+    ) -> Result<(Arc<ChannelOptions>, bool), Error<'static>> {
+        self.allowed_user(user, false, channel, Permission::Subscribe, granted)
+    }
+
+    /// What a session's connection token lets it do in a channel.
+    pub(super) fn capable(&self, session: SessionId, channel: &str) -> Allow {
+        let capabilities = self.capabilities.get(&session);
+        capabilities.map_or(Allow::NONE, |of| self.granted(of, channel))
+    }
+
+    /// What these capabilities let a client do in a channel.
+    pub(super) fn granted(&self, capabilities: &Capabilities, channel: &str) -> Allow {
+        capabilities.in_channel(channel, &mut self.regexes.borrow_mut())
     }
 
     /// The namespace of a channel.
@@ -59,10 +92,22 @@ impl Worker<'_> {
         subscribed: bool,
         channel: &str,
         permission: Permission,
-    ) -> Result<Arc<ChannelOptions>, Error<'static>> {
+        granted: impl FnOnce() -> Allow,
+    ) -> Result<(Arc<ChannelOptions>, bool), Error<'static>> {
         let namespace = self.namespace_of(channel)?;
-        if permits(&namespace.rules, user, subscribed, permission) {
-            return Ok(Arc::clone(&namespace.options));
+        if permission == Permission::Subscribe && channel.starts_with(PRIVATE_PREFIX) {
+            let why = "a channel that begins with $ takes a subscription token";
+            return Err(ErrorCode::PermissionDenied.with_reason(why));
+        }
+        if permits(&namespace.rules, channel, user, subscribed, permission) {
+            return Ok((Arc::clone(&namespace.options), false));
+        }
+        if granted().contains(permission.capability()) {
+            return Ok((Arc::clone(&namespace.options), true));
+        }
+        if permission == Permission::Subscribe && is_user_limited(&namespace.rules, channel) {
+            let why = "the channel is for the users behind the # of its name";
+            return Err(ErrorCode::PermissionDenied.with_reason(why));
         }
         let key = match permission {
             Permission::Subscribe => "allow_subscribe",
@@ -80,18 +125,21 @@ impl Worker<'_> {
     ///
     /// Where the channel recovers, its subscribers recover from the position that they name. Elsewhere only who may
     /// read the history does; anybody else gets nothing older than the subscription and no position to come back with,
-    /// and reads in the reply that nothing was recovered if he asked for it. `options` are the channel's, with what a token overrides.
+    /// and reads in the reply that nothing was recovered if he asked for it. `options` are the channel's, with what a token overrides; `granted` is what tokens
+    /// let him do there.
     pub(super) fn entitled(
         &self,
         user: &str,
         channel: &str,
         options: &ChannelOptions,
+        granted: Allow,
         mut asked: SubscribeOptions,
     ) -> SubscribeOptions {
         // A subscription that is about to be made counts for `allow_history_for_subscriber`.
-        let may = |permission| {
+        let may = |permission: Permission| {
             let namespace = self.settings.namespace(channel);
-            namespace.is_some_and(|of| permits(&of.rules, user, true, permission))
+            granted.contains(permission.capability())
+                || namespace.is_some_and(|of| permits(&of.rules, channel, user, true, permission))
         };
         // Joins and leaves say who is present.
         asked.join_leave = asked.join_leave && may(Permission::Presence);
@@ -110,7 +158,17 @@ impl Worker<'_> {
 }
 
 /// Whether a user, who is subscribed to the channel or not, may do this in a channel of these rules.
-pub(super) fn permits(rules: &Rules, user: &str, subscribed: bool, permission: Permission) -> bool {
+pub(super) fn permits(
+    rules: &Rules,
+    channel: &str,
+    user: &str,
+    subscribed: bool,
+    permission: Permission,
+) -> bool {
+    if permission == Permission::Subscribe && is_user_limited(rules, channel) {
+        let users = channel.rsplit('#').next().unwrap_or_default();
+        return !user.is_empty() && users.split(',').any(|listed| listed == user);
+    }
     let (client, anonymous, subscriber) = match permission {
         Permission::Subscribe => {
             (rules.allow_subscribe_for_client, rules.allow_subscribe_for_anonymous, false)

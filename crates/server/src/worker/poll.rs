@@ -62,11 +62,11 @@ impl Worker<'_> {
             }
         };
         let token = self.token_facts(&identity);
-        let user = identity.user;
+        let (user, capabilities) = (identity.user, identity.capabilities);
         let mut subscriptions = Vec::with_capacity(request.channels.len());
         for channel in &request.channels {
-            match self.may_subscribe(&user, channel) {
-                Ok(options) => subscriptions.push((Arc::<str>::from(&**channel), options)),
+            match self.may_subscribe(&user, channel, || self.granted(&capabilities, channel)) {
+                Ok((options, _)) => subscriptions.push((Arc::<str>::from(&**channel), options)),
                 Err(error) => {
                     let status = if error.code == 102 { 404 } else { 403 };
                     let why = format!("channel {channel:?}: {}", error.message);
@@ -116,7 +116,8 @@ impl Worker<'_> {
                     recoverable: true,
                     ..SubscribeOptions::default()
                 };
-                let subscribe = self.entitled(&user, &name, &options, asked);
+                let granted = self.granted(&capabilities, &name);
+                let subscribe = self.entitled(&user, &name, &options, granted, asked);
                 (name, options, subscribe)
             })
             .collect();

@@ -14,7 +14,7 @@ use super::command::subscribe;
 use super::connect::one_line;
 use super::key_wait::Unverified;
 use super::link::Link;
-use super::parts::{Grant, Pending, Place, TokenFacts};
+use super::parts::{Grant, GrantToken, Pending, Place, TokenFacts};
 use crate::api::request::OptionsOverride;
 use crate::auth::Subscription;
 
@@ -44,7 +44,10 @@ impl Worker<'_> {
         let (subscription, grant) =
             self.verify_subscription(Some(session), &user, channel, &request.token)?;
         let options = overridden(&options, &subscription.options.overrides);
-        let mut subscribe = self.entitled(&user, channel, &options, subscribe(Some(request)));
+        let allow = self.capable(session, channel).union(subscription.allow);
+        let mut asked = subscribe(Some(request));
+        asked.reject_unrecovered = request.rejects_unrecovered();
+        let mut subscribe = self.entitled(&user, channel, &options, allow, asked);
         subscribe.chan_info = subscription.options.info.as_deref().map(one_line);
         subscribe.granted = true;
         let now = self.now(cx);
@@ -141,7 +144,8 @@ impl Worker<'_> {
         }
         let facts = TokenFacts::new(id, token.issued_at_s, subscription.expire_at_s);
         let data = subscription.options.data.as_deref().map(one_line);
-        let grant = Grant { token: facts, key: subscription.key, data };
+        let token = GrantToken { facts, key: subscription.key, allow: subscription.allow };
+        let grant = Grant { token: Some(token), data };
         Ok((subscription, grant))
     }
 
@@ -169,7 +173,7 @@ impl Worker<'_> {
         self.end_subscriptions(cx, places, STATE_INVALIDATED, reason);
     }
 
-    fn end_subscriptions(
+    pub(super) fn end_subscriptions(
         &mut self,
         cx: &mut Context<Link>,
         places: Vec<Place>,

@@ -6,16 +6,32 @@ use std::sync::Arc;
 use dunlin_hub::{Now, SessionId};
 
 use super::{FastMap, TokenFacts};
+use crate::auth::Allow;
 
 /// What a subscription rests on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// Of its token, when it expires among others.
-    pub(crate) token: TokenFacts,
-    /// The key that has signed it.
-    pub(crate) key: u64,
+    /// Of its own token; `None`: it rests on a capability of the connection's.
+    pub(crate) token: Option<GrantToken>,
     /// Raw JSON for the client, until the subscription is answered.
     pub(crate) data: Option<Box<[u8]>>,
+}
+
+/// A subscription token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GrantToken {
+    /// When it expires, among others.
+    pub(crate) facts: TokenFacts,
+    /// The key that has signed it.
+    pub(crate) key: u64,
+    /// What its client may do in the channel while it is subscribed.
+    pub(crate) allow: Allow,
+}
+
+impl Grant {
+    fn expire_at_s(&self) -> Option<u64> {
+        self.token?.facts.expire_at_s()
+    }
 }
 
 /// A subscription, by its session and channel.
@@ -34,7 +50,7 @@ impl Grants {
     pub(crate) fn insert(&mut self, session: SessionId, channel: &str, grant: Grant) {
         self.remove(session, channel);
         let channel: Arc<str> = channel.into();
-        if let Some(end_s) = grant.token.expire_at_s() {
+        if let Some(end_s) = grant.expire_at_s() {
             self.ends.insert((end_s, session, Arc::clone(&channel)));
         }
         self.of.entry(session).or_default().push((channel, grant));
@@ -48,7 +64,7 @@ impl Grants {
         if grants.is_empty() {
             self.of.remove(&session);
         }
-        if let Some(end_s) = grant.token.expire_at_s() {
+        if let Some(end_s) = grant.expire_at_s() {
             self.ends.remove(&(end_s, session, channel));
         }
         if self.of.is_empty() {
@@ -59,7 +75,7 @@ impl Grants {
     /// The session has ended.
     pub(crate) fn forget(&mut self, session: SessionId) {
         for (channel, grant) in self.of.remove(&session).into_iter().flatten() {
-            if let Some(end_s) = grant.token.expire_at_s() {
+            if let Some(end_s) = grant.expire_at_s() {
                 self.ends.remove(&(end_s, session, channel));
             }
         }
@@ -67,7 +83,8 @@ impl Grants {
 
     /// Whole seconds until the subscription expires, for its client; 0: never.
     pub(crate) fn ttl_s(&self, session: SessionId, channel: &str, now: Now) -> u32 {
-        self.get(session, channel).map_or(0, |grant| grant.token.ttl_s(now))
+        let token = self.get(session, channel).and_then(|grant| grant.token);
+        token.map_or(0, |token| token.facts.ttl_s(now))
     }
 
     /// What the client is given with the subscription, once.
@@ -101,19 +118,33 @@ impl Grants {
         &self,
         is_such: impl Fn(SessionId, &TokenFacts) -> bool,
     ) -> Vec<Place> {
-        self.places(|session, grant| is_such(session, &grant.token))
+        self.places(|session, grant| grant.token.is_some_and(|of| is_such(session, &of.facts)))
     }
 
     /// The subscriptions that rest on a key which `keeps` does not keep. Looks at all.
     pub(crate) fn without_key(&self, keeps: impl Fn(u64) -> bool) -> Vec<Place> {
-        self.places(|_, grant| !keeps(grant.key))
+        self.places(|_, grant| grant.token.is_some_and(|token| !keeps(token.key)))
     }
 
     /// The subscriptions of a session whose tokens were issued then, as `is_it` is told.
     pub(crate) fn issued(&self, of: SessionId, is_it: impl Fn(Option<u64>) -> bool) -> Vec<Place> {
         let grants = self.of.get(&of).into_iter().flatten();
-        let issued = grants.filter(|(_, grant)| is_it(grant.token.issued_at_s()));
+        let issued =
+            grants.filter(|(_, of)| of.token.is_some_and(|token| is_it(token.facts.issued_at_s())));
         issued.map(|(channel, _)| (of, Arc::clone(channel))).collect()
+    }
+
+    /// What the subscription's token allows in the channel.
+    pub(crate) fn allow(&self, session: SessionId, channel: &str) -> Allow {
+        let token = self.get(session, channel).and_then(|grant| grant.token);
+        token.map_or(Allow::NONE, |token| token.allow)
+    }
+
+    /// The channels in which a session's subscription rests on a capability.
+    pub(crate) fn by_capability(&self, of: SessionId) -> Vec<Arc<str>> {
+        let grants = self.of.get(&of).into_iter().flatten();
+        let by_capability = grants.filter(|(_, grant)| grant.token.is_none());
+        by_capability.map(|(channel, _)| Arc::clone(channel)).collect()
     }
 
     fn places(&self, is_it: impl Fn(SessionId, &Grant) -> bool) -> Vec<Place> {
@@ -143,7 +174,8 @@ mod tests {
     }
 
     fn grant(id: u64, expire_at_s: Option<u64>) -> Grant {
-        Grant { token: TokenFacts::new(TokenId(id), Some(7), expire_at_s), key: id, data: None }
+        let facts = TokenFacts::new(TokenId(id), Some(7), expire_at_s);
+        Grant { token: Some(GrantToken { facts, key: id, allow: Allow::HISTORY }), data: None }
     }
 
     #[test]
@@ -184,6 +216,10 @@ mod tests {
         assert_eq!(grants.with_tokens(|_, token| token.id == TokenId(1)), a());
         assert_eq!(grants.without_key(|key| key == 2), a());
         assert_eq!(grants.issued(session(1), |at| at == Some(7)).len(), 2);
+        grants.insert(session(1), "c", Grant { token: None, data: None });
+        assert_eq!(grants.by_capability(session(1)), ["c".into()]);
+        assert_eq!(grants.allow(session(1), "a"), Allow::HISTORY);
+        assert_eq!(grants.allow(session(1), "c"), Allow::NONE);
         assert_eq!(grants.expire(u64::MAX, 0, 9), []);
     }
 }

@@ -40,7 +40,7 @@ pub(super) use self::clock::Clock;
 pub(super) use self::connects::{Connected, Connects};
 pub(super) use self::drain::{Drain, STEP_MS as DRAIN_STEP_MS};
 pub(super) use self::fanout_gate::FanoutGate;
-pub(super) use self::grants::{Grant, Grants, Place};
+pub(super) use self::grants::{Grant, GrantToken, Grants, Place};
 pub(super) use self::heartbeat::{Heartbeat, TokenFacts, first_ping_ms};
 pub(super) use self::large_answers::LargeAnswers;
 pub(super) use self::peer_addresses::PeerAddresses;

@@ -1,0 +1,214 @@
+//! What a token lets its client do in channels, beside what their namespaces allow: the claims `caps` and `allow`
+//! (Centrifugo's docs, "Channel capabilities"). They grant, and take nothing away.
+
+use std::collections::HashMap;
+
+use regex::Regex;
+use serde::{Deserialize, Deserializer};
+
+use crate::bounded_regex::compile;
+
+/// Compiled expressions that are kept.
+const COMPILED_MAX: usize = 256;
+
+/// A set of the four things that a client does in a channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allow(u8);
+
+impl Allow {
+    /// Nothing.
+    pub const NONE: Allow = Allow(0);
+    /// Subscribe (`sub`).
+    pub const SUBSCRIBE: Allow = Allow(1);
+    /// Publish (`pub`).
+    pub const PUBLISH: Allow = Allow(2);
+    /// Ask who is present, and hear of joins and leaves (`prs`).
+    pub const PRESENCE: Allow = Allow(4);
+    /// Read the history, and recover (`hst`).
+    pub const HISTORY: Allow = Allow(8);
+
+    /// Whether all of these are among them.
+    pub fn contains(self, all: Allow) -> bool {
+        self.0 & all.0 == all.0
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn union(self, other: Allow) -> Allow {
+        Allow(self.0 | other.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Allow {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Allow, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Name {
+            Sub,
+            Pub,
+            Prs,
+            Hst,
+        }
+        let names = Vec::<Name>::deserialize(deserializer)?;
+        Ok(names.into_iter().fold(Allow::NONE, |allow, name| {
+            allow.union(match name {
+                Name::Sub => Allow::SUBSCRIBE,
+                Name::Pub => Allow::PUBLISH,
+                Name::Prs => Allow::PRESENCE,
+                Name::Hst => Allow::HISTORY,
+            })
+        }))
+    }
+}
+
+/// The claim `caps`: a channel is granted what any of its entries grants it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Capabilities(Box<[Capability]>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+struct Capability {
+    channels: Box<[Box<str>]>,
+    #[serde(default, rename = "match")]
+    by: Match,
+    allow: Allow,
+}
+
+/// How the channels of a capability are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Match {
+    /// As they are.
+    #[default]
+    #[serde(alias = "")]
+    Exact,
+    /// `*` stands for any text.
+    Wildcard,
+    /// Regular expressions.
+    Regex,
+}
+
+impl Capabilities {
+    /// Whether nothing is granted anywhere.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What a client may do in the channel.
+    pub(crate) fn in_channel(&self, channel: &str, regexes: &mut Regexes) -> Allow {
+        let granting = self.0.iter().filter(|capability| {
+            capability.channels.iter().any(|name| match capability.by {
+                Match::Exact => **name == *channel,
+                Match::Wildcard => matches_wildcard(name, channel),
+                Match::Regex => regexes.is_match(name, channel),
+            })
+        });
+        granting.fold(Allow::NONE, |allow, capability| allow.union(capability.allow))
+    }
+}
+
+/// Expressions of capabilities that were compiled, so that sessions hold their texts alone.
+#[derive(Debug, Default)]
+pub(crate) struct Regexes(HashMap<Box<str>, Option<Regex>>);
+
+impl Regexes {
+    /// One that cannot be compiled matches nothing.
+    fn is_match(&mut self, text: &str, channel: &str) -> bool {
+        if let Some(regex) = self.0.get(text) {
+            return regex.as_ref().is_some_and(|regex| regex.is_match(channel));
+        }
+        if self.0.len() >= COMPILED_MAX {
+            self.0.clear();
+        }
+        let regex = compile(text).ok();
+        let is_match = regex.as_ref().is_some_and(|regex| regex.is_match(channel));
+        self.0.insert(text.into(), regex);
+        is_match
+    }
+}
+
+/// `*` stands for any text. Takes time in proportion to both lengths multiplied, at most.
+fn matches_wildcard(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        // The first place is as good as any: what follows has the more room.
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn allowed(caps: Value, channel: &str) -> Allow {
+        let caps: Capabilities = serde_json::from_value(caps).unwrap();
+        caps.in_channel(channel, &mut Regexes::default())
+    }
+
+    #[test]
+    fn a_channel_is_granted_what_any_entry_grants_it() {
+        let caps = json!([
+            {"channels": ["news", "user_42"], "allow": ["sub"]},
+            {"channels": ["user_42"], "allow": ["pub", "hst"]},
+            {"channels": ["chat:*"], "match": "wildcard", "allow": ["sub", "prs"]},
+            {"channels": ["^posts_[0-9]+$", "("], "match": "regex", "allow": ["sub"]},
+        ]);
+        let of = |channel| allowed(caps.clone(), channel);
+        assert_eq!(of("news"), Allow::SUBSCRIBE);
+        let all = Allow::SUBSCRIBE.union(Allow::PUBLISH).union(Allow::HISTORY);
+        assert!(of("user_42") == all && !all.contains(Allow::PRESENCE));
+        assert_eq!(of("chat:1"), Allow::SUBSCRIBE.union(Allow::PRESENCE));
+        assert_eq!(of("posts_7"), Allow::SUBSCRIBE);
+        for nowhere in ["News", "chat", "posts_", "xposts_7", "(", ""] {
+            assert_eq!(of(nowhere), Allow::NONE, "{nowhere}");
+        }
+    }
+
+    #[test]
+    fn claims_that_are_no_capabilities_are_refused() {
+        for caps in [
+            json!({}),
+            json!([{"channels": "news", "allow": ["sub"]}]),
+            json!([{"channels": ["news"], "allow": ["everything"]}]),
+            json!([{"channels": ["news"], "match": "sql", "allow": ["sub"]}]),
+            json!([{"channels": ["news"]}]),
+        ] {
+            assert!(serde_json::from_value::<Capabilities>(caps.clone()).is_err(), "{caps}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_is_any_text() {
+        for (pattern, name, matches) in [
+            ("*", "", true),
+            ("*", "a:b", true),
+            ("a*", "a", true),
+            ("a*c", "abc", true),
+            ("a*c", "abcd", false),
+            ("a*b*c", "a1b2b3c", true),
+            ("a*b*c", "ac", false),
+            ("ab*ba", "aba", false),
+            ("", "", true),
+            ("", "a", false),
+            ("\u{e4}*", "\u{e4}\u{f6}", true),
+        ] {
+            assert_eq!(matches_wildcard(pattern, name), matches, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn compiled_expressions_are_bounded() {
+        let mut regexes = Regexes::default();
+        for n in 0..1_000 {
+            assert!(regexes.is_match(&format!("^{n}$"), &n.to_string()));
+        }
+        assert!(regexes.0.len() <= COMPILED_MAX);
+    }
+}
