@@ -77,6 +77,25 @@ fn a_session_and_its_subscription_are_small() {
     assert!(named <= 200, "{named} bytes a session of a named user");
     println!("{shared} shared, {alone} alone, {named} named, {burst} after a burst");
 
+    // Large messages for many who do not read are there once, not once for each.
+    let deaf: Vec<SessionId> = (0..50)
+        .map(|_| {
+            let session = subscribe(&mut hub, &options, "", "deaf");
+            hub.push(session, |out| out.extend_from_slice(b"x"));
+            hub.set_blocked(session, true);
+            session
+        })
+        .collect();
+    let region = Region::new(ALLOCATOR);
+    for _ in 0..34 {
+        let publish = kit::publish(&"x".repeat(100 << 10));
+        hub.handle_publish(NOW, 0, "deaf", &options, publish);
+        while hub.poll_event().is_some() {}
+    }
+    let copied = region.change().bytes_allocated;
+    assert!(copied < 30 << 20, "{copied} bytes for 34 messages of 100 KiB to 50 sessions");
+    sessions.extend(deaf);
+
     for session in sessions {
         hub.close_session(NOW, session);
     }

@@ -8,7 +8,7 @@ use super::Hub;
 use super::session::Cause;
 use crate::code;
 use crate::encode::{EncodingId, Outgoing};
-use crate::frame_log::{Frame, FrameKind, Label, Range, SESSION_TAIL};
+use crate::frame_log::{CHUNK_BYTES, Frame, FrameKind, Label, Range, SESSION_TAIL};
 use crate::session::{BLOCKED, DIRTY, HELD, SLOW};
 use crate::slots::NONE;
 
@@ -18,6 +18,10 @@ const UNFLUSHED_FACTOR: u32 = 4;
 /// How long an outbox that only its session's disconnect would bound may be beyond the bound, up to [`UNFLUSHED_FACTOR`] times:
 /// a burst fills it faster than any socket takes it.
 const SLOW_AFTER_MS: u64 = 1_000;
+
+/// Larger ranges, on average, are not copied together: they hold little of others, and a copy for each of many slow sessions
+/// would take far more.
+const RANGE_BYTES_MAX: usize = CHUNK_BYTES / 4;
 
 /// Slow sessions shortened in one call. If that does not free enough, the next call continues.
 const SLOW_SESSIONS_PER_PASS_MAX: u32 = 1024;
@@ -50,6 +54,8 @@ impl Hub {
             }
         } else if self.sessions[slot].is(BLOCKED | HELD)
             && self.sessions[slot].outbox.len() > ranges_max
+            && self.sessions[slot].outbox.bytes() as usize
+                <= self.sessions[slot].outbox.len() * RANGE_BYTES_MAX
         {
             let ranges = self.sessions[slot].outbox.take();
             self.compact(slot, &ranges);
