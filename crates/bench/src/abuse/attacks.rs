@@ -237,7 +237,13 @@ fn batch(scene: &Scene) -> u64 {
 fn reads(scene: &Scene) -> u64 {
     let mut ask = Vec::new();
     frame(&commands(1, |_| there_and_back(0, "room:deaf")), &mut ask);
-    let deaf: Vec<_> = (0..scene.scaled(500)).filter_map(|_| websocket(scene).ok()).collect();
+    let deaf = (0..scene.scaled(500)).filter_map(|_| {
+        let stream = websocket(scene).ok()?;
+        // What a client's own kernel keeps for it would here be taken from the TCP memory of the server's.
+        let small = rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 64 << 10);
+        small.is_ok().then_some(stream)
+    });
+    let deaf: Vec<_> = deaf.collect();
     let deaf: Vec<_> = deaf.into_iter().filter(|stream| push(scene, stream, &ask)).collect();
     let data = "x".repeat(100 << 10);
     let body = format!("{{\"channel\":\"room:deaf\",\"data\":\"{data}\"}}");

@@ -50,7 +50,7 @@ impl Worker<'_> {
 
     /// Makes the large answers that have waited for this turn.
     pub(super) fn make_large_answers(&mut self, cx: &mut Context<Link>) {
-        self.large_answers.begin_turn();
+        self.large_answers.begin_turn(self.broadcasts_are_due());
         while let Some((pending, event)) = self.large_answers.next() {
             self.answer_pending(cx, pending, event);
         }

@@ -9,6 +9,8 @@ use super::Pending;
 
 /// Made in one turn, about. One answer is made in each turn, however large.
 const BYTES_PER_TURN: usize = 256 << 10;
+/// Turns in a row that leave them to wait while messages are sent to many.
+const TURNS_SKIPPED_MAX: u8 = 7;
 /// Smaller ones are no matter.
 const BYTES_MIN: usize = 16 << 10;
 
@@ -18,6 +20,8 @@ pub(crate) struct LargeAnswers {
     waiting: VecDeque<(Pending, Event)>,
     /// Made in this turn.
     bytes: usize,
+    /// Turns without any.
+    skipped: u8,
 }
 
 impl LargeAnswers {
@@ -35,8 +39,14 @@ impl LargeAnswers {
         None
     }
 
-    pub(crate) fn begin_turn(&mut self) {
-        self.bytes = 0;
+    /// A turn begins. While messages are being sent (`busy`) most turns make none of these answers.
+    pub(crate) fn begin_turn(&mut self, busy: bool) {
+        if busy && self.skipped < TURNS_SKIPPED_MAX {
+            self.skipped += 1;
+            self.bytes = BYTES_PER_TURN;
+        } else {
+            (self.skipped, self.bytes) = (0, 0);
+        }
     }
 
     /// The next one that has waited and is to be made in this turn.
@@ -104,12 +114,20 @@ mod tests {
         assert_eq!(admit(3, BYTES_PER_TURN), None);
         assert_eq!(admit(4, BYTES_MIN - 1), Some(4), "small ones do not wait");
         assert_eq!(id(answers.next()), None, "this turn has had enough");
-        answers.begin_turn();
+        answers.begin_turn(false);
         let (pending, event) = page(5, BYTES_MIN);
         assert_eq!(id(answers.admit(pending, event)), None, "behind those that wait");
         assert_eq!((id(answers.next()), id(answers.next())), (Some(2), Some(3)));
         assert_eq!(id(answers.next()), None);
-        answers.begin_turn();
+        answers.begin_turn(false);
         assert_eq!((id(answers.next()), answers.is_idle()), (Some(5), true));
+        let (pending, event) = page(6, BYTES_PER_TURN);
+        answers.begin_turn(true);
+        assert_eq!(id(answers.admit(pending, event)), None, "messages go first");
+        let turns = (1..).find(|_| {
+            answers.begin_turn(true);
+            answers.next().is_some()
+        });
+        assert_eq!(turns, Some(usize::from(TURNS_SKIPPED_MAX)), "but it does not wait for ever");
     }
 }
