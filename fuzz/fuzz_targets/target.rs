@@ -28,13 +28,14 @@ mod wire;
 
 type Target = (&'static str, fn(&[u8]));
 
-const CRATES: [&[Target]; 8] = [
+const CRATES: [&[Target]; 9] = [
     actions::TARGETS,
     config::TARGETS,
     net::TARGETS,
     pipeline::TARGETS,
     protocol::TARGETS,
     server::TARGETS,
+    dunlin_server::FUZZ_TARGETS,
     dunlin_simulate::FUZZ_TARGETS,
     wire::TARGETS,
 ];

@@ -50,6 +50,10 @@ mod webhooks;
 mod webhooks_state;
 mod worker;
 
+/// The fuzz targets of `fuzz/`, by the name of their corpus.
+#[cfg(feature = "fuzz")]
+pub const FUZZ_TARGETS: &[(&str, fn(&[u8]))] = worker::fuzz_targets::TARGETS;
+
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};

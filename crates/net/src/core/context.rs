@@ -80,6 +80,8 @@ pub struct Context<D> {
     pub(crate) decrypted: Vec<u8>,
     pub(crate) stats: Stats,
     start: Instant,
+    /// What the clock shows instead of the time since the start.
+    set_ms: Option<u64>,
     pub(crate) now_ms: u64,
     stopping: bool,
 }
@@ -142,6 +144,7 @@ impl<D: Default> Context<D> {
             decrypted: Vec::new(),
             stats: Stats::default(),
             start: Instant::now(),
+            set_ms: None,
             now_ms: 0,
             stopping: false,
             config,
@@ -406,8 +409,14 @@ impl<D> Context<D> {
         self.start
     }
 
+    /// From now on the loop's clock shows this, until it is set again: for tests of what depends on time.
+    pub fn set_clock(&mut self, now_ms: u64) {
+        self.set_ms = Some(now_ms);
+        self.now_ms = now_ms;
+    }
+
     pub(crate) fn update_clock(&mut self) {
-        self.now_ms = self.start.elapsed().as_millis() as u64;
+        self.now_ms = self.set_ms.unwrap_or_else(|| self.start.elapsed().as_millis() as u64);
     }
 
     /// Takes these signals as events: `on_signal` is called instead of what they would do otherwise. They

@@ -25,6 +25,8 @@ mod deadlines;
 mod drain;
 mod fanout;
 mod flush;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz_targets;
 mod key_wait;
 mod link;
 mod listeners;
@@ -32,6 +34,10 @@ mod parts;
 mod permission;
 mod poll;
 mod push;
+#[cfg(test)]
+#[path = "../../../../fuzz/replay.rs"]
+#[allow(unreachable_pub, reason = "the tests of other crates are crates of their own")]
+mod replay;
 mod reply;
 mod revocation;
 mod routes;
