@@ -194,8 +194,8 @@ token! {
         /// the API's `disconnect` with a code that says not to come back. 0: it lets in at once.
         #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
         bar_after_disconnect_ms: u64 = 60_000,
-        /// Revoked and barred tokens and users that are remembered, each in some hundred bytes; one more is
-        /// refused.
+        /// Revoked tokens and users that are remembered, each in some hundred bytes; one more is refused. As many
+        /// barred tokens; one more lets the one before it in again.
         #[schemars(range(min = 1, max = 10_000_000), extend("x-applies" = LIVE))]
         revocations_max: u32 = 100_000,
     }
