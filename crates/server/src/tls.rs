@@ -3,17 +3,19 @@
 //! All listeners share the certificates; [`ResolvesServerCert`] chooses by the name a client asks for. They are opened when
 //! they are set, so that what cannot be used is refused before it is taken, and read again when their files change.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use dunlin_config::{Certificate, Config, ConfigError, ConfigErrors, Ingress, Path};
 use dunlin_net::ServerTls;
+use rustix::fs::OFlags;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, ServerConfig,
@@ -22,6 +24,9 @@ use rustls::server::{
 use rustls::sign::CertifiedKey;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::X509Certificate;
+
+/// The largest file of a chain or a key.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What listeners with TLS need, of one revision.
 pub(crate) struct Tls {
@@ -233,10 +238,26 @@ fn ingresses(config: &Config) -> impl Iterator<Item = (impl Fn() -> Path, &Ingre
     })
 }
 
+/// What is wrong with a text in PEM. The library shows labels as bytes.
+fn pem_error(error: &pem::Error) -> String {
+    let label = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            format!("its end is missing, -----END {}-----", label(end_marker))
+        }
+        pem::Error::IllegalSectionStart { line } => {
+            format!("a section begins with a line that is no PEM: {:?}", label(line))
+        }
+        pem::Error::NoItemsFound => "there is none in it".to_owned(),
+        other => other.to_string(),
+    }
+}
+
 fn roots(pem: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-        let certificate = certificate.map_err(|error| format!("it cannot be read: {error}"))?;
+        let certificate =
+            certificate.map_err(|error| format!("it cannot be read: {}", pem_error(&error)))?;
         roots.add(certificate).map_err(|error| format!("it signs nothing: {error}"))?;
     }
     if roots.is_empty() { Err("there is no certificate in PEM in it".into()) } else { Ok(roots) }
@@ -276,8 +297,8 @@ fn open(name: &str, certificate: &Certificate) -> Result<Opened, ConfigError> {
         (Some(inline), _) => Ok((path().join(key), inline.to_owned())),
         (None, file) => {
             let (path, file) = (path().join(format!("{key}_file")), file.unwrap_or_default());
-            fs::read_to_string(file).map(|text| (path.clone(), text)).map_err(|cause| {
-                let fix = "name a file that this process may read";
+            read_file(file).map(|text| (path.clone(), text)).map_err(|cause| {
+                let fix = "name a file of a certificate or key in PEM that this process may read";
                 error(path, format!("{file:?} cannot be read: {cause}"), fix)
             })
         }
@@ -293,7 +314,7 @@ fn open(name: &str, certificate: &Certificate) -> Result<Opened, ConfigError> {
     };
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain.as_bytes())
         .collect::<Result<_, _>>()
-        .map_err(|cause| unread(&cause))?;
+        .map_err(|cause| unread(&pem_error(&cause)))?;
     if chain.is_empty() {
         return Err(unread(&"there is none"));
     }
@@ -324,7 +345,7 @@ fn open(name: &str, certificate: &Certificate) -> Result<Opened, ConfigError> {
     let not_after_s = parsed[0].validity().not_after.timestamp();
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|cause| {
         let fix = "set it to the private key in PEM, without a passphrase";
-        error(key_path.clone(), format!("it cannot be read: {cause}"), fix)
+        error(key_path.clone(), format!("it cannot be read: {}", pem_error(&cause)), fix)
     })?;
     let certified = CertifiedKey::from_der(chain, key, &ring::default_provider());
     let certified = certified.map_err(|cause| match cause {
@@ -338,6 +359,31 @@ fn open(name: &str, certificate: &Certificate) -> Result<Opened, ConfigError> {
         ),
     })?;
     Ok(Opened { name: name.into(), certified: Arc::new(certified), names, not_after_s })
+}
+
+/// Reads a file that somebody has named: a pipe would keep the thread waiting, a device would never end.
+fn read_file(path: &str) -> io::Result<String> {
+    let mut options = OpenOptions::new();
+    let nonblocking = OFlags::NONBLOCK.bits() as i32;
+    let file = options.read(true).custom_flags(nonblocking).open(path)?;
+    let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why.to_owned()));
+    if !file.metadata()?.is_file() {
+        return refused("it is no regular file");
+    }
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return refused("it is larger than 1 MiB");
+    }
+    Ok(text)
+}
+
+/// Whether a change has this process open files that it names.
+pub(crate) fn names_files(before: &Config, after: &Config) -> bool {
+    let mut changed = after.tls.certificates.changes_from(&before.tls.certificates);
+    changed.any(|(_, _, after)| {
+        after.is_some_and(|of| of.chain_file.is_some() || of.key_file.is_some())
+    })
 }
 
 /// The DNS names of a certificate. By an address nobody asks for one (RFC 6066 §3).

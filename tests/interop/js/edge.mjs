@@ -10,17 +10,19 @@ import { certificate, directory, freePort, nginx, run, start } from "./generator
 
 /// Where proxies connect from, as opposed to clients.
 const PROXY = "127.0.0.9";
+/// A change that names files takes a token.
+const WITH_TOKEN = { config: "admin.toml" };
 
 /// Changes settings of a server.
 async function set(server, patch) {
-  const headers = { "Content-Type": "application/merge-patch+json" };
+  const headers = { "Content-Type": "application/merge-patch+json", ...server.adminHeaders };
   const { status, text } = await exchange(server.adminPort, "PATCH", "/config", JSON.stringify(patch), headers);
   assert.equal(status, 200, text);
 }
 
 /// A server with another listener, whose port this gives.
 async function listener(t, ingress, more = {}) {
-  const [server, port] = [await t.server(), await freePort()];
+  const [server, port] = [await t.server(WITH_TOKEN), await freePort()];
   await set(server, { ...more, listeners: { other: { addr: `127.0.0.1:${port}`, ingress } } });
   return [server, port];
 }
@@ -112,11 +114,11 @@ await scenario("curl, openssl and centrifuge-js speak TLS with a certificate set
 });
 
 await scenario("a certificate that cannot be used is refused with what mends it", async (t) => {
-  const server = await t.server();
+  const server = await t.server(WITH_TOKEN);
   const folder = directory(t);
   const [first, second] = [await certificate(folder, "first"), await certificate(folder, "second")];
   const patch = { tls: { certificates: { main: { chain_file: first.cert, key_file: second.key } } }, server: { client_ingress: { tls: true } } };
-  const headers = { "Content-Type": "application/merge-patch+json" };
+  const headers = { "Content-Type": "application/merge-patch+json", ...server.adminHeaders };
   const { status, text } = await exchange(server.adminPort, "PATCH", "/config", JSON.stringify(patch), headers);
   assert.equal(status, 422, text);
   assert.match(text, /not the key of the certificate/);
@@ -124,7 +126,7 @@ await scenario("a certificate that cannot be used is refused with what mends it"
 });
 
 await scenario("the admin port asks for a certificate of its clients", async (t) => {
-  const server = await t.server();
+  const server = await t.server(WITH_TOKEN);
   const folder = directory(t);
   const [own, theirs] = [await certificate(folder, "own"), await certificate(folder, "theirs")];
   const certificates = { main: { chain_file: own.cert, key_file: own.key } };
@@ -136,7 +138,7 @@ await scenario("the admin port asks for a certificate of its clients", async (t)
   assert.notEqual((await health("--cert", own.cert, "--key", own.key)).status, 0, "with another");
   // As it was, for whoever looks after the story.
   const patch = JSON.stringify({ server: { admin_ingress: { tls: false, client_ca: null } } });
-  const back = await run("curl", ["-sS", "--cacert", own.cert, "--cert", theirs.cert, "--key", theirs.key, "-X", "PATCH", "-H", "Content-Type: application/merge-patch+json", "-d", patch, `https://localhost:${server.adminPort}/config`]);
+  const back = await run("curl", ["-sS", "--cacert", own.cert, "--cert", theirs.cert, "--key", theirs.key, "-X", "PATCH", "-H", "Content-Type: application/merge-patch+json", "-H", `Authorization: ${server.adminHeaders.Authorization}`, "-d", patch, `https://localhost:${server.adminPort}/config`]);
   assert.equal(back.status, 0, back.stderr);
 });
 

@@ -132,7 +132,7 @@ impl Admin {
 
     /// The caller would be shown a secret, or set one.
     pub(super) fn secrets_need_token(&self, cx: &Cx, conn: ConnId) -> ProblemDetails {
-        let detail = "secrets are shown to, and set by, who shows an admin token of role `change`"
+        let detail = "secrets are shown to, and set or read from files for, who shows an admin token of role `change`"
             .to_owned();
         self.refused(cx, conn, &problem::SECRETS_NEED_TOKEN, detail)
     }

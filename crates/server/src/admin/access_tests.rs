@@ -39,6 +39,11 @@ fn whoever_is_on_the_machine_takes_over_nothing() {
     let put = |target: &str, body: &str| server.call("PUT", target, &[JSON], body);
     refused(put("/config/admin/token", "\"a token of some length\""));
     refused(put("/config/admin/token?dry_run=1", "\"a token of some length\""));
+    // Nor does he learn what is in a file that he may not read himself.
+    refused(put(
+        "/config/tls/certificates/mine?dry_run=1",
+        &json!({"chain_file": "/etc/shadow", "key_file": "/etc/shadow"}).to_string(),
+    ));
     refused(put(
         "/config/admin/tokens/mine",
         &json!({"token": "a token of some length"}).to_string(),

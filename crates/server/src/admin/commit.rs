@@ -221,7 +221,11 @@ impl Admin {
         let prepared = base
             .prepare(&submitted.change, submitted.expected)
             .map_err(|error| ProblemDetails::of_change_error(&error))?;
-        if !submitted.secrets && prepared.changes().iter().any(ChangedKey::has_secret) {
+        // What a file has that this process may read is as much a secret as what a key says.
+        let names_files = || crate::tls::names_files(&base.config, &prepared.snapshot().config);
+        let concerns_secrets =
+            prepared.changes().iter().any(ChangedKey::has_secret) || names_files();
+        if !submitted.secrets && concerns_secrets {
             return Err(self.secrets_need_token(cx, submitted.conn));
         }
         crate::validate(&base.config, &prepared.snapshot().config)

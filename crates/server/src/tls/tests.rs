@@ -58,7 +58,12 @@ fn what_cannot_be_used_is_refused_with_the_key_at_fault() {
     let missing = Certificate { chain: None, ..missing };
     for (certificate, at, what) in [
         (inline(&other, &key.serialize_pem()), "key", "not the key of the certificate"),
-        (inline(&chain, "-----BEGIN PRIVATE KEY-----"), "key", "cannot be read"),
+        (
+            inline(&chain, "-----BEGIN PRIVATE KEY-----"),
+            "key",
+            "cannot be read: its end is missing, -----END PRIVATE KEY-----",
+        ),
+        (inline(&chain, "no key"), "key", "cannot be read: there is none in it"),
         (inline("", &key.serialize_pem()), "chain", "there is none"),
         (inline(&chain.replace("MII", "MI*"), &key.serialize_pem()), "chain", "cannot be read"),
         (inline(&expired, &key.serialize_pem()), "chain", "expired on 2002-01-01"),
@@ -155,6 +160,27 @@ fn one_that_cannot_be_used_stays_and_the_others_are_renewed() {
     next.tls.certificates.remove("b");
     let tls = Tls::of(&next, Some((&config, &tls)));
     assert_eq!(names_in_use(&tls), ["a.example"]);
+}
+
+/// A pipe kept the admin thread waiting for ever, and a device filled the memory.
+#[test]
+fn only_a_regular_file_of_a_bounded_size_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let large = fs::File::create(at("large")).unwrap();
+    large.set_len(FILE_BYTES_MAX + 1).unwrap();
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    for (file, why) in [
+        ("/dev/null".to_owned(), "no regular file"),
+        (at("large"), "larger than 1 MiB"),
+        (at("pipe"), "no regular file"),
+    ] {
+        let certificate =
+            Certificate { chain_file: Some(file.as_str().into()), ..Certificate::default() };
+        let errors = judged(&with(&[("a", certificate)]));
+        assert!(errors[0].message.contains(why), "{file}: {}", errors[0].message);
+    }
 }
 
 #[test]
