@@ -3,11 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dunlin_config::{
-    Config, Ingress, Map, MapChange, Overflow, Pacing, Serves, Snapshot, split_channel,
-};
+use dunlin_config::{Config, Map, MapChange, Overflow, Pacing, Serves, Snapshot, split_channel};
 use dunlin_hub::{ChannelOptions, glob};
-use dunlin_net::IpNet;
 use regex::Regex;
 
 use crate::auth::{Jwks, Verifier};
@@ -54,8 +51,6 @@ pub(crate) struct Settings {
     pub(crate) event_filter: Arc<EventFilter>,
     /// What listeners with TLS need.
     pub(crate) tls: Arc<Tls>,
-    /// Who may say on whose behalf a request is made, at any listener.
-    pub(crate) proxies: Arc<[IpNet]>,
     snapshot: Arc<Snapshot>,
     node_name: Arc<str>,
     without_namespace: Arc<Namespace>,
@@ -83,7 +78,6 @@ impl Settings {
             serves_apart: serves_apart(&config),
             event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
             tls: Tls::of(&config, None),
-            proxies: proxies(&config),
             snapshot,
             config,
         }
@@ -144,7 +138,6 @@ impl Settings {
             pacings,
             serves_apart: serves_apart(&config),
             tls: Tls::of(&config, Some((old, &self.tls))),
-            proxies: proxies(&config),
             snapshot,
             config,
         }
@@ -167,11 +160,21 @@ impl Settings {
 
     /// What is served at a local address.
     pub(crate) fn serves(&self, local: SocketAddr) -> Serves {
-        let is_it = |addr: SocketAddr| {
-            addr == local || addr.ip().is_unspecified() && addr.port() == local.port()
-        };
-        let listener = self.config.listeners.values().find(|listener| is_it(listener.addr));
+        let listener = self.config.listeners.get(self.listener_at(local));
         listener.map_or(self.config.server.client_serves, |listener| listener.serves)
+    }
+
+    /// The name of the listener at a local address; empty for that of `server.client_addr`. Of two with the same port the
+    /// kernel gives a connection to the one with the address itself.
+    pub(crate) fn listener_at(&self, local: SocketAddr) -> &str {
+        let closeness = |addr: SocketAddr| {
+            let is_any = addr.ip().is_unspecified() && addr.port() == local.port();
+            (addr == local, is_any && addr.is_ipv4() == local.is_ipv4(), is_any)
+        };
+        let listeners = self.config.listeners.iter().map(|(name, of)| (name, of.addr));
+        // Of several that are as close, the last: one that is near no other is that of the clients.
+        let all = listeners.chain([("", self.config.server.client_addr)]);
+        all.max_by_key(|(_, addr)| closeness(*addr)).map_or("", |(name, _)| name)
     }
 
     /// Whether somebody who may subscribe, or see who joins and leaves, under this snapshot may not under a newer one.
@@ -264,12 +267,6 @@ fn withdraws_presence(old: &Rules, new: Option<&Rules>) -> bool {
 fn serves_apart(config: &Config) -> bool {
     config.server.client_serves != Serves::All
         || config.listeners.values().any(|listener| listener.serves != Serves::All)
-}
-
-fn proxies(config: &Config) -> Arc<[IpNet]> {
-    let listeners = config.listeners.values().map(|listener| &listener.ingress);
-    let ingresses = std::iter::once(&config.server.client_ingress).chain(listeners);
-    ingresses.flat_map(Ingress::proxies).collect()
 }
 
 fn node_name(config: &Config) -> Arc<str> {

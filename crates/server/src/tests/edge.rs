@@ -244,6 +244,29 @@ fn a_request_that_a_proxy_passes_on_is_its_clients() {
     assert_eq!(ask(&mut third, "", &of("192.0.2.7")), None);
 }
 
+/// The proxies of all listeners were believed at each of them.
+#[test]
+fn a_listener_believes_its_own_proxies_alone() {
+    let inner = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let cluster = Cluster::start_with(1, |config| {
+        config.limits.connections_per_address_max = 2;
+        config.server.client_ingress.trusted_proxies = ["127.0.0.9".to_owned()].into();
+        let mut listener = dunlin_config::Listener { addr: inner, ..Default::default() };
+        listener.ingress.trusted_proxies = ["198.51.100.0/24".to_owned()].into();
+        config.listeners.insert("inner", listener);
+    });
+    // Each in the name of another, which the other listener's proxy would have been believed.
+    let mut through = |client: u8| {
+        let mut stream = silent(cluster.address, PROXY);
+        let status =
+            ask(&mut stream, "", &format!("X-Forwarded-For: 192.0.2.{client}, 198.51.100.7\r\n"));
+        (stream, status)
+    };
+    let held = [1, 2].map(&mut through);
+    assert!(held.iter().all(|(_, status)| *status == Some(404)));
+    assert_eq!(through(3).1, Some(429), "the third of 198.51.100.7");
+}
+
 /// A certificate for a name, signed by itself, and its key.
 fn certificate(name: &str) -> rcgen::CertifiedKey<rcgen::KeyPair> {
     rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap()

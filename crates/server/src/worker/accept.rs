@@ -35,7 +35,7 @@ impl Worker<'_> {
         if self.listeners.speaks_tls(listener) && !self.take_handshake(cx, peer.ip(), is_proxy) {
             return Admit::Refuse;
         }
-        match self.admit(peer.ip(), is_proxy) {
+        match self.admit(peer.ip(), is_proxy, is_proxy) {
             Some(peer) => {
                 link.peer = peer;
                 Admit::Accept
@@ -44,25 +44,21 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts a connection of an address against the limits, of which those for one address do not bound a proxy. `None`:
-    /// one is exceeded.
-    fn admit(&mut self, address: IpAddr, is_proxy: bool) -> Option<Peer> {
+    /// Counts a connection of an address against the limits, of which those for one address do not bound a proxy.
+    /// `comes_by_proxy`: who is connected may name others. `None`: a limit is exceeded.
+    fn admit(&mut self, address: IpAddr, unbounded: bool, comes_by_proxy: bool) -> Option<Peer> {
         let limits = &self.settings.config.limits;
         let counted = counted_as(address, limits.ipv6_prefix_bits);
-        let unbounded = is_proxy && self.is_proxy(address);
         let refused = match self.state.admissions.admit(counted, limits, unbounded) {
-            Admission::Granted => return Some(Peer::new(self.peers.intern(counted), is_proxy)),
+            Admission::Granted => {
+                return Some(Peer::new(self.peers.intern(counted), comes_by_proxy));
+            }
             Admission::TotalReached => Metric::RefusedTotal,
             Admission::AddressReached => Metric::RefusedAddress,
             Admission::UnauthenticatedReached => Metric::RefusedUnauthenticated,
         };
         self.count(refused);
         None
-    }
-
-    fn is_proxy(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.settings.proxies.iter().any(|network| network.contains(&address))
     }
 
     /// A proxy passes on a request: the connection counts as the client's that the request is of from now on.
@@ -78,9 +74,10 @@ impl Worker<'_> {
         let Some(&mut Link { peer, .. }) = cx.data(conn).filter(|link| link.peer.is_proxy()) else {
             return Ok(());
         };
-        let Ok(client) =
-            forwarded_for(request.headers.list("X-Forwarded-For"), |a| self.is_proxy(a))
-        else {
+        let Some(local) = cx.local_addr(conn) else { return Ok(()) };
+        let listener = self.settings.listener_at(local);
+        let is_proxy = |address| self.listeners.is_proxy_of(listener, address);
+        let Ok(client) = forwarded_for(request.headers.list("X-Forwarded-For"), is_proxy) else {
             self.count(Metric::ForwardedMalformed);
             return Err(Answer::error(400, "X-Forwarded-For has something else than addresses"));
         };
@@ -89,8 +86,9 @@ impl Worker<'_> {
         if self.peers.get(peer.place()) == Some(counted) {
             return Ok(());
         }
+        let unbounded = is_proxy(client);
         self.release_peer(peer);
-        let admitted = self.admit(client, true);
+        let admitted = self.admit(client, unbounded, true);
         if let Some(link) = cx.data(conn) {
             link.peer = admitted.unwrap_or(Peer::UNKNOWN);
         }

@@ -131,7 +131,16 @@ impl<'w> Listeners<'w> {
 
     /// Whether a peer that connected to a listener is one of its proxies.
     pub(super) fn is_proxy(&self, listener: ListenerId, peer: IpAddr) -> bool {
-        let proxies = self.open.iter().find(|open| open.id == listener).map(|open| &open.proxies);
+        self.trusts(peer, |open| open.id == listener)
+    }
+
+    /// The same of the listener of this name; that of `server.client_addr` has none.
+    pub(super) fn is_proxy_of(&self, name: &str, peer: IpAddr) -> bool {
+        self.trusts(peer, |open| *open.name == *name)
+    }
+
+    fn trusts(&self, peer: IpAddr, is_it: impl Fn(&Open) -> bool) -> bool {
+        let proxies = self.open.iter().find(|open| is_it(open)).map(|open| &open.proxies);
         let peer = peer.to_canonical();
         proxies.is_some_and(|proxies| proxies.iter().any(|network| network.contains(&peer)))
     }
