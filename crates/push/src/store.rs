@@ -1,6 +1,7 @@
 //! A `redb` store that is opened again after it failed: once the disk refused something, `redb` takes nothing more.
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
@@ -91,6 +92,22 @@ impl Store {
 fn is_fatal(error: &Error) -> bool {
     use redb::Error::{Corrupted, DatabaseClosed, Io, LockPoisoned, PreviousIo};
     matches!(error, Io(_) | PreviousIo | LockPoisoned(_) | Corrupted(_) | DatabaseClosed)
+}
+
+/// Whether a file was refused for what is in it: damage, or tables of somebody else's.
+pub(crate) fn is_damage(error: &Error) -> bool {
+    match error {
+        Error::Corrupted(_)
+        | Error::TableTypeMismatch { .. }
+        | Error::TableIsMultimap(_)
+        | Error::TableIsNotMultimap(_)
+        | Error::TypeDefinitionChanged { .. } => true,
+        // It is no database.
+        Error::Io(error) => {
+            matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use redb::{Database, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 pub use self::writer::JournalWriter;
-use crate::store::Store;
+use crate::store::{self, Store};
 
 /// Batch → what its pushes have in common.
 const BATCHES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("batches");
@@ -145,6 +145,13 @@ pub enum JournalError {
     Store(Arc<redb::Error>),
     /// The writer has ended.
     Closed,
+}
+
+impl JournalError {
+    /// Whether the file is damaged, or of another kind: nothing that is done to the disk or to other processes mends it.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, JournalError::Store(error) if store::is_damage(error))
+    }
 }
 
 impl fmt::Display for JournalError {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::change::{Change, InvalidToken};
 pub use self::writer::Writer;
-use crate::store::Store;
+use crate::store::{self, Store};
 
 /// Device key → what is known of the device, in JSON.
 const DEVICES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("devices");
@@ -113,6 +113,13 @@ pub enum RegistryError {
     /// The writer has ended.
     #[error("the device registry is closed")]
     Closed,
+}
+
+impl RegistryError {
+    /// Whether the file is damaged, or of another kind: nothing that is done to the disk or to other processes mends it.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, RegistryError::Store(error) if store::is_damage(error))
+    }
 }
 
 impl<E: Into<redb::Error>> From<E> for RegistryError {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Device tokens and messages of users are in them.
 const MODE: u32 = 0o600;
 
-/// Opens a file by `open`, made if it is not there. One that is damaged is set aside and named in `report`, unless it is
-/// `needed`: then a server that went on without what is in it would lose it.
+/// Opens a file by `open`, made if it is not there. One that is damaged, as `is_damage` says of the error, is set aside and
+/// named in `report`, unless it is `needed`: then a server that went on without what is in it would lose it.
 ///
 /// # Errors
 /// A sentence with the file, what is wrong and what to do.
@@ -19,6 +19,7 @@ pub(super) fn open<T, E: Display>(
     needed: bool,
     report: &mut Vec<String>,
     open: impl Fn(&Path) -> Result<T, E>,
+    is_damage: impl Fn(&E) -> bool,
 ) -> Result<T, String> {
     // What is not readable, or on a disk that fails, is not damaged: it ends here.
     make_private(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -26,6 +27,9 @@ pub(super) fn open<T, E: Display>(
         Ok(opened) => return Ok(opened),
         Err(error) => error,
     };
+    if !is_damage(&error) {
+        return Err(format!("{}: {error}", path.display()));
+    }
     if needed {
         return Err(format!(
             "{}: {error}; bring a copy back, or move it away to begin with an empty one",
@@ -63,8 +67,8 @@ fn make_private(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use dunlin_push::journal::Journal;
-    use dunlin_push::registry::Registry;
+    use dunlin_push::journal::{Journal, JournalError};
+    use dunlin_push::registry::{Registry, RegistryError};
 
     use super::*;
 
@@ -75,19 +79,36 @@ mod tests {
         fs::write(&path, vec![0x5a; 64 << 10]).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         let mut report = Vec::new();
-        let refused = open(&path, true, &mut report, Registry::open).err().unwrap();
+        let refused =
+            open(&path, true, &mut report, Registry::open, RegistryError::is_damage).err().unwrap();
         assert!(refused.contains("devices.redb") && report.is_empty(), "{refused}");
 
-        drop(open(&path, false, &mut report, Registry::open).unwrap());
+        drop(open(&path, false, &mut report, Registry::open, RegistryError::is_damage).unwrap());
         assert!(report[0].contains("devices.redb.damaged-1"), "{report:?}");
         assert_eq!(fs::read(directory.path().join("devices.redb.damaged-1")).unwrap()[0], 0x5a);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
 
         let path = directory.path().join("pushes.redb");
         fs::write(&path, "no database").unwrap();
-        drop(open(&path, false, &mut report, Journal::open).unwrap());
+        drop(open(&path, false, &mut report, Journal::open, JournalError::is_damage).unwrap());
         assert_eq!(report.len(), 2);
-        drop(open(&path, true, &mut report, Journal::open).unwrap());
+        drop(open(&path, true, &mut report, Journal::open, JournalError::is_damage).unwrap());
         assert_eq!(report.len(), 2, "the new one is good");
+    }
+
+    /// What another process has open, a newer version has written, or a failing disk does not give was set aside, too.
+    #[test]
+    fn a_file_that_is_whole_stays_where_it_is_when_it_cannot_be_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("devices.redb");
+        let mut report = Vec::new();
+        let mut again =
+            || open(&path, false, &mut report, Registry::open, RegistryError::is_damage);
+        let held = again().unwrap();
+        let refused = again().err().unwrap();
+        assert!(refused.contains("devices.redb"), "{refused}");
+        drop(held);
+        drop(again().unwrap());
+        assert_eq!((report.len(), fs::read_dir(directory.path()).unwrap().count()), (0, 1));
     }
 }

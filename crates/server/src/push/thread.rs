@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use dunlin_bus::Endpoint;
-use dunlin_push::journal::{Journal, JournalWriter};
-use dunlin_push::registry::{Registry, Writer};
+use dunlin_push::journal::{Journal, JournalError, JournalWriter};
+use dunlin_push::registry::{Registry, RegistryError, Writer};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
@@ -91,14 +91,24 @@ impl PushThread {
             !(push.apns.is_empty() && push.fcm.is_empty() && push.vapid.is_empty())
         };
         let registry = match state_dir {
-            Some(state_dir) => {
-                files::open(&state_dir.join(REGISTRY), pushes, report, Registry::open)
-            }
+            Some(state_dir) => files::open(
+                &state_dir.join(REGISTRY),
+                pushes,
+                report,
+                Registry::open,
+                RegistryError::is_damage,
+            ),
             None => Registry::in_memory().map_err(|error| error.to_string()),
         };
         let registry = Arc::new(registry.map_err(ServeError::Push)?);
         let journal = match state_dir {
-            Some(state_dir) => files::open(&state_dir.join(JOURNAL), pushes, report, Journal::open),
+            Some(state_dir) => files::open(
+                &state_dir.join(JOURNAL),
+                pushes,
+                report,
+                Journal::open,
+                JournalError::is_damage,
+            ),
             None => Journal::in_memory().map_err(|error| error.to_string()),
         };
         let journal = Arc::new(journal.map_err(ServeError::Push)?);
