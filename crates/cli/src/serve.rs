@@ -39,7 +39,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR", value_parser = address)]
     admin: Option<SocketAddr>,
     /// Threads that serve connections, in place of `server.workers`; 0 is one per core
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=124))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u8).range(0..=124))]
     workers: Option<u8>,
 }
 

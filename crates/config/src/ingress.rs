@@ -30,7 +30,7 @@ pub struct Ingress {
 }
 
 impl Ingress {
-    /// The networks of the proxies; what is none is left out, which validation has refused.
+    /// The networks of the proxies. A text that names no network is left out; validation refuses it.
     pub fn proxies(&self) -> impl Iterator<Item = IpNet> {
         self.trusted_proxies.iter().filter_map(|network| parse_network(network))
     }

@@ -55,7 +55,14 @@ impl Config {
 
     /// What is allowed and still probably not meant.
     pub fn warnings(&self) -> Vec<ConfigError> {
-        let mut warnings = Vec::new();
+        let lost = self.api.scopes.keys().filter(|name| !self.api.keys.contains_key(name));
+        let mut warnings: Vec<ConfigError> = lost
+            .map(|name| {
+                let message = "there is no such key, and a key without a scope may do everything";
+                ConfigError::new(Path::of("api.scopes").join(name), message)
+                    .with_fix("name it as in `api.keys`, or remove it")
+            })
+            .collect();
         let mut warn = |path: &str, message, fix| {
             warnings.push(ConfigError::new(path.into(), message).with_fix(fix));
         };

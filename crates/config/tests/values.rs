@@ -229,6 +229,18 @@ fn a_config_in_which_nothing_can_happen_is_warned_about() {
     assert_eq!(warned, ["client.token.hmac_secret", "api.keys"]);
 }
 
+/// A typo in its name left the key without a bound.
+#[test]
+fn a_scope_of_no_key_is_warned_about() {
+    let config = Config::from_toml(
+        "api.keys.backend = \"0123456789abcdef\"\napi.scopes.backend = {}\napi.scopes.\"back end\" = {}",
+    )
+    .unwrap();
+    let warned: Vec<_> = config.warnings().iter().map(|error| error.path.to_string()).collect();
+    assert!(warned.contains(&"api.scopes.\"back end\"".to_owned()), "{warned:?}");
+    assert!(!warned.contains(&"api.scopes.backend".to_owned()));
+}
+
 proptest! {
     #[test]
     fn any_text_is_answered_without_a_panic(text in "\\PC{0,200}") {

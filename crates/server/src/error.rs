@@ -3,7 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-/// Why [`serve`](crate::serve) returned. The text names the fix.
+/// Why [`serve`](crate::serve) returned. The text names the fix; what the kernel said is the
+/// [source](std::error::Error::source).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -22,7 +23,7 @@ pub enum ServeError {
     Reserve(Box<dunlin_config::ConfigError>),
     /// The state directory could not be opened.
     #[error(
-        "cannot keep state in {}: {source}; name a directory that this user may write to and no other \
+        "cannot keep state in {}; name a directory that this user may write to and no other \
          Dunlin uses (--state DIR)",
         path.display()
     )]
@@ -43,12 +44,12 @@ pub enum ServeError {
     AdminLost,
     /// The mesh between the workers could not be made.
     #[error(
-        "cannot open the bus between workers: {0}; lower server.workers or raise the descriptor limit (`ulimit -n`)"
+        "cannot open the bus between workers; lower server.workers or raise the descriptor limit (`ulimit -n`)"
     )]
     Bus(#[source] io::Error),
     /// A worker thread could not start.
     #[error(
-        "cannot start worker {worker}: {source}; lower server.workers, or set server.own_descriptor_tables = \
+        "cannot start worker {worker}; lower server.workers, or set server.own_descriptor_tables = \
          false if the kernel refuses them"
     )]
     Worker {
@@ -66,10 +67,10 @@ pub enum ServeError {
         worker: usize,
     },
     /// The control thread could not set itself up.
-    #[error("cannot set up the control thread: {0}")]
+    #[error("cannot set up the control thread")]
     Control(#[source] io::Error),
     /// No randomness for secrets.
-    #[error("the kernel gave no random bytes: {0}")]
+    #[error("the kernel gave no random bytes")]
     Random(#[source] getrandom::Error),
 }
 
@@ -81,7 +82,7 @@ fn listen_error(key: &str, address: &SocketAddr, source: &io::Error) -> String {
             address.port()
         ),
         _ => {
-            format!("cannot listen on {address}: {source}; set {key} to an address of this machine")
+            format!("cannot listen on {address}; set {key} to an address of this machine")
         }
     }
 }

@@ -134,7 +134,7 @@ fn has_port(path: impl Fn() -> Path, address: SocketAddr) -> Result<(), ConfigEr
     if address.port() != 0 {
         return Ok(());
     }
-    Err(fault(path(), "nobody would know which port that is".into(), "name it instead of 0"))
+    Err(fault(path(), "nobody would know which port that is".into(), "name its port; it is 0"))
 }
 
 fn taken(path: Path, address: SocketAddr, error: &io::Error) -> ConfigError {

@@ -16,11 +16,13 @@ use crate::error::CliError;
 use crate::style;
 use crate::style::{BAD, BOLD, DIM, GOOD, LINK, WARN, grouped, paint};
 
+/// More than a machine holds.
+const CONNECTIONS_MAX: u64 = 100_000_000;
+
 #[derive(Debug, Args)]
 pub(crate) struct Check {
     /// Connections the server is to hold
-    #[arg(value_name = "N", default_value_t = 1_000_000,
-          value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    #[arg(value_name = "N", default_value_t = 1_000_000, value_parser = connections)]
     connections: u64,
     /// The configuration the server will run
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -31,6 +33,14 @@ pub(crate) struct Check {
     /// The clients run on this machine too, as with `dunlin bench connections`
     #[arg(long)]
     both_ends: bool,
+}
+
+/// A number of connections; digits may be grouped as in `1_000_000`.
+fn connections(text: &str) -> Result<u64, String> {
+    let number = text.replace('_', "").parse().ok();
+    let allowed = number.filter(|number| (1..=CONNECTIONS_MAX).contains(number));
+    allowed
+        .ok_or_else(|| format!("write a whole number from 1 to {CONNECTIONS_MAX}, as in 1000000"))
 }
 
 impl Check {

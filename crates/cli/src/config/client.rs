@@ -20,6 +20,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(330);
 /// The longest refusal that is looked at.
 const REFUSAL_BYTES_MAX: u64 = 1 << 20;
 
+/// How a port that speaks TLS answers to plain HTTP.
+const SPEAKS_TLS: &[u8] = b"This port speaks TLS";
+
 /// What is in front of the path of a Unix socket.
 const UNIX: &str = "unix:";
 
@@ -62,11 +65,18 @@ impl Client {
         body: Option<&str>,
     ) -> Result<Response, CliError> {
         let mut response = self.send(self.connect()?, method, path, headers, body)?;
-        if self.token.is_some() || !matches!(response.status, 401 | 403) {
+        if !matches!(response.status, 400 | 401 | 403) {
             return Ok(response);
         }
         let mut text = Vec::new();
         response.body.take(REFUSAL_BYTES_MAX).read_to_end(&mut text)?;
+        if text.starts_with(SPEAKS_TLS) {
+            return Err(self.wants_socket());
+        }
+        if self.token.is_some() || response.status == 400 {
+            response.body = Box::new(io::Cursor::new(text));
+            return Ok(response);
+        }
         let refusal: Value = serde_json::from_slice(&text).unwrap_or_default();
         if let Some(stream) =
             refusal["socket"].as_str().and_then(|path| own_socket(Path::new(path)))
@@ -75,6 +85,15 @@ impl Client {
         }
         response.body = Box::new(io::Cursor::new(text));
         Ok(response)
+    }
+
+    fn wants_socket(&self) -> CliError {
+        format!(
+            "{} speaks TLS, and this command does not: on the server's machine, as its user, write --admin unix:DIR/admin-socket, \
+             where DIR is the --state of the server; from elsewhere use curl, see docs/operating/changing.md",
+            self.admin
+        )
+        .into()
     }
 
     fn send(
@@ -131,6 +150,9 @@ impl Client {
                 .and_then(|stream| stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map(|()| stream))
                 .map_err(|error| format!("no server answers at {path}: {error}"))?;
             return Ok(Box::new(stream));
+        }
+        if self.admin.starts_with("https://") {
+            return Err(self.wants_socket());
         }
         let addresses = self.admin.to_socket_addrs().map_err(|error| {
             format!("{} is no address: {error}; write --admin 127.0.0.1:8001", self.admin)
@@ -189,4 +211,35 @@ pub(super) fn encoded(text: &str, kept: &[u8]) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// All that was said was to ask with https://, which is refused as well.
+    #[test]
+    fn where_the_admin_port_speaks_tls_the_socket_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = listener.local_addr().unwrap().to_string();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = [0; 4096];
+            let read = stream.read(&mut head).unwrap();
+            assert!(read > 0);
+            let answer = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 42\r\n\r\n\
+                This port speaks TLS: ask with https://.\r\n";
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        for admin in [admin.clone(), format!("https://{admin}")] {
+            let client = Client { admin, token: Some("a token".to_owned()) };
+            let Err(error) = client.call(Method::Get, "/config", &[], None) else {
+                panic!("it is no answer")
+            };
+            assert!(error.to_string().contains("unix:DIR/admin-socket"), "{error}");
+        }
+        server.join().unwrap();
+    }
 }

@@ -1,7 +1,7 @@
 //! A configuration file, validated with the line of each error.
 
 use std::fmt;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use dunlin_config::{Config, ConfigError, ConfigErrors};
@@ -78,7 +78,15 @@ pub(super) fn text_of(path: &Path) -> Result<String, CliError> {
         Some("-") => std::io::stdin().read_to_string(&mut text),
         _ => std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)),
     };
-    read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    read.map_err(|error| {
+        let fix = match error.kind() {
+            ErrorKind::NotFound => {
+                "; name another, or write one with `dunlin config default > FILE`"
+            }
+            _ => "",
+        };
+        format!("{} cannot be read: {error}{fix}", path.display())
+    })?;
     Ok(text)
 }
 

@@ -232,8 +232,11 @@ impl Worker<'_> {
         for (channel, options) in &identity.subscriptions {
             let Some(namespace) = self.settings.namespace(channel) else {
                 if let Some(before) = self.namespace_log.pass(cx.now_ms()) {
-                    let said = "a token subscribes to a channel of an unknown namespace";
-                    tracing::warn!(channel, before, said);
+                    tracing::warn!(
+                        channel,
+                        before,
+                        "a token subscribes to a channel of an unknown namespace"
+                    );
                 }
                 continue;
             };
