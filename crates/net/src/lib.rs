@@ -10,6 +10,8 @@ mod protocols;
 
 pub use ipnet::IpNet;
 pub use protocols::UpgradeError;
+/// Of the version that [`Tls::from_config`] and [`ServerTls::from_config`] take.
+pub use rustls;
 
 pub use core::{
     Admit, ClientTls, CloseReason, ConnId, ConnectConfig, Context, Descriptors, EventLoop, Exit,

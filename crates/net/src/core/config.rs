@@ -74,6 +74,9 @@ pub enum Role {
     Http,
 }
 
+/// Of a handshake where heads have no bound.
+const HANDSHAKE_TIMEOUT_MS: u64 = 10_000;
+
 /// How long connections may take, and what they may cost. Shared by all connections of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -83,7 +86,8 @@ pub struct Limits {
     /// Raw TCP: closed after so many milliseconds in which nothing arrived. 0: never.
     pub idle_timeout_ms: u64,
     /// HTTP server: milliseconds from accept, or from a request's first byte, to the end of its head. A peer that sent
-    /// part of one is answered with status 408. 0: never.
+    /// part of one is answered with status 408. 0: never. A TLS handshake, and before it a proxy's header, may take as
+    /// long, and ten seconds where this is 0.
     pub head_timeout_ms: u64,
     /// HTTP server: milliseconds from the end of a request's head to its last byte. 0: never.
     pub body_timeout_ms: u64,
@@ -94,6 +98,13 @@ pub struct Limits {
     /// Bytes of pipelined requests kept waiting behind one whose answer is outstanding. Beyond it the
     /// connection is not read from until it has been answered.
     pub pipelined_bytes_max: usize,
+}
+
+impl Limits {
+    /// How long what precedes the first request may take: nobody waits for it without end.
+    pub(crate) fn handshake_timeout_ms(&self) -> u64 {
+        if self.head_timeout_ms > 0 { self.head_timeout_ms } else { HANDSHAKE_TIMEOUT_MS }
+    }
 }
 
 impl Default for Limits {

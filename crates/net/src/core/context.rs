@@ -404,11 +404,6 @@ impl<D> Context<D> {
         self.now_ms
     }
 
-    /// The instant at which [`Context::now_ms`] was 0.
-    pub fn started_at(&self) -> Instant {
-        self.start
-    }
-
     /// From now on the loop's clock shows this, until it is set again: for tests of what depends on time.
     pub fn set_clock(&mut self, now_ms: u64) {
         self.set_ms = Some(now_ms);

@@ -97,7 +97,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Accepts from a socket that listens already, TCP or Unix: one opened before the threads were started, or handed
-    /// over by another process. Of `config` its role, TLS and limits apply.
+    /// over by another process. Of `config` its role, TLS, proxies and limits apply.
     ///
     /// # Errors
     ///

@@ -32,8 +32,8 @@ impl<D: Default> Context<D> {
         let record = self.slab.at_mut(conn.index());
         record.spill.get_or_insert_with(|| self.pool.borrow()).arrival = Some(Box::new(arrival));
         let profile = record.profile;
-        let head_timeout_ms = self.limits(profile).head_timeout_ms;
-        self.schedule_own(conn, head_timeout_ms);
+        let timeout_ms = self.limits(profile).handshake_timeout_ms();
+        self.schedule_own(conn, timeout_ms);
         self.proxy_header(handler, conn);
     }
 

@@ -6,7 +6,8 @@
 //!
 //! What follows from a record is RFC 8446 §5 and §4.6.3, and RFC 5246 §6.2 with RFC 5288 and RFC 7905.
 
-use std::io;
+use std::error::Error;
+use std::{fmt, io};
 
 use ring::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
@@ -50,9 +51,24 @@ pub(crate) enum RecordError {
 
 impl From<RecordError> for io::Error {
     fn from(error: RecordError) -> io::Error {
-        io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error:?}"))
+        io::Error::new(io::ErrorKind::InvalidData, error)
     }
 }
+
+impl fmt::Display for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RecordError::UnexpectedMessage => "TLS: a message that does not belong there",
+            RecordError::BadRecord => "TLS: a record that cannot be opened with the key",
+            RecordError::Overflow => "TLS: a record that is too long",
+            RecordError::Decode => "TLS: a record that cannot be decoded",
+            RecordError::Internal => "TLS: keys or records cannot be made",
+            RecordError::Alerted => "TLS: the peer has sent an alert",
+        })
+    }
+}
+
+impl Error for RecordError {}
 
 /// One direction's key, and the number of its next record.
 struct Keys {
@@ -74,8 +90,8 @@ pub(crate) struct Records {
     empty_records: u8,
 }
 
-impl std::fmt::Debug for Records {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Records").finish_non_exhaustive()
     }
 }

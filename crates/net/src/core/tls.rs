@@ -1,7 +1,7 @@
 //! TLS below every protocol, by `rustls`: of outgoing connections, always verified, and of listeners.
 //!
 //! Of an accepted connection `rustls` makes the handshake; then its keys are taken over ([`Records`]), and some hundred bytes
-//! are all that it costs while it is idle. A connection of ours costs some tens of KiB; it is the kind a process has hundreds
+//! are all that it costs while it is idle. An outgoing one costs some tens of KiB; it is the kind a process has hundreds
 //! of.
 
 use std::fmt;
@@ -35,7 +35,8 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// A chain of certificates, the server's own first, and its private key, both in PEM.
+    /// A chain of certificates, the server's own first, and its private key, both in PEM. No protocol is agreed on (ALPN):
+    /// a client that asks for some is served what the listener speaks.
     ///
     /// # Errors
     ///
@@ -63,9 +64,10 @@ impl ServerTls {
 
     /// A configuration of `rustls` made elsewhere: several names, client certificates. Behind the handshake the loop seals
     /// and opens records by itself, so that a connection keeps its keys alone; it asks `rustls` for them.
-    pub fn from_config(mut config: ServerConfig) -> ServerTls {
-        config.enable_secret_extraction = true;
-        ServerTls { config: Arc::new(config) }
+    pub fn from_config(config: impl Into<Arc<ServerConfig>>) -> ServerTls {
+        let mut config = config.into();
+        Arc::make_mut(&mut config).enable_secret_extraction = true;
+        ServerTls { config }
     }
 }
 
@@ -120,8 +122,8 @@ impl Tls {
     }
 
     /// A configuration of `rustls` made elsewhere: client certificates, other verifiers.
-    pub fn from_config(config: Arc<ClientConfig>) -> Tls {
-        Tls { config }
+    pub fn from_config(config: impl Into<Arc<ClientConfig>>) -> Tls {
+        Tls { config: config.into() }
     }
 
     fn trusting(roots: RootCertStore) -> Tls {
@@ -183,7 +185,7 @@ pub(crate) struct Session {
 
 #[expect(clippy::large_enum_variant, reason = "the large one is that of which there are millions")]
 enum State {
-    /// A connection of ours, of which there are few.
+    /// An outgoing connection, of which there are few.
     Client(Box<ClientConnection>),
     /// A server's handshake.
     Handshake(Box<UnbufferedServerConnection>),
@@ -422,8 +424,8 @@ impl<D: Default> Context<D> {
         record.flags.set(Flags::TLS);
         let spill = record.spill.get_or_insert_with(|| self.pool.borrow());
         spill.tls = Some(Box::new(session));
-        let head_timeout_ms = self.limits(self.slab.at(conn.index()).profile).head_timeout_ms;
-        let timeout_ms = if head_timeout_ms > 0 { head_timeout_ms } else { 10_000 };
+        let profile = self.slab.at(conn.index()).profile;
+        let timeout_ms = self.limits(profile).handshake_timeout_ms();
         self.schedule_own(conn, timeout_ms);
         self.tls_handshake(handler, conn);
     }
@@ -600,8 +602,8 @@ mod tests {
         std::mem::take(&mut session.handshake)
     }
 
-    /// Gives a handshake these bytes in two pieces; whatever they are, it goes on, is done, or fails.
-    fn survives(tls: &ServerTls, bytes: &[u8], cut: usize) {
+    /// Gives a handshake these bytes in two pieces; whatever they are, it goes on, is done, or fails. Gives what it sends.
+    fn survives(tls: &ServerTls, bytes: &[u8], cut: usize) -> Vec<u8> {
         let mut session = Session::server(tls).unwrap();
         let (first, second) = bytes.split_at(cut.min(bytes.len()));
         for piece in [first, second] {
@@ -612,6 +614,7 @@ mod tests {
                 break;
             }
         }
+        session.handshake
     }
 
     proptest! {
@@ -623,6 +626,9 @@ mod tests {
         ) {
             let tls = server();
             let mut bytes = hello();
+            let answer = survives(&tls, &bytes, cut.index(bytes.len() + 1));
+            // A record of the handshake, in it the server's hello (RFC 8446 §4).
+            prop_assert_eq!((answer.first(), answer.get(5)), (Some(&22), Some(&2)));
             for (at, with) in flips {
                 let at = at.index(bytes.len());
                 bytes[at] ^= with;

@@ -20,6 +20,37 @@ pub use matchit::Params;
 /// assert_eq!(router.find("GET", "/users").unwrap_err().status(), 405);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// In a handler, with functions for values:
+///
+/// ```
+/// use dunlin_net::http::{NoRoute, Params, Request, Response, Router};
+/// use dunlin_net::{ConnId, Context, Handler};
+///
+/// type Page = fn(&mut Context<()>, ConnId, &Request<'_>, &Params<'_, '_>);
+///
+/// struct Pages(Router<Page>);
+///
+/// impl Handler for Pages {
+///     type Data = ();
+///
+///     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
+///         let answered = match self.0.find(request.method, request.path) {
+///             Ok(found) => return (found.value)(cx, conn, request, &found.params),
+///             Err(NoRoute::MethodNotAllowed { allow }) => {
+///                 let headers = &[("Allow", allow.as_str())];
+///                 cx.respond(conn, &Response { status: 405, headers, body: b"" })
+///             }
+///             Err(NoRoute::NotFound) => {
+///                 cx.respond(conn, &Response { status: 404, headers: &[], body: b"" })
+///             }
+///         };
+///         if answered.is_err() {
+///             cx.abort(conn);
+///         }
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Router<T> {
     patterns: matchit::Router<usize>,
@@ -103,19 +134,28 @@ impl<T> Router<T> {
         Ok(self)
     }
 
-    /// The route of a request of this method and path.
+    /// The route of a request of this method, a [`Method`](super::Method) or its name, and path.
     ///
     /// # Errors
     ///
     /// [`NoRoute`], which is the answer.
-    pub fn find<'r>(&'r self, method: &str, path: &'r str) -> Result<Match<'r, T>, NoRoute> {
+    pub fn find<'r>(
+        &'r self,
+        method: impl AsRef<str>,
+        path: &'r str,
+    ) -> Result<Match<'r, T>, NoRoute> {
+        let method = method.as_ref();
         let found = self.patterns.at(path).map_err(|_| NoRoute::NotFound)?;
         let routes = &self.routes[*found.value];
         let by = |method: &str| routes.iter().find(|(other, _)| other == method);
         match by(method).or_else(|| by("GET").filter(|_| method == "HEAD")) {
             Some((_, value)) => Ok(Match { value, params: found.params }),
             None => {
-                let methods: Vec<&str> = routes.iter().map(|(method, _)| method.as_str()).collect();
+                let mut methods: Vec<&str> =
+                    routes.iter().map(|(method, _)| method.as_str()).collect();
+                if by("GET").is_some() && by("HEAD").is_none() {
+                    methods.push("HEAD");
+                }
                 Err(NoRoute::MethodNotAllowed { allow: methods.join(", ") })
             }
         }
@@ -151,7 +191,7 @@ mod tests {
         assert_eq!(found("HEAD", "/a/b"), "HEAD /a/b");
         assert_eq!(
             router.find("POST", "/a/c").expect_err("no route"),
-            NoRoute::MethodNotAllowed { allow: "GET, PUT".to_owned() }
+            NoRoute::MethodNotAllowed { allow: "GET, PUT, HEAD".to_owned() }
         );
         assert_eq!(router.add("GET", "/a/b", String::new()).err(), Some(RouteError::Duplicate));
         let same = router.add("GET", "/a/{other}", String::new());

@@ -246,11 +246,6 @@ impl ServerConnection {
         Ok((length, ServerEvent::Head { head, expects_continue }))
     }
 
-    /// True in the middle of a request: silence is then answered with 408.
-    pub fn is_receiving(&self) -> bool {
-        self.partial.is_some()
-    }
-
     /// Appends the whole answer to the request outstanding. `date` is the `Date` header (RFC 9110 §6.6.1).
     ///
     /// # Errors

@@ -101,7 +101,7 @@ impl<D: Default> Context<D> {
         Ok(conn)
     }
 
-    /// Sends a WebSocket handshake on a connection of ours, which may still be connecting. `on_websocket`
+    /// Sends a WebSocket handshake on an outgoing connection, which may still be connecting. `on_websocket`
     /// follows, or `on_protocol_error` when the server does not agree. A deadline until then is the
     /// handler's to set.
     ///

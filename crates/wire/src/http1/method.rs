@@ -25,6 +25,12 @@ pub enum Method<'a> {
     Other(&'a str),
 }
 
+impl AsRef<str> for Method<'_> {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
 impl<'a> Method<'a> {
     /// The method that a token names.
     pub fn new(token: &'a str) -> Method<'a> {
