@@ -5,14 +5,8 @@ pub const UNSUBSCRIBE_SERVER: u32 = 2000;
 /// The stream has a gap: subscribe again and recover.
 pub const UNSUBSCRIBE_INSUFFICIENT_STATE: u32 = 2500;
 
-/// The process shuts down: reconnect.
-pub const DISCONNECT_SHUTDOWN: u32 = 3001;
 /// The client does not read fast enough: reconnect.
 pub const DISCONNECT_SLOW: u32 = 3008;
-/// The client must reconnect.
-pub const DISCONNECT_FORCE_RECONNECT: u32 = 3011;
-/// Disconnected by the server API: do not come back.
-pub const DISCONNECT_FORCE_NO_RECONNECT: u32 = 3503;
 
 /// Whether a client comes back after this disconnect code: 3500–3999 and 4500–4999 are final, all others are not
 /// (Centrifugo's docs, "Disconnect codes"; codes below 3000 are the transport's).

@@ -165,7 +165,7 @@ impl Shares {
         }
     }
 
-    /// The oldest channel of a maker that may go, of so many looked at. Those that may not are looked at last next time.
+    /// The oldest channel of a maker that may go, among its first `steps_max`. Those that may not move to the end.
     pub(crate) fn oldest(
         &mut self,
         maker: Maker,

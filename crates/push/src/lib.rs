@@ -27,8 +27,8 @@ pub use outcome::{
 pub use request::{Class, Header, Lane, Request};
 pub use sender::concurrency::ConcurrencyLimit;
 pub use sender::{
-    Binding, ConnectionMetrics, Connections, QueueFull, ResultStream, Results, Sender,
-    SenderConfig, SenderMetrics, results,
+    Binding, ConnectionMetrics, Connections, ResultStream, Results, Sender, SenderConfig,
+    SenderMetrics, results,
 };
 pub use service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 

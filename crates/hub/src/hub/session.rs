@@ -106,15 +106,6 @@ impl Hub {
         })
     }
 
-    /// Changes the caller's tag of a session whose connection was replaced. False for a stale id.
-    pub fn set_tag(&mut self, id: SessionId, tag: u64) -> bool {
-        let slot = self.slot_of(id);
-        if let Some(slot) = slot {
-            self.sessions[slot].tag = tag;
-        }
-        slot.is_some()
-    }
-
     /// All open sessions, closing ones included.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
         let open = |&slot: &u32| self.sessions[slot].is(OPEN);

@@ -99,11 +99,6 @@ pub struct Results(mpsc::UnboundedSender<(u64, Outcome)>);
 #[derive(Debug)]
 pub struct ResultStream(mpsc::UnboundedReceiver<(u64, Outcome)>);
 
-/// The queue has no room for a request, which is given back.
-#[derive(Debug, thiserror::Error)]
-#[error("the queue is full")]
-pub struct QueueFull(pub Box<Request>);
-
 /// A place for outcomes, and its other end.
 pub fn results() -> (Results, ResultStream) {
     let (sender, receiver) = mpsc::unbounded_channel();
@@ -167,27 +162,6 @@ impl<S: Service> Sender<S> {
     /// Hands a request over: waits for room only. Its outcome arrives with `tag`.
     pub async fn submit(&self, request: Request, tag: u64, results: &Results) {
         self.put(request, Reply::Tagged(tag, results.0.clone())).await;
-    }
-
-    /// Hands a request over if there is room.
-    ///
-    /// # Errors
-    ///
-    /// Gives the request back if there is none.
-    pub fn try_submit(
-        &self,
-        request: Request,
-        tag: u64,
-        results: &Results,
-    ) -> Result<(), QueueFull> {
-        let room = self.shared.room.clone();
-        match room.try_acquire_many_owned(permits(&request)) {
-            Ok(permit) => {
-                self.queue(Job::new(request, Reply::Tagged(tag, results.0.clone()), permit));
-                Ok(())
-            }
-            Err(_) => Err(QueueFull(Box::new(request))),
-        }
     }
 
     async fn put(&self, request: Request, reply: Reply) {
