@@ -1,8 +1,11 @@
 //! Who is given what: each test is somebody who tries to get around a permission.
 
+use std::sync::Arc;
+
 use dunlin_config::{ChannelOptions, Config, Secret, Serves};
 use serde_json::{Value, json};
 
+use crate::settings::Settings;
 use crate::tests::{Cluster, Listener};
 
 const KEY: &str = "the backend's own key, long enough";
@@ -500,4 +503,27 @@ fn a_subscription_token_may_allow_more_than_to_subscribe() {
     let unsubscribe = json!({"id": 5, "unsubscribe": {"channel": "private:a"}});
     assert!(ada.say(&unsubscribe)["unsubscribe"].is_object());
     assert_eq!(ada.say(&publish)["error"]["code"], 103, "only while it is subscribed");
+}
+
+/// The first in the order of names decided: the API answered at the address for clients.
+#[test]
+fn of_two_addresses_with_one_port_the_one_that_stands_for_all_serves_the_rest() {
+    let settings = |clients: &str, api: &str| {
+        let mut config = Config::default();
+        config.api.keys.insert("backend", Secret::new("a key that is long enough"));
+        config.client.token.hmac_secret = Some(Secret::new("a key that is long enough, too"));
+        for (name, addr, serves) in [("a", api, Serves::Api), ("z", clients, Serves::Clients)] {
+            let addr = addr.parse().unwrap();
+            let listener = dunlin_config::Listener { addr, serves, ..Default::default() };
+            config.listeners.insert(name, listener);
+        }
+        Settings::new(Arc::new(dunlin_config::Snapshot::new(1, config).unwrap()))
+    };
+    let serves = |settings: &Settings, local: &str| settings.serves(local.parse().unwrap());
+    for settings in [settings("127.0.0.1:900", "0.0.0.0:900"), settings("[::1]:900", "[::]:900")] {
+        let own = settings.config.listeners["z"].addr.to_string();
+        assert_eq!(serves(&settings, &own), Serves::Clients);
+        assert_eq!(serves(&settings, "192.0.2.1:900"), Serves::Api);
+        assert_eq!(serves(&settings, "127.0.0.1:901"), Serves::All, "of client_addr");
+    }
 }

@@ -244,7 +244,9 @@ fn a_disk_that_fails_for_a_while_delays_a_durable_batch_and_loses_nothing() {
     assert_eq!(served.put("push/apns/shop", &credential(&simulator, KEY)).0, 201);
     let tokens: Vec<String> = (0..15_000).map(token).collect();
     served.api("push/batch", &durable(json!({ "pushes": [to(&tokens)] }), None));
+    let begun = Instant::now();
     while simulator.counts().accepted < 500 {
+        assert!(begun.elapsed() < TIMEOUT, "it sends");
         std::thread::sleep(Duration::from_millis(2));
     }
     // From here on every write to a file fails (EFBIG), until all stand still.
