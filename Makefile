@@ -1,6 +1,6 @@
 # Thin: what happens stands in scripts/.
 .DEFAULT_GOAL := help
-.PHONY: help serve test bench abuse lint loom miri interop conformance docs build clean
+.PHONY: help serve test bench abuse lint loom miri interop conformance docs build dist clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
@@ -37,6 +37,9 @@ docs: ## Write the pages that are generated from the code
 
 build: ## Build the optimised binary, target/release/dunlin
 	@cargo build --locked --release -p dunlin-cli
+
+dist: ## Build what is installed elsewhere: a static program, a package for Debian, man pages, completions
+	@scripts/dist
 
 clean: ## Remove what was built and what was installed for tests
 	@cargo clean

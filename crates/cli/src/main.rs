@@ -55,6 +55,12 @@ enum Command {
         /// The shell it is for
         shell: Shell,
     },
+    /// Write a man page for each command into a directory
+    #[command(hide = true)]
+    Man {
+        /// The directory
+        directory: std::path::PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -77,6 +83,9 @@ fn main() -> ExitCode {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Dunlin::command(), "dunlin", &mut script);
             style::print(&String::from_utf8_lossy(&script))
+        }
+        Command::Man { directory } => {
+            clap_mangen::generate_to(Dunlin::command(), directory).map_err(Into::into)
         }
     };
     match outcome {

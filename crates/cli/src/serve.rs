@@ -1,8 +1,12 @@
 //! `dunlin serve`.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,6 +71,7 @@ impl Serve {
         let on_ready = Box::new(move |ready: &Ready| {
             // Output may be closed; the server serves all the same.
             let _ = style::print(&banner(ready, development, page));
+            tell_service_manager(std::env::var_os("NOTIFY_SOCKET").as_deref());
         });
         let source = match &self.config {
             Some(path) => path.display().to_string(),
@@ -110,6 +115,20 @@ impl Serve {
         server.admin_addr = self.admin.unwrap_or(server.admin_addr);
         server.workers = self.workers.unwrap_or(server.workers);
         config
+    }
+}
+
+/// Says to systemd, where it has started this, that the server serves (sd_notify(3)).
+fn tell_service_manager(socket: Option<&OsStr>) {
+    let Some(name) = socket else { return };
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => UnixAddr::from_abstract_name(name),
+        None => UnixAddr::from_pathname(name),
+    };
+    let sent = UnixDatagram::unbound()
+        .and_then(|socket| socket.send_to_addr(b"READY=1\n", &address?).map(drop));
+    if let Err(error) = sent {
+        tracing::warn!(%error, "the service manager could not be told that the server is ready");
     }
 }
 

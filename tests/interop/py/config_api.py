@@ -84,5 +84,39 @@ def settings_fit_the_schema(server):
         assert admin(server, "PUT", "/config", wrong)[0] == 422, (path, value)
 
 
+@scenario("openapi-spec-validator: the server API's document is valid OpenAPI 3.1, and its answers are as it says", config="presence.toml")
+def server_api(server):
+    with urllib.request.urlopen(f"{server.origin}/api/openapi.json", timeout=10) as answer:
+        assert answer.headers.get_content_type() == "application/json"
+        document = json.load(answer)
+    faults = [error.message for error in OpenAPIV31SpecValidator(document).iter_errors()]
+    assert not faults, faults
+    registry = Registry().with_resource("urn:api", Resource.from_contents(document, default_specification=DRAFT202012))
+    position = server.publish("news", {"text": "hello"})
+    calls = {
+        "publish": {"channel": "news", "data": 1, "tags": {"a": "b"}},
+        "broadcast": {"channels": ["a", "no-such-namespace:b"], "data": 1},
+        "history": {"channel": "news", "limit": 10},
+        "presence": {"channel": "news"},
+        "presence_stats": {"channel": "news"},
+        "subscribe": {"user": "42", "channel": "news"},
+        "disconnect": {"user": "42"},
+        "channels": {},
+        "info": {},
+        "batch": {"commands": [{"publish": {"channel": "news", "data": 2}}, {"teleport": {}}]},
+    }
+    for method, body in calls.items():
+        status, answer = server.post(f"/api/{method}", body)
+        operation = document["paths"][f"/{method}"]["post"]
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        for what, schema in ((answer, schema), (body, operation["requestBody"]["content"]["application/json"]["schema"])):
+            if method == "batch" and what is body:
+                continue
+            text = json.dumps(schema).replace('"#/', '"urn:api#/')
+            Draft202012Validator(json.loads(text), registry=registry).validate(what)
+        assert status == 200, (method, answer)
+    assert position["offset"] == 1
+
+
 if __name__ == "__main__":
     main()

@@ -14,7 +14,7 @@ use super::request::{
 };
 
 /// Names of members.
-pub(super) type Members = &'static [&'static str];
+pub(crate) type Members = &'static [&'static str];
 
 /// The members of a method's request.
 pub(super) fn members(method: Method) -> Members {
@@ -47,7 +47,8 @@ pub(super) fn members_within(name: &str) -> Option<Members> {
     })
 }
 
-fn of<'de, T: Deserialize<'de>>() -> Members {
+/// The names that a struct is deserialized from.
+pub(crate) fn of<'de, T: Deserialize<'de>>() -> Members {
     let mut members: Members = &[];
     // It is asked for nothing but the names, and has no value to give.
     let _ = T::deserialize(Names(&mut members));

@@ -12,13 +12,16 @@
 //! An error is an answer: `{"error":{"code":107,"message":"…"}}` with status 200, because libraries look at the
 //! status first. Only a body that is no request at all is a 400; see [`ApiError::status`].
 
+/// The API as an OpenAPI document, served at `GET /api/openapi.json`.
+pub const OPENAPI: &str = include_str!("openapi.json");
+
 mod batch;
 mod body;
 mod error;
 mod key;
 mod legacy;
 mod lenient;
-mod member;
+pub(crate) mod member;
 mod method;
 pub mod request;
 pub mod response;

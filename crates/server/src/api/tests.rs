@@ -516,3 +516,89 @@ proptest! {
         prop_assert_eq!(&*publish.tags, &[(tag.into(), text.into())]);
     }
 }
+
+/// The names of an object's properties in the OpenAPI document, where `schema` may be a reference.
+fn properties(document: &Value, schema: &Value) -> Vec<String> {
+    let schema = match schema["$ref"].as_str() {
+        Some(reference) => document.pointer(reference.trim_start_matches('#')).unwrap(),
+        None => schema,
+    };
+    let mut names: Vec<_> = schema["properties"].as_object().unwrap().keys().cloned().collect();
+    names.sort();
+    names
+}
+
+fn sorted(members: &[&str]) -> Vec<String> {
+    let mut names: Vec<_> = members.iter().map(|name| (*name).to_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_openapi_document_and_the_reference_have_every_method_field_and_error() {
+    use super::member::{members, members_within};
+    let document: Value = serde_json::from_str(OPENAPI).unwrap();
+    assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    let page = include_str!("../../../../docs/reference/server-api.md");
+    for method in Method::ALL {
+        let name = method.name();
+        let schema = document
+            .pointer(&format!("/paths/~1{name}/post/requestBody/content/application~1json/schema"));
+        let schema = schema.unwrap_or_else(|| panic!("{name}"));
+        let members = members(*method);
+        assert_eq!(properties(&document, schema), sorted(members), "{name}");
+        assert!(page.contains(&format!("## `{name}`")), "{name} in the reference");
+        let section = page.split(&format!("## `{name}`")).nth(1).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        for member in members {
+            let is_there = section.contains(&format!("`{member}`"))
+                || section.contains("[target](#target)")
+                    && ["user", "client", "session"].contains(member)
+                || section.contains("[message](#message)")
+                    && page.contains(&format!("| `{member}` |"));
+            assert!(is_there, "{name}.{member} in the reference");
+            let Some(within) = members_within(member) else { continue };
+            let reference = schema["$ref"].as_str().unwrap().trim_start_matches('#');
+            let property = document.pointer(&format!("{reference}/properties/{member}")).unwrap();
+            assert_eq!(properties(&document, property), sorted(within), "{name}.{member}");
+        }
+    }
+    let own: Vec<&str> = Method::ALL.iter().map(|method| method.name()).collect();
+    for path in document["paths"].as_object().unwrap().keys() {
+        let name = path.trim_start_matches('/');
+        let is_one =
+            own.contains(&name) || name == "batch" || name.split('/').next() == Some("push");
+        assert!(is_one, "{path} is no method");
+    }
+    let codes = &document["components"]["schemas"]["Error"]["properties"]["code"]["enum"];
+    let all: Vec<u64> = codes.as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+    for code in [
+        ApiErrorCode::Internal,
+        ApiErrorCode::UnknownChannel,
+        ApiErrorCode::PermissionDenied,
+        ApiErrorCode::NotFound,
+        ApiErrorCode::LimitExceeded,
+        ApiErrorCode::BadRequest,
+        ApiErrorCode::NotAvailable,
+        ApiErrorCode::UnrecoverablePosition,
+    ] {
+        assert!(all.contains(&u64::from(code.code())), "{code:?}");
+        assert!(page.contains(&format!("| {} | {} |", code.code(), code.text())), "{code:?}");
+    }
+}
+
+#[test]
+fn the_reference_of_the_client_protocol_has_every_code() {
+    use dunlin_protocol::centrifuge::{DisconnectCode, ErrorCode, UnsubscribeCode};
+    let page = include_str!("../../../../docs/reference/client-protocol.md");
+    let errors = ErrorCode::ALL.iter().map(|of| (of.code(), of.text()));
+    let unsubscribes = UnsubscribeCode::ALL.iter().map(|of| (of.code(), of.text()));
+    for (code, text) in errors.chain(unsubscribes) {
+        assert!(page.contains(&format!("| {code} | {text} |")), "{code} {text}");
+    }
+    for of in DisconnectCode::ALL {
+        let returns = if dunlin_hub::code::reconnects(u32::from(of.code())) { "yes" } else { "no" };
+        let row = format!("| {} | {} | {returns} |", of.code(), of.text());
+        assert!(page.contains(&row), "{row}");
+    }
+}

@@ -384,6 +384,27 @@ pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_openapi_document_has_every_field_of_a_push() {
+        use crate::api::OPENAPI;
+        use crate::api::member::of;
+        let document: Value = serde_json::from_str(OPENAPI).unwrap();
+        for (schema, members) in [
+            ("Submission", of::<Submission>()),
+            ("PushBatchRequest", of::<Batch>()),
+            ("Recipients", of::<Recipients>()),
+            ("PushBroadcast", of::<Subscribers>()),
+            ("Notification", of::<Notification>()),
+        ] {
+            let properties = &document["components"]["schemas"][schema]["properties"];
+            let mut names: Vec<_> = properties.as_object().unwrap().keys().collect();
+            names.sort();
+            let mut members = members.to_vec();
+            members.sort_unstable();
+            assert_eq!(names, members, "{schema}");
+        }
+    }
+
     fn refused(body: &str) -> String {
         Batch::one(body.as_bytes()).expect_err("refused").to_string()
     }

@@ -20,8 +20,8 @@ use super::reply;
 use super::routes::{method_refused, origin_refused};
 use crate::api::request::{Message, RefreshRequest, SubscribeRequest, Target};
 use crate::api::{
-    Answer, ApiError, ApiErrorCode, Batch, Legacy, Lenient, Method, NodeFacts, Outcome, Request,
-    presented_key, scope, write_response,
+    Answer, ApiError, ApiErrorCode, Batch, Legacy, Lenient, Method, NodeFacts, OPENAPI, Outcome,
+    Request, presented_key, scope, write_response,
 };
 use crate::metrics::Metric;
 use crate::revocation::Revocation;
@@ -47,6 +47,15 @@ impl Worker<'_> {
         method: &str,
         request: &http::Request<'_>,
     ) {
+        if method == "openapi.json" {
+            return match request.method {
+                http::Method::Get | http::Method::Head => {
+                    let document = reply::Answer::json(200, OPENAPI.as_bytes().to_vec());
+                    self.answer(cx, conn, &document.header("Cache-Control", "no-cache"));
+                }
+                _ => self.answer(cx, conn, &method_refused("GET, HEAD")),
+            };
+        }
         if request.method != http::Method::Post {
             return self.answer(cx, conn, &method_refused("POST"));
         }
