@@ -23,7 +23,8 @@ fn fate(imported: &Imported, key: &str) -> Fate {
 fn ordinary() -> Value {
     json!({
         "client": {
-            "token": {"hmac_secret_key": SECRET, "audience": "web"},
+            "token": {"hmac_secret_key": SECRET, "audience": "web", "user_id_claim": "uid",
+                "issuer_regex": "^https://", "jwks_public_endpoint": "https://idp.example/keys"},
             "allowed_origins": ["https://example.com", "https://*.example.org", "*.local"],
             "ping_interval": "30s",
             "stale_close_delay": "1m5s",
@@ -52,7 +53,9 @@ fn what_dunlin_has_is_taken() {
     let imported = taken(&ordinary());
     let config = &imported.config;
     assert_eq!(config.client.token.hmac_secret.as_ref().unwrap().reveal(), SECRET);
-    assert_eq!(config.client.token.audience.as_deref(), Some("web"));
+    let rules = config.client.token.rules();
+    assert_eq!((rules.audience, rules.user_id_claim), (Some("web"), Some("uid")));
+    assert_eq!((rules.issuer_regex, rules.jwks.is_some()), (Some("^https://"), true));
     assert_eq!(*config.client.allowed_origins, ["https://example.com", "https://*.example.org"]);
     assert_eq!(
         (config.client.ping_interval_ms, config.client.connect_timeout_ms),
@@ -89,15 +92,18 @@ fn what_is_not_checked_here_is_closed() {
     let anyone: IsOpen = |config| config.channel.without_namespace.allow_subscribe_for_anonymous;
     let public: IsOpen = |config| !config.server.client_addr.ip().is_loopback();
     let api: IsOpen = |config| !config.api.keys.is_empty() || config.api.without_key;
-    let cases: [(&str, Value, IsOpen); 15] = [
-        ("client", json!({"token": {"hmac_secret_key": SECRET, "audience_regex": "a"}}), token),
-        ("client", json!({"token": {"hmac_secret_key": SECRET, "issuer_regex": "a"}}), token),
-        ("client", json!({"token": {"hmac_secret_key": SECRET, "user_id_claim": "uid"}}), token),
+    let cases: [(&str, Value, IsOpen); 14] = [
+        ("client", json!({"token": {"hmac_secret_key": SECRET, "audience": {"a": 1}}}), token),
+        (
+            "client",
+            json!({"token": {"hmac_secret_key": SECRET, "issuer_regex": "(", "issuer": "a"}}),
+            token,
+        ),
         ("client", json!({"token": {"hmac_secret_key": "short"}}), token),
         (
             "client",
             json!({"token": {"hmac_secret_key": SECRET},
-                "subscription_token": {"enabled": true, "jwks_public_endpoint": "https://a"}}),
+                "subscription_token": {"enabled": true, "hmac_previous_secret_key": SECRET}}),
             token,
         ),
         ("client", json!({"token": {"hmac_previous_secret_key": SECRET}}), token),

@@ -30,9 +30,9 @@ pub(super) fn client(source: &mut Source) {
     token(source, "client.token");
     // Without keys of their own these tokens are refused, as they are where no key could be taken.
     if source.is_on("client.subscription_token.enabled") {
+        token(source, "client.subscription_token");
         let key = "client.subscription_token.enabled";
         source.taken(key, key, true);
-        token(source, "client.subscription_token");
     } else if source.take("client.subscription_token").is_some() {
         source.row("client.subscription_token", Fate::Absent, "it is not enabled");
     }
@@ -76,32 +76,32 @@ pub(super) fn client(source: &mut Source) {
     origins(source);
 }
 
-/// The keys and rules of one kind of token: no key, where Dunlin would take a token that Centrifugo refuses.
+/// The keys and rules of one kind of token.
 fn token(source: &mut Source, of: &str) {
     let key = |name: &str| format!("{of}.{name}");
-    let mut unchecked = None;
-    for name in ["audience_regex", "issuer_regex", "user_id_claim"] {
-        if source.take(&key(name)).is_some() {
-            let note = "it is not checked here, so no key of these tokens is taken";
-            source.row(&key(name), Fate::Closed, note);
-            unchecked = Some(name);
-        }
-    }
-    for name in ["audience", "issuer"] {
-        source.move_as(&key(name), &key(name), Kind::Text);
-    }
+    let mut unread = None;
     for (name, to) in [
+        ("audience", "audience"),
+        ("audience_regex", "audience_regex"),
+        ("issuer", "issuer"),
+        ("issuer_regex", "issuer_regex"),
+        ("user_id_claim", "user_id_claim"),
+        ("jwks_public_endpoint", "jwks_public_endpoint"),
         ("hmac_secret_key", "hmac_secret"),
         ("rsa_public_key", "rsa_public_key"),
         ("ecdsa_public_key", "ecdsa_public_key"),
     ] {
-        let Some(secret) = source.text(&key(name)) else { continue };
-        match unchecked {
-            Some(check) => {
-                source.row(&key(name), Fate::Closed, format!("left out, because of `{check}`"));
-            }
-            None => source.taken(&key(name), &key(to), secret),
+        match source.take(&key(name)) {
+            Some(Value::String(text)) => source.taken(&key(name), &key(to), text),
+            // It may be a rule: no key lets in whom it would have refused.
+            Some(_) => unread = Some(name),
+            None => {}
         }
+    }
+    if let Some(name) = unread {
+        let note = "expected a text; no key of these tokens is taken";
+        source.row(&key(name), Fate::Closed, note);
+        source.unset(of);
     }
     for (name, note) in [
         (
@@ -109,10 +109,6 @@ fn token(source: &mut Source, of: &str) {
             "left out, for it would hold without an end here; set `hmac_secret_previous` while it is in use",
         ),
         ("hmac_previous_secret_key_valid_until", "see `hmac_previous_secret_key`"),
-        (
-            "jwks_public_endpoint",
-            "no keys are fetched, and tokens of such keys are refused; put them into `keys`",
-        ),
     ] {
         if source.take(&key(name)).is_some() {
             source.row(&key(name), Fate::Closed, note);
@@ -165,7 +161,7 @@ pub(super) fn server(source: &mut Source) {
         };
         // Where others would reach it, they need something to be kept out by.
         let has = |key: &str| source.out.pointer(key).is_some();
-        let token = ["hmac_secret", "rsa_public_key", "ecdsa_public_key"];
+        let token = ["hmac_secret", "rsa_public_key", "ecdsa_public_key", "jwks_public_endpoint"];
         let token = token.into_iter().any(|key| has(&format!("/client/token/{key}")));
         let guarded = secure && token && has("/api/keys/backend");
         let ip = ip.filter(|ip| guarded || ip.is_loopback());

@@ -144,14 +144,21 @@ fn valid(source: &mut Source) -> Config {
             check::remove(&mut source.out, steps);
             let note = format!("left out: {error}");
             source.row(&error.path.to_string(), Fate::Closed, note);
-            // Subscription tokens without keys of their own would be judged by those of connections.
-            if steps.starts_with(&["client".to_owned(), "subscription_token".to_owned()]) {
-                check::remove(&mut source.out, Path::of("client.token").steps());
-                check::remove(&mut source.out, Path::of("client.subscription_token").steps());
-            }
             // Without its certificates, or the proof that clients show, an address is for this machine alone.
             if steps.iter().any(|step| step == "tls" || step == "client_ingress") {
-                check::remove(&mut source.out, Path::of("server.client_addr").steps());
+                source.unset("server.client_addr");
+            }
+            // No key lets in whom a rule would have refused; and subscription tokens without keys of their own would be
+            // judged by those of connections.
+            let [client, kind, rule, ..] = steps else { continue };
+            let is_rule = ["audience", "audience_regex", "issuer", "issuer_regex", "user_id_claim"];
+            if client == "client"
+                && (kind == "subscription_token"
+                    || kind == "token" && is_rule.contains(&rule.as_str()))
+            {
+                for kind in ["client.token", "client.subscription_token"] {
+                    source.unset(kind);
+                }
             }
         }
         if source.out == before {

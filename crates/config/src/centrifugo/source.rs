@@ -59,6 +59,11 @@ impl Source {
         *at = value.into();
     }
 
+    /// Takes back what was written at a key of Dunlin.
+    pub(super) fn unset(&mut self, key: &str) {
+        check::remove(&mut self.out, Path::of(key).steps());
+    }
+
     /// Writes a key of Dunlin that is the same as one of Centrifugo.
     pub(super) fn taken(&mut self, key: &str, to: &str, value: impl Into<Value>) {
         self.set(&Path::of(to), value);
