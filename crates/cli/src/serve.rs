@@ -128,7 +128,7 @@ fn tell_service_manager(socket: Option<&OsStr>) {
     let sent = UnixDatagram::unbound()
         .and_then(|socket| socket.send_to_addr(b"READY=1\n", &address?).map(drop));
     if let Err(error) = sent {
-        tracing::warn!(%error, "the service manager could not be told that the server is ready");
+        style::warning(format_args!("systemd could not be told that the server is ready: {error}"));
     }
 }
 

@@ -161,9 +161,9 @@ export class Server {
   #ending = false;
   died = null;
 
-  /// `config`: a file of ../config, none for development mode.
-  constructor({ config = null, workers = 2 } = {}) {
-    this.configFile = config && path.join(HERE, "../config", config);
+  /// `config`: a file of ../config, none for development mode; `configFile`: one that stands elsewhere.
+  constructor({ config = null, configFile = config && path.join(HERE, "../config", config), workers = 2 } = {}) {
+    this.configFile = configFile;
     this.workers = workers;
     // `admin.toml` has the token.
     this.adminHeaders = config === "admin.toml" ? { Authorization: "Bearer the-admin-token-of-the-interop-tests" } : {};

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import urllib.request
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
@@ -74,6 +75,17 @@ def expositions(server):
     count = next(sample.value for sample in turns if sample.name.endswith("_count"))
     total = next(sample.value for sample in turns if sample.name.endswith("_sum"))
     assert count == buckets[-1][1] and 0 < total < 60, (count, total)
+
+
+@scenario("metrics: every figure that docs/operating/metrics.md maps to is there")
+def mapped(server):
+    page = (HERE.parents[2] / "docs/operating/metrics.md").read_text()
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.admin_port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    names = set(re.findall(r"\bdunlin_\w+", page))
+    assert len(names) > 20, names
+    missing = [name for name in names if f"# TYPE {name} " not in text]
+    assert not missing, missing
 
 
 main()
