@@ -50,6 +50,8 @@ pub(crate) enum BusMessage {
 
     /// Worker to admin: tokens are to be revoked. `token` comes back with the reply.
     Revoke { worker: usize, token: u64, revocation: Box<Revocation> },
+    /// Worker to admin: a blocked user may come in again.
+    Unblock { worker: usize, token: u64, user: Box<str> },
     /// Admin to worker.
     RevokeReply { token: u64, result: Result<(), RevocationError> },
     /// Admin to workers: tokens were revoked.

@@ -38,6 +38,8 @@ pub(crate) enum Revoked {
     Jti(Box<str>),
     /// The user's tokens whose `iat` is before this Unix second, and those without one.
     User { user: Box<str>, issued_before_s: u64 },
+    /// All tokens of the user, those of the future too: the user is blocked.
+    Blocked(Box<str>),
 }
 
 impl Revocation {
@@ -49,9 +51,13 @@ impl Revocation {
         Revocation { of: Revoked::User { user: user.into(), issued_before_s }, until_s }
     }
 
+    pub(crate) fn block(user: &str, until_s: u64) -> Revocation {
+        Revocation { of: Revoked::Blocked(user.into()), until_s }
+    }
+
     fn name(&self) -> &str {
         match &self.of {
-            Revoked::Jti(name) | Revoked::User { user: name, .. } => name,
+            Revoked::Jti(name) | Revoked::User { user: name, .. } | Revoked::Blocked(name) => name,
         }
     }
 
@@ -114,6 +120,7 @@ pub(crate) struct Revocations {
 struct Table {
     tokens: HashMap<u64, Revocation>,
     users: HashMap<Box<str>, Revocation>,
+    blocked: HashMap<Box<str>, Revocation>,
     /// Tokens of clients that were disconnected, and until when they let nobody in, in Unix milliseconds.
     bars: HashMap<u64, u64>,
 }
@@ -121,13 +128,14 @@ struct Table {
 impl Table {
     /// Bars have a bound of their own: they are not to take a revocation's place.
     fn revocations(&self) -> usize {
-        self.tokens.len() + self.users.len()
+        self.tokens.len() + self.users.len() + self.blocked.len()
     }
 
     /// Forgets what is over.
     fn expire(&mut self, now_ms: u64) {
         self.tokens.retain(|_, of| !of.is_over(now_ms / 1000));
         self.users.retain(|_, of| !of.is_over(now_ms / 1000));
+        self.blocked.retain(|_, of| !of.is_over(now_ms / 1000));
         self.bars.retain(|_, until_ms| *until_ms > now_ms);
     }
 }
@@ -157,7 +165,8 @@ impl Revocations {
             || table
                 .users
                 .get(user)
-                .is_some_and(|of| !of.is_over(now_ms / 1000) && concerns(of, issued_at_s));
+                .is_some_and(|of| !of.is_over(now_ms / 1000) && concerns(of, issued_at_s))
+            || table.blocked.get(user).is_some_and(|of| !of.is_over(now_ms / 1000));
         if revoked {
             return Some(Refusal::Revoked);
         }
@@ -186,6 +195,7 @@ impl Revocations {
         let known = match &revocation.of {
             Revoked::Jti(jti) => table.tokens.get(&self.id_of(Some(jti), "").0),
             Revoked::User { user, .. } => table.users.get(user),
+            Revoked::Blocked(user) => table.blocked.get(user),
         };
         if known.is_none() && table.revocations() >= max {
             return Err(RevocationError::Full);
@@ -202,8 +212,16 @@ impl Revocations {
             Revoked::User { user, .. } => {
                 table.users.insert(user.clone(), revocation.clone());
             }
+            Revoked::Blocked(user) => {
+                table.blocked.insert(user.clone(), revocation.clone());
+            }
         }
         Ok(revocation)
+    }
+
+    /// Lets a user in again who was blocked. False when he was not.
+    pub(crate) fn unblock(&self, user: &str) -> bool {
+        self.write().blocked.remove(user).is_some()
     }
 
     /// Takes a revocation back. False when there is none.
@@ -233,7 +251,7 @@ impl Revocations {
     /// What is revoked.
     pub(crate) fn list(&self, now_ms: u64) -> Vec<Revocation> {
         let table = self.read();
-        let all = table.tokens.values().chain(table.users.values());
+        let all = table.tokens.values().chain(table.users.values()).chain(table.blocked.values());
         all.filter(|of| !of.is_over(now_ms / 1000)).cloned().collect()
     }
 
@@ -250,6 +268,7 @@ impl Revocations {
 pub(crate) fn concerns(revocation: &Revocation, issued_at_s: Option<u64>) -> bool {
     match revocation.of {
         Revoked::User { issued_before_s, .. } => issued_at_s.unwrap_or(0) < issued_before_s,
+        Revoked::Blocked(_) => true,
         Revoked::Jti(_) => false,
     }
 }
@@ -442,6 +461,22 @@ mod tests {
         let mut listed = again.list(NOW_MS);
         listed.sort_by_key(|of| of.name().to_owned());
         assert_eq!((listed, report), (vec![first, second], Vec::new()));
+    }
+
+    #[test]
+    fn a_blocked_user_is_refused_until_he_is_unblocked_and_what_was_revoked_before_stays_so() {
+        let revocations = Revocations::default();
+        let id = revocations.id_of(None, "x");
+        let refused = |iat, now_ms| revocations.refuses(id, "ada", iat, now_ms).is_some();
+        revocations.add(Revocation::of_user("ada", NOW_S, 0), NOW_MS, 9).unwrap();
+        revocations.add(Revocation::block("ada", NOW_S + 60), NOW_MS, 9).unwrap();
+        assert!(refused(Some(NOW_S + 10), NOW_MS) && refused(None, NOW_MS));
+        assert!(!refused(Some(NOW_S + 10), NOW_MS + 60_000), "it was for a minute");
+        assert_eq!(revocations.list(NOW_MS).len(), 2);
+        assert!(revocations.unblock("ada") && !revocations.unblock("ada"));
+        assert!(!refused(Some(NOW_S + 10), NOW_MS) && refused(Some(NOW_S - 1), NOW_MS));
+        let line = serde_json::to_string(&Revocation::block("ada", 0)).unwrap();
+        assert_eq!(line, r#"{"blocked":"ada","until_s":0}"#);
     }
 
     #[test]

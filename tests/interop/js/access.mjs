@@ -124,9 +124,10 @@ await scenario("subscription tokens: another user's, another channel's, a connec
     [{ sub: "ann" }, SECRET, 103],
     [{ sub: "ann", channel }, new TextEncoder().encode("another-secret-that-nobody-knows"), 103],
   ]) {
-    const client = await t.client(server, "websocket", { token: await token({ sub: "ann" }) });
-    const room = await watch(client, channel, { token: await token(claims, 60, secret) }).catch(() => null);
-    const code = client.disconnects.find(({ code }) => code >= 3000)?.code ?? room?.unsubscribed[0]?.code;
+    const socket = await t.socket(server);
+    socket.say({ id: 1, connect: { token: await token({ sub: "ann" }) } }, { id: 2, subscribe: { channel, token: await token(claims, 60, secret) } });
+    const answer = until(() => socket.lines.find((line) => line.id === 2), "the refusal").then(({ error }) => error?.code);
+    const code = await Promise.race([answer.catch(() => null), socket.closed.then(({ code }) => code)]);
     assert.equal(code, what, JSON.stringify(claims));
   }
 });

@@ -552,6 +552,9 @@ impl Handler for Admin {
                 BusMessage::Revoke { worker, token, revocation } => {
                     self.handle_revoke(worker, token, &revocation);
                 }
+                BusMessage::Unblock { worker, token, user } => {
+                    self.handle_unblock(worker, token, &user);
+                }
                 // Everything else only wakes the thread.
                 _ => {}
             }

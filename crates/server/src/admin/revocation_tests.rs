@@ -145,3 +145,23 @@ fn one_disconnect_bars_the_token_and_not_the_user() {
     assert_eq!(client.next().expect("a disconnect")["disconnect"]["code"], 3000);
     assert_eq!(refused(&server, &fresh), None);
 }
+
+#[test]
+fn a_blocked_user_is_sent_away_and_comes_back_when_he_is_unblocked() {
+    let server = server(0);
+    let ada = token(&json!({"sub": "ada", "iat": 4_000_000_000_u64}));
+    let bob = token(&json!({"sub": "bob"}));
+    let mut session = Subscriber::at(server.clients, "news", &ada);
+    assert_eq!(api(&server, "block_user", &json!({"user": "ada"})), json!({"result": {}}));
+    assert_eq!(session.next().expect("a disconnect")["disconnect"]["code"], 3500);
+    assert_eq!(refused(&server, &ada), Some(3500));
+    assert_eq!(refused(&server, &bob), None);
+    assert_eq!(api(&server, "unblock_user", &json!({"user": "ada"})), json!({"result": {}}));
+    assert_eq!(refused(&server, &ada), None);
+    assert_eq!(
+        api(&server, "unblock_user", &json!({"user": "ada"})),
+        json!({"result": {}}),
+        "again"
+    );
+    assert_eq!(api(&server, "block_user", &json!({}))["error"]["code"], 107);
+}

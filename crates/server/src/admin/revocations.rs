@@ -1,5 +1,5 @@
-//! `/revocations`: which tokens let nobody in any more. The server API's `revoke_token` and `invalidate_user_tokens`
-//! come here too, over the bus.
+//! `/revocations`: which tokens let nobody in any more. The server API's `revoke_token`, `invalidate_user_tokens`,
+//! `block_user` and `unblock_user` come here too, over the bus.
 
 use dunlin_config::AdminRole;
 use dunlin_net::ConnId;
@@ -74,6 +74,19 @@ impl Admin {
         let _ = self.endpoint.send(worker, BusMessage::RevokeReply { token, result });
     }
 
+    /// A worker's caller lets a user in again.
+    pub(super) fn handle_unblock(&mut self, worker: usize, token: u64, user: &str) {
+        let is_new = self.state.revocations.unblock(user);
+        let result = match &mut self.revocation_log {
+            Some(log) if is_new => log.rewrite(&self.state.revocations, unix_ms()).map_err(|error| {
+                tracing::error!(%error, "that a user is not blocked any more is not on the disk");
+                RevocationError::NotOnDisk
+            }),
+            _ => Ok(()),
+        };
+        let _ = self.endpoint.send(worker, BusMessage::RevokeReply { token, result });
+    }
+
     fn revoke(&mut self, revocation: &Revocation) -> Result<(), RevocationError> {
         let now_ms = unix_ms();
         let max = self.store.head().config.client.token.revocations_max as usize;
@@ -125,6 +138,7 @@ fn shown(revocation: &Revocation) -> Value {
         Revoked::User { user, issued_before_s } => {
             json!({ "user": user, "issued_before": issued_before_s })
         }
+        Revoked::Blocked(user) => json!({ "blocked": user }),
     };
     shown["expire_at"] = revocation.until_s.into();
     shown

@@ -10,7 +10,8 @@ use super::body::{
 };
 use super::method::Method;
 use super::request::{
-    ChannelRequest, ChannelsRequest, InvalidateUserTokensRequest, RevokeTokenRequest,
+    BlockUserRequest, ChannelRequest, ChannelsRequest, InvalidateUserTokensRequest,
+    RevokeTokenRequest, UnblockUserRequest,
 };
 
 /// Names of members.
@@ -31,6 +32,8 @@ pub(super) fn members(method: Method) -> Members {
         Method::History => of::<HistoryBody<'_>>(),
         Method::RevokeToken => of::<RevokeTokenRequest<'_>>(),
         Method::InvalidateUserTokens => of::<InvalidateUserTokensRequest<'_>>(),
+        Method::BlockUser => of::<BlockUserRequest<'_>>(),
+        Method::UnblockUser => of::<UnblockUserRequest<'_>>(),
         Method::Channels => of::<ChannelsRequest<'_>>(),
         Method::Info => of::<InfoBody>(),
     }

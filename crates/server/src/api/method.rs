@@ -55,6 +55,10 @@ methods! {
     RevokeToken = "revoke_token", 100;
     /// Revokes the tokens of a user that were issued before a time.
     InvalidateUserTokens = "invalidate_user_tokens", 101;
+    /// Disconnects a user, and lets no token of his in.
+    BlockUser = "block_user", 102;
+    /// Lets a blocked user in again.
+    UnblockUser = "unblock_user", 103;
     /// Channels with subscribers.
     Channels = "channels", 8;
     /// The servers and what they hold.

@@ -44,6 +44,10 @@ pub enum Request<'a> {
     RevokeToken(RevokeTokenRequest<'a>),
     /// See [`Method::InvalidateUserTokens`].
     InvalidateUserTokens(InvalidateUserTokensRequest<'a>),
+    /// See [`Method::BlockUser`].
+    BlockUser(BlockUserRequest<'a>),
+    /// See [`Method::UnblockUser`].
+    UnblockUser(UnblockUserRequest<'a>),
     /// See [`Method::Channels`].
     Channels(ChannelsRequest<'a>),
     /// See [`Method::Info`].
@@ -99,6 +103,16 @@ impl<'a> Request<'a> {
                 given("user", &request.user)?;
                 Request::InvalidateUserTokens(request)
             }
+            Method::BlockUser => {
+                let request: BlockUserRequest<'_> = json::from_slice(body)?;
+                given("user", &request.user)?;
+                Request::BlockUser(request)
+            }
+            Method::UnblockUser => {
+                let request: UnblockUserRequest<'_> = json::from_slice(body)?;
+                given("user", &request.user)?;
+                Request::UnblockUser(request)
+            }
             Method::Channels => Request::Channels(json::from_slice(body)?),
             Method::Info => {
                 json::from_slice::<InfoBody>(body)?;
@@ -122,6 +136,8 @@ impl<'a> Request<'a> {
             Request::HistoryRemove(_) => Method::HistoryRemove,
             Request::RevokeToken(_) => Method::RevokeToken,
             Request::InvalidateUserTokens(_) => Method::InvalidateUserTokens,
+            Request::BlockUser(_) => Method::BlockUser,
+            Request::UnblockUser(_) => Method::UnblockUser,
             Request::Channels(_) => Method::Channels,
             Request::Info => Method::Info,
         }
@@ -352,6 +368,27 @@ pub struct InvalidateUserTokensRequest<'a> {
     /// As of [`RevokeTokenRequest::expire_at`].
     #[serde(deserialize_with = "json::nullable")]
     pub expire_at: u64,
+}
+
+/// Blocks a user: no token of his lets in any more, and he is disconnected.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BlockUserRequest<'a> {
+    /// The user, not empty.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub user: Cow<'a, str>,
+    /// Unix time in seconds until which he is blocked. 0: for ever.
+    #[serde(deserialize_with = "json::nullable")]
+    pub expire_at: u64,
+}
+
+/// Lets a blocked user in again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UnblockUserRequest<'a> {
+    /// The user, not empty.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub user: Cow<'a, str>,
 }
 
 /// Channels with subscribers.

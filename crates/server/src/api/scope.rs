@@ -77,6 +77,8 @@ fn channels<'a>(request: &'a Request<'_>) -> Option<Vec<&'a str>> {
         | Request::Refresh(_)
         | Request::RevokeToken(_)
         | Request::InvalidateUserTokens(_)
+        | Request::BlockUser(_)
+        | Request::UnblockUser(_)
         | Request::Channels(_)
         | Request::Info => return None,
     })

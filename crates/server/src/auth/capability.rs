@@ -10,6 +10,8 @@ use crate::bounded_regex::compile;
 
 /// Compiled expressions that are kept.
 const COMPILED_MAX: usize = 256;
+/// Expressions of one token.
+const REGEXES_MAX: usize = 32;
 
 /// A set of the four things that a client does in a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,8 +65,20 @@ impl<'de> Deserialize<'de> for Allow {
 
 /// The claim `caps`: a channel is granted what any of its entries grants it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "Box<[Capability]>")]
 pub struct Capabilities(Box<[Capability]>);
+
+impl TryFrom<Box<[Capability]>> for Capabilities {
+    type Error = String;
+
+    fn try_from(all: Box<[Capability]>) -> Result<Capabilities, String> {
+        let by_regex = all.iter().filter(|capability| capability.by == Match::Regex);
+        if by_regex.map(|capability| capability.channels.len()).sum::<usize>() > REGEXES_MAX {
+            return Err(format!("`caps` has more than {REGEXES_MAX} expressions"));
+        }
+        Ok(Capabilities(all))
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 struct Capability {
@@ -179,6 +193,7 @@ mod tests {
             json!([{"channels": ["news"], "allow": ["everything"]}]),
             json!([{"channels": ["news"], "match": "sql", "allow": ["sub"]}]),
             json!([{"channels": ["news"]}]),
+            json!([{"channels": vec!["a"; REGEXES_MAX + 1], "match": "regex", "allow": ["sub"]}]),
         ] {
             assert!(serde_json::from_value::<Capabilities>(caps.clone()).is_err(), "{caps}");
         }

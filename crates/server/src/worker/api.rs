@@ -425,6 +425,10 @@ impl Worker<'_> {
                 let revocation = Revocation::of_user(&of.user, issued_before, of.expire_at);
                 self.revoke(cx, place, revocation)?;
             }
+            Request::BlockUser(block) => {
+                self.revoke(cx, place, Revocation::block(&block.user, block.expire_at))?;
+            }
+            Request::UnblockUser(unblock) => self.unblock(cx, place, &unblock.user)?,
             Request::Channels(request) => {
                 let token = self.api_token(cx, place)?;
                 self.hub.handle_channels(now, token, &request.pattern);
@@ -625,6 +629,8 @@ fn in_order(batch: &Batch<'_>) -> usize {
                 | Request::Refresh(_)
                 | Request::RevokeToken(_)
                 | Request::InvalidateUserTokens(_)
+                | Request::BlockUser(_)
+                | Request::UnblockUser(_)
                 | Request::Channels(_)
                 | Request::Info)
         )

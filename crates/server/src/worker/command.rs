@@ -59,7 +59,7 @@ impl Worker<'_> {
                 // is held back, and so is the answer to anything said after it.
                 Ok(_) => {
                     if self.handle_command(cx, conn, &command) == Handled::AwaitsKey {
-                        return Some((before, self.await_key(cx, conn)));
+                        return self.await_key(cx, conn, before).map(|ready_ms| (before, ready_ms));
                     }
                 }
                 Err(CommandError::Reply(error)) => {

@@ -12,8 +12,10 @@ use crate::metrics::Metric;
 
 /// After this a command that waits is looked at again, whatever was heard of the key.
 const LOOK_MS: u64 = 1_000;
-/// Connections that are looked at as soon as the set is there. Others are within [`LOOK_MS`].
-const WAITERS_MAX: usize = 16_384;
+/// Connections that wait. One more is told to come again.
+const WAITERS_MAX: usize = 8_192;
+/// Of a connection that has no session yet no more is kept than a connect takes.
+const CONNECT_BYTES_MAX: usize = 20 << 10;
 
 /// Why a token says nothing.
 pub(super) enum Unverified {
@@ -56,19 +58,27 @@ pub(super) enum Handled {
 }
 
 impl Worker<'_> {
-    /// A connection's next command waits for its key. When it is looked at again at the latest.
-    pub(super) fn await_key(&mut self, cx: &mut Context<Link>, conn: ConnId) -> u64 {
+    /// The first of these commands of a connection waits for its key. When it is looked at again at the latest; `None`: it
+    /// is sent away, for as much waits as may.
+    pub(super) fn await_key(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        commands: &[u8],
+    ) -> Option<u64> {
         self.count(Metric::KeysAwaited);
         self.want_keys();
-        if self.key_waiters.len() < WAITERS_MAX {
-            self.key_waiters.push(conn);
-        }
-        if let Some(link) = cx.data(conn)
-            && link.session().is_none()
-        {
+        let link = cx.data(conn)?;
+        let is_new = link.session().is_none();
+        if is_new {
             link.protocol_state.postponed();
         }
-        cx.now_ms() + LOOK_MS
+        if self.key_waiters.len() >= WAITERS_MAX || is_new && commands.len() > CONNECT_BYTES_MAX {
+            self.key_timed_out(cx, conn);
+            return None;
+        }
+        self.key_waiters.push(conn);
+        Some(cx.now_ms() + LOOK_MS)
     }
 
     /// Has the control thread look which keys are asked for.
@@ -86,7 +96,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The connect of a connection has waited for its key for too long.
+    /// A connection has waited for its key for too long, or may not wait. It may come again.
     pub(super) fn key_timed_out(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let why = DisconnectCode::ServerError.with_reason(auth::Error::Unavailable);
         self.disconnect(cx, conn, &why);

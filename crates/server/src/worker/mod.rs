@@ -313,6 +313,7 @@ impl<'w> Worker<'w> {
             | BusMessage::PushCallerGone { .. }
             | BusMessage::OnlineReply { .. }
             | BusMessage::Revoke { .. }
+            | BusMessage::Unblock { .. }
             | BusMessage::WantKeys
             | BusMessage::HookEvent(_) => {}
             #[cfg(test)]

@@ -25,7 +25,22 @@ impl Worker<'_> {
     ) -> Result<(), ApiError> {
         let token = self.api_token(cx, place)?;
         let (worker, revocation) = (self.index, Box::new(revocation));
-        let message = BusMessage::Revoke { worker, token, revocation };
+        self.tell_revocations(token, BusMessage::Revoke { worker, token, revocation })
+    }
+
+    /// Has the admin thread let a blocked user in again. `Err`: the command is answered already.
+    pub(super) fn unblock(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        user: &str,
+    ) -> Result<(), ApiError> {
+        let token = self.api_token(cx, place)?;
+        let worker = self.index;
+        self.tell_revocations(token, BusMessage::Unblock { worker, token, user: user.into() })
+    }
+
+    fn tell_revocations(&mut self, token: u64, message: BusMessage) -> Result<(), ApiError> {
         if self.endpoint.send(self.state.admin_endpoint(), message).is_err() {
             self.count(Metric::BusRefused);
             self.pending.take(token);
@@ -65,7 +80,7 @@ impl Worker<'_> {
             Revoked::Jti(jti) => {
                 self.revoked.insert(self.state.revocations.id_of(Some(jti), ""));
             }
-            Revoked::User { user, .. } => {
+            Revoked::User { user, .. } | Revoked::Blocked(user) => {
                 let concerned = |session: &SessionId| {
                     let token = self.heartbeat.token(*session);
                     token.is_some_and(|token| concerns(revocation, token.issued_at_s()))

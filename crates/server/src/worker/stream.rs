@@ -146,8 +146,9 @@ impl Worker<'_> {
         match ConnectRequest::parse(said) {
             Ok(connect) => {
                 self.count(Metric::Commands);
-                if self.connect(cx, conn, None, &connect) == Handled::AwaitsKey {
-                    let ready_ms = self.await_key(cx, conn);
+                if self.connect(cx, conn, None, &connect) == Handled::AwaitsKey
+                    && let Some(ready_ms) = self.await_key(cx, conn, said)
+                {
                     self.hold_back(cx, conn, said.to_vec().into(), ready_ms);
                 }
             }
