@@ -71,6 +71,9 @@ pub struct ChannelOptions {
     /// Recovers every subscription: a client that reconnects is given what it missed. Needs history.
     #[schemars(extend("x-applies" = LIVE))]
     pub recover: bool,
+    /// What a client that recovers is given.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub force_recovery_mode: RecoveryMode,
     /// Watches the position of every subscription: a client that missed a message is asked to
     /// resubscribe. Needs history.
     #[schemars(extend("x-applies" = LIVE))]
@@ -82,6 +85,20 @@ pub struct ChannelOptions {
     /// the channel.
     #[schemars(extend("x-applies" = LIVE))]
     pub join_leave: bool,
+    /// Notifies every subscriber when a client joins or leaves the channel, also who has not asked for it or may not ask who is
+    /// present. Needs `join_leave`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub force_push_join_leave: bool,
+    /// Formats in which subscribers may ask for the difference between messages instead of whole messages. Needs
+    /// `overflow = "disconnect"`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allowed_delta_types: Vec<DeltaType>,
+    /// Every message may be sent as a difference, also where its publisher has not said so (`delta` of the server API).
+    #[schemars(extend("x-applies" = LIVE))]
+    pub delta_publish: bool,
+    /// Subscribers may filter messages by their tags.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub allow_tags_filter: bool,
     /// What happens to a client that does not read as fast as messages arrive, once
     /// `limits.outbox_bytes_max` is reached.
     #[schemars(extend("x-applies" = LIVE))]
@@ -146,9 +163,14 @@ impl Default for ChannelOptions {
             history_ttl_ms: 0,
             history_meta_ttl_ms: 86_400_000,
             recover: false,
+            force_recovery_mode: RecoveryMode::Stream,
             positioned: false,
             presence: false,
             join_leave: false,
+            force_push_join_leave: false,
+            allowed_delta_types: Vec::new(),
+            delta_publish: false,
+            allow_tags_filter: false,
             overflow: Overflow::Disconnect,
             allow_subscribe_for_client: false,
             allow_subscribe_for_anonymous: false,
@@ -175,6 +197,27 @@ impl ChannelOptions {
     pub fn has_history(&self) -> bool {
         self.history_size > 0 && self.history_ttl_ms > 0
     }
+}
+
+/// What a client that recovers is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum RecoveryMode {
+    /// Every message that it missed, as long as the history holds them all.
+    #[default]
+    Stream,
+    /// The last message alone, unless it has it: for channels that hold a state.
+    Cache,
+}
+
+/// A format of differences between messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum DeltaType {
+    /// Fossil's delta format.
+    Fossil,
 }
 
 /// What happens to a client whose outbox is full. Whatever is not delivered is counted, and the

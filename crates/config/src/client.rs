@@ -38,6 +38,8 @@ pub struct Client {
     pub token: Token,
     /// The subscription token: a JWT that lets its client subscribe to one channel.
     pub subscription_token: SubscriptionToken,
+    /// The channel that each user is subscribed to by connecting.
+    pub subscribe_to_user_personal_channel: PersonalChannel,
     /// The long-poll transport.
     pub long_poll: LongPoll,
 }
@@ -54,6 +56,7 @@ impl Default for Client {
             compression: false,
             token: Token::default(),
             subscription_token: SubscriptionToken::default(),
+            subscribe_to_user_personal_channel: PersonalChannel::default(),
             long_poll: LongPoll::default(),
         }
     }
@@ -293,5 +296,28 @@ pub struct LongPoll {
 impl Default for LongPoll {
     fn default() -> LongPoll {
         LongPoll { timeout_ms: 25_000, timeout_ms_max: 55_000 }
+    }
+}
+
+/// The channel that each user is subscribed to by connecting: `#` and the user, behind the namespace if there is one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PersonalChannel {
+    /// Subscribes every client that is not anonymous.
+    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+    pub enabled: bool,
+    /// The namespace of these channels, whose options they have; empty: none. Where it does not exist nobody is subscribed.
+    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+    pub personal_channel_namespace: String,
+}
+
+impl PersonalChannel {
+    /// The user's channel; `None` for anonymous clients, and where this is not enabled.
+    pub fn of(&self, user: &str) -> Option<String> {
+        let is_wanted = self.enabled && !user.is_empty();
+        is_wanted.then(|| match &*self.personal_channel_namespace {
+            "" => format!("#{user}"),
+            namespace => format!("{namespace}:#{user}"),
+        })
     }
 }

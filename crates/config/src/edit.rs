@@ -13,8 +13,8 @@ use crate::pointer::Pointer;
 use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
     Client, ClientBudget, Config, FcmConfig, Hook, Ingress, Limits, Listener, Log, LongPoll, Map,
-    Member, Pacing, PushConfig, Route, Secret, Server, SharedBudget, Shutdown, SubscriptionToken,
-    Tls, Token, Upstream, VapidConfig, Webhooks, fields,
+    Member, Pacing, PersonalChannel, PushConfig, Route, Secret, Server, SharedBudget, Shutdown,
+    SubscriptionToken, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -292,9 +292,10 @@ table! {
         admin, log
     }
     Server { client_ingress, admin_ingress }
-    Client { token, subscription_token, long_poll }
+    Client { token, subscription_token, subscribe_to_user_personal_channel, long_poll }
     Token { keys }
     SubscriptionToken { keys }
+    PersonalChannel {}
     LongPoll {}
     Api { keys, scopes }
     ApiScope {}

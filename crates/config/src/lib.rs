@@ -48,8 +48,12 @@ pub use api::{Api, ApiScope};
 pub use budget::{ClientBudget, SharedBudget};
 pub use change::{Change, Operation};
 pub use changes::Changes;
-pub use channel::{Channel, ChannelOptions, Overflow, PRIVATE_PREFIX, split_channel};
-pub use client::{Client, JwksRules, LongPoll, SubscriptionToken, Token, TokenRules};
+pub use channel::{
+    Channel, ChannelOptions, DeltaType, Overflow, PRIVATE_PREFIX, RecoveryMode, split_channel,
+};
+pub use client::{
+    Client, JwksRules, LongPoll, PersonalChannel, SubscriptionToken, Token, TokenRules,
+};
 pub use error::{ConfigError, ConfigErrors};
 pub use ingress::Ingress;
 pub use limits::Limits;

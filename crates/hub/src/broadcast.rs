@@ -92,7 +92,8 @@ impl Broadcasts {
         (large || self.worker.pacing().is_limited()).then_some(crate::session::BULK)
     }
 
-    /// The broadcast that a publication of `channel` joins, new if there is none. `None` at the
+    /// The broadcast that a publication of `channel` joins, new if there is none; `is_new` unless it has joined already,
+    /// in another form. `None` at the
     /// limit of broadcasts.
     pub(crate) fn join(
         &mut self,
@@ -100,6 +101,7 @@ impl Broadcasts {
         namespace: &Arc<str>,
         flag: u16,
         unix_ms: u64,
+        is_new: bool,
     ) -> Option<&mut Broadcast> {
         let at = match self.position(channel) {
             Some(at) => at,
@@ -125,7 +127,7 @@ impl Broadcasts {
             }
         };
         let broadcast = &mut self.running[at];
-        broadcast.status.publications += 1;
+        broadcast.status.publications += u64::from(is_new);
         Some(broadcast)
     }
 

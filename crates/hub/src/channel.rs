@@ -97,6 +97,12 @@ pub(crate) const JOIN_LEAVE: u8 = 1;
 pub(crate) const GRANTED: u8 = 2;
 /// The join and leave pushes rest on a grant.
 pub(crate) const JOIN_LEAVE_GRANTED: u8 = 4;
+/// Gets only what its filter admits.
+pub(crate) const FILTERED: u8 = 8;
+/// Takes differences between publications.
+pub(crate) const DELTA: u8 = 16;
+/// Has a publication that the next one may be a difference from.
+pub(crate) const BASED: u8 = 32;
 
 impl Subscriber {
     pub(crate) fn new(subscription: u32, flags: u8, encoding: u8, slot: u32) -> Self {
@@ -114,6 +120,11 @@ impl Subscriber {
 
     pub(crate) fn without(self, flag: u8) -> Self {
         Self(self.0 & !(u64::from(flag & 0x7f) << 25))
+    }
+
+    /// The same with one more flag.
+    pub(crate) fn with(self, flag: u8) -> Self {
+        Self(self.0 | u64::from(flag) << 25)
     }
 
     #[inline]

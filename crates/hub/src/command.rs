@@ -4,6 +4,7 @@ use crate::encode::EncodingId;
 use crate::position::StreamPosition;
 use crate::session_id::SessionId;
 use crate::shares::Maker;
+use crate::tag_filter::TagFilter;
 
 /// A session to open.
 #[derive(Debug, Clone)]
@@ -54,6 +55,10 @@ pub struct SubscribeOptions {
     pub positioned: bool,
     /// The client may come back and recover.
     pub recoverable: bool,
+    /// Send differences between publications, if the channel has them. Not of filtered ones.
+    pub delta: bool,
+    /// Send only publications that pass.
+    pub filter: Option<TagFilter>,
     /// Send join and leave pushes, if the channel has them.
     pub join_leave: bool,
     /// Raw JSON about the connection in this channel, for [`ClientInfo`](crate::ClientInfo).

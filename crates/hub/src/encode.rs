@@ -18,6 +18,21 @@ pub trait Encode {
     /// of JSON. Appends nothing when the encoding does not have this push; its sessions then
     /// receive nothing. Must not change what `out` already holds.
     fn encode(&mut self, encoding: EncodingId, outgoing: &Outgoing<'_>, out: &mut Vec<u8>);
+
+    /// Appends what makes `target` of `source`, for [`Outgoing::Delta`]; nothing where there are no differences, and every
+    /// publication is sent whole. Text of text is text.
+    fn encode_delta(&mut self, source: &[u8], target: &[u8], out: &mut Vec<u8>) {
+        let _ = (source, target, out);
+    }
+}
+
+/// The difference of a payload from the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patch<'a> {
+    /// As [`Encode::encode_delta`] wrote it.
+    pub bytes: &'a [u8],
+    /// Both payloads are JSON on one line: encodings in JSON may use it.
+    pub is_text: bool,
 }
 
 /// What the hub sends to clients by itself.
@@ -30,6 +45,15 @@ pub enum Outgoing<'a> {
         channel: &'a str,
         /// The message.
         publication: &'a Publication,
+    },
+    /// A message of a channel, to subscribers that take differences.
+    Delta {
+        /// The channel.
+        channel: &'a str,
+        /// The message.
+        publication: &'a Publication,
+        /// What makes its payload of that of the message before; `None`: it is sent whole.
+        patch: Option<Patch<'a>>,
     },
     /// Someone subscribed.
     Join {

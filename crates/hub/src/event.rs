@@ -127,6 +127,8 @@ pub struct Subscribed {
     pub positioned: bool,
     /// The client may come back and recover.
     pub recoverable: bool,
+    /// Differences between publications are sent, and in JSON payloads are texts.
+    pub delta: bool,
 }
 
 /// A publication that was accepted.

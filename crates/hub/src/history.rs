@@ -135,6 +135,18 @@ impl Stream {
         (whole && fits()).then(|| publications().cloned().collect())
     }
 
+    /// The last publication, for whoever does not have it yet; `None` when it is not held any more.
+    pub(crate) fn recover_latest(&self, since: StreamPosition) -> Option<Vec<Arc<Publication>>> {
+        if since.offset > 0 && since == self.position() {
+            return Some(Vec::new());
+        }
+        if since == StreamPosition::BARRED {
+            return None;
+        }
+        let last = self.publications.back().filter(|last| last.offset == self.top)?;
+        Some(vec![Arc::clone(last)])
+    }
+
     /// # Errors
     /// [`Error::UnrecoverablePosition`] when `since` is of another epoch, [`Error::BadRequest`]
     /// for what would be before the first offset.
@@ -243,6 +255,24 @@ mod tests {
         assert_eq!((read(&stream, None, false), stream.recover(at(3), 0, 0)), (vec![5], None));
         assert_eq!(stream.recover(at(4), 0, 0).map(|all| offsets(&all)), Some(vec![5]));
         assert_eq!(stream.bytes(), Publication::default().cost());
+    }
+
+    #[test]
+    fn whoever_wants_the_state_gets_the_last_publication_alone() {
+        let mut stream = stream(10, 4);
+        let recover =
+            |stream: &Stream, since| stream.recover_latest(since).map(|all| offsets(&all));
+        assert_eq!(recover(&stream, StreamPosition::default()), Some(vec![10]));
+        assert_eq!(recover(&stream, at(2)), Some(vec![10]));
+        assert_eq!(
+            recover(&stream, StreamPosition { offset: 10, epoch: Epoch::FOREIGN }),
+            Some(vec![10])
+        );
+        assert_eq!(recover(&stream, at(10)), Some(vec![]));
+        assert_eq!(recover(&stream, StreamPosition::BARRED), None);
+        stream.clear();
+        assert_eq!(recover(&stream, at(10)), Some(vec![]));
+        assert_eq!(recover(&stream, at(9)), None, "it is not held any more");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod broadcast;
 mod channel;
 mod channel_event;
+mod channel_filters;
 mod channel_table;
 pub mod code;
 mod command;
@@ -29,6 +30,7 @@ mod session;
 mod session_id;
 mod shares;
 mod slots;
+mod tag_filter;
 mod transmit;
 mod user;
 mod worker_set;
@@ -40,12 +42,12 @@ pub use command::{
     SubscribeUser, UnsubscribeUser,
 };
 pub use config::{HubConfig, Now};
-pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing};
+pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing, Patch};
 pub use error::Error;
 pub use event::{ChannelSummary, Event, History, Info, PresenceStats, Published, Subscribed};
 pub use hub::{Hub, Permitted, SubscriberCount, Withdrawal};
 pub use message::HubMessage;
-pub use options::{ChannelOptions, OverflowPolicy};
+pub use options::{ChannelOptions, OverflowPolicy, RecoveryMode};
 pub use pacing::{BURST_MS, Pacing};
 pub use position::{Epoch, StreamPosition};
 pub use publication::{ClientInfo, NewPublication, PayloadFormat, Publication, Tags};
@@ -53,3 +55,4 @@ pub use session_id::{
     BOOTS_MAX, InvalidSessionId, NODES_MAX, SESSIONS_MAX, SessionId, WORKERS_MAX,
 };
 pub use shares::Maker;
+pub use tag_filter::{NumberOrder, TagCondition, TagFilter};

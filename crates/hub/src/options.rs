@@ -25,10 +25,17 @@ pub struct ChannelOptions {
     pub join_leave: bool,
     /// Every subscriber receives join and leave pushes.
     pub force_push_join_leave: bool,
+    /// Subscribers that ask for it get differences between publications, where a publication allows it. Only for
+    /// [`OverflowPolicy::Disconnect`]: a difference is worth nothing without the publication before.
+    pub delta: bool,
+    /// Every publication allows it.
+    pub delta_publish: bool,
     /// Every subscription is positioned.
     pub force_positioning: bool,
     /// Every subscription is recoverable.
     pub force_recovery: bool,
+    /// What a recovery brings.
+    pub recovery_mode: RecoveryMode,
     /// What happens to a subscriber that does not keep up.
     pub overflow: OverflowPolicy,
     /// Largest payload in bytes; 0: unlimited here.
@@ -51,8 +58,11 @@ impl Default for ChannelOptions {
             presence: false,
             join_leave: false,
             force_push_join_leave: false,
+            delta: false,
+            delta_publish: false,
             force_positioning: false,
             force_recovery: false,
+            recovery_mode: RecoveryMode::Stream,
             overflow: OverflowPolicy::Disconnect,
             publication_bytes_max: 0,
             recovery_publications_max: 0,
@@ -66,6 +76,17 @@ impl ChannelOptions {
     pub fn keeps_history(&self) -> bool {
         self.history_size > 0 && self.history_ttl_ms > 0
     }
+}
+
+/// What a recovery brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RecoveryMode {
+    /// All publications after the position, or it fails.
+    #[default]
+    Stream,
+    /// The last publication, unless the position is behind it: the channel holds a state, not events. It fails where the
+    /// history does not hold it any more.
+    Cache,
 }
 
 /// What is dropped when a session's outbox is full.

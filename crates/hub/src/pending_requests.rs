@@ -7,8 +7,9 @@ use crate::channel::REQUEST_KEY_MAX;
 use crate::command::SubscribeOptions;
 use crate::event::{ChannelSummary, Info};
 use crate::message::{ReplyContent, WaiterId};
-use crate::options::ChannelOptions;
+use crate::options::{ChannelOptions, OverflowPolicy};
 use crate::session_id::SessionId;
+use crate::tag_filter::TagFilter;
 use crate::worker_set::WorkerSet;
 
 /// Minimum time between two scans of all deadlines: with a worker stuck, requests expire every
@@ -59,6 +60,8 @@ pub(crate) struct SubscriptionMode {
     /// The channel sends them to every subscriber, or a grant of the subscriber's says so.
     pub(crate) join_leave_granted: bool,
     pub(crate) granted: bool,
+    pub(crate) delta: bool,
+    pub(crate) filter: Option<TagFilter>,
     pub(crate) announce: bool,
     pub(crate) data: Option<Box<[u8]>>,
 }
@@ -116,6 +119,11 @@ impl SubscriptionMode {
             join_leave: asked.join_leave || channel.force_push_join_leave,
             join_leave_granted: channel.force_push_join_leave,
             granted: asked.granted,
+            delta: asked.delta
+                && channel.delta
+                && channel.overflow == OverflowPolicy::Disconnect
+                && asked.filter.is_none(),
+            filter: asked.filter,
             announce: asked.announce,
             data: asked.data,
         }

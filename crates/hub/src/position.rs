@@ -95,6 +95,11 @@ pub struct StreamPosition {
     pub epoch: Epoch,
 }
 
+impl StreamPosition {
+    /// Nothing is recovered from here, in any recovery mode: of whoever may not read what was published before.
+    pub const BARRED: Self = Self { offset: u64::MAX, epoch: Epoch::FOREIGN };
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -16,6 +16,8 @@ pub struct Publication {
     pub data: Box<[u8]>,
     /// What the payload is, as the publisher said or the server found.
     pub format: PayloadFormat,
+    /// May be sent as the difference from the publication before.
+    pub delta: bool,
     /// The client that published it, if one did.
     pub info: Option<Arc<ClientInfo>>,
     /// Labels by the publisher; delivered to clients.
@@ -105,6 +107,8 @@ pub struct NewPublication {
     pub data: Box<[u8]>,
     /// See [`Publication::format`].
     pub format: PayloadFormat,
+    /// See [`Publication::delta`]; also by [`ChannelOptions::delta_publish`](crate::ChannelOptions).
+    pub delta: bool,
     /// See [`Publication::tags`].
     pub tags: Tags,
     /// See [`Publication::info`].

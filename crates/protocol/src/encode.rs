@@ -1,6 +1,7 @@
 //! Encodes pushes and replies to the bytes for the socket.
 
 use dunlin_hub::Outgoing;
+use dunlin_wire::fossil::DeltaEncoder;
 use dunlin_wire::protobuf::Writer;
 use dunlin_wire::websocket::deflate::Deflater;
 use dunlin_wire::websocket::{FrameHeader, HEADER_BYTES_MAX, Opcode, encode_close};
@@ -21,6 +22,7 @@ const DEFLATE_BYTES_MIN: usize = 96;
 #[derive(Debug, Default)]
 pub struct FrameEncoder {
     deflater: Option<Deflater>,
+    delta: DeltaEncoder,
     scratch: Vec<u8>,
 }
 
@@ -31,7 +33,7 @@ impl FrameEncoder {
     /// A message is compressed once for all connections, so they must have agreed on at least the deflater's window.
     /// A connection that negotiated a smaller one is served by the uncompressed encoding.
     pub fn new(deflater: Option<Deflater>) -> FrameEncoder {
-        FrameEncoder { deflater, scratch: Vec::new() }
+        FrameEncoder { deflater, ..FrameEncoder::default() }
     }
 
     /// Appends the reply to command `id`.
@@ -218,6 +220,10 @@ impl dunlin_hub::Encode for FrameEncoder {
         if let Some(encoding) = Encoding::of(encoding) {
             self.push(encoding, outgoing, out);
         }
+    }
+
+    fn encode_delta(&mut self, source: &[u8], target: &[u8], out: &mut Vec<u8>) {
+        self.delta.encode(source, target, out);
     }
 }
 

@@ -88,6 +88,17 @@ pub(crate) fn write_data(object: &mut Object<'_>, data: &[u8], format: PayloadFo
     }
 }
 
+/// The same for a subscriber that takes differences: JSON is a text in JSON there, so that differences are, too.
+pub(crate) fn write_text_data(object: &mut Object<'_>, data: &[u8], format: PayloadFormat) {
+    if let (PayloadFormat::Json, Ok(text)) = (format, std::str::from_utf8(data)) {
+        object.string("data", text);
+    } else if let Ok(json) = Json::parse(data) {
+        object.string("data", &String::from_utf8_lossy(json.as_bytes()));
+    } else {
+        object.string("data", "null").string("b64data", &STANDARD.encode(data));
+    }
+}
+
 #[cold]
 fn write_binary(object: &mut Object<'_>, data: &[u8]) {
     // JSON over several lines, which was kept as it came for those who take bytes.

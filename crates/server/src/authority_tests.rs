@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_config::{ChannelOptions, Config, Secret, Serves};
+use dunlin_config::{ChannelOptions, Config, RecoveryMode, Secret, Serves};
 use serde_json::{Value, json};
 
 use crate::settings::Settings;
@@ -526,4 +526,47 @@ fn of_two_addresses_with_one_port_the_one_that_stands_for_all_serves_the_rest() 
         assert_eq!(serves(&settings, "192.0.2.1:900"), Serves::Api);
         assert_eq!(serves(&settings, "127.0.0.1:901"), Serves::All, "of client_addr");
     }
+}
+
+#[test]
+fn a_channel_that_holds_a_state_gives_it_to_who_may_read_it_and_to_nobody_else() {
+    let cluster = Cluster::start_with(2, |config| {
+        let cache = || ChannelOptions { force_recovery_mode: RecoveryMode::Cache, ..kept() };
+        config.channel.namespaces.insert("closed", cache());
+        config.channel.namespaces.insert("open", ChannelOptions { recover: true, ..cache() });
+    });
+    for (channel, state) in [("open:a", vec![3]), ("closed:a", vec![])] {
+        for n in 1..=3 {
+            cluster.post("/api/publish", &json!({"channel": channel, "data": n}).to_string());
+        }
+        for since in
+            [json!({"recover": true}), json!({"recover": true, "offset": 2, "epoch": "other"})]
+        {
+            let asked = json!({"subs": {channel: since}}).to_string();
+            let (_, push) = Listener::connect_to(cluster.address, &asked);
+            let subscribed = &push["connect"]["subs"][channel];
+            assert_eq!(data_of(subscribed), state, "{subscribed}");
+            assert_eq!(subscribed["recovered"].is_null(), state.is_empty(), "{subscribed}");
+        }
+    }
+}
+
+#[test]
+fn each_user_is_subscribed_to_a_channel_of_its_own() {
+    let cluster = Cluster::start_with(2, |config| {
+        config.channel.namespaces.insert("closed", ChannelOptions::default());
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+        config.client.anonymous = true;
+        let personal = &mut config.client.subscribe_to_user_personal_channel;
+        personal.enabled = true;
+        personal.personal_channel_namespace = "closed".to_owned();
+    });
+    let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
+    assert_eq!(ada.connect["subs"], json!({"closed:#ada": {}}));
+    cluster.post("/api/publish", r##"{"channel":"closed:#ada","data":7}"##);
+    assert_eq!(ada.next()["push"]["pub"]["data"], 7);
+    let bob = Client::connect(&cluster, &json!({"sub": "bob"}));
+    assert_eq!(bob.connect["subs"], json!({"closed:#bob": {}}));
+    let (_, nobody) = Listener::connect_to(cluster.address, "{}");
+    assert_eq!(nobody["connect"]["subs"], Value::Null);
 }

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dunlin_config::{Config, Map, MapChange, Overflow, Pacing, Serves, Snapshot, split_channel};
+use dunlin_config::{
+    Config, DeltaType, Map, MapChange, Overflow, Pacing, RecoveryMode, Serves, Snapshot, split_channel,
+};
 use dunlin_hub::{ChannelOptions, glob};
 use regex::Regex;
 
@@ -335,7 +337,13 @@ fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions
         history_bytes_max: usize::try_from(rules.history_bytes_max).unwrap_or(usize::MAX),
         presence: rules.presence,
         join_leave: rules.join_leave,
-        force_push_join_leave: false,
+        force_push_join_leave: rules.force_push_join_leave,
+        recovery_mode: match rules.force_recovery_mode {
+            RecoveryMode::Stream => dunlin_hub::RecoveryMode::Stream,
+            RecoveryMode::Cache => dunlin_hub::RecoveryMode::Cache,
+        },
+        delta: rules.allowed_delta_types.contains(&DeltaType::Fossil),
+        delta_publish: rules.delta_publish,
         force_positioning: rules.positioned,
         force_recovery: rules.recover,
         overflow: match rules.overflow {

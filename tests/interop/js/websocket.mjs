@@ -146,7 +146,7 @@ await scenario("websocket: errors carry the code the protocol gives them", async
   assert.equal(await code(3), 105, "already subscribed");
   assert.equal(await code(4), 102, "unknown channel");
   assert.equal(await code(5), 107, "bad request");
-  assert.equal(await code(6), 104, "method not found");
+  assert.equal(await code(6), 108, "not available: no handler of remote procedures");
   assert.equal(await code(7), 108, "not available");
 });
 

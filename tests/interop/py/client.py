@@ -94,7 +94,7 @@ async def refusal(server):
             await ann.client.rpc("anything", {})
             raise AssertionError("an unknown method was answered")
         except centrifuge.CentrifugeError as error:
-            assert error.code == 104, error
+            assert error.code == 108, error
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 
 use super::Hub;
-use crate::channel::{Channel, JOIN_LEAVE};
+use crate::channel::{Channel, DELTA, FILTERED, JOIN_LEAVE};
 use crate::encode::{ENCODINGS_MAX, EncodingId, Outgoing};
 use crate::frame_log::{FrameKind, Label, Range};
 use crate::message::HubMessageKind;
@@ -25,19 +25,23 @@ const RANGES_MAX: usize = 32;
 
 /// A push to many subscribers.
 #[derive(Clone, Copy)]
-struct FanOut<'a> {
-    outgoing: &'a Outgoing<'a>,
-    label: Label<'a>,
-    estimate_bytes: usize,
-    /// Only to subscribers that have all of these.
-    flags: u8,
+pub(super) struct FanOut<'a> {
+    pub(super) outgoing: &'a Outgoing<'a>,
+    pub(super) label: Label<'a>,
+    pub(super) estimate_bytes: usize,
+    /// Only to subscribers that of the flags in `mask` have these and no others.
+    pub(super) flags: u8,
+    pub(super) mask: u8,
+    /// The publication was counted by its broadcast already, in another form.
+    pub(super) repeats: bool,
     /// The session flag of the broadcast that flushes it over several turns.
-    paced: Option<u16>,
+    pub(super) paced: Option<u16>,
 }
 
 impl<'a> FanOut<'a> {
     fn unpaced(outgoing: &'a Outgoing<'a>, estimate_bytes: usize, flags: u8) -> Self {
-        Self { outgoing, label: Label::KEPT, estimate_bytes, flags, paced: None }
+        let (label, mask) = (Label::KEPT, flags);
+        Self { outgoing, label, estimate_bytes, flags, mask, repeats: false, paced: None }
     }
 }
 
@@ -47,7 +51,7 @@ impl Hub {
         from: u8,
         name: &Arc<str>,
         epoch: Epoch,
-        publication: &Publication,
+        publication: &Arc<Publication>,
     ) {
         let Some(at) = self.channels.find(&self.names, name) else {
             // Normal while an unsubscription is on its way. Repeated because a predecessor of this
@@ -82,7 +86,24 @@ impl Hub {
         }
         let estimate_bytes = publication.data.len() + name.len() + 256;
         let outgoing = &Outgoing::Publication { channel: name, publication };
-        self.fan_out(at, &FanOut { outgoing, label, estimate_bytes, flags: 0, paced });
+        let mask = FILTERED | DELTA;
+        let plain =
+            FanOut { outgoing, label, estimate_bytes, flags: 0, mask, repeats: false, paced };
+        let incarnation = self.channels[at].incarnation;
+        self.fan_out(at, &plain);
+        if self.filters.is_empty() && self.deltas.is_empty() {
+            return;
+        }
+        // Subscribers beyond their bounds may have been disconnected, and with the last of them the channel has gone.
+        let is_alive = |hub: &Self| {
+            hub.channels.get(at).is_some_and(|channel| channel.incarnation == incarnation)
+        };
+        if is_alive(self) {
+            self.fan_out_filtered(at, &plain, publication);
+        }
+        if is_alive(self) {
+            self.fan_out_delta(at, &plain, publication);
+        }
     }
 
     pub(super) fn deliver_join(&mut self, name: &Arc<str>, info: &ClientInfo) {
@@ -116,14 +137,15 @@ impl Hub {
         }
     }
 
-    /// Puts a frame into the outbox of every subscriber that has all of its flags. Afterwards the
+    /// Puts a frame into the outbox of every subscriber with its flags. Afterwards the
     /// channel may be gone: a subscriber whose outbox is full may have been disconnected.
-    fn fan_out(&mut self, at: u32, fan_out: &FanOut<'_>) {
-        let FanOut { outgoing, label, estimate_bytes, flags, paced } = *fan_out;
+    pub(super) fn fan_out(&mut self, at: u32, fan_out: &FanOut<'_>) {
+        let FanOut { outgoing, label, estimate_bytes, flags, mask, repeats, paced } = *fan_out;
         let Self { channels, sessions, encoder, log, dirty, flush_wanted, broadcasts, .. } = self;
+        let filters = if flags & FILTERED != 0 { self.filters.get(&at) } else { None };
         let mut broadcast = paced.and_then(|flag| {
             let Channel { name, options, .. } = &channels[at];
-            broadcasts.join(name, &options.namespace, flag, self.now.unix_ms)
+            broadcasts.join(name, &options.namespace, flag, self.now.unix_ms, !repeats)
         });
         // The queue for a session with an empty outbox, and the flag it gets there.
         let (queue, mark, paused) = match &mut broadcast {
@@ -138,7 +160,12 @@ impl Hub {
         let mut delivered = 0u64;
         let (mut urgent, mut over_limit) = (Vec::new(), Vec::new());
         for &subscriber in &channels[at].subscribers {
-            if subscriber.flags() & flags != flags {
+            if subscriber.flags() & mask != flags {
+                continue;
+            }
+            if let Some(filters) = filters
+                && !filters.admits(subscriber.subscription())
+            {
                 continue;
             }
             let encoding = subscriber.encoding();

@@ -15,6 +15,7 @@ use crate::message::{
     HistoryRequest, HubMessage, HubMessageKind, HubReply, PublishRequest, ReplyContent,
     SubscribeRequest, WaiterId,
 };
+use crate::options::RecoveryMode;
 use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, Publication};
 use crate::session_id::SessionId;
@@ -42,12 +43,13 @@ impl Hub {
         let (position, recovered) = match &self.homes[at].stream {
             Some(stream) => (
                 stream.position(),
-                since.map(|since| {
-                    stream.recover(
+                since.map(|since| match options.recovery_mode {
+                    RecoveryMode::Cache => stream.recover_latest(since),
+                    RecoveryMode::Stream => stream.recover(
                         since,
                         options.recovery_publications_max as usize,
                         options.recovery_bytes_max,
-                    )
+                    ),
                 }),
             ),
             // No position in a channel without a stream counts as recovered, as in Centrifugo.
@@ -60,6 +62,7 @@ impl Hub {
         if reject_unrecovered
             && since.is_some()
             && recovered.is_none()
+            && options.recovery_mode == RecoveryMode::Stream
             && self.homes[at].stream.is_some()
         {
             self.stats.unrecovered += 1;
@@ -157,6 +160,7 @@ impl Hub {
             offset: position.offset,
             data: publish.data,
             format: publish.format,
+            delta: publish.delta || options.delta_publish,
             info: publish.info,
             tags: publish.tags,
             key: publish.key,

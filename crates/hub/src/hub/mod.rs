@@ -3,6 +3,7 @@
 mod announce;
 mod fan_out;
 mod flush;
+mod forms;
 mod home;
 mod operation;
 mod overflow;
@@ -22,9 +23,11 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use self::announce::Announcements;
+use self::forms::DeltaChannel;
 use crate::broadcast::Broadcasts;
 use crate::channel::{Channel, Member, NameHasher, Subscription};
 use crate::channel_event::{ChannelEvent, ChannelEventFilter};
+use crate::channel_filters::ChannelFilters;
 use crate::channel_table::ChannelTable;
 use crate::command::HubStats;
 use crate::config::{HubConfig, Now};
@@ -101,6 +104,13 @@ pub struct Hub {
     stream_timers: BinaryHeap<Reverse<(u64, u32, u32)>>,
     idempotency: Idempotency,
 
+    /// Of channels with subscribers that filter, or that take differences.
+    filters: HashMap<u32, ChannelFilters, RandomState>,
+    filter_bytes: usize,
+    deltas: HashMap<u32, DeltaChannel, RandomState>,
+    /// Scratch for one difference.
+    patch: Vec<u8>,
+
     log: FrameLog,
     /// Aggregate over all outboxes.
     pending_bytes: u64,
@@ -174,6 +184,10 @@ impl Hub {
             nodes: NodeNumbers::new(config.node),
             stream_timers: BinaryHeap::new(),
             idempotency: Idempotency::new(config.idempotency_keys_max),
+            filters: HashMap::default(),
+            filter_bytes: 0,
+            deltas: HashMap::default(),
+            patch: Vec::new(),
             log: FrameLog::new(),
             pending_bytes: 0,
             dirty: VecDeque::new(),

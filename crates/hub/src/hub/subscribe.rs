@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::Hub;
+use super::forms::FILTERS_BYTES_MAX;
 use crate::channel::{
-    Channel, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, Member, Subscriber, Subscription,
-    SubscriptionState,
+    Channel, DELTA, FILTERED, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, Member, Subscriber,
+    Subscription, SubscriptionState,
 };
 use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
@@ -15,7 +16,7 @@ use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::event::{Event, Subscribed};
 use crate::message::{HubMessageKind, SubscribeRequest};
-use crate::options::ChannelOptions;
+use crate::options::{ChannelOptions, RecoveryMode};
 use crate::pending_requests::{PendingSubscribe, SubscriptionMode, Waiter};
 use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, Publication};
@@ -23,6 +24,7 @@ use crate::session::POLL;
 use crate::session_id::SessionId;
 use crate::shares::Maker;
 use crate::slots::NONE;
+use crate::tag_filter::TagFilter;
 
 /// Where a subscription is to be recovered from.
 #[derive(Clone, Copy)]
@@ -105,6 +107,10 @@ impl Hub {
         }
         let since = Since { recover: subscribe.recover, rejects: subscribe.reject_unrecovered };
         let recover = since.recover;
+        let filter_bytes = subscribe.filter.as_ref().map_or(0, TagFilter::bytes);
+        if filter_bytes > 0 && self.filter_bytes + filter_bytes > FILTERS_BYTES_MAX {
+            return Err(Error::LimitExceeded);
+        }
         let listed = options.presence || options.join_leave;
         let local = !listed
             && known.is_some_and(|at| self.can_answer(&self.channels[at], options, recover));
@@ -299,13 +305,14 @@ impl Hub {
         match subscription.state.get() {
             SubscriptionState::Established { index } => {
                 let moved_to = subscription.state;
-                channel.subscribers.swap_remove(index as usize);
+                let ended = channel.subscribers.swap_remove(index as usize);
                 if let Some(moved) = channel.subscribers.get(index as usize) {
                     self.subscriptions[moved.subscription()].state = moved_to;
                 }
                 if channel.subscribers.len() < channel.subscribers.capacity() / 4 {
                     channel.subscribers.shrink_to(channel.subscribers.len() * 2);
                 }
+                self.end_forms(subscription.channel, at, ended.flags());
             }
             SubscriptionState::Detached => channel.pending -= 1,
             SubscriptionState::Pending { key } => {
@@ -390,8 +397,10 @@ impl Hub {
         let current = channel.position;
         // A channel whose history was switched on since has no epoch yet.
         let up_to_date = !current.epoch.is_none() || !options.keeps_history();
-        let recovers =
-            recover.is_none_or(|at| at.offset == current.offset && at.epoch.accepts(current.epoch));
+        let recovers = recover.is_none_or(|at| match options.recovery_mode {
+            RecoveryMode::Stream => at.offset == current.offset && at.epoch.accepts(current.epoch),
+            RecoveryMode::Cache => at.offset > 0 && at == current,
+        });
         channel.joined && up_to_date && recovers
     }
 
@@ -401,7 +410,7 @@ impl Hub {
         pending: PendingSubscribe,
         position: StreamPosition,
         recovered: bool,
-        publications: Vec<Arc<Publication>>,
+        mut publications: Vec<Arc<Publication>>,
     ) {
         let PendingSubscribe { token, session, subscription, mode, .. } = pending;
         let Subscription { session: slot, channel: at, .. } = self.subscriptions[subscription];
@@ -413,7 +422,16 @@ impl Hub {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let flags = flag(mode.join_leave, JOIN_LEAVE)
             | flag(mode.granted, GRANTED)
-            | flag(mode.join_leave_granted, JOIN_LEAVE_GRANTED);
+            | flag(mode.join_leave_granted, JOIN_LEAVE_GRANTED)
+            | flag(mode.delta, DELTA)
+            | flag(mode.filter.is_some(), FILTERED);
+        if let Some(filter) = mode.filter {
+            publications.retain(|publication| filter.admits(&publication.tags));
+            self.begin_filter(at, subscription, filter);
+        }
+        if mode.delta {
+            self.begin_delta(at);
+        }
         let encoding = self.sessions[slot].encoding;
         let channel = &mut self.channels[at];
         if channel.subscribers.capacity() == 0 {
@@ -452,6 +470,7 @@ impl Hub {
                 publications,
                 positioned: mode.positioned,
                 recoverable: mode.recoverable,
+                delta: mode.delta,
             });
             self.events.push_back(Event::Subscribed { token, session, channel: name, result });
         }

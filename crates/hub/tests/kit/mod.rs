@@ -22,6 +22,14 @@ impl Encode for Lines {
                 let data = String::from_utf8_lossy(&publication.data);
                 format!("pub {channel} {} {data}", publication.offset)
             }
+            Outgoing::Delta { channel, publication, patch: None } => {
+                let data = String::from_utf8_lossy(&publication.data);
+                format!("whole {channel} {} {data}", publication.offset)
+            }
+            Outgoing::Delta { channel, publication, patch: Some(patch) } => {
+                let data = String::from_utf8_lossy(patch.bytes);
+                format!("delta {channel} {} {data}", publication.offset)
+            }
             Outgoing::Join { .. } | Outgoing::Leave { .. } if encoding.0 == 1 => return,
             Outgoing::Join { channel, info } => format!("join {channel} {}", info.user),
             Outgoing::Leave { channel, info } => format!("leave {channel} {}", info.user),
@@ -36,6 +44,15 @@ impl Encode for Lines {
         };
         out.extend_from_slice(line.as_bytes());
         out.push(b'\n');
+    }
+
+    /// Both of them, where they begin alike.
+    fn encode_delta(&mut self, source: &[u8], target: &[u8], out: &mut Vec<u8>) {
+        if source.first() == target.first() {
+            out.extend_from_slice(&source[..2.min(source.len())]);
+            out.push(b'>');
+            out.extend_from_slice(&target[target.len().saturating_sub(2)..]);
+        }
     }
 }
 

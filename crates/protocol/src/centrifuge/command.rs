@@ -167,7 +167,7 @@ pub struct SubscribeRequest<'a> {
     /// The client wants join and leave pushes.
     #[serde(deserialize_with = "json::nullable")]
     pub join_leave: bool,
-    /// Delta format the client supports. The server may ignore it.
+    /// Delta format the client supports: `fossil`, or one that this server ignores.
     #[serde(borrow, deserialize_with = "json::text")]
     pub delta: Cow<'a, str>,
     /// Server-side filter on tags. Unlike `delta` it must not be ignored: the client would receive
@@ -194,6 +194,11 @@ impl SubscribeRequest<'_> {
     pub fn since(&self) -> Option<StreamPosition> {
         self.recover
             .then(|| StreamPosition { offset: self.offset, epoch: Epoch::parse(&self.epoch) })
+    }
+
+    /// Whether the client understands the differences that this server sends.
+    pub fn takes_delta(&self) -> bool {
+        self.delta == "fossil"
     }
 
     /// Whether a subscription that cannot be recovered fails with error 112.

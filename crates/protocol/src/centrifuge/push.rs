@@ -5,7 +5,10 @@
 
 use dunlin_hub::Outgoing;
 
-use super::reply::{ConnectResult, write_client_info, write_epoch, write_publication_members};
+use super::reply::{
+    ConnectResult, write_client_info, write_epoch, write_publication_as_text,
+    write_publication_members,
+};
 use crate::json::{Object, write_string};
 
 /// Writes a push without the reply around it. Writes nothing for one that this protocol does not
@@ -22,6 +25,14 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
             write_publication_members(&mut object, publication);
             object.end();
             out.push(b'}');
+        }
+        Outgoing::Delta { channel, publication, patch } => {
+            let mut push = Object::begin(out);
+            push.string("channel", channel);
+            let mut object = Object::begin(push.key("pub"));
+            write_publication_as_text(&mut object, publication, patch);
+            object.end();
+            push.end();
         }
         Outgoing::Join { channel, info } => {
             let mut push = Object::begin(out);

@@ -8,11 +8,13 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use dunlin_hub::{ClientInfo, Epoch, History, PresenceStats, Publication, SessionId, Subscribed};
+use dunlin_hub::{
+    ClientInfo, Epoch, History, Patch, PresenceStats, Publication, SessionId, Subscribed,
+};
 
 use super::code::Error;
 use crate::json::{Object, write_integer, write_string};
-use crate::payload::write_data;
+use crate::payload::{write_data, write_text_data};
 
 /// The reply to one command.
 #[derive(Clone, Debug)]
@@ -198,7 +200,15 @@ impl SubscribeResult<'_> {
             write_position(&mut result, subscribed.position.epoch, subscribed.position.offset);
         }
         if !subscribed.publications.is_empty() {
-            write_publications(result.key("publications"), &subscribed.publications);
+            let list = result.key("publications");
+            match subscribed.delta {
+                false => write_publications(list, &subscribed.publications),
+                true => write_list(list, &subscribed.publications, |out, publication| {
+                    let mut object = Object::begin(out);
+                    write_publication_as_text(&mut object, publication, None);
+                    object.end();
+                }),
+            }
         }
         result.flag("recovered", subscribed.recovered);
         result.flag("positioned", subscribed.positioned || subscribed.recoverable);
@@ -206,6 +216,7 @@ impl SubscribeResult<'_> {
             result.raw("data", data);
         }
         result.flag("was_recovering", subscribed.was_recovering);
+        result.flag("delta", subscribed.delta);
         result.end();
     }
 }
@@ -228,6 +239,24 @@ pub fn write_publication(out: &mut Vec<u8>, publication: &Publication) {
 /// A publication's members.
 pub(crate) fn write_publication_members(object: &mut Object<'_>, publication: &Publication) {
     write_data(object, &publication.data, publication.format);
+    write_publication_rest(object, publication);
+}
+
+/// The same for a subscriber that takes differences.
+pub(crate) fn write_publication_as_text(
+    object: &mut Object<'_>,
+    publication: &Publication,
+    patch: Option<Patch<'_>>,
+) {
+    let patch = patch.filter(|patch| patch.is_text);
+    match patch.and_then(|patch| std::str::from_utf8(patch.bytes).ok()) {
+        Some(patch) => drop(object.string("data", patch).flag("delta", true)),
+        None => write_text_data(object, &publication.data, publication.format),
+    }
+    write_publication_rest(object, publication);
+}
+
+fn write_publication_rest(object: &mut Object<'_>, publication: &Publication) {
     if let Some(info) = &publication.info {
         write_client_info(object.key("info"), info);
     }
@@ -248,12 +277,20 @@ pub(crate) fn write_publication_members(object: &mut Object<'_>, publication: &P
 
 /// An array of publications, in the order given.
 pub fn write_publications(out: &mut Vec<u8>, publications: &[Arc<Publication>]) {
+    write_list(out, publications, write_publication);
+}
+
+fn write_list(
+    out: &mut Vec<u8>,
+    publications: &[Arc<Publication>],
+    write: impl Fn(&mut Vec<u8>, &Publication),
+) {
     out.push(b'[');
     for (at, publication) in publications.iter().enumerate() {
         if at > 0 {
             out.push(b',');
         }
-        write_publication(out, publication);
+        write(out, publication);
     }
     out.push(b']');
 }
@@ -340,6 +377,7 @@ mod tests {
             publications: vec![publication(2), publication(3)],
             positioned: true,
             recoverable: true,
+            delta: false,
         };
         assert_eq!(
             written(&Reply::Subscribe(&SubscribeResult::from(&subscribed))),

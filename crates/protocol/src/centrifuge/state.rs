@@ -147,10 +147,6 @@ fn valid(request: &Request<'_>) -> Result<(), CommandError> {
             ErrorCode::NotAvailable
                 .with_reason("subscribe.type: this server has stream subscriptions (type 0) only"),
         ),
-        Request::Subscribe(subscribe) if subscribe.tags_filter.is_some() => refuse(
-            ErrorCode::NotAvailable
-                .with_reason("subscribe.tf: this server does not filter publications by tags"),
-        ),
         Request::Publish(publish) if publish.kind != 0 => refuse(
             ErrorCode::NotAvailable
                 .with_reason("publish.type: this server has stream publications (type 0) only"),
@@ -163,8 +159,11 @@ fn valid(request: &Request<'_>) -> Result<(), CommandError> {
                 .with_reason("sub_refresh.type: this server refreshes tokens (type 0) only"),
         ),
         Request::Rpc(rpc) => refuse(
-            ErrorCode::MethodNotFound
-                .with_reason(format_args!("no remote procedure {:?} here", brief(&rpc.method))),
+            // As Centrifugo without a handler. A method that there is none of beside others is 104.
+            ErrorCode::NotAvailable.with_reason(format_args!(
+                "rpc {:?}: this server has no handler for remote procedures",
+                brief(&rpc.method)
+            )),
         ),
         // A send has no reply, so the error ends the connection, as the protocol prescribes.
         Request::Send(_) => Err(CommandError::Disconnect(
@@ -279,11 +278,11 @@ mod tests {
         assert_eq!(
             admit_all(&mut state, frame),
             [
-                "error 104: method not found: no remote procedure \"getUser\" here",
+                "error 108: not available: rpc \"getUser\": this server has no handler for remote procedures",
                 "error 104: method not found: \"teleport\" is no method of the client protocol",
                 "error 107: bad request: subscribe.channel is empty",
                 "error 108: not available: subscribe.type: this server has stream subscriptions (type 0) only",
-                "error 108: not available: subscribe.tf: this server does not filter publications by tags",
+                "subscribe Now",
                 "error 107: bad request: publish.data is missing",
                 "subscribe Now",
                 "disconnect 3501: bad request: command 8 carries no request",

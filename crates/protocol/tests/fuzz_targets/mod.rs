@@ -3,8 +3,10 @@
 //! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds. Each target takes any
 //! bytes and panics when an invariant is broken.
 
-use dunlin_hub::PayloadFormat;
-use dunlin_protocol::centrifuge::{CommandError, Commands, ConnectRequest, ProtocolState};
+use dunlin_hub::{PayloadFormat, TagFilter};
+use dunlin_protocol::centrifuge::{
+    CommandError, Commands, ConnectRequest, FilterNode, ProtocolState, Request,
+};
 use dunlin_protocol::emulation::EmulationRequest;
 use dunlin_protocol::json::{Json, write_string};
 use dunlin_protocol::long_poll::{Cursor, PollLimits, PollRequest, Since};
@@ -56,6 +58,17 @@ fn converse(format: Format, frame: &[u8]) {
                 assert_eq!(format, Format::Protobuf, "JSON is JSON");
             }
         }
+        if let Request::Subscribe(subscribe) = &command.request
+            && let Some(filter) = &subscribe.tags_filter
+            && let Ok(filter) = filter.to_filter()
+        {
+            assert!(filter.bytes() <= FilterNode::BYTES_MAX);
+            let tags = [("kind".into(), "1.5".into())].into_iter().collect();
+            assert_ne!(
+                filter.admits(&tags),
+                TagFilter::Not(Box::new(filter.clone())).admits(&tags)
+            );
+        }
         match state.admit(&command) {
             Ok(_) if command.request.method() == "connect" => state.connected(),
             Ok(_) | Err(CommandError::Reply(_)) => {}
@@ -68,8 +81,7 @@ fn converse(format: Format, frame: &[u8]) {
     assert_eq!(empty, count == 0);
 }
 
-fn payloads<'a>(request: &'a dunlin_protocol::centrifuge::Request<'_>) -> Vec<&'a Payload<'a>> {
-    use dunlin_protocol::centrifuge::Request;
+fn payloads<'a>(request: &'a Request<'_>) -> Vec<&'a Payload<'a>> {
     match request {
         Request::Connect(connect) => connect.data.iter().collect(),
         Request::Subscribe(subscribe) => subscribe.data.iter().collect(),

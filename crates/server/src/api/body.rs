@@ -33,9 +33,8 @@ pub(super) struct PublishBody<'a> {
     tags: Pairs<'a, Text<'a>>,
     #[serde(borrow, deserialize_with = "json::text")]
     idempotency_key: Cow<'a, str>,
-    /// Permission to send differences to clients that understand them. This server sends none.
-    #[serde(rename = "delta", deserialize_with = "json::nullable")]
-    _delta: bool,
+    #[serde(deserialize_with = "json::nullable")]
+    delta: bool,
     #[serde(deserialize_with = "json::nullable")]
     version: u64,
     #[serde(borrow, deserialize_with = "json::text")]
@@ -49,6 +48,7 @@ impl<'a> PublishBody<'a> {
             data: payload(self.data, &self.b64data)?,
             tags: self.tags,
             skip_history: self.skip_history,
+            delta: self.delta,
             idempotency_key: self.idempotency_key,
             version: self.version,
             version_epoch: self.version_epoch,
@@ -72,9 +72,8 @@ pub(super) struct BroadcastBody<'a> {
     tags: Pairs<'a, Text<'a>>,
     #[serde(borrow, deserialize_with = "json::text")]
     idempotency_key: Cow<'a, str>,
-    /// See [`PublishBody`].
-    #[serde(rename = "delta", deserialize_with = "json::nullable")]
-    _delta: bool,
+    #[serde(deserialize_with = "json::nullable")]
+    delta: bool,
     #[serde(deserialize_with = "json::nullable")]
     version: u64,
     #[serde(borrow, deserialize_with = "json::text")]
@@ -90,6 +89,7 @@ impl<'a> BroadcastBody<'a> {
             data: payload(self.data, &self.b64data)?,
             tags: self.tags,
             skip_history: self.skip_history,
+            delta: self.delta,
             idempotency_key: self.idempotency_key,
             version: self.version,
             version_epoch: self.version_epoch,

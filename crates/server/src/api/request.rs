@@ -171,6 +171,8 @@ pub struct Message<'a> {
     pub tags: Pairs<'a, Text<'a>>,
     /// Only to those present: not numbered, not kept.
     pub skip_history: bool,
+    /// May be sent as the difference from the publication before.
+    pub delta: bool,
     /// A second publication with this key is answered like the first and not published. Empty: none.
     pub idempotency_key: Cow<'a, str>,
     /// If above 0: not published unless above the version published last.
@@ -195,6 +197,7 @@ impl Message<'_> {
             tags: self.tags.iter().map(|(name, value)| (name.into(), (*value.0).into())).collect(),
             idempotency_key: some(&self.idempotency_key),
             skip_history: self.skip_history,
+            delta: self.delta,
             version: self.version,
             version_epoch: (*self.version_epoch).into(),
             ..NewPublication::default()

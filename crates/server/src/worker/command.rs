@@ -3,7 +3,7 @@
 use dunlin_hub::{HistoryFilter, NewPublication, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{
-    Command, CommandError, Commands, Disconnect, DisconnectCode, Error, Reply, Request,
+    Command, CommandError, Commands, Disconnect, DisconnectCode, Error, ErrorCode, Reply, Request,
     SubscribeRequest,
 };
 use dunlin_protocol::{Encoding, Payload};
@@ -220,8 +220,7 @@ impl Worker<'_> {
         let user = self.hub.session(session).map_or("", |view| view.user);
         let (options, by_capability) =
             self.may_subscribe(user, channel, || self.capable(session, channel))?;
-        let mut asked = subscribe(Some(request));
-        asked.reject_unrecovered = request.rejects_unrecovered();
+        let asked = self.client_side(request)?;
         let granted = self.capable(session, channel);
         let mut subscribe = self.entitled(user, channel, &options, granted, asked);
         subscribe.granted = by_capability;
@@ -234,6 +233,29 @@ impl Worker<'_> {
             self.hub.handle_subscribe(now, token, session, channel, &options, subscribe);
         }
         Ok(())
+    }
+
+    /// What a client asks of a subscription that it makes itself.
+    ///
+    /// # Errors
+    /// The channel has no such thing, or the filter is none.
+    pub(super) fn client_side(
+        &self,
+        request: &SubscribeRequest<'_>,
+    ) -> Result<SubscribeOptions, Error<'static>> {
+        let filter = match &request.tags_filter {
+            None => None,
+            Some(_) if !self.namespace_of(&request.channel)?.rules.allow_tags_filter => {
+                let why = "subscribe.tf: allow_tags_filter is not set for this channel";
+                return Err(ErrorCode::NotAvailable.with_reason(why));
+            }
+            Some(node) => Some(node.to_filter().map_err(|why| {
+                ErrorCode::BadRequest.with_reason(format_args!("subscribe.tf: {why}"))
+            })?),
+        };
+        let reject_unrecovered = request.rejects_unrecovered();
+        let delta = request.takes_delta();
+        Ok(SubscribeOptions { reject_unrecovered, delta, filter, ..subscribe(Some(request)) })
     }
 
     /// Puts a reply into the session's outbox.

@@ -255,9 +255,22 @@ impl Worker<'_> {
                 grant: None,
             });
         }
+        let personal =
+            self.settings.config.client.subscribe_to_user_personal_channel.of(&identity.user);
+        if let Some(channel) = personal
+            && !identity.subscriptions.contains_key(&channel)
+            && let Ok(namespace) = self.namespace_of(&channel)
+        {
+            let options = Arc::clone(&namespace.options);
+            let asked = subscribe(request.subs.get(channel.as_str()));
+            let granted = self.granted(&identity.capabilities, &channel);
+            let mut subscribe = self.entitled(&identity.user, &channel, &options, granted, asked);
+            subscribe.granted = true;
+            subscriptions.push(ServerSide { channel, options, subscribe, data: None, grant: None });
+        }
         if !encoding.is_bidirectional() {
             for (channel, request) in request.subs.iter() {
-                if identity.subscriptions.contains_key(channel) {
+                if subscriptions.iter().any(|of: &ServerSide| of.channel == channel) {
                     continue;
                 }
                 let token = tokens.remove(channel);

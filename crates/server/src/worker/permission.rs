@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_config::{ChannelOptions as Rules, PRIVATE_PREFIX};
-use dunlin_hub::{ChannelOptions, Epoch, SessionId, SubscribeOptions};
+use dunlin_hub::{ChannelOptions, SessionId, StreamPosition, SubscribeOptions};
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::Worker;
@@ -147,7 +147,7 @@ impl Worker<'_> {
             return asked;
         }
         if let Some(position) = &mut asked.recover {
-            position.epoch = Epoch::FOREIGN;
+            *position = StreamPosition::BARRED;
         }
         // Recovery was not tried, so it has not failed.
         asked.reject_unrecovered = false;

@@ -10,7 +10,6 @@ use dunlin_protocol::centrifuge::{
 };
 
 use super::Worker;
-use super::command::subscribe;
 use super::connect::one_line;
 use super::key_wait::Unverified;
 use super::link::Link;
@@ -45,8 +44,7 @@ impl Worker<'_> {
             self.verify_subscription(Some(session), &user, channel, &request.token)?;
         let options = overridden(&options, &subscription.options.overrides);
         let allow = self.capable(session, channel).union(subscription.allow);
-        let mut asked = subscribe(Some(request));
-        asked.reject_unrecovered = request.rejects_unrecovered();
+        let asked = self.client_side(request).map_err(CommandError::Reply)?;
         let mut subscribe = self.entitled(&user, channel, &options, allow, asked);
         subscribe.chan_info = subscription.options.info.as_deref().map(one_line);
         subscribe.granted = true;

@@ -3,8 +3,10 @@
 //! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds. Each
 //! target takes any bytes and panics when an invariant is broken.
 
+mod fossil;
 mod http1;
 mod http2;
+mod protobuf;
 mod proxy;
 mod resp;
 mod sse;
@@ -28,6 +30,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("websocket_extensions", websocket::extensions),
     ("websocket_inflate", websocket::inflate),
     ("websocket_deflate", websocket::deflate),
+    ("fossil_encode", fossil::encode),
+    ("fossil_decode", fossil::decode),
+    ("protobuf_fields", protobuf::fields),
     ("proxy_header", proxy::header),
     ("resp_values", resp::values),
     ("sse_decoder", sse::decoder),

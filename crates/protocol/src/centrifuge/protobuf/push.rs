@@ -3,7 +3,9 @@
 use dunlin_hub::Outgoing;
 use dunlin_wire::protobuf::Writer;
 
-use super::reply::{write_client_info, write_position, write_publication, write_ttl};
+use super::reply::{
+    write_client_info, write_difference, write_position, write_publication, write_ttl,
+};
 
 /// Field of a push that client.proto does not have, and which client libraries skip: how many publications of the channel
 /// were dropped here, in its field 1.
@@ -15,6 +17,10 @@ pub(crate) fn write_push(w: &mut Writer<'_>, outgoing: &Outgoing<'_>) {
         Outgoing::Publication { channel, publication } => {
             w.string(2, channel);
             w.message(4, |w| write_publication(w, publication));
+        }
+        Outgoing::Delta { channel, publication, patch } => {
+            w.string(2, channel);
+            w.message(4, |w| write_difference(w, publication, patch));
         }
         Outgoing::Join { channel, info } => {
             w.string(2, channel);

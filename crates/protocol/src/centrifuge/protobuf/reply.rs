@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use dunlin_hub::{ClientInfo, Epoch, Publication, SessionId, StreamPosition};
+use dunlin_hub::{ClientInfo, Epoch, Patch, Publication, SessionId, StreamPosition};
 use dunlin_wire::protobuf::Writer;
 
 use super::super::reply::{ConnectResult, RefreshResult, Reply, SubscribeResult};
@@ -80,6 +80,7 @@ fn write_subscribe(w: &mut Writer<'_>, result: &SubscribeResult<'_>) {
     w.bool(10, positioned);
     w.bytes(11, result.data.unwrap_or_default());
     w.bool(12, subscribed.was_recovering);
+    w.bool(13, subscribed.delta);
 }
 
 fn write_refresh(w: &mut Writer<'_>, result: &RefreshResult<'_>) {
@@ -96,7 +97,16 @@ fn write_publications(w: &mut Writer<'_>, number: u32, publications: &[Arc<Publi
 
 /// One publication, without its channel.
 pub(super) fn write_publication(w: &mut Writer<'_>, publication: &Publication) {
-    w.bytes(4, &publication.data);
+    write_difference(w, publication, None);
+}
+
+/// The same with what makes its payload of the one before.
+pub(super) fn write_difference(
+    w: &mut Writer<'_>,
+    publication: &Publication,
+    patch: Option<Patch<'_>>,
+) {
+    w.bytes(4, patch.map_or(&publication.data, |patch| patch.bytes));
     if let Some(info) = &publication.info {
         w.message(5, |w| write_client_info(w, info));
     }
@@ -107,6 +117,7 @@ pub(super) fn write_publication(w: &mut Writer<'_>, publication: &Publication) {
             w.string(2, value);
         });
     }
+    w.bool(8, patch.is_some());
     w.string(11, publication.key.as_deref().unwrap_or_default());
 }
 

@@ -375,7 +375,7 @@ proptest! {
         let client = SessionId::from_u64(offset).unwrap();
         let [was_recovering, recovered, positioned, recoverable] = flags;
         let subscribed = Subscribed {
-            position, was_recovering, recovered, positioned, recoverable, publications: list.clone(),
+            position, was_recovering, recovered, positioned, recoverable, publications: list.clone(), delta: false,
         };
         let data = json!(text).to_string();
         let subscribe = SubscribeResult { subscribed: &subscribed, ttl_s, data: Some(data.as_bytes()) };

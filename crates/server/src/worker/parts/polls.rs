@@ -283,6 +283,7 @@ mod tests {
             publications: missed,
             positioned: true,
             recoverable: true,
+            delta: false,
         }
     }
 

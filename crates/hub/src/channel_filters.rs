@@ -1,0 +1,76 @@
+//! The filters of a channel's subscribers on one worker: each distinct one once.
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use crate::publication::Tags;
+use crate::tag_filter::TagFilter;
+
+/// The filters in a channel, and who has which.
+#[derive(Default)]
+pub(crate) struct ChannelFilters {
+    filters: Vec<Shared>,
+    by_subscription: HashMap<u32, u32, RandomState>,
+}
+
+struct Shared {
+    filter: TagFilter,
+    subscriptions: u32,
+    /// Of the publication that was evaluated last.
+    admits: bool,
+}
+
+impl ChannelFilters {
+    /// Adds a subscription's filter; returns the memory that it takes beyond what was there.
+    pub(crate) fn insert(&mut self, subscription: u32, filter: TagFilter) -> usize {
+        let known = self.filters.iter().position(|of| of.subscriptions > 0 && of.filter == filter);
+        if let Some(at) = known {
+            self.filters[at].subscriptions += 1;
+            self.by_subscription.insert(subscription, at as u32);
+            return 0;
+        }
+        let bytes = filter.bytes();
+        let shared = Shared { filter, subscriptions: 1, admits: false };
+        let at = match self.filters.iter().position(|of| of.subscriptions == 0) {
+            Some(at) => {
+                self.filters[at] = shared;
+                at
+            }
+            None => {
+                self.filters.push(shared);
+                self.filters.len() - 1
+            }
+        };
+        self.by_subscription.insert(subscription, at as u32);
+        bytes
+    }
+
+    /// Removes a subscription's filter; returns the memory that is free again.
+    pub(crate) fn remove(&mut self, subscription: u32) -> usize {
+        let Some(at) = self.by_subscription.remove(&subscription) else { return 0 };
+        let shared = &mut self.filters[at as usize];
+        shared.subscriptions -= 1;
+        if shared.subscriptions > 0 {
+            return 0;
+        }
+        let gone = std::mem::replace(&mut shared.filter, TagFilter::And(Box::default()));
+        gone.bytes()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_subscription.is_empty()
+    }
+
+    /// Evaluates every filter once.
+    pub(crate) fn evaluate(&mut self, tags: &Tags) {
+        for shared in &mut self.filters {
+            shared.admits = shared.subscriptions > 0 && shared.filter.admits(tags);
+        }
+    }
+
+    /// Whether the publication that was evaluated last passes a subscription's filter.
+    pub(crate) fn admits(&self, subscription: u32) -> bool {
+        let at = self.by_subscription.get(&subscription);
+        at.is_none_or(|&at| self.filters[at as usize].admits)
+    }
+}

@@ -1,0 +1,119 @@
+//! Publications in other forms than most subscribers get them: filtered by their tags, or as the difference from the
+//! publication before.
+
+use std::sync::Arc;
+
+use super::Hub;
+use super::fan_out::FanOut;
+use crate::channel::{BASED, DELTA, FILTERED};
+use crate::encode::{Outgoing, Patch};
+use crate::frame_log::Label;
+use crate::publication::{PayloadFormat, Publication};
+use crate::tag_filter::TagFilter;
+
+/// Memory for the filters of one worker's subscriptions.
+pub(super) const FILTERS_BYTES_MAX: usize = 64 << 20;
+
+/// What a worker remembers of a channel whose subscribers take differences.
+#[derive(Default)]
+pub(super) struct DeltaChannel {
+    subscribers: u32,
+    /// Those who have no publication yet that a difference could be from.
+    newcomers: u32,
+    /// What the others were given last.
+    previous: Option<Arc<Publication>>,
+}
+
+impl Hub {
+    /// A subscription takes differences, from its second publication on.
+    pub(super) fn begin_delta(&mut self, at: u32) {
+        let delta = self.deltas.entry(at).or_default();
+        delta.subscribers += 1;
+        delta.newcomers += 1;
+    }
+
+    /// A subscription that is filtered, takes differences or neither, ends.
+    pub(super) fn end_forms(&mut self, at: u32, subscription: u32, flags: u8) {
+        if flags & FILTERED != 0
+            && let Some(filters) = self.filters.get_mut(&at)
+        {
+            self.filter_bytes -= filters.remove(subscription);
+            if filters.is_empty() {
+                self.filters.remove(&at);
+            }
+        }
+        if flags & DELTA != 0
+            && let Some(delta) = self.deltas.get_mut(&at)
+        {
+            delta.subscribers -= 1;
+            delta.newcomers -= u32::from(flags & BASED == 0);
+            if delta.subscribers == 0 {
+                self.deltas.remove(&at);
+            }
+        }
+    }
+
+    /// A subscription gets what its filter admits.
+    pub(super) fn begin_filter(&mut self, at: u32, subscription: u32, filter: TagFilter) {
+        self.filter_bytes += self.filters.entry(at).or_default().insert(subscription, filter);
+    }
+
+    /// To those who filter; each distinct filter is evaluated once.
+    pub(super) fn fan_out_filtered(
+        &mut self,
+        at: u32,
+        plain: &FanOut<'_>,
+        publication: &Publication,
+    ) {
+        let Some(filters) = self.filters.get_mut(&at) else { return };
+        filters.evaluate(&publication.tags);
+        self.fan_out(at, &FanOut { mask: FILTERED, flags: FILTERED, repeats: true, ..*plain });
+    }
+
+    /// To those who take differences. The difference is computed once; what it is from they were given whole.
+    pub(super) fn fan_out_delta(
+        &mut self,
+        at: u32,
+        plain: &FanOut<'_>,
+        publication: &Arc<Publication>,
+    ) {
+        let Some(delta) = self.deltas.get_mut(&at) else { return };
+        let previous = delta.previous.replace(Arc::clone(publication));
+        let (newcomers, others) = (delta.newcomers, delta.subscribers - delta.newcomers);
+        delta.newcomers = 0;
+        let incarnation = self.channels[at].incarnation;
+        let channel = Arc::clone(&self.channels[at].name);
+        // A difference is worth nothing without the one before it: no frame of these is ever dropped by itself.
+        let plain =
+            FanOut { label: Label::KEPT, mask: FILTERED | DELTA | BASED, repeats: true, ..*plain };
+        if others > 0 {
+            let mut bytes = std::mem::take(&mut self.patch);
+            bytes.clear();
+            let mut patch = None;
+            if let Some(previous) = previous.filter(|_| publication.delta) {
+                self.encoder.encode_delta(&previous.data, &publication.data, &mut bytes);
+                let is_text = (previous.format, publication.format)
+                    == (PayloadFormat::Json, PayloadFormat::Json);
+                let is_shorter = !bytes.is_empty() && bytes.len() < publication.data.len();
+                patch = is_shorter.then_some(Patch { bytes: &bytes, is_text });
+            }
+            let outgoing = &Outgoing::Delta { channel: &channel, publication, patch };
+            self.fan_out(at, &FanOut { outgoing, flags: DELTA | BASED, ..plain });
+            self.patch = bytes;
+        }
+        let is_alive = |hub: &Hub| {
+            hub.channels.get(at).is_some_and(|channel| channel.incarnation == incarnation)
+        };
+        if newcomers > 0 && is_alive(self) {
+            let outgoing = &Outgoing::Delta { channel: &channel, publication, patch: None };
+            self.fan_out(at, &FanOut { outgoing, flags: DELTA, ..plain });
+            if is_alive(self) {
+                for subscriber in &mut self.channels[at].subscribers {
+                    if subscriber.flags() & DELTA != 0 {
+                        *subscriber = subscriber.with(BASED);
+                    }
+                }
+            }
+        }
+    }
+}
