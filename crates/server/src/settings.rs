@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dunlin_config::{
-    Config, DeltaType, Map, MapChange, Overflow, Pacing, RecoveryMode, Serves, Snapshot, split_channel,
+    Config, DeltaType, Map, MapChange, Overflow, Pacing, RecoveryMode, Serves, Snapshot,
+    split_channel,
 };
 use dunlin_hub::{ChannelOptions, glob};
 use regex::Regex;
