@@ -8,9 +8,14 @@ use serde_json::{Value, json};
 const SECRET: &str = "0123456789abcdef0123";
 
 fn taken(document: &Value) -> Imported {
-    let imported = import(&document.to_string(), Format::Json).unwrap();
+    let imported = import(&document.to_string(), Format::Json).expect("a file of v6");
     assert_eq!(imported.config.validate(), Ok(()));
-    assert_eq!(Config::from_toml(&imported.toml).unwrap(), imported.config, "{}", imported.toml);
+    assert_eq!(
+        Config::from_toml(&imported.toml).expect("TOML"),
+        imported.config,
+        "{}",
+        imported.toml
+    );
     imported
 }
 

@@ -82,7 +82,7 @@ impl Source {
         match read {
             Some(value) => self.taken(key, to, value),
             None => {
-                self.row(key, Fate::Absent, format!("it cannot be read; `{to}` has its default"))
+                self.row(key, Fate::Absent, format!("it cannot be read; `{to}` has its default"));
             }
         }
     }

@@ -94,12 +94,11 @@ async fn watch(cell: &Cell, connections: usize, live: &Live, shared: &Shared, re
     let plan = Arc::clone(&cell.borrow().core.plan);
     let mut ticks = tokio::time::interval(TICK);
     let began = std::time::Instant::now();
-    while began.elapsed() < Duration::from_secs(10) {
+    let is_over = || {
         let streams = cell.borrow();
-        if streams.ready >= connections || streams.hopeless {
-            break;
-        }
-        drop(streams);
+        streams.ready >= connections || streams.hopeless
+    };
+    while !is_over() && began.elapsed() < Duration::from_secs(10) {
         ticks.tick().await;
     }
     shared.ready(plan.clock.now_ns());
