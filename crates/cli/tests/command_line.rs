@@ -89,7 +89,7 @@ methods = ['teleport']
 
 #[test]
 fn a_configuration_of_centrifugo_becomes_one_of_dunlin() {
-    let yaml = "client:\n  token: {hmac_secret_key: 0123456789abcdef}\nchannel:\n  namespaces:\n    - {name: chat, presence: true, channel_regex: a, allow_subscribe_for_client: true}\n";
+    let yaml = "client:\n  token: {hmac_secret_key: 0123456789abcdef}\nchannel:\n  namespaces:\n    - {name: chat, presence: true, some_condition: a, allow_subscribe_for_client: true}\n";
     let import = dunlin(&["config", "import", "-"], yaml);
     assert!(import.status.success(), "{}", stderr(&import));
     let file = stdout(&import);

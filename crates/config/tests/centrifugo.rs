@@ -44,7 +44,8 @@ fn ordinary() -> Value {
                 {"name": "chat", "history_size": 50, "history_ttl": "300s", "force_recovery": true,
                  "allow_subscribe_for_client": true, "allow_history_for_subscriber": true, "join_leave": true},
                 {"name": "feed", "allow_publish_for_client": true, "publish_proxy_enabled": true},
-                {"name": "rooms", "allow_subscribe_for_client": true, "channel_regex": "^[a-z]+$"},
+                {"name": "rooms", "allow_subscribe_for_client": true, "subscribe_cel": "claims.admin"},
+                {"name": "dialog", "allow_user_limited_channels": true, "channel_regex": "^[a-z]+#[0-9,]+$"},
             ],
         },
         "engine": {"type": "redis", "redis": {"address": "redis://localhost:6379"}},
@@ -73,6 +74,9 @@ fn what_dunlin_has_is_taken() {
     assert_eq!(chat.history_meta_ttl_ms, 172_800_000);
     assert!(chat.recover && chat.join_leave && chat.allow_subscribe_for_client);
     assert!(chat.allow_history_for_subscriber && !chat.allow_publish_for_client);
+    let dialog = config.channel.options("dialog:a#1").unwrap();
+    assert_eq!(dialog.channel_regex.as_deref(), Some("^[a-z]+#[0-9,]+$"));
+    assert!(dialog.allow_user_limited_channels);
     assert_eq!(fate(&imported, "client.token.hmac_secret_key"), Fate::Taken);
     assert_eq!(fate(&imported, "channel.history_meta_ttl"), Fate::Changed);
     assert_eq!(fate(&imported, "engine.redis.address"), Fate::Absent);
@@ -88,8 +92,6 @@ fn what_is_not_checked_here_is_closed() {
     assert!(!channel.options("rooms:1").unwrap().allow_subscribe_for_client, "names were matched");
     assert_eq!(fate(&imported, "channel.namespaces[rooms]"), Fate::Closed);
     assert_eq!(fate(&imported, "channel.namespaces[feed].allow_publish_for_client"), Fate::Closed);
-    let pattern = channel.without_namespace.name_pattern.as_ref().unwrap().as_str();
-    assert_eq!(pattern, "[!$]*", "private channels");
 
     type IsOpen = fn(&Config) -> bool;
     let token: IsOpen = |config| config.client.token.rules().has_key();
@@ -97,7 +99,7 @@ fn what_is_not_checked_here_is_closed() {
     let anyone: IsOpen = |config| config.channel.without_namespace.allow_subscribe_for_anonymous;
     let public: IsOpen = |config| !config.server.client_addr.ip().is_loopback();
     let api: IsOpen = |config| !config.api.keys.is_empty() || config.api.without_key;
-    let cases: [(&str, Value, IsOpen); 14] = [
+    let cases: [(&str, Value, IsOpen); 16] = [
         ("client", json!({"token": {"hmac_secret_key": SECRET, "audience": {"a": 1}}}), token),
         (
             "client",
@@ -131,6 +133,17 @@ fn what_is_not_checked_here_is_closed() {
         (
             "channel",
             json!({"without_namespace": {"allow_subscribe_for_anonymous": true, "subscribe_cel": "false"}}),
+            anyone,
+        ),
+        (
+            "channel",
+            json!({"private_prefix": "!", "without_namespace": {"allow_subscribe_for_anonymous": true}}),
+            anyone,
+        ),
+        (
+            "channel",
+            json!({"user_boundary": "~", "without_namespace":
+                {"allow_subscribe_for_anonymous": true, "allow_user_limited_channels": true}}),
             anyone,
         ),
     ];
@@ -216,7 +229,7 @@ proptest! {
         prop::sample::select(vec![
             "allow_subscribe_for_client", "allow_subscribe_for_anonymous", "allow_publish_for_subscriber",
             "allow_history_for_client", "allow_presence_for_anonymous", "presence", "subscribe_proxy_enabled",
-            "publish_proxy_enabled", "channel_regex", "some_new_condition", "force_recovery", "delta_publish",
+            "publish_proxy_enabled", "channel_regex", "allow_user_limited_channels", "some_new_condition", "force_recovery", "delta_publish",
         ]),
         prop_oneof![Just(json!(true)), Just(json!(false)), Just(json!("true")), Just(json!("no")), Just(json!(7)), Just(json!([]))],
         0..8,
@@ -236,7 +249,7 @@ proptest! {
             let before = options.get(name.as_str());
             prop_assert!(value != true || matches!(before, Some(Value::Bool(true) | Value::String(_))), "{name}");
         }
-        let is_conditional = options.get("channel_regex").is_some_and(|of| *of != json!(false) && *of != json!([]));
+        let is_conditional = options.get("some_new_condition").is_some_and(|of| *of != json!(false) && *of != json!([]));
         prop_assert!(!is_conditional || !imported.toml.contains("allow_"), "{}", imported.toml);
     }
 }

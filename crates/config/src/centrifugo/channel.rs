@@ -95,6 +95,7 @@ pub(super) fn channels(source: &mut Source) {
     let rules = Rules {
         meta_ttl_ms: meta_ttl.as_ref().and_then(milliseconds),
         closed: boundary(source),
+        users_are_the_same: users(source),
         anonymous_tokens_refused: source.is_on("client.disallow_anonymous_connection_tokens"),
     };
     if meta_ttl.is_some() {
@@ -105,13 +106,11 @@ pub(super) fn channels(source: &mut Source) {
         let note = "tokens without a user are let in here, and may do nothing: no `allow_..._for_anonymous` is taken";
         source.row("client.disallow_anonymous_connection_tokens", Fate::Closed, note);
     }
-    let private = source.take("channel.private_prefix");
-    let private = private.as_ref().and_then(Value::as_str).unwrap_or("$").to_owned();
     if let Some(options) = source.take("channel.without_namespace") {
         let to = Path::of("channel.without_namespace");
         namespace(source, &rules, "channel.without_namespace", &to, options);
     }
-    close_private(source, &private);
+    close_private(source);
     // A list of objects with their names, or as the file of an older version has it, an object.
     match source.take("channel.namespaces") {
         Some(Value::Array(list)) => {
@@ -138,6 +137,7 @@ struct Rules {
     /// Names of channels are not read as Centrifugo reads them: nobody may do anything in any.
     closed: Option<String>,
     anonymous_tokens_refused: bool,
+    users_are_the_same: bool,
 }
 
 /// Whether a channel's namespace ends elsewhere than here.
@@ -150,27 +150,30 @@ fn boundary(source: &mut Source) -> Option<String> {
     Some(note)
 }
 
-/// Channels that only a subscription token opens there are closed here by their names.
-fn close_private(source: &mut Source, prefix: &str) {
-    let mut chars = prefix.chars();
-    let (Some(first), None) = (chars.next(), chars.next()) else {
-        if !prefix.is_empty() {
-            let note =
-                "the prefix has more than one character: channels without a namespace are closed";
-            source.row("channel.private_prefix", Fate::Closed, note);
-            revoke(source, &Path::of("channel.without_namespace"));
-        }
-        return;
-    };
-    if first != '$' {
-        let note = "the prefix is another than \"$\": channels without a namespace are closed";
+/// Channels of another prefix, which a token opens there, have no name of their own here.
+fn close_private(source: &mut Source) {
+    if let Some(prefix) = source.text("channel.private_prefix").filter(|prefix| prefix != "$") {
+        let note = format!(
+            "private channels begin with \"$\" here, not with {prefix:?}: those without a namespace are closed"
+        );
         source.row("channel.private_prefix", Fate::Closed, note);
         revoke(source, &Path::of("channel.without_namespace"));
-    } else if source.out["channel"]["without_namespace"].is_object() {
-        source.set(&Path::of("channel.without_namespace.name_pattern"), "[!$]*");
-        let note = "`name_pattern = \"[!$]*\"`: no channel that begins with \"$\" exists";
-        source.row("channel.private_prefix", Fate::Closed, note);
     }
+}
+
+/// Whether the users behind a `#` are written as they are here.
+fn users(source: &mut Source) -> bool {
+    let mut are_the_same = true;
+    for (key, here) in [("channel.user_boundary", "#"), ("channel.user_separator", ",")] {
+        if let Some(other) = source.text(key).filter(|other| other != here) {
+            let note = format!(
+                "it is {here:?} here, not {other:?}: `allow_user_limited_channels` is not taken"
+            );
+            source.row(key, Fate::Closed, note);
+            are_the_same = false;
+        }
+    }
+    are_the_same
 }
 
 fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: Value) {
@@ -257,12 +260,23 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
             "sub_refresh_proxy_enabled" => {
                 say(Fate::Absent, "subscriptions do not expire here".to_owned());
             }
-            "channel_regex" => closings.push(format!(
-                "`{name}`: names are matched by `name_pattern`, a glob; write it, and set the permissions again"
-            )),
-            "allow_user_limited_channels" => closings.push(format!(
-                "`{name}`: a \"#\" in a name limits nobody here; users' own channels come by the token's `channels`"
-            )),
+            "channel_regex" => match value.as_str() {
+                Some(regex) => {
+                    say(Fate::Taken, format!("`{to}`"));
+                    source.set(&to.join(name), regex);
+                }
+                None => closings.push(format!("`{name}` is no text")),
+            },
+            "allow_user_limited_channels" if switch(value) => {
+                match rules.users_are_the_same && !is_on("subscribe_proxy_enabled") {
+                    true => {
+                        say(Fate::Taken, format!("`{to}`"));
+                        source.set(&to.join(name), true);
+                    }
+                    // A name that limits who may come would limit nobody.
+                    false => closings.push(format!("`{name}`")),
+                }
+            }
             name if HARMLESS.contains(&name) => {
                 say(Fate::Absent, super::client::absent_note(name));
             }
@@ -291,6 +305,6 @@ fn revoke(source: &mut Source, to: &Path) {
         }
     }
     if let Value::Object(options) = at {
-        options.retain(|name, _| !PERMISSIONS.contains(&name.as_str()));
+        options.retain(|name, _| !name.starts_with("allow_"));
     }
 }
