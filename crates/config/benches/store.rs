@@ -89,8 +89,8 @@ fn measure(
     let origin = Origin {
         who: Arc::from("ada@example.com"),
         from: Arc::from("127.0.0.1:40000"),
-        comment: Arc::default(),
         at_unix_ms: 1_800_000_000_000,
+        ..Origin::default()
     };
     let mut times = Vec::with_capacity(CHANGES);
     for i in 0..WARM_UP + CHANGES {

@@ -56,6 +56,10 @@ pub struct InitialConfig {
 pub struct Origin {
     /// Who, as the caller says.
     pub who: Arc<str>,
+    /// Which admin token the caller showed: the name of its setting, or `admin-token` for that of the state directory. Empty:
+    /// none, as through the socket.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub token: Arc<str>,
     /// The caller's address.
     pub from: Arc<str>,
     /// Why, as the caller says.

@@ -484,6 +484,7 @@ fn origin(name: &str, comment: &str, now_unix_ms: u64) -> Origin {
         from: name.into(),
         comment: comment.into(),
         at_unix_ms: now_unix_ms,
+        ..Origin::default()
     }
 }
 

@@ -232,7 +232,7 @@ pub fn put(at: &str, value: serde_json::Value) -> Change {
 }
 
 pub fn origin(who: &str) -> Origin {
-    Origin { who: who.into(), from: "127.0.0.1:1".into(), comment: "".into(), at_unix_ms: 1_000 }
+    Origin { who: who.into(), from: "127.0.0.1:1".into(), at_unix_ms: 1_000, ..Origin::default() }
 }
 
 pub fn begin(config: Config) -> InitialConfig {

@@ -14,6 +14,7 @@
 //! the page cannot choose.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use dunlin_config::{AdminRole, Secret};
 use dunlin_net::ConnId;
@@ -121,6 +122,21 @@ impl Admin {
         let whole = admin.token.iter().chain(operator).map(|token| (token, AdminRole::Change));
         let matching = whole.chain(named).filter(|(token, _)| token.matches(shown));
         matching.map(|(_, role)| role).max()
+    }
+
+    /// The name of the token that a caller shows, never its value; empty when it shows none.
+    pub(super) fn token_name(&self, request: &http::RequestHead<'_>) -> Arc<str> {
+        let Some(shown) = bearer(request) else { return "".into() };
+        let admin = &self.store.head().config.admin;
+        let matches = |token: &Secret| token.matches(shown);
+        if admin.token.as_ref().is_some_and(matches) {
+            return "admin.token".into();
+        }
+        let mut named = admin.tokens.iter();
+        match named.find(|(_, of)| of.token.as_ref().is_some_and(matches)) {
+            Some((name, _)) => format!("admin.tokens.{name}").into(),
+            None => "admin-token".into(),
+        }
     }
 
     fn unauthorized(&self, cx: &Cx, conn: ConnId, why: &str) -> ProblemDetails {

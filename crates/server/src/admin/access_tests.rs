@@ -211,3 +211,25 @@ fn the_socket_is_the_way_in_of_the_local_operator() {
     assert_eq!(refused.status, 401);
     assert_eq!(refused.json()["socket"], server.socket().to_str().unwrap());
 }
+
+#[test]
+fn the_history_names_the_token_of_a_change_and_never_its_value() {
+    let mut config = with_secrets();
+    config.admin.token = Some(Secret::new("the token of them all"));
+    let role = AdminRole::Change;
+    let token = Some(Secret::new("the token of ada"));
+    config.admin.tokens.insert("ada", AdminToken { token, role });
+    let mut server = TestServer::begin(1, config, None);
+    for (token, name) in [
+        ("the token of them all", "admin.token"),
+        ("the token of ada", "admin.tokens.ada"),
+        (OPERATOR, "admin-token"),
+    ] {
+        server.token = Some(token);
+        let size = name.len().to_string();
+        assert_eq!(server.put("/config/limits/broadcast_quantum", &size).status, 200, "{name}");
+        let page = server.get("/config/revisions?limit=1").body;
+        assert!(page.contains(&format!("\"token\": \"{name}\"")), "{page}");
+        assert!(!page.contains(token), "{page}");
+    }
+}

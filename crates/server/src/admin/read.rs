@@ -157,6 +157,7 @@ impl Admin {
         }
         let origin = Origin {
             who: call::who(request)?,
+            token: self.token_name(request),
             from: Admin::origin_of(cx, conn),
             comment: options.comment.as_deref().unwrap_or("").into(),
             at_unix_ms: unix_ms(),

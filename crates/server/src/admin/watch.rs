@@ -186,6 +186,7 @@ pub(super) fn summary(revision: &Revision) -> Value {
         "previous": revision.previous,
         "when": time::rfc3339(origin.at_unix_ms),
         "who": &*origin.who,
+        "token": &*origin.token,
         "from": &*origin.from,
         "comment": &*origin.comment,
         "changes": revision.changes.len(),
