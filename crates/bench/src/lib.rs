@@ -20,6 +20,7 @@ mod connections;
 mod dunlin;
 mod fanout;
 mod floor;
+mod half_open;
 mod latency;
 mod page;
 mod peer;
@@ -38,6 +39,7 @@ pub use connections::Connections;
 pub use dunlin::Dunlin;
 pub use fanout::{Fanout, Mode};
 pub use floor::Floor;
+pub use half_open::HalfOpen;
 pub use latency::Latency;
 pub use page::Page;
 pub use peer::PeerName;
@@ -67,6 +69,8 @@ pub enum Command {
     Config(ConfigBench),
     /// Attacks on a server, and what ordinary clients notice of them
     Abuse(Abuse),
+    /// Connects beside a hundred thousand connections that say nothing
+    HalfOpen(HalfOpen),
     /// Events sent to a backend by webhooks, beside a plain HTTP client, and what other clients notice of it
     Webhooks(Webhooks),
     /// The floor of fan-out: a server that does nothing but send() one prebuilt frame to every connection
@@ -101,6 +105,7 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::Bus(options) => bus::run(&options),
         Command::Config(options) => config::run(&options),
         Command::Abuse(options) => abuse::run(&options),
+        Command::HalfOpen(options) => half_open::run(&options),
         Command::Webhooks(options) => webhooks::run(&options),
         Command::Floor(options) => floor::run(&options),
         Command::Http(options) => dunlin_load::http::run(&options),

@@ -1,0 +1,195 @@
+//! Connections that say nothing, by the hundred thousand, and how fast others connect beside them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use serde::Serialize;
+
+use crate::dunlin::{Dunlin, OPEN};
+use crate::swarm::Swarm;
+use crate::target::Target;
+use dunlin_load::reactor::socket;
+use dunlin_load::system::{bind_source, descriptors_per_thread, own_descriptor_table};
+use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Scratch, say};
+
+/// Where the silent ones come from; others come from 127.1.0.0/16.
+const NETWORK: u32 = u32::from_be_bytes([127, 2, 0, 0]);
+/// Looked at between two pauses, to be opened again where the server has closed them.
+const SLICE: usize = 256;
+const PAUSE: Duration = Duration::from_millis(2);
+/// The silent ones leave the cores to the server and to those whose connects are counted.
+const NICENESS: i32 = 19;
+const SHARE_MIN: f64 = 0.8;
+
+/// Options of `dunlin bench half-open`.
+#[derive(Debug, clap::Args)]
+pub struct HalfOpen {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    dunlin: Dunlin,
+    /// Connections that say nothing; those that the server closes are opened again
+    #[arg(long, default_value_t = 100_000)]
+    silent: usize,
+    /// Addresses they come from
+    #[arg(long, default_value_t = 1_000)]
+    addresses: u32,
+    /// Clients that connect beside them
+    #[arg(long, default_value_t = 10_000)]
+    connects: usize,
+    /// Times each of both is measured, by turns
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Serialize)]
+struct HalfOpenReport {
+    silent: usize,
+    addresses: u32,
+    connects: usize,
+    workers: u8,
+    rounds: Vec<Round>,
+    /// Of the medians of the rates, beside the silent ones and without.
+    share: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Round {
+    /// Connects a second without the silent ones, each up to its subscription.
+    alone_per_s: f64,
+    beside_per_s: f64,
+    failed: u64,
+    /// Silent connections opened, those that were opened again counted again.
+    opened: u64,
+}
+
+pub(crate) fn run(options: &HalfOpen) -> Result<ExitStatus, Error> {
+    options.target.settle()?;
+    let scratch = Scratch::temporary("half-open")?;
+    let mut rounds = Vec::new();
+    for _ in 0..options.rounds.max(1) {
+        let server = options.dunlin.start(&options.target, &scratch, "half-open", OPEN, false)?;
+        let (alone_per_s, failed_alone) = connects_per_s(options)?;
+        drop(server);
+        let server = options.dunlin.start(&options.target, &scratch, "half-open", OPEN, false)?;
+        let (beside, opened) = beside(options)?;
+        drop(server);
+        let (beside_per_s, failed) = beside?;
+        let round = Round { alone_per_s, beside_per_s, failed: failed + failed_alone, opened };
+        say(format!(
+            "{alone_per_s:.0} connects/s alone, {beside_per_s:.0} beside {opened} silent ones, {} failed",
+            round.failed
+        ));
+        rounds.push(round);
+    }
+    let median = |of: fn(&Round) -> f64| {
+        let mut rates: Vec<f64> = rounds.iter().map(of).collect();
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    };
+    let share = median(|round| round.beside_per_s) / median(|round| round.alone_per_s);
+    let passed = share >= SHARE_MIN && rounds.iter().all(|round| round.failed == 0);
+    let report = HalfOpenReport {
+        silent: options.silent,
+        addresses: options.addresses,
+        connects: options.connects,
+        workers: options.dunlin.workers,
+        rounds,
+        share,
+    };
+    options.output.report("half-open", &report)?;
+    Ok(if passed { ExitStatus::Passed } else { ExitStatus::Failed })
+}
+
+/// How fast clients connect and subscribe, and how many could not.
+fn connects_per_s(options: &HalfOpen) -> Result<(f64, u64), Error> {
+    let url = options.target.address()?;
+    let plan = options.target.plan(&url, Some("c"), options.connects, Clock::new())?;
+    let began = Instant::now();
+    let swarm = Swarm::start(&plan)?;
+    let counts = swarm.wait_ready(Duration::from_secs(30), |_| {})?;
+    let rate = counts.ready as f64 / began.elapsed().as_secs_f64();
+    Ok((rate, counts.failed + counts.closed))
+}
+
+/// The same while silent connections are held, and how many of these were opened.
+#[allow(clippy::type_complexity, reason = "two results of two kinds")]
+fn beside(options: &HalfOpen) -> Result<(Result<(f64, u64), Error>, u64), Error> {
+    let server = options.target.address()?.address;
+    let per_thread = descriptors_per_thread();
+    let (over, opened) = (AtomicBool::new(false), AtomicU64::new(0));
+    let threads = options.silent.div_ceil(per_thread);
+    std::thread::scope(|scope| {
+        let silent: Vec<_> = (0..threads)
+            .map(|at| {
+                let numbers = at * per_thread..options.silent.min((at + 1) * per_thread);
+                let (over, opened) = (&over, &opened);
+                scope.spawn(move || hold(server, options.addresses, numbers, over, opened))
+            })
+            .collect();
+        while (opened.load(Ordering::Relaxed) as usize) < options.silent
+            && silent.iter().any(|thread| !thread.is_finished())
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let rate = connects_per_s(options);
+        over.store(true, Ordering::Relaxed);
+        for thread in silent {
+            thread.join().map_err(|_| Error::new("a thread of silent ones panicked"))??;
+        }
+        Ok((rate, opened.load(Ordering::Relaxed)))
+    })
+}
+
+/// Opens connections and says nothing on them, until it is over.
+fn hold(
+    server: SocketAddr,
+    addresses: u32,
+    numbers: std::ops::Range<usize>,
+    over: &AtomicBool,
+    opened: &AtomicU64,
+) -> Result<(), Error> {
+    own_descriptor_table().context("cannot give a thread its own descriptor table")?;
+    // Refused at most by who forbids even to give way.
+    let _ = rustix::process::setpriority_process(None, NICENESS);
+    let open = |number: usize| -> Result<OwnedFd, Error> {
+        let stream = socket(server).context("cannot open another socket")?;
+        let index = number as u32 % addresses.max(1);
+        let source = Ipv4Addr::from(NETWORK | (1 + index / 250) << 8 | (1 + index % 250));
+        bind_source(stream.as_fd(), IpAddr::V4(source))
+            .context(format!("cannot connect from {source}"))?;
+        match rustix::net::connect(&stream, &server) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(Error::io("cannot connect", std::io::Error::from(error))),
+        }
+        opened.fetch_add(1, Ordering::Relaxed);
+        Ok(stream)
+    };
+    let mut held = Vec::with_capacity(numbers.len());
+    for number in numbers.clone() {
+        if over.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        held.push(open(number)?);
+    }
+    let mut at = 0;
+    while !over.load(Ordering::Relaxed) {
+        for _ in 0..SLICE {
+            at = (at + 1) % held.len();
+            let flags = RecvFlags::DONTWAIT;
+            let is_open =
+                rustix::net::recv(&held[at], &mut [0_u8; 64][..], flags) == Err(Errno::AGAIN);
+            if !is_open {
+                held[at] = open(numbers.start + at)?;
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
