@@ -19,8 +19,8 @@ use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Scratch, say};
 /// Where the silent ones come from; others come from 127.1.0.0/16.
 const NETWORK: u32 = u32::from_be_bytes([127, 2, 0, 0]);
 /// Looked at between two pauses, to be opened again where the server has closed them.
-const SLICE: usize = 256;
-const PAUSE: Duration = Duration::from_millis(2);
+const SLICE: usize = 64;
+const PAUSE: Duration = Duration::from_millis(5);
 /// The silent ones leave the cores to the server and to those whose connects are counted.
 const NICENESS: i32 = 19;
 const SHARE_MIN: f64 = 0.8;
