@@ -62,7 +62,7 @@ func vary(w http.ResponseWriter, r *http.Request) (status int, body string) {
 		}
 		return 400, `{"reason":"BadDeviceToken"}`
 	case "b5":
-		ms = 1500
+		ms = 700
 	case "c0":
 		return 403, `{"reason":"InvalidProviderToken"}`
 	case "d0":
