@@ -1,4 +1,4 @@
-//! `dunlin token`: a connection token as a backend would sign it.
+//! `dunlin token`: a connection token, or a subscription token, as a backend would sign it.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -30,6 +30,9 @@ pub(crate) struct Token {
     /// Subscribe the client to this channel on the server's side; may be given again
     #[arg(long = "channel", value_name = "NAME")]
     channels: Vec<String>,
+    /// Make a subscription token: the user's clients may subscribe to this channel with it
+    #[arg(long, value_name = "CHANNEL", conflicts_with = "channels")]
+    subscription: Option<String>,
     /// What others see of this client in presence and publications
     #[arg(long, value_name = "JSON", value_parser = json_value)]
     info: Option<Value>,
@@ -54,8 +57,11 @@ impl Token {
         {
             return Err(error.to_string().into());
         }
-        let settings = &config.client.token;
-        let Some(secret) = settings.hmac_secret.as_ref().map(Secret::reveal) else {
+        let rules = match &self.subscription {
+            Some(_) => config.client.subscription_rules(),
+            None => config.client.token.rules(),
+        };
+        let Some(secret) = rules.hmac_secret.map(Secret::reveal) else {
             return Err("there is no key to sign with; name a file that sets \
                         `client.token.hmac_secret` with --config, or give --secret"
                 .into());
@@ -70,8 +76,9 @@ impl Token {
             }
         };
         claim("exp", self.expires.map(|seconds| now_s.saturating_add(seconds).into()));
-        claim("aud", settings.audience.clone().map(Value::from));
-        claim("iss", settings.issuer.clone().map(Value::from));
+        claim("aud", rules.audience.map(Value::from));
+        claim("iss", rules.issuer.map(Value::from));
+        claim("channel", self.subscription.map(Value::from));
         claim("channels", (!self.channels.is_empty()).then(|| json!(self.channels)));
         claim("info", self.info);
         style::print(&format!("{}\n", signed(&claims.into(), secret)))

@@ -214,6 +214,12 @@ fn a_token_is_signed_as_the_file_says() {
     let judged = Verifier::new(settings.rules()).verify(token.trim_end(), now_ms as u64);
     let identity = judged.expect("signed with that key");
     assert_eq!(identity.user, "ada");
+    let arguments = ["token", "ada", "--config", "-", "--subscription", "chat:1"];
+    let token = stdout(&dunlin(&arguments, file));
+    let verifier = Verifier::new(settings.rules());
+    let subscription = verifier.verify_subscription(token.trim_end(), now_ms as u64);
+    let subscription = subscription.expect("signed with that key");
+    assert_eq!((&*subscription.user, &*subscription.channel), ("ada", "chat:1"));
     assert!(identity.subscriptions.contains_key("news"));
     assert_eq!(identity.info.expect("an info").get(), "{\"name\":\"Ada\"}");
     assert!(identity.expire_at_s.is_some());

@@ -344,7 +344,7 @@ fn claims_of_identity_providers_are_mapped_and_checked() {
     assert_eq!(of(json!(["web", "push-us"]), iss, json!("42")), Ok("42".into()));
     assert_eq!(of(json!("push-eu"), iss, json!(42)), Ok("42".into()));
     assert_eq!(of(json!("push-eu2"), iss, json!("42")), Err(Error::Audience));
-    assert_eq!(of(Value::Null, iss, json!("42")).is_err(), true);
+    assert!(of(Value::Null, iss, json!("42")).is_err());
     assert_eq!(
         of(json!("push-eu"), "https://evil/?https://idp.example/", json!("42")),
         Err(Error::Issuer)
