@@ -74,6 +74,18 @@ impl Config {
                  `client.anonymous = true`",
             );
         }
+        for (path, rules) in [
+            ("client.token.jwks_public_endpoint", self.client.token.rules()),
+            (
+                "client.subscription_token.jwks_public_endpoint",
+                self.client.subscription_token.rules(),
+            ),
+        ] {
+            if rules.jwks.is_some_and(|jwks| is_plain_elsewhere(jwks.endpoint)) {
+                let message = "whoever is on the way to it could answer with keys of his own";
+                warn(path, message, "write https://");
+            }
+        }
         let options = || {
             self.channel.namespaces.values().chain(std::iter::once(&self.channel.without_namespace))
         };
@@ -358,6 +370,17 @@ pub(crate) fn origin_pattern(origin: &str) -> Result<(), String> {
         return Err(format!("browsers send it in lower case: {:?}", origin.to_ascii_lowercase()));
     }
     Ok(())
+}
+
+/// Whether a URL is of another machine, and without TLS.
+fn is_plain_elsewhere(url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("http://") else { return false };
+    let host = match rest.strip_prefix('[') {
+        Some(v6) => v6.split(']').next(),
+        None => rest.split(['/', ':', '?']).next(),
+    };
+    let host = host.unwrap_or_default();
+    host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 pub(crate) fn is_loopback(addr: SocketAddr) -> bool {

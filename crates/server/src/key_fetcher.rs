@@ -4,35 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dunlin_bus::Endpoint;
-use dunlin_metrics::{Collector, DescriptorEncoder, metrics};
 use dunlin_net::{Tls, Url};
 use dunlin_pipeline::{ClientConfig, ConnectionLimits, Depth, HostConfig, Request, ThreadedClient};
 
 use crate::auth::jwks::{Jwks, KeySet, SET_BYTES_MAX};
 use crate::bus_message::BusMessage;
+use crate::metrics::KeyMetric;
 use crate::state::ServerState;
 
 /// How often the settings are looked at for another endpoint.
 const LOOK_MS: u64 = 1_000;
-
-metrics! {
-    /// What the control thread says of key sets.
-    KeyMetric,
-    /// The metrics of key sets.
-    KeyCounters;
-    Keys, Gauge, "token_jwks_keys", "Keys known from the key sets of jwks_public_endpoint.";
-    Fetched, Counter, "token_jwks_fetches_total", "Fetches of key sets, those that failed included.";
-    Failed, Counter, "token_jwks_fetch_failures_total", "Fetches of key sets that failed; the keys before them stay.";
-    FetchedAt, Gauge, "token_jwks_fetched_timestamp_seconds", "When a key set was last fetched, in Unix time; 0: never.";
-}
-
-impl Collector for KeyCounters {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        KeyMetric::ALL
-            .iter()
-            .try_for_each(|&metric| metric.family().encode_one(&mut encoder, self.get(metric)))
-    }
-}
 
 /// Fetches key sets when they are due, and tells the workers. Does not return unless the descriptors are exhausted.
 pub(crate) async fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMessage>) {
@@ -43,7 +24,7 @@ pub(crate) async fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMes
             return std::future::pending().await;
         }
     };
-    let (told, mut done) = tokio::sync::mpsc::unbounded_channel::<()>();
+    let (ended, mut done) = tokio::sync::mpsc::unbounded_channel::<()>();
     loop {
         // Whoever asks has left in the set what for.
         while endpoint.recv().is_some() {}
@@ -54,10 +35,10 @@ pub(crate) async fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMes
             match jwks.due_in_ms(now_ms) {
                 Some(0) => {
                     jwks.begin(now_ms);
-                    let (state, told) = (Arc::clone(state), told.clone());
+                    let (state, ended) = (Arc::clone(state), ended.clone());
                     tokio::spawn(async move {
                         fetch(&state, &jwks).await;
-                        let _ = told.send(());
+                        let _ = ended.send(());
                     });
                 }
                 Some(due_ms) => wait_ms = wait_ms.min(due_ms),

@@ -86,6 +86,25 @@ impl Collector for ConfigCounters {
     }
 }
 
+metrics! {
+    /// What the control thread says of key sets.
+    KeyMetric,
+    /// The metrics of key sets.
+    KeyCounters;
+    Keys, Gauge, "token_jwks_keys", "Keys known from the key sets of jwks_public_endpoint.";
+    Fetched, Counter, "token_jwks_fetches_total", "Fetches of key sets, those that failed included.";
+    Failed, Counter, "token_jwks_fetch_failures_total", "Fetches of key sets that failed; the keys before them stay.";
+    FetchedAt, Gauge, "token_jwks_fetched_timestamp_seconds", "When a key set was last fetched, in Unix time; 0: never.";
+}
+
+impl Collector for KeyCounters {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        KeyMetric::ALL
+            .iter()
+            .try_for_each(|&metric| metric.family().encode_one(&mut encoder, self.get(metric)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -111,6 +130,7 @@ mod tests {
         let mut registry = Registry::with_prefix("dunlin");
         registry.register_collector(Box::new(ConfigCounters::default()));
         registry.register_collector(Box::new(dunlin_webhooks::DeliveryStats::default()));
+        registry.register_collector(Box::new(KeyCounters::default()));
         let exposed = text::prometheus(&registry);
         let others = exposed.lines().filter_map(|line| line.strip_prefix("# TYPE dunlin_"));
         let own = Metric::ALL.iter().map(|metric| metric.family());

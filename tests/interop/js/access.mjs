@@ -218,7 +218,7 @@ for (const [what, answer] of [
     await until(async () => (await metric(server, "token_jwks_fetch_failures_total")) >= 1, "the failure in the metrics");
     assert.equal(await metric(server, "token_jwks_keys"), 1, "the key before stays");
     provider.answer = good;
-    // It was told to come again, and does.
+    // It was asked to come again, and does.
     assert.equal(await waiting, "connected");
   });
 }

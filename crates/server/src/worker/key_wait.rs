@@ -12,7 +12,7 @@ use crate::metrics::Metric;
 
 /// After this a command that waits is looked at again, whatever was heard of the key.
 const LOOK_MS: u64 = 1_000;
-/// Connections that wait. One more is told to come again.
+/// Connections that wait. One more is asked to come again.
 const WAITERS_MAX: usize = 8_192;
 /// Of a connection that has no session yet no more is kept than a connect takes.
 const CONNECT_BYTES_MAX: usize = 20 << 10;

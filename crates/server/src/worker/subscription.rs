@@ -19,7 +19,7 @@ use crate::auth::Subscription;
 
 /// Subscriptions that end in one turn because they have expired.
 const EXPIRE_PER_TURN: usize = 1_024;
-/// What a client is told whose subscription's token is no longer good: it gets another one, and subscribes again.
+/// The code for a client whose subscription's token is no longer good: it gets another one, and subscribes again.
 const STATE_INVALIDATED: u32 = UnsubscribeCode::StateInvalidated.code();
 
 impl Worker<'_> {

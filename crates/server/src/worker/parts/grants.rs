@@ -126,7 +126,7 @@ impl Grants {
         self.places(|_, grant| grant.token.is_some_and(|token| !keeps(token.key)))
     }
 
-    /// The subscriptions of a session whose tokens were issued then, as `is_it` is told.
+    /// The subscriptions of a session whose tokens were issued then, by `is_it`.
     pub(crate) fn issued(&self, of: SessionId, is_it: impl Fn(Option<u64>) -> bool) -> Vec<Place> {
         let grants = self.of.get(&of).into_iter().flatten();
         let issued =
