@@ -28,7 +28,7 @@ impl Listener {
         let reply = self.ask(&json!({ "id": 2, "subscribe": { "channel": channel } }))?;
         match reply["error"]["code"].as_u64() {
             None => Some(true),
-            Some(102) => Some(false),
+            Some(103) => Some(false),
             Some(_) => panic!("{reply}"),
         }
     }
