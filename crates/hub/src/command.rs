@@ -61,6 +61,8 @@ pub struct SubscribeOptions {
     pub filter: Option<TagFilter>,
     /// Send join and leave pushes, if the channel has them.
     pub join_leave: bool,
+    /// The join and leave pushes rest on a grant, as [`granted`](Self::granted) says of the subscription.
+    pub join_leave_granted: bool,
     /// Raw JSON about the connection in this channel, for [`ClientInfo`](crate::ClientInfo).
     pub chan_info: Option<Box<[u8]>>,
     /// It rests on a grant (the server subscribes the client, or the client has a token for it) and not on the

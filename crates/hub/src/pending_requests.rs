@@ -117,7 +117,7 @@ impl SubscriptionMode {
             positioned: asked.positioned || recoverable || channel.force_positioning,
             recoverable,
             join_leave: asked.join_leave || channel.force_push_join_leave,
-            join_leave_granted: channel.force_push_join_leave,
+            join_leave_granted: asked.join_leave_granted || channel.force_push_join_leave,
             granted: asked.granted,
             delta: asked.delta
                 && channel.delta

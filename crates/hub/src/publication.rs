@@ -65,7 +65,7 @@ impl FromIterator<(Box<str>, Box<str>)> for Tags {
 
 impl Publication {
     /// Bytes it counts in the bounds of history and queues.
-    pub(crate) fn cost(&self) -> usize {
+    pub fn cost(&self) -> usize {
         publication_cost(self.data.len(), &self.tags, self.key.as_deref())
     }
 }

@@ -386,12 +386,15 @@ fn joins_and_leaves_end_with_the_permission_and_the_subscription_stays() {
         Arc::new(ChannelOptions { force_push_join_leave: true, ..ChannelOptions::clone(&options) });
     let asked = || SubscribeOptions { join_leave: true, ..SubscribeOptions::default() };
     let of_token = || SubscribeOptions { granted: true, ..asked() };
-    let [ann, bob, eve, dan] = ["ann", "bob", "eve", "dan"].map(|user| world.open(0, user));
+    let capable = || SubscribeOptions { join_leave_granted: true, ..asked() };
+    let [ann, bob, eve, dan, amy] =
+        ["ann", "bob", "eve", "dan", "amy"].map(|user| world.open(0, user));
+    world.subscribe(amy, "room", &options, capable());
     world.subscribe(ann, "room", &options, asked());
     world.subscribe(bob, "room", &options, asked());
     world.subscribe(eve, "room", &options, of_token());
     world.subscribe(dan, "room", &forced, of_token());
-    for session in [ann, bob, eve, dan] {
+    for session in [ann, bob, eve, dan, amy] {
         world.read(session);
     }
     let late = world.open(0, "late");
@@ -408,6 +411,7 @@ fn joins_and_leaves_end_with_the_permission_and_the_subscription_stays() {
     let all = "join room visitor\npub room 0 x\n";
     assert_eq!(world.read(bob), all);
     assert_eq!(world.read(dan), all, "his token says so");
+    assert_eq!(world.read(amy), all, "hers as well");
     assert_eq!(world.read(ann), "pub room 0 x\n");
     assert_eq!(world.read(eve), "pub room 0 x\n", "hers does not");
     assert_eq!(world.read(late), "");

@@ -570,3 +570,87 @@ fn each_user_is_subscribed_to_a_channel_of_its_own() {
     let (_, nobody) = Listener::connect_to(cluster.address, "{}");
     assert_eq!(nobody["connect"]["subs"], Value::Null);
 }
+
+/// A poll that waits: the request is sent, and whatever it waits for has begun.
+fn waiting_poll(cluster: &Cluster, token: &str) -> std::net::TcpStream {
+    use std::io::Write;
+    let mut stream = std::net::TcpStream::connect(cluster.address).unwrap();
+    stream.set_read_timeout(Some(crate::tests::TIMEOUT)).unwrap();
+    write!(
+        stream,
+        "GET /connection/poll?channel=a&timeout=15&token={token} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let info = |cluster: &Cluster| cluster.post("/api/channels", "{}");
+    while !info(cluster).contains("\"a\"") {
+        std::thread::yield_now();
+    }
+    stream
+}
+
+/// It stayed until it was answered, with the next message.
+#[test]
+fn a_poll_that_waits_ends_with_what_has_let_it_in() {
+    use std::io::Read;
+    let changes: [(bool, fn(&mut Config)); 2] = [
+        (true, |config| {
+            config.client.token.hmac_secret = Some(Secret::new("another key, as long as that"))
+        }),
+        (false, |config| config.client.anonymous = false),
+    ];
+    for (with_token, change) in changes {
+        let cluster = Cluster::start_with(1, |config| {
+            config.client.token.hmac_secret = Some(Secret::new(KEY));
+            config.client.anonymous = true;
+        });
+        let token = if with_token { token(&json!({"sub": "ada"})) } else { String::new() };
+        let mut poll = waiting_poll(&cluster, &token);
+        let mut config = cluster.state.newest_for(0).config.clone();
+        change(&mut config);
+        let snapshot = Arc::new(dunlin_config::Snapshot::new(2, config).unwrap());
+        cluster.state.publish(Arc::new(Settings::new(snapshot)));
+        cluster.post("/api/publish", "{\"channel\":\"a\",\"data\":\"secret\"}");
+        let mut answer = String::new();
+        poll.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 401") && !answer.contains("secret"), "{answer}");
+    }
+}
+
+#[test]
+fn who_may_not_see_who_is_present_any_more_sees_no_joins() {
+    let cluster = Cluster::start_with(1, |config| {
+        let options = &mut config.channel.without_namespace;
+        options.join_leave = true;
+        options.allow_presence_for_subscriber = true;
+    });
+    let watch = "{\"id\":1,\"connect\":{}}\n{\"id\":2,\"subscribe\":{\"channel\":\"a\",\"join_leave\":true}}";
+    let (mut watcher, connected) =
+        Listener::open(cluster.address, "/connection/http_stream", watch);
+    let own = connected["connect"]["client"].clone();
+    while watcher.next().unwrap()["id"] != 2 {}
+    let mut config = cluster.state.newest_for(0).config.clone();
+    let options = &mut config.channel.without_namespace;
+    options.allow_presence_for_subscriber = false;
+    options.allow_presence_for_client = false;
+    options.allow_presence_for_anonymous = false;
+    let snapshot = Arc::new(dunlin_config::Snapshot::new(2, config).unwrap());
+    let before = cluster.state.newest_for(0);
+    let newer = Settings::new(snapshot);
+    assert!(before.wants_work(&newer), "a worker that sleeps is woken");
+    cluster.state.publish(Arc::new(newer));
+    // A turn ends with the switch, and the next one withdraws.
+    for _ in 0..3 {
+        cluster.post("/api/info", "{}");
+    }
+    let _other =
+        Listener::open(cluster.address, "/connection/http_stream", &watch.replace("true", "false"));
+    cluster.post("/api/publish", "{\"channel\":\"a\",\"data\":7}");
+    loop {
+        let said = watcher.next().unwrap();
+        let join = &said["push"]["join"];
+        assert!(join.is_null() || join["info"]["client"] == own, "{said}");
+        if said["push"]["pub"]["data"] == 7 {
+            break;
+        }
+    }
+}

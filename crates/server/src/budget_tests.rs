@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_config::{ClientBudget, Config, Snapshot};
+use dunlin_config::{ClientBudget, Config, Secret, SharedBudget, Snapshot};
 use serde_json::Value;
 
 use crate::metrics::Metric;
@@ -92,4 +92,119 @@ fn a_budget_changes_while_clients_wait() {
     for id in 3..1_002 {
         assert_eq!(writer.next().unwrap()["id"], id);
     }
+}
+
+/// Few commands or bytes a second for all of one address.
+fn address_budget(config: &mut Config, commands_per_s: u32, bytes_per_s: u64) {
+    config.limits.address_budget =
+        SharedBudget { commands_per_s, bytes_per_s, burst_ms: 100, ..SharedBudget::default() };
+}
+
+/// Every channel keeps messages and gives them to who subscribes.
+fn recovering(config: &mut Config) {
+    let options = &mut config.channel.without_namespace;
+    (options.history_size, options.history_ttl_ms, options.recover) = (100, 60_000, true);
+}
+
+const RECOVER: &str = "{\"recover\":true,\"epoch\":\"\",\"offset\":0}";
+
+/// Polls and connects were free, whatever the budget.
+#[test]
+fn polls_pay_and_are_told_when_to_come_back() {
+    let cluster = Cluster::start_with(1, |config| address_budget(config, 1, 0));
+    let line = "GET /connection/poll?channel=a&timeout=0";
+    let poll = || cluster.exchange(line, "Host: 127.0.0.1\r\n", "");
+    let first = poll();
+    assert!(first.starts_with("HTTP/1.1 200"), "a burst: {first}");
+    let refused = poll();
+    assert!(refused.starts_with("HTTP/1.1 429"), "{refused}");
+    let after = refused.lines().find_map(|line| line.strip_prefix("Retry-After: ")).unwrap();
+    assert!((1..=2).contains(&after.parse::<u32>().unwrap()), "{after}");
+}
+
+#[test]
+fn connects_beyond_the_budget_are_refused_for_now() {
+    let cluster = Cluster::start_with(1, |config| address_budget(config, 1, 0));
+    let asked = "{\"subs\":{\"a\":{},\"b\":{}}}";
+    let (_stays, connected) = Listener::connect_to(cluster.address, asked);
+    assert!(connected["connect"]["subs"]["a"].is_object(), "{connected}");
+    let (_, refused) = Listener::connect_to(cluster.address, "{}");
+    assert_eq!(refused["disconnect"]["code"], 3013, "{refused}");
+    let (_, refused) =
+        Listener::open(cluster.address, "/connection/http_stream", "{\"id\":1,\"connect\":{}}");
+    assert_eq!(refused["error"]["code"], 111, "{refused}");
+}
+
+#[test]
+fn answers_are_charged_to_all_who_pay() {
+    let message = format!("{{\"channel\":\"a\",\"data\":\"{}\"}}", "x".repeat(20_000));
+    // To the address.
+    let cluster = Cluster::start_with(1, |config| {
+        recovering(config);
+        address_budget(config, 0, 1_000);
+    });
+    cluster.post("/api/publish", &message);
+    let asked = format!("{{\"subs\":{{\"a\":{RECOVER}}}}}");
+    let (_stays, connected) = Listener::connect_to(cluster.address, &asked);
+    assert_eq!(connected["connect"]["subs"]["a"]["recovered"], true);
+    let (_, refused) = Listener::connect_to(cluster.address, &asked);
+    assert_eq!(refused["disconnect"]["code"], 3013, "for the answer before: {refused}");
+    // To the namespace, and by a poll.
+    let cluster = Cluster::start_with(1, |config| {
+        recovering(config);
+        config.channel.without_namespace.budget =
+            SharedBudget { bytes_per_s: 1_000, burst_ms: 100, ..SharedBudget::default() };
+    });
+    cluster.post("/api/publish", &message);
+    let headers = "Host: 127.0.0.1\r\n";
+    let poll =
+        || cluster.exchange("GET /connection/poll?channel=a&timeout=0&cursor=0", headers, "");
+    let (first, second) = (poll(), poll());
+    assert!(first.starts_with("HTTP/1.1 200") && first.len() > 20_000, "{first}");
+    assert!(second.starts_with("HTTP/1.1 429"), "{second}");
+    let (_, refused) = Listener::connect_to(cluster.address, &asked);
+    assert_eq!(refused["disconnect"]["code"], 3013, "{refused}");
+}
+
+/// A token that is verified and refused was free.
+#[test]
+fn connects_that_are_refused_pay() {
+    const KEY: &str = "the backend's own key, long enough";
+    let cluster = Cluster::start_with(1, |config| {
+        address_budget(config, 1, 0);
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+        config.client.anonymous = true;
+    });
+    let key = jsonwebtoken::EncodingKey::from_secret(KEY.as_bytes());
+    let claims = serde_json::json!({"sub": "ada", "exp": 1_000});
+    let token = jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap();
+    for (connect, code) in [(format!("{{\"token\":\"{token}\"}}"), 109), ("{}".into(), 111)] {
+        let body = format!("{{\"id\":1,\"connect\":{connect}}}");
+        let (_, answer) = Listener::open(cluster.address, "/connection/http_stream", &body);
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+    }
+}
+
+/// Thirty channels of 900 KB were one answer of 27 MB.
+#[test]
+fn what_one_connect_recovers_has_one_bound() {
+    let cluster = Cluster::start_with(2, |config| {
+        recovering(config);
+        config.limits.publication_bytes_max = 60_000;
+        config.limits.outbox_bytes_max = 100_000;
+    });
+    let names: Vec<String> = (0..10).map(|n| format!("c{n}")).collect();
+    let data = "x".repeat(40_000);
+    for name in &names {
+        cluster.post("/api/publish", &format!("{{\"channel\":\"{name}\",\"data\":\"{data}\"}}"));
+    }
+    let subs: Vec<String> = names.iter().map(|name| format!("\"{name}\":{RECOVER}")).collect();
+    let asked = format!("{{\"subs\":{{{}}}}}", subs.join(","));
+    let (mut client, connected) = Listener::connect_to(cluster.address, &asked);
+    let subs = connected["connect"]["subs"].as_object().unwrap();
+    let recovered = subs.values().filter(|of| of["recovered"] == true).count();
+    assert_eq!((subs.len(), recovered), (10, 2));
+    assert!(subs.values().all(|of| of["was_recovering"] == true && of["offset"] == 1));
+    cluster.post("/api/publish", "{\"channel\":\"c7\",\"data\":7}");
+    assert_eq!(client.next().unwrap()["pub"]["offset"], 2, "all are subscribed");
 }

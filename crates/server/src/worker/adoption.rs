@@ -143,6 +143,7 @@ impl Worker<'_> {
     fn close_revoked(&mut self, cx: &mut Context<Link>) {
         let verifier = Arc::clone(&self.settings.verifier);
         let anonymous_stay = self.settings.config.client.anonymous;
+        self.end_polls(cx, |key| key.map_or(anonymous_stay, |key| verifier.keeps(key)));
         if anonymous_stay && self.heartbeat.sessions_without(|key| verifier.keeps(key)) == 0 {
             return;
         }

@@ -1,11 +1,14 @@
 //! Budgets of what clients ask for, and the commands that wait for them.
 //!
-//! A command is carried out and charged to all who pay for it: its session, user, address and namespace. Once one of them is
-//! beyond its burst, what follows of the connection waits in a [backlog](super::parts::Backlogs), and the connection is not
+//! A command is carried out and charged to all who pay for it: its session, user, address and namespace; so are its answer, and
+//! the connects and polls that come in requests of their own. Once one of them is beyond its burst, a connect or a poll is
+//! refused for now, and what follows of a connection waits in a [backlog](super::parts::Backlogs), and the connection is not
 //! read from: the sender's own socket is the longer queue. A session whose commands come in requests of their own
 //! ([`emulation`](Worker::emulation)) is disconnected when more of them wait than may.
 
-use dunlin_hub::{Maker, SessionId};
+use std::sync::Arc;
+
+use dunlin_hub::{Maker, Publication, SessionId};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{Command, DisconnectCode, Request};
 
@@ -19,6 +22,9 @@ const DELIVERY_BYTES: usize = 1024;
 /// An answer of fewer bytes is not worth a look at the budget.
 const REPLY_BYTES_MIN: usize = 1024;
 
+/// Session, user and address, as far as they have a budget.
+type Payers = [Option<(Payer, Rates)>; 3];
+
 impl Worker<'_> {
     /// Charges a command that was carried out. `Some`: the next one of its connection waits until then.
     pub(super) fn charge(
@@ -28,48 +34,150 @@ impl Worker<'_> {
         command: &Command<'_>,
         bytes: usize,
     ) -> Option<u64> {
-        let &mut link = cx.data(conn)?;
-        let session = link.session()?;
         let deliveries = self.deliveries_of(&command.request);
-        let now_ms = cx.now_ms();
         let work = Work { commands: 1, bytes: bytes as u64, deliveries };
-        let limits = &self.settings.config.limits;
-        let (user, address) =
-            (Rates::from(&limits.user_budget), Rates::from(&limits.address_budget));
-        let rates = self.session_rates(session);
-        let mut wait_ms = self.budgets.charge(Payer::session(session), &rates, work, now_ms);
-        if user.is_limited()
-            && let Some(view) = self.hub.session(session)
-            && !view.user.is_empty()
-        {
-            let payer = self.budgets.user(view.user);
-            wait_ms = wait_ms.max(self.budgets.charge(payer, &user, work, now_ms));
+        self.charge_request(cx, conn, command.request.channel(), work)
+    }
+
+    /// Charges what a client has asked for on a connection, with a session or not. `Some`: the next waits until then.
+    pub(super) fn charge_request(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        channel: Option<&str>,
+        work: Work,
+    ) -> Option<u64> {
+        let &mut link = cx.data(conn).filter(|link| !link.closing)?;
+        let session = link.session();
+        let user = session.and_then(|of| self.hub.session(of)).map_or("", |view| view.user);
+        let payers = self.payers(session, user, link.peer);
+        let now_ms = cx.now_ms();
+        let mut wait_ms = self.charge_payers(&payers, work, now_ms);
+        if let Some(channel) = channel {
+            wait_ms = wait_ms.max(self.charge_namespace(channel, work, now_ms));
         }
-        if address.is_limited()
-            && let Some(of) = self.peers.get(link.peer.place())
-        {
-            let payer = self.budgets.address(of);
-            wait_ms = wait_ms.max(self.budgets.charge(payer, &address, work, now_ms));
-        }
-        if let Some(namespace) =
-            command.request.channel().and_then(|of| self.settings.namespace(of))
-        {
-            let rates = Rates::from(&namespace.rules.budget);
-            if rates.is_limited() {
-                let payer = self.budgets.namespace(&namespace.options.namespace);
-                wait_ms = wait_ms.max(self.budgets.charge(payer, &rates, work, now_ms));
-            }
-        }
-        let goes_on = self.goes_on(conn, deliveries);
+        let goes_on = self.goes_on(conn, work.deliveries);
         (wait_ms > 0 || !goes_on).then_some(now_ms + wait_ms)
     }
 
-    /// Charges an answer to its session.
+    /// Those who pay for what a client asks, beside the namespaces of channels.
+    fn payers(&self, session: Option<SessionId>, user: &str, peer: Peer) -> Payers {
+        let limits = &self.settings.config.limits;
+        let own = match user {
+            "" => &limits.anonymous_budget,
+            _ => &limits.client_budget,
+        };
+        let of_user = Rates::from(&limits.user_budget);
+        let of_address = Rates::from(&limits.address_budget);
+        let address = if of_address.is_limited() { self.peers.get(peer.place()) } else { None };
+        [
+            session.map(|session| (Payer::session(session), Rates::from(own))),
+            (of_user.is_limited() && !user.is_empty()).then(|| (self.budgets.user(user), of_user)),
+            address.map(|address| (self.budgets.address(address), of_address)),
+        ]
+    }
+
+    /// Charges all who pay. Gives how long the longest of them waits.
+    fn charge_payers(&mut self, payers: &Payers, work: Work, now_ms: u64) -> u64 {
+        let all = payers.iter().flatten();
+        all.map(|(payer, rates)| self.budgets.charge(*payer, rates, work, now_ms))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Charges the namespace of a channel, if its clients have a budget together.
+    pub(super) fn charge_namespace(&mut self, channel: &str, work: Work, now_ms: u64) -> u64 {
+        let Some(namespace) = self.settings.namespace(channel) else { return 0 };
+        let rates = Rates::from(&namespace.rules.budget);
+        if !rates.is_limited() {
+            return 0;
+        }
+        let payer = self.budgets.namespace(&namespace.options.namespace);
+        self.budgets.charge(payer, &rates, work, now_ms)
+    }
+
+    /// Charges subscriptions that a client begins with: a connect's, or a poll's.
+    pub(super) fn charge_subscriptions<'c>(
+        &mut self,
+        (session, user, peer): (Option<SessionId>, &str, Peer),
+        bytes: usize,
+        channels: impl Iterator<Item = &'c str>,
+    ) {
+        let now_ms = self.clock.now().ms;
+        let mut all = Work { bytes: bytes as u64, ..Work::default() };
+        for channel in channels {
+            let work = Work { commands: 1, deliveries: self.joins_of(channel), ..Work::default() };
+            all.commands += 1;
+            all.deliveries += work.deliveries;
+            self.charge_namespace(channel, work, now_ms);
+        }
+        let payers = self.payers(session, user, peer);
+        self.charge_payers(&payers, all, now_ms);
+    }
+
+    /// How long a client has to wait before it may begin with these channels, for others of its user, its address or the
+    /// namespaces have used what there is.
+    pub(super) fn wait_to_begin<'c>(
+        &mut self,
+        user: &str,
+        peer: Peer,
+        channels: impl Iterator<Item = &'c str>,
+    ) -> u64 {
+        let (nothing, now_ms) = (Work::default(), self.clock.now().ms);
+        let payers = self.payers(None, user, peer);
+        let own_ms = self.charge_payers(&payers, nothing, now_ms);
+        channels.fold(own_ms, |wait_ms, channel| {
+            wait_ms.max(self.charge_namespace(channel, nothing, now_ms))
+        })
+    }
+
+    /// Charges an answer to its session, and at the end of the turn to its user and address.
     pub(super) fn charge_reply(&mut self, session: SessionId, bytes: usize) {
         if bytes >= REPLY_BYTES_MIN {
             let (rates, now_ms) = (self.session_rates(session), self.clock.now().ms);
             let work = Work { bytes: bytes as u64, ..Work::default() };
             self.budgets.charge(Payer::session(session), &rates, work, now_ms);
+            let limits = &self.settings.config.limits;
+            if limits.user_budget.bytes_per_s > 0 || limits.address_budget.bytes_per_s > 0 {
+                self.answered.push((session, bytes));
+            }
+        }
+    }
+
+    /// Charges the answers of this turn to users and addresses.
+    pub(super) fn charge_answers(&mut self, cx: &mut Context<Link>) {
+        while let Some((session, bytes)) = self.answered.pop() {
+            let Some(view) = self.hub.session(session) else { continue };
+            let conn = ConnId::from_u64(view.tag);
+            let Some(peer) = cx.data(conn).map(|link| link.peer) else { continue };
+            let payers = self.payers(None, view.user, peer);
+            let work = Work { bytes: bytes as u64, ..Work::default() };
+            self.charge_payers(&payers, work, cx.now_ms());
+        }
+    }
+
+    /// Charges the response to a poll, to the namespaces of its channels alike.
+    pub(super) fn charge_response<'c>(
+        &mut self,
+        (user, peer): (&str, Peer),
+        bytes: usize,
+        channels: impl ExactSizeIterator<Item = &'c str>,
+    ) {
+        let now_ms = self.clock.now().ms;
+        let payers = self.payers(None, user, peer);
+        self.charge_payers(&payers, Work { bytes: bytes as u64, ..Work::default() }, now_ms);
+        let each = Work { bytes: (bytes / channels.len().max(1)) as u64, ..Work::default() };
+        for channel in channels {
+            self.charge_namespace(channel, each, now_ms);
+        }
+    }
+
+    /// Charges publications that a subscriber has missed to the channel's namespace.
+    pub(super) fn charge_recovery(&mut self, channel: &str, missed: &[Arc<Publication>]) {
+        if !missed.is_empty() {
+            let bytes = missed.iter().map(|of| of.data.len() as u64).sum();
+            let work = Work { bytes, ..Work::default() };
+            self.charge_namespace(channel, work, self.clock.now().ms);
         }
     }
 
@@ -99,6 +207,11 @@ impl Worker<'_> {
             Request::Unsubscribe(unsubscribe) => &unsubscribe.channel,
             _ => return 0,
         };
+        self.joins_of(channel)
+    }
+
+    /// About how many messages to others it causes that somebody joins a channel, or leaves it.
+    fn joins_of(&self, channel: &str) -> u64 {
         let (subscribers, join_leave) = self.hub.audience(channel);
         if join_leave { (subscribers * self.state.workers()) as u64 } else { 0 }
     }

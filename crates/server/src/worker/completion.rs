@@ -77,6 +77,7 @@ impl Worker<'_> {
     fn complete_command(&mut self, session: SessionId, id: u32, event: Event) {
         let error = match event {
             Event::Subscribed { channel, result: Ok(subscribed), .. } => {
+                self.charge_recovery(&channel, &subscribed.publications);
                 let ttl_s = self.grants.ttl_s(session, &channel, self.clock.now());
                 let data = self.grants.take_data(session, &channel);
                 let result =

@@ -57,6 +57,14 @@ impl Worker<'_> {
         request: &ConnectRequest<'_>,
         (identity, tokens): (Identity, BTreeMap<String, (Subscription, Grant)>),
     ) {
+        let Some(peer) = cx.data(conn).map(|link| link.peer) else { return };
+        let of_token = identity.subscriptions.keys().map(String::as_str);
+        let asked = request.subs.iter().filter(|_| !encoding.is_bidirectional());
+        let channels = of_token.chain(asked.map(|(channel, _)| channel));
+        if self.wait_to_begin(&identity.user, peer, channels) > 0 {
+            let error = ErrorCode::TooManyRequests.into();
+            return self.refuse_connect(cx, conn, id, CommandError::Reply(error));
+        }
         let Some(session) = self.open_session(cx, conn, encoding, &identity) else {
             return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         };
@@ -67,7 +75,11 @@ impl Worker<'_> {
             .iter_mut()
             .filter_map(|of| Some((of.channel.as_str().into(), of.data.take()?)))
             .collect();
-        self.connects.begin(session, id, encoding, subscriptions.len(), data);
+        let channels = subscriptions.iter().map(|of| of.channel.as_str());
+        self.charge_subscriptions((Some(session), &identity.user, peer), 0, channels);
+        let limits = &self.settings.config.limits;
+        let bytes_max = limits.answer_bytes_max.min(limits.outbox_bytes_max);
+        self.connects.begin(session, id, encoding, (subscriptions.len(), bytes_max), data);
         let now = self.now(cx);
         for ServerSide { channel, options, subscribe, grant, .. } in subscriptions {
             match self.token(cx, Pending::Connect { session }) {
@@ -321,6 +333,9 @@ impl Worker<'_> {
             tracing::debug!(%channel, %error, "a server-side subscription failed");
             self.grants.remove(session, &channel);
         }
+        if let Ok(subscribed) = &result {
+            self.charge_recovery(&channel, &subscribed.publications);
+        }
         self.connects.handle_subscribed(session, channel, result);
         self.answer_connect(cx, session);
     }
@@ -348,10 +363,16 @@ impl Worker<'_> {
             node,
         };
         let encoder = &mut self.encoder;
-        self.hub.release(session, |out| match id {
-            Some(id) => encoder.reply(encoding, id, &Reply::Connect(&result), out),
-            None => encoder.connect_push(encoding, &result, out),
+        let mut bytes = 0;
+        self.hub.release(session, |out| {
+            let before = out.len();
+            match id {
+                Some(id) => encoder.reply(encoding, id, &Reply::Connect(&result), out),
+                None => encoder.connect_push(encoding, &result, out),
+            }
+            bytes = out.len() - before;
         });
+        self.charge_reply(session, bytes);
         self.schedule_first_ping(cx, session);
     }
 

@@ -123,6 +123,8 @@ pub(crate) struct Worker<'w> {
     /// Connections with a token whose key is being fetched.
     key_waiters: Vec<ConnId>,
     budgets: Budgets,
+    /// Bytes of answers that users and addresses have not been charged yet.
+    answered: Vec<(SessionId, usize)>,
     backlogs: Backlogs,
     pending: PendingRequests,
     large_answers: LargeAnswers,
@@ -202,6 +204,7 @@ impl<'w> Worker<'w> {
             regexes: RefCell::default(),
             key_waiters: Vec::new(),
             budgets: Budgets::default(),
+            answered: Vec::new(),
             backlogs: Backlogs::default(),
             pending: PendingRequests::default(),
             large_answers: LargeAnswers::default(),
@@ -257,6 +260,7 @@ impl<'w> Worker<'w> {
                 self.flush_outboxes(cx);
             }
         }
+        self.charge_answers(cx);
         self.run_backlogs(cx);
         let now = self.now(cx);
         if self.hub.poll_timeout().is_some_and(|at| at <= now.ms) {

@@ -143,6 +143,7 @@ impl Worker<'_> {
         };
         // Joins and leaves say who is present.
         asked.join_leave = asked.join_leave && may(Permission::Presence);
+        asked.join_leave_granted = granted.contains(Permission::Presence.capability());
         if options.force_recovery || may(Permission::History) {
             return asked;
         }

@@ -62,7 +62,7 @@ impl Worker<'_> {
             }
         };
         let token = self.token_facts(&identity);
-        let (user, capabilities) = (identity.user, identity.capabilities);
+        let (user, key, capabilities) = (identity.user, identity.key, identity.capabilities);
         let mut subscriptions = Vec::with_capacity(request.channels.len());
         for channel in &request.channels {
             match self.may_subscribe(&user, channel, || self.granted(&capabilities, channel)) {
@@ -76,6 +76,14 @@ impl Worker<'_> {
         }
         let now = self.now(cx);
         let peer = cx.data(conn).map_or(Peer::UNKNOWN, |link| link.peer);
+        let channels = || request.channels.iter().map(|channel| &**channel);
+        let wait_ms = self.wait_to_begin(&user, peer, channels());
+        if wait_ms > 0 {
+            let after_s = wait_ms.div_ceil(1000).to_string();
+            let answer = Answer::error(429, "too many requests").header("Retry-After", &after_s);
+            return self.answer_to(cx, conn, origin, answer);
+        }
+        self.charge_subscriptions((None, &user, peer), query.len(), channels());
         let maker = self.maker_of(&user, peer);
         let opened = self.hub.open_session(
             now,
@@ -126,8 +134,13 @@ impl Worker<'_> {
             .map(|(name, _, subscribe)| (Arc::clone(name), since(name), subscribe.recoverable));
         let limits = &self.settings.config.limits;
         let bytes_max = limits.answer_bytes_max.min(limits.outbox_bytes_max);
-        let bounds = (request.timeout_ms, bytes_max);
-        self.polls.begin(session, Poll::new(conn, bounds, origin, channels));
+        // A poll that waits ends with its token.
+        let timeout_ms = match token.map_or(0, |token| token.ttl_s(now)) {
+            0 => request.timeout_ms,
+            ttl_s => request.timeout_ms.min(ttl_s.saturating_mul(1000)),
+        };
+        let poll = Poll::new(conn, key, (timeout_ms, bytes_max), origin, channels);
+        self.polls.begin(session, poll);
         for (name, options, subscribe) in subscriptions {
             let Some(token) = self.token(cx, Pending::Poll { session, channel: Arc::clone(&name) })
             else {
@@ -201,8 +214,13 @@ impl Worker<'_> {
             }
             poll.set_positions(|channel| self.hub.position(channel));
         }
+        let body = poll.encode();
+        if let (Some(view), Some(link)) = (self.hub.session(session), cx.data(poll.conn)) {
+            let who = (&*view.user.to_owned(), link.peer);
+            self.charge_response(who, body.len(), poll.channels());
+        }
         self.end_poll(cx, session, poll.conn);
-        let answer = Answer::json(200, poll.encode());
+        let answer = Answer::json(200, body);
         self.answer_to(cx, poll.conn, poll.origin.as_deref(), answer);
     }
 
@@ -222,6 +240,20 @@ impl Worker<'_> {
         self.end_poll(cx, session, poll.conn);
         let status = if error.is_temporary() { 503 } else { 400 };
         self.answer_to(cx, poll.conn, poll.origin.as_deref(), Answer::error(status, error));
+    }
+
+    /// Ends the polls whose clients would not be let in any more. `is_let_in`: by the key of the token, if there is one.
+    pub(super) fn end_polls(
+        &mut self,
+        cx: &mut Context<Link>,
+        is_let_in: impl Fn(Option<u64>) -> bool,
+    ) {
+        for session in self.polls.sessions(|key| !is_let_in(key)) {
+            let Some(poll) = self.polls.take(session) else { continue };
+            self.end_poll(cx, session, poll.conn);
+            let why = "what has let this poll in does so no more; poll with another token";
+            self.answer_to(cx, poll.conn, poll.origin.as_deref(), Answer::error(401, why));
+        }
     }
 
     fn end_poll(&mut self, cx: &mut Context<Link>, session: SessionId, conn: ConnId) {

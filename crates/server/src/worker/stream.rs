@@ -15,6 +15,7 @@ use dunlin_wire::websocket::{Opcode, encode_close, encode_frame};
 
 use super::key_wait::Handled;
 use super::link::{Link, Role};
+use super::parts::Work;
 use super::reply::{Answer, permission};
 use super::routes::{method_refused, origin_of, origin_refused, preflight};
 use super::{Worker, encoding_of};
@@ -146,11 +147,15 @@ impl Worker<'_> {
         match ConnectRequest::parse(said) {
             Ok(connect) => {
                 self.count(Metric::Commands);
-                if self.connect(cx, conn, None, &connect) == Handled::AwaitsKey
-                    && let Some(ready_ms) = self.await_key(cx, conn, said)
-                {
-                    self.hold_back(cx, conn, said.to_vec().into(), ready_ms);
+                if self.connect(cx, conn, None, &connect) == Handled::AwaitsKey {
+                    if let Some(ready_ms) = self.await_key(cx, conn, said) {
+                        self.hold_back(cx, conn, said.to_vec().into(), ready_ms);
+                    }
+                    return;
                 }
+                // Nothing follows that could wait; the next connect does.
+                let work = Work { commands: 1, bytes: said.len() as u64, deliveries: 0 };
+                let _ = self.charge_request(cx, conn, None, work);
             }
             Err(malformed) => {
                 self.count(Metric::ProtocolErrors);

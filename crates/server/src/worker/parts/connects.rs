@@ -18,6 +18,8 @@ struct Connect {
     /// Subscriptions not answered yet.
     outstanding: usize,
     established: Vec<Established>,
+    /// For publications that were missed; what has more is not recovered.
+    bytes_left: usize,
     /// What the token has for the application in a channel, as JSON, until the channel's subscription is answered.
     data: Vec<(Box<str>, Box<[u8]>)>,
 }
@@ -38,18 +40,21 @@ struct Established {
 }
 
 impl Connects {
-    /// A connect begins, whose subscriptions are given to the hub next.
+    /// A connect begins, whose subscriptions are given to the hub next. It is answered with at most `bytes_max` bytes of
+    /// publications that were missed.
     pub(crate) fn begin(
         &mut self,
         session: SessionId,
         id: Option<u32>,
         encoding: Encoding,
-        subscriptions: usize,
+        (subscriptions, bytes_max): (usize, usize),
         data: Vec<(Box<str>, Box<[u8]>)>,
     ) {
         let established = Vec::with_capacity(subscriptions);
         let outstanding = subscriptions;
-        self.0.insert(session, Connect { id, encoding, outstanding, established, data });
+        let bytes_left = bytes_max;
+        let connect = Connect { id, encoding, outstanding, established, bytes_left, data };
+        self.0.insert(session, connect);
     }
 
     /// One of the subscriptions is made, or has failed: the client does without it.
@@ -61,7 +66,15 @@ impl Connects {
     ) {
         let Some(connect) = self.0.get_mut(&session) else { return };
         connect.outstanding -= 1;
-        if let Ok(subscribed) = result {
+        if let Ok(mut subscribed) = result {
+            let bytes: usize = subscribed.publications.iter().map(|of| of.cost()).sum();
+            match connect.bytes_left.checked_sub(bytes) {
+                Some(left) => connect.bytes_left = left,
+                None => {
+                    subscribed.recovered = false;
+                    subscribed.publications = Vec::new();
+                }
+            }
             let at = connect.data.iter().position(|(name, _)| **name == *channel);
             let data = at.map(|at| connect.data.swap_remove(at).1);
             connect.established.push(Established { channel, subscribed, data });
@@ -107,7 +120,7 @@ mod tests {
     #[test]
     fn a_connect_without_subscriptions_is_answered_at_once() {
         let mut connects = Connects::default();
-        connects.begin(session(1), Some(7), Encoding::WsJson, 0, vec![]);
+        connects.begin(session(1), Some(7), Encoding::WsJson, (0, 0), vec![]);
         let connected = connects.poll(session(1)).unwrap();
         assert_eq!((connected.id, connected.subscriptions().len()), (Some(7), 0));
         assert!(connects.poll(session(1)).is_none(), "once");
@@ -117,7 +130,7 @@ mod tests {
     fn a_connect_whose_subscription_fails_is_answered_without_it() {
         let mut connects = Connects::default();
         let of_token = vec![data("news"), data("closed")];
-        connects.begin(session(1), Some(1), Encoding::WsJson, 3, of_token);
+        connects.begin(session(1), Some(1), Encoding::WsJson, (3, 0), of_token);
         let subscribed = || Ok(Subscribed::default());
         connects.handle_subscribed(session(1), "chat".into(), subscribed());
         connects.handle_subscribed(session(1), "closed".into(), Err(Error::LimitExceeded));
@@ -134,9 +147,41 @@ mod tests {
     #[test]
     fn a_client_that_leaves_meanwhile_is_not_answered() {
         let mut connects = Connects::default();
-        connects.begin(session(1), None, Encoding::UniSse, 1, vec![]);
+        connects.begin(session(1), None, Encoding::UniSse, (1, 0), vec![]);
         connects.forget(session(1));
         connects.handle_subscribed(session(1), "news".into(), Ok(Subscribed::default()));
         assert!(connects.poll(session(1)).is_none());
+    }
+
+    /// Each channel's recovery was bounded, and a connect has many.
+    #[test]
+    fn all_recoveries_of_a_connect_have_one_bound() {
+        let mut connects = Connects::default();
+        let missed = |bytes: usize| {
+            let publication = dunlin_hub::Publication {
+                data: vec![b'1'; bytes].into(),
+                ..dunlin_hub::Publication::default()
+            };
+            let publications = vec![Arc::new(publication)];
+            let was_recovering = true;
+            Ok(Subscribed {
+                was_recovering,
+                recovered: true,
+                publications,
+                ..Subscribed::default()
+            })
+        };
+        connects.begin(session(1), None, Encoding::WsJson, (4, 10_000), vec![]);
+        for (channel, bytes) in [("a", 6_000), ("b", 6_000), ("c", 3_000), ("d", 0)] {
+            connects.handle_subscribed(session(1), channel.into(), missed(bytes));
+        }
+        let connected = connects.poll(session(1)).unwrap();
+        let given: Vec<_> = connected
+            .subscriptions()
+            .iter()
+            .map(|(_, of)| (of.subscribed.recovered, of.subscribed.publications.len()))
+            .collect();
+        assert_eq!(given, [(true, 1), (false, 0), (true, 1), (true, 1)]);
+        assert!(connected.subscriptions()[1].1.subscribed.was_recovering);
     }
 }

@@ -53,7 +53,7 @@ impl TokenFacts {
     }
 
     /// Whole seconds until the token ends, for its client; 0: never.
-    pub(super) fn ttl_s(self, now: Now) -> u32 {
+    pub(crate) fn ttl_s(self, now: Now) -> u32 {
         let Some(expire_at_s) = self.expire_at_s() else { return 0 };
         let left_s = expire_at_s.saturating_sub(now.unix_ms / 1000);
         u32::try_from(left_s).unwrap_or(u32::MAX).max(1)

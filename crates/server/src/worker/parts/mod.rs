@@ -10,6 +10,7 @@ mod api_calls;
 mod backlogs;
 mod budgets;
 mod buffer_gate;
+mod call_rest;
 mod clock;
 mod connects;
 mod drain;
@@ -30,12 +31,11 @@ use hashbrown::HashMap;
 pub(super) use self::accept_gate::AcceptGate;
 pub(super) use self::address_rates::AddressRates;
 pub(super) use self::affected_counter::AffectedCounter;
-pub(super) use self::api_calls::{
-    ApiCalls, Broadcast, CallForm, CallId, CommandSlot, NewCall, RestCommands,
-};
+pub(super) use self::api_calls::{ApiCalls, CallForm, CallId, CommandSlot, NewCall};
 pub(super) use self::backlogs::{Backlogs, Frames};
 pub(super) use self::budgets::{Budgets, Payer, Rates, Work};
 pub(super) use self::buffer_gate::{BufferGate, Holder};
+pub(super) use self::call_rest::{Broadcast, RestCommands};
 pub(super) use self::clock::Clock;
 pub(super) use self::connects::{Connected, Connects};
 pub(super) use self::drain::{Drain, STEP_MS as DRAIN_STEP_MS};

@@ -19,6 +19,8 @@ pub(crate) struct Poll {
     pub(crate) conn: ConnId,
     /// The page that asks, which has to be permitted to read the response.
     pub(crate) origin: Option<Box<str>>,
+    /// The key that has signed its token.
+    key: Option<u64>,
     timeout_ms: u32,
     /// Bytes of missed publications, beyond which a channel waits for the next poll.
     bytes_max: usize,
@@ -64,6 +66,11 @@ impl Polls {
 
     pub(crate) fn contains(&self, session: SessionId) -> bool {
         self.0.contains_key(&session)
+    }
+
+    /// The polls of which this is true, by the key of the token that has let them in.
+    pub(crate) fn sessions(&self, of: impl Fn(Option<u64>) -> bool) -> Vec<SessionId> {
+        self.0.iter().filter(|(_, poll)| of(poll.key)).map(|(session, _)| *session).collect()
     }
 
     /// Takes a poll to answer it, or because its client has gone.
@@ -157,6 +164,7 @@ impl Poll {
     /// followed.
     pub(crate) fn new(
         conn: ConnId,
+        key: Option<u64>,
         (timeout_ms, bytes_max): (u32, usize),
         origin: Option<&str>,
         channels: impl Iterator<Item = (Arc<str>, Option<StreamPosition>, bool)>,
@@ -173,6 +181,7 @@ impl Poll {
         Poll {
             conn,
             origin: origin.map(Into::into),
+            key,
             timeout_ms,
             bytes_max,
             outstanding: channels.len(),
@@ -180,6 +189,11 @@ impl Poll {
             items: Vec::new(),
             paged: false,
         }
+    }
+
+    /// Names of the channels.
+    pub(crate) fn channels(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.channels.iter().map(|entry| &*entry.name)
     }
 
     /// Whether what waits in the session's outbox belongs to the response: [`Poll::handle_outbox`].
@@ -262,7 +276,7 @@ mod tests {
     fn polls(timeout_ms: u32, channels: &[(&str, Option<StreamPosition>)]) -> Polls {
         let channels = channels.iter().map(|(name, since)| (Arc::from(*name), *since, true));
         let mut polls = Polls::default();
-        let poll = Poll::new(ConnId::from_u64(1), (timeout_ms, 1 << 20), None, channels);
+        let poll = Poll::new(ConnId::from_u64(1), None, (timeout_ms, 1 << 20), None, channels);
         polls.begin(session(), poll);
         polls
     }

@@ -1,0 +1,107 @@
+//! What is left of a server API call whose turn has ended: commands that have not begun, and the channels of a broadcast that it
+//! has not come to.
+
+use dunlin_hub::NewPublication;
+
+use crate::api::{ApiError, ApiErrorCode, Batch, Legacy, Request};
+
+/// What is left of a call.
+#[derive(Default)]
+pub(crate) struct Rest {
+    pub(crate) commands: RestCommands,
+    /// A command that has begun, with the channels that it has not come to.
+    pub(crate) broadcast: Option<Broadcast>,
+}
+
+/// Commands that have not begun.
+#[derive(Default)]
+pub(crate) enum RestCommands {
+    #[default]
+    None,
+    /// The texts of those from `first` on, one after the other, and where each ends.
+    Batch { first: usize, text: Vec<u8>, ends: Vec<usize> },
+    /// All of the call.
+    Legacy(Vec<Legacy>),
+}
+
+/// What is left of a broadcast.
+pub(crate) struct Broadcast {
+    /// Which command it is.
+    pub(crate) at: u32,
+    /// The first channel that is left, among all of the broadcast.
+    pub(crate) next: u32,
+    pub(crate) publish: NewPublication,
+    /// Names of channels, one after the other, and where each ends; `first` is the place of the first of them.
+    names: String,
+    ends: Vec<usize>,
+    first: u32,
+}
+
+impl RestCommands {
+    pub(crate) fn batch(first: usize, texts: &[&[u8]]) -> RestCommands {
+        let mut text = Vec::with_capacity(texts.iter().map(|text| text.len()).sum());
+        let ends = texts.iter().map(|each| {
+            text.extend_from_slice(each);
+            text.len()
+        });
+        let ends = ends.collect();
+        RestCommands::Batch { first, text, ends }
+    }
+
+    /// The command at this place of the call.
+    pub(crate) fn command(&self, at: u32) -> Result<Request<'_>, ApiError> {
+        let at = at as usize;
+        let text = match self {
+            RestCommands::None => None,
+            RestCommands::Legacy(commands) => {
+                return commands.get(at).ok_or(ApiErrorCode::Internal)?.request();
+            }
+            RestCommands::Batch { first, text, ends } => {
+                piece(text.as_slice(), ends, at.wrapping_sub(*first))
+            }
+        };
+        Batch::command(at, text.ok_or(ApiErrorCode::Internal)?)
+    }
+}
+
+impl Rest {
+    /// The memory that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let commands = match &self.commands {
+            RestCommands::None => 0,
+            RestCommands::Batch { text, ends, .. } => text.len() + size_of_val(&ends[..]),
+            RestCommands::Legacy(commands) => commands.iter().map(Legacy::bytes).sum(),
+        };
+        let broadcast = self.broadcast.as_ref();
+        commands + broadcast.map_or(0, |of| of.names.len() + size_of_val(&of.ends[..]))
+    }
+}
+
+impl Broadcast {
+    pub(crate) fn new<'n>(
+        (at, next): (u32, u32),
+        left: impl Iterator<Item = &'n str>,
+        publish: NewPublication,
+    ) -> Broadcast {
+        let mut names = String::new();
+        let ends = left.map(|name| {
+            names.push_str(name);
+            names.len()
+        });
+        let ends = ends.collect();
+        Broadcast { at, next, publish, names, ends, first: next }
+    }
+
+    /// The channels that are left.
+    pub(crate) fn channels(&self) -> impl Iterator<Item = &str> {
+        let from = (self.next - self.first) as usize;
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).skip(from).map(|(start, &end)| &self.names[start..end])
+    }
+}
+
+fn piece<'t>(text: &'t [u8], ends: &[usize], at: usize) -> Option<&'t [u8]> {
+    let end = *ends.get(at)?;
+    let start = if at == 0 { 0 } else { ends[at - 1] };
+    text.get(start..end)
+}
