@@ -96,10 +96,12 @@ impl Hub {
             let undroppable =
                 frames.any(|frame| frame.whole && frame.label.kind != FrameKind::GapMarker);
             drop(frames);
-            self.compact(slot, &ranges);
             if undroppable && self.sessions[slot].is_live() {
-                // The remaining frames may not be dropped one by one.
+                // The remaining frames may not be dropped one by one, and are not worth a copy.
+                self.sessions[slot].outbox.refill(ranges, &mut self.log);
                 self.disconnect_slow(slot);
+            } else {
+                self.compact(slot, &ranges);
             }
             if self.sessions[slot].is(SLOW) {
                 self.unlink_slow(slot);

@@ -80,6 +80,8 @@ use crate::revocation::TokenId;
 use crate::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 
+/// Buffers that a flood of halves of messages leaves with each worker, of 32 KiB at most.
+const SPARE_BUFFERS_MAX: usize = 64;
 /// Messages taken from the bus before sockets get their turn.
 const MESSAGES_PER_TURN: usize = 1024;
 /// The doorbell among the loop's foreign descriptors.
@@ -154,7 +156,8 @@ impl<'w> Worker<'w> {
         state.rollout.wake(index, 0);
         state.loop_stats[index].wakes();
         // The bound on connections is `limits.connections_max`, which may change: see `admit`.
-        let mut event_loop = EventLoop::new(LoopConfig::default())?;
+        let config = LoopConfig { spare_buffers_max: SPARE_BUFFERS_MAX, ..LoopConfig::default() };
+        let mut event_loop = EventLoop::new(config)?;
         let mut worker = Worker::new(index, incarnation, state, endpoint, boot)?;
         worker.start(event_loop.context())?;
         event_loop.run(&mut worker)
