@@ -210,6 +210,18 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
                 say(Fate::Taken, format!("`{to}`"));
                 source.set(&to.join(name), true);
             }
+            "force_push_join_leave" | "allow_tags_filter" | "delta_publish" if switch(value) => {
+                say(Fate::Taken, format!("`{to}`"));
+                source.set(&to.join(name), true);
+            }
+            "force_recovery_mode" if *value == json!("stream") || *value == json!("cache") => {
+                say(Fate::Taken, format!("`{to}`"));
+                source.set(&to.join(name), value.clone());
+            }
+            "allowed_delta_types" if *value == json!(["fossil"]) => {
+                say(Fate::Taken, format!("`{to}`"));
+                source.set(&to.join(name), value.clone());
+            }
             "force_recovery" | "allow_recovery" if keeps => {
                 source.set(&to.join("recover"), true);
                 let fate = if name == "force_recovery" { Fate::Taken } else { Fate::Changed };

@@ -21,6 +21,16 @@ const SAME: &[(&str, &str, Kind)] = &[
     ("client.connection_rate_limit", "limits.accepts_per_s_max", Kind::Count),
     ("client.history_max_publication_limit", "limits.history_messages_max", Kind::Count),
     ("client.recovery_max_publication_limit", "limits.recovery_messages_max", Kind::Count),
+    (
+        "client.subscribe_to_user_personal_channel.enabled",
+        "client.subscribe_to_user_personal_channel.enabled",
+        Kind::Switch,
+    ),
+    (
+        "client.subscribe_to_user_personal_channel.personal_channel_namespace",
+        "client.subscribe_to_user_personal_channel.personal_channel_namespace",
+        Kind::Text,
+    ),
     ("websocket.compression", "client.compression", Kind::Switch),
     ("shutdown.timeout", "shutdown.drain_timeout_ms", Kind::Time),
     ("node.name", "server.name", Kind::Text),
