@@ -128,7 +128,9 @@ fn tell_service_manager(socket: Option<&OsStr>) {
     let sent = UnixDatagram::unbound()
         .and_then(|socket| socket.send_to_addr(b"READY=1\n", &address?).map(drop));
     if let Err(error) = sent {
-        style::warning(format_args!("systemd could not be told that the server is ready: {error}"));
+        style::warning(format_args!(
+            "systemd could not be notified that the server is ready: {error}"
+        ));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Configurations of Centrifugo v6, and what becomes of them.
 
 use dunlin_config::Config;
-use dunlin_config::centrifugo::{Fate, Format, Imported, import};
+use dunlin_config::centrifugo::{Format, Imported, Mapping, import};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -19,9 +19,9 @@ fn taken(document: &Value) -> Imported {
     imported
 }
 
-fn fate(imported: &Imported, key: &str) -> Fate {
+fn mapping(imported: &Imported, key: &str) -> Mapping {
     let row = imported.rows.iter().find(|row| row.key == key);
-    row.unwrap_or_else(|| panic!("{key}: {:#?}", imported.rows)).fate
+    row.unwrap_or_else(|| panic!("{key}: {:#?}", imported.rows)).mapping
 }
 
 /// As the documentation of Centrifugo has it, in parts.
@@ -32,6 +32,7 @@ fn ordinary() -> Value {
                 "issuer_regex": "^https://", "jwks_public_endpoint": "https://idp.example/keys"},
             "allowed_origins": ["https://example.com", "https://*.example.org", "*.local"],
             "ping_interval": "30s",
+            "subscribe_to_user_personal_channel": {"enabled": true, "personal_channel_namespace": "chat"},
             "stale_close_delay": "1m5s",
         },
         "http_api": {"key": "the key of the backend"},
@@ -42,7 +43,8 @@ fn ordinary() -> Value {
             "without_namespace": {"allow_subscribe_for_client": true, "presence": true},
             "namespaces": [
                 {"name": "chat", "history_size": 50, "history_ttl": "300s", "force_recovery": true,
-                 "allow_subscribe_for_client": true, "allow_history_for_subscriber": true, "join_leave": true},
+                 "allow_subscribe_for_client": true, "allow_history_for_subscriber": true, "join_leave": true,
+                 "allowed_delta_types": ["fossil"], "delta_publish": true, "force_recovery_mode": "cache"},
                 {"name": "feed", "allow_publish_for_client": true, "publish_proxy_enabled": true},
                 {"name": "rooms", "allow_subscribe_for_client": true, "subscribe_cel": "claims.admin"},
                 {"name": "dialog", "allow_user_limited_channels": true, "channel_regex": "^[a-z]+#[0-9,]+$"},
@@ -74,12 +76,17 @@ fn what_dunlin_has_is_taken() {
     assert_eq!(chat.history_meta_ttl_ms, 172_800_000);
     assert!(chat.recover && chat.join_leave && chat.allow_subscribe_for_client);
     assert!(chat.allow_history_for_subscriber && !chat.allow_publish_for_client);
+    assert!(chat.delta_publish && chat.allowed_delta_types.len() == 1);
+    assert_eq!(
+        config.client.subscribe_to_user_personal_channel.of("7").as_deref(),
+        Some("chat:#7")
+    );
     let dialog = config.channel.options("dialog:a#1").unwrap();
     assert_eq!(dialog.channel_regex.as_deref(), Some("^[a-z]+#[0-9,]+$"));
     assert!(dialog.allow_user_limited_channels);
-    assert_eq!(fate(&imported, "client.token.hmac_secret_key"), Fate::Taken);
-    assert_eq!(fate(&imported, "channel.history_meta_ttl"), Fate::Changed);
-    assert_eq!(fate(&imported, "engine.redis.address"), Fate::Absent);
+    assert_eq!(mapping(&imported, "client.token.hmac_secret_key"), Mapping::Taken);
+    assert_eq!(mapping(&imported, "channel.history_meta_ttl"), Mapping::Changed);
+    assert_eq!(mapping(&imported, "engine.redis.address"), Mapping::Absent);
     let secret = imported.rows.iter().find(|row| row.note.contains(SECRET));
     assert_eq!(secret, None, "a secret stands in the file alone");
 }
@@ -90,8 +97,11 @@ fn what_is_not_checked_here_is_closed() {
     let channel = &imported.config.channel;
     assert!(!channel.options("feed:1").unwrap().allow_publish_for_client, "the backend was asked");
     assert!(!channel.options("rooms:1").unwrap().allow_subscribe_for_client, "names were matched");
-    assert_eq!(fate(&imported, "channel.namespaces[rooms]"), Fate::Closed);
-    assert_eq!(fate(&imported, "channel.namespaces[feed].allow_publish_for_client"), Fate::Closed);
+    assert_eq!(mapping(&imported, "channel.namespaces[rooms]"), Mapping::Closed);
+    assert_eq!(
+        mapping(&imported, "channel.namespaces[feed].allow_publish_for_client"),
+        Mapping::Closed
+    );
 
     type IsOpen = fn(&Config) -> bool;
     let token: IsOpen = |config| config.client.token.rules().has_key();
@@ -150,7 +160,7 @@ fn what_is_not_checked_here_is_closed() {
     for (section, given, is_open) in cases {
         let imported = taken(&json!({section: given.clone()}));
         assert!(!is_open(&imported.config), "{section} {given}: {}", imported.toml);
-        let closed = imported.rows.iter().any(|row| row.fate == Fate::Closed);
+        let closed = imported.rows.iter().any(|row| row.mapping == Mapping::Closed);
         assert!(closed, "{section} {given}: {:#?}", imported.rows);
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use dunlin_config::Config;
-use dunlin_config::centrifugo::{Fate, Format, Imported, import};
+use dunlin_config::centrifugo::{Format, Imported, Mapping, import};
 
 use super::file::{File, text_of};
 use crate::error::CliError;
@@ -47,7 +47,7 @@ pub(super) fn run(path: &Path, output: Option<&Path>) -> Result<(), CliError> {
         out
     });
     style::tell(&shown);
-    let closed = imported.rows.iter().filter(|row| row.fate == Fate::Closed).count();
+    let closed = imported.rows.iter().filter(|row| row.mapping == Mapping::Closed).count();
     if closed > 0 {
         style::tell(&format!(
             "\n{closed} of these are closed that may have been open: look at each before clients move over.\n"
@@ -64,10 +64,10 @@ pub(super) fn run(path: &Path, output: Option<&Path>) -> Result<(), CliError> {
 /// What became of each key, what is closed first.
 fn table(imported: &Imported) -> String {
     let mut rows: Vec<_> = imported.rows.iter().collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.fate));
+    rows.sort_by_key(|row| std::cmp::Reverse(row.mapping));
     let width = rows.iter().map(|row| row.key.len()).max().unwrap_or(0).min(60);
     rows.iter().fold(String::new(), |mut out, row| {
-        let line = format!("{:<14}  {:<width$}  {}", row.fate, row.key, row.note);
+        let line = format!("{:<14}  {:<width$}  {}", row.mapping, row.key, row.note);
         let line = line.replace(char::is_control, "?");
         let _ = writeln!(out, "{}", line.trim_end());
         out

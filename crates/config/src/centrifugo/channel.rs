@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::source::{Kind, Source, is_nothing, milliseconds, switch};
-use super::{Fate, Row};
+use super::{Mapping, Row};
 use crate::path::Path;
 
 /// Options that Centrifugo's v6 has of a namespace, and v5 had at the top.
@@ -70,12 +70,7 @@ const PERMISSIONS: &[&str] = &[
 
 /// Options without a counterpart on which no permission depends.
 const HARMLESS: &[&str] = &[
-    "force_push_join_leave",
-    "force_recovery_mode",
     "auto_cache_recover",
-    "allowed_delta_types",
-    "allow_tags_filter",
-    "delta_publish",
     "publication_data_format",
     "subscription_type",
     "map",
@@ -100,11 +95,11 @@ pub(super) fn channels(source: &mut Source) {
     };
     if meta_ttl.is_some() {
         let note = "`history_meta_ttl_ms` of each namespace with history";
-        source.row("channel.history_meta_ttl", Fate::Changed, note);
+        source.row("channel.history_meta_ttl", Mapping::Changed, note);
     }
     if rules.anonymous_tokens_refused {
         let note = "tokens without a user are let in here, and may do nothing: no `allow_..._for_anonymous` is taken";
-        source.row("client.disallow_anonymous_connection_tokens", Fate::Closed, note);
+        source.row("client.disallow_anonymous_connection_tokens", Mapping::Closed, note);
     }
     if let Some(options) = source.take("channel.without_namespace") {
         let to = Path::of("channel.without_namespace");
@@ -117,7 +112,7 @@ pub(super) fn channels(source: &mut Source) {
             for mut options in list {
                 let name = options.as_object_mut().and_then(|of| of.remove("name"));
                 let Some(name) = name.as_ref().and_then(Value::as_str).map(str::to_owned) else {
-                    source.row("channel.namespaces", Fate::Closed, "a namespace without a name");
+                    source.row("channel.namespaces", Mapping::Closed, "a namespace without a name");
                     continue;
                 };
                 let to = Path::of("channel.namespaces").join(&name);
@@ -126,7 +121,9 @@ pub(super) fn channels(source: &mut Source) {
                 namespace(source, &rules, &key, &to, options);
             }
         }
-        Some(_) => source.row("channel.namespaces", Fate::Closed, "expected a list of namespaces"),
+        Some(_) => {
+            source.row("channel.namespaces", Mapping::Closed, "expected a list of namespaces")
+        }
         None => {}
     }
 }
@@ -146,7 +143,7 @@ fn boundary(source: &mut Source) -> Option<String> {
     let note = format!(
         "namespaces end with \":\" here, not with {other:?}: clients may do nothing in any channel"
     );
-    source.row("channel.namespace_boundary", Fate::Closed, &note);
+    source.row("channel.namespace_boundary", Mapping::Closed, &note);
     Some(note)
 }
 
@@ -156,7 +153,7 @@ fn close_private(source: &mut Source) {
         let note = format!(
             "private channels begin with \"$\" here, not with {prefix:?}: those without a namespace are closed"
         );
-        source.row("channel.private_prefix", Fate::Closed, note);
+        source.row("channel.private_prefix", Mapping::Closed, note);
         revoke(source, &Path::of("channel.without_namespace"));
     }
 }
@@ -169,7 +166,7 @@ fn users(source: &mut Source) -> bool {
             let note = format!(
                 "it is {here:?} here, not {other:?}: `allow_user_limited_channels` is not taken"
             );
-            source.row(key, Fate::Closed, note);
+            source.row(key, Mapping::Closed, note);
             are_the_same = false;
         }
     }
@@ -178,7 +175,7 @@ fn users(source: &mut Source) -> bool {
 
 fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: Value) {
     let Value::Object(options) = options else {
-        return source.row(key, Fate::Closed, "expected an object of options");
+        return source.row(key, Mapping::Closed, "expected an object of options");
     };
     let mut closings: Vec<String> = rules.closed.iter().cloned().collect();
     let is_on = |name: &str| options.get(name).is_some_and(switch);
@@ -197,18 +194,24 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
     }
     for (name, value) in options.iter().filter(|(_, value)| !is_nothing(value)) {
         let of = format!("{key}.{name}");
-        let mut say = |fate, note: String| {
-            source.rows.push(Row { key: of.clone(), fate, note });
+        let mut say = |mapping, note: String| {
+            source.rows.push(Row { key: of.clone(), mapping, note });
         };
         match name.as_str() {
-            "history_size" | "history_ttl" if keeps => say(Fate::Taken, format!("`{to}`")),
+            "history_size" | "history_ttl" if keeps => say(Mapping::Taken, format!("`{to}`")),
             "history_size" | "history_ttl" => {
-                say(Fate::Changed, "nothing is kept without the other of the two".to_owned());
+                say(Mapping::Changed, "nothing is kept without the other of the two".to_owned());
             }
-            "history_meta_ttl" => say(Fate::Taken, format!("`{to}`")),
-            "presence" | "join_leave" => {
-                say(Fate::Taken, format!("`{to}`"));
-                source.set(&to.join(name), true);
+            "history_meta_ttl" => say(Mapping::Taken, format!("`{to}`")),
+            "presence" | "join_leave" | "force_push_join_leave" | "allow_tags_filter"
+            | "delta_publish" => {
+                say(Mapping::Taken, format!("`{to}`"));
+                source.set(&to.join(name), switch(value));
+            }
+            // A type or a mode that is not known here is refused, and left out, when all is read.
+            "allowed_delta_types" | "force_recovery_mode" => {
+                say(Mapping::Taken, format!("`{to}`"));
+                source.set(&to.join(name), value.clone());
             }
             "force_push_join_leave" | "allow_tags_filter" | "delta_publish" if switch(value) => {
                 say(Fate::Taken, format!("`{to}`"));
@@ -224,16 +227,16 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
             }
             "force_recovery" | "allow_recovery" if keeps => {
                 source.set(&to.join("recover"), true);
-                let fate = if name == "force_recovery" { Fate::Taken } else { Fate::Changed };
-                source.row(&of, fate, "`recover`: every subscription of the namespace recovers");
+                let mapping = if name == "force_recovery" { Mapping::Taken } else { Mapping::Changed };
+                source.row(&of, mapping, "`recover`: every subscription of the namespace recovers");
             }
             "force_positioning" | "allow_positioning" if keeps => {
                 source.set(&to.join("positioned"), true);
-                let fate = if name == "force_positioning" { Fate::Taken } else { Fate::Changed };
-                source.row(&of, fate, "`positioned`, for every subscription of the namespace");
+                let mapping = if name == "force_positioning" { Mapping::Taken } else { Mapping::Changed };
+                source.row(&of, mapping, "`positioned`, for every subscription of the namespace");
             }
             "force_recovery" | "allow_recovery" | "force_positioning" | "allow_positioning" => {
-                say(Fate::Changed, "off: the namespace keeps no history".to_owned());
+                say(Mapping::Changed, "off: the namespace keeps no history".to_owned());
             }
             name if PERMISSIONS.contains(&name) => {
                 let asks = match () {
@@ -254,27 +257,27 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
                     () => None,
                 };
                 match asks {
-                    Some(asks) => say(Fate::Closed, format!("off, because of `{asks}`")),
+                    Some(asks) => say(Mapping::Closed, format!("off, because of `{asks}`")),
                     None if switch(value) => {
-                        say(Fate::Taken, format!("`{to}`"));
+                        say(Mapping::Taken, format!("`{to}`"));
                         source.set(&to.join(name), true);
                     }
-                    None => say(Fate::Closed, "it cannot be read as a switch".to_owned()),
+                    None => say(Mapping::Closed, "it cannot be read as a switch".to_owned()),
                 }
             }
             "subscribe_proxy_enabled" | "subscribe_stream_proxy_enabled" => say(
-                Fate::Closed,
+                Mapping::Closed,
                 "no backend is asked here: clients come in by the `channels` of their token, or by the API".to_owned(),
             ),
             "publish_proxy_enabled" => {
-                say(Fate::Closed, "no backend is asked here: publish by the API".to_owned());
+                say(Mapping::Closed, "no backend is asked here: publish by the API".to_owned());
             }
             "sub_refresh_proxy_enabled" => {
-                say(Fate::Absent, "subscriptions do not expire here".to_owned());
+                say(Mapping::Absent, "subscriptions do not expire here".to_owned());
             }
             "channel_regex" => match value.as_str() {
                 Some(regex) => {
-                    say(Fate::Taken, format!("`{to}`"));
+                    say(Mapping::Taken, format!("`{to}`"));
                     source.set(&to.join(name), regex);
                 }
                 None => closings.push(format!("`{name}` is no text")),
@@ -282,7 +285,7 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
             "allow_user_limited_channels" if switch(value) => {
                 match rules.users_are_the_same && !is_on("subscribe_proxy_enabled") {
                     true => {
-                        say(Fate::Taken, format!("`{to}`"));
+                        say(Mapping::Taken, format!("`{to}`"));
                         source.set(&to.join(name), true);
                     }
                     // A name that limits who may come would limit nobody.
@@ -290,7 +293,7 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
                 }
             }
             name if HARMLESS.contains(&name) => {
-                say(Fate::Absent, super::client::absent_note(name));
+                say(Mapping::Absent, super::client::absent_note(name));
             }
             // It may be a condition: what it guards is not known.
             name => closings.push(format!("`{name}` is not known")),
@@ -302,7 +305,7 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
         } else {
             String::new()
         };
-        source.row(key, Fate::Closed, format!("clients may do nothing in it: {why}{more}"));
+        source.row(key, Mapping::Closed, format!("clients may do nothing in it: {why}{more}"));
         revoke(source, to);
     }
 }

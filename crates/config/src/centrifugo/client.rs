@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use super::Fate;
+use super::Mapping;
 use super::source::{Kind, Source, count};
 use crate::path::Path;
 use crate::validate::origin_pattern;
@@ -44,7 +44,7 @@ pub(super) fn client(source: &mut Source) {
         let key = "client.subscription_token.enabled";
         source.taken(key, key, true);
     } else if source.take("client.subscription_token").is_some() {
-        source.row("client.subscription_token", Fate::Absent, "it is not enabled");
+        source.row("client.subscription_token", Mapping::Absent, "it is not enabled");
     }
     for (key, to, kind) in SAME {
         source.move_as(key, to, *kind);
@@ -57,12 +57,12 @@ pub(super) fn client(source: &mut Source) {
     let asks = source.is_on("client.proxy.connect.enabled");
     if asks {
         let note = "no backend is asked here: clients come in with a token";
-        source.row("client.proxy.connect.enabled", Fate::Closed, note);
+        source.row("client.proxy.connect.enabled", Mapping::Closed, note);
     }
     if source.is_on("client.allow_anonymous_connect_without_token") {
         let key = "client.allow_anonymous_connect_without_token";
         match asks {
-            true => source.row(key, Fate::Closed, "off, because of `client.proxy.connect.enabled`"),
+            true => source.row(key, Mapping::Closed, "off, because of the connect proxy"),
             false => source.taken(key, "client.anonymous", true),
         }
     }
@@ -80,10 +80,31 @@ pub(super) fn client(source: &mut Source) {
         ),
     ] {
         if source.take(key).is_some() {
-            source.row(key, Fate::Closed, note);
+            source.row(key, Mapping::Closed, note);
         }
     }
     origins(source);
+    personal(source);
+}
+
+/// The channel of each user: `#` and his name, where Centrifugo writes it so.
+fn personal(source: &mut Source) {
+    let of = "client.subscribe_to_user_personal_channel";
+    let is_the_same =
+        source.text_at("channel.user_boundary").is_none_or(|boundary| boundary == "#");
+    for (name, kind) in [("enabled", Kind::Switch), ("personal_channel_namespace", Kind::Text)] {
+        let key = format!("{of}.{name}");
+        match is_the_same {
+            true => source.move_as(&key, &key, kind),
+            false => drop(source.take(&key).map(|_| {
+                source.row(
+                    &key,
+                    Mapping::Closed,
+                    "left out, because of another boundary before users",
+                );
+            })),
+        }
+    }
 }
 
 /// The keys and rules of one kind of token.
@@ -110,7 +131,7 @@ fn token(source: &mut Source, of: &str) {
     }
     if let Some(name) = unread {
         let note = "expected a text; no key of these tokens is taken";
-        source.row(&key(name), Fate::Closed, note);
+        source.row(&key(name), Mapping::Closed, note);
         source.unset(of);
     }
     for (name, note) in [
@@ -121,7 +142,7 @@ fn token(source: &mut Source, of: &str) {
         ("hmac_previous_secret_key_valid_until", "see `hmac_previous_secret_key`"),
     ] {
         if source.take(&key(name)).is_some() {
-            source.row(&key(name), Fate::Closed, note);
+            source.row(&key(name), Mapping::Closed, note);
         }
     }
 }
@@ -131,7 +152,7 @@ fn origins(source: &mut Source) {
     let list = match source.take(key) {
         Some(Value::Array(list)) => list,
         Some(Value::String(text)) => text.split(' ').map(Value::from).collect(),
-        Some(_) => return source.row(key, Fate::Closed, "expected a list of origins"),
+        Some(_) => return source.row(key, Mapping::Closed, "expected a list of origins"),
         None => return,
     };
     let (known, unknown): (Vec<_>, Vec<_>) = list
@@ -140,7 +161,7 @@ fn origins(source: &mut Source) {
     for origin in unknown {
         let note =
             format!("{origin} is left out: write `https://example.com` or `https://*.example.com`");
-        source.row(key, Fate::Closed, note);
+        source.row(key, Mapping::Closed, note);
     }
     if !known.is_empty() {
         source.taken(key, key, known);
@@ -154,7 +175,7 @@ pub(super) fn server(source: &mut Source) {
         source.take(key);
         source.row(
             "http_api.disabled",
-            Fate::Closed,
+            Mapping::Closed,
             "no key is taken, so that nobody calls the API",
         );
     } else if let Some(secret) = source.text(key) {
@@ -183,15 +204,15 @@ pub(super) fn server(source: &mut Source) {
                 "`server.client_addr` is {to}, for this machine alone, until keys keep others out"
             ),
         };
-        let fate = if ip.is_some() { Fate::Taken } else { Fate::Closed };
-        source.row("http_server.address", fate, note);
+        let mapping = if ip.is_some() { Mapping::Taken } else { Mapping::Closed };
+        source.row("http_server.address", mapping, note);
         source.set(&Path::of("server.client_addr"), to.to_string());
     }
     let internal = source.text("http_server.internal_port").and_then(|port| port.parse().ok());
     if let Some(port) = internal {
         let to = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         let note = format!("`server.admin_addr` is {to}; elsewhere it takes `admin.token`");
-        source.row("http_server.internal_port", Fate::Changed, note);
+        source.row("http_server.internal_port", Mapping::Changed, note);
         source.set(&Path::of("server.admin_addr"), to.to_string());
     }
 }
@@ -202,7 +223,7 @@ fn tls(source: &mut Source) -> bool {
     let text = |key: &str| given[key].as_str().filter(|text| !text.is_empty());
     let key = "http_server.tls";
     if !super::source::switch(&given["enabled"]) {
-        source.row(key, Fate::Absent, "it is not enabled");
+        source.row(key, Mapping::Absent, "it is not enabled");
         return true;
     }
     let mut certificate = json!({});
@@ -217,7 +238,7 @@ fn tls(source: &mut Source) -> bool {
             _ => {
                 let note =
                     format!("`{from}` is neither PEM nor a file: this machine alone is served");
-                source.row(key, Fate::Closed, note);
+                source.row(key, Mapping::Closed, note);
                 return false;
             }
         }
@@ -226,26 +247,26 @@ fn tls(source: &mut Source) -> bool {
         if !ca.contains("-----BEGIN") {
             let note =
                 "`client_ca_pem` is not PEM: set `server.client_ingress.client_ca` to its text";
-            source.row(key, Fate::Closed, note);
+            source.row(key, Mapping::Closed, note);
             return false;
         }
         source.set(&Path::of("server.client_ingress.client_ca"), ca);
     }
     source.set(&Path::of("tls.certificates.main"), certificate);
     source.set(&Path::of("server.client_ingress.tls"), true);
-    source.row(key, Fate::Taken, "`tls.certificates.main`, `server.client_ingress`");
+    source.row(key, Mapping::Taken, "`tls.certificates.main`, `server.client_ingress`");
     true
 }
 
 /// What is on here whether it was on there or not, and logging.
 pub(super) fn rest(source: &mut Source) {
     if let Some(level) = source.text("log.level") {
-        let (to, fate) = match level.as_str() {
-            "trace" | "debug" | "info" | "warn" | "error" => (level.as_str(), Fate::Taken),
-            _ => ("error", Fate::Changed),
+        let (to, mapping) = match level.as_str() {
+            "trace" | "debug" | "info" | "warn" | "error" => (level.as_str(), Mapping::Taken),
+            _ => ("error", Mapping::Changed),
         };
         source.set(&Path::of("log.level"), to);
-        source.row("log.level", fate, format!("`log.level` is {to}"));
+        source.row("log.level", mapping, format!("`log.level` is {to}"));
     }
     for (key, note) in [
         (
@@ -261,7 +282,7 @@ pub(super) fn rest(source: &mut Source) {
         ("websocket.disabled", "WebSocket is always on; it asks for the same token"),
     ] {
         if source.take(key).is_some() {
-            source.row(key, Fate::Changed, note);
+            source.row(key, Mapping::Changed, note);
         }
     }
 }
@@ -278,7 +299,6 @@ pub(super) fn absent_note(key: &str) -> String {
         "proxies" | "rpc" => "no backend is asked",
         "opentelemetry" | "graphite" => "scrape `/metrics`",
         "usage_stats" => "nothing is reported to anybody",
-        "allowed_delta_types" | "delta_publish" => "whole messages are sent",
         _ => "",
     };
     note.to_owned()

@@ -60,14 +60,14 @@ pub struct Row {
     /// The key of Centrifugo.
     pub key: String,
     /// What became of it.
-    pub fate: Fate,
+    pub mapping: Mapping,
     /// Where it went, or why not; never a secret.
     pub note: String,
 }
 
 /// What became of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub enum Mapping {
     /// Dunlin has the same.
     Taken,
     /// Dunlin has something like it.
@@ -78,13 +78,13 @@ pub enum Fate {
     Closed,
 }
 
-impl fmt::Display for Fate {
+impl fmt::Display for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Fate::Taken => "taken",
-            Fate::Changed => "changed",
-            Fate::Absent => "no counterpart",
-            Fate::Closed => "closed",
+            Mapping::Taken => "taken",
+            Mapping::Changed => "changed",
+            Mapping::Absent => "no counterpart",
+            Mapping::Closed => "closed",
         })
     }
 }
@@ -143,7 +143,7 @@ fn valid(source: &mut Source) -> Config {
             let steps = error.path.steps();
             check::remove(&mut source.out, steps);
             let note = format!("left out: {error}");
-            source.row(&error.path.to_string(), Fate::Closed, note);
+            source.row(&error.path.to_string(), Mapping::Closed, note);
             // Without its certificates, or the proof that clients show, an address is for this machine alone.
             if steps.iter().any(|step| step == "tls" || step == "client_ingress") {
                 source.unset("server.client_addr");

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Fate, Row};
+use super::{Mapping, Row};
 use crate::check;
 use crate::path::Path;
 
@@ -18,8 +18,8 @@ impl Source {
         Source { left, out: json!({}), rows: Vec::new() }
     }
 
-    pub(super) fn row(&mut self, key: &str, fate: Fate, note: impl Into<String>) {
-        self.rows.push(Row { key: key.to_owned(), fate, note: note.into() });
+    pub(super) fn row(&mut self, key: &str, mapping: Mapping, note: impl Into<String>) {
+        self.rows.push(Row { key: key.to_owned(), mapping, note: note.into() });
     }
 
     /// Takes a key out; `None` when it is not set, or set to what is nothing.
@@ -41,10 +41,17 @@ impl Source {
             Value::String(text) => Some(text),
             Value::Number(number) => Some(number.to_string()),
             other => {
-                self.row(key, Fate::Closed, format!("expected a text, found {}", kind(&other)));
+                self.row(key, Mapping::Closed, format!("expected a text, found {}", kind(&other)));
                 None
             }
         }
+    }
+
+    /// Looks at a text that is taken later.
+    pub(super) fn text_at(&self, key: &str) -> Option<&str> {
+        let path = Path::of(key);
+        let found = path.steps().iter().try_fold(&self.left, |at, step| at.get(step))?;
+        found.as_str().filter(|text| !text.is_empty())
     }
 
     /// Writes a key of Dunlin.
@@ -67,7 +74,7 @@ impl Source {
     /// Writes a key of Dunlin that is the same as one of Centrifugo.
     pub(super) fn taken(&mut self, key: &str, to: &str, value: impl Into<Value>) {
         self.set(&Path::of(to), value);
-        self.row(key, Fate::Taken, format!("`{to}`"));
+        self.row(key, Mapping::Taken, format!("`{to}`"));
     }
 
     /// Moves a switch, a number, a text or a time.
@@ -82,7 +89,11 @@ impl Source {
         match read {
             Some(value) => self.taken(key, to, value),
             None => {
-                self.row(key, Fate::Absent, format!("it cannot be read; `{to}` has its default"));
+                self.row(
+                    key,
+                    Mapping::Absent,
+                    format!("it cannot be read; `{to}` has its default"),
+                );
             }
         }
     }
@@ -94,7 +105,7 @@ impl Source {
         leaves(&Path::root(), &left, &mut keys);
         for key in keys {
             let note = super::client::absent_note(&key);
-            self.row(&key, Fate::Absent, note);
+            self.row(&key, Mapping::Absent, note);
         }
     }
 }
