@@ -203,26 +203,20 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
                 say(Mapping::Changed, "nothing is kept without the other of the two".to_owned());
             }
             "history_meta_ttl" => say(Mapping::Taken, format!("`{to}`")),
-            "presence" | "join_leave" | "force_push_join_leave" | "allow_tags_filter"
-            | "delta_publish" => {
+            "presence" | "join_leave" => {
                 say(Mapping::Taken, format!("`{to}`"));
-                source.set(&to.join(name), switch(value));
-            }
-            // A type or a mode that is not known here is refused, and left out, when all is read.
-            "allowed_delta_types" | "force_recovery_mode" => {
-                say(Mapping::Taken, format!("`{to}`"));
-                source.set(&to.join(name), value.clone());
+                source.set(&to.join(name), true);
             }
             "force_push_join_leave" | "allow_tags_filter" | "delta_publish" if switch(value) => {
-                say(Fate::Taken, format!("`{to}`"));
+                say(Mapping::Taken, format!("`{to}`"));
                 source.set(&to.join(name), true);
             }
             "force_recovery_mode" if *value == json!("stream") || *value == json!("cache") => {
-                say(Fate::Taken, format!("`{to}`"));
+                say(Mapping::Taken, format!("`{to}`"));
                 source.set(&to.join(name), value.clone());
             }
             "allowed_delta_types" if *value == json!(["fossil"]) => {
-                say(Fate::Taken, format!("`{to}`"));
+                say(Mapping::Taken, format!("`{to}`"));
                 source.set(&to.join(name), value.clone());
             }
             "force_recovery" | "allow_recovery" if keeps => {

@@ -84,27 +84,6 @@ pub(super) fn client(source: &mut Source) {
         }
     }
     origins(source);
-    personal(source);
-}
-
-/// The channel of each user: `#` and his name, where Centrifugo writes it so.
-fn personal(source: &mut Source) {
-    let of = "client.subscribe_to_user_personal_channel";
-    let is_the_same =
-        source.text_at("channel.user_boundary").is_none_or(|boundary| boundary == "#");
-    for (name, kind) in [("enabled", Kind::Switch), ("personal_channel_namespace", Kind::Text)] {
-        let key = format!("{of}.{name}");
-        match is_the_same {
-            true => source.move_as(&key, &key, kind),
-            false => drop(source.take(&key).map(|_| {
-                source.row(
-                    &key,
-                    Mapping::Closed,
-                    "left out, because of another boundary before users",
-                );
-            })),
-        }
-    }
 }
 
 /// The keys and rules of one kind of token.

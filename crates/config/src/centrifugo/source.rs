@@ -47,13 +47,6 @@ impl Source {
         }
     }
 
-    /// Looks at a text that is taken later.
-    pub(super) fn text_at(&self, key: &str) -> Option<&str> {
-        let path = Path::of(key);
-        let found = path.steps().iter().try_fold(&self.left, |at, step| at.get(step))?;
-        found.as_str().filter(|text| !text.is_empty())
-    }
-
     /// Writes a key of Dunlin.
     pub(super) fn set(&mut self, key: &Path, value: impl Into<Value>) {
         let mut at = &mut self.out;
