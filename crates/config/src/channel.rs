@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -140,6 +142,16 @@ pub struct ChannelOptions {
     /// An anonymous client may ask who is present.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_presence_for_anonymous: bool,
+    /// Asked whether a client may subscribe, in place of the `allow_subscribe_…` keys; a name of `proxies`. A subscription
+    /// token is not asked about.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub subscribe_proxy: Option<Arc<str>>,
+    /// Asked whether a client may publish, and what, in place of the `allow_publish_…` keys; a name of `proxies`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub publish_proxy: Option<Arc<str>>,
+    /// Asked whether a subscription whose time has ended may stay; a name of `proxies`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub sub_refresh_proxy: Option<Arc<str>>,
     /// Channels of the namespace that have subscribers or history, about as many on each worker; 0: as many as
     /// `limits.channels_max` allows. Beyond it those that hold nothing and have no subscribers give way to new ones.
     #[schemars(range(max = 1_000_000_000), extend("x-applies" = LIVE))]
@@ -184,6 +196,9 @@ impl Default for ChannelOptions {
             allow_presence_for_client: false,
             allow_presence_for_subscriber: false,
             allow_presence_for_anonymous: false,
+            subscribe_proxy: None,
+            publish_proxy: None,
+            sub_refresh_proxy: None,
             channels_max: 0,
             history_bytes_max: 0,
             pacing: Pacing::default(),

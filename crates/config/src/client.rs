@@ -3,7 +3,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, Map, NEW_CONNECTIONS, Secret};
+use crate::{ClientProxy, LIVE, Map, NEW_CONNECTIONS, Secret};
 
 /// How clients connect and who they are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +40,12 @@ pub struct Client {
     pub subscription_token: SubscriptionToken,
     /// The channel that each user is subscribed to by connecting.
     pub subscribe_to_user_personal_channel: PersonalChannel,
+    /// Commands of one connection that may wait for a backend (see `proxies`) at once; those behind them wait until one
+    /// is answered.
+    #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
+    pub concurrency: u32,
+    /// Which of `proxies` is asked about connections and remote procedures.
+    pub proxy: ClientProxy,
     /// The long-poll transport.
     pub long_poll: LongPoll,
 }
@@ -57,6 +63,8 @@ impl Default for Client {
             token: Token::default(),
             subscription_token: SubscriptionToken::default(),
             subscribe_to_user_personal_channel: PersonalChannel::default(),
+            concurrency: 16,
+            proxy: ClientProxy::default(),
             long_poll: LongPoll::default(),
         }
     }

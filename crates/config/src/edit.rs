@@ -12,9 +12,9 @@ use serde_json::{Map as Object, Value};
 use crate::pointer::Pointer;
 use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
-    Client, ClientBudget, Config, FcmConfig, Hook, Ingress, Limits, Listener, Log, LongPoll, Map,
-    Member, Pacing, PersonalChannel, PushConfig, Route, Secret, Server, SharedBudget, Shutdown,
-    SubscriptionToken, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
+    Client, ClientBudget, ClientProxy, Config, FcmConfig, Hook, Ingress, Limits, Listener, Log,
+    LongPoll, Map, Member, Pacing, PersonalChannel, Proxy, PushConfig, Route, Secret, Server,
+    SharedBudget, Shutdown, SubscriptionToken, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -288,11 +288,13 @@ trait Own: Sized {
 
 table! {
     Config {
-        server, client, api, channel, listeners, tls, webhooks, push, limits, config, shutdown,
+        server, client, api, channel, listeners, tls, webhooks, proxies, push, limits, config, shutdown,
         admin, log
     }
     Server { client_ingress, admin_ingress }
-    Client { token, subscription_token, subscribe_to_user_personal_channel, long_poll }
+    Client { token, subscription_token, subscribe_to_user_personal_channel, proxy, long_poll }
+    ClientProxy {}
+    Proxy { static_headers }
     Token { keys }
     SubscriptionToken { keys }
     PersonalChannel {}

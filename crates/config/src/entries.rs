@@ -1,13 +1,15 @@
 //! Whether the entries of the maps are right, each by itself and where one names another.
 
+use std::sync::Arc;
+
 use crate::error::ConfigErrors;
 use crate::index::Index;
 use crate::ingress::{Ingress, parse_network};
 use crate::path::Path;
 use crate::validate::channel;
 use crate::{
-    AdminToken, ApnsConfig, Certificate, Config, FcmConfig, Hook, Map, Member, Secret, Upstream,
-    VapidConfig,
+    AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, FcmConfig, Hook, Map, Member,
+    Proxy, Secret, Upstream, VapidConfig,
 };
 
 /// Below this a key can be guessed; a placeholder left in the file is shorter still.
@@ -63,15 +65,17 @@ pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigError
         }
     }
     each("webhooks.hooks", &valid.webhooks.hooks, &config.webhooks.hooks, errors, hook);
+    each("proxies", &valid.proxies, &config.proxies, errors, proxy);
 }
 
-/// Every upstream that a hook names is there.
+/// Every upstream that a hook names is there, and every proxy that is named.
 pub(crate) fn references(
     config: &Config,
     valid: &Config,
     index: &Index,
     errors: &mut ConfigErrors,
 ) {
+    proxy_references(config, valid, errors);
     let upstreams = &config.webhooks.upstreams;
     let mut missing = |name: &str, hook: &Hook| {
         errors.add(
@@ -96,6 +100,40 @@ pub(crate) fn references(
             if !reported {
                 missing(name, hook);
             }
+        }
+    }
+}
+
+fn proxy_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
+    let mut check = |path: &dyn Fn() -> Path, name: &Option<Arc<str>>| {
+        if let Some(name) = name.as_ref().filter(|name| !config.proxies.contains_key(name)) {
+            let fix = "name one of `proxies`, or add it there";
+            errors.add(path(), format!("there is no proxy {name:?}"), fix);
+        }
+    };
+    let client = &config.client.proxy;
+    for (key, name) in
+        [("connect", &client.connect), ("refresh", &client.refresh), ("rpc", &client.rpc)]
+    {
+        check(&|| Path::of("client.proxy").join(key), name);
+    }
+    let mut check_channel = |path: &dyn Fn() -> Path, options: &ChannelOptions| {
+        for (key, name) in [
+            ("subscribe_proxy", &options.subscribe_proxy),
+            ("publish_proxy", &options.publish_proxy),
+            ("sub_refresh_proxy", &options.sub_refresh_proxy),
+        ] {
+            check(&|| path().join(key), name);
+        }
+    };
+    check_channel(&|| Path::of("channel.without_namespace"), &config.channel.without_namespace);
+    // One that is gone concerns namespaces that did not change, too.
+    let none = Map::new();
+    let gone = config.proxies.changes_from(&valid.proxies).any(|(_, _, after)| after.is_none());
+    let compared = if gone { &none } else { &valid.channel.namespaces };
+    for (name, _, after) in config.channel.namespaces.changes_from(compared) {
+        if let Some(after) = after {
+            check_channel(&|| Path::of("channel.namespaces").join(name), after);
         }
     }
 }
@@ -269,6 +307,70 @@ fn is_host(host: &str) -> bool {
             let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
             !host.is_empty() && host.len() <= 253 && host.bytes().all(legal)
         }
+    }
+}
+
+fn proxy(path: &Path, proxy: &Proxy, errors: &mut ConfigErrors) {
+    let endpoint = &*proxy.endpoint;
+    let schemes = ["http://", "https://"];
+    let rest = schemes.iter().find_map(|scheme| endpoint.strip_prefix(scheme));
+    let (authority, target) = rest.map_or(("", ""), |rest| match rest.find('/') {
+        Some(at) => rest.split_at(at),
+        None => (rest, "/"),
+    });
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if port.parse::<u16>().is_ok_and(|port| port != 0) => host,
+        _ => authority,
+    };
+    let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
+    if rest.is_none() || !is_host(host) || !target.bytes().all(legal) {
+        let message = if endpoint.is_empty() { "it is not set" } else { "this is no URL of HTTP" };
+        let fix = "write \"http://10.0.0.7:3000/path\"";
+        errors.add(path.join("endpoint"), message, fix);
+    }
+    if proxy.ca.is_some() && !endpoint.starts_with("https://") {
+        let fix = "begin `endpoint` with `https://`, or remove it";
+        errors.add(path.join("ca"), "the backend is not spoken to by TLS", fix);
+    }
+    if let Some(ca) = &proxy.ca
+        && !ca.contains("-----BEGIN CERTIFICATE-----")
+    {
+        let fix = "set it to the text of the .pem file";
+        errors.add(path.join("ca"), "there is no certificate in PEM in it", fix);
+    }
+    let listed =
+        [("http_headers", &proxy.http_headers), ("emulated_headers", &proxy.emulated_headers)];
+    for (key, names) in listed {
+        for (index, name) in names.iter().enumerate() {
+            header_name(|| path.join(key).join(index), name, errors);
+        }
+    }
+    for (name, value) in proxy.static_headers.iter() {
+        header_name(|| path.join("static_headers").join(name), name, errors);
+        if value.reveal().bytes().any(|byte| byte.is_ascii_control()) {
+            let path = path.join("static_headers").join(name);
+            errors.add(path, "no header can carry it", "remove line ends and control characters");
+        }
+    }
+}
+
+/// A header that may be set from outside (RFC 9110 §5.1): none that frames the request.
+fn header_name(path: impl Fn() -> Path, name: &str, errors: &mut ConfigErrors) {
+    const OWN: [&str; 8] = [
+        "host",
+        "content-length",
+        "content-type",
+        "transfer-encoding",
+        "connection",
+        "upgrade",
+        "te",
+        "expect",
+    ];
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(legal) {
+        errors.add(path(), format!("{name:?} is no name of a header"), "write \"Cookie\"");
+    } else if OWN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        errors.add(path(), format!("{name} is what the request itself says"), "remove it");
     }
 }
 

@@ -28,6 +28,7 @@ mod pacing;
 mod path;
 mod pattern;
 mod pointer;
+mod proxy;
 mod push;
 pub mod schema;
 mod secret;
@@ -64,6 +65,7 @@ pub use pacing::Pacing;
 pub use path::Path;
 pub use pattern::Pattern;
 pub use pointer::Pointer;
+pub use proxy::{ClientProxy, OnFailure, Proxy};
 pub use push::{ApnsConfig, ApnsEnvironment, FcmConfig, PushConfig, Route, VapidConfig};
 pub use schema::Applies;
 pub use secret::Secret;
@@ -100,6 +102,10 @@ pub struct Config {
     pub tls: Tls,
     /// Webhooks: events posted to your backend over HTTP.
     pub webhooks: Webhooks,
+    /// Backends that are asked before something is done, each under a name of your choice; `client.proxy` and the
+    /// namespaces name them.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub proxies: Map<Proxy>,
     /// Credentials of the push services that reach offline users, each under a name of your
     /// choice.
     pub push: PushConfig,

@@ -14,7 +14,7 @@ const HEAD: &str = "\
 ";
 
 /// Examples of the tables whose keys the operator chooses.
-const EXAMPLES: [(&str, &str); 13] = [
+const EXAMPLES: [(&str, &str); 15] = [
     ("admin.tokens", "dashboard"),
     ("api.keys", "backend"),
     ("api.scopes", "backend"),
@@ -22,6 +22,8 @@ const EXAMPLES: [(&str, &str); 13] = [
     ("client.token.keys", "2026-01"),
     ("client.subscription_token.keys", "2026-01"),
     ("listeners", "internal"),
+    ("proxies", "backend"),
+    ("proxies.backend.static_headers", "X-Api-Key"),
     ("webhooks.upstreams", "backend"),
     ("webhooks.upstreams.backend.members", "a"),
     ("webhooks.hooks", "audit"),

@@ -66,7 +66,8 @@ impl Config {
         let mut warn = |path: &str, message, fix| {
             warnings.push(ConfigError::new(path.into(), message).with_fix(fix));
         };
-        if !self.client.token.rules().has_key() && !self.client.anonymous {
+        let lets_in = self.client.anonymous || self.client.proxy.connect.is_some();
+        if !self.client.token.rules().has_key() && !lets_in {
             warn(
                 "client.token.hmac_secret",
                 "no client can connect",
@@ -95,6 +96,7 @@ impl Config {
                 options.allow_publish_for_client
                     || options.allow_publish_for_subscriber
                     || options.allow_publish_for_anonymous
+                    || options.publish_proxy.is_some()
             })
         };
         if self.api.keys.is_empty() && !self.api.without_key && !clients_publish() {
@@ -170,7 +172,8 @@ impl Config {
         if self.api.keys.is_empty() && serves != Serves::Clients {
             missing.push("an API key (`[api.keys]` with `backend = \"...\"`)");
         }
-        if !self.client.token.rules().has_key() && serves != Serves::Api {
+        let asked = self.client.proxy.connect.is_some() && !self.client.anonymous;
+        if !self.client.token.rules().has_key() && !asked && serves != Serves::Api {
             missing.push("client authentication (`client.token.hmac_secret = \"...\"`)");
         }
         if !missing.is_empty() {

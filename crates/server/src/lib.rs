@@ -34,6 +34,7 @@ pub mod metrics;
 mod operator;
 mod origin;
 mod page;
+mod proxy;
 mod push;
 mod push_message;
 mod reservations;

@@ -86,6 +86,11 @@ impl Revocation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TokenId(pub(crate) u64);
 
+impl TokenId {
+    /// Of what a backend has decided, without a token.
+    pub(crate) const NONE: TokenId = TokenId(0);
+}
+
 /// Why a token lets nobody in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {

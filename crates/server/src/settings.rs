@@ -242,6 +242,7 @@ pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
         old.allow_subscribe_for_client && !new.allow_subscribe_for_client
             || old.allow_subscribe_for_anonymous && !new.allow_subscribe_for_anonymous
             || old.allow_user_limited_channels != new.allow_user_limited_channels
+            || new.subscribe_proxy.is_some() && old.subscribe_proxy.is_none()
             || new.name_pattern.is_some() && old.name_pattern != new.name_pattern
             || new.channel_regex.is_some() && old.channel_regex != new.channel_regex
     })

@@ -14,6 +14,7 @@ use crate::derived_keys::DerivedKeys;
 use crate::fanout_scheduler::FanoutScheduler;
 use crate::loop_stats::LoopStats;
 use crate::metrics::{Counters, KeyCounters, Metric};
+use crate::proxy::ProxiesStats;
 use crate::push_message::PushAdmissions;
 use crate::revocation::Revocations;
 use crate::settings::Settings;
@@ -71,6 +72,8 @@ pub(crate) struct ServerState {
     pub(crate) counters: Vec<Counters>,
     /// What is known of the webhooks.
     pub(crate) webhooks: WebhooksState,
+    /// What is known of the calls of proxies.
+    pub(crate) proxies: Arc<ProxiesStats>,
     /// Connections of the whole process.
     pub(crate) admissions: Admissions,
     /// Whose turn it is to broadcast.
@@ -122,6 +125,7 @@ impl ServerState {
             push_admissions: Arc::default(),
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
+            proxies: Arc::default(),
             webhooks: WebhooksState::new(workers),
             admissions: Admissions::default(),
             fanout_scheduler: FanoutScheduler::new(workers, cores()),

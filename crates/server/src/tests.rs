@@ -2,6 +2,7 @@
 
 mod edge;
 mod memory;
+mod proxies;
 mod turns;
 
 use std::io::{BufRead, BufReader, Read, Write};

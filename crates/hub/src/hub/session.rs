@@ -62,6 +62,25 @@ impl Hub {
         Ok(self.id_of(slot))
     }
 
+    /// Says whose a session is that was opened before this was known, and is [held](NewSession::held) since. A stale id is
+    /// ignored.
+    pub fn identify(
+        &mut self,
+        id: SessionId,
+        user: &str,
+        maker: Maker,
+        conn_info: Option<Box<[u8]>>,
+    ) {
+        let Some(slot) = self.slot_of(id) else { return };
+        self.users.unlink(&mut self.sessions, slot);
+        self.users.link(&mut self.sessions, slot, user);
+        self.sessions[slot].maker = maker;
+        match conn_info {
+            Some(info) => self.conn_infos.insert(slot, info),
+            None => self.conn_infos.remove(&slot),
+        };
+    }
+
     /// Closes a session: it leaves every channel, pending subscriptions are cancelled, its outbox
     /// is cleared. A stale id is ignored.
     pub fn close_session(&mut self, now: Now, id: SessionId) {

@@ -207,6 +207,13 @@ impl<C: Caller> Client<C> {
             }
         }
         match progress {
+            // Nothing more of it is read.
+            Ok(Progress::Open) if link.gathered.too_long => {
+                link.connection.handle_reset();
+                self.forget(&link);
+                self.settle(link, &ErrorKind::BodyTooLong);
+                cx.abort(conn);
+            }
             Ok(Progress::Open) => {
                 self.core.fill(cx, &mut link);
                 self.core.watch(cx, &mut link);
@@ -266,7 +273,10 @@ impl<C: Caller> Client<C> {
                     match idempotent && !record.begun && replay(record) {
                         true => again.push(place),
                         false => {
-                            let why = ErrorKind::Truncated { status };
+                            let why = match why {
+                                ErrorKind::BodyTooLong => why.clone(),
+                                _ => ErrorKind::Truncated { status },
+                            };
                             core.end(host, place, Effect::Possible, why);
                         }
                     }

@@ -44,6 +44,8 @@ pub struct Request<'a> {
     /// Let others be in flight on its connection although it is not idempotent. Without it such a request has a
     /// connection to itself, so that less remains uncertain when that breaks.
     pub pipelined: bool,
+    /// The server does the same when it is sent twice, though method and headers do not say so: a question.
+    pub idempotent: bool,
 }
 
 impl<'a> Request<'a> {
@@ -56,6 +58,7 @@ impl<'a> Request<'a> {
             body: None,
             answer: BodyMode::Gather,
             pipelined: false,
+            idempotent: false,
         }
     }
 
@@ -67,7 +70,7 @@ impl<'a> Request<'a> {
     fn kind(&self) -> Kind {
         let key = self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key"));
         let kind = Kind::of_method(self.method);
-        if key { kind.idempotent(true) } else { kind }
+        if key || self.idempotent { kind.idempotent(true) } else { kind }
     }
 }
 

@@ -46,6 +46,10 @@ impl<C: Caller> Sink for LinkSink<'_, C> {
                 if gathered.too_long || gathered.body.len() + bytes.len() > max {
                     gathered.too_long = true;
                     gathered.body = Vec::new();
+                    // A second answer would be as long.
+                    if let Some(record) = self.core.records.get_mut(request.tag as u32) {
+                        record.begun = true;
+                    }
                 } else {
                     gathered.body.extend_from_slice(bytes);
                 }
@@ -61,8 +65,9 @@ impl<C: Caller> Sink for LinkSink<'_, C> {
     fn on_end(&mut self, request: &InFlight) {
         self.last_sent_ns = request.sent_ns;
         let Some(record) = self.core.records.remove(request.tag as u32) else { return };
+        let too_long = std::mem::take(&mut self.gathered.too_long);
         let gathered = &*self.gathered;
-        let outcome = if gathered.too_long {
+        let outcome = if too_long {
             let host = self.core.hosts[self.host.0 as usize].name.clone();
             let kind = ErrorKind::BodyTooLong;
             let effect = Effect::Possible;

@@ -158,13 +158,6 @@ fn valid(request: &Request<'_>) -> Result<(), CommandError> {
             ErrorCode::NotAvailable
                 .with_reason("sub_refresh.type: this server refreshes tokens (type 0) only"),
         ),
-        Request::Rpc(rpc) => refuse(
-            // As Centrifugo without a handler. A method that there is none of beside others is 104.
-            ErrorCode::NotAvailable.with_reason(format_args!(
-                "rpc {:?}: this server has no handler for remote procedures",
-                brief(&rpc.method)
-            )),
-        ),
         // A send has no reply, so the error ends the connection, as the protocol prescribes.
         Request::Send(_) => Err(CommandError::Disconnect(
             DisconnectCode::NotAvailable.with_reason("this server takes no messages by send"),
@@ -278,7 +271,7 @@ mod tests {
         assert_eq!(
             admit_all(&mut state, frame),
             [
-                "error 108: not available: rpc \"getUser\": this server has no handler for remote procedures",
+                "rpc Now",
                 "error 104: method not found: \"teleport\" is no method of the client protocol",
                 "error 107: bad request: subscribe.channel is empty",
                 "error 108: not available: subscribe.type: this server has stream subscriptions (type 0) only",

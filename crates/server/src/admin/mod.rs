@@ -241,6 +241,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     registry.register_collector(Box::new(Arc::clone(&counters)));
     registry.register_collector(Box::new(Arc::clone(&state.webhooks.stats)));
     registry.register_collector(Box::new(Arc::clone(&state.key_counters)));
+    registry.register_collector(Box::new(Arc::clone(&state.proxies)));
     if let Some(push) = &push {
         registry.register_collector(Box::new(push.clone()));
     }

@@ -19,8 +19,8 @@ pub struct SubscribeOptions {
     pub info: Option<Box<RawValue>>,
     /// Given to the client with the subscription.
     pub data: Option<Box<RawValue>>,
-    b64info: Option<String>,
-    b64data: Option<String>,
+    pub(crate) b64info: Option<String>,
+    pub(crate) b64data: Option<String>,
     /// Options of the channel this subscription has otherwise.
     #[serde(default, rename = "override", deserialize_with = "overrides")]
     pub overrides: OptionsOverride,
@@ -28,7 +28,10 @@ pub struct SubscribeOptions {
 
 impl SubscribeOptions {
     /// The binary forms in the place of the others.
-    fn decoded(mut self) -> Result<SubscribeOptions, Error> {
+    ///
+    /// # Errors
+    /// One is no JSON in base64.
+    pub(crate) fn decoded(mut self) -> Result<SubscribeOptions, Error> {
         self.info = one_of("b64info", self.info, self.b64info.take())?;
         self.data = one_of("b64data", self.data, self.b64data.take())?;
         Ok(self)
@@ -212,7 +215,9 @@ impl NumericDate {
 }
 
 /// Each `{"value": true}`.
-fn overrides<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OptionsOverride, D::Error> {
+pub(crate) fn overrides<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<OptionsOverride, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Overrides {

@@ -29,6 +29,7 @@ pub(crate) use self::capability::Regexes;
 pub use self::capability::{Allow, Capabilities};
 use self::claims::Claims;
 pub use self::claims::SubscribeOptions;
+pub(crate) use self::claims::overrides;
 use self::jwks::Missing;
 pub use self::jwks::{Jwks, KeySet};
 use self::key::Key;

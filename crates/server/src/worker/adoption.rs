@@ -92,6 +92,9 @@ impl Worker<'_> {
         }
         self.apply_pacing(Some(&before));
         self.apply_hooks();
+        if old.proxies != new.proxies {
+            self.apply_proxies();
+        }
         if old.client.token != new.client.token || before.withdraws_anonymous(newest) {
             self.close_revoked(cx);
         }
@@ -157,6 +160,7 @@ impl Worker<'_> {
                 Some(key) if !verifier.keeps(key) => {
                     DisconnectCode::Expired.with_reason("the key of its token was revoked")
                 }
+                None if self.is_by_proxy(link.session()) => continue,
                 None if !anonymous_stay => DisconnectCode::PermissionDenied
                     .with_reason("clients without a token are not let in any more"),
                 _ => continue,

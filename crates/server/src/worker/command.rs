@@ -1,16 +1,18 @@
 //! Commands of clients: what becomes of each, and what is said to its client.
 
-use dunlin_hub::{HistoryFilter, NewPublication, SessionId, SubscribeOptions};
+use std::sync::Arc;
+
+use dunlin_hub::{ChannelOptions, HistoryFilter, NewPublication, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
+use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
-    Command, CommandError, Commands, Disconnect, DisconnectCode, Error, ErrorCode, Reply, Request,
-    SubscribeRequest,
+    Command, CommandError, Commands, Disconnect, DisconnectCode, Error, ErrorCode, PublishRequest,
+    Reply, Request, SubscribeRequest,
 };
-use dunlin_protocol::{Encoding, Payload};
 
 use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
-use super::parts::{Grant, Pending};
+use super::parts::{Grant, ONCE_ANSWERED, Pending};
 use super::permission::Permission;
 use super::{Worker, encoding_of};
 use crate::metrics::Metric;
@@ -54,11 +56,16 @@ impl Worker<'_> {
                     return None;
                 }
             };
+            let concurrency = self.settings.config.client.concurrency;
+            if self.proxy_calls.holds(conn, &command.request, concurrency) {
+                return Some((before, ONCE_ANSWERED));
+            }
+            let said = &before[..before.len() - commands.rest().len()];
             match link.protocol_state.admit(&command) {
                 // A connect is decided at once; while its subscriptions are being made, what it is answered
                 // is held back, and so is the answer to anything said after it.
                 Ok(_) => {
-                    if self.handle_command(cx, conn, &command) == Handled::AwaitsKey {
+                    if self.handle_command(cx, conn, &command, said) == Handled::AwaitsKey {
                         return self.await_key(cx, conn, before).map(|ready_ms| (before, ready_ms));
                     }
                 }
@@ -84,6 +91,7 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         command: &Command<'_>,
+        said: &[u8],
     ) -> Handled {
         let id = command.id;
         if let Request::Pong = command.request {
@@ -92,7 +100,7 @@ impl Worker<'_> {
         }
         self.count(Metric::Commands);
         if let Request::Connect(connect) = &command.request {
-            return self.connect(cx, conn, Some(id), connect);
+            return self.connect(cx, conn, Some(id), connect, said);
         }
         let session = cx.data(conn).and_then(|link| link.session());
         let Some(session) = session else { return Handled::Done };
@@ -104,7 +112,14 @@ impl Worker<'_> {
                     Err(error) => return self.refuse_token(cx, conn, id, error),
                 }
             }
-            Request::Subscribe(request) => self.subscribe(cx, session, id, request),
+            Request::Subscribe(request) => {
+                match self.proxy_of(&request.channel, Permission::Subscribe) {
+                    Some(proxy) => {
+                        self.ask_subscribe(cx, (conn, session, id), request, said, &proxy)
+                    }
+                    None => self.subscribe(cx, session, id, request),
+                }
+            }
             Request::Unsubscribe(request) => {
                 self.grants.remove(session, &request.channel);
                 self.hub.handle_unsubscribe(now, session, &request.channel, None);
@@ -114,20 +129,10 @@ impl Worker<'_> {
                 Ok(())
             }
             Request::Publish(request) => {
-                self.allowed(session, &request.channel, Permission::Publish).map(|options| {
-                    // ProtocolState::admit has seen to it that there is data.
-                    let data = request.data.clone();
-                    let publish = NewPublication {
-                        format: data.as_ref().map_or_else(Default::default, Payload::format),
-                        data: data.map(Payload::into_bytes).unwrap_or_default(),
-                        info: self.hub.client_info(session, Some(&request.channel)),
-                        maker: self.hub.maker(session),
-                        ..NewPublication::default()
-                    };
-                    if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-                        self.hub.handle_publish(now, token, &request.channel, &options, publish);
-                    }
-                })
+                match self.proxy_of(&request.channel, Permission::Publish) {
+                    Some(proxy) => self.ask_publish(cx, (conn, session, id), request, said, &proxy),
+                    None => self.publish_by_keys(cx, session, id, request),
+                }
             }
             Request::History(request) => {
                 self.allowed(session, &request.channel, Permission::History).map(|options| {
@@ -177,12 +182,9 @@ impl Worker<'_> {
                 Ok(()) => Ok(()),
                 Err(error) => return self.refuse_token(cx, conn, id, error),
             },
+            Request::Rpc(request) => self.rpc(cx, conn, session, id, request),
             // Answered by ProtocolState::admit or above.
-            Request::Connect(_)
-            | Request::Send(_)
-            | Request::Rpc(_)
-            | Request::Pong
-            | Request::Unknown(_) => Ok(()),
+            Request::Connect(_) | Request::Send(_) | Request::Pong | Request::Unknown(_) => Ok(()),
         };
         if let Err(error) = outcome {
             self.reply_error(cx, conn, id, &error);
@@ -209,7 +211,7 @@ impl Worker<'_> {
         Handled::Done
     }
 
-    fn subscribe(
+    pub(super) fn subscribe(
         &mut self,
         cx: &mut Context<Link>,
         session: SessionId,
@@ -256,6 +258,43 @@ impl Worker<'_> {
         let reject_unrecovered = request.rejects_unrecovered();
         let delta = request.takes_delta();
         Ok(SubscribeOptions { reject_unrecovered, delta, filter, ..subscribe(Some(request)) })
+    }
+
+    fn publish_by_keys(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        id: u32,
+        request: &PublishRequest<'_>,
+    ) -> Result<(), Error<'static>> {
+        let options = self.allowed(session, &request.channel, Permission::Publish)?;
+        self.publish_as(cx, session, id, request, &options, NewPublication::default());
+        Ok(())
+    }
+
+    /// Publishes what a client may publish. `publish` says how, and what in place of the request's data if there is any.
+    pub(super) fn publish_as(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        id: u32,
+        request: &PublishRequest<'_>,
+        options: &Arc<ChannelOptions>,
+        mut publish: NewPublication,
+    ) {
+        let now = self.now(cx);
+        // ProtocolState::admit has seen to it that there is data.
+        if publish.data.is_empty()
+            && let Some(data) = request.data.clone()
+        {
+            publish.format = data.format();
+            publish.data = data.into_bytes();
+        }
+        publish.info = self.hub.client_info(session, Some(&request.channel));
+        publish.maker = self.hub.maker(session);
+        if let Some(token) = self.token(cx, Pending::Command { session, id }) {
+            self.hub.handle_publish(now, token, &request.channel, options, publish);
+        }
     }
 
     /// Puts a reply into the session's outbox.

@@ -18,59 +18,73 @@ use super::link::{Link, Role};
 use super::parts::{Connected, Grant, Pending, SessionParams, TokenFacts};
 use super::subscription::overridden;
 use crate::auth::{Allow, Capabilities, Identity, Subscription};
-use crate::revocation::Refusal;
+use crate::revocation::{Refusal, TokenId};
 use crate::session_token;
 
 /// The server's name and version, for clients and API callers.
 pub(crate) const VERSION: &str = concat!("dunlin ", env!("CARGO_PKG_VERSION"));
 
 impl Worker<'_> {
-    /// Opens the session of a connection. `id` is the command's; `None` on the unidirectional transports.
+    /// Opens the session of a connection. `id` is the command's; `None` on the unidirectional transports. `said` is the
+    /// command as it came.
     pub(super) fn connect(
         &mut self,
         cx: &mut Context<Link>,
         conn: ConnId,
         id: Option<u32>,
         request: &ConnectRequest<'_>,
+        said: &[u8],
     ) -> Handled {
         let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else {
             return Handled::Done;
         };
+        if request.token.is_empty()
+            && let Some(proxy) = self.settings.config.client.proxy.connect.clone()
+        {
+            self.ask_connect(cx, conn, id, request, said, &proxy);
+            return Handled::Done;
+        }
         let verified = self.identify(&request.token).and_then(|identity| {
             let tokens = self.verify_subscriptions(&identity.user, request, encoding)?;
-            Ok((identity, tokens))
+            Ok((identity.into(), tokens))
         });
         match verified {
-            Ok(verified) => self.connect_as(cx, conn, id, encoding, request, verified),
+            Ok(verified) => self.connect_as(cx, conn, id, request, verified),
             Err(Unverified::Refused(error)) => self.refuse_connect(cx, conn, id, error),
             Err(Unverified::KeyPending) => return Handled::AwaitsKey,
         }
         Handled::Done
     }
 
-    fn connect_as(
+    /// Opens the session of a client that may come in.
+    pub(super) fn connect_as(
         &mut self,
         cx: &mut Context<Link>,
         conn: ConnId,
         id: Option<u32>,
-        encoding: Encoding,
         request: &ConnectRequest<'_>,
-        (identity, tokens): (Identity, BTreeMap<String, (Subscription, Grant)>),
+        (accepted, tokens): (Accepted, SubscriptionTokens),
     ) {
-        let Some(peer) = cx.data(conn).map(|link| link.peer) else { return };
+        let Some(&mut Link { role: Role::Client(encoding), peer, .. }) = cx.data(conn) else {
+            return;
+        };
+        let identity = &accepted.identity;
         let of_token = identity.subscriptions.keys().map(String::as_str);
         let asked = request.subs.iter().filter(|_| !encoding.is_bidirectional());
         let channels = of_token.chain(asked.map(|(channel, _)| channel));
         if self.wait_to_begin(&identity.user, peer, channels) > 0 {
+            self.give_back(cx, accepted.reserved);
             let error = ErrorCode::TooManyRequests.into();
             return self.refuse_connect(cx, conn, id, CommandError::Reply(error));
         }
-        let Some(session) = self.open_session(cx, conn, encoding, &identity) else {
+        let Some(session) = self.open_session(cx, conn, encoding, &accepted) else {
+            self.give_back(cx, accepted.reserved);
             return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         };
+        self.passed_on.keep_meta(conn, identity.meta.as_deref().map(one_line));
         // Before what it subscribes to.
         self.emit_connect(session, &identity.user, encoding);
-        let mut subscriptions = self.server_side(cx, &identity, request, tokens, encoding);
+        let mut subscriptions = self.server_side(cx, identity, request, tokens, encoding);
         let data = subscriptions
             .iter_mut()
             .filter_map(|of| Some((of.channel.as_str().into(), of.data.take()?)))
@@ -79,7 +93,14 @@ impl Worker<'_> {
         self.charge_subscriptions((Some(session), &identity.user, peer), 0, channels);
         let limits = &self.settings.config.limits;
         let bytes_max = limits.answer_bytes_max.min(limits.outbox_bytes_max);
-        self.connects.begin(session, id, encoding, (subscriptions.len(), bytes_max), data);
+        self.connects.begin(
+            session,
+            id,
+            encoding,
+            (subscriptions.len(), bytes_max),
+            data,
+            accepted.data,
+        );
         let now = self.now(cx);
         for ServerSide { channel, options, subscribe, grant, .. } in subscriptions {
             match self.token(cx, Pending::Connect { session }) {
@@ -100,7 +121,7 @@ impl Worker<'_> {
     }
 
     /// A token that is not accepted: the client of a command is answered and may try again, any other is disconnected.
-    fn refuse_connect(
+    pub(super) fn refuse_connect(
         &mut self,
         cx: &mut Context<Link>,
         conn: ConnId,
@@ -128,8 +149,9 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         encoding: Encoding,
-        identity: &Identity,
+        accepted: &Accepted,
     ) -> Option<SessionId> {
+        let identity = &accepted.identity;
         let peer = cx.data(conn)?.peer;
         let client = &self.settings.config.client;
         let params = SessionParams {
@@ -139,18 +161,28 @@ impl Worker<'_> {
         };
         let now = self.now(cx);
         let params = self.heartbeat.hold(params)?;
-        let outbox_bytes_max = self.settings.config.limits.outbox_bytes_max;
-        let new = NewSession {
-            tag: conn.to_u64(),
-            encoding: encoding.into(),
-            user: &identity.user,
-            maker: self.maker_of(&identity.user, peer),
-            conn_info: identity.info.as_deref().map(one_line),
-            outbox_bytes_max: u32::try_from(outbox_bytes_max).unwrap_or(u32::MAX),
-            poll: false,
-            held: true,
+        let maker = self.maker_of(&identity.user, peer);
+        let conn_info = identity.info.as_deref().map(one_line);
+        let opened = match accepted.reserved {
+            Some(session) => {
+                self.hub.identify(session, &identity.user, maker, conn_info);
+                Ok(session)
+            }
+            None => {
+                let new = NewSession {
+                    tag: conn.to_u64(),
+                    encoding: encoding.into(),
+                    user: &identity.user,
+                    maker,
+                    conn_info,
+                    outbox_bytes_max: self.outbox_bytes_max(),
+                    poll: false,
+                    held: true,
+                };
+                self.hub.open_session(now, new)
+            }
         };
-        let Ok(session) = self.hub.open_session(now, new) else {
+        let Ok(session) = opened else {
             self.heartbeat.release(params);
             return None;
         };
@@ -159,9 +191,31 @@ impl Worker<'_> {
             link.protocol_state.connected();
         }
         self.authenticated(cx, conn);
-        self.heartbeat.set_token(session, self.token_facts(identity));
+        let facts = match accepted.by_proxy {
+            true => Some(TokenFacts::of_proxy(now.unix_ms / 1000, identity.expire_at_s)),
+            false => self.token_facts(identity),
+        };
+        self.heartbeat.set_token(session, facts);
         self.set_capabilities(session, &identity.capabilities);
         Some(session)
+    }
+
+    /// A session that was reserved is not needed.
+    pub(super) fn give_back(&mut self, cx: &Context<Link>, reserved: Option<SessionId>) {
+        if let Some(session) = reserved {
+            let now = self.now(cx);
+            self.hub.close_session(now, session);
+        }
+    }
+
+    pub(super) fn outbox_bytes_max(&self) -> u32 {
+        u32::try_from(self.settings.config.limits.outbox_bytes_max).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a session was let in by a backend's decision.
+    pub(super) fn is_by_proxy(&self, session: Option<SessionId>) -> bool {
+        let facts = session.and_then(|session| self.heartbeat.token(session));
+        facts.is_some_and(|facts| facts.id == TokenId::NONE)
     }
 
     /// Whose connection this is, by its token.
@@ -212,12 +266,12 @@ impl Worker<'_> {
 
     /// The subscription tokens that a unidirectional client shows with the channels it asks for. On the other transports
     /// it names positions alone there, and shows its tokens when it subscribes.
-    fn verify_subscriptions(
+    pub(super) fn verify_subscriptions(
         &self,
         user: &str,
         request: &ConnectRequest<'_>,
         encoding: Encoding,
-    ) -> Result<BTreeMap<String, (Subscription, Grant)>, Unverified> {
+    ) -> Result<SubscriptionTokens, Unverified> {
         if encoding.is_bidirectional() {
             return Ok(BTreeMap::new());
         }
@@ -237,7 +291,7 @@ impl Worker<'_> {
         cx: &Context<Link>,
         identity: &Identity,
         request: &ConnectRequest<'_>,
-        mut tokens: BTreeMap<String, (Subscription, Grant)>,
+        mut tokens: SubscriptionTokens,
         encoding: Encoding,
     ) -> Vec<ServerSide> {
         let mut subscriptions = Vec::new();
@@ -355,7 +409,7 @@ impl Worker<'_> {
             client: Some(session),
             version: VERSION,
             ttl_s: self.heartbeat.ttl_s(session, self.clock.now()),
-            data: None,
+            data: connected.data.as_deref(),
             subs: &connected.subscriptions(),
             ping_s: (ping_interval_ms / 1000) as u32,
             pong: encoding.is_bidirectional(),
@@ -436,6 +490,26 @@ impl Worker<'_> {
             Err(Unverified::KeyPending) => return Handled::AwaitsKey,
         }
         Handled::Done
+    }
+}
+
+/// The subscription tokens of a connect, by their channels.
+pub(super) type SubscriptionTokens = BTreeMap<String, (Subscription, Grant)>;
+
+/// A client that may come in.
+pub(super) struct Accepted {
+    pub(super) identity: Identity,
+    /// The session it is to have.
+    pub(super) reserved: Option<SessionId>,
+    /// A backend has decided.
+    pub(super) by_proxy: bool,
+    /// Raw JSON for the client.
+    pub(super) data: Option<Box<[u8]>>,
+}
+
+impl From<Identity> for Accepted {
+    fn from(identity: Identity) -> Accepted {
+        Accepted { identity, reserved: None, by_proxy: false, data: None }
     }
 }
 

@@ -5,7 +5,7 @@
 //! ping is due, or the token has run out.
 
 use dunlin_hub::SessionId;
-use dunlin_net::{ConnId, Context};
+use dunlin_net::{ConnId, Context, Handler as _};
 use dunlin_protocol::centrifuge::DisconnectCode;
 use dunlin_protocol::ping;
 
@@ -93,6 +93,7 @@ impl Worker<'_> {
         }
         match link.role {
             Role::Http | Role::Push => cx.close(conn),
+            Role::Backend => self.with_backends(|client| client.on_deadline(cx, conn)),
             Role::Poll => {
                 if let Some(session) = link.session() {
                     self.answer_poll(cx, session);

@@ -36,7 +36,8 @@ impl Worker<'_> {
                 }
                 // A call that waits for another worker, or for pushes, is answered first.
                 Role::Http | Role::Push if cx.is_awaiting_response(conn) => busy.push(conn),
-                Role::Http | Role::Push => cx.close(conn),
+                // Who waits for it has been asked to leave.
+                Role::Http | Role::Push | Role::Backend => cx.close(conn),
             }
         }
         let Some(drain) = &mut self.drain else { return };

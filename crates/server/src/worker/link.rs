@@ -61,6 +61,8 @@ pub(crate) enum Role {
     Poll,
     /// The push thread has the request.
     Push,
+    /// To a backend: requests leave, answers come.
+    Backend,
     /// A client's session, or about to become one.
     Client(Encoding),
 }

@@ -9,13 +9,15 @@
 //! client meets them: [`accept`] and [`listeners`] let it in, [`routes`] and [`stream`] open transports, [`connect`]
 //! says whose they are, [`command`] carries out what clients say as far as [`permission`] or a token ([`subscription`]) allows it and
 //! [`backlog`] when their budgets do, [`poll`] and
-//! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`completion`]
+//! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`] and [`proxy_channels`] ask backends
+//! over the connections of [`backends`], [`completion`]
 //! takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
 //! are gone, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
 
 mod accept;
 mod adoption;
 mod api;
+mod backends;
 mod backlog;
 mod buffers;
 mod command;
@@ -33,6 +35,8 @@ mod listeners;
 mod parts;
 mod permission;
 mod poll;
+mod proxy;
+mod proxy_channels;
 mod push;
 #[cfg(test)]
 #[path = "../../../../fuzz/replay.rs"]
@@ -64,12 +68,13 @@ use dunlin_protocol::centrifuge::{DisconnectCode, Reply};
 use dunlin_protocol::{Encoding, FrameEncoder};
 use dunlin_wire::backoff::Jitter;
 
+use self::backends::Backends;
 use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
     AcceptGate, AddressRates, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, Clock,
-    Connects, Drain, FanoutGate, Grants, Heartbeat, LargeAnswers, PeerAddresses, Pending,
-    PendingRequests, Polls, PushCalls, WebhookEmitter,
+    Connects, Drain, FanoutGate, Grants, Heartbeat, LargeAnswers, PassedOn, PeerAddresses, Pending,
+    PendingRequests, Polls, ProxyCalls, PushCalls, WebhookEmitter,
 };
 use self::timer::Timer;
 use crate::auth::{Capabilities, Regexes};
@@ -134,6 +139,12 @@ pub(crate) struct Worker<'w> {
     polls: Polls,
     api_calls: ApiCalls,
     push_calls: PushCalls,
+    /// Of proxies, once there are any.
+    backends: Option<Box<Backends>>,
+    /// Connections to them.
+    backend_connections: usize,
+    proxy_calls: ProxyCalls,
+    passed_on: PassedOn,
     emitter: WebhookEmitter,
     gate: FanoutGate,
     affected: AffectedCounter,
@@ -215,6 +226,10 @@ impl<'w> Worker<'w> {
             polls: Polls::default(),
             api_calls: ApiCalls::default(),
             push_calls: PushCalls::default(),
+            backends: None,
+            backend_connections: 0,
+            proxy_calls: ProxyCalls::default(),
+            passed_on: PassedOn::default(),
             emitter: WebhookEmitter::default(),
             gate: FanoutGate::default(),
             affected: AffectedCounter::default(),
@@ -242,6 +257,7 @@ impl<'w> Worker<'w> {
         }
         self.apply_pacing(None);
         self.apply_hooks();
+        self.apply_proxies();
         // An earlier incarnation may have left it at another bound.
         self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
         state.loop_stats[index].runs(self.settings.revision);
@@ -393,7 +409,7 @@ impl<'w> Worker<'w> {
         self.heartbeat.set_sessions(hub.sessions);
         let net = cx.stats();
         let counters = &self.state.counters[self.index];
-        counters.set(Metric::Connections, net.connections as u64);
+        counters.set(Metric::Connections, (net.connections - self.backend_connections) as u64);
         counters.set(Metric::Turns, net.turns);
         counters.set(Metric::Unauthenticated, net.unauthenticated as u64);
         counters.set(Metric::Displaced, net.displaced);
@@ -413,6 +429,9 @@ impl<'w> Worker<'w> {
         counters.set(Metric::Recovered, hub.recovered);
         counters.set(Metric::Unrecovered, hub.unrecovered);
         counters.set(Metric::BusRefused, hub.transmit_refused);
+        if let Some(backends) = &mut self.backends {
+            backends.publish_gauges();
+        }
     }
 
     /// A connection with a session has closed.
@@ -527,12 +546,42 @@ impl Handler for Worker<'_> {
     }
 
     fn on_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        if cx.data(conn).is_some_and(|link| link.role == Role::Backend) {
+            return self.with_backends(|client| client.on_writable(cx, conn));
+        }
         self.writable(cx, conn);
     }
 
+    fn on_connect(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        self.backend_connected(cx, conn);
+    }
+
+    fn on_connect_failed(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        link: Link,
+        error: &io::Error,
+    ) {
+        self.with_backends(|client| client.on_connect_failed(cx, conn, link, error));
+    }
+
+    fn on_data(&mut self, cx: &mut Context<Link>, conn: ConnId, bytes: &[u8]) {
+        self.with_backends(|client| client.on_data(cx, conn, bytes));
+    }
+
+    fn on_eof(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        self.with_backends(|client| client.on_eof(cx, conn));
+    }
+
     fn on_close(&mut self, cx: &mut Context<Link>, conn: ConnId, link: Link, reason: CloseReason) {
+        if link.role == Role::Backend {
+            self.backend_connections -= 1;
+            return self.with_backends(|client| client.on_close(cx, conn, link, reason));
+        }
         self.count(Metric::Closed);
         self.backlogs.remove(conn);
+        self.proxied_closed(cx, conn);
         if link.role == Role::Push {
             self.push_closed(conn);
         }
@@ -550,8 +599,9 @@ impl Handler for Worker<'_> {
         self.handle_deadline(cx, conn);
     }
 
-    fn on_timer(&mut self, cx: &mut Context<Link>, _: TimerId, data: u64) {
+    fn on_timer(&mut self, cx: &mut Context<Link>, timer: TimerId, data: u64) {
         match Timer::from_u64(data) {
+            Some(Timer::Backends) => self.with_backends(|client| client.on_timer(cx, timer, data)),
             Some(Timer::Second) => self.second(cx),
             Some(Timer::Drain) => self.drain_step(cx),
             Some(Timer::Accept) => self.accept_again(cx),
@@ -567,7 +617,9 @@ impl Handler for Worker<'_> {
         self.adopt_newest(cx);
         self.continue_withdrawal(cx);
         self.expire_subscriptions(cx);
+        self.handle_answers(cx);
         self.turn(cx);
+        self.send_to_backends(cx);
         self.enforce_buffer_limits(cx);
         self.count_affected(cx);
         self.state.loop_stats[self.index].turn_ends();
@@ -585,7 +637,8 @@ impl Handler for Worker<'_> {
             || self.backlogs.is_ready(self.clock.now().ms)
             || self.api_calls.is_ready()
             || !self.large_answers.is_idle()
-            || self.subscriptions_have_expired();
+            || self.subscriptions_have_expired()
+            || self.has_answers();
         if !self.affected.is_idle() || waits {
             return Sleep::Poll;
         }
@@ -657,6 +710,6 @@ fn unix_now_ms() -> u64 {
 fn encoding_of(link: &Link) -> Option<Encoding> {
     match link.role {
         Role::Client(encoding) => Some(encoding),
-        Role::Http | Role::Poll | Role::Push => None,
+        Role::Http | Role::Poll | Role::Push | Role::Backend => None,
     }
 }

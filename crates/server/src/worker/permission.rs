@@ -109,6 +109,10 @@ impl Worker<'_> {
             let why = "the channel is for the users behind the # of its name";
             return Err(ErrorCode::PermissionDenied.with_reason(why));
         }
+        if proxy(&namespace.rules, channel, permission).is_some() {
+            let why = "a backend decides this, and is not asked here";
+            return Err(ErrorCode::PermissionDenied.with_reason(why));
+        }
         let key = match permission {
             Permission::Subscribe => "allow_subscribe",
             Permission::Publish => "allow_publish",
@@ -118,6 +122,14 @@ impl Worker<'_> {
         let whom = if user.is_empty() { "anonymous" } else { "client" };
         Err(ErrorCode::PermissionDenied
             .with_reason(format_args!("{key}_for_{whom} is not set for this channel")))
+    }
+
+    /// The proxy that decides who may do this in a channel, if one does. Whoever is not asked about is refused or let in
+    /// by the name of the channel.
+    pub(super) fn proxy_of(&self, channel: &str, permission: Permission) -> Option<Arc<str>> {
+        let namespace = self.settings.namespace(channel)?;
+        let is_private = permission == Permission::Subscribe && channel.starts_with(PRIVATE_PREFIX);
+        proxy(&namespace.rules, channel, permission).filter(|_| !is_private).cloned()
     }
 
     /// What a subscriber who asks for this is given: the one rule of what a subscription brings beside the publications
@@ -158,8 +170,30 @@ impl Worker<'_> {
     }
 }
 
-/// Whether a user, who is subscribed to the channel or not, may do this in a channel of these rules.
+fn proxy<'r>(rules: &'r Rules, channel: &str, permission: Permission) -> Option<&'r Arc<str>> {
+    match permission {
+        Permission::Subscribe if is_user_limited(rules, channel) => None,
+        Permission::Subscribe => rules.subscribe_proxy.as_ref(),
+        Permission::Publish => rules.publish_proxy.as_ref(),
+        Permission::History | Permission::Presence => None,
+    }
+}
+
+/// Whether a user, who is subscribed to the channel or not, may do this in a channel of these rules. Where a backend
+/// decides, nobody may by himself.
 pub(super) fn permits(
+    rules: &Rules,
+    channel: &str,
+    user: &str,
+    subscribed: bool,
+    permission: Permission,
+) -> bool {
+    proxy(rules, channel, permission).is_none()
+        && permits_by_keys(rules, channel, user, subscribed, permission)
+}
+
+/// The same without the backend.
+pub(super) fn permits_by_keys(
     rules: &Rules,
     channel: &str,
     user: &str,

@@ -11,7 +11,9 @@ use super::parts::{CommandPlace, Pending, TokenFacts};
 use crate::api::{ApiError, ApiErrorCode, Outcome};
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
-use crate::revocation::{NAME_BYTES_MAX, Refusal, Revocation, RevocationError, Revoked, concerns};
+use crate::revocation::{
+    NAME_BYTES_MAX, Refusal, Revocation, RevocationError, Revoked, TokenId, concerns,
+};
 
 const REVOKED: &str = "the token was revoked";
 
@@ -150,7 +152,8 @@ impl Worker<'_> {
         if token.bar_after_disconnect_ms == 0 || reconnects(code) {
             return;
         }
-        if let Some(facts) = self.heartbeat.token(session) {
+        if let Some(facts) = self.heartbeat.token(session).filter(|facts| facts.id != TokenId::NONE)
+        {
             let now_ms = self.clock.now().unix_ms;
             let until_ms = now_ms.saturating_add(token.bar_after_disconnect_ms);
             let max = token.revocations_max as usize;

@@ -79,6 +79,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Client(encoding);
         }
+        self.passed_on.keep_headers(conn, |name| request.headers.get_str(name));
         self.await_connect(cx, conn);
         if unidirectional
             && let Ok(Some(said)) =
@@ -134,6 +135,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Client(encoding);
         }
+        self.passed_on.keep_headers(conn, |name| request.headers.get_str(name));
         self.await_connect(cx, conn);
         if encoding.is_bidirectional() {
             self.handle_frame(cx, conn, &said);
@@ -147,7 +149,7 @@ impl Worker<'_> {
         match ConnectRequest::parse(said) {
             Ok(connect) => {
                 self.count(Metric::Commands);
-                if self.connect(cx, conn, None, &connect) == Handled::AwaitsKey {
+                if self.connect(cx, conn, None, &connect, said) == Handled::AwaitsKey {
                     if let Some(ready_ms) = self.await_key(cx, conn, said) {
                         self.hold_back(cx, conn, said.to_vec().into(), ready_ms);
                     }
@@ -176,7 +178,8 @@ impl Worker<'_> {
         if encoding.is_bidirectional() {
             return self.handle_frame(cx, conn, message.payload);
         }
-        if link.session().is_none() && !link.closing && !self.backlogs.contains(conn) {
+        let waits = self.backlogs.contains(conn) || self.proxy_calls.is_connecting(conn);
+        if link.session().is_none() && !link.closing && !waits {
             return self.connect_said(cx, conn, message.payload);
         }
         // A unidirectional client has nothing to say after its connect but `{}`, its pong to our ping.

@@ -142,7 +142,7 @@ impl Worker<'_> {
         }
         let facts = TokenFacts::new(id, token.issued_at_s, subscription.expire_at_s);
         let data = subscription.options.data.as_deref().map(one_line);
-        let token = GrantToken { facts, key: subscription.key, allow: subscription.allow };
+        let token = GrantToken { facts, key: Some(subscription.key), allow: subscription.allow };
         let grant = Grant { token: Some(token), data };
         Ok((subscription, grant))
     }

@@ -4,6 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Timer {
+    /// Requests to backends that have waited too long; the number is the client's.
+    Backends,
     /// The clock, the gauges, requests past their deadline.
     Second,
     /// The next slice of clients is asked to reconnect.
@@ -20,7 +22,8 @@ pub(super) enum Timer {
 
 impl Timer {
     pub(super) fn from_u64(number: u64) -> Option<Timer> {
-        const ALL: [Timer; 6] = [
+        const ALL: [Timer; 7] = [
+            Timer::Backends,
             Timer::Second,
             Timer::Drain,
             Timer::Accept,

@@ -7,6 +7,9 @@ use dunlin_net::ConnId;
 
 use super::FastMap;
 
+/// When commands go on that wait for a backend: once it has answered.
+pub(crate) const ONCE_ANSWERED: u64 = u64::MAX;
+
 /// What waits on one worker, in the order in which it may go on.
 #[derive(Default)]
 pub(crate) struct Backlogs {
@@ -73,7 +76,9 @@ impl Backlogs {
             return false;
         }
         self.bytes += frames.bytes.len();
-        self.ready.push(Reverse((ready_ms, conn.to_u64())));
+        if ready_ms != ONCE_ANSWERED {
+            self.ready.push(Reverse((ready_ms, conn.to_u64())));
+        }
         if let Some(replaced) = self.of.insert(conn.to_u64(), Backlog { frames, ready_ms }) {
             self.bytes -= replaced.frames.bytes.len();
         }
@@ -100,6 +105,19 @@ impl Backlogs {
         backlog.frames.bytes.extend_from_slice(frame);
         self.bytes += added;
         true
+    }
+
+    /// What a connection's commands waited for has come, if it was that.
+    pub(crate) fn wake(&mut self, conn: ConnId, now_ms: u64) {
+        if self.of.is_empty() {
+            return;
+        }
+        if let Some(backlog) = self.of.get_mut(&conn.to_u64())
+            && backlog.ready_ms == ONCE_ANSWERED
+        {
+            backlog.ready_ms = now_ms;
+            self.ready.push(Reverse((now_ms, conn.to_u64())));
+        }
     }
 
     /// The connection's commands may go on at once.
@@ -204,6 +222,19 @@ mod tests {
         assert_eq!(backlogs.arm_timer(20), Some(10));
         assert_eq!(backlogs.take_ready(30), [(conn(1), frames(b"a\nc"))]);
         assert_eq!((backlogs.bytes, backlogs.is_ready(99)), (0, false));
+    }
+
+    #[test]
+    fn what_waits_for_an_answer_goes_on_with_it_and_not_before() {
+        let mut backlogs = Backlogs::default();
+        assert!(backlogs.insert(conn(1), b"a".to_vec().into(), ONCE_ANSWERED, 10));
+        assert_eq!((backlogs.arm_timer(5), backlogs.take_ready(u64::MAX)), (None, vec![]));
+        backlogs.wake(conn(1), 7);
+        backlogs.wake(conn(1), 8);
+        assert_eq!(backlogs.take_ready(7), [(conn(1), b"a".to_vec().into())]);
+        assert!(backlogs.insert(conn(1), b"b".to_vec().into(), 30, 10));
+        backlogs.wake(conn(1), 9);
+        assert!(!backlogs.is_ready(29), "this one waits for its budget");
     }
 
     #[test]

@@ -22,6 +22,8 @@ struct Connect {
     bytes_left: usize,
     /// What the token has for the application in a channel, as JSON, until the channel's subscription is answered.
     data: Vec<(Box<str>, Box<[u8]>)>,
+    /// The same of the connection.
+    own_data: Option<Box<[u8]>>,
 }
 
 /// A connect to be answered.
@@ -29,6 +31,8 @@ pub(crate) struct Connected {
     /// The connect command; `None` on a unidirectional transport.
     pub(crate) id: Option<u32>,
     pub(crate) encoding: Encoding,
+    /// What the client is given, as JSON.
+    pub(crate) data: Option<Box<[u8]>>,
     established: Vec<Established>,
 }
 
@@ -49,11 +53,13 @@ impl Connects {
         encoding: Encoding,
         (subscriptions, bytes_max): (usize, usize),
         data: Vec<(Box<str>, Box<[u8]>)>,
+        own_data: Option<Box<[u8]>>,
     ) {
         let established = Vec::with_capacity(subscriptions);
         let outstanding = subscriptions;
         let bytes_left = bytes_max;
-        let connect = Connect { id, encoding, outstanding, established, bytes_left, data };
+        let connect =
+            Connect { id, encoding, outstanding, established, bytes_left, data, own_data };
         self.0.insert(session, connect);
     }
 
@@ -84,8 +90,8 @@ impl Connects {
     /// The connect of a session, once nothing is outstanding.
     pub(crate) fn poll(&mut self, session: SessionId) -> Option<Connected> {
         self.0.get(&session).filter(|connect| connect.outstanding == 0)?;
-        let Connect { id, encoding, established, .. } = self.0.remove(&session)?;
-        Some(Connected { id, encoding, established })
+        let Connect { id, encoding, established, own_data: data, .. } = self.0.remove(&session)?;
+        Some(Connected { id, encoding, data, established })
     }
 
     /// The session has ended before its connect was answered, or after.
@@ -120,7 +126,7 @@ mod tests {
     #[test]
     fn a_connect_without_subscriptions_is_answered_at_once() {
         let mut connects = Connects::default();
-        connects.begin(session(1), Some(7), Encoding::WsJson, (0, 0), vec![]);
+        connects.begin(session(1), Some(7), Encoding::WsJson, (0, 0), vec![], None);
         let connected = connects.poll(session(1)).unwrap();
         assert_eq!((connected.id, connected.subscriptions().len()), (Some(7), 0));
         assert!(connects.poll(session(1)).is_none(), "once");
@@ -130,7 +136,7 @@ mod tests {
     fn a_connect_whose_subscription_fails_is_answered_without_it() {
         let mut connects = Connects::default();
         let of_token = vec![data("news"), data("closed")];
-        connects.begin(session(1), Some(1), Encoding::WsJson, (3, 0), of_token);
+        connects.begin(session(1), Some(1), Encoding::WsJson, (3, 0), of_token, None);
         let subscribed = || Ok(Subscribed::default());
         connects.handle_subscribed(session(1), "chat".into(), subscribed());
         connects.handle_subscribed(session(1), "closed".into(), Err(Error::LimitExceeded));
@@ -147,7 +153,7 @@ mod tests {
     #[test]
     fn a_client_that_leaves_meanwhile_is_not_answered() {
         let mut connects = Connects::default();
-        connects.begin(session(1), None, Encoding::UniSse, (1, 0), vec![]);
+        connects.begin(session(1), None, Encoding::UniSse, (1, 0), vec![], None);
         connects.forget(session(1));
         connects.handle_subscribed(session(1), "news".into(), Ok(Subscribed::default()));
         assert!(connects.poll(session(1)).is_none());

@@ -17,13 +17,13 @@ pub(crate) struct Grant {
     pub(crate) data: Option<Box<[u8]>>,
 }
 
-/// A subscription token.
+/// A subscription token, or the decision of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrantToken {
     /// When it expires, among others.
     pub(crate) facts: TokenFacts,
-    /// The key that has signed it.
-    pub(crate) key: u64,
+    /// The key that has signed it; `None` of a backend's decision.
+    pub(crate) key: Option<u64>,
     /// What its client may do in the channel while it is subscribed.
     pub(crate) allow: Allow,
 }
@@ -123,7 +123,9 @@ impl Grants {
 
     /// The subscriptions that rest on a key which `keeps` does not keep. Looks at all.
     pub(crate) fn without_key(&self, keeps: impl Fn(u64) -> bool) -> Vec<Place> {
-        self.places(|_, grant| grant.token.is_some_and(|token| !keeps(token.key)))
+        self.places(|_, grant| {
+            grant.token.is_some_and(|token| token.key.is_some_and(|key| !keeps(key)))
+        })
     }
 
     /// The subscriptions of a session whose tokens were issued then, by `is_it`.
@@ -175,7 +177,10 @@ mod tests {
 
     fn grant(id: u64, expire_at_s: Option<u64>) -> Grant {
         let facts = TokenFacts::new(TokenId(id), Some(7), expire_at_s);
-        Grant { token: Some(GrantToken { facts, key: id, allow: Allow::HISTORY }), data: None }
+        Grant {
+            token: Some(GrantToken { facts, key: Some(id), allow: Allow::HISTORY }),
+            data: None,
+        }
     }
 
     #[test]

@@ -43,6 +43,11 @@ impl TokenFacts {
         }
     }
 
+    /// Of a session that a backend has let in: there is no token, and the decision is of this Unix second.
+    pub(crate) fn of_proxy(decided_at_s: u64, expire_at_s: Option<u64>) -> TokenFacts {
+        TokenFacts::new(TokenId::NONE, Some(decided_at_s), expire_at_s)
+    }
+
     /// The token's `iat`.
     pub(crate) fn issued_at_s(self) -> Option<u64> {
         (self.issued_at_s != 0).then(|| self.issued_at_s.into())
@@ -54,6 +59,10 @@ impl TokenFacts {
 
     /// Whole seconds until the token ends, for its client; 0: never.
     pub(crate) fn ttl_s(self, now: Now) -> u32 {
+        if self.id == TokenId::NONE {
+            // The client has nothing to refresh it with.
+            return 0;
+        }
         let Some(expire_at_s) = self.expire_at_s() else { return 0 };
         let left_s = expire_at_s.saturating_sub(now.unix_ms / 1000);
         u32::try_from(left_s).unwrap_or(u32::MAX).max(1)

@@ -1,0 +1,34 @@
+//! Backends that are asked before something is done: what they are sent, what they answer, and when they are left in
+//! peace. The fields are Centrifugo's (its docs, "Proxy events to the backend"), so that a backend need not change.
+//!
+//! No I/O and no clock: the worker asks ([`worker::proxy`](crate::worker)), and its parts keep who waits.
+
+mod breaker;
+mod fault;
+mod request;
+mod response;
+mod stats;
+
+pub(crate) use self::breaker::Breaker;
+pub(crate) use self::fault::Fault;
+pub(crate) use self::request::{Asker, Question};
+pub(crate) use self::response::{
+    ConnectResult, PublishResult, RpcResult, SubscribeResult, Verdict, payload, read,
+};
+pub(crate) use self::stats::{ProxiesStats, ProxyMetric, ProxyStats};
+
+/// What a backend is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Connect,
+    Subscribe,
+    Publish,
+    Rpc,
+}
+
+impl Event {
+    /// Whether the backend may be asked twice: a question has no effect, what a procedure does may not be done again.
+    pub(crate) fn is_question(self) -> bool {
+        matches!(self, Event::Connect | Event::Subscribe)
+    }
+}

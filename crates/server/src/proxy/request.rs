@@ -1,0 +1,141 @@
+//! The body of a request: who asks, and what about.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use dunlin_hub::{PayloadFormat, SessionId};
+use dunlin_protocol::centrifuge::{ConnectRequest, PublishRequest, RpcRequest, SubscribeRequest};
+use dunlin_protocol::json::{Object, write_string};
+use dunlin_protocol::{Encoding, Format, Payload};
+
+/// Whose request it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker<'a> {
+    pub(crate) client: SessionId,
+    pub(crate) encoding: Encoding,
+    /// Empty for an anonymous one, and before the connect.
+    pub(crate) user: &'a str,
+    /// Raw JSON, where the proxy wants it.
+    pub(crate) meta: Option<&'a [u8]>,
+}
+
+/// What the backend is to decide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Question<'a> {
+    Connect(&'a ConnectRequest<'a>),
+    Subscribe(&'a SubscribeRequest<'a>),
+    Publish(&'a PublishRequest<'a>),
+    Rpc(&'a RpcRequest<'a>),
+}
+
+impl Question<'_> {
+    /// The body. Members that are empty are left out, but for the client's own.
+    pub(crate) fn body(&self, asker: &Asker<'_>) -> Vec<u8> {
+        let data = match self {
+            Question::Connect(connect) => &connect.data,
+            Question::Subscribe(subscribe) => &subscribe.data,
+            Question::Publish(publish) => &publish.data,
+            Question::Rpc(rpc) => &rpc.data,
+        };
+        let data = data.as_ref().map(|data| (data, data.format()));
+        let is_binary = matches!(data, Some((_, PayloadFormat::Binary)));
+        let mut out = Vec::with_capacity(256 + data.map_or(0, |(data, _)| data.as_bytes().len()));
+        let mut body = Object::begin(&mut out);
+        body.string("client", &asker.client.to_string());
+        body.string("transport", asker.encoding.transport());
+        body.string(
+            "protocol",
+            match asker.encoding.format() {
+                Format::Json => "json",
+                Format::Protobuf => "protobuf",
+            },
+        );
+        body.string("encoding", if is_binary { "binary" } else { "json" });
+        if !matches!(self, Question::Connect(_)) {
+            body.string("user", asker.user);
+        }
+        match self {
+            Question::Connect(connect) => {
+                for (name, value) in [("name", &connect.name), ("version", &connect.version)] {
+                    if !value.is_empty() {
+                        body.string(name, value);
+                    }
+                }
+                if !connect.subs.is_empty() {
+                    let out = body.key("channels");
+                    for (at, (channel, _)) in connect.subs.iter().enumerate() {
+                        out.push(if at == 0 { b'[' } else { b',' });
+                        write_string(out, channel);
+                    }
+                    out.push(b']');
+                }
+            }
+            Question::Subscribe(SubscribeRequest { channel, .. })
+            | Question::Publish(PublishRequest { channel, .. }) => {
+                body.string("channel", channel);
+            }
+            Question::Rpc(rpc) if !rpc.method.is_empty() => {
+                body.string("method", &rpc.method);
+            }
+            Question::Rpc(_) => {}
+        }
+        if let Some((data, format)) = data {
+            write_payload(&mut body, data, format);
+        }
+        if let Some(meta) = asker.meta {
+            body.raw("meta", meta);
+        }
+        body.end();
+        out
+    }
+}
+
+fn write_payload(body: &mut Object<'_>, data: &Payload<'_>, format: PayloadFormat) {
+    match format {
+        PayloadFormat::Json => drop(body.raw("data", data.as_bytes())),
+        PayloadFormat::Binary => drop(body.string("b64data", &STANDARD.encode(data.as_bytes()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn asked(question: &Question<'_>) -> Value {
+        let client = SessionId::from_u64(7).unwrap();
+        let asker = Asker { client, encoding: Encoding::WsJson, user: "ada", meta: Some(b"[1]") };
+        serde_json::from_slice(&question.body(&asker)).unwrap()
+    }
+
+    #[test]
+    fn requests_have_the_fields_of_centrifugo() {
+        let connect = ConnectRequest::parse(
+            br#"{"data":{"a":1},"name":"js","version":"5","subs":{"b\"":{},"c":{}}}"#,
+        )
+        .unwrap();
+        let asker = json!({"client": "7", "transport": "websocket", "protocol": "json", "encoding": "json", "meta": [1]});
+        let with = |more: Value| {
+            let mut all = asker.clone();
+            all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            all
+        };
+        assert_eq!(
+            asked(&Question::Connect(&connect)),
+            with(json!({"data": {"a": 1}, "name": "js", "version": "5", "channels": ["b\"", "c"]}))
+        );
+        assert_eq!(asked(&Question::Connect(&ConnectRequest::default())), asker);
+        let subscribe = SubscribeRequest { channel: Cow::Borrowed("chat:1"), ..Default::default() };
+        assert_eq!(
+            asked(&Question::Subscribe(&subscribe)),
+            with(json!({"user": "ada", "channel": "chat:1"}))
+        );
+        let rpc = RpcRequest { method: "sum".into(), data: Some(Payload::of_bytes(&b"\xff"[..])) };
+        assert_eq!(
+            asked(&Question::Rpc(&rpc)),
+            with(json!({"user": "ada", "method": "sum", "b64data": "/w==", "encoding": "binary"}))
+        );
+    }
+}

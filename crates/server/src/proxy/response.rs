@@ -1,0 +1,296 @@
+//! The answer of a backend, judged: whatever it is, it becomes a verdict or a fault.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use dunlin_protocol::centrifuge::{Disconnect, Error, REASON_BYTES_MAX};
+use dunlin_protocol::json::ObjectOnly;
+use dunlin_protocol::{Json, Payload};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Fault;
+use crate::api::request::OptionsOverride;
+use crate::auth::SubscribeOptions;
+
+/// The longest message of an error that is passed on, in bytes.
+const MESSAGE_BYTES_MAX: usize = 1_024;
+/// Codes a backend may answer with: the protocol's own and those of applications.
+const ERROR_CODES: std::ops::RangeInclusive<u32> = 100..=1_999;
+/// Codes a backend may disconnect with: the protocol's own and those of applications.
+const DISCONNECT_CODES: std::ops::RangeInclusive<u16> = 3_000..=4_999;
+
+/// What a backend has decided.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Verdict<T> {
+    /// It may be done, like this.
+    Granted(T),
+    /// Neither result, error nor disconnect: the backend has no opinion.
+    Nothing,
+    /// The client is answered with this error.
+    Error(Error<'static>),
+    /// The client is disconnected.
+    Disconnect(Disconnect<'static>),
+}
+
+/// Who a client is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ConnectResult {
+    pub(crate) user: String,
+    /// Unix seconds; 0: never.
+    pub(crate) expire_at: u64,
+    pub(crate) info: Option<Box<RawValue>>,
+    b64info: String,
+    pub(crate) data: Option<Box<RawValue>>,
+    b64data: String,
+    channels: Vec<String>,
+    subs: BTreeMap<String, SubscribeOptions>,
+    pub(crate) meta: Option<Box<RawValue>>,
+}
+
+/// How a client is subscribed.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SubscribeResult {
+    info: Option<Box<RawValue>>,
+    data: Option<Box<RawValue>>,
+    b64info: Option<String>,
+    b64data: Option<String>,
+    #[serde(rename = "override", deserialize_with = "crate::auth::overrides")]
+    overrides: OptionsOverride,
+    /// Unix seconds; 0: never.
+    pub(crate) expire_at: u64,
+}
+
+impl SubscribeResult {
+    /// # Errors
+    /// A binary form that is no JSON.
+    pub(crate) fn options(self) -> Result<SubscribeOptions, Fault> {
+        let SubscribeResult { info, data, b64info, b64data, overrides, .. } = self;
+        decoded(SubscribeOptions { info, data, b64info, b64data, overrides })
+    }
+}
+
+fn decoded(options: SubscribeOptions) -> Result<SubscribeOptions, Fault> {
+    options.decoded().map_err(|error| Fault::Malformed(error.to_string()))
+}
+
+/// What is published.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct PublishResult {
+    pub(crate) data: Option<Box<RawValue>>,
+    pub(crate) b64data: String,
+    pub(crate) skip_history: bool,
+    pub(crate) tags: BTreeMap<String, String>,
+    pub(crate) idempotency_key: String,
+    pub(crate) version: u64,
+    pub(crate) version_epoch: String,
+}
+
+/// What a procedure returns.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RpcResult {
+    pub(crate) data: Option<Box<RawValue>>,
+    pub(crate) b64data: String,
+}
+
+impl ConnectResult {
+    /// Info and data, the binary forms in the place of the others.
+    ///
+    /// # Errors
+    /// A binary form that is no JSON.
+    pub(crate) fn decode(&mut self) -> Result<(), Fault> {
+        for (json, base64, name) in
+            [(&mut self.info, &self.b64info, "b64info"), (&mut self.data, &self.b64data, "b64data")]
+        {
+            if !base64.is_empty() {
+                let malformed = || Fault::Malformed(format!("result.{name} is no JSON in base64"));
+                let decoded = Json::from_base64(base64).map_err(|_| malformed())?;
+                let text =
+                    String::from_utf8(decoded.as_bytes().to_vec()).map_err(|_| malformed())?;
+                *json = Some(RawValue::from_string(text).map_err(|_| malformed())?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The subscriptions it begins with: those of `channels`, and those of `subs` with their options.
+    ///
+    /// # Errors
+    /// A binary form that is no JSON.
+    pub(crate) fn subscriptions(&mut self) -> Result<BTreeMap<String, SubscribeOptions>, Fault> {
+        let subs = std::mem::take(&mut self.subs).into_iter();
+        let mut all = subs
+            .map(|(channel, options)| Ok((channel, decoded(options)?)))
+            .collect::<Result<BTreeMap<_, _>, Fault>>()?;
+        for channel in std::mem::take(&mut self.channels) {
+            all.entry(channel).or_default();
+        }
+        Ok(all)
+    }
+}
+
+/// A payload: `b64data` where there is one, else `data`.
+///
+/// # Errors
+/// What is no base64.
+pub(crate) fn payload<'a>(
+    data: Option<&'a RawValue>,
+    b64data: &str,
+) -> Result<Option<Payload<'a>>, Fault> {
+    if b64data.is_empty() {
+        return Ok(data.map(|raw| Json::from_raw(raw).into()));
+    }
+    let decoded = Payload::from_base64(b64data);
+    decoded.map(Some).map_err(|why| Fault::Malformed(format!("result.b64data {why}")))
+}
+
+/// Reads an answer.
+///
+/// # Errors
+/// It is not one: another status than 200, or not the JSON it should be.
+pub(crate) fn read<'a, T: Deserialize<'a>>(
+    status: u16,
+    body: &'a [u8],
+) -> Result<Verdict<T>, Fault> {
+    #[derive(Deserialize)]
+    struct Response<T> {
+        #[serde(default = "none")]
+        result: Option<ObjectOnly<T>>,
+        error: Option<ObjectOnly<BackendError>>,
+        disconnect: Option<ObjectOnly<BackendDisconnect>>,
+    }
+    fn none<T>() -> Option<T> {
+        None
+    }
+    #[derive(Deserialize)]
+    struct BackendError {
+        code: u32,
+        #[serde(default)]
+        message: String,
+        #[serde(default)]
+        temporary: bool,
+    }
+    #[derive(Deserialize)]
+    struct BackendDisconnect {
+        code: u16,
+        #[serde(default)]
+        reason: String,
+    }
+    if status != 200 {
+        return Err(Fault::Status(status));
+    }
+    let ObjectOnly(response) = serde_json::from_slice::<ObjectOnly<Response<T>>>(body)
+        .map_err(|error| Fault::Malformed(error.to_string()))?;
+    if let Some(ObjectOnly(BackendDisconnect { code, mut reason })) = response.disconnect {
+        if !DISCONNECT_CODES.contains(&code) {
+            return Err(Fault::Malformed(format!(
+                "disconnect.code {code} is none of 4000 to 4999"
+            )));
+        }
+        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+        return Ok(Verdict::Disconnect(Disconnect { code, reason: Cow::Owned(reason) }));
+    }
+    if let Some(ObjectOnly(BackendError { code, mut message, temporary })) = response.error {
+        if !ERROR_CODES.contains(&code) {
+            return Err(Fault::Malformed(format!("error.code {code} is none of 400 to 1999")));
+        }
+        message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+        return Ok(Verdict::Error(Error { code, message: Cow::Owned(message), temporary }));
+    }
+    Ok(response.result.map_or(Verdict::Nothing, |ObjectOnly(result)| Verdict::Granted(result)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rpc(body: &str) -> Result<Verdict<RpcResult>, Fault> {
+        read(200, body.as_bytes())
+    }
+
+    #[test]
+    fn an_answer_is_a_result_an_error_a_disconnect_or_nothing() {
+        assert!(matches!(rpc(r#"{"result":{"data":1,"later":[]}}"#), Ok(Verdict::Granted(_))));
+        assert!(matches!(rpc("{}"), Ok(Verdict::Nothing)));
+        assert!(matches!(rpc(r#"{"result":null}"#), Ok(Verdict::Nothing)));
+        let error = rpc(r#"{"result":{},"error":{"code":1000,"message":"no"}}"#);
+        assert!(
+            matches!(error, Ok(Verdict::Error(error)) if error.code == 1000 && !error.temporary)
+        );
+        let end = rpc(r#"{"disconnect":{"code":4500}}"#);
+        assert!(
+            matches!(end, Ok(Verdict::Disconnect(end)) if end.code == 4500 && !end.reconnects())
+        );
+    }
+
+    #[test]
+    fn whatever_else_comes_is_a_fault() {
+        for body in [
+            "",
+            "[]",
+            "null",
+            "{",
+            "\u{0}",
+            "{}{}",
+            r#"{"result":7}"#,
+            r#"{"result":[]}"#,
+            r#"{"error":{"code":99}}"#,
+            r#"{"error":{"code":"1000"}}"#,
+            r#"{"error":{"code":-1}}"#,
+            r#"{"error":{"code":2000}}"#,
+            r#"{"error":true}"#,
+            r#"{"disconnect":{"code":1000}}"#,
+            r#"{"disconnect":{"code":70000}}"#,
+            r#"{"disconnect":{}}"#,
+        ] {
+            assert!(matches!(rpc(body), Err(Fault::Malformed(_))), "{body}");
+        }
+        let deep = format!("{{\"result\":{}", "[".repeat(100_000));
+        assert!(matches!(rpc(&deep), Err(Fault::Malformed(_))));
+        for status in [0, 201, 204, 301, 404, 500, 999] {
+            assert!(matches!(read::<RpcResult>(status, b"{}"), Err(Fault::Status(_))));
+        }
+        let wrong = br#"{"result":{"user":7}}"#;
+        assert!(matches!(read::<ConnectResult>(200, wrong), Err(Fault::Malformed(_))));
+    }
+
+    #[test]
+    fn what_is_passed_on_has_bounds() {
+        let long = "ü".repeat(2_000);
+        let Ok(Verdict::Error(error)) =
+            rpc(&format!(r#"{{"error":{{"code":400,"message":"{long}"}}}}"#))
+        else {
+            panic!("an error");
+        };
+        assert!(error.message.len() <= MESSAGE_BYTES_MAX);
+        let Ok(Verdict::Disconnect(end)) =
+            rpc(&format!(r#"{{"disconnect":{{"code":4000,"reason":"{long}"}}}}"#))
+        else {
+            panic!("a disconnect");
+        };
+        assert!(end.reason.len() <= REASON_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_connect_has_the_channels_of_both_lists() {
+        let body = br#"{"result":{"user":"ada","b64data":"WzFd","channels":["a","b"],
+            "subs":{"a":{"data":2,"override":{"presence":{"value":true}}}}}}"#;
+        let Ok(Verdict::Granted(mut result)) = read::<ConnectResult>(200, body) else {
+            panic!("a result")
+        };
+        result.decode().unwrap();
+        assert_eq!(result.data.as_deref().map(RawValue::get), Some("[1]"));
+        let subscriptions = result.subscriptions().unwrap();
+        assert_eq!(subscriptions.keys().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(subscriptions["a"].overrides.presence, Some(true));
+        let body = br#"{"result":{"b64info":"%"}}"#;
+        let Ok(Verdict::Granted(mut result)) = read::<ConnectResult>(200, body) else {
+            panic!("a result")
+        };
+        assert!(matches!(result.decode(), Err(Fault::Malformed(_))));
+    }
+}

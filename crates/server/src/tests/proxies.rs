@@ -1,0 +1,459 @@
+//! Proxies over sockets: a backend that decides, and one that does not.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use dunlin_config::{ChannelOptions, Config, OnFailure, Proxy, Secret};
+use serde_json::{Value, json};
+
+use super::{Cluster, Listener, TIMEOUT};
+use crate::proxy::ProxyMetric;
+use crate::revocation::Revocation;
+
+/// What the backend is asked, with its headers in lower case.
+struct Asked {
+    path: String,
+    headers: BTreeMap<String, String>,
+    body: Value,
+}
+
+/// A backend: answers each request with the bytes of `answer`, on a thread for each connection. It ends with its clients.
+fn backend(answer: impl Fn(Asked) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = Arc::new(answer);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let answer = Arc::clone(&answer);
+            thread::spawn(move || serve(stream, &*answer));
+        }
+    });
+    address
+}
+
+fn serve(mut stream: TcpStream, answer: &dyn Fn(Asked) -> Vec<u8>) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?);
+    loop {
+        let mut line = String::new();
+        lines.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        let path = line.split(' ').nth(1)?.to_owned();
+        let mut headers = BTreeMap::new();
+        loop {
+            let mut line = String::new();
+            lines.read_line(&mut line).ok()?;
+            let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+            headers.insert(name.to_lowercase(), value.to_owned());
+        }
+        let mut body = vec![0; headers["content-length"].parse().ok()?];
+        lines.read_exact(&mut body).ok()?;
+        let body = serde_json::from_slice(&body).expect("requests are JSON");
+        stream.write_all(&answer(Asked { path, headers, body })).ok()?;
+    }
+}
+
+fn ok(body: &Value) -> Vec<u8> {
+    response(200, &body.to_string())
+}
+
+fn response(status: u16, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status} x\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+fn proxy(address: SocketAddr, path: &str) -> Proxy {
+    Proxy {
+        endpoint: format!("http://{address}{path}").into(),
+        timeout_ms: 20_000,
+        ..Proxy::default()
+    }
+}
+
+/// All that may be asked goes to this address.
+fn asks(config: &mut Config, address: SocketAddr) {
+    for event in ["connect", "rpc", "subscribe", "publish"] {
+        config.proxies.insert(event, proxy(address, &format!("/{event}")));
+    }
+    config.client.anonymous = false;
+    config.client.proxy.connect = Some("connect".into());
+    config.client.proxy.rpc = Some("rpc".into());
+    let room = ChannelOptions {
+        subscribe_proxy: Some("subscribe".into()),
+        publish_proxy: Some("publish".into()),
+        presence: true,
+        ..config.channel.without_namespace.clone()
+    };
+    config.channel.namespaces.insert("room", room);
+}
+
+/// A bidirectional client, who says this at once, one command a line.
+fn client(cluster: &Cluster, commands: &[Value]) -> (Listener, Value) {
+    let said: Vec<String> = commands.iter().map(Value::to_string).collect();
+    Listener::open(cluster.address, "/connection/http_stream", &said.join("\n"))
+}
+
+fn connect() -> Value {
+    json!({"id": 1, "connect": {}})
+}
+
+fn count(cluster: &Cluster, proxy: &str, metric: ProxyMetric) -> u64 {
+    let workers = 0..cluster.state.workers();
+    workers.map(|worker| cluster.state.proxies.of(worker, &proxy.into()).counters.get(metric)).sum()
+}
+
+#[test]
+fn a_client_is_who_the_backend_says_and_calls_its_procedures() {
+    let address = backend(|asked| match &*asked.path {
+        "/connect" => {
+            assert_eq!(asked.headers["content-type"], "application/json");
+            assert_eq!(asked.headers["authorization"], "Bearer static");
+            assert_eq!(asked.headers["x-session"], "emulated");
+            assert_eq!(asked.body["transport"], "http_stream");
+            assert_eq!(
+                (&asked.body["data"], &asked.body["name"]),
+                (&json!({"a": 1}), &json!("js"))
+            );
+            assert!(asked.body.get("user").is_none());
+            let client = asked.body["client"].clone();
+            ok(&json!({"result": {
+                "user": "ada", "info": {"n": 1}, "data": {"client": client}, "meta": {"m": 1},
+                "channels": ["news"], "subs": {"room:1": {"data": [1], "info": {"c": 1}}},
+            }}))
+        }
+        "/rpc" => {
+            assert_eq!(asked.body["user"], "ada");
+            assert_eq!(asked.body["meta"], json!({"m": 1}));
+            let sum = asked.body["data"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(Value::as_i64)
+                .sum::<i64>();
+            match asked.body["method"].as_str() {
+                Some("sum") => ok(&json!({"result": {"data": sum}})),
+                Some("end") => ok(&json!({"disconnect": {"code": 4500, "reason": "enough"}})),
+                _ => ok(&json!({"error": {"code": 1000, "message": "no such"}})),
+            }
+        }
+        other => panic!("{other}"),
+    });
+    let cluster = Cluster::start_with(2, |config| {
+        asks(config, address);
+        let mut connect = proxy(address, "/connect");
+        connect.static_headers.insert("Authorization", Secret::new("Bearer static"));
+        connect.emulated_headers = ["X-Session".to_owned()].into();
+        config.proxies.insert("connect", connect);
+        config
+            .proxies
+            .insert("rpc", Proxy { include_connection_meta: true, ..proxy(address, "/rpc") });
+    });
+    // All at once: what is said after the connect waits for it.
+    let (mut client, connected) = client(
+        &cluster,
+        &[
+            json!({"id": 1, "connect": {"data": {"a": 1}, "name": "js", "headers": {"X-Session": "emulated"}}}),
+            json!({"id": 2, "rpc": {"method": "sum", "data": [1, 2]}}),
+            json!({"id": 3, "rpc": {"method": "other", "data": []}}),
+            json!({"id": 4, "presence": {"channel": "room:1"}}),
+        ],
+    );
+    let result = &connected["connect"];
+    assert_eq!(result["data"]["client"], result["client"], "{connected}");
+    assert_eq!(result["subs"]["room:1"]["data"], json!([1]));
+    assert!(result["subs"]["news"].is_object() && result.get("expires").is_none());
+    let mut replies: Vec<Value> = (0..3).filter_map(|_| client.next()).collect();
+    replies.sort_by_key(|reply| reply["id"].as_u64());
+    assert_eq!(replies[0]["rpc"]["data"], 3);
+    assert_eq!(replies[1]["error"]["code"], 1000);
+    let present = replies[2]["presence"]["presence"].as_object().unwrap();
+    let info = present.values().next().unwrap();
+    assert_eq!((&info["user"], &info["conn_info"]), (&json!("ada"), &json!({"n": 1})), "{info}");
+    assert_eq!(info["chan_info"], json!({"c": 1}));
+    // Known to the rest of the server as that user.
+    let ended = cluster.post("/api/disconnect", r#"{"user":"ada"}"#);
+    assert!(ended.contains("result"), "{ended}");
+    assert_eq!(client.next().unwrap()["push"]["disconnect"]["code"], 3503);
+}
+
+#[test]
+fn a_client_that_the_backend_refuses_is_told_so() {
+    let address = backend(|asked| {
+        ok(&match asked.body["name"].as_str() {
+            Some("error") => json!({"error": {"code": 1001, "message": "who?", "temporary": true}}),
+            Some("disconnect") => json!({"disconnect": {"code": 4501, "reason": "unauthorized"}}),
+            Some("nothing") => json!({}),
+            Some("unknown") => json!({"result": {"user": "a", "channels": ["nowhere:1"]}}),
+            Some("past") => json!({"result": {"user": "a", "expire_at": 1}}),
+            Some("blocked") => json!({"result": {"user": "blocked"}}),
+            _ => json!({"result": {"user": 7}}),
+        })
+    });
+    let cluster = Cluster::start_with(1, |config| {
+        asks(config, address);
+        config.channel.any_namespace = false;
+    });
+    let said = |name: &str| json!({"id": 1, "connect": {"name": name}});
+    for (name, code) in [("error", 1001), ("unknown", 102), ("past", 110), ("wrong type", 100)] {
+        let (_, reply) = client(&cluster, &[said(name)]);
+        assert_eq!(reply["error"]["code"], code, "{name}: {reply}");
+    }
+    for (name, code) in [("disconnect", 4501), ("nothing", 3507)] {
+        let (_, push) = client(&cluster, &[said(name)]);
+        assert_eq!(push["push"]["disconnect"]["code"], code, "{name}: {push}");
+    }
+    // Whom an operator has blocked no backend lets in.
+    cluster.state.revocations.add(Revocation::block("blocked", 0), 0, 9).unwrap();
+    let (_, push) = client(&cluster, &[said("blocked")]);
+    assert_eq!(push["push"]["disconnect"]["code"], 3500, "{push}");
+    // A unidirectional client has no replies.
+    let (_, push) =
+        Listener::connect_to(cluster.address, &said("wrong type")["connect"].to_string());
+    assert_eq!(push["disconnect"]["code"], 3004, "{push}");
+    assert_eq!(count(&cluster, "connect", ProxyMetric::Malformed), 3);
+    assert_eq!(count(&cluster, "connect", ProxyMetric::Calls), 8);
+}
+
+#[test]
+fn a_backend_that_does_not_decide_refuses_and_disturbs_nobody() {
+    let never = backend(|_| {
+        loop {
+            thread::park();
+        }
+    });
+    // Nobody listens there any more.
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let endless = backend(|_| {
+        let mut bytes =
+            b"HTTP/1.1 200 x\r\nContent-Length: 100000000\r\n\r\n{\"result\":{\"data\":\"".to_vec();
+        bytes.resize(4 << 20, b'x');
+        bytes
+    });
+    let wrong = backend(|asked| match &*asked.path {
+        "/status" => response(500, "{\"result\":{}}"),
+        "/garbage" => b"\x16\x03\x01 what is this\r\n\r\n".to_vec(),
+        _ => response(200, "<html>"),
+    });
+    let cluster = Cluster::start_with(1, |config| {
+        config.client.proxy.rpc = Some("rpc".into());
+        let room =
+            ChannelOptions { subscribe_proxy: Some("rpc".into()), ..ChannelOptions::default() };
+        config.channel.namespaces.insert("room", room);
+        config.proxies.insert("rpc", proxy(gone, "/"));
+        for (name, address, path) in [
+            ("gone", gone, "/"),
+            ("never", never, "/"),
+            ("endless", endless, "/"),
+            ("status", wrong, "/status"),
+            ("garbage", wrong, "/garbage"),
+            ("html", wrong, "/html"),
+        ] {
+            let of = Proxy { timeout_ms: 200, ..proxy(address, path) };
+            config.proxies.insert(name, of);
+            let room = ChannelOptions {
+                subscribe_proxy: Some(name.into()),
+                publish_proxy: Some(name.into()),
+                ..config.channel.without_namespace.clone()
+            };
+            config.channel.namespaces.insert(name, room);
+        }
+    });
+    let mut bystander = Listener::connect_to(cluster.address, r#"{"subs":{"news":{}}}"#).0;
+    for (name, metric) in [
+        ("gone", ProxyMetric::Unreachable),
+        ("never", ProxyMetric::TimedOut),
+        ("endless", ProxyMetric::Malformed),
+        ("status", ProxyMetric::Status),
+        ("garbage", ProxyMetric::Malformed),
+        ("html", ProxyMetric::Malformed),
+    ] {
+        let channel = format!("{name}:1");
+        let (mut client, _) = client(
+            &cluster,
+            &[
+                connect(),
+                json!({"id": 2, "subscribe": {"channel": channel}}),
+                json!({"id": 3, "publish": {"channel": channel, "data": 1}}),
+                json!({"id": 4, "publish": {"channel": "news", "data": name}}),
+            ],
+        );
+        // What needs no backend is done meanwhile.
+        assert_eq!(bystander.next().unwrap()["pub"]["data"], name);
+        let mut replies: Vec<Value> = (0..3).filter_map(|_| client.next()).collect();
+        replies.sort_by_key(|reply| reply["id"].as_u64());
+        for reply in &replies[..2] {
+            assert_eq!(reply["error"]["code"], 100, "{name}: {reply}");
+            assert_eq!(reply["error"]["temporary"], true, "{name}: {reply}");
+        }
+        assert_eq!(replies[2]["publish"], json!({}), "{name}");
+        assert_eq!(count(&cluster, name, metric), 2, "{name}");
+        // A long-poll asks nobody, and is not let in past the backend either.
+        let (status, why) =
+            cluster.call(&format!("GET /connection/poll?channel={channel}"), "", "");
+        assert_eq!(status, 403, "{why}");
+    }
+}
+
+#[test]
+fn a_circuit_opens_and_rules_decide_where_they_may() {
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let cluster = Cluster::start_with(1, |config| {
+        let of = Proxy { breaker_failures: 1, on_failure: OnFailure::Rules, ..proxy(gone, "/") };
+        config.proxies.insert("rules", of);
+        for (name, open) in [("open", true), ("closed", false)] {
+            let rules = ChannelOptions {
+                subscribe_proxy: Some("rules".into()),
+                allow_subscribe_for_anonymous: open,
+                ..ChannelOptions::default()
+            };
+            config.channel.namespaces.insert(name, rules);
+        }
+    });
+    for _ in 0..2 {
+        let (mut client, _) = client(
+            &cluster,
+            &[
+                connect(),
+                json!({"id": 2, "subscribe": {"channel": "open:1"}}),
+                json!({"id": 3, "subscribe": {"channel": "closed:1"}}),
+            ],
+        );
+        let mut replies = [client.next().unwrap(), client.next().unwrap()];
+        replies.sort_by_key(|reply| reply["id"].as_u64());
+        assert!(replies[0]["subscribe"].is_object(), "{replies:?}");
+        assert_eq!(replies[1]["error"]["code"], 100, "what is closed stays so: {replies:?}");
+    }
+    assert!(count(&cluster, "rules", ProxyMetric::BreakerOpen) > 0);
+}
+
+/// Holds requests back until so many are there.
+#[derive(Default)]
+struct Gate {
+    waiting: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Gate {
+    /// Waits for the others. Returns the number of the request, from 1.
+    fn pass(&self, all: usize) -> usize {
+        let mut waiting = self.waiting.lock().unwrap();
+        *waiting += 1;
+        let number = *waiting;
+        self.changed.notify_all();
+        let done = self.changed.wait_timeout_while(waiting, TIMEOUT, |waiting| *waiting < all);
+        assert!(!done.unwrap().1.timed_out(), "not all have come");
+        number
+    }
+}
+
+#[test]
+fn many_wait_for_a_slow_backend_at_once_and_none_is_lost() {
+    const CLIENTS: usize = 150;
+    let gate = Gate::default();
+    // Answers nobody before all have asked: as slow as can be.
+    let address =
+        backend(move |_| ok(&json!({"result": {"user": gate.pass(CLIENTS).to_string()}})));
+    let cluster = Cluster::start_with(2, |config| {
+        asks(config, address);
+    });
+    let address = cluster.address;
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|_| thread::spawn(move || Listener::connect_to(address, "{}"))).collect();
+    for client in clients {
+        let (_listener, connected) = client.join().unwrap();
+        assert!(connected["connect"]["client"].is_string(), "{connected}");
+    }
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_leaves_nothing() {
+    let gate = Arc::new(Gate::default());
+    let held = Arc::clone(&gate);
+    let address = backend(move |_| {
+        held.pass(2);
+        ok(&json!({"result": {"user": "ada"}}))
+    });
+    let cluster = Cluster::start_with(1, |config| asks(config, address));
+    let mut stream = TcpStream::connect(cluster.address).unwrap();
+    write!(stream, "POST /connection/uni_http_stream HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{{}}").unwrap();
+    // The backend has been asked.
+    let asked = gate.waiting.lock().unwrap();
+    let (asked, waited) =
+        gate.changed.wait_timeout_while(asked, TIMEOUT, |waiting| *waiting < 1).unwrap();
+    assert!(!waited.timed_out());
+    drop((asked, stream));
+    // Its place is another's; the answer to the first finds nobody.
+    let (_second, connected) = Listener::connect_to(cluster.address, "{}");
+    assert!(connected["connect"]["client"].is_string(), "{connected}");
+    let info = cluster.post("/api/info", "{}");
+    assert!(info.contains("\"num_clients\":1"), "{info}");
+}
+
+#[test]
+fn subscriptions_and_publications_are_as_the_backend_says() {
+    let address = backend(|asked| {
+        let channel = asked.body["channel"].as_str().unwrap_or_default().to_owned();
+        match (&*asked.path, &*channel) {
+            ("/connect", _) => ok(&json!({"result": {"user": "ada"}})),
+            ("/subscribe", "room:open") => {
+                assert_eq!(asked.body["data"], json!({"k": 1}));
+                ok(&json!({"result": {"info": {"i": 1}, "data": {"d": 1}}}))
+            }
+            ("/subscribe", "room:bare") => {
+                ok(&json!({"result": {"override": {"presence": {"value": false}}}}))
+            }
+            ("/subscribe", "room:empty") => ok(&json!({})),
+            ("/subscribe", _) => ok(&json!({"error": {"code": 403, "message": "no"}})),
+            (_, "room:open") if asked.body["data"] == "bad" => {
+                ok(&json!({"disconnect": {"code": 4400}}))
+            }
+            (_, "room:open") if asked.body["data"] == "plain" => ok(&json!({"result": {}})),
+            (_, "room:open") => ok(&json!({"result": {
+                "data": {"changed": asked.body["data"]}, "tags": {"t": "1"}, "skip_history": true,
+            }})),
+            _ => ok(&json!({"error": {"code": 103, "message": "no"}})),
+        }
+    });
+    let cluster = Cluster::start_with(1, |config| asks(config, address));
+    let subscribe = |id: u32, channel: &str| json!({"id": id, "subscribe": {"channel": channel, "data": {"k": 1}}});
+    let publish = |id: u32, channel: &str, data: &str| json!({"id": id, "publish": {"channel": channel, "data": data}});
+    let (mut client, _) = client(
+        &cluster,
+        &[
+            connect(),
+            subscribe(2, "room:open"),
+            subscribe(3, "room:closed"),
+            subscribe(4, "room:empty"),
+            publish(5, "room:open", "plain"),
+            publish(6, "room:open", "changed"),
+            publish(7, "room:closed", "x"),
+            json!({"id": 8, "history": {"channel": "room:open", "limit": 10}}),
+            json!({"id": 9, "presence": {"channel": "room:open"}}),
+            subscribe(10, "room:bare"),
+        ],
+    );
+    let mut by_id: BTreeMap<u64, Value> = BTreeMap::new();
+    let mut published = Vec::new();
+    while by_id.len() < 9 {
+        let said = client.next().expect("a reply");
+        match said["id"].as_u64() {
+            Some(id) => drop(by_id.insert(id, said)),
+            None => published.push(said["push"]["pub"].clone()),
+        }
+    }
+    assert_eq!(by_id[&2]["subscribe"]["data"], json!({"d": 1}), "{}", by_id[&2]);
+    assert_eq!(by_id[&3]["error"]["code"], 403);
+    assert_eq!(by_id[&4]["error"]["code"], 100, "no opinion is no permission");
+    assert_eq!(by_id[&7]["error"]["code"], 103);
+    // In the order in which the client has published, whatever the backend's order was.
+    assert_eq!(published.len(), 2, "{published:?}");
+    assert_eq!(published[0]["data"], "plain");
+    assert_eq!(published[0]["info"]["chan_info"], json!({"i": 1}));
+    assert_eq!(published[1]["data"], json!({"changed": "changed"}));
+    assert_eq!(published[1]["tags"], json!({"t": "1"}));
+    let history = by_id[&8]["history"]["publications"].as_array().unwrap();
+    assert_eq!(history.len(), 1, "one was not to be kept: {}", by_id[&8]);
+    let present = &by_id[&9]["presence"]["presence"];
+    assert_eq!(present.as_object().unwrap().len(), 1);
+    assert!(by_id[&10]["subscribe"].is_object(), "{}", by_id[&10]);
+}

@@ -1,0 +1,304 @@
+//! Commands that wait for a backend, and what is passed on of their connections.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use dunlin_hub::SessionId;
+use dunlin_net::ConnId;
+use dunlin_protocol::centrifuge::Request;
+
+use super::FastMap;
+use crate::proxy::Event;
+
+/// Bytes of headers and `meta` that are kept of one connection.
+const PASSED_BYTES_MAX: usize = 16 * 1024;
+
+/// A command that waits for a backend: all there is of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ProxyCall {
+    pub(crate) conn: ConnId,
+    /// The session; one that was reserved, for a connect.
+    pub(crate) session: SessionId,
+    /// The command's id; `None` on a unidirectional transport.
+    pub(crate) id: Option<u32>,
+    pub(crate) event: Event,
+    pub(crate) proxy: Arc<str>,
+    /// Of commands about a channel; empty for others.
+    pub(crate) channel: Box<str>,
+    /// The command as it came, to be carried out with the decision. Empty where the decision is all.
+    pub(crate) frame: Box<[u8]>,
+    pub(crate) began: Instant,
+    /// Its connection is gone; the answer still says how the backend does.
+    pub(crate) gone: bool,
+}
+
+/// The calls of one worker, by number.
+#[derive(Debug, Default)]
+pub(crate) struct ProxyCalls {
+    calls: FastMap<u64, ProxyCall>,
+    of: FastMap<u64, Vec<u64>>,
+    last: u64,
+    /// Of frames that are kept.
+    bytes: usize,
+}
+
+impl ProxyCalls {
+    /// Keeps a call.
+    ///
+    /// # Errors
+    /// The call: more than `bytes_max` would be kept.
+    pub(crate) fn insert(&mut self, call: ProxyCall, bytes_max: usize) -> Result<u64, ProxyCall> {
+        if self.bytes + call.frame.len() > bytes_max {
+            return Err(call);
+        }
+        self.last += 1;
+        self.bytes += call.frame.len();
+        self.of.entry(call.conn.to_u64()).or_default().push(self.last);
+        self.calls.insert(self.last, call);
+        Ok(self.last)
+    }
+
+    /// The call of a number, which is answered, or was not sent.
+    pub(crate) fn take(&mut self, number: u64) -> Option<ProxyCall> {
+        let call = self.calls.remove(&number)?;
+        self.bytes -= call.frame.len();
+        if let Some(of) = self.of.get_mut(&call.conn.to_u64()) {
+            of.retain(|other| *other != number);
+            if of.is_empty() {
+                self.of.remove(&call.conn.to_u64());
+            }
+        }
+        if self.calls.is_empty() {
+            (self.calls, self.of) = Default::default();
+        }
+        Some(call)
+    }
+
+    /// The connection is gone. Gives the session that was reserved for it.
+    pub(crate) fn forget(&mut self, conn: ConnId) -> Option<SessionId> {
+        if self.calls.is_empty() {
+            return None;
+        }
+        let mut reserved = None;
+        for number in self.of.remove(&conn.to_u64()).unwrap_or_default() {
+            let Some(call) = self.calls.get_mut(&number) else { continue };
+            call.gone = true;
+            self.bytes -= std::mem::take(&mut call.frame).len();
+            if call.event == Event::Connect {
+                reserved = Some(call.session);
+            }
+        }
+        reserved
+    }
+
+    /// Whether a connect of this connection waits.
+    pub(crate) fn is_connecting(&self, conn: ConnId) -> bool {
+        self.of(conn).any(|call| call.event == Event::Connect)
+    }
+
+    /// Whether the next command of a connection has to wait for those of it that wait: a connect comes before all, what
+    /// concerns a channel is done in order, and only so many wait at once.
+    pub(crate) fn holds(&self, conn: ConnId, request: &Request<'_>, concurrency: u32) -> bool {
+        if self.calls.is_empty() || matches!(request, Request::Pong) {
+            return false;
+        }
+        let channel = request.channel();
+        let mut waiting = 0;
+        let comes_after = self.of(conn).any(|call| {
+            waiting += 1;
+            call.event == Event::Connect || channel.is_some_and(|channel| *call.channel == *channel)
+        });
+        comes_after || waiting >= concurrency
+    }
+
+    fn of(&self, conn: ConnId) -> impl Iterator<Item = &ProxyCall> {
+        let numbers = match self.of.is_empty() {
+            true => None,
+            false => self.of.get(&conn.to_u64()),
+        };
+        numbers.into_iter().flatten().filter_map(|number| self.calls.get(number))
+    }
+}
+
+/// What proxies want to be passed on of connections, all of them together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) http_headers: Vec<String>,
+    pub(crate) emulated_headers: Vec<String>,
+    pub(crate) meta: bool,
+}
+
+/// What is passed on of one connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Passed {
+    pub(crate) http_headers: Vec<(String, String)>,
+    pub(crate) emulated_headers: Vec<(String, String)>,
+    /// Raw JSON.
+    pub(crate) meta: Option<Box<[u8]>>,
+    bytes: usize,
+}
+
+/// What is kept of connections to be passed on. Nothing where no proxy wants anything.
+#[derive(Debug, Default)]
+pub(crate) struct PassedOn {
+    pub(crate) wanted: Wanted,
+    of: FastMap<u64, Passed>,
+}
+
+impl PassedOn {
+    /// A connection has come with these headers.
+    pub(crate) fn keep_headers<'a>(
+        &mut self,
+        conn: ConnId,
+        header: impl Fn(&str) -> Option<&'a str>,
+    ) {
+        for name in &self.wanted.http_headers {
+            if let Some(value) = header(name) {
+                let passed = self.of.entry(conn.to_u64()).or_default();
+                if passed.has_room(name.len() + value.len()) {
+                    passed.http_headers.push((name.clone(), value.to_owned()));
+                }
+            }
+        }
+    }
+
+    /// Its connect command has these.
+    pub(crate) fn keep_emulated<'a>(
+        &mut self,
+        conn: ConnId,
+        given: impl Iterator<Item = (&'a str, &'a str)>,
+    ) {
+        if self.wanted.emulated_headers.is_empty() {
+            return;
+        }
+        for (name, value) in given {
+            let wanted = &self.wanted.emulated_headers;
+            let Some(name) = wanted.iter().find(|wanted| wanted.eq_ignore_ascii_case(name)) else {
+                continue;
+            };
+            // A client must not write headers of its own into the request.
+            if value.bytes().any(|byte| byte.is_ascii_control()) {
+                continue;
+            }
+            let passed = self.of.entry(conn.to_u64()).or_default();
+            if passed.has_room(name.len() + value.len()) {
+                passed.emulated_headers.push((name.clone(), value.to_owned()));
+            }
+        }
+    }
+
+    /// It has this meta from now on.
+    pub(crate) fn keep_meta(&mut self, conn: ConnId, meta: Option<Box<[u8]>>) {
+        if let Some(meta) = meta.filter(|_| self.wanted.meta) {
+            let passed = self.of.entry(conn.to_u64()).or_default();
+            if passed.has_room(meta.len()) {
+                passed.meta = Some(meta);
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, conn: ConnId) -> Option<&Passed> {
+        self.of.get(&conn.to_u64())
+    }
+
+    /// The connection is gone.
+    pub(crate) fn forget(&mut self, conn: ConnId) {
+        if !self.of.is_empty() {
+            self.of.remove(&conn.to_u64());
+        }
+    }
+}
+
+impl Passed {
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let fits = self.bytes + bytes <= PASSED_BYTES_MAX;
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_protocol::centrifuge::{ChannelRequest, RpcRequest};
+
+    use super::*;
+
+    fn call(conn: u64, event: Event, channel: &str) -> ProxyCall {
+        ProxyCall {
+            conn: ConnId::from_u64(conn),
+            session: SessionId::pack(0, 0, 0, conn as u32, 0),
+            id: Some(1),
+            event,
+            proxy: "backend".into(),
+            channel: channel.into(),
+            frame: vec![0; 10].into(),
+            began: Instant::now(),
+            gone: false,
+        }
+    }
+
+    fn presence(channel: &str) -> Request<'_> {
+        Request::Presence(ChannelRequest { channel: channel.into() })
+    }
+
+    #[test]
+    fn only_what_must_not_overtake_waits() {
+        let mut calls = ProxyCalls::default();
+        let (one, two) = (ConnId::from_u64(1), ConnId::from_u64(2));
+        assert!(!calls.holds(one, &presence("a"), 2));
+        let subscribe = calls.insert(call(1, Event::Subscribe, "a"), 100).unwrap();
+        assert!(calls.holds(one, &presence("a"), 2));
+        assert!(!calls.holds(one, &presence("b"), 2));
+        assert!(!calls.holds(two, &presence("a"), 2), "another connection");
+        calls.insert(call(1, Event::Rpc, ""), 100).unwrap();
+        let rpc = Request::Rpc(RpcRequest::default());
+        assert!(calls.holds(one, &rpc, 2), "as many as may be");
+        assert!(!calls.holds(one, &Request::Pong, 2));
+        assert!(calls.take(subscribe).is_some() && calls.take(subscribe).is_none());
+        assert!(!calls.holds(one, &presence("a"), 2));
+        calls.insert(call(2, Event::Connect, ""), 100).unwrap();
+        assert!(calls.is_connecting(two) && !calls.is_connecting(one));
+        assert!(calls.holds(two, &rpc, 99), "nothing comes before the connect");
+    }
+
+    #[test]
+    fn a_connection_that_closes_leaves_nothing_and_gives_its_session_back() {
+        let mut calls = ProxyCalls::default();
+        let number = calls.insert(call(1, Event::Connect, ""), 15).unwrap();
+        assert!(calls.insert(call(2, Event::Publish, "a"), 15).is_err(), "too many bytes");
+        assert_eq!(calls.forget(ConnId::from_u64(1)), Some(SessionId::pack(0, 0, 0, 1, 0)));
+        assert!(!calls.is_connecting(ConnId::from_u64(1)));
+        assert!(calls.take(number).is_some_and(|call| call.gone), "its answer is still heard");
+        assert_eq!((calls.bytes, calls.calls.capacity(), calls.of.capacity()), (0, 0, 0));
+        calls.insert(call(2, Event::Publish, "a"), 15).unwrap();
+        assert_eq!(calls.forget(ConnId::from_u64(2)), None);
+    }
+
+    #[test]
+    fn headers_that_nobody_asked_for_are_not_kept_nor_lines_within_them() {
+        let mut passed = PassedOn::default();
+        let conn = ConnId::from_u64(1);
+        let headers = |name: &str| (name == "Cookie").then_some("a=1");
+        passed.keep_headers(conn, headers);
+        assert_eq!(passed.get(conn), None);
+        passed.wanted = Wanted {
+            http_headers: vec!["Cookie".into(), "Origin".into()],
+            emulated_headers: vec!["Authorization".into()],
+            meta: true,
+        };
+        passed.keep_headers(conn, headers);
+        let long = "x".repeat(PASSED_BYTES_MAX);
+        let given = [
+            ("authorization", "Bearer t"),
+            ("Authorization", "a\r\nX-User: root"),
+            ("X-User", "root"),
+            ("Authorization", long.as_str()),
+        ];
+        passed.keep_emulated(conn, given.into_iter());
+        let of = passed.get(conn).unwrap();
+        assert_eq!(of.http_headers, [("Cookie".into(), "a=1".into())]);
+        assert_eq!(of.emulated_headers, [("Authorization".into(), "Bearer t".into())]);
+        passed.forget(conn);
+        assert_eq!(passed.get(conn), None);
+    }
+}

@@ -1,0 +1,408 @@
+//! Proxies: commands that a backend decides about. Each waits as a [`ProxyCall`], and is carried out with the decision.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use dunlin_config::OnFailure;
+use dunlin_hub::{Maker, NewSession, PayloadFormat, SessionId};
+use dunlin_net::{ConnId, Context, Handler as _};
+use dunlin_pipeline::Client;
+use dunlin_protocol::centrifuge::{
+    Command, CommandError, Commands, ConnectRequest, DisconnectCode, Error, ErrorCode, Reply,
+    Request, RpcRequest,
+};
+use dunlin_protocol::{Encoding, Format, Payload};
+
+use super::backends::{Answer, Answers, Backends};
+use super::connect::{Accepted, one_line};
+use super::key_wait::Unverified;
+use super::link::{Link, Role};
+use super::parts::ProxyCall;
+use super::{Worker, encoding_of};
+use crate::auth::Identity;
+use crate::proxy::{
+    Asker, ConnectResult, Event, Fault, ProxyMetric, Question, RpcResult, Verdict, payload, read,
+};
+use crate::revocation::TokenId;
+
+/// Answers carried out in one turn.
+const ANSWERS_PER_TURN: usize = 1_024;
+/// The longest user of a backend, in bytes: as long as a token.
+const USER_BYTES_MAX: usize = 16 * 1024;
+
+impl Worker<'_> {
+    /// Follows what the settings say of proxies.
+    pub(super) fn apply_proxies(&mut self) {
+        let proxies = &self.settings.config.proxies;
+        if self.backends.is_none() && proxies.is_empty() {
+            return;
+        }
+        let workers = self.state.workers();
+        let backends = self.backends.get_or_insert_with(|| Box::new(Backends::new(workers)));
+        backends.update(self.index, proxies, &self.state.proxies);
+        self.passed_on.wanted = backends.wanted();
+    }
+
+    /// Gives the client of the backends an event of a connection to one of them.
+    pub(super) fn with_backends(&mut self, event: impl FnOnce(&mut Client<Answers>)) {
+        if let Some(backends) = &mut self.backends {
+            event(&mut backends.client);
+        }
+    }
+
+    /// A connection to a backend is open.
+    pub(super) fn backend_connected(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        if let Some(link) = cx.data(conn) {
+            link.role = Role::Backend;
+        }
+        self.backend_connections += 1;
+        self.with_backends(|client| client.on_connect(cx, conn));
+    }
+
+    /// A client's connection is gone, and with it what it has asked for.
+    pub(super) fn proxied_closed(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        self.passed_on.forget(conn);
+        let reserved = self.proxy_calls.forget(conn);
+        self.give_back(cx, reserved);
+    }
+
+    /// Sends what was asked in this turn.
+    pub(super) fn send_to_backends(&mut self, cx: &mut Context<Link>) {
+        if let Some(backends) = &mut self.backends {
+            backends.client.on_tick(cx);
+        }
+    }
+
+    /// Whether there are answers, so that the worker does not sleep.
+    pub(super) fn has_answers(&mut self) -> bool {
+        self.backends.as_mut().is_some_and(|of| !of.client.caller().ended.is_empty())
+    }
+
+    /// Carries out what backends have decided.
+    pub(super) fn handle_answers(&mut self, cx: &mut Context<Link>) {
+        let Some(backends) = &mut self.backends else { return };
+        let ended = &mut backends.client.caller().ended;
+        let taken = ended.len().min(ANSWERS_PER_TURN);
+        let answers: Vec<(u64, Answer)> = ended.drain(..taken).collect();
+        for (number, answer) in answers {
+            // Its connection may be gone.
+            if let Some(call) = self.proxy_calls.take(number) {
+                self.answered(cx, call, answer);
+            }
+        }
+    }
+
+    /// Asks a backend.
+    ///
+    /// # Errors
+    /// It is not asked: nothing waits, and the caller goes on as after an answer that is none.
+    pub(super) fn ask(
+        &mut self,
+        cx: &Context<Link>,
+        call: ProxyCall,
+        question: &Question<'_>,
+    ) -> Result<(), (ProxyCall, Fault)> {
+        let bytes_max =
+            self.settings.config.limits.pending_bytes_max.div_ceil(self.state.workers());
+        let Some(backends) = &mut self.backends else { return Err((call, Fault::Cancelled)) };
+        let (conn, event, proxy) = (call.conn, call.event, Arc::clone(&call.proxy));
+        let Some(view) = self.hub.session(call.session) else {
+            return Err((call, Fault::Cancelled));
+        };
+        let Some(encoding) = Encoding::of(view.encoding) else {
+            return Err((call, Fault::Cancelled));
+        };
+        let passed = self.passed_on.get(conn);
+        let meta = passed.filter(|_| backends.wants_meta(&proxy)).and_then(|of| of.meta.as_deref());
+        let asker = Asker { client: call.session, encoding, user: view.user, meta };
+        let body = question.body(&asker);
+        if let Some(stats) = backends.stats(&proxy) {
+            stats.counters.count(ProxyMetric::Calls);
+        }
+        let number = match self.proxy_calls.insert(call, bytes_max) {
+            Ok(number) => number,
+            Err(call) => return Err((call, Fault::Overflow)),
+        };
+        let Err(fault) = backends.send(cx.now_ms(), &proxy, event, &body, passed, number) else {
+            return Ok(());
+        };
+        match self.proxy_calls.take(number) {
+            Some(call) => Err((call, fault)),
+            None => Ok(()),
+        }
+    }
+
+    /// A command that waits from now on.
+    pub(super) fn call(
+        &self,
+        (conn, session, id): (ConnId, SessionId, Option<u32>),
+        event: Event,
+        proxy: &Arc<str>,
+        channel: &str,
+        frame: &[u8],
+    ) -> ProxyCall {
+        ProxyCall {
+            conn,
+            session,
+            id,
+            event,
+            proxy: Arc::clone(proxy),
+            channel: channel.into(),
+            frame: frame.into(),
+            began: Instant::now(),
+            gone: false,
+        }
+    }
+
+    fn answered(&mut self, cx: &mut Context<Link>, call: ProxyCall, answer: Answer) {
+        if let Some(backends) = &mut self.backends {
+            backends.observe(cx.now_ms(), &call.proxy, call.conn.to_u64(), &answer);
+            if let Some(stats) = backends.stats(&call.proxy) {
+                stats.durations.record(call.began.elapsed().as_nanos() as u64);
+            }
+        }
+        let conn = call.conn;
+        if !call.gone {
+            self.decide(cx, call, answer);
+        }
+        // What came after it may go on.
+        self.backlogs.wake(conn, cx.now_ms());
+    }
+
+    fn decide(&mut self, cx: &mut Context<Link>, call: ProxyCall, answer: Answer) {
+        match call.event {
+            Event::Connect => self.connect_decided(cx, call, answer),
+            Event::Rpc => self.rpc_decided(cx, &call, answer),
+            Event::Subscribe => self.subscribe_decided(cx, &call, answer),
+            Event::Publish => self.publish_decided(cx, &call, answer),
+        }
+        self.drain_events(cx);
+    }
+
+    /// The backend has not decided.
+    pub(super) fn report_fault(&mut self, cx: &Context<Link>, proxy: &str, fault: &Fault) {
+        if let Some(backends) = &mut self.backends {
+            backends.report(cx.now_ms(), proxy, fault);
+        }
+    }
+
+    /// Whether the rules decide where a backend has not.
+    pub(super) fn falls_back(&self, proxy: &str) -> bool {
+        let backends = self.backends.as_ref();
+        backends.is_some_and(|backends| backends.on_failure(proxy) == OnFailure::Rules)
+    }
+
+    /// Asks who a client without a token is. `said` is its connect command as it came.
+    pub(super) fn ask_connect(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        id: Option<u32>,
+        request: &ConnectRequest<'_>,
+        said: &[u8],
+        proxy: &Arc<str>,
+    ) {
+        let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else { return };
+        let headers = request.headers.iter().map(|(name, value)| (name, &*value.0));
+        self.passed_on.keep_emulated(conn, headers);
+        let now = self.now(cx);
+        // The backend is told the id that the client will have.
+        let reserved = NewSession {
+            tag: conn.to_u64(),
+            encoding: encoding.into(),
+            user: "",
+            maker: Maker::NONE,
+            conn_info: None,
+            outbox_bytes_max: self.outbox_bytes_max(),
+            poll: false,
+            held: true,
+        };
+        let Ok(session) = self.hub.open_session(now, reserved) else {
+            return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
+        };
+        // The proxy's own bounds hold from here on.
+        cx.set_deadline(conn, None);
+        let call = self.call((conn, session, id), Event::Connect, proxy, "", said);
+        if let Err((call, fault)) = self.ask(cx, call, &Question::Connect(request)) {
+            self.connect_decided(cx, call, Err(fault));
+        }
+    }
+
+    fn connect_decided(&mut self, cx: &mut Context<Link>, call: ProxyCall, answer: Answer) {
+        let ProxyCall { conn, session, id, .. } = call;
+        let link = cx.data(conn).filter(|link| !link.closing);
+        let is_open = self.hub.session(session).is_some_and(|view| !view.closing);
+        let Some(encoding) = link.and_then(|link| encoding_of(link)).filter(|_| is_open) else {
+            self.give_back(cx, Some(session));
+            return cx.close(conn);
+        };
+        let decided = match answer.and_then(|(status, body)| read::<ConnectResult>(status, &body)) {
+            Ok(Verdict::Granted(result)) => self.accept(cx, &call.proxy, result),
+            Ok(Verdict::Nothing) => self.accept_anonymous(),
+            Ok(Verdict::Error(error)) => Err(CommandError::Reply(error)),
+            Ok(Verdict::Disconnect(disconnect)) => Err(CommandError::Disconnect(disconnect)),
+            Err(fault) => {
+                self.report_fault(cx, &call.proxy, &fault);
+                match self.falls_back(&call.proxy) {
+                    true => self.accept_anonymous(),
+                    false => Err(CommandError::Reply(fault.reply())),
+                }
+            }
+        };
+        let accepted = match decided {
+            Ok(accepted) => Accepted { reserved: Some(session), ..accepted },
+            Err(error) => return self.refuse_reserved(cx, (conn, id), session, error),
+        };
+        let command;
+        let uni;
+        let request = match id {
+            Some(_) => {
+                command = Commands::of(encoding.format(), &call.frame).next();
+                match &command {
+                    Some(Ok(Command { request: Request::Connect(request), .. })) => request,
+                    // It was read before.
+                    _ => return,
+                }
+            }
+            None => {
+                uni = ConnectRequest::parse(&call.frame).unwrap_or_default();
+                &uni
+            }
+        };
+        let user = &accepted.identity.user;
+        match self.verify_subscriptions(user, request, encoding) {
+            Ok(tokens) => self.connect_as(cx, conn, id, request, (accepted, tokens)),
+            Err(Unverified::Refused(error)) => {
+                self.refuse_reserved(cx, (conn, id), session, error);
+            }
+            // Its key is there when the client comes again.
+            Err(Unverified::KeyPending) => {
+                self.want_keys();
+                let error = CommandError::Reply(ErrorCode::Internal.into());
+                self.refuse_reserved(cx, (conn, id), session, error);
+            }
+        }
+    }
+
+    /// A client may not come in for which a session was reserved.
+    fn refuse_reserved(
+        &mut self,
+        cx: &mut Context<Link>,
+        (conn, id): (ConnId, Option<u32>),
+        session: SessionId,
+        error: CommandError,
+    ) {
+        self.give_back(cx, Some(session));
+        self.await_connect(cx, conn);
+        self.refuse_connect(cx, conn, id, error);
+    }
+
+    /// A client of whom nothing is known, if those may come in.
+    fn accept_anonymous(&self) -> Result<Accepted, CommandError> {
+        match self.identify("") {
+            Ok(identity) => Ok(identity.into()),
+            Err(Unverified::Refused(error)) => Err(error),
+            Err(Unverified::KeyPending) => Err(CommandError::Reply(ErrorCode::Internal.into())),
+        }
+    }
+
+    /// Who a client is, by a backend's answer.
+    fn accept(
+        &mut self,
+        cx: &Context<Link>,
+        proxy: &str,
+        mut result: ConnectResult,
+    ) -> Result<Accepted, CommandError> {
+        let judged = result.decode().and_then(|()| {
+            let subscriptions = result.subscriptions()?;
+            match result.user.len() > USER_BYTES_MAX {
+                true => Err(Fault::Malformed("result.user is too long".into())),
+                false => Ok(subscriptions),
+            }
+        });
+        let subscriptions = judged.map_err(|fault| {
+            self.report_fault(cx, proxy, &fault);
+            CommandError::Reply(fault.reply())
+        })?;
+        let unknown = subscriptions.keys().find(|channel| self.namespace_of(channel).is_err());
+        if let Some(channel) = unknown {
+            let why = format!("there is no namespace for its channel {channel:?}");
+            self.report_fault(cx, proxy, &Fault::Malformed(why));
+            return Err(CommandError::Reply(ErrorCode::UnknownChannel.into()));
+        }
+        let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
+        let now_ms = self.clock.now().unix_ms;
+        if expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= now_ms) {
+            return Err(CommandError::Reply(ErrorCode::Expired.into()));
+        }
+        // Whom an operator has blocked no backend lets in.
+        let (id, now_s) = (TokenId::NONE, now_ms / 1000);
+        if self.state.revocations.refuses(id, &result.user, Some(now_s), now_ms).is_some() {
+            let why = DisconnectCode::InvalidToken.with_reason("the user is blocked");
+            return Err(CommandError::Disconnect(why));
+        }
+        let identity = Identity {
+            user: result.user,
+            expire_at_s,
+            info: result.info,
+            meta: result.meta,
+            subscriptions,
+            ..Identity::default()
+        };
+        let data = result.data.as_deref().map(one_line);
+        Ok(Accepted { identity, reserved: None, by_proxy: true, data })
+    }
+
+    /// Has a backend carry out a remote procedure.
+    pub(super) fn rpc(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        session: SessionId,
+        id: u32,
+        request: &RpcRequest<'_>,
+    ) -> Result<(), Error<'static>> {
+        let Some(proxy) = self.settings.config.client.proxy.rpc.clone() else {
+            return Err(ErrorCode::NotAvailable.with_reason("client.proxy.rpc is not set"));
+        };
+        let call = self.call((conn, session, Some(id)), Event::Rpc, &proxy, "", b"");
+        if let Err((call, fault)) = self.ask(cx, call, &Question::Rpc(request)) {
+            self.rpc_decided(cx, &call, Err(fault));
+        }
+        Ok(())
+    }
+
+    fn rpc_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
+        let (conn, id) = (call.conn, call.id.unwrap_or_default());
+        let Some(encoding) = cx.data(conn).and_then(|link| encoding_of(link)) else { return };
+        let verdict = answer.and_then(|(status, body)| {
+            let verdict = read::<RpcResult>(status, &body)?;
+            let result = match verdict {
+                Verdict::Granted(result) => result,
+                Verdict::Nothing => RpcResult::default(),
+                Verdict::Error(error) => return Ok(Verdict::Error(error)),
+                Verdict::Disconnect(disconnect) => return Ok(Verdict::Disconnect(disconnect)),
+            };
+            let data = payload(result.data.as_deref(), &result.b64data)?;
+            let is_json = data.as_ref().is_none_or(|data| data.format() == PayloadFormat::Json);
+            if encoding.format() == Format::Json && !is_json {
+                let why = "result.b64data is no JSON, and the client speaks JSON";
+                return Err(Fault::Malformed(why.into()));
+            }
+            let none = if encoding.format() == Format::Json { &b"null"[..] } else { b"" };
+            Ok(Verdict::Granted(data.map_or_else(|| none.into(), Payload::into_bytes)))
+        });
+        match verdict {
+            Ok(Verdict::Granted(data)) => {
+                self.reply(call.session, id, &Reply::Rpc { data: &data });
+            }
+            Ok(Verdict::Nothing) => {}
+            Ok(Verdict::Error(error)) => self.reply_error(cx, conn, id, &error),
+            Ok(Verdict::Disconnect(disconnect)) => self.disconnect(cx, conn, &disconnect),
+            Err(fault) => {
+                self.report_fault(cx, &call.proxy, &fault);
+                self.reply_error(cx, conn, id, &fault.reply());
+            }
+        }
+    }
+}

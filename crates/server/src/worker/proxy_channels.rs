@@ -1,0 +1,225 @@
+//! Proxies of channels: whether a client may subscribe or publish, and how.
+
+use std::sync::Arc;
+
+use dunlin_hub::{NewPublication, SessionId};
+use dunlin_net::{ConnId, Context};
+use dunlin_protocol::centrifuge::{
+    Command, Commands, Error, ErrorCode, PublishRequest, Request, SubscribeRequest,
+};
+use dunlin_protocol::{Format, Payload};
+
+use super::backends::Answer;
+use super::connect::one_line;
+use super::link::Link;
+use super::parts::{Grant, GrantToken, Pending, ProxyCall, TokenFacts};
+use super::permission::{Permission, permits_by_keys};
+use super::subscription::overridden;
+use super::{Worker, encoding_of};
+use crate::auth::Allow;
+use crate::proxy::{
+    Event, Fault, PublishResult, Question, SubscribeResult, Verdict, payload, read,
+};
+
+/// A command of a client: connection, session and the command's id.
+pub(super) type Caller = (ConnId, SessionId, u32);
+
+impl Worker<'_> {
+    /// Asks whether a client may subscribe. `said` is its command as it came.
+    pub(super) fn ask_subscribe(
+        &mut self,
+        cx: &mut Context<Link>,
+        (conn, session, id): Caller,
+        request: &SubscribeRequest<'_>,
+        said: &[u8],
+        proxy: &Arc<str>,
+    ) -> Result<(), Error<'static>> {
+        let channel = &*request.channel;
+        self.namespace_of(channel)?;
+        if self.hub.has_subscription(session, channel) {
+            return Err(ErrorCode::AlreadySubscribed.into());
+        }
+        let call = self.call((conn, session, Some(id)), Event::Subscribe, proxy, channel, said);
+        if let Err((call, fault)) = self.ask(cx, call, &Question::Subscribe(request)) {
+            self.subscribe_decided(cx, &call, Err(fault));
+        }
+        Ok(())
+    }
+
+    pub(super) fn subscribe_decided(
+        &mut self,
+        cx: &mut Context<Link>,
+        call: &ProxyCall,
+        answer: Answer,
+    ) {
+        let Some(format) = self.format_of(cx, call) else { return };
+        let command = Commands::of(format, &call.frame).next();
+        let Some(Ok(Command { id, request: Request::Subscribe(request) })) = &command else {
+            return;
+        };
+        let verdict = answer.and_then(|(status, body)| read::<SubscribeResult>(status, &body));
+        let outcome = match verdict.and_then(decided) {
+            Ok(Verdict::Granted(result)) => self.subscribe_granted(cx, call, *id, request, result),
+            Ok(verdict) => return self.refuse(cx, call, verdict),
+            Err(fault) => {
+                self.report_fault(cx, &call.proxy, &fault);
+                match self.keys_permit(call, Permission::Subscribe) {
+                    true => self.subscribe_granted(cx, call, *id, request, Default::default()),
+                    false => Err(fault.reply()),
+                }
+            }
+        };
+        if let Err(error) = outcome {
+            self.reply_error(cx, call.conn, *id, &error);
+        }
+    }
+
+    fn subscribe_granted(
+        &mut self,
+        cx: &mut Context<Link>,
+        call: &ProxyCall,
+        id: u32,
+        request: &SubscribeRequest<'_>,
+        result: SubscribeResult,
+    ) -> Result<(), Error<'static>> {
+        let (session, channel) = (call.session, &*request.channel);
+        let now = self.now(cx);
+        let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
+        if expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= now.unix_ms) {
+            return Err(ErrorCode::Expired.into());
+        }
+        let granted = match result.options() {
+            Ok(granted) => granted,
+            Err(fault) => {
+                self.report_fault(cx, &call.proxy, &fault);
+                return Err(fault.reply());
+            }
+        };
+        let options = overridden(&self.namespace_of(channel)?.options, &granted.overrides);
+        let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
+        let asked = self.client_side(request)?;
+        let capable = self.capable(session, channel);
+        let mut subscribe = self.entitled(&user, channel, &options, capable, asked);
+        subscribe.chan_info = granted.info.as_deref().map(one_line);
+        subscribe.granted = true;
+        if let Some(token) = self.token(cx, Pending::Command { session, id }) {
+            let data = granted.data.as_deref().map(one_line);
+            if data.is_some() || expire_at_s.is_some() {
+                let facts = TokenFacts::of_proxy(now.unix_ms / 1000, expire_at_s);
+                let token = GrantToken { facts, key: None, allow: Allow::NONE };
+                self.grants.insert(session, channel, Grant { token: Some(token), data });
+            }
+            self.hub.handle_subscribe(now, token, session, channel, &options, subscribe);
+        }
+        Ok(())
+    }
+
+    /// Asks whether a client may publish, and what. `said` is its command as it came.
+    pub(super) fn ask_publish(
+        &mut self,
+        cx: &mut Context<Link>,
+        (conn, session, id): Caller,
+        request: &PublishRequest<'_>,
+        said: &[u8],
+        proxy: &Arc<str>,
+    ) -> Result<(), Error<'static>> {
+        self.namespace_of(&request.channel)?;
+        let channel = &*request.channel;
+        let call = self.call((conn, session, Some(id)), Event::Publish, proxy, channel, said);
+        if let Err((call, fault)) = self.ask(cx, call, &Question::Publish(request)) {
+            self.publish_decided(cx, &call, Err(fault));
+        }
+        Ok(())
+    }
+
+    pub(super) fn publish_decided(
+        &mut self,
+        cx: &mut Context<Link>,
+        call: &ProxyCall,
+        answer: Answer,
+    ) {
+        let Some(format) = self.format_of(cx, call) else { return };
+        let command = Commands::of(format, &call.frame).next();
+        let Some(Ok(Command { id, request: Request::Publish(request) })) = &command else { return };
+        let verdict = answer.and_then(|(status, body)| {
+            let verdict = decided(read::<PublishResult>(status, &body)?)?;
+            Ok(match verdict {
+                Verdict::Granted(result) => Verdict::Granted(publication(result)?),
+                Verdict::Nothing => Verdict::Nothing,
+                Verdict::Error(error) => Verdict::Error(error),
+                Verdict::Disconnect(disconnect) => Verdict::Disconnect(disconnect),
+            })
+        });
+        let publication = match verdict {
+            Ok(Verdict::Granted(publication)) => publication,
+            Ok(verdict) => return self.refuse(cx, call, verdict),
+            Err(fault) => {
+                self.report_fault(cx, &call.proxy, &fault);
+                if !self.keys_permit(call, Permission::Publish) {
+                    return self.reply_error(cx, call.conn, *id, &fault.reply());
+                }
+                NewPublication::default()
+            }
+        };
+        match self.namespace_of(&request.channel).map(|of| Arc::clone(&of.options)) {
+            Ok(options) => {
+                self.publish_as(cx, call.session, *id, request, &options, publication);
+            }
+            Err(error) => self.reply_error(cx, call.conn, *id, &error),
+        }
+    }
+
+    /// Whether the `allow_` keys permit what a backend has not decided, and may decide.
+    fn keys_permit(&self, call: &ProxyCall, permission: Permission) -> bool {
+        let Some(view) = self.hub.session(call.session) else { return false };
+        let subscribed = self.hub.is_subscribed(call.session, &call.channel);
+        self.falls_back(&call.proxy)
+            && self.namespace_of(&call.channel).is_ok_and(|namespace| {
+                permits_by_keys(&namespace.rules, &call.channel, view.user, subscribed, permission)
+            })
+    }
+
+    /// The backend has refused.
+    fn refuse<T>(&mut self, cx: &mut Context<Link>, call: &ProxyCall, verdict: Verdict<T>) {
+        match verdict {
+            Verdict::Granted(_) | Verdict::Nothing => {}
+            Verdict::Error(error) => {
+                self.reply_error(cx, call.conn, call.id.unwrap_or_default(), &error);
+            }
+            Verdict::Disconnect(disconnect) => self.disconnect(cx, call.conn, &disconnect),
+        }
+    }
+
+    /// What a call's client speaks, if it is still there.
+    fn format_of(&self, cx: &mut Context<Link>, call: &ProxyCall) -> Option<Format> {
+        let link = cx.data(call.conn).filter(|link| !link.closing)?;
+        let is_its_own = link.session() == Some(call.session);
+        encoding_of(link).filter(|_| is_its_own).map(|encoding| encoding.format())
+    }
+}
+
+/// Whoever has no opinion has not permitted it.
+fn decided<T>(verdict: Verdict<T>) -> Result<Verdict<T>, Fault> {
+    match verdict {
+        Verdict::Nothing => {
+            Err(Fault::Malformed("there is neither `result` nor `error` nor `disconnect`".into()))
+        }
+        verdict => Ok(verdict),
+    }
+}
+
+/// What a backend has made of a publication. Without data it is the client's own.
+fn publication(result: PublishResult) -> Result<NewPublication, Fault> {
+    let data = payload(result.data.as_deref(), &result.b64data)?;
+    let text = |text: String| (!text.is_empty()).then(|| text.into_boxed_str());
+    Ok(NewPublication {
+        format: data.as_ref().map_or_else(Default::default, Payload::format),
+        data: data.map(Payload::into_bytes).unwrap_or_default(),
+        tags: result.tags.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+        idempotency_key: text(result.idempotency_key),
+        skip_history: result.skip_history,
+        version: result.version,
+        version_epoch: result.version_epoch.into(),
+        ..NewPublication::default()
+    })
+}
