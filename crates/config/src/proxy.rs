@@ -35,7 +35,7 @@ pub struct Proxy {
     /// After so many requests in a row that the backend did not answer, it is not asked for a second, and longer each
     /// time, up to 30 s; meanwhile `on_failure` decides at once. 0: it is always asked.
     #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
-    pub breaker_failures: u32,
+    pub breaker_failures_max: u32,
     /// What is decided when the backend gives no valid answer.
     #[schemars(extend("x-applies" = LIVE))]
     pub on_failure: OnFailure,
@@ -68,7 +68,7 @@ impl Default for Proxy {
             queue_max: 65_536,
             queue_timeout_ms: 10_000,
             answer_bytes_max: 1 << 20,
-            breaker_failures: 16,
+            breaker_failures_max: 16,
             on_failure: OnFailure::Error,
             http_headers: Arc::default(),
             emulated_headers: Arc::default(),

@@ -287,8 +287,9 @@ mod tests {
 
     #[test]
     fn every_number_has_its_unit_last_in_its_name_or_counts_something() {
-        const COUNTS: [&str; 8] = [
+        const COUNTS: [&str; 9] = [
             "workers",
+            "concurrency",
             "node",
             "port",
             "backlog",

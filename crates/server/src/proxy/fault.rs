@@ -56,7 +56,7 @@ impl fmt::Display for Fault {
             Fault::TimedOut => f.write_str("no answer in time (timeout_ms, queue_timeout_ms)"),
             Fault::Overflow => f.write_str("too many requests wait for it (queue_max)"),
             Fault::BreakerOpen => {
-                f.write_str("it is not asked, for it has not answered (breaker_failures)")
+                f.write_str("it is not asked, for it has not answered (breaker_failures_max)")
             }
             Fault::Status(status) => write!(f, "it answered with status {status}; 200 is expected"),
             Fault::TooLong => f.write_str("its answer is longer than answer_bytes_max"),

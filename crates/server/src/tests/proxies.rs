@@ -298,7 +298,8 @@ fn a_backend_that_does_not_decide_refuses_and_disturbs_nobody() {
 fn a_circuit_opens_and_rules_decide_where_they_may() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let cluster = Cluster::start_with(1, |config| {
-        let of = Proxy { breaker_failures: 1, on_failure: OnFailure::Rules, ..proxy(gone, "/") };
+        let of =
+            Proxy { breaker_failures_max: 1, on_failure: OnFailure::Rules, ..proxy(gone, "/") };
         config.proxies.insert("rules", of);
         for (name, open) in [("open", true), ("closed", false)] {
             let rules = ChannelOptions {

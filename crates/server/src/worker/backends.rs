@@ -185,7 +185,7 @@ impl Backends {
         let Some(backend) = self.of.get_mut(proxy) else { return };
         match answer {
             Err(Fault::Unreachable(_) | Fault::TimedOut) => {
-                backend.breaker.handle_failure(now_ms, of, backend.config.breaker_failures);
+                backend.breaker.handle_failure(now_ms, of, backend.config.breaker_failures_max);
             }
             Err(Fault::Overflow | Fault::Cancelled | Fault::BreakerOpen) => {
                 backend.breaker.handle_nothing();
