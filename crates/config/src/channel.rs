@@ -149,9 +149,6 @@ pub struct ChannelOptions {
     /// Asked whether a client may publish, and what, in place of the `allow_publish_…` keys; a name of `proxies`.
     #[schemars(extend("x-applies" = LIVE))]
     pub publish_proxy: Option<Arc<str>>,
-    /// Asked whether a subscription whose time has ended may stay; a name of `proxies`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub sub_refresh_proxy: Option<Arc<str>>,
     /// Channels of the namespace that have subscribers or history, about as many on each worker; 0: as many as
     /// `limits.channels_max` allows. Beyond it those that hold nothing and have no subscribers give way to new ones.
     #[schemars(range(max = 1_000_000_000), extend("x-applies" = LIVE))]
@@ -198,7 +195,6 @@ impl Default for ChannelOptions {
             allow_presence_for_anonymous: false,
             subscribe_proxy: None,
             publish_proxy: None,
-            sub_refresh_proxy: None,
             channels_max: 0,
             history_bytes_max: 0,
             pacing: Pacing::default(),

@@ -112,16 +112,13 @@ fn proxy_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         }
     };
     let client = &config.client.proxy;
-    for (key, name) in
-        [("connect", &client.connect), ("refresh", &client.refresh), ("rpc", &client.rpc)]
-    {
+    for (key, name) in [("connect", &client.connect), ("rpc", &client.rpc)] {
         check(&|| Path::of("client.proxy").join(key), name);
     }
     let mut check_channel = |path: &dyn Fn() -> Path, options: &ChannelOptions| {
         for (key, name) in [
             ("subscribe_proxy", &options.subscribe_proxy),
             ("publish_proxy", &options.publish_proxy),
-            ("sub_refresh_proxy", &options.sub_refresh_proxy),
         ] {
             check(&|| path().join(key), name);
         }

@@ -98,9 +98,6 @@ pub struct ClientProxy {
     /// Asked whether a client without a token may connect, and as whom.
     #[schemars(extend("x-applies" = LIVE))]
     pub connect: Option<Arc<str>>,
-    /// Asked whether a connection whose time has ended may stay.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub refresh: Option<Arc<str>>,
     /// Carries out the remote procedures that clients call.
     #[schemars(extend("x-applies" = LIVE))]
     pub rpc: Option<Arc<str>>,

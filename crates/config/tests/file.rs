@@ -34,13 +34,15 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
     let chat = dunlin_config::ChannelOptions {
         name_pattern: Some(dunlin_config::Pattern::parse("...").unwrap()),
         channel_regex: Some("...".into()),
+        subscribe_proxy: Some("...".into()),
+        publish_proxy: Some("...".into()),
         ..Default::default()
     };
     assert_eq!(config.channel.namespaces["chat"], chat);
     assert!(config.api.keys.contains_key("backend"));
     // The dots stand for a key to be made; they are not accepted as one. Nor are two ways to say one thing.
     let errors = config.validate().unwrap_err();
-    assert_eq!(errors.len(), 28, "{errors:#?}");
+    assert_eq!(errors.len(), 37, "{errors:#?}");
 }
 
 #[test]
