@@ -177,7 +177,7 @@ mod tests {
                 ..Subscribed::default()
             })
         };
-        connects.begin(session(1), None, Encoding::WsJson, (4, 10_000), vec![]);
+        connects.begin(session(1), None, Encoding::WsJson, (4, 10_000), vec![], None);
         for (channel, bytes) in [("a", 6_000), ("b", 6_000), ("c", 3_000), ("d", 0)] {
             connects.handle_subscribed(session(1), channel.into(), missed(bytes));
         }
