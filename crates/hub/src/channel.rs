@@ -231,7 +231,7 @@ mod tests {
         let hasher = NameHasher::new(42, 7);
         let mut counts = [0u32; 7];
         for n in 0..70_000 {
-            counts[usize::from(hasher.home(hasher.hash(&format!("room:{n}"))))] += 1;
+            counts[usize::from(hasher.home(hasher.hash(format!("room:{n}"))))] += 1;
         }
         assert!(counts.iter().all(|&count| (9_500..10_500).contains(&count)), "{counts:?}");
     }
