@@ -265,7 +265,7 @@ impl Oracle<'_> {
         }
         let pushes = self.pushes();
         let unsubscribed = pushes.iter().filter(|push| push.is_unsubscribe()).count();
-        assert_eq!(unsubscribed, ended.len(), "each of {ended:?} is told: {pushes:?}");
+        assert_eq!(unsubscribed, ended.len(), "each of {ended:?} is notified: {pushes:?}");
         for push in pushes {
             let leaves = ended.iter().any(|(channel, _)| push.channel == CHANNELS[*channel]);
             assert!(leaves && !push.is_publication(), "{push:?}");

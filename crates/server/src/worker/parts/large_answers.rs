@@ -71,7 +71,7 @@ impl LargeAnswers {
 fn bytes_of(pending: &Pending, event: &Event) -> usize {
     let publications = match (pending, event) {
         (_, Event::History { result: Ok(history), .. }) => &history.publications,
-        // A client is told that it is subscribed before what is published next; a poll takes both together.
+        // A client is answered that it is subscribed before what is published next; a poll takes both together.
         (Pending::Poll { .. }, Event::Subscribed { result: Ok(subscribed), .. }) => {
             &subscribed.publications
         }
