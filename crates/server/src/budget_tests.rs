@@ -110,7 +110,7 @@ const RECOVER: &str = "{\"recover\":true,\"epoch\":\"\",\"offset\":0}";
 
 /// Polls and connects were free, whatever the budget.
 #[test]
-fn polls_pay_and_are_told_when_to_come_back() {
+fn polls_pay_and_learn_when_to_come_back() {
     let cluster = Cluster::start_with(1, |config| address_budget(config, 1, 0));
     let line = "GET /connection/poll?channel=a&timeout=0";
     let poll = || cluster.exchange(line, "Host: 127.0.0.1\r\n", "");

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
-use crate::Ready;
 use crate::admin::{AdminParams, AdminThread};
 use crate::bus_message::BusMessage;
 use crate::error::ServeError;
@@ -18,6 +17,19 @@ use crate::push::PushThread;
 use crate::state::{Lifecycle, ServerState};
 use crate::webhooks::{FINISH_TIMEOUT, WebhooksThread};
 use crate::worker::thread::Workers;
+
+/// What a started server reports to its caller.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// The bound address of the client port; differs from the configured one when its port was 0.
+    pub client_addr: SocketAddr,
+    /// The bound address of the admin port.
+    pub admin_addr: SocketAddr,
+    /// Threads that serve connections.
+    pub workers: usize,
+    /// What runs, where it was found, and what was wrong with it: sentences for a person.
+    pub recovery: Vec<String>,
+}
 
 /// How often the control thread looks whether the last client has left.
 const DRAIN_POLL: Duration = Duration::from_millis(20);

@@ -56,7 +56,7 @@ mod worker;
 pub const FUZZ_TARGETS: &[(&str, fn(&[u8]))] = worker::fuzz_targets::TARGETS;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -74,6 +74,7 @@ use crate::settings::Settings;
 use crate::state::ServerState;
 use crate::worker::thread::{Placement, Workers};
 
+pub use crate::control::Ready;
 pub use crate::error::ServeError;
 pub use crate::validation::validate;
 
@@ -94,19 +95,6 @@ pub struct Serve {
     pub state_dir: Option<PathBuf>,
     /// Called with `log` at the start and whenever it has changed: how to log is the program's decision.
     pub on_log: Box<dyn Fn(&Log) + Send>,
-}
-
-/// What a started server reports to its caller.
-#[derive(Clone, Debug)]
-pub struct Ready {
-    /// The bound address of the client port; differs from the configured one when its port was 0.
-    pub client_addr: SocketAddr,
-    /// The bound address of the admin port.
-    pub admin_addr: SocketAddr,
-    /// Threads that serve connections.
-    pub workers: usize,
-    /// What runs, where it was found, and what was wrong with it: sentences for a person.
-    pub recovery: Vec<String>,
 }
 
 /// Serves until SIGTERM or SIGINT, then drains and returns.

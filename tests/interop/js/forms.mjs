@@ -57,7 +57,7 @@ for (const [format, { options, parsed }] of Object.entries(FORMATS)) {
     assert.deepEqual([doc.subscribed[1].wasRecovering, doc.subscribed[1].recovered], [true, true]);
   });
 
-  await scenario(`tags filter, ${format}: only what passes arrives, recovered or live; who filters wrongly is told`, async (t) => {
+  await scenario(`tags filter, ${format}: only what passes arrives, recovered or live; who filters wrongly is notified`, async (t) => {
     const server = await t.server({ config: "forms.toml" });
     const line = await t.line(server);
     const tagsFilter = { op: "and", nodes: [{ key: "kind", cmp: "in", vals: ["goal", "card"] }, { op: "not", nodes: [{ key: "minute", cmp: "lt", val: "45.5" }] }] };

@@ -55,7 +55,7 @@ for (const transport of ["websocket", "http_stream"]) {
     assert.deepEqual([news.subscribed[1].wasRecovering, news.subscribed[1].recovered], [true, true]);
   });
 
-  await scenario(`protobuf, ${transport}: stays through pings, and is told to reconnect (3001) and that it is disconnected (3503)`, async (t) => {
+  await scenario(`protobuf, ${transport}: stays through pings, and is notified to reconnect (3001) and that it is disconnected (3503)`, async (t) => {
     const server = await t.server({ config: "presence.toml" });
     const client = await t.client(server, transport, protobuf);
     const news = await watch(client, "news");

@@ -41,7 +41,7 @@ async def who_is_there(server):
         await eventually(lambda: any(c.info.client == bob_id for c in room.all("leave")), "bob's leave")
 
 
-@scenario("centrifuge-python, Protobuf: publishes bytes, reads history and presence, recovers what it missed, is told why it is disconnected", config="presence.toml")
+@scenario("centrifuge-python, Protobuf: publishes bytes, reads history and presence, recovers what it missed, is notified why it is disconnected", config="presence.toml")
 async def protobuf(server):
     line = Line(server.client_port)
     async with member(line, use_protobuf=True) as ann, member(server, "news") as bob:

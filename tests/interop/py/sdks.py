@@ -1,4 +1,4 @@
-"""Centrifugal's SDKs for Go (JSON and Protobuf) and Java (Protobuf), unmodified: programs of ../go and ../java, told what to
+"""Centrifugal's SDKs for Go (JSON and Protobuf) and Java (Protobuf), unmodified: programs of ../go and ../java that take what to
 do line by line."""
 
 import asyncio
@@ -18,7 +18,7 @@ PROGRAMS = {
 
 
 class Program:
-    """A program that is told what to do by a line and says what it hears in lines."""
+    """A program that takes a line of what to do and says what it hears in lines."""
 
     def __init__(self, process):
         self.process = process
@@ -62,7 +62,7 @@ def hexed(text):
 
 for sdk, (command, query) in PROGRAMS.items():
 
-    @scenario(f"{sdk}: publishes, receives, reads history and presence, recovers what it missed, is told why it is disconnected", config="presence.toml")
+    @scenario(f"{sdk}: publishes, receives, reads history and presence, recovers what it missed, is notified why it is disconnected", config="presence.toml")
     async def life(server, command=command, query=query, binary="JSON" not in sdk):
         line = Line(server.client_port)
         async with program(command, f"ws://127.0.0.1:{line.port}/connection/websocket{query}", "news") as ann:

@@ -99,9 +99,9 @@ fn a_users_tokens_of_before_end_his_sessions_and_later_ones_do_not() {
     assert_eq!(bob.next().expect("a disconnect")["disconnect"]["code"], 3500);
 }
 
-/// A worker whose ring was full was not told, and kept the sessions, although the caller had been answered.
+/// A worker whose ring was full was not notified, and kept the sessions, although the caller had been answered.
 #[test]
-fn sessions_end_on_a_worker_that_could_not_be_told_of_the_revocation() {
+fn sessions_end_on_a_worker_that_missed_the_revocation() {
     let mut config = development();
     config.client.token.hmac_secret = Some(Secret::new(KEY));
     config.limits.bus_slots = 16;

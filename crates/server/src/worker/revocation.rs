@@ -107,7 +107,7 @@ impl Worker<'_> {
         self.end_tokens(cx, |_, _, token| revoked.contains(&token.id));
     }
 
-    /// Tokens were revoked, and this worker was not told which.
+    /// Tokens were revoked, and this worker was not notified which.
     pub(super) fn handle_revoked_unseen(&mut self, cx: &mut Context<Link>) {
         let now_ms = self.clock.now().unix_ms;
         self.end_tokens(cx, |worker, session, token| {

@@ -84,7 +84,7 @@ pub(super) fn vary(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> 
                     in_flight,
                 }))
             };
-            for program in &bench.h2load {
+            if let Some(program) = &bench.h2load {
                 others.push(asked(&|ask| h2load_for(program, &what, ask))?);
             }
             if in_flight == IN_FLIGHT[0] {
