@@ -17,11 +17,14 @@ pub(crate) const DEFAULT_TTL_MS: u32 = 5 * 60 * 1000;
 pub(crate) struct Idempotency {
     results: HashMap<Arc<str>, Remembered, RandomState>,
     /// Of each namespace, by its index, the keys in the order in which they expire.
-    expiries: Vec<BinaryHeap<Reverse<(u64, Arc<str>)>>>,
+    expiries: Vec<Expiries>,
     /// When the first key of each namespace expires that has one.
     firsts: BTreeSet<(u64, u32)>,
     max: usize,
 }
+
+/// Keys, the first of which expires first.
+type Expiries = BinaryHeap<Reverse<(u64, Arc<str>)>>;
 
 struct Remembered {
     position: StreamPosition,
@@ -94,8 +97,12 @@ impl Idempotency {
     fn first_changed(&mut self, namespace: u32, before: Option<u64>) {
         let now = self.first_of(namespace);
         if before != now {
-            before.map(|at| self.firsts.remove(&(at, namespace)));
-            now.map(|at| self.firsts.insert((at, namespace)));
+            if let Some(at) = before {
+                self.firsts.remove(&(at, namespace));
+            }
+            if let Some(at) = now {
+                self.firsts.insert((at, namespace));
+            }
         }
     }
 
