@@ -6,7 +6,7 @@ use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::stats::ProxyMetric;
 
-/// Why there is no decision. The client is told the kind, the log the rest.
+/// Why there is no decision. The client gets the kind, the log the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// No connection could be opened, or it broke.

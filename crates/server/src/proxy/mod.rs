@@ -13,7 +13,7 @@ pub(crate) use self::breaker::Breaker;
 pub(crate) use self::fault::Fault;
 pub(crate) use self::request::{Asker, Question};
 pub(crate) use self::response::{
-    ConnectResult, PublishResult, RpcResult, SubscribeResult, Verdict, payload, read,
+    ConnectResult, Decision, PublishResult, RpcResult, SubscribeResult, payload, read,
 };
 pub(crate) use self::stats::{ProxiesStats, ProxyMetric, ProxyStats};
 

@@ -1,4 +1,4 @@
-//! The answer of a backend, judged: whatever it is, it becomes a verdict or a fault.
+//! The answer of a backend, judged: whatever it is, it becomes a decision or a fault.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const DISCONNECT_CODES: std::ops::RangeInclusive<u16> = 3_000..=4_999;
 
 /// What a backend has decided.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Verdict<T> {
+pub(crate) enum Decision<T> {
     /// It may be done, like this.
     Granted(T),
     /// Neither result, error nor disconnect: the backend has no opinion.
@@ -155,7 +155,7 @@ pub(crate) fn payload<'a>(
 pub(crate) fn read<'a, T: Deserialize<'a>>(
     status: u16,
     body: &'a [u8],
-) -> Result<Verdict<T>, Fault> {
+) -> Result<Decision<T>, Fault> {
     #[derive(Deserialize)]
     struct Response<T> {
         #[serde(default = "none")]
@@ -192,38 +192,38 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
             )));
         }
         reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
-        return Ok(Verdict::Disconnect(Disconnect { code, reason: Cow::Owned(reason) }));
+        return Ok(Decision::Disconnect(Disconnect { code, reason: Cow::Owned(reason) }));
     }
     if let Some(ObjectOnly(BackendError { code, mut message, temporary })) = response.error {
         if !ERROR_CODES.contains(&code) {
             return Err(Fault::Malformed(format!("error.code {code} is none of 400 to 1999")));
         }
         message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
-        return Ok(Verdict::Error(Error { code, message: Cow::Owned(message), temporary }));
+        return Ok(Decision::Error(Error { code, message: Cow::Owned(message), temporary }));
     }
-    Ok(response.result.map_or(Verdict::Nothing, |ObjectOnly(result)| Verdict::Granted(result)))
+    Ok(response.result.map_or(Decision::Nothing, |ObjectOnly(result)| Decision::Granted(result)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rpc(body: &str) -> Result<Verdict<RpcResult>, Fault> {
+    fn rpc(body: &str) -> Result<Decision<RpcResult>, Fault> {
         read(200, body.as_bytes())
     }
 
     #[test]
     fn an_answer_is_a_result_an_error_a_disconnect_or_nothing() {
-        assert!(matches!(rpc(r#"{"result":{"data":1,"later":[]}}"#), Ok(Verdict::Granted(_))));
-        assert!(matches!(rpc("{}"), Ok(Verdict::Nothing)));
-        assert!(matches!(rpc(r#"{"result":null}"#), Ok(Verdict::Nothing)));
+        assert!(matches!(rpc(r#"{"result":{"data":1,"later":[]}}"#), Ok(Decision::Granted(_))));
+        assert!(matches!(rpc("{}"), Ok(Decision::Nothing)));
+        assert!(matches!(rpc(r#"{"result":null}"#), Ok(Decision::Nothing)));
         let error = rpc(r#"{"result":{},"error":{"code":1000,"message":"no"}}"#);
         assert!(
-            matches!(error, Ok(Verdict::Error(error)) if error.code == 1000 && !error.temporary)
+            matches!(error, Ok(Decision::Error(error)) if error.code == 1000 && !error.temporary)
         );
         let end = rpc(r#"{"disconnect":{"code":4500}}"#);
         assert!(
-            matches!(end, Ok(Verdict::Disconnect(end)) if end.code == 4500 && !end.reconnects())
+            matches!(end, Ok(Decision::Disconnect(end)) if end.code == 4500 && !end.reconnects())
         );
     }
 
@@ -261,13 +261,13 @@ mod tests {
     #[test]
     fn what_is_passed_on_has_bounds() {
         let long = "ü".repeat(2_000);
-        let Ok(Verdict::Error(error)) =
+        let Ok(Decision::Error(error)) =
             rpc(&format!(r#"{{"error":{{"code":400,"message":"{long}"}}}}"#))
         else {
             panic!("an error");
         };
         assert!(error.message.len() <= MESSAGE_BYTES_MAX);
-        let Ok(Verdict::Disconnect(end)) =
+        let Ok(Decision::Disconnect(end)) =
             rpc(&format!(r#"{{"disconnect":{{"code":4000,"reason":"{long}"}}}}"#))
         else {
             panic!("a disconnect");
@@ -279,7 +279,7 @@ mod tests {
     fn a_connect_has_the_channels_of_both_lists() {
         let body = br#"{"result":{"user":"ada","b64data":"WzFd","channels":["a","b"],
             "subs":{"a":{"data":2,"override":{"presence":{"value":true}}}}}}"#;
-        let Ok(Verdict::Granted(mut result)) = read::<ConnectResult>(200, body) else {
+        let Ok(Decision::Granted(mut result)) = read::<ConnectResult>(200, body) else {
             panic!("a result")
         };
         result.decode().unwrap();
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(subscriptions.keys().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(subscriptions["a"].overrides.presence, Some(true));
         let body = br#"{"result":{"b64info":"%"}}"#;
-        let Ok(Verdict::Granted(mut result)) = read::<ConnectResult>(200, body) else {
+        let Ok(Decision::Granted(mut result)) = read::<ConnectResult>(200, body) else {
             panic!("a result")
         };
         assert!(matches!(result.decode(), Err(Fault::Malformed(_))));

@@ -177,7 +177,7 @@ fn a_client_is_who_the_backend_says_and_calls_its_procedures() {
 }
 
 #[test]
-fn a_client_that_the_backend_refuses_is_told_so() {
+fn a_client_that_the_backend_refuses_gets_its_answer() {
     let address = backend(|asked| {
         ok(&match asked.body["name"].as_str() {
             Some("error") => json!({"error": {"code": 1001, "message": "who?", "temporary": true}}),

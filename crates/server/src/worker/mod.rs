@@ -12,7 +12,7 @@
 //! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`] and [`proxy_channels`] ask backends
 //! over the connections of [`backends`], [`completion`]
 //! takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
-//! are gone, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
+//! are gone, [`gauges`] says how much there is, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
 
 mod accept;
 mod adoption;
@@ -29,6 +29,7 @@ mod fanout;
 mod flush;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz_targets;
+mod gauges;
 mod key_wait;
 mod link;
 mod listeners;
@@ -400,37 +401,6 @@ impl<'w> Worker<'w> {
             let next = (self.index + 1) % self.state.workers();
             // A ring that is full has no room to measure.
             let _ = self.endpoint.send(next, BusMessage::LatencyProbe(Instant::now()));
-        }
-    }
-
-    fn publish_gauges(&mut self, cx: &mut Context<Link>) {
-        self.state.publish_keys(self.index, self.heartbeat.keys());
-        let hub = self.hub.stats();
-        self.heartbeat.set_sessions(hub.sessions);
-        let net = cx.stats();
-        let counters = &self.state.counters[self.index];
-        counters.set(Metric::Connections, (net.connections - self.backend_connections) as u64);
-        counters.set(Metric::Turns, net.turns);
-        counters.set(Metric::Unauthenticated, net.unauthenticated as u64);
-        counters.set(Metric::Displaced, net.displaced);
-        counters.set(Metric::BufferedBytes, net.buffered_bytes as u64);
-        counters.set(Metric::ProxyFailed, net.proxy_failed);
-        counters.set(Metric::HandshakesFailed, net.handshakes_failed);
-        counters.set(Metric::Sessions, hub.sessions);
-        counters.set(Metric::Subscriptions, hub.subscriptions);
-        counters.set(Metric::Channels, hub.home_channels);
-        counters.set(Metric::OutboxBytes, hub.pending_bytes);
-        counters.set(Metric::HistoryBytes, hub.history_bytes);
-        counters.set(Metric::MessagesIn, hub.publications);
-        counters.set(Metric::MessagesOut, hub.deliveries);
-        counters.set(Metric::MessagesDropped, hub.dropped);
-        counters.set(Metric::SlowDisconnects, hub.slow_disconnects);
-        counters.set(Metric::Gaps, hub.gaps);
-        counters.set(Metric::Recovered, hub.recovered);
-        counters.set(Metric::Unrecovered, hub.unrecovered);
-        counters.set(Metric::BusRefused, hub.transmit_refused);
-        if let Some(backends) = &mut self.backends {
-            backends.publish_gauges();
         }
     }
 

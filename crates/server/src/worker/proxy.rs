@@ -21,7 +21,7 @@ use super::parts::ProxyCall;
 use super::{Worker, encoding_of};
 use crate::auth::Identity;
 use crate::proxy::{
-    Asker, ConnectResult, Event, Fault, ProxyMetric, Question, RpcResult, Verdict, payload, read,
+    Asker, ConnectResult, Decision, Event, Fault, ProxyMetric, Question, RpcResult, payload, read,
 };
 use crate::revocation::TokenId;
 
@@ -206,7 +206,7 @@ impl Worker<'_> {
         let headers = request.headers.iter().map(|(name, value)| (name, &*value.0));
         self.passed_on.keep_emulated(conn, headers);
         let now = self.now(cx);
-        // The backend is told the id that the client will have.
+        // The backend gets the id that the client will have.
         let reserved = NewSession {
             tag: conn.to_u64(),
             encoding: encoding.into(),
@@ -237,10 +237,10 @@ impl Worker<'_> {
             return cx.close(conn);
         };
         let decided = match answer.and_then(|(status, body)| read::<ConnectResult>(status, &body)) {
-            Ok(Verdict::Granted(result)) => self.accept(cx, &call.proxy, result),
-            Ok(Verdict::Nothing) => self.accept_anonymous(),
-            Ok(Verdict::Error(error)) => Err(CommandError::Reply(error)),
-            Ok(Verdict::Disconnect(disconnect)) => Err(CommandError::Disconnect(disconnect)),
+            Ok(Decision::Granted(result)) => self.accept(cx, &call.proxy, result),
+            Ok(Decision::Nothing) => self.accept_anonymous(),
+            Ok(Decision::Error(error)) => Err(CommandError::Reply(error)),
+            Ok(Decision::Disconnect(disconnect)) => Err(CommandError::Disconnect(disconnect)),
             Err(fault) => {
                 self.report_fault(cx, &call.proxy, &fault);
                 match self.falls_back(&call.proxy) {
@@ -375,13 +375,13 @@ impl Worker<'_> {
     fn rpc_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
         let (conn, id) = (call.conn, call.id.unwrap_or_default());
         let Some(encoding) = cx.data(conn).and_then(|link| encoding_of(link)) else { return };
-        let verdict = answer.and_then(|(status, body)| {
-            let verdict = read::<RpcResult>(status, &body)?;
-            let result = match verdict {
-                Verdict::Granted(result) => result,
-                Verdict::Nothing => RpcResult::default(),
-                Verdict::Error(error) => return Ok(Verdict::Error(error)),
-                Verdict::Disconnect(disconnect) => return Ok(Verdict::Disconnect(disconnect)),
+        let decision = answer.and_then(|(status, body)| {
+            let decision = read::<RpcResult>(status, &body)?;
+            let result = match decision {
+                Decision::Granted(result) => result,
+                Decision::Nothing => RpcResult::default(),
+                Decision::Error(error) => return Ok(Decision::Error(error)),
+                Decision::Disconnect(disconnect) => return Ok(Decision::Disconnect(disconnect)),
             };
             let data = payload(result.data.as_deref(), &result.b64data)?;
             let is_json = data.as_ref().is_none_or(|data| data.format() == PayloadFormat::Json);
@@ -390,15 +390,15 @@ impl Worker<'_> {
                 return Err(Fault::Malformed(why.into()));
             }
             let none = if encoding.format() == Format::Json { &b"null"[..] } else { b"" };
-            Ok(Verdict::Granted(data.map_or_else(|| none.into(), Payload::into_bytes)))
+            Ok(Decision::Granted(data.map_or_else(|| none.into(), Payload::into_bytes)))
         });
-        match verdict {
-            Ok(Verdict::Granted(data)) => {
+        match decision {
+            Ok(Decision::Granted(data)) => {
                 self.reply(call.session, id, &Reply::Rpc { data: &data });
             }
-            Ok(Verdict::Nothing) => {}
-            Ok(Verdict::Error(error)) => self.reply_error(cx, conn, id, &error),
-            Ok(Verdict::Disconnect(disconnect)) => self.disconnect(cx, conn, &disconnect),
+            Ok(Decision::Nothing) => {}
+            Ok(Decision::Error(error)) => self.reply_error(cx, conn, id, &error),
+            Ok(Decision::Disconnect(disconnect)) => self.disconnect(cx, conn, &disconnect),
             Err(fault) => {
                 self.report_fault(cx, &call.proxy, &fault);
                 self.reply_error(cx, conn, id, &fault.reply());

@@ -18,7 +18,7 @@ use super::subscription::overridden;
 use super::{Worker, encoding_of};
 use crate::auth::Allow;
 use crate::proxy::{
-    Event, Fault, PublishResult, Question, SubscribeResult, Verdict, payload, read,
+    Decision, Event, Fault, PublishResult, Question, SubscribeResult, payload, read,
 };
 
 /// A command of a client: connection, session and the command's id.
@@ -57,10 +57,10 @@ impl Worker<'_> {
         let Some(Ok(Command { id, request: Request::Subscribe(request) })) = &command else {
             return;
         };
-        let verdict = answer.and_then(|(status, body)| read::<SubscribeResult>(status, &body));
-        let outcome = match verdict.and_then(decided) {
-            Ok(Verdict::Granted(result)) => self.subscribe_granted(cx, call, *id, request, result),
-            Ok(verdict) => return self.refuse(cx, call, verdict),
+        let decision = answer.and_then(|(status, body)| read::<SubscribeResult>(status, &body));
+        let outcome = match decision.and_then(decided) {
+            Ok(Decision::Granted(result)) => self.subscribe_granted(cx, call, *id, request, result),
+            Ok(decision) => return self.refuse(cx, call, decision),
             Err(fault) => {
                 self.report_fault(cx, &call.proxy, &fault);
                 match self.keys_permit(call, Permission::Subscribe) {
@@ -141,18 +141,18 @@ impl Worker<'_> {
         let Some(format) = self.format_of(cx, call) else { return };
         let command = Commands::of(format, &call.frame).next();
         let Some(Ok(Command { id, request: Request::Publish(request) })) = &command else { return };
-        let verdict = answer.and_then(|(status, body)| {
-            let verdict = decided(read::<PublishResult>(status, &body)?)?;
-            Ok(match verdict {
-                Verdict::Granted(result) => Verdict::Granted(publication(result)?),
-                Verdict::Nothing => Verdict::Nothing,
-                Verdict::Error(error) => Verdict::Error(error),
-                Verdict::Disconnect(disconnect) => Verdict::Disconnect(disconnect),
+        let decision = answer.and_then(|(status, body)| {
+            let decision = decided(read::<PublishResult>(status, &body)?)?;
+            Ok(match decision {
+                Decision::Granted(result) => Decision::Granted(publication(result)?),
+                Decision::Nothing => Decision::Nothing,
+                Decision::Error(error) => Decision::Error(error),
+                Decision::Disconnect(disconnect) => Decision::Disconnect(disconnect),
             })
         });
-        let publication = match verdict {
-            Ok(Verdict::Granted(publication)) => publication,
-            Ok(verdict) => return self.refuse(cx, call, verdict),
+        let publication = match decision {
+            Ok(Decision::Granted(publication)) => publication,
+            Ok(decision) => return self.refuse(cx, call, decision),
             Err(fault) => {
                 self.report_fault(cx, &call.proxy, &fault);
                 if !self.keys_permit(call, Permission::Publish) {
@@ -180,13 +180,13 @@ impl Worker<'_> {
     }
 
     /// The backend has refused.
-    fn refuse<T>(&mut self, cx: &mut Context<Link>, call: &ProxyCall, verdict: Verdict<T>) {
-        match verdict {
-            Verdict::Granted(_) | Verdict::Nothing => {}
-            Verdict::Error(error) => {
+    fn refuse<T>(&mut self, cx: &mut Context<Link>, call: &ProxyCall, decision: Decision<T>) {
+        match decision {
+            Decision::Granted(_) | Decision::Nothing => {}
+            Decision::Error(error) => {
                 self.reply_error(cx, call.conn, call.id.unwrap_or_default(), &error);
             }
-            Verdict::Disconnect(disconnect) => self.disconnect(cx, call.conn, &disconnect),
+            Decision::Disconnect(disconnect) => self.disconnect(cx, call.conn, &disconnect),
         }
     }
 
@@ -199,12 +199,12 @@ impl Worker<'_> {
 }
 
 /// Whoever has no opinion has not permitted it.
-fn decided<T>(verdict: Verdict<T>) -> Result<Verdict<T>, Fault> {
-    match verdict {
-        Verdict::Nothing => {
+fn decided<T>(decision: Decision<T>) -> Result<Decision<T>, Fault> {
+    match decision {
+        Decision::Nothing => {
             Err(Fault::Malformed("there is neither `result` nor `error` nor `disconnect`".into()))
         }
-        verdict => Ok(verdict),
+        decision => Ok(decision),
     }
 }
 

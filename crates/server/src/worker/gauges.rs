@@ -1,0 +1,41 @@
+//! What a worker says of itself once a second.
+
+use dunlin_net::Context;
+
+use super::Worker;
+use super::link::Link;
+use crate::metrics::Metric;
+
+impl Worker<'_> {
+    /// Publishes how much there is of what it has.
+    pub(super) fn publish_gauges(&mut self, cx: &mut Context<Link>) {
+        self.state.publish_keys(self.index, self.heartbeat.keys());
+        let hub = self.hub.stats();
+        self.heartbeat.set_sessions(hub.sessions);
+        let net = cx.stats();
+        let counters = &self.state.counters[self.index];
+        counters.set(Metric::Connections, (net.connections - self.backend_connections) as u64);
+        counters.set(Metric::Turns, net.turns);
+        counters.set(Metric::Unauthenticated, net.unauthenticated as u64);
+        counters.set(Metric::Displaced, net.displaced);
+        counters.set(Metric::BufferedBytes, net.buffered_bytes as u64);
+        counters.set(Metric::ProxyFailed, net.proxy_failed);
+        counters.set(Metric::HandshakesFailed, net.handshakes_failed);
+        counters.set(Metric::Sessions, hub.sessions);
+        counters.set(Metric::Subscriptions, hub.subscriptions);
+        counters.set(Metric::Channels, hub.home_channels);
+        counters.set(Metric::OutboxBytes, hub.pending_bytes);
+        counters.set(Metric::HistoryBytes, hub.history_bytes);
+        counters.set(Metric::MessagesIn, hub.publications);
+        counters.set(Metric::MessagesOut, hub.deliveries);
+        counters.set(Metric::MessagesDropped, hub.dropped);
+        counters.set(Metric::SlowDisconnects, hub.slow_disconnects);
+        counters.set(Metric::Gaps, hub.gaps);
+        counters.set(Metric::Recovered, hub.recovered);
+        counters.set(Metric::Unrecovered, hub.unrecovered);
+        counters.set(Metric::BusRefused, hub.transmit_refused);
+        if let Some(backends) = &mut self.backends {
+            backends.publish_gauges();
+        }
+    }
+}
