@@ -30,7 +30,10 @@ pub(crate) struct ProxyStats {
 
 /// The stats of all workers, by worker and proxy. Those of a proxy that was removed stay.
 #[derive(Debug, Default)]
-pub(crate) struct ProxiesStats(Mutex<BTreeMap<(usize, Arc<str>), Arc<ProxyStats>>>);
+pub(crate) struct ProxiesStats(Mutex<ByProxy>);
+
+/// By worker and name.
+type ByProxy = BTreeMap<(usize, Arc<str>), Arc<ProxyStats>>;
 
 impl ProxiesStats {
     /// The stats of a proxy on a worker, created if there are none.
@@ -46,7 +49,7 @@ impl Collector for ProxiesStats {
         if all.is_empty() {
             return Ok(());
         }
-        fn labels<'a>((worker, name): &'a (usize, Arc<str>)) -> [(&'static str, String); 2] {
+        fn labels((worker, name): &(usize, Arc<str>)) -> [(&'static str, String); 2] {
             [("worker", worker.to_string()), ("proxy", name.to_string())]
         }
         ProxyCounters::encode(

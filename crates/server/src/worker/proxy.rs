@@ -96,6 +96,7 @@ impl Worker<'_> {
     ///
     /// # Errors
     /// It is not asked: nothing waits, and the caller goes on as after an answer that is none.
+    #[expect(clippy::result_large_err, reason = "it is looked at where it is made")]
     pub(super) fn ask(
         &mut self,
         cx: &Context<Link>,
@@ -163,18 +164,18 @@ impl Worker<'_> {
         }
         let conn = call.conn;
         if !call.gone {
-            self.decide(cx, call, answer);
+            self.decide(cx, &call, answer);
         }
         // What came after it may go on.
         self.backlogs.wake(conn, cx.now_ms());
     }
 
-    fn decide(&mut self, cx: &mut Context<Link>, call: ProxyCall, answer: Answer) {
+    fn decide(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
         match call.event {
             Event::Connect => self.connect_decided(cx, call, answer),
-            Event::Rpc => self.rpc_decided(cx, &call, answer),
-            Event::Subscribe => self.subscribe_decided(cx, &call, answer),
-            Event::Publish => self.publish_decided(cx, &call, answer),
+            Event::Rpc => self.rpc_decided(cx, call, answer),
+            Event::Subscribe => self.subscribe_decided(cx, call, answer),
+            Event::Publish => self.publish_decided(cx, call, answer),
         }
         self.drain_events(cx);
     }
@@ -224,12 +225,12 @@ impl Worker<'_> {
         cx.set_deadline(conn, None);
         let call = self.call((conn, session, id), Event::Connect, proxy, "", said);
         if let Err((call, fault)) = self.ask(cx, call, &Question::Connect(request)) {
-            self.connect_decided(cx, call, Err(fault));
+            self.connect_decided(cx, &call, Err(fault));
         }
     }
 
-    fn connect_decided(&mut self, cx: &mut Context<Link>, call: ProxyCall, answer: Answer) {
-        let ProxyCall { conn, session, id, .. } = call;
+    fn connect_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
+        let &ProxyCall { conn, session, id, .. } = call;
         let link = cx.data(conn).filter(|link| !link.closing);
         let is_open = self.hub.session(session).is_some_and(|view| !view.closing);
         let Some(encoding) = link.and_then(|link| encoding_of(link)).filter(|_| is_open) else {
