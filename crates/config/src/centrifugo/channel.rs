@@ -122,7 +122,7 @@ pub(super) fn channels(source: &mut Source) {
             }
         }
         Some(_) => {
-            source.row("channel.namespaces", Mapping::Closed, "expected a list of namespaces")
+            source.row("channel.namespaces", Mapping::Closed, "expected a list of namespaces");
         }
         None => {}
     }
