@@ -592,13 +592,7 @@ fn waiting_poll(cluster: &Cluster, token: &str) -> std::net::TcpStream {
 #[test]
 fn a_poll_that_waits_ends_with_what_has_let_it_in() {
     use std::io::Read;
-    let changes: [(bool, fn(&mut Config)); 2] = [
-        (true, |config| {
-            config.client.token.hmac_secret = Some(Secret::new("another key, as long as that"))
-        }),
-        (false, |config| config.client.anonymous = false),
-    ];
-    for (with_token, change) in changes {
+    for with_token in [true, false] {
         let cluster = Cluster::start_with(1, |config| {
             config.client.token.hmac_secret = Some(Secret::new(KEY));
             config.client.anonymous = true;
@@ -606,7 +600,12 @@ fn a_poll_that_waits_ends_with_what_has_let_it_in() {
         let token = if with_token { token(&json!({"sub": "ada"})) } else { String::new() };
         let mut poll = waiting_poll(&cluster, &token);
         let mut config = cluster.state.newest_for(0).config.clone();
-        change(&mut config);
+        match with_token {
+            true => {
+                config.client.token.hmac_secret = Some(Secret::new("another key, as long as that"));
+            }
+            false => config.client.anonymous = false,
+        }
         let snapshot = Arc::new(dunlin_config::Snapshot::new(2, config).unwrap());
         cluster.state.publish(Arc::new(Settings::new(snapshot)));
         cluster.post("/api/publish", "{\"channel\":\"a\",\"data\":\"secret\"}");

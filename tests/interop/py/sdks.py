@@ -62,7 +62,7 @@ def hexed(text):
 
 for sdk, (command, query) in PROGRAMS.items():
 
-    @scenario(f"{sdk}: publishes, receives, reads history and presence, recovers what it missed, is notified why it is disconnected", config="presence.toml")
+    @scenario(f"{sdk}: publishes, receives, reads history and presence, recovers what it missed, is notified why it is disconnected", config="sdks.toml")
     async def life(server, command=command, query=query, binary="JSON" not in sdk):
         line = Line(server.client_port)
         async with program(command, f"ws://127.0.0.1:{line.port}/connection/websocket{query}", "news") as ann:

@@ -87,7 +87,7 @@ impl Worker<'_> {
         for (number, answer) in answers {
             // Its connection may be gone.
             if let Some(call) = self.proxy_calls.take(number) {
-                self.answered(cx, call, answer);
+                self.answered(cx, &call, answer);
             }
         }
     }
@@ -155,7 +155,7 @@ impl Worker<'_> {
         }
     }
 
-    fn answered(&mut self, cx: &mut Context<Link>, call: ProxyCall, answer: Answer) {
+    fn answered(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
         if let Some(backends) = &mut self.backends {
             backends.observe(cx.now_ms(), &call.proxy, call.conn.to_u64(), &answer);
             if let Some(stats) = backends.stats(&call.proxy) {
@@ -164,7 +164,7 @@ impl Worker<'_> {
         }
         let conn = call.conn;
         if !call.gone {
-            self.decide(cx, &call, answer);
+            self.decide(cx, call, answer);
         }
         // What came after it may go on.
         self.backlogs.wake(conn, cx.now_ms());
