@@ -317,9 +317,12 @@ fn a_flood_of_headers_ends_at_its_limit() {
 fn an_answer_nobody_asked_for_is_given_to_nobody() {
     let addr = serve(|number, mut conversation| {
         conversation.hears();
-        conversation.answers("mine");
-        if number == 1 {
-            conversation.answers("nobody's");
+        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nmine";
+        match number {
+            // Together: what comes after the next request is its answer, as far as anybody can know.
+            1 => conversation
+                .says(format!("{answer}HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nnobody's")),
+            _ => conversation.says(answer),
         }
         while conversation.hears().is_some() {
             conversation.answers("mine");

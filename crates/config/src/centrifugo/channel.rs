@@ -261,13 +261,13 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
             }
             "subscribe_proxy_enabled" | "subscribe_stream_proxy_enabled" => say(
                 Mapping::Closed,
-                "no backend is asked here: clients come in by the `channels` of their token, or by the API".to_owned(),
+                "name a proxy by hand: `subscribe_proxy`; until then clients come in by a token, or by the API".to_owned(),
             ),
             "publish_proxy_enabled" => {
-                say(Mapping::Closed, "no backend is asked here: publish by the API".to_owned());
+                say(Mapping::Closed, "name a proxy by hand: `publish_proxy`; until then publish by the API".to_owned());
             }
             "sub_refresh_proxy_enabled" => {
-                say(Mapping::Absent, "subscriptions do not expire here".to_owned());
+                say(Mapping::Absent, "who subscribed by a token refreshes it by another".to_owned());
             }
             "channel_regex" => match value.as_str() {
                 Some(regex) => {

@@ -56,7 +56,8 @@ pub(super) fn client(source: &mut Source) {
     // A backend that is asked may say no where nobody is asked here.
     let asks = source.is_on("client.proxy.connect.enabled");
     if asks {
-        let note = "no backend is asked here: clients come in with a token";
+        let note =
+            "name it by hand: `client.proxy.connect`; until then clients come in with a token";
         source.row("client.proxy.connect.enabled", Mapping::Closed, note);
     }
     if source.is_on("client.allow_anonymous_connect_without_token") {

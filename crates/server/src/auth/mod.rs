@@ -177,7 +177,7 @@ pub enum Error {
 }
 
 impl Verifier {
-    /// A verifier for the keys and rules of a config. A key that cannot be read verifies nothing; [`judge`] says which,
+    /// A verifier for the keys and rules of a config. A key that cannot be read verifies nothing; `judge` says which,
     /// before a setting is taken.
     pub fn new(rules: TokenRules<'_>) -> Verifier {
         Verifier::next(rules, None)
