@@ -6,8 +6,8 @@ use super::source::{Kind, Source, is_nothing, milliseconds, switch};
 use super::{Mapping, Row};
 use crate::path::Path;
 
-/// Options that Centrifugo's v6 has of a namespace, and v5 had at the top.
-pub(super) const OPTIONS: &[&str] = &[
+/// Options that have a counterpart, or close what they guard.
+const OWN: &[&str] = &[
     "presence",
     "join_leave",
     "force_push_join_leave",
@@ -19,38 +19,15 @@ pub(super) const OPTIONS: &[&str] = &[
     "force_recovery",
     "allow_recovery",
     "force_recovery_mode",
-    "auto_cache_recover",
     "allowed_delta_types",
     "allow_tags_filter",
     "delta_publish",
     "allow_user_limited_channels",
     "channel_regex",
-    "publication_data_format",
     "subscribe_proxy_enabled",
-    "subscribe_proxy_name",
     "publish_proxy_enabled",
-    "publish_proxy_name",
     "sub_refresh_proxy_enabled",
-    "sub_refresh_proxy_name",
     "subscribe_stream_proxy_enabled",
-    "subscribe_stream_proxy_name",
-    "subscribe_stream_proxy_bidirectional",
-    "subscription_type",
-    "map",
-    "shared_poll",
-    "map_clients_presence_channel_prefix",
-    "map_users_presence_channel_prefix",
-    "allow_subscribe_for_client",
-    "allow_subscribe_for_anonymous",
-    "allow_publish_for_client",
-    "allow_publish_for_subscriber",
-    "allow_publish_for_anonymous",
-    "allow_history_for_client",
-    "allow_history_for_subscriber",
-    "allow_history_for_anonymous",
-    "allow_presence_for_client",
-    "allow_presence_for_subscriber",
-    "allow_presence_for_anonymous",
 ];
 
 /// Permissions that have the same name here.
@@ -83,6 +60,11 @@ const HARMLESS: &[&str] = &[
     "subscribe_stream_proxy_name",
     "subscribe_stream_proxy_bidirectional",
 ];
+
+/// Whether Centrifugo's v6 has such an option of a namespace; v5 had it at the top.
+pub(super) fn is_option(name: &str) -> bool {
+    [OWN, PERMISSIONS, HARMLESS].iter().any(|options| options.contains(&name))
+}
 
 pub(super) fn channels(source: &mut Source) {
     source.move_as("channel.max_length", "limits.channel_bytes_max", Kind::Count);

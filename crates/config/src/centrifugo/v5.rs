@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::channel::OPTIONS;
+use super::channel::is_option;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
 
@@ -32,7 +32,7 @@ fn name_in_v6(key: &str) -> Option<String> {
     if let Some((_, name)) = MOVED.iter().find(|(old, _)| *old == key) {
         return Some((*name).to_owned());
     }
-    if OPTIONS.contains(&key) {
+    if is_option(key) {
         return Some(format!("channel.without_namespace.{key}"));
     }
     let (section, rest) =

@@ -12,7 +12,6 @@ mod go_away;
 mod no_connection;
 mod others;
 mod stalled;
-mod vary;
 
 use std::time::Duration;
 

@@ -18,8 +18,6 @@ use rustls::pki_types::CertificateDer;
 use super::{each_once, push};
 
 const PUSHES: usize = 2_000;
-/// So many and more are in flight most of the time where nothing but the path and the answers take time.
-const IN_FLIGHT_MIN: u32 = 16;
 
 /// A server of other people.
 trait Other {
@@ -186,24 +184,6 @@ fn all_accepted(outcomes: &[Outcome]) {
     assert_eq!(other, None);
 }
 
-/// The same, and how many requests were in flight at the middle one of many moments.
-async fn send_all_watched(apns: &Apns, pushes: impl Iterator<Item = Push>) -> (Vec<Outcome>, u32) {
-    let mut sending = std::pin::pin!(send_all(apns, pushes));
-    let mut seen = Vec::new();
-    loop {
-        tokio::select! {
-            outcomes = &mut sending => {
-                seen.sort_unstable();
-                return (outcomes, seen.get(seen.len() / 2).copied().unwrap_or(0));
-            }
-            () = tokio::time::sleep(Duration::from_millis(1)) => {
-                let connections = apns.metrics().connections;
-                seen.push(connections.iter().map(|of| of.in_flight).sum());
-            }
-        }
-    }
-}
-
 /// All stories that both can play.
 async fn stories(server: &impl Other, varies: &[&str]) {
     // A token that expires under 500 pushes in flight: those that carried it are sent again with the next.
@@ -213,14 +193,12 @@ async fn stories(server: &impl Other, varies: &[&str]) {
     all_accepted(&send_all(&apns, (0..100).map(|n| push("ee", n))).await);
     all_accepted(&send_all(&apns, (0..500).map(|n| push("d0", n))).await);
 
-    // Answer times that vary.
+    // Answer times that vary. The rate is judged in virtual time and by the benchmark.
     let apns = server.sender(token(), config());
     all_accepted(&send_all(&apns, (0..500).map(|n| push("ee", n))).await);
     for prefix in varies {
         let pushes = (0..PUSHES).map(|n| push(prefix, n));
-        let (outcomes, in_flight) = send_all_watched(&apns, pushes).await;
-        all_accepted(&outcomes);
-        assert!(in_flight >= IN_FLIGHT_MIN, "{prefix}: {in_flight} in flight");
+        all_accepted(&send_all(&apns, pushes).await);
     }
 
     // Four spurious refusals of the credential stop nothing.

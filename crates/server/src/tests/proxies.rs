@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{Cluster, Listener, TIMEOUT};
 use crate::proxy::ProxyMetric;
 use crate::revocation::Revocation;
+use crate::settings::Settings;
 
 /// What the backend is asked, with its headers in lower case.
 struct Asked {
@@ -301,7 +302,7 @@ fn a_circuit_opens_and_rules_decide_where_they_may() {
         let of =
             Proxy { breaker_failures_max: 1, on_failure: OnFailure::Rules, ..proxy(gone, "/") };
         config.proxies.insert("rules", of);
-        for (name, open) in [("open", true), ("closed", false)] {
+        for (name, open) in [("open", true), ("closed", false), ("other", true)] {
             let rules = ChannelOptions {
                 subscribe_proxy: Some("rules".into()),
                 allow_subscribe_for_anonymous: open,
@@ -310,6 +311,7 @@ fn a_circuit_opens_and_rules_decide_where_they_may() {
             config.channel.namespaces.insert(name, rules);
         }
     });
+    let mut last = None;
     for _ in 0..2 {
         let (mut client, _) = client(
             &cluster,
@@ -323,8 +325,25 @@ fn a_circuit_opens_and_rules_decide_where_they_may() {
         replies.sort_by_key(|reply| reply["id"].as_u64());
         assert!(replies[0]["subscribe"].is_object(), "{replies:?}");
         assert_eq!(replies[1]["error"]["code"], 100, "what is closed stays so: {replies:?}");
+        last = Some(client);
     }
     assert!(count(&cluster, "rules", ProxyMetric::BreakerOpen) > 0);
+
+    // What the rules have permitted ends with them, and with nobody else's.
+    let mut client = last.unwrap();
+    let mut config = cluster.state.newest_for(0).config.clone();
+    for (revision, name) in [(2, "other"), (3, "open")] {
+        let mut rules = (**config.channel.namespaces.get(name).unwrap()).clone();
+        rules.allow_subscribe_for_anonymous = false;
+        config.channel.namespaces.insert(name, rules);
+        let snapshot = Arc::new(dunlin_config::Snapshot::new(revision, config.clone()).unwrap());
+        cluster.state.publish(Arc::new(Settings::new(snapshot)));
+        cluster.post("/api/publish", "{\"channel\":\"open:1\",\"data\":1}");
+        let push = client.next().unwrap();
+        let found = (&push["push"]["pub"]["data"], push["push"]["unsubscribe"].is_object());
+        let wanted = if name == "open" { (&Value::Null, true) } else { (&json!(1), false) };
+        assert_eq!(found, wanted, "{name}: {push}");
+    }
 }
 
 /// Holds requests back until so many are there.

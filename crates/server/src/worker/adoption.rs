@@ -6,17 +6,17 @@
 
 use std::sync::Arc;
 
-use dunlin_config::Config;
+use dunlin_config::{Config, OnFailure};
 use dunlin_hub::{Permitted, Withdrawal};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::link::{Link, Role};
-use super::permission::{Permission, permits};
+use super::permission::{Permission, permits, permits_by_keys};
 use super::{Worker, hub_config};
 use crate::bus_message::BusMessage;
 use crate::crash;
-use crate::settings::Settings;
+use crate::settings::{Namespace, Settings};
 
 /// Subscriptions looked at in one turn; some tenths of a millisecond.
 const WITHDRAWAL_STEPS: u32 = 1_024;
@@ -128,8 +128,17 @@ impl Worker<'_> {
                 namespace
                     .is_some_and(|of| permits(&of.rules, channel, user, subscribed, permission))
             };
+            let proxy = namespace.and_then(|of| of.rules.subscribe_proxy.as_ref());
+            let falls_back = proxy
+                .and_then(|name| settings.config.proxies.get(name))
+                .is_some_and(|of| of.on_failure == OnFailure::Rules);
+            let by_keys = |of: &Namespace| {
+                permits_by_keys(&of.rules, channel, user, false, Permission::Subscribe)
+            };
             Permitted {
-                subscription: may(false, Permission::Subscribe),
+                // What a backend has granted is none of these: it has not decided, and the rules have.
+                subscription: may(false, Permission::Subscribe)
+                    || falls_back && namespace.is_some_and(by_keys),
                 join_leave: may(true, Permission::Presence),
             }
         };

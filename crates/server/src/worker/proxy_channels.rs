@@ -59,12 +59,16 @@ impl Worker<'_> {
         };
         let decision = answer.and_then(|(status, body)| read::<SubscribeResult>(status, &body));
         let outcome = match decision.and_then(decided) {
-            Ok(Decision::Granted(result)) => self.subscribe_granted(cx, call, *id, request, result),
+            Ok(Decision::Granted(result)) => {
+                self.subscribe_granted(cx, call, *id, request, result, true)
+            }
             Ok(decision) => return self.refuse(cx, call, decision),
             Err(fault) => {
                 self.report_fault(cx, &call.proxy, &fault);
                 match self.keys_permit(call, Permission::Subscribe) {
-                    true => self.subscribe_granted(cx, call, *id, request, Default::default()),
+                    true => {
+                        self.subscribe_granted(cx, call, *id, request, Default::default(), false)
+                    }
                     false => Err(fault.reply()),
                 }
             }
@@ -74,6 +78,7 @@ impl Worker<'_> {
         }
     }
 
+    /// Makes the subscription that the backend has decided on, or that the rules permit in its place: that one ends with them.
     fn subscribe_granted(
         &mut self,
         cx: &mut Context<Link>,
@@ -81,6 +86,7 @@ impl Worker<'_> {
         id: u32,
         request: &SubscribeRequest<'_>,
         result: SubscribeResult,
+        by_backend: bool,
     ) -> Result<(), Error<'static>> {
         let (session, channel) = (call.session, &*request.channel);
         let now = self.now(cx);
@@ -101,7 +107,7 @@ impl Worker<'_> {
         let capable = self.capable(session, channel);
         let mut subscribe = self.entitled(&user, channel, &options, capable, asked);
         subscribe.chan_info = granted.info.as_deref().map(one_line);
-        subscribe.granted = true;
+        subscribe.granted = by_backend;
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
             let data = granted.data.as_deref().map(one_line);
             if data.is_some() || expire_at_s.is_some() {
