@@ -333,7 +333,7 @@ fn a_circuit_opens_and_rules_decide_where_they_may() {
     let mut client = last.unwrap();
     let mut config = cluster.state.newest_for(0).config.clone();
     for (revision, name) in [(2, "other"), (3, "open")] {
-        let mut rules = (**config.channel.namespaces.get(name).unwrap()).clone();
+        let mut rules = config.channel.namespaces.get(name).unwrap().clone();
         rules.allow_subscribe_for_anonymous = false;
         config.channel.namespaces.insert(name, rules);
         let snapshot = Arc::new(dunlin_config::Snapshot::new(revision, config.clone()).unwrap());
