@@ -43,6 +43,15 @@ pub enum Error {
     /// The home worker died during the operation, which may or may not have happened.
     #[error("the channel's home worker was restarted")]
     WorkerRestarted,
+    /// The channel's engine cannot be reached, or cannot take it now. Nothing was stored.
+    #[error("the channel's engine is unavailable; nothing was stored")]
+    EngineUnavailable,
+    /// The channel's engine refused it, as the log says. Nothing was stored.
+    #[error("the channel's engine refused it; nothing was stored, and the log has the reason")]
+    EngineRefused,
+    /// The channel's engine did not answer. A publication may have been stored and delivered, or may not.
+    #[error("the channel's engine did not answer; it may have been stored or not")]
+    EngineUncertain,
     /// The subscription ended (unsubscribed, session closed) before it was established.
     #[error("cancelled")]
     Cancelled,
@@ -54,6 +63,14 @@ pub enum Error {
 impl Error {
     /// True when the same request may succeed later without anybody changing anything.
     pub fn is_temporary(&self) -> bool {
-        matches!(self, Self::Overloaded | Self::Timeout | Self::WorkerRestarted)
+        matches!(
+            self,
+            Self::Overloaded
+                | Self::Timeout
+                | Self::WorkerRestarted
+                | Self::EngineUnavailable
+                | Self::EngineRefused
+                | Self::EngineUncertain
+        )
     }
 }

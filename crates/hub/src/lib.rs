@@ -10,6 +10,7 @@ pub mod code;
 mod command;
 mod config;
 mod encode;
+pub mod engine;
 mod error;
 mod event;
 mod frame_log;
