@@ -39,8 +39,17 @@ pub struct InvalidCommand;
 #[derive(Debug)]
 pub struct Connection {
     scanner: Scanner,
-    /// Commands without an answer, oldest first: 0 is one reply, any other number so many pushes.
-    expected: VecDeque<u32>,
+    /// Commands without an answer, oldest first.
+    expected: VecDeque<Expected>,
+}
+
+/// How a command is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// By one reply.
+    Reply,
+    /// By so many pushes of the kind with this index in [`ANSWERED_BY_PUSHES`], or one error.
+    Pushes(u8, u32),
 }
 
 impl Default for Connection {
@@ -96,8 +105,9 @@ impl Connection {
         let value = Value::parse(&bytes[..length]).ok_or(Error::Malformed)?;
         if let Value::Push(elements) = &value {
             let kind = elements.first().and_then(Value::text).unwrap_or_default();
-            if is_answered_by_pushes(kind.as_bytes())
-                && let Some(left) = self.expected.front_mut().filter(|left| **left > 0)
+            // Of another kind it is unasked: a server ends subscriptions to the channels of a slot that moves away.
+            if let Some(Expected::Pushes(expected, left)) = self.expected.front_mut()
+                && kind_of(kind.as_bytes()) == Some(*expected)
             {
                 *left -= 1;
                 if *left == 0 {
@@ -107,26 +117,29 @@ impl Connection {
             return Ok(Some((Event::Push(value), length)));
         }
         match self.expected.pop_front() {
-            Some(0) => Ok(Some((Event::Reply(value), length))),
+            Some(Expected::Reply) => Ok(Some((Event::Reply(value), length))),
             // A subscription refused.
-            Some(_) => Ok(Some((Event::Push(value), length))),
+            Some(Expected::Pushes(..)) => Ok(Some((Event::Push(value), length))),
             None => Err(Error::Type),
         }
     }
 }
 
-/// How many pushes answer a command; 0: one reply does.
-fn expected(arguments: &[&[u8]]) -> Option<u32> {
+/// How a command is answered; `None` if nobody could tell where the answer ends.
+fn expected(arguments: &[&[u8]]) -> Option<Expected> {
     let (name, channels) = arguments.split_first()?;
-    match is_answered_by_pushes(name) {
-        true if channels.is_empty() => None,
-        true => Some(channels.len() as u32),
-        false => Some(0),
+    match kind_of(name) {
+        Some(_) if channels.is_empty() => None,
+        Some(kind) => Some(Expected::Pushes(kind, channels.len() as u32)),
+        None => Some(Expected::Reply),
     }
 }
 
-fn is_answered_by_pushes(name: &[u8]) -> bool {
-    ANSWERED_BY_PUSHES.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+fn kind_of(name: &[u8]) -> Option<u8> {
+    ANSWERED_BY_PUSHES
+        .iter()
+        .position(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+        .map(|kind| kind as u8)
 }
 
 #[cfg(test)]
@@ -185,6 +198,16 @@ mod tests {
             assert!(events[2].starts_with("Push(Push([Simple(\"subscribe\")"));
             assert_eq!(events[3], "Reply(Simple(\"b\"))");
         }
+    }
+
+    /// A server that gives a slot away ends the subscriptions to its channels unasked.
+    #[test]
+    fn a_push_that_nobody_asked_for_answers_no_other_command() {
+        let commands: &[&[&[u8]]] = &[&[b"SSUBSCRIBE", b"x"], &[b"GET", b"a"]];
+        let input = b">3\r\n+sunsubscribe\r\n+old\r\n:0\r\n-MOVED 1 :7000\r\n+a\r\n";
+        let events = read(commands, input, 1000);
+        assert!(events[0].starts_with("Push(Push([Simple(\"sunsubscribe\")"));
+        assert_eq!(events[1..], ["Push(Error(\"MOVED 1 :7000\"))", "Reply(Simple(\"a\"))"]);
     }
 
     #[test]

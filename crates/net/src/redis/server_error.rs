@@ -1,0 +1,194 @@
+//! What the errors of Redis mean, and what to do about each.
+
+use std::fmt;
+
+/// An error of a Redis server by its meaning: the first word of its text, or what a script met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The data set is being read from the disk.
+    Loading,
+    /// A replica was asked to write.
+    ReadOnly,
+    /// A replica has lost its primary and does not answer with what may be old.
+    MasterDown,
+    /// `maxmemory` is reached, and nothing may be evicted.
+    OutOfMemory,
+    /// Writes are refused because the last snapshot failed.
+    Misconfigured,
+    /// Writes are refused because too few replicas follow.
+    TooFewReplicas,
+    /// A password is asked for.
+    AuthenticationRequired,
+    /// Name or password is wrong.
+    WrongPassword,
+    /// The user may not do this.
+    NoPermission,
+    /// The script is not in the server's cache.
+    NoScript,
+    /// The key holds another kind of value.
+    WrongType,
+    /// A script of somebody runs for too long.
+    Busy,
+    /// All connections that the server allows are taken.
+    TooManyClients,
+    /// The server does not speak RESP3: older than Redis 6.
+    TooOld,
+    /// The slot lives at another node of the cluster, from now on.
+    Moved {
+        /// The slot.
+        slot: u16,
+        /// The node, `host:port`; no host: that of the node which says so.
+        address: String,
+    },
+    /// This command alone goes to another node of the cluster, behind `ASKING`.
+    Ask {
+        /// The slot.
+        slot: u16,
+        /// The node.
+        address: String,
+    },
+    /// Part of the slot's keys are on another node; again in a moment.
+    TryAgain,
+    /// The cluster does not serve the slot.
+    ClusterDown,
+    /// Any other.
+    Other,
+}
+
+impl ServerError {
+    /// The meaning of an error's text. An error that a script met is known by what the script met (Redis 6 puts it at the
+    /// end of the text).
+    pub fn parse(text: &str) -> ServerError {
+        let text = match text.rsplit_once("@user_script: ") {
+            Some((_, inner)) if text.starts_with("ERR Error running script") => {
+                inner.split_once(": ").map_or(inner, |(_, inner)| inner).trim_start_matches('-')
+            }
+            _ => text,
+        };
+        let mut words = text.split(' ');
+        let redirection = |words: &mut dyn Iterator<Item = &str>| {
+            Some((words.next()?.parse().ok()?, words.next()?.to_owned()))
+        };
+        match words.next().unwrap_or_default() {
+            "LOADING" => ServerError::Loading,
+            "READONLY" => ServerError::ReadOnly,
+            "MASTERDOWN" => ServerError::MasterDown,
+            "OOM" => ServerError::OutOfMemory,
+            "MISCONF" => ServerError::Misconfigured,
+            "NOREPLICAS" => ServerError::TooFewReplicas,
+            "NOAUTH" => ServerError::AuthenticationRequired,
+            "WRONGPASS" => ServerError::WrongPassword,
+            "NOPERM" => ServerError::NoPermission,
+            "NOSCRIPT" => ServerError::NoScript,
+            "WRONGTYPE" => ServerError::WrongType,
+            "BUSY" => ServerError::Busy,
+            "NOPROTO" => ServerError::TooOld,
+            "CLUSTERDOWN" => ServerError::ClusterDown,
+            "TRYAGAIN" => ServerError::TryAgain,
+            "MOVED" => redirection(&mut words)
+                .map_or(ServerError::Other, |(slot, address)| ServerError::Moved { slot, address }),
+            "ASK" => redirection(&mut words)
+                .map_or(ServerError::Other, |(slot, address)| ServerError::Ask { slot, address }),
+            "ERR" if text.starts_with("ERR max number of clients") => ServerError::TooManyClients,
+            "ERR" if text.starts_with("ERR unknown command") && text.contains("HELLO") => {
+                ServerError::TooOld
+            }
+            _ => ServerError::Other,
+        }
+    }
+
+    /// A name for metrics and health, in snake case.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ServerError::Loading => "loading",
+            ServerError::ReadOnly => "read_only",
+            ServerError::MasterDown => "master_down",
+            ServerError::OutOfMemory => "out_of_memory",
+            ServerError::Misconfigured => "misconfigured",
+            ServerError::TooFewReplicas => "too_few_replicas",
+            ServerError::AuthenticationRequired => "authentication_required",
+            ServerError::WrongPassword => "wrong_password",
+            ServerError::NoPermission => "no_permission",
+            ServerError::NoScript => "no_script",
+            ServerError::WrongType => "wrong_type",
+            ServerError::Busy => "busy",
+            ServerError::TooManyClients => "too_many_clients",
+            ServerError::TooOld => "too_old",
+            ServerError::Moved { .. } => "moved",
+            ServerError::Ask { .. } => "ask",
+            ServerError::TryAgain => "try_again",
+            ServerError::ClusterDown => "cluster_down",
+            ServerError::Other => "error",
+        }
+    }
+
+    /// What to do about it.
+    pub fn fix(&self) -> &'static str {
+        match self {
+            ServerError::Loading => "wait until Redis has read its data set",
+            ServerError::ReadOnly => {
+                "this is a replica; name the primary, or the Sentinels that know it"
+            }
+            ServerError::MasterDown => "the replica has lost its primary; name the primary",
+            ServerError::OutOfMemory => {
+                "raise `maxmemory` of Redis, or keep less history in fewer channels"
+            }
+            ServerError::Misconfigured => "Redis cannot write its snapshot; see its log and its disk",
+            ServerError::TooFewReplicas => {
+                "start the replicas of Redis, or lower its `min-replicas-to-write`"
+            }
+            ServerError::AuthenticationRequired => "set user and password of this Redis",
+            ServerError::WrongPassword => "user or password is wrong; correct them",
+            ServerError::NoPermission => {
+                "the ACL of the user must allow the keys (~PREFIX*), the channels (&PREFIX*) and the commands"
+            }
+            ServerError::NoScript => "the script is loaded again; nothing to do",
+            ServerError::WrongType => {
+                "a key with this prefix is somebody else's; set another prefix or remove the key"
+            }
+            ServerError::Busy => "somebody's script blocks Redis; SCRIPT KILL ends it",
+            ServerError::TooManyClients => "raise `maxclients` of Redis",
+            ServerError::TooOld => "Redis 6.2 or later, or Valkey, is needed",
+            ServerError::Moved { .. } | ServerError::Ask { .. } => {
+                "this is a node of a Redis Cluster; configure it as a cluster"
+            }
+            ServerError::TryAgain => "slots are being moved; it is tried again",
+            ServerError::ClusterDown => "the cluster does not serve all slots; see CLUSTER INFO",
+            ServerError::Other => "see the text of Redis",
+        }
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name(), self.fix())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_known_by_their_code_and_by_what_a_script_met() {
+        let moved = ServerError::Moved { slot: 3999, address: "127.0.0.1:6381".to_owned() };
+        for (text, error) in [
+            ("LOADING Redis is loading the dataset in memory", ServerError::Loading),
+            ("OOM command not allowed when used memory > 'maxmemory'.", ServerError::OutOfMemory),
+            (
+                "ERR Error running script (call to f_0): @user_script:1: @user_script: 1: -OOM command not allowed",
+                ServerError::OutOfMemory,
+            ),
+            ("WRONGTYPE Operation against a key script: 4, on @user_script:1.", ServerError::WrongType),
+            ("MOVED 3999 127.0.0.1:6381", moved),
+            ("MOVED", ServerError::Other),
+            ("ERR max number of clients reached", ServerError::TooManyClients),
+            ("ERR unknown command `HELLO`, with args beginning with: `3`", ServerError::TooOld),
+            ("", ServerError::Other),
+        ] {
+            assert_eq!(ServerError::parse(text), error, "{text}");
+            assert!(!error.name().is_empty() && !error.fix().is_empty());
+        }
+    }
+}
