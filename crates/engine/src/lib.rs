@@ -6,9 +6,9 @@
 //! | method | what it does |
 //! |---|---|
 //! | `handle_request(now, EngineRequest)` | takes a request of the hub |
-//! | `flush(now, &mut impl Links)` | at the end of a turn: sends what the turn's requests ask for, joined |
-//! | `handle_ready(now, ShardId)`, `handle_closed(now, ShardId)` | a connection was greeted, was lost |
-//! | `handle_reply(now, ShardId, token, &Value)`, `handle_lost(now, ShardId, token)` | how a command ended |
+//! | `flush(now, &mut impl Links)` | at the end of a turn, after any of the others: sends what they ask for, joined |
+//! | `handle_ready(now, ShardId)`, `handle_closed(now, ShardId, reason)` | a connection was greeted, was lost or not made |
+//! | `handle_reply(now, ShardId, token, &Value)`, `handle_lost(now, ShardId, token, sent)` | how a command ended; whether it had left |
 //! | `handle_push(now, ShardId, &Value)`, `handle_message(now, ShardId, channel, payload)` | what a server says unasked |
 //! | `poll_event()` | what to tell the hub; call until `None` |
 //! | `poll_timeout()`, `handle_timeout(now)` | time |
@@ -22,4 +22,4 @@ pub use dunlin_hub::engine::{
     EngineConfig, EngineEvent, EngineId, EnginePosition, EnginePublish, EngineRequest,
     POSITIONS_MAX, Retention,
 };
-pub use links::{LinkFull, Links, ShardId};
+pub use links::{LinkFull, Links, Server, ServerRole, ShardId};

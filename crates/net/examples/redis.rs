@@ -13,7 +13,7 @@ impl Handler for Counter {
         self.0.handle_data(cx, conn, bytes, |_, cx, received| match received {
             Received::Reply(token, reply) => println!("{token}: {reply:?}"),
             Received::Message(_) => _ = (println!("message"), cx.stop()),
-            Received::Push(_) => {}
+            Received::Push(_) | Received::Ready => {}
         });
     }
     fn on_connect_failed(&mut self, cx: &mut Context<()>, conn: ConnId, _: (), e: &std::io::Error) {

@@ -9,8 +9,8 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, Received};
-use dunlin_net::{CloseReason, ConnId, Context, EventLoop, Handler, LoopConfig, TimerId};
+use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, Lost, Received};
+use dunlin_net::{CloseReason, ConnId, Context, EventLoop, Handler, LoopConfig, Place, TimerId};
 use redis_server::RedisServer;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -21,6 +21,7 @@ struct Notes {
     replies: Vec<(u64, String)>,
     messages: Vec<String>,
     closes: usize,
+    greeted: usize,
 }
 
 impl Handler for Notes {
@@ -31,8 +32,9 @@ impl Handler for Notes {
     }
 
     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
-        let Notes { client, replies, messages, .. } = self;
+        let Notes { client, replies, messages, greeted, .. } = self;
         client.handle_data(cx, conn, bytes, |_, _, received| match received {
+            Received::Ready => *greeted += 1,
             Received::Reply(token, reply) => replies.push((token, format!("{reply:?}"))),
             Received::Message(message) => {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -77,7 +79,7 @@ fn stage(config: ClientConfig) -> Stage {
     let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
     let mut client = Client::new(ClientConfig { retry_ms_min: 1, retry_ms_max: 50, ..config });
     client.connect(event_loop.context());
-    let notes = Notes { client, replies: Vec::new(), messages: Vec::new(), closes: 0 };
+    let notes = Notes { client, replies: Vec::new(), messages: Vec::new(), closes: 0, greeted: 0 };
     Stage { event_loop, notes }
 }
 
@@ -110,6 +112,7 @@ fn replies_come_in_the_order_of_the_commands() {
     for (token, reply) in &stage.notes.replies[..10_000] {
         assert_eq!(reply, &format!("Integer({token})"));
     }
+    assert_eq!(stage.notes.greeted, 1);
     assert!(
         stage.notes.replies[10_001].1.starts_with("Map([(Bulk("),
         "{:?}",
@@ -173,7 +176,7 @@ fn a_server_that_comes_back_finds_its_subscribers_and_what_waited() {
     stage.event_loop.turn(&mut stage.notes, Some(Duration::ZERO)).unwrap();
     drop(server);
     stage.until(|notes| notes.closes > 0);
-    assert_eq!(stage.notes.client.poll_lost(), Some(2));
+    assert_eq!(stage.notes.client.poll_lost(), Some(Lost { token: 2, sent: true }));
     assert_eq!(stage.notes.client.poll_lost(), None);
 
     let mut taken = 0;
@@ -245,6 +248,58 @@ fn a_server_that_speaks_something_else_is_an_error_and_is_tried_again() {
     let mut stage = stage(ClientConfig::new(addr));
     stage.until(|notes| notes.closes > 1);
     assert_eq!(stage.notes.client.last_error(), Some(&*Error::Type.to_string()));
+}
+
+#[test]
+fn a_connection_has_its_user_database_and_name() {
+    let server = RedisServer::start();
+    let mut admin = stage(ClientConfig::new(server.addr));
+    admin.command(1, &["ACL", "SETUSER", "ada", "on", ">secret", "~*", "&*", "+@all"]).unwrap();
+    admin.until(|notes| notes.replies.len() == 1);
+    let mut config = ClientConfig::new(server.addr);
+    config.auth = Some(("ada".to_owned(), "secret".to_owned()));
+    (config.database, config.name) = (3, Some("dunlin-1".to_owned()));
+    config.server = Place::Network { host: "localhost".to_owned(), port: server.addr.port() };
+    let mut stage = stage(config);
+    stage.command(1, &["CLIENT", "INFO"]).unwrap();
+    stage.until(|notes| notes.replies.len() == 1);
+    let info = &stage.notes.replies[0].1;
+    for part in ["name=dunlin-1 ", " db=3 ", " user=ada ", " resp=3"] {
+        let bytes = format!("{:?}", part.as_bytes());
+        assert!(info.contains(bytes.trim_matches(['[', ']'])), "{part} is not in {info}");
+    }
+}
+
+/// What had not left is not sent behind the subscriptions of the next connection if its owner does not want that.
+#[test]
+fn what_had_not_left_is_lost_and_known_not_to_have_happened() {
+    let server = RedisServer::start();
+    let mut config = ClientConfig { outstanding_max: 1, ..ClientConfig::new(server.addr) };
+    config.requeue = false;
+    let mut stage = stage(config);
+    stage.until(|notes| notes.client.is_ready());
+    stage.command(1, &["BLPOP", "nothing", "0"]).unwrap();
+    stage.command(2, &["SET", "never", "1"]).unwrap();
+    stage.event_loop.turn(&mut stage.notes, Some(Duration::ZERO)).unwrap();
+    stage.notes.client.reconnect(stage.event_loop.context(), None);
+    stage.until(|notes| notes.greeted == 2);
+    assert_eq!(stage.notes.client.poll_lost(), Some(Lost { token: 1, sent: true }));
+    assert_eq!(stage.notes.client.poll_lost(), Some(Lost { token: 2, sent: false }));
+    stage.command(3, &["EXISTS", "never"]).unwrap();
+    stage.until(|notes| notes.replies.len() == 1);
+    assert_eq!(stage.notes.replies[0], (3, "Integer(0)".to_owned()));
+
+    // And it goes to another server when it is told to.
+    let other = RedisServer::start();
+    let place = Place::Network { host: "127.0.0.1".to_owned(), port: other.addr.port() };
+    stage.notes.client.reconnect(stage.event_loop.context(), Some(place));
+    stage.until(|notes| notes.greeted == 3);
+    stage.command(4, &["CONFIG", "GET", "port"]).unwrap();
+    stage.until(|notes| notes.replies.len() == 2);
+    let port = format!("{:?}", other.addr.port().to_string().as_bytes());
+    assert!(stage.notes.replies[1].1.contains(&port), "{:?}", stage.notes.replies[1]);
+    stage.notes.client.close(stage.event_loop.context());
+    assert!(!stage.notes.client.is_ready());
 }
 
 #[test]

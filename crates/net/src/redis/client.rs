@@ -1,22 +1,31 @@
 //! A Redis client that keeps itself connected.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::{fmt, io};
-
 use std::net::SocketAddr;
+use std::{fmt, io};
 
 use dunlin_wire::resp::Value;
 
 use super::connection::{Connection, Event, InvalidCommand};
-use crate::{ConnId, ConnectConfig, Context, TimerId, WriteError};
+use crate::{ConnId, ConnectConfig, Context, Place, TimerId, WriteError};
+
+/// Channels named in one command to subscribe.
+const CHANNELS_PER_COMMAND: usize = 128;
 
 /// How to reach a Redis server, and what may wait for it.
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// The server.
-    pub addr: SocketAddr,
+    /// The server. A name is resolved for each connection.
+    pub server: Place,
     /// Name and password, where it asks for them. The name of the default user is `default`.
     pub auth: Option<(String, String)>,
+    /// The database; of a cluster there is only 0. Channels know nothing of databases.
+    pub database: u32,
+    /// What the connection is called in `CLIENT LIST`: without spaces.
+    pub name: Option<String>,
+    /// Commands that had not left when a connection broke leave on the next one. If not, they are lost, and known not to
+    /// have been carried out.
+    pub requeue: bool,
     /// How to connect: time-outs, TLS.
     pub connect: ConnectConfig,
     /// Commands out and not answered. Beyond it they wait as those without a connection do.
@@ -33,9 +42,17 @@ pub struct ClientConfig {
 impl ClientConfig {
     /// The defaults, for a server at this address.
     pub fn new(addr: SocketAddr) -> ClientConfig {
+        ClientConfig::at(Place::Network { host: addr.ip().to_string(), port: addr.port() })
+    }
+
+    /// The defaults, for a server at this place.
+    pub fn at(server: Place) -> ClientConfig {
         ClientConfig {
-            addr,
+            server,
             auth: None,
+            database: 0,
+            name: None,
+            requeue: true,
             connect: ConnectConfig::default(),
             outstanding_max: 1 << 16,
             queue_bytes_max: 1 << 20,
@@ -49,8 +66,11 @@ impl fmt::Debug for ClientConfig {
     /// Without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientConfig")
-            .field("addr", &self.addr)
+            .field("server", &self.server)
             .field("user", &self.auth.as_ref().map(|(name, _)| name))
+            .field("database", &self.database)
+            .field("name", &self.name)
+            .field("requeue", &self.requeue)
             .field("connect", &self.connect)
             .field("outstanding_max", &self.outstanding_max)
             .field("queue_bytes_max", &self.queue_bytes_max)
@@ -75,12 +95,24 @@ pub enum CommandError {
 /// What a client received.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Received<'a> {
+    /// There is a connection, and it was greeted. Subscriptions have been asked for again, as far as the socket took them;
+    /// commands follow them.
+    Ready,
     /// The reply to the command sent with this token.
     Reply(u64, &'a Value<'a>),
     /// A message of a channel subscribed to.
     Message(Message<'a>),
     /// Anything else the server pushed: confirmations of subscriptions, and the errors by which it refuses them.
     Push(&'a Value<'a>),
+}
+
+/// A command without a reply: its connection broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// What it was sent with.
+    pub token: u64,
+    /// Whether it had left, at least in part, so that nobody knows whether it was carried out. If not, it was not.
+    pub sent: bool,
 }
 
 /// A message of a channel subscribed to.
@@ -100,7 +132,7 @@ pub struct Message<'a> {
 ///
 /// Each command taken ends once: its reply comes from [`handle_data`](Client::handle_data) with its token, or the
 /// token comes from [`poll_lost`](Client::poll_lost): its connection broke, and nobody knows whether it was carried out.
-/// Commands that had not left stay in the queue.
+/// Commands that had not left stay in the queue, unless [`ClientConfig::requeue`] is off.
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
@@ -115,7 +147,7 @@ pub struct Client {
     waiting: VecDeque<(u64, Vec<Vec<u8>>)>,
     waiting_bytes: usize,
     outstanding: VecDeque<u64>,
-    lost: VecDeque<u64>,
+    lost: VecDeque<Lost>,
     /// What is subscribed to.
     wanted: BTreeSet<Topic>,
     /// Subscriptions that changed and whose command has not left.
@@ -131,6 +163,27 @@ pub struct Client {
 enum Topic {
     Channel(Vec<u8>),
     Pattern(Vec<u8>),
+    ShardChannel(Vec<u8>),
+}
+
+impl Topic {
+    fn name(&self) -> &[u8] {
+        match self {
+            Topic::Channel(name) | Topic::Pattern(name) | Topic::ShardChannel(name) => name,
+        }
+    }
+
+    /// The command that begins or ends a subscription.
+    fn command(&self, wanted: bool) -> &'static [u8] {
+        match (self, wanted) {
+            (Topic::Channel(_), true) => b"SUBSCRIBE",
+            (Topic::Channel(_), false) => b"UNSUBSCRIBE",
+            (Topic::Pattern(_), true) => b"PSUBSCRIBE",
+            (Topic::Pattern(_), false) => b"PUNSUBSCRIBE",
+            (Topic::ShardChannel(_), true) => b"SSUBSCRIBE",
+            (Topic::ShardChannel(_), false) => b"SUNSUBSCRIBE",
+        }
+    }
 }
 
 impl Client {
@@ -161,13 +214,48 @@ impl Client {
             return;
         }
         (self.connection, self.input) = (Connection::new(), Vec::new());
-        match cx.connect(self.config.addr, &self.config.connect) {
+        let connect = &self.config.connect;
+        let begun = match &self.config.server {
+            Place::Network { host, port } => cx.connect_name(host, *port, connect),
+            Place::Unix(path) => cx.connect_unix(path, connect),
+        };
+        match begun {
             Ok(conn) => self.conn = Some(conn),
             Err(error) => {
                 self.last_error = Some(error.to_string());
                 self.retry(cx);
             }
         }
+    }
+
+    /// Gives the connection up and makes another, to `server` from now on if one is given.
+    pub fn reconnect<D: Default>(&mut self, cx: &mut Context<D>, server: Option<Place>) {
+        if let Some(server) = server {
+            self.config.server = server;
+            self.attempts = 0;
+        }
+        match self.conn {
+            Some(conn) => cx.abort(conn),
+            None => {
+                if let Some(timer) = self.timer.take() {
+                    cx.cancel(timer);
+                }
+                self.connect(cx);
+            }
+        }
+    }
+
+    /// Closes the connection and makes no other. What was out is lost; subscriptions are forgotten.
+    pub fn close<D: Default>(&mut self, cx: &mut Context<D>) {
+        if let Some(timer) = self.timer.take() {
+            cx.cancel(timer);
+        }
+        if let Some(conn) = self.conn.take() {
+            cx.close(conn);
+        }
+        self.config.requeue = false;
+        self.disconnected();
+        (self.wanted, self.attempts) = (BTreeSet::new(), 0);
     }
 
     /// Sends a command, now or when there is a connection. Its reply comes with `token`. Not for `SUBSCRIBE` and its
@@ -209,6 +297,16 @@ impl Client {
     /// Subscribes to all channels that a pattern of Redis fits, now and after every reconnect.
     pub fn subscribe_pattern<D: Default>(&mut self, cx: &mut Context<D>, pattern: &[u8]) {
         self.want(cx, Topic::Pattern(pattern.to_vec()), true);
+    }
+
+    /// Subscribes to a sharded channel of a cluster (Redis 7), now and after every reconnect.
+    pub fn subscribe_sharded<D: Default>(&mut self, cx: &mut Context<D>, channel: &[u8]) {
+        self.want(cx, Topic::ShardChannel(channel.to_vec()), true);
+    }
+
+    /// Ends a subscription to a sharded channel.
+    pub fn unsubscribe_sharded<D: Default>(&mut self, cx: &mut Context<D>, channel: &[u8]) {
+        self.want(cx, Topic::ShardChannel(channel.to_vec()), false);
     }
 
     /// Ends a subscription to a channel.
@@ -259,15 +357,21 @@ impl Client {
             return;
         }
         let auth = self.config.auth.clone();
-        let sent = match &auth {
-            Some((name, password)) => {
-                let greeting: [&[u8]; 5] =
-                    [b"HELLO", b"3", b"AUTH", name.as_bytes(), password.as_bytes()];
-                self.send(cx, conn, &greeting)
-            }
-            None => self.send(cx, conn, &[b"HELLO", b"3"]),
-        };
-        self.greetings = usize::from(sent.is_ok());
+        let name = self.config.name.clone();
+        let mut hello: Vec<&[u8]> = vec![b"HELLO", b"3"];
+        if let Some((user, password)) = &auth {
+            hello.extend([&b"AUTH"[..], user.as_bytes(), password.as_bytes()]);
+        }
+        if let Some(name) = &name {
+            hello.extend([&b"SETNAME"[..], name.as_bytes()]);
+        }
+        let mut sent = self.send(cx, conn, &hello);
+        self.greetings = 1;
+        if sent.is_ok() && self.config.database > 0 {
+            let database = self.config.database.to_string();
+            sent = self.send(cx, conn, &[b"SELECT", database.as_bytes()]);
+            self.greetings = 2;
+        }
         if sent.is_err() {
             // Without a greeting it would never be ready.
             cx.abort(conn);
@@ -335,15 +439,17 @@ impl Client {
                 }
             }
             Event::Reply(Value::Error(error)) => {
-                self.greetings -= 1;
-                self.last_error = Some((*error).to_owned());
+                // The reason; what follows of the greeting only fails with it.
+                self.last_error.get_or_insert_with(|| (*error).to_owned());
                 cx.close(conn);
             }
+            Event::Reply(_) if self.greetings > 1 => self.greetings -= 1,
             Event::Reply(_) => {
-                self.greetings -= 1;
+                self.greetings = 0;
                 (self.ready, self.attempts, self.last_error) = (true, 0, None);
                 self.changed = self.wanted.clone();
                 self.send_waiting(cx);
+                on_received(self, cx, Received::Ready);
             }
         }
     }
@@ -359,15 +465,23 @@ impl Client {
     /// more.
     fn send_waiting<D: Default>(&mut self, cx: &mut Context<D>) {
         let Some(conn) = self.conn.filter(|_| self.ready) else { return };
-        while let Some(topic) = self.changed.pop_first() {
-            let (verb, name): (&[u8], _) = match (&topic, self.wanted.contains(&topic)) {
-                (Topic::Channel(name), true) => (b"SUBSCRIBE", name),
-                (Topic::Channel(name), false) => (b"UNSUBSCRIBE", name),
-                (Topic::Pattern(name), true) => (b"PSUBSCRIBE", name),
-                (Topic::Pattern(name), false) => (b"PUNSUBSCRIBE", name),
-            };
-            if self.send(cx, conn, &[verb, name]).is_err() {
-                self.changed.insert(topic);
+        while let Some(first) = self.changed.pop_first() {
+            let command = first.command(self.wanted.contains(&first));
+            let mut topics = vec![first];
+            while topics.len() < CHANNELS_PER_COMMAND
+                && let Some(topic) = self.changed.first()
+                && topic.command(self.wanted.contains(topic)) == command
+            {
+                topics.extend(self.changed.pop_first());
+            }
+            // Channels of different slots do not stand in one command.
+            if matches!(topics[0], Topic::ShardChannel(_)) {
+                self.changed.extend(topics.drain(1..));
+            }
+            let arguments: Vec<&[u8]> =
+                std::iter::once(command).chain(topics.iter().map(Topic::name)).collect();
+            if self.send(cx, conn, &arguments).is_err() {
+                self.changed.extend(topics);
                 return;
             }
         }
@@ -400,10 +514,19 @@ impl Client {
     pub fn handle_close<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
         if self.owns(conn) {
             self.conn = None;
-            (self.ready, self.greetings) = (false, 0);
-            self.changed.clear();
-            self.lost.append(&mut self.outstanding);
+            self.disconnected();
             self.retry(cx);
+        }
+    }
+
+    fn disconnected(&mut self) {
+        (self.ready, self.greetings) = (false, 0);
+        self.changed.clear();
+        self.lost.extend(self.outstanding.drain(..).map(|token| Lost { token, sent: true }));
+        if !self.config.requeue {
+            let unsent = self.waiting.drain(..).map(|(token, _)| Lost { token, sent: false });
+            self.lost.extend(unsent);
+            self.waiting_bytes = 0;
         }
     }
 
@@ -428,8 +551,8 @@ impl Client {
         }
     }
 
-    /// The token of a command that was on a connection which broke: it may have been carried out or not.
-    pub fn poll_lost(&mut self) -> Option<u64> {
+    /// A command whose connection broke, in the order they were sent.
+    pub fn poll_lost(&mut self) -> Option<Lost> {
         self.lost.pop_front()
     }
 
@@ -451,7 +574,7 @@ fn command_bytes(arguments: &[&[u8]]) -> usize {
 /// The message of a channel that a push is, if it is one.
 fn message<'a>(push: &'a Value<'_>) -> Option<Message<'a>> {
     match push.elements()? {
-        [kind, channel, payload] if kind.text() == Some("message") => {
+        [kind, channel, payload] if matches!(kind.text(), Some("message" | "smessage")) => {
             Some(Message { pattern: None, channel: channel.bytes()?, payload: payload.bytes()? })
         }
         [kind, pattern, channel, payload] if kind.text() == Some("pmessage") => Some(Message {

@@ -134,7 +134,9 @@ impl ServerError {
             ServerError::OutOfMemory => {
                 "raise `maxmemory` of Redis, or keep less history in fewer channels"
             }
-            ServerError::Misconfigured => "Redis cannot write its snapshot; see its log and its disk",
+            ServerError::Misconfigured => {
+                "Redis cannot write its snapshot; see its log and its disk"
+            }
             ServerError::TooFewReplicas => {
                 "start the replicas of Redis, or lower its `min-replicas-to-write`"
             }
@@ -180,7 +182,10 @@ mod tests {
                 "ERR Error running script (call to f_0): @user_script:1: @user_script: 1: -OOM command not allowed",
                 ServerError::OutOfMemory,
             ),
-            ("WRONGTYPE Operation against a key script: 4, on @user_script:1.", ServerError::WrongType),
+            (
+                "WRONGTYPE Operation against a key script: 4, on @user_script:1.",
+                ServerError::WrongType,
+            ),
             ("MOVED 3999 127.0.0.1:6381", moved),
             ("MOVED", ServerError::Other),
             ("ERR max number of clients reached", ServerError::TooManyClients),
