@@ -200,6 +200,20 @@ pub struct HubStats {
     pub history_evicted: u64,
     /// Home channels without subscribers, evicted before their time to live ended.
     pub channels_evicted: u64,
+    /// Channels that this node hears from an engine.
+    pub engine_channels: u64,
+    /// Requests that engines have not answered.
+    pub engine_pending: u64,
+    /// Bytes of publications that wait behind a gap.
+    pub engine_held_bytes: u64,
+    /// Requests that an engine has not answered in time.
+    pub engine_timeouts: u64,
+    /// Streams of engines read, for a gap or for a recovery that the ring did not have.
+    pub engine_reads: u64,
+    /// Gaps of engines that were repaired before a subscriber saw them.
+    pub engine_repaired: u64,
+    /// Gaps of engines that could not be: the subscribers were unsubscribed and come back.
+    pub engine_unrepaired: u64,
     /// Idempotency keys evicted before their time to live ended.
     pub idempotency_evicted: u64,
 }

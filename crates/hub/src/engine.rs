@@ -12,7 +12,7 @@ use crate::command::HistoryFilter;
 use crate::error::Error;
 use crate::event::{History, Published};
 use crate::options::ChannelOptions;
-use crate::position::StreamPosition;
+use crate::position::{Epoch, StreamPosition};
 use crate::publication::{NewPublication, Publication};
 
 /// An engine of a worker. The caller gives the numbers, and a new one when an engine becomes another: another address,
@@ -158,7 +158,7 @@ pub enum EngineEvent {
         /// The channel.
         channel: Arc<str>,
         /// Of its stream; none with offset 0.
-        epoch: crate::position::Epoch,
+        epoch: Epoch,
         /// As it is delivered.
         publication: Arc<Publication>,
     },

@@ -135,6 +135,40 @@ impl Stream {
         (whole && fits()).then(|| publications().cloned().collect())
     }
 
+    /// All publications after offset `since` up to the top: of those read elsewhere, in order, and of those kept. `None` if
+    /// one is missing, or they have more than `bytes_max` (0: no limit).
+    pub(crate) fn join(
+        &self,
+        since: u64,
+        read: &[Arc<Publication>],
+        bytes_max: usize,
+    ) -> Option<Vec<Arc<Publication>>> {
+        let (mut joined, mut bytes) = (Vec::new(), 0);
+        let mut last = since;
+        for publication in read.iter().chain(&self.publications) {
+            if publication.offset == last + 1 && last < self.top {
+                last = publication.offset;
+                bytes += publication.cost();
+                joined.push(Arc::clone(publication));
+            }
+        }
+        (last == self.top && (bytes_max == 0 || bytes <= bytes_max)).then_some(joined)
+    }
+
+    /// Puts publications in front of those kept that were read elsewhere, consecutive and in order, as far as they belong
+    /// there and no more than `size` are kept then. Returns the change of memory in bytes.
+    pub(crate) fn fill(&mut self, read: &[Arc<Publication>], size: usize) -> isize {
+        let before = self.bytes;
+        for publication in read.iter().rev() {
+            let next = self.publications.front().map_or(self.top, |first| first.offset - 1);
+            if publication.offset == next && next > 0 && self.publications.len() < size {
+                self.bytes += publication.cost();
+                self.publications.push_front(Arc::clone(publication));
+            }
+        }
+        self.bytes as isize - before as isize
+    }
+
     /// The last publication, for whoever does not have it yet; `None` when it is not held any more.
     pub(crate) fn recover_latest(&self, since: StreamPosition) -> Option<Vec<Arc<Publication>>> {
         if since.offset > 0 && since == self.position() {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod agent;
 mod broadcast;
 mod channel;
 mod channel_event;

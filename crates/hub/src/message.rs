@@ -50,6 +50,7 @@ pub(crate) enum HubMessageKind {
     HistoryRemove {
         request: WaiterId,
         channel: Arc<str>,
+        namespace: Arc<str>,
     },
     Presence {
         request: WaiterId,

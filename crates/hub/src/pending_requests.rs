@@ -17,8 +17,8 @@ use crate::worker_set::WorkerSet;
 const SWEEP_INTERVAL_MS: u64 = 50;
 
 /// Requests by key.
-pub(crate) struct PendingRequests {
-    pending: HashMap<u32, Pending, RandomState>,
+pub(crate) struct PendingRequests<W = Waiter> {
+    pending: HashMap<u32, Pending<W>, RandomState>,
     next_key: u32,
     incarnation: u32,
     max: usize,
@@ -26,9 +26,9 @@ pub(crate) struct PendingRequests {
     sweep_ms: Option<u64>,
 }
 
-pub(crate) struct Pending {
+pub(crate) struct Pending<W> {
     pub(crate) deadline_ms: u64,
-    pub(crate) waiter: Waiter,
+    pub(crate) waiter: W,
 }
 
 pub(crate) enum Waiter {
@@ -148,7 +148,7 @@ impl Waiter {
     }
 }
 
-impl PendingRequests {
+impl<W> PendingRequests<W> {
     pub(crate) fn new(incarnation: u32, max: u32) -> Self {
         Self {
             pending: HashMap::default(),
@@ -159,13 +159,17 @@ impl PendingRequests {
         }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
     pub(crate) fn has_room(&self) -> bool {
         self.pending.len() < self.max
     }
 
     /// Keys fit beside the flag [`PENDING`] and are never [`NO_KEY`]. One comes back after 2^31
     /// requests, when nothing of its former use can be under way any more.
-    pub(crate) fn insert(&mut self, deadline_ms: u64, waiter: Waiter) -> WaiterId {
+    pub(crate) fn insert(&mut self, deadline_ms: u64, waiter: W) -> WaiterId {
         let after = |key| if key == REQUEST_KEY_MAX { 0 } else { key + 1 };
         while self.pending.contains_key(&self.next_key) {
             self.next_key = after(self.next_key);
@@ -178,37 +182,19 @@ impl PendingRequests {
     }
 
     /// Removes a request of this incarnation.
-    pub(crate) fn take(&mut self, request: WaiterId) -> Option<Waiter> {
+    pub(crate) fn take(&mut self, request: WaiterId) -> Option<W> {
         if request.incarnation != self.incarnation {
             return None;
         }
         self.cancel(request.key)
     }
 
-    pub(crate) fn cancel(&mut self, key: u32) -> Option<Waiter> {
+    pub(crate) fn cancel(&mut self, key: u32) -> Option<W> {
         let pending = self.pending.remove(&key)?;
         if self.pending.is_empty() {
             self.sweep_ms = None;
         }
         Some(pending.waiter)
-    }
-
-    /// What a subscription will be that is under way.
-    pub(crate) fn mode_mut(&mut self, key: u32) -> Option<&mut SubscriptionMode> {
-        match self.pending.get_mut(&key).map(|pending| &mut pending.waiter) {
-            Some(Waiter::Subscribe(pending)) => Some(&mut pending.mode),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn gather_mut(&mut self, request: WaiterId) -> Option<&mut ScatterGather> {
-        if request.incarnation != self.incarnation {
-            return None;
-        }
-        match &mut self.pending.get_mut(&request.key)?.waiter {
-            Waiter::ScatterGather(gather) => Some(gather),
-            _ => None,
-        }
     }
 
     pub(crate) fn sweep_ms(&self) -> Option<u64> {
@@ -235,7 +221,7 @@ impl PendingRequests {
     }
 
     /// Keys of the requests that `test` picks, in order.
-    pub(crate) fn keys(&self, test: impl Fn(&Waiter) -> bool) -> Vec<u32> {
+    pub(crate) fn keys(&self, test: impl Fn(&W) -> bool) -> Vec<u32> {
         let mut keys: Vec<u32> = self
             .pending
             .iter()
@@ -249,5 +235,25 @@ impl PendingRequests {
     /// The request with this key.
     pub(crate) fn id(&self, key: u32) -> WaiterId {
         WaiterId { incarnation: self.incarnation, key }
+    }
+}
+
+impl PendingRequests {
+    /// What a subscription will be that is under way.
+    pub(crate) fn mode_mut(&mut self, key: u32) -> Option<&mut SubscriptionMode> {
+        match self.pending.get_mut(&key).map(|pending| &mut pending.waiter) {
+            Some(Waiter::Subscribe(pending)) => Some(&mut pending.mode),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn gather_mut(&mut self, request: WaiterId) -> Option<&mut ScatterGather> {
+        if request.incarnation != self.incarnation {
+            return None;
+        }
+        match &mut self.pending.get_mut(&request.key)?.waiter {
+            Waiter::ScatterGather(gather) => Some(gather),
+            _ => None,
+        }
     }
 }

@@ -153,7 +153,7 @@ fn history_holds_so_many_for_so_long() {
     assert_eq!(world.publish(0, "news", &options, "m6").position.offset, 6);
 
     let now = world.now;
-    world.hub(0).handle_history_remove(now, 6, "news");
+    world.hub(0).handle_history_remove(now, 6, "news", &options);
     world.settle();
     let removed = Event::HistoryRemoved { token: 6, result: Ok(()) };
     assert_eq!(world.take_events(), [(0, removed)]);

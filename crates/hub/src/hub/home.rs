@@ -16,49 +16,51 @@ use crate::message::{
     SubscribeRequest, WaiterId,
 };
 use crate::options::RecoveryMode;
-use crate::position::StreamPosition;
+use crate::position::{Epoch, StreamPosition};
 use crate::publication::{ClientInfo, Publication};
 use crate::session_id::SessionId;
 
 impl Hub {
     pub(super) fn home_subscribe(&mut self, from: u8, asked: SubscribeRequest) {
-        let SubscribeRequest {
-            request,
-            channel,
-            options,
-            since,
-            reject_unrecovered,
-            member,
-            maker,
-        } = asked;
-        let at = self.home_channel(&channel, &options, maker, Wanted::Empty);
+        if let Some(engine) = self.engines.of(&asked.options.namespace) {
+            return self.agent_subscribe(engine, from, asked);
+        }
+        let SubscribeRequest { request, channel, options, since, maker, .. } = &asked;
+        let at = self.home_channel(channel, options, *maker, Wanted::Empty);
         let at = at.filter(|&at| {
-            !options.keeps_history() || self.ensure_stream(at, &options, maker).is_some()
+            !options.keeps_history() || self.ensure_stream(at, options, *maker).is_some()
         });
         let Some(at) = at else {
-            self.remove_if_unused(&channel);
-            self.reply(from, request, ReplyContent::Failed(Error::LimitExceeded));
+            self.remove_if_unused(channel);
+            self.reply(from, *request, ReplyContent::Failed(Error::LimitExceeded));
             return;
         };
-        let (position, recovered) = match &self.homes[at].stream {
-            Some(stream) => (
-                stream.position(),
-                since.map(|since| match options.recovery_mode {
-                    RecoveryMode::Cache => stream.recover_latest(since),
-                    RecoveryMode::Stream => stream.recover(
-                        since,
-                        options.recovery_publications_max as usize,
-                        options.recovery_bytes_max,
-                    ),
-                }),
-            ),
+        let recovered = since.and_then(|since| match &self.homes[at].stream {
+            Some(stream) => match options.recovery_mode {
+                RecoveryMode::Cache => stream.recover_latest(since),
+                RecoveryMode::Stream => stream.recover(
+                    since,
+                    options.recovery_publications_max as usize,
+                    options.recovery_bytes_max,
+                ),
+            },
             // No position in a channel without a stream counts as recovered, as in Centrifugo.
-            None => (
-                StreamPosition::default(),
-                since.map(|since| (since == StreamPosition::default()).then(Vec::new)),
-            ),
-        };
-        let recovered = recovered.flatten();
+            None => (since == StreamPosition::default()).then(Vec::new),
+        });
+        self.answer_subscribe(at, from, asked, recovered);
+    }
+
+    /// Answers a subscription at the stream's top, and counts the subscriber.
+    pub(super) fn answer_subscribe(
+        &mut self,
+        at: u32,
+        from: u8,
+        asked: SubscribeRequest,
+        recovered: Option<Vec<Arc<Publication>>>,
+    ) {
+        let SubscribeRequest { request, options, since, reject_unrecovered, member, .. } = asked;
+        let position = self.homes[at].stream.as_ref().map(|stream| stream.position());
+        let position = position.unwrap_or_default();
         if reject_unrecovered
             && since.is_some()
             && recovered.is_none()
@@ -107,6 +109,9 @@ impl Hub {
         last: bool,
     ) {
         let Some(at) = self.homes.find(&self.names, channel) else { return };
+        if last || member.is_some() {
+            self.forget_waiting(at, from, member.filter(|_| !last));
+        }
         if last {
             self.drop_interest(at, from);
         }
@@ -117,6 +122,9 @@ impl Hub {
     }
 
     pub(super) fn home_publish(&mut self, from: u8, asked: PublishRequest) {
+        if let Some(engine) = self.engines.of(&asked.options.namespace) {
+            return self.engine_publish(engine, from, asked);
+        }
         let PublishRequest { request, channel, options, publish } = asked;
         if let Some(key) = &publish.idempotency_key
             && let Some(position) = self.idempotency.find(&channel, key, self.now.ms)
@@ -174,18 +182,29 @@ impl Hub {
             if kept {
                 self.append_history(at, &publication, &options);
             }
-            let epoch = position.epoch;
-            self.broadcast(at, |channel| HubMessageKind::Publication {
-                channel,
-                epoch,
-                publication: Arc::clone(&publication),
-            });
+            self.broadcast_publication(at, position.epoch, &publication);
         }
         let published = Published { position, suppressed: false };
         self.reply(from, request, ReplyContent::Published(published));
     }
 
+    pub(super) fn broadcast_publication(
+        &mut self,
+        at: u32,
+        epoch: Epoch,
+        publication: &Arc<Publication>,
+    ) {
+        self.broadcast(at, |channel| HubMessageKind::Publication {
+            channel,
+            epoch,
+            publication: Arc::clone(publication),
+        });
+    }
+
     pub(super) fn home_history(&mut self, from: u8, asked: &HistoryRequest) {
+        if let Some(engine) = self.engines.of(&asked.options.namespace) {
+            return self.engine_history(engine, from, asked);
+        }
         let HistoryRequest { channel, options, maker, .. } = asked;
         let at = self.home_channel(channel, options, *maker, Wanted::Empty);
         let content = match at.and_then(|at| self.ensure_stream(at, options, *maker)) {
@@ -201,8 +220,17 @@ impl Hub {
         self.reply(from, asked.request, content);
     }
 
-    pub(super) fn home_history_remove(&mut self, from: u8, request: WaiterId, channel: &str) {
-        if let Some(at) = self.homes.find(&self.names, channel) {
+    pub(super) fn home_history_remove(
+        &mut self,
+        from: u8,
+        request: WaiterId,
+        channel: Arc<str>,
+        namespace: &str,
+    ) {
+        if let Some(engine) = self.engines.of(namespace) {
+            return self.engine_history_remove(engine, from, request, channel);
+        }
+        if let Some(at) = self.homes.find(&self.names, &channel) {
             self.clear_history(at);
         }
         self.reply(from, request, ReplyContent::HistoryRemoved);
@@ -270,7 +298,7 @@ impl Hub {
     }
 
     pub(super) fn remove_if_empty(&mut self, at: u32) {
-        if self.homes[at].is_empty() {
+        if self.homes[at].is_empty() && !self.engines.agents.contains_key(&at) {
             self.remove_home(at);
         }
     }

@@ -1,5 +1,6 @@
 //! One worker's hub.
 
+mod agent;
 mod announce;
 mod fan_out;
 mod flush;
@@ -8,6 +9,7 @@ mod home;
 mod operation;
 mod overflow;
 mod pacing;
+mod repair;
 mod restart;
 mod scatter_gather;
 mod session;
@@ -24,6 +26,7 @@ use hashbrown::HashMap;
 
 use self::announce::Announcements;
 use self::forms::DeltaChannel;
+use crate::agent::Engines;
 use crate::broadcast::Broadcasts;
 use crate::channel::{Channel, Member, NameHasher, Subscription};
 use crate::channel_event::{ChannelEvent, ChannelEventFilter};
@@ -62,6 +65,7 @@ pub use withdraw::{Permitted, Withdrawal};
 ///    messages that wait behind an event: a subscription's event always comes out before any
 ///    publication enters that session's outbox, so that a reply [pushed](Hub::push) on the event
 ///    precedes them.
+///    Likewise [`Hub::poll_engine`], if there are [engines](Hub::set_engines).
 /// 3. At the end of a turn [`Hub::poll_transmit`] until `None`, each message handed to the worker
 ///    it is for or given back with [`Hub::requeue`]; and, after [`Hub::begin_flush`],
 ///    [`Hub::poll_flush`] until `None`, each session's [outbox](Hub::outbox) written and
@@ -103,6 +107,7 @@ pub struct Hub {
     /// Time, index and incarnation of home channels whose stream has a deadline.
     stream_timers: BinaryHeap<Reverse<(u64, u32, u32)>>,
     idempotency: Idempotency,
+    engines: Engines,
 
     /// Of channels with subscribers that filter, or that take differences.
     filters: HashMap<u32, ChannelFilters, RandomState>,
@@ -184,6 +189,7 @@ impl Hub {
             nodes: NodeNumbers::new(config.node),
             stream_timers: BinaryHeap::new(),
             idempotency: Idempotency::new(config.idempotency_keys_max),
+            engines: Engines::new(config.requests_max),
             filters: HashMap::default(),
             filter_bytes: 0,
             deltas: HashMap::default(),
@@ -297,8 +303,10 @@ impl Hub {
         let retry = self.transmit.is_backlogged().then(|| self.now.ms + 1);
         let stream_timer = self.stream_timers.peek().map(|Reverse((at, ..))| *at);
         let (keys, requests) = (self.idempotency.next_ms(), self.requests.sweep_ms());
+        let engines = [self.engines.pending.sweep_ms(), self.engines.next_check_ms()];
         let times = [retry, stream_timer, keys, requests, self.announcements.due_ms()];
-        times.into_iter().flatten().min()
+        let times = times.into_iter().chain(engines);
+        times.flatten().min()
     }
 
     /// Expires history, streams, idempotency keys and requests, and announces who joined and left.
@@ -311,6 +319,7 @@ impl Hub {
             self.stats.timeouts += 1;
             self.fail_request(self.requests.id(key), Error::Timeout);
         }
+        self.engines_timeout();
         self.run();
     }
 
@@ -333,6 +342,9 @@ impl Hub {
             pending_memory_bytes: self.log.memory() as u64,
             pending_bytes: self.pending_bytes,
             transmit_bytes: self.transmit.bytes() as u64,
+            engine_channels: self.engines.agents.len() as u64,
+            engine_pending: self.engines.pending.len() as u64,
+            engine_held_bytes: self.engines.held_bytes() as u64,
             ..self.stats
         }
     }
@@ -359,8 +371,8 @@ impl Hub {
             }
             HubMessageKind::Publish(request) => self.home_publish(from, *request),
             HubMessageKind::History(request) => self.home_history(from, &request),
-            HubMessageKind::HistoryRemove { request, channel } => {
-                self.home_history_remove(from, request, &channel);
+            HubMessageKind::HistoryRemove { request, channel, namespace } => {
+                self.home_history_remove(from, request, channel, &namespace);
             }
             HubMessageKind::Presence { request, channel, bytes_max } => {
                 self.home_presence(from, request, &channel, bytes_max);

@@ -81,12 +81,19 @@ impl Hub {
     }
 
     /// Removes a channel's history; its offsets go on. Ends in [`Event::HistoryRemoved`].
-    pub fn handle_history_remove(&mut self, now: Now, token: u64, channel: &str) {
+    pub fn handle_history_remove(
+        &mut self,
+        now: Now,
+        token: u64,
+        channel: &str,
+        options: &Arc<ChannelOptions>,
+    ) {
         self.now = now;
         let sent = self.check_name(channel).and_then(|()| {
             let (home, channel) = self.home_of(channel);
+            let namespace = Arc::clone(&options.namespace);
             self.request(home, Waiter::HistoryRemove { token, home }, |request| {
-                HubMessageKind::HistoryRemove { request, channel }
+                HubMessageKind::HistoryRemove { request, channel, namespace }
             })
         });
         if let Err(error) = sent {

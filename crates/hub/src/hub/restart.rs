@@ -57,6 +57,7 @@ impl Hub {
             if self.homes.get(at).is_none() {
                 continue;
             }
+            self.forget_waiting(at, worker, None);
             self.drop_interest(at, worker);
             let members = self.homes[at].members.iter().flat_map(|members| members.keys());
             let gone: Vec<SessionId> =

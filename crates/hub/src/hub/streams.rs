@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::Hub;
+use crate::error::Error;
 use crate::history::Stream;
 use crate::home_channel::HomeChannel;
 use crate::options::ChannelOptions;
@@ -171,6 +172,7 @@ impl Hub {
             self.stats.history_evicted += stream.len() as u64;
         }
         self.stats.channels_evicted += 1;
+        self.end_agent(at, Error::LimitExceeded);
         self.end_stream(at);
         self.remove_home(at);
         true
@@ -206,7 +208,7 @@ impl Hub {
     }
 
     /// Ends a channel's stream: its epoch with it.
-    fn end_stream(&mut self, at: u32) {
+    pub(super) fn end_stream(&mut self, at: u32) {
         self.clear_history(at);
         let Self { homes, shares, .. } = self;
         if let Some(stream) = homes[at].stream.take() {
@@ -277,6 +279,26 @@ impl Hub {
         stream.expires_ms = self.now.ms + options.history_ttl_ms;
         self.count_history(at, grown);
         self.schedule_timer(at);
+    }
+
+    /// Puts publications that were read elsewhere in front of a channel's history, if there is room for all of them.
+    pub(super) fn fill_history(&mut self, at: u32, read: &[Arc<Publication>]) {
+        let Some(agent) = self.engines.agents.get(&at) else { return };
+        let options = Arc::clone(&agent.options);
+        let cost: usize = read.iter().map(|publication| publication.cost()).sum();
+        let own = self.shares.share(self.homes[at].namespace).bytes;
+        if self.history_bytes + cost > self.config.history_bytes_max
+            || own.saturating_add(cost) > self.own_history_bytes_max(&options)
+        {
+            return;
+        }
+        let Some(stream) = &mut self.homes[at].stream else { return };
+        let grown = stream.fill(read, options.history_size as usize);
+        if grown > 0 {
+            stream.expires_ms = self.now.ms + options.history_ttl_ms;
+            self.count_history(at, grown);
+            self.schedule_timer(at);
+        }
     }
 
     /// Evicts publications until `cost` fits: of the namespace, if that has as much as it may, else of the one that has

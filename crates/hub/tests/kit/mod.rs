@@ -255,7 +255,7 @@ impl World {
     /// Where a channel is at home, found out by asking a throw-away hub whom it would ask.
     pub fn home_of(&self, channel: &str) -> u8 {
         let mut probe = self.birth(0);
-        probe.handle_history_remove(self.now, 0, channel);
+        probe.handle_history_remove(self.now, 0, channel, &Arc::default());
         loop {
             match probe.poll_transmit() {
                 Some((to, message)) if !format!("{message:?}").contains("Hello") => return to,

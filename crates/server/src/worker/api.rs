@@ -410,9 +410,9 @@ impl Worker<'_> {
                 );
             }
             Request::HistoryRemove(request) => {
-                self.channel_options(&request.channel)?;
+                let options = self.channel_options(&request.channel)?;
                 let token = self.api_token(cx, place)?;
-                self.hub.handle_history_remove(now, token, &request.channel);
+                self.hub.handle_history_remove(now, token, &request.channel, &options);
             }
             Request::RevokeToken(revoke) => {
                 self.revoke(cx, place, Revocation::of_token(&revoke.uid, revoke.expire_at))?;
