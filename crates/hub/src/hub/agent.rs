@@ -1,0 +1,466 @@
+//! Channels at home here that live in an engine.
+//!
+//! The home worker asks the engine and deals what the engine says. A subscription is answered at the position up to which
+//! publications were dealt, so a subscriber never sees one twice and misses none; what the engine holds beyond that
+//! position follows. Gaps are the matter of [`repair`](super::repair).
+
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+
+use super::Hub;
+use super::streams::Wanted;
+use crate::agent::{Agent, Engine, EngineWaiterKind};
+use crate::channel_event::ChannelEvent;
+use crate::config::Now;
+use crate::engine::{
+    EngineConfig, EngineEvent, EngineId, EnginePosition, EnginePublish, EngineRequest,
+    POSITIONS_MAX, Retention,
+};
+use crate::error::Error;
+use crate::event::Published;
+use crate::idempotency::DEFAULT_TTL_MS;
+use crate::message::{
+    HistoryRequest, HubMessageKind, PublishRequest, ReplyContent, SubscribeRequest, WaiterId,
+};
+use crate::position::StreamPosition;
+use crate::publication::Publication;
+use crate::session_id::SessionId;
+
+impl Hub {
+    /// Says which engines there are, and which namespaces have their channels there; those of any other live in memory.
+    /// Subscribers of a channel that lives elsewhere from now on are unsubscribed with
+    /// [`UNSUBSCRIBE_INSUFFICIENT_STATE`](crate::code::UNSUBSCRIBE_INSUFFICIENT_STATE): they come back and recover what
+    /// there is. What an engine that is gone has not answered fails.
+    pub fn set_engines(
+        &mut self,
+        now: Now,
+        configs: &[EngineConfig],
+        namespaces: impl IntoIterator<Item = (Arc<str>, EngineId)>,
+    ) {
+        self.now = now;
+        let kept = std::mem::take(&mut self.engines.configs);
+        self.engines.configs = configs
+            .iter()
+            .map(|&config| {
+                let known = kept.iter().find(|engine| engine.config.id == config.id);
+                let next_check_ms = now.ms + config.position_check_ms;
+                Engine {
+                    config,
+                    next_check_ms: known
+                        .map_or(next_check_ms, |of| of.next_check_ms.min(next_check_ms)),
+                    held_bytes: known.map_or(0, |engine| engine.held_bytes),
+                }
+            })
+            .collect();
+        let before = std::mem::take(&mut self.engines.namespaces);
+        self.engines.namespaces.extend(namespaces);
+        let after = &self.engines.namespaces;
+        let moved: HashSet<u32> = before
+            .keys()
+            .chain(after.keys())
+            .filter(|name| before.get(*name) != after.get(*name))
+            .map(|name| self.shares.namespace(name))
+            .collect();
+        if !moved.is_empty() {
+            for at in self.homes.indices() {
+                if self.homes.get(at).is_some_and(|home| moved.contains(&home.namespace)) {
+                    self.home_gap(at);
+                    self.end_agent(at, Error::EngineUnavailable);
+                    self.end_stream(at);
+                    self.remove_if_empty(at);
+                }
+            }
+        }
+        let Self { engines, .. } = self;
+        let is_gone = |id| engines.get(id).is_none();
+        for key in engines.pending.keys(|waiter| is_gone(waiter.engine)) {
+            self.engine_silent(key);
+        }
+        self.run();
+    }
+
+    /// The next request for an engine. Call until `None` after each input.
+    pub fn poll_engine(&mut self) -> Option<(EngineId, EngineRequest)> {
+        self.engines.requests.pop_front()
+    }
+
+    /// Takes what an engine says.
+    pub fn handle_engine(&mut self, now: Now, engine: EngineId, event: EngineEvent) {
+        self.now = now;
+        match event {
+            EngineEvent::Publication { channel, epoch, publication } => {
+                if let Some(at) = self.agent_of(engine, &channel) {
+                    self.agent_publication(at, epoch, publication);
+                }
+            }
+            EngineEvent::Subscribed { token, result } => {
+                self.agent_subscribed(engine, token, result);
+            }
+            EngineEvent::Cleared { channel } => {
+                if let Some(at) = self.agent_of(engine, &channel) {
+                    self.clear_history(at);
+                }
+            }
+            EngineEvent::Published { token, result } => {
+                let ended = self.engines.end(engine, token);
+                if let Some(EngineWaiterKind::Publish { from, request, reported }) = ended {
+                    self.engine_published(from, request, reported, result);
+                }
+            }
+            EngineEvent::History { token, result } => match self.engines.end(engine, token) {
+                Some(EngineWaiterKind::History { from, request }) => {
+                    let content = result.map_or_else(ReplyContent::Failed, ReplyContent::History);
+                    self.reply(from, request, content);
+                }
+                Some(EngineWaiterKind::Read { at, incarnation }) => {
+                    self.agent_read(at, incarnation, result);
+                }
+                _ => {}
+            },
+            EngineEvent::HistoryRemoved { token, result } => {
+                let ended = self.engines.end(engine, token);
+                if let Some(EngineWaiterKind::RemoveHistory { from, request }) = ended {
+                    let content = match result {
+                        Ok(()) => ReplyContent::HistoryRemoved,
+                        Err(error) => ReplyContent::Failed(error),
+                    };
+                    self.reply(from, request, content);
+                }
+            }
+            EngineEvent::Positions { token, result } => {
+                let ended = self.engines.end(engine, token);
+                if let (Some(EngineWaiterKind::Positions(channels)), Ok(positions)) =
+                    (ended, result)
+                {
+                    self.agents_checked(&channels, &positions);
+                }
+            }
+        }
+        self.run();
+    }
+
+    /// Gives up requests that no engine has answered, and checks positions.
+    pub(super) fn engines_timeout(&mut self) {
+        for key in self.engines.pending.expired(self.now.ms) {
+            self.stats.engine_timeouts += 1;
+            self.engine_silent(key);
+        }
+        if self.engines.next_check_ms().is_some_and(|at| at <= self.now.ms) {
+            self.check_positions();
+        }
+    }
+
+    pub(super) fn engine_publish(&mut self, engine: EngineId, from: u8, asked: PublishRequest) {
+        let PublishRequest { request, channel, options, mut publish } = asked;
+        publish.delta |= options.delta_publish;
+        if publish.idempotency_key.is_some() {
+            publish.idempotency_ttl_ms.get_or_insert(DEFAULT_TTL_MS);
+        }
+        let retention = match publish.skip_history {
+            true => Retention::default(),
+            false => Retention::new(&options, self.config.history_meta_ttl_ms),
+        };
+        let time_ms = self.now.unix_ms;
+        let reported = self.channel_event_filter.publications.then(|| {
+            let publication = Publication {
+                offset: 0,
+                data: publish.data.clone(),
+                format: publish.format,
+                delta: publish.delta,
+                info: publish.info.clone(),
+                tags: publish.tags.clone(),
+                key: publish.key.clone(),
+                time_ms,
+            };
+            Box::new((Arc::clone(&channel), publication))
+        });
+        let waiter = EngineWaiterKind::Publish { from, request, reported };
+        let Some(key) = self.engines.begin(self.now.ms, engine, waiter) else {
+            return self.engine_refuses(from, request);
+        };
+        let publish = EnginePublish { token: key.into(), channel, retention, publish, time_ms };
+        self.engines.send(engine, EngineRequest::Publish(Box::new(publish)));
+    }
+
+    fn engine_published(
+        &mut self,
+        from: u8,
+        request: WaiterId,
+        reported: Option<Box<(Arc<str>, Publication)>>,
+        result: Result<Published, Error>,
+    ) {
+        if let Ok(Published { position, suppressed: false }) = result {
+            self.stats.publications += 1;
+            if let Some(reported) = reported {
+                let (channel, mut publication) = *reported;
+                publication.offset = position.offset;
+                let publication = Arc::new(publication);
+                let epoch = position.epoch;
+                let event = ChannelEvent::Published { channel, epoch, publication };
+                self.channel_events.push_back(event);
+            }
+        }
+        let content = result.map_or_else(ReplyContent::Failed, ReplyContent::Published);
+        self.reply(from, request, content);
+    }
+
+    pub(super) fn engine_history(&mut self, engine: EngineId, from: u8, asked: &HistoryRequest) {
+        let waiter = EngineWaiterKind::History { from, request: asked.request };
+        let Some(key) = self.engines.begin(self.now.ms, engine, waiter) else {
+            return self.engine_refuses(from, asked.request);
+        };
+        let retention = Retention::new(&asked.options, self.config.history_meta_ttl_ms);
+        let channel = Arc::clone(&asked.channel);
+        let filter = asked.filter;
+        let request = EngineRequest::History { token: key.into(), channel, retention, filter };
+        self.engines.send(engine, request);
+    }
+
+    pub(super) fn engine_history_remove(
+        &mut self,
+        engine: EngineId,
+        from: u8,
+        request: WaiterId,
+        channel: Arc<str>,
+    ) {
+        let waiter = EngineWaiterKind::RemoveHistory { from, request };
+        let Some(key) = self.engines.begin(self.now.ms, engine, waiter) else {
+            return self.engine_refuses(from, request);
+        };
+        self.engines.send(engine, EngineRequest::RemoveHistory { token: key.into(), channel });
+    }
+
+    /// Too many requests wait for the engine.
+    fn engine_refuses(&mut self, from: u8, request: WaiterId) {
+        self.stats.overloaded += 1;
+        self.reply(from, request, ReplyContent::Failed(Error::Overloaded));
+    }
+
+    /// An engine has not answered a request in time, or is gone.
+    fn engine_silent(&mut self, key: u32) {
+        let Some(waiter) = self.engines.pending.cancel(key) else { return };
+        match waiter.kind {
+            EngineWaiterKind::Publish { from, request, .. }
+            | EngineWaiterKind::RemoveHistory { from, request } => {
+                self.reply(from, request, ReplyContent::Failed(Error::EngineUncertain));
+            }
+            EngineWaiterKind::History { from, request } => {
+                self.reply(from, request, ReplyContent::Failed(Error::EngineUnavailable));
+            }
+            EngineWaiterKind::Join { at, incarnation } => {
+                if self.is_agent(at, incarnation) {
+                    self.end_agent(at, Error::EngineUnavailable);
+                    self.remove_if_empty(at);
+                }
+            }
+            EngineWaiterKind::Read { at, incarnation } => {
+                self.agent_read(at, incarnation, Err(Error::EngineUnavailable));
+            }
+            EngineWaiterKind::Positions(_) => {}
+        }
+    }
+
+    pub(super) fn agent_subscribe(&mut self, engine: EngineId, from: u8, asked: SubscribeRequest) {
+        let (options, maker) = (&asked.options, asked.maker);
+        let Some(at) = self.home_channel(&asked.channel, options, maker, Wanted::Empty) else {
+            self.reply(from, asked.request, ReplyContent::Failed(Error::LimitExceeded));
+            return;
+        };
+        let agents = &mut self.engines.agents;
+        let agent =
+            agents.entry(at).or_insert_with(|| Box::new(Agent::new(engine, Arc::clone(options))));
+        debug_assert!(agent.engine == engine, "a channel that moves has no agent any more");
+        agent.options = Arc::clone(options);
+        // A channel whose history was switched on since has no stream here yet.
+        let begins = agent.live && options.keeps_history() && self.homes[at].stream.is_none();
+        if begins {
+            agent.live = false;
+        }
+        agent.waiting.push((from, Box::new(asked)));
+        if agent.live {
+            return self.answer_waiting(at, None);
+        }
+        if agent.joining.is_none() {
+            self.join(at);
+        }
+    }
+
+    /// Asks the engine to subscribe to a channel.
+    pub(super) fn join(&mut self, at: u32) {
+        let (channel, incarnation) = (Arc::clone(&self.homes[at].name), self.homes[at].incarnation);
+        let Some(agent) = self.engines.agents.get(&at) else { return };
+        let engine = agent.engine;
+        let retention = Retention::new(&agent.options, self.config.history_meta_ttl_ms);
+        let waiter = EngineWaiterKind::Join { at, incarnation };
+        let Some(key) = self.engines.begin(self.now.ms, engine, waiter) else {
+            self.stats.overloaded += 1;
+            self.end_agent(at, Error::Overloaded);
+            return self.remove_if_empty(at);
+        };
+        if let Some(agent) = self.engines.agents.get_mut(&at) {
+            agent.joining = Some(key);
+        }
+        let token = subscription_token(at, incarnation);
+        self.engines.send(engine, EngineRequest::Subscribe { token, channel, retention });
+    }
+
+    fn agent_subscribed(
+        &mut self,
+        engine: EngineId,
+        token: u64,
+        result: Result<EnginePosition, Error>,
+    ) {
+        let (at, incarnation) = ((token >> 32) as u32, token as u32);
+        if !self.is_agent(at, incarnation) {
+            return;
+        }
+        let Some(agent) = self.engines.agents.get_mut(&at).filter(|agent| agent.engine == engine)
+        else {
+            return;
+        };
+        let joining = agent.joining.take();
+        let position = match result {
+            Ok(position) => position,
+            Err(error) => {
+                // One that was made is made again by the engine.
+                if !agent.live {
+                    self.end_agent(at, error);
+                    self.remove_if_empty(at);
+                }
+                return;
+            }
+        };
+        if let Some(key) = joining {
+            self.engines.pending.cancel(key);
+        }
+        let Some(agent) = self.engines.agents.get_mut(&at) else { return };
+        if agent.live {
+            return self.resynchronize(at, position, true);
+        }
+        agent.live = true;
+        if agent.options.keeps_history() {
+            let options = Arc::clone(&agent.options);
+            let maker = agent.waiting.first().map_or(Default::default(), |(_, of)| of.maker);
+            if self.ensure_stream(at, &options, maker).is_none() {
+                self.end_agent(at, Error::LimitExceeded);
+                return self.remove_if_empty(at);
+            }
+            self.restart_stream(at, position);
+        }
+        self.deal_held(at);
+        self.answer_waiting(at, None);
+    }
+
+    /// Every worker with subscribers is told that something is missing, and sent nothing more until it subscribes again.
+    pub(super) fn home_gap(&mut self, at: u32) {
+        for worker in self.homes[at].interest.iter() {
+            let channel = Arc::clone(&self.homes[at].name);
+            self.drop_interest(at, worker);
+            self.send_to(worker, HubMessageKind::Gap { channel });
+        }
+    }
+
+    /// A channel lives in its engine without this node from now on. Whoever waits is answered with `error`.
+    pub(super) fn end_agent(&mut self, at: u32, error: Error) {
+        self.engines.clear_held(at);
+        let Some(agent) = self.engines.agents.remove(&at) else { return };
+        let keys = agent.joining.into_iter().chain(agent.read.map(|read| read.key));
+        for key in keys {
+            self.engines.pending.cancel(key);
+        }
+        for (from, asked) in agent.waiting {
+            self.reply(from, asked.request, ReplyContent::Failed(error));
+        }
+        let channel = Arc::clone(&self.homes[at].name);
+        self.engines.send(agent.engine, EngineRequest::Unsubscribe { channel });
+        // Nobody says any more what goes on in it.
+        self.end_stream(at);
+    }
+
+    /// Subscriptions of a worker that has none any more, or of a session that has left, wait no longer.
+    pub(super) fn forget_waiting(&mut self, at: u32, from: u8, member: Option<SessionId>) {
+        if let Some(agent) = self.engines.agents.get_mut(&at) {
+            agent.waiting.retain(|(worker, asked)| {
+                let of = asked.member.as_ref().map(|info| info.client);
+                *worker != from || member.is_some_and(|member| of != Some(member))
+            });
+        }
+    }
+
+    /// Asks for the positions of channels from which nothing was heard, and gives up those without subscribers.
+    fn check_positions(&mut self) {
+        let now_ms = self.now.ms;
+        let due: Vec<EngineId> = self
+            .engines
+            .configs
+            .iter_mut()
+            .filter(|engine| engine.next_check_ms <= now_ms)
+            .map(|engine| {
+                engine.next_check_ms = now_ms + engine.config.position_check_ms;
+                engine.config.id
+            })
+            .collect();
+        for engine in due {
+            let (mut silent, mut unused) = (Vec::new(), Vec::new());
+            for (&at, agent) in &mut self.engines.agents {
+                if agent.engine != engine {
+                    continue;
+                }
+                let home = &self.homes[at];
+                if home.interest.is_empty() && agent.waiting.is_empty() {
+                    if std::mem::replace(&mut agent.idle, true) {
+                        unused.push(at);
+                    }
+                    continue;
+                }
+                agent.idle = false;
+                if agent.live && home.stream.is_some() && !agent.heard {
+                    silent.push((at, home.incarnation));
+                }
+                agent.heard = false;
+            }
+            for at in unused {
+                self.end_agent(at, Error::EngineUnavailable);
+                self.remove_if_empty(at);
+            }
+            for channels in silent.chunks(POSITIONS_MAX) {
+                let names = channels.iter().map(|&(at, _)| Arc::clone(&self.homes[at].name));
+                let names = names.collect();
+                let waiter = EngineWaiterKind::Positions(channels.into());
+                let Some(key) = self.engines.begin(now_ms, engine, waiter) else { break };
+                let request = EngineRequest::Positions { token: key.into(), channels: names };
+                self.engines.send(engine, request);
+            }
+        }
+    }
+
+    fn agents_checked(&mut self, channels: &[(u32, u32)], positions: &[StreamPosition]) {
+        for (&(at, incarnation), &position) in channels.iter().zip(positions) {
+            if !self.is_agent(at, incarnation) {
+                continue;
+            }
+            let Some(stream) = &self.homes[at].stream else { continue };
+            // What was heard since the read may be beyond it.
+            if stream.epoch != position.epoch || stream.top < position.offset {
+                self.resynchronize(at, EnginePosition { position, inherits: None }, false);
+            }
+        }
+    }
+
+    fn is_agent(&self, at: u32, incarnation: u32) -> bool {
+        self.engines.agents.contains_key(&at)
+            && self.homes.get(at).is_some_and(|home| home.incarnation == incarnation)
+    }
+
+    /// The channel that this node hears from an engine.
+    fn agent_of(&self, engine: EngineId, channel: &str) -> Option<u32> {
+        let at = self.homes.find(&self.names, channel)?;
+        self.engines.agents.get(&at).filter(|agent| agent.engine == engine).map(|_| at)
+    }
+}
+
+/// Names a subscription in an engine.
+fn subscription_token(at: u32, incarnation: u32) -> u64 {
+    u64::from(at) << 32 | u64::from(incarnation)
+}

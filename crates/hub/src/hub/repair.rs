@@ -1,0 +1,381 @@
+//! Gaps between an engine and this node: noticed at the next message or position, repaired from the stream before any client
+//! sees what comes later, or told.
+
+use std::sync::Arc;
+
+use super::Hub;
+use crate::agent::{EngineWaiterKind, Read};
+use crate::command::HistoryFilter;
+use crate::engine::{EnginePosition, EngineRequest, Retention};
+use crate::error::Error;
+use crate::event::History;
+use crate::message::{ReplyContent, SubscribeRequest};
+use crate::options::RecoveryMode;
+use crate::position::{Epoch, StreamPosition};
+use crate::publication::Publication;
+
+/// What is to be done with a subscription that waits.
+enum Decision {
+    Answer(Option<Vec<Arc<Publication>>>),
+    /// The engine has to be asked for what came after this offset.
+    Read(u64),
+}
+
+impl Hub {
+    /// A publication has come from the engine.
+    pub(super) fn agent_publication(
+        &mut self,
+        at: u32,
+        epoch: Epoch,
+        publication: Arc<Publication>,
+    ) {
+        let Some(agent) = self.engines.agents.get_mut(&at) else { return };
+        agent.heard = true;
+        let (live, behind_gap) = (agent.live, !agent.held.is_empty());
+        if publication.offset == 0 {
+            if live {
+                self.deal(at, epoch, &publication);
+            }
+            return;
+        }
+        let position = StreamPosition { offset: publication.offset, epoch };
+        if !live {
+            return self.hold(at, epoch, publication);
+        }
+        let Some(stream) = &self.homes[at].stream else {
+            // Another node keeps what this one does not keep.
+            let unnumbered =
+                Arc::new(Publication { offset: 0, ..Publication::clone(&publication) });
+            return self.deal(at, Epoch::NONE, &unnumbered);
+        };
+        if stream.epoch != epoch {
+            self.give_up(at, StreamPosition { offset: position.offset - 1, epoch });
+        } else if position.offset <= stream.top {
+            return;
+        } else if behind_gap || position.offset > stream.top + 1 {
+            self.hold(at, epoch, publication);
+            return self.repair(at);
+        }
+        self.deal(at, epoch, &publication);
+    }
+
+    /// Sends a publication to every worker with subscribers; one with an offset is the stream's next.
+    fn deal(&mut self, at: u32, epoch: Epoch, publication: &Arc<Publication>) {
+        if publication.offset > 0 {
+            let Some(agent) = self.engines.agents.get(&at) else { return };
+            let options = Arc::clone(&agent.options);
+            if let Some(stream) = &mut self.homes[at].stream {
+                stream.top = publication.offset;
+            }
+            if options.keeps_history() {
+                self.append_history(at, publication, &options);
+            }
+        }
+        self.broadcast_publication(at, epoch, publication);
+    }
+
+    /// Holds a publication back that is not the next.
+    fn hold(&mut self, at: u32, epoch: Epoch, publication: Arc<Publication>) {
+        let cost = publication.cost();
+        let Some(agent) = self.engines.agents.get(&at) else { return };
+        let id = agent.engine;
+        let fits = self.engines.get_mut(id).is_some_and(|engine| {
+            let fits = engine.held_bytes + cost <= engine.config.held_bytes_max;
+            if fits {
+                engine.held_bytes += cost;
+            }
+            fits
+        });
+        if !fits {
+            return self.give_up(at, StreamPosition { offset: publication.offset, epoch });
+        }
+        let Some(agent) = self.engines.agents.get_mut(&at) else { return };
+        let place = agent.held.partition_point(|(_, held)| held.offset < publication.offset);
+        agent.held.insert(place, (epoch, publication));
+    }
+
+    /// Deals what was held back, as far as it follows.
+    pub(super) fn deal_held(&mut self, at: u32) {
+        loop {
+            let Some(stream) = self.homes[at].stream.as_ref() else {
+                return self.engines.clear_held(at);
+            };
+            let (epoch, top) = (stream.epoch, stream.top);
+            let Some(agent) = self.engines.agents.get_mut(&at) else { return };
+            let Some((of, first)) = agent.held.front() else { return };
+            let is_next = *of == epoch && first.offset == top + 1;
+            if *of == epoch && first.offset > top + 1 {
+                return self.repair(at);
+            }
+            let Some((_, held)) = agent.held.pop_front() else { return };
+            let engine = agent.engine;
+            if let Some(engine) = self.engines.get_mut(engine) {
+                engine.held_bytes -= held.cost();
+            }
+            // One of another epoch, or from before, is no part of this stream.
+            if is_next {
+                self.deal(at, epoch, &held);
+            }
+        }
+    }
+
+    /// The engine has said where the channel is. `interrupted`: this node has not heard it for a while.
+    pub(super) fn resynchronize(&mut self, at: u32, engine: EnginePosition, interrupted: bool) {
+        let EnginePosition { position, inherits } = engine;
+        let home = &self.homes[at];
+        let Some(stream) = &home.stream else {
+            // Nobody knows what was published meanwhile.
+            if interrupted {
+                self.stats.engine_unrepaired += u64::from(!home.interest.is_empty());
+                self.home_gap(at);
+            }
+            return;
+        };
+        let (epoch, top) = (stream.epoch, stream.top);
+        let unused = home.interest.is_empty();
+        let Some(agent) = self.engines.agents.get_mut(&at) else { return };
+        let unused = unused && agent.waiting.is_empty();
+        if position.epoch == epoch && position.offset >= top && !unused {
+            agent.known_top = position.offset;
+            if position.offset > top {
+                self.repair(at);
+            }
+            return;
+        }
+        if position == (StreamPosition { offset: top, epoch }) {
+            return;
+        }
+        if position.epoch.is_none() {
+            // The engine has forgotten the stream. The next subscription begins another.
+            self.stats.engine_unrepaired += u64::from(!unused);
+            self.home_gap(at);
+            self.engines.clear_held(at);
+            self.end_stream(at);
+            self.rejoin(at);
+            return;
+        }
+        self.give_up(at, position);
+        if let Some(agent) = self.engines.agents.get_mut(&at) {
+            agent.inherits = inherits;
+        }
+        self.answer_waiting(at, None);
+    }
+
+    /// Whoever waits is answered when the engine has subscribed anew.
+    fn rejoin(&mut self, at: u32) {
+        let Some(agent) = self.engines.agents.get_mut(&at) else { return };
+        if !agent.waiting.is_empty() {
+            agent.live = false;
+            if agent.joining.is_none() {
+                self.join(at);
+            }
+        }
+    }
+
+    /// What is missing cannot be had: subscribers come back and recover. The stream goes on after `position`.
+    fn give_up(&mut self, at: u32, position: StreamPosition) {
+        if !self.homes[at].interest.is_empty() {
+            self.stats.engine_unrepaired += 1;
+            self.home_gap(at);
+        }
+        self.engines.clear_held(at);
+        self.restart_stream(at, EnginePosition { position, inherits: None });
+    }
+
+    /// The ring begins again after this position.
+    pub(super) fn restart_stream(&mut self, at: u32, engine: EnginePosition) {
+        let EnginePosition { position, inherits } = engine;
+        self.clear_history(at);
+        if let Some(stream) = &mut self.homes[at].stream {
+            (stream.epoch, stream.top) = (position.epoch, position.offset);
+        }
+        if let Some(agent) = self.engines.agents.get_mut(&at) {
+            (agent.known_top, agent.inherits) = (position.offset, inherits);
+        }
+    }
+
+    /// Reads what is missing after the top, unless a read is under way.
+    fn repair(&mut self, at: u32) {
+        let (Some(agent), Some(stream)) = (self.engines.agents.get(&at), &self.homes[at].stream)
+        else {
+            return;
+        };
+        if agent.read.is_none() {
+            let since = stream.top;
+            self.read(at, since, true);
+        }
+    }
+
+    fn read(&mut self, at: u32, since: u64, repairs: bool) {
+        let home = &self.homes[at];
+        let (channel, incarnation) = (Arc::clone(&home.name), home.incarnation);
+        let Some(epoch) = home.stream.as_ref().map(|stream| stream.epoch) else { return };
+        let Some(agent) = self.engines.agents.get(&at) else { return };
+        let (id, options) = (agent.engine, Arc::clone(&agent.options));
+        let Some(engine) = self.engines.get(id) else { return };
+        let bytes_max = match options.recovery_bytes_max {
+            _ if repairs => Some(engine.config.held_bytes_max),
+            0 => None,
+            bytes_max => Some(bytes_max),
+        };
+        let waiter = EngineWaiterKind::Read { at, incarnation };
+        let Some(key) = self.engines.begin(self.now.ms, id, waiter) else {
+            self.stats.overloaded += 1;
+            return self.read_failed(at, Error::Overloaded);
+        };
+        if let Some(agent) = self.engines.agents.get_mut(&at) {
+            agent.read = Some(Read { key, since, repairs });
+        }
+        self.stats.engine_reads += 1;
+        let since = Some(StreamPosition { offset: since, epoch });
+        let filter = HistoryFilter { since, limit: None, reverse: false, bytes_max };
+        let retention = Retention::new(&options, self.config.history_meta_ttl_ms);
+        let request = EngineRequest::History { token: key.into(), channel, retention, filter };
+        self.engines.send(id, request);
+    }
+
+    /// A read of an agent has ended.
+    pub(super) fn agent_read(&mut self, at: u32, incarnation: u32, result: Result<History, Error>) {
+        if self.homes.get(at).is_none_or(|home| home.incarnation != incarnation) {
+            return;
+        }
+        let Some(read) = self.engines.agents.get_mut(&at).and_then(|agent| agent.read.take())
+        else {
+            return;
+        };
+        let history = match result {
+            Ok(history) => history,
+            Err(Error::UnrecoverablePosition(position)) => {
+                return self.unrecoverable(at, position);
+            }
+            Err(error) => return self.read_failed(at, error),
+        };
+        let Some(stream) = &self.homes[at].stream else { return };
+        let (epoch, before) = (stream.epoch, stream.top);
+        if history.position.epoch != epoch {
+            return self.unrecoverable(at, history.position);
+        }
+        for publication in &history.publications {
+            let next = self.homes[at].stream.as_ref().map(|stream| stream.top + 1);
+            if next == Some(publication.offset) {
+                self.deal(at, epoch, publication);
+            }
+        }
+        if let Some(agent) = self.engines.agents.get_mut(&at) {
+            agent.known_top = agent.known_top.max(history.position.offset);
+        }
+        self.fill_history(at, &history.publications);
+        self.deal_held(at);
+        let top = self.homes[at].stream.as_ref().map_or(0, |stream| stream.top);
+        let Some(agent) = self.engines.agents.get(&at) else { return };
+        let is_behind = !agent.held.is_empty() || agent.known_top > top;
+        match (read.repairs, is_behind) {
+            (true, true) if top == before => {
+                // The stream does not have it any more.
+                let position = StreamPosition { offset: agent.known_top, epoch };
+                let held_top = agent.held.back().map_or(0, |(_, held)| held.offset);
+                let offset = position.offset.max(held_top);
+                return self.unrecoverable(at, StreamPosition { offset, epoch });
+            }
+            (_, true) => self.repair(at),
+            (true, false) => self.stats.engine_repaired += 1,
+            (false, false) => {}
+        }
+        self.answer_waiting(at, Some((read.since, &history.publications)));
+    }
+
+    /// What the read was to bring is not in the stream.
+    fn unrecoverable(&mut self, at: u32, position: StreamPosition) {
+        let engine = EnginePosition { position, inherits: None };
+        let same = self.homes[at].stream.as_ref().is_some_and(|of| of.epoch == position.epoch);
+        if same {
+            self.give_up(at, position);
+            self.answer_waiting(at, None);
+        } else {
+            self.resynchronize(at, engine, false);
+        }
+    }
+
+    /// A read brought nothing. The next message, or the next check of positions, asks again.
+    fn read_failed(&mut self, at: u32, error: Error) {
+        self.engines.clear_held(at);
+        let Some(stream) = &self.homes[at].stream else { return };
+        let top = stream.top;
+        let Some(agent) = self.engines.agents.get_mut(&at) else { return };
+        (agent.known_top, agent.heard) = (top, false);
+        for (from, asked) in std::mem::take(&mut agent.waiting) {
+            match self.decide(at, &asked, None) {
+                Decision::Answer(recovered) => self.answer_subscribe(at, from, *asked, recovered),
+                Decision::Read(_) => {
+                    self.reply(from, asked.request, ReplyContent::Failed(error));
+                }
+            }
+        }
+    }
+
+    /// Answers the subscriptions that wait, as far as the ring and what was `read` have what they want; for the others the
+    /// engine is asked.
+    pub(super) fn answer_waiting(&mut self, at: u32, read: Option<(u64, &[Arc<Publication>])>) {
+        let Some(agent) = self.engines.agents.get_mut(&at) else { return };
+        let mut wanted = None::<u64>;
+        for (from, asked) in std::mem::take(&mut agent.waiting) {
+            match self.decide(at, &asked, read) {
+                Decision::Answer(recovered) => self.answer_subscribe(at, from, *asked, recovered),
+                Decision::Read(since) => {
+                    wanted = Some(wanted.map_or(since, |least| least.min(since)));
+                    if let Some(agent) = self.engines.agents.get_mut(&at) {
+                        agent.waiting.push((from, asked));
+                    }
+                }
+            }
+        }
+        if let Some(since) = wanted
+            && self.engines.agents.get(&at).is_some_and(|agent| agent.read.is_none())
+        {
+            self.read(at, since, false);
+        }
+    }
+
+    /// What a subscription recovers at the stream's top.
+    fn decide(
+        &self,
+        at: u32,
+        asked: &SubscribeRequest,
+        read: Option<(u64, &[Arc<Publication>])>,
+    ) -> Decision {
+        let Some(since) = asked.since else { return Decision::Answer(None) };
+        let Some(stream) = &self.homes[at].stream else {
+            // As in a channel in memory.
+            return Decision::Answer((since == StreamPosition::default()).then(Vec::new));
+        };
+        let options = &asked.options;
+        let translated = self.engines.agents.get(&at).map(|of| of.translate(since, stream.epoch));
+        let since = translated.unwrap_or(since);
+        let publications_max = options.recovery_publications_max as usize;
+        let (from, recovered) = match options.recovery_mode {
+            RecoveryMode::Cache if since == StreamPosition::BARRED || stream.top == 0 => {
+                return Decision::Answer(None);
+            }
+            RecoveryMode::Cache => (stream.top - 1, stream.recover_latest(since)),
+            RecoveryMode::Stream => {
+                let bytes_max = options.recovery_bytes_max;
+                (since.offset, stream.recover(since, publications_max, bytes_max))
+            }
+        };
+        if recovered.is_some() {
+            return Decision::Answer(recovered);
+        }
+        if options.recovery_mode == RecoveryMode::Stream {
+            let missed = stream.top.checked_sub(from);
+            let too_many = |missed| publications_max > 0 && missed > publications_max as u64;
+            if !since.epoch.accepts(stream.epoch) || missed.is_none_or(too_many) {
+                return Decision::Answer(None);
+            }
+        }
+        let Some((read_since, publications)) = read.filter(|&(since, _)| since <= from) else {
+            return Decision::Read(from);
+        };
+        debug_assert!(read_since <= from);
+        Decision::Answer(stream.join(from, publications, options.recovery_bytes_max))
+    }
+}
