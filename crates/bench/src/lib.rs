@@ -20,6 +20,7 @@ mod connections;
 mod dunlin;
 mod fanout;
 mod floor;
+mod front_door;
 mod half_open;
 mod latency;
 mod page;
@@ -39,6 +40,7 @@ pub use connections::Connections;
 pub use dunlin::Dunlin;
 pub use fanout::{Fanout, Mode};
 pub use floor::Floor;
+pub use front_door::FrontDoor;
 pub use half_open::HalfOpen;
 pub use latency::Latency;
 pub use page::Page;
@@ -71,6 +73,8 @@ pub enum Command {
     Abuse(Abuse),
     /// Connects beside a hundred thousand connections that say nothing
     HalfOpen(HalfOpen),
+    /// Connects, tokens, a backend's decisions, unicast, subscriptions, encodings, deltas: what each costs
+    FrontDoor(FrontDoor),
     /// Events sent to a backend by webhooks, beside a plain HTTP client, and what other clients notice of it
     Webhooks(Webhooks),
     /// The floor of fan-out: a server that does nothing but send() one prebuilt frame to every connection
@@ -106,6 +110,7 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::Config(options) => config::run(&options),
         Command::Abuse(options) => abuse::run(&options),
         Command::HalfOpen(options) => half_open::run(&options),
+        Command::FrontDoor(options) => front_door::run(&options),
         Command::Webhooks(options) => webhooks::run(&options),
         Command::Floor(options) => floor::run(&options),
         Command::Http(options) => dunlin_load::http::run(&options),

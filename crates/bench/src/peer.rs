@@ -169,7 +169,8 @@ fn protocol(
         path: path.into(),
         channel: channel.map(str::to_owned),
         hello: None,
-        token: None,
+        tokens: std::sync::Arc::default(),
+        delta: false,
         join_leave: false,
     }
 }

@@ -1,6 +1,7 @@
 //! What a client says to a server to be subscribed, and how it finds messages among the rest.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -12,6 +13,8 @@ pub enum ProtocolName {
     Websocket,
     /// The Centrifugal client protocol, JSON, over WebSocket
     Centrifuge,
+    /// The same in Protobuf; `cf_protocol=protobuf` is added to the URL's path
+    CentrifugeProtobuf,
     /// Server-sent events, unidirectional (`/connection/uni_sse`)
     Sse,
     /// HTTP streaming, unidirectional, one JSON document a line (`/connection/uni_http_stream`)
@@ -29,6 +32,8 @@ pub enum ProtocolName {
 pub(crate) enum Framing {
     /// WebSocket frames (RFC 6455 §5.2); with `lines`, each line of a text frame is a document of its own.
     WebSocket { lines: bool },
+    /// WebSocket frames of Protobuf replies, each behind its length.
+    WebSocketProtobuf,
     /// Text that ends in a line feed.
     Lines,
     /// MQTT 3.1.1 control packets.
@@ -50,8 +55,10 @@ pub(crate) struct Protocol {
     pub(crate) channel: Option<String>,
     /// First text frame of a plain WebSocket client, with the same placeholders.
     pub(crate) hello: Option<String>,
-    /// Connection token of the Centrifugal protocol.
-    pub(crate) token: Option<String>,
+    /// Connection tokens of the Centrifugal protocol, by turns; none: without.
+    pub(crate) tokens: Arc<[String]>,
+    /// Subscribers of the Centrifugal protocol ask for deltas.
+    pub(crate) delta: bool,
     /// Subscribers of the Centrifugal protocol ask for joins and leaves.
     pub(crate) join_leave: bool,
 }
@@ -69,6 +76,7 @@ impl Protocol {
         match self.name {
             ProtocolName::Websocket => Framing::WebSocket { lines: false },
             ProtocolName::Centrifuge => Framing::WebSocket { lines: true },
+            ProtocolName::CentrifugeProtobuf => Framing::WebSocketProtobuf,
             ProtocolName::Mqtt => Framing::Mqtt,
             _ => Framing::Lines,
         }
@@ -82,7 +90,7 @@ impl Protocol {
     /// The status an HTTP opening must be answered with.
     pub(crate) fn opening_status(&self) -> &'static [u8] {
         match self.framing() {
-            Framing::WebSocket { .. } => b"HTTP/1.1 101",
+            Framing::WebSocket { .. } | Framing::WebSocketProtobuf => b"HTTP/1.1 101",
             _ => b"HTTP/1.1 200",
         }
     }
@@ -92,7 +100,9 @@ impl Protocol {
         let subscribes = if self.channel.is_some() { ANSWERED_SUBSCRIBE } else { 0 };
         match self.name {
             ProtocolName::Websocket => 0,
-            ProtocolName::Centrifuge => ANSWERED_CONNECT | subscribes,
+            ProtocolName::Centrifuge | ProtocolName::CentrifugeProtobuf => {
+                ANSWERED_CONNECT | subscribes
+            }
             // Unidirectional transports answer connect and subscriptions in one document.
             ProtocolName::Sse | ProtocolName::HttpStream => ANSWERED_CONNECT,
             ProtocolName::Redis | ProtocolName::Nats | ProtocolName::Mqtt => subscribes,
@@ -105,8 +115,13 @@ impl Protocol {
         let channel = channel.as_deref().unwrap_or("");
         let (path, host) = (&self.path, &self.host);
         match self.name {
-            ProtocolName::Websocket | ProtocolName::Centrifuge => {
-                let path = expand(path, number);
+            ProtocolName::Websocket
+            | ProtocolName::Centrifuge
+            | ProtocolName::CentrifugeProtobuf => {
+                let mut path = expand(path, number);
+                if self.name == ProtocolName::CentrifugeProtobuf {
+                    path.push_str("?cf_protocol=protobuf");
+                }
                 out.extend_from_slice(
                     format!(
                         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -116,7 +131,7 @@ impl Protocol {
                 );
             }
             ProtocolName::Sse => {
-                let query = percent_encode(&self.unidirectional_connect(channel));
+                let query = percent_encode(&self.unidirectional_connect(number, channel));
                 out.extend_from_slice(
                     format!(
                         "GET {path}?cf_connect={query} HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n\r\n"
@@ -125,7 +140,7 @@ impl Protocol {
                 );
             }
             ProtocolName::HttpStream => {
-                let body = self.unidirectional_connect(channel);
+                let body = self.unidirectional_connect(number, channel);
                 out.extend_from_slice(
                     format!(
                         "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
@@ -164,29 +179,51 @@ impl Protocol {
                 }
             }
             ProtocolName::Centrifuge => {
-                let mut commands = match self.token.as_deref().map(serde_json::Value::from) {
+                let mut commands = match self.token(number).map(serde_json::Value::from) {
                     Some(token) => format!("{{\"connect\":{{\"token\":{token}}},\"id\":1}}"),
                     None => "{\"connect\":{},\"id\":1}".to_owned(),
                 };
                 if let Some(pattern) = &self.channel {
                     let channel = serde_json::Value::from(expand(pattern, number));
                     let join_leave = if self.join_leave { ",\"join_leave\":true" } else { "" };
+                    let delta = if self.delta { ",\"delta\":\"fossil\"" } else { "" };
                     // Writing to a String cannot fail.
                     let _ = write!(
                         commands,
-                        "\n{{\"subscribe\":{{\"channel\":{channel}{join_leave}}},\"id\":2}}"
+                        "\n{{\"subscribe\":{{\"channel\":{channel}{join_leave}{delta}}},\"id\":2}}"
                     );
                 }
                 websocket_frame(0x1, commands.as_bytes(), out);
+            }
+            ProtocolName::CentrifugeProtobuf => {
+                let (mut connect, mut commands) = (Vec::new(), Vec::new());
+                // Command { id = 1, connect = 4 { token = 1 }, subscribe = 5 { channel = 1, join_leave = 11 } }
+                if let Some(token) = self.token(number) {
+                    protobuf_bytes(1, token.as_bytes(), &mut connect);
+                }
+                protobuf_command(1, 4, &connect, &mut commands);
+                if let Some(pattern) = &self.channel {
+                    let mut subscribe = Vec::new();
+                    protobuf_bytes(1, expand(pattern, number).as_bytes(), &mut subscribe);
+                    if self.join_leave {
+                        subscribe.extend_from_slice(&[11 << 3, 1]);
+                    }
+                    protobuf_command(2, 5, &subscribe, &mut commands);
+                }
+                websocket_frame(0x2, &commands, out);
             }
             _ => {}
         }
     }
 
-    fn unidirectional_connect(&self, channel: &str) -> String {
+    fn token(&self, number: usize) -> Option<&str> {
+        self.tokens.get(number % self.tokens.len().max(1)).map(String::as_str)
+    }
+
+    fn unidirectional_connect(&self, number: usize, channel: &str) -> String {
         let mut connect = serde_json::Map::new();
-        if let Some(token) = &self.token {
-            connect.insert("token".into(), token.as_str().into());
+        if let Some(token) = self.token(number) {
+            connect.insert("token".into(), token.into());
         }
         if !channel.is_empty() {
             connect.insert("subs".into(), serde_json::json!({ channel: {} }));
@@ -213,6 +250,21 @@ pub(crate) fn websocket_frame(opcode: u8, payload: &[u8], out: &mut Vec<u8>) {
     out.extend(payload.iter().zip(MASK.iter().cycle()).map(|(byte, mask)| byte ^ mask));
 }
 
+/// Appends a command behind its length.
+fn protobuf_command(id: u8, method: u8, body: &[u8], out: &mut Vec<u8>) {
+    let mut command = vec![1 << 3, id];
+    protobuf_bytes(method, body, &mut command);
+    varint(command.len(), out);
+    out.extend_from_slice(&command);
+}
+
+/// Appends a field of bytes.
+fn protobuf_bytes(field: u8, bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(field << 3 | 2);
+    varint(bytes.len(), out);
+    out.extend_from_slice(bytes);
+}
+
 pub(crate) fn mqtt_connect(client: &str, out: &mut Vec<u8>) {
     let mut connect = Vec::new();
     mqtt_text("MQTT", &mut connect);
@@ -236,16 +288,20 @@ fn mqtt_text(text: &str, out: &mut Vec<u8>) {
 
 fn mqtt_packet(kind: u8, body: &[u8], out: &mut Vec<u8>) {
     out.push(kind);
-    let mut length = body.len();
+    varint(body.len(), out);
+    out.extend_from_slice(body);
+}
+
+/// Appends a number in groups of seven bits, the lowest first, as MQTT and Protobuf have it.
+fn varint(mut number: usize, out: &mut Vec<u8>) {
     loop {
-        let low = (length % 128) as u8;
-        length /= 128;
-        out.push(if length > 0 { low | 0x80 } else { low });
-        if length == 0 {
+        let low = (number % 128) as u8;
+        number /= 128;
+        out.push(if number > 0 { low | 0x80 } else { low });
+        if number == 0 {
             break;
         }
     }
-    out.extend_from_slice(body);
 }
 
 /// Replaces `{n}` by `number` and `{n%K}` by its remainder by K. Anything else in braces stays as it is.
@@ -303,7 +359,8 @@ mod tests {
             path: "/connection/websocket".into(),
             channel: Some("room:{n%3}".into()),
             hello: None,
-            token: None,
+            tokens: Arc::default(),
+            delta: false,
             join_leave: false,
         }
     }
@@ -327,6 +384,16 @@ mod tests {
             String::from_utf8(payload).unwrap(),
             "{\"connect\":{},\"id\":1}\n{\"subscribe\":{\"channel\":\"room:1\"},\"id\":2}"
         );
+    }
+
+    #[test]
+    fn the_same_in_protobuf() {
+        let mut frame = Vec::new();
+        protocol(ProtocolName::CentrifugeProtobuf).greeting(4, &mut frame);
+        assert_eq!(frame[0], 0x82);
+        let payload: Vec<u8> =
+            frame[6..].iter().zip(MASK.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
+        assert_eq!(payload, b"\x04\x08\x01\x22\x00\x0c\x08\x02\x2a\x08\x0a\x06room:1");
     }
 
     #[test]

@@ -85,6 +85,13 @@ impl Process {
         tree(self.pid).into_iter().map(cpu_ns).sum()
     }
 
+    /// The part of it outside the kernel; to 10 ms, as /proc/PID/stat counts.
+    pub fn user_ns(&self) -> u64 {
+        let ticks = |pid| stat_field(pid, 11)?.parse::<u64>().ok();
+        let hertz = rustix::param::clock_ticks_per_second().max(1);
+        tree(self.pid).into_iter().filter_map(ticks).sum::<u64>() * (1_000_000_000 / hertz)
+    }
+
     /// Resident memory of the process itself, without descendants: now, and at its most since it began.
     pub fn resident_bytes(&self) -> (u64, u64) {
         let text = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
@@ -278,6 +285,10 @@ mod tests {
         child.wait().unwrap();
         let sample = Process::running(me).sample();
         assert!(sample.pss_bytes > 0 && sample.cpu_ns > 0 && sample.processes >= 1);
+        let begun = Process::running(me).user_ns();
+        while Process::running(me).user_ns() == begun {
+            std::hint::black_box([0; 64]);
+        }
         let (now, most) = Process::running(me).resident_bytes();
         assert!(0 < now && now <= most);
         assert!(KernelMemory::now().slab_bytes > 0);

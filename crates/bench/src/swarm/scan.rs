@@ -81,7 +81,17 @@ impl Scanner {
             let mut scan = std::mem::take(&mut self.last);
             scan.clear();
             match self.framing {
-                Framing::WebSocket { lines } => self.websocket(bytes, lines, &mut scan),
+                Framing::WebSocket { lines: false } => {
+                    self.websocket(bytes, &mut scan, Self::document);
+                }
+                Framing::WebSocket { lines: true } => {
+                    self.websocket(bytes, &mut scan, |scanner, payload, scan| {
+                        for document in payload.split(|&byte| byte == b'\n') {
+                            scanner.centrifuge(document, scan);
+                        }
+                    });
+                }
+                Framing::WebSocketProtobuf => self.websocket(bytes, &mut scan, Self::replies),
                 Framing::Lines => self.lines(bytes, &mut scan),
                 Framing::Mqtt => self.mqtt(bytes, &mut scan),
             }
@@ -93,7 +103,8 @@ impl Scanner {
         &self.last
     }
 
-    fn websocket(&self, bytes: &[u8], lines: bool, scan: &mut Scan) {
+    /// Takes frames apart; `message` takes what they carry.
+    fn websocket(&self, bytes: &[u8], scan: &mut Scan, message: fn(&Self, &[u8], &mut Scan)) {
         let mut at = 0;
         while let Some(&[first, second]) = bytes.get(at..at + 2) {
             let extended = match second & 0x7f {
@@ -117,12 +128,7 @@ impl Scanner {
             at = start + length;
             match first & 0x0f {
                 // Fragments of a message are counted as documents of their own: no server measured here sends any.
-                0x0..=0x2 if lines => {
-                    for document in payload.split(|&byte| byte == b'\n') {
-                        self.centrifuge(document, scan);
-                    }
-                }
-                0x0..=0x2 => self.document(payload, scan),
+                0x0..=0x2 => message(self, payload, scan),
                 0x8 => {
                     let code = payload
                         .get(..2)
@@ -172,7 +178,7 @@ impl Scanner {
     fn mqtt(&self, bytes: &[u8], scan: &mut Scan) {
         let mut at = 0;
         while at < bytes.len() {
-            let Some((length, length_bytes)) = mqtt_length(&bytes[at + 1..]) else { break };
+            let Some((length, length_bytes)) = varint(&bytes[at + 1..]) else { break };
             let start = at + 1 + length_bytes;
             let Some(body) = bytes.get(start..start + length) else { break };
             match bytes[at] >> 4 {
@@ -205,6 +211,41 @@ impl Scanner {
                 scan.answered |= ANSWERED_SUBSCRIBE;
             }
         }
+    }
+
+    /// Replies in Protobuf, each behind its length; one of no bytes is a ping.
+    fn replies(&self, mut payload: &[u8], scan: &mut Scan) {
+        while let Some((length, bytes)) = varint(payload) {
+            let Some(reply) = payload.get(bytes..bytes + length) else { break };
+            payload = &payload[bytes + length..];
+            if reply.is_empty() {
+                scan.pings += 1;
+            } else {
+                self.reply(reply, scan);
+            }
+        }
+        if !payload.is_empty() {
+            scan.refusal = Some("a frame that does not end with a reply".into());
+        }
+    }
+
+    /// Reply { id = 1, error = 2, push = 4 { channel = 2, pub = 4, disconnect = 9 }, connect = 5, subscribe = 6 }.
+    fn reply(&self, reply: &[u8], scan: &mut Scan) {
+        let before = scan.publications.len();
+        for (field, value) in fields(reply) {
+            match field {
+                1 => {}
+                4 if fields(value).any(|(field, _)| field == 4) => self.document(reply, scan),
+                5 => scan.answered |= ANSWERED_CONNECT,
+                6 => scan.answered |= ANSWERED_SUBSCRIBE,
+                2 => scan.refusal = Some(String::from_utf8_lossy(value).into_owned()),
+                4 if fields(value).any(|(field, _)| field == 9) => {
+                    scan.refusal = Some(String::from_utf8_lossy(value).into_owned());
+                }
+                _ => {}
+            }
+        }
+        scan.others += u32::from(scan.publications.len() == before);
     }
 
     fn document(&self, document: &[u8], scan: &mut Scan) {
@@ -250,8 +291,22 @@ fn number(digits: &[u8]) -> u64 {
     })
 }
 
-/// Value and size of an MQTT remaining length (MQTT 3.1.1 §2.2.3), `None` while it is cut.
-fn mqtt_length(bytes: &[u8]) -> Option<(usize, usize)> {
+/// The fields of a Protobuf message by their numbers, those of bytes with their bytes. It ends at what it does not know.
+fn fields(mut message: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    std::iter::from_fn(move || {
+        let (key, key_bytes) = varint(message)?;
+        let (value, bytes) = varint(&message[key_bytes..])?;
+        let start = key_bytes + bytes;
+        let length = if key & 7 == 2 { value } else { 0 };
+        let value = message.get(start..start + length)?;
+        message = &message[start + length..];
+        Some((key >> 3, value))
+    })
+}
+
+/// Value and size of a number in groups of seven bits, as MQTT (3.1.1 §2.2.3) and Protobuf have it, `None` while it is
+/// cut. None here has more than four groups.
+fn varint(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut length = 0;
     for (index, &byte) in bytes.iter().take(4).enumerate() {
         length |= usize::from(byte & 0x7f) << (7 * index);
@@ -283,6 +338,24 @@ mod tests {
         format!(
             "{{\"push\":{{\"channel\":\"c\",\"pub\":{{\"data\":{{\"seq\":\"{sequence:010}\",\"pad\":\"yy\"}},\"offset\":{offset}}}}}}}"
         )
+    }
+
+    #[test]
+    fn the_same_conversation_in_protobuf() {
+        let mut scanner = Scanner::new(Framing::WebSocketProtobuf);
+        let scan = scanner.scan(&frame(2, b"\x06\x08\x01\x2a\x02\x0a\x00\x04\x08\x02\x32\x00"));
+        assert_eq!(scan.answered, ANSWERED_CONNECT | ANSWERED_SUBSCRIBE);
+        let scan = scanner.scan(&frame(2, b"\x00"));
+        assert_eq!((scan.pings, scan.answered, scan.others), (1, 0, 0));
+        let data = b"{\"seq\":\"0000000007\"}";
+        let mut reply = vec![0x22, data.len() as u8 + 7, 0x12, 1, b'c', 0x22, data.len() as u8 + 2];
+        reply.extend_from_slice(&[0x22, data.len() as u8]);
+        reply.extend_from_slice(data);
+        reply.insert(0, reply.len() as u8);
+        let scan = scanner.scan(&frame(2, &reply));
+        assert_eq!(scan.publications, [Publication { sequence: 7, offset: 0 }]);
+        let scan = scanner.scan(&frame(2, b"\x05\x08\x01\x12\x01\x08"));
+        assert!(scan.refusal.is_some());
     }
 
     #[test]

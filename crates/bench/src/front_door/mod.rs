@@ -1,0 +1,244 @@
+//! What it costs to come in and to be reached: connects and tokens, a backend that decides, unicast, subscriptions,
+//! encodings, deltas, stored messages.
+
+mod clients;
+mod messages;
+mod token;
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::dunlin::Dunlin;
+use crate::protocol::ProtocolName;
+use crate::swarm::{Plan, Swarm};
+use crate::target::Target;
+use dunlin_load::figures::median;
+use dunlin_load::url::duration;
+use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Process, Progress, Scratch, say};
+
+/// Any client may subscribe to any channel, and no budget holds anybody back.
+const SETTINGS: &str = "[client]\nanonymous = true\n[api]\nwithout_key = true\n\
+    [limits]\nconnections_per_address_max = 0\n\
+    [limits.client_budget]\ncommands_per_s = 0\nbytes_per_s = 0\ndeliveries_per_s = 0\n\
+    [limits.anonymous_budget]\ncommands_per_s = 0\nbytes_per_s = 0\ndeliveries_per_s = 0\n\
+    [channel.without_namespace]\nallow_subscribe_for_anonymous = true\nallow_subscribe_for_client = true\n";
+
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Options of `dunlin bench front-door`.
+#[derive(Debug, clap::Args)]
+pub struct FrontDoor {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    dunlin: Dunlin,
+    /// Only these measurements
+    #[arg(long, value_enum, value_name = "NAME")]
+    only: Vec<Measurement>,
+    /// Clients that are connected
+    #[arg(long, default_value_t = 10_000)]
+    clients: usize,
+    /// How long messages are published in each round
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration)]
+    time: Duration,
+    /// Rounds of each measurement, a server each; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Measurement {
+    /// Publishes to one client at a time, over 64 connections of the API
+    Unicast,
+    /// The same, a hundred in a request
+    UnicastBatch,
+    /// Subscribing and unsubscribing
+    Subscribe,
+    /// Connects without a token
+    Connect,
+    /// Connects with a token by HS256
+    ConnectHs256,
+    /// Connects with a token by ES256, beside the bare verification
+    ConnectEs256,
+    /// Connects that a backend decides on, beside what the backend answers by itself
+    ConnectProxy,
+    /// Connects through a backend that answers after a second
+    ConnectSlowProxy,
+    /// Memory of an idle client: Protobuf, token, two subscriptions, presence in one
+    Idle,
+    /// Fan-out to as many in JSON as in Protobuf, beside one encoding
+    Encodings,
+    /// Documents of 1 KB of which 5 % change, as deltas and whole
+    Delta,
+    /// Memory of a message of 77 B in a history
+    Stored,
+}
+
+/// What a round of a measurement has shown.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Round {
+    /// Of what is measured, a second.
+    per_s: Option<f64>,
+    /// Server CPU for each, and what of it is not the kernel's.
+    cpu_us: Option<f64>,
+    user_us: Option<f64>,
+    /// Of memory, or on the wire, for each.
+    bytes: Option<f64>,
+    /// Of what it is compared with.
+    ratio: Option<f64>,
+    /// Of those the server's CPU for each.
+    cpu_ratio: Option<f64>,
+    /// Messages or clients that were lost.
+    lost: u64,
+}
+
+pub(crate) fn run(options: &FrontDoor) -> Result<ExitStatus, Error> {
+    options.target.settle()?;
+    let all = <Measurement as clap::ValueEnum>::value_variants();
+    let chosen = if options.only.is_empty() { all } else { &options.only[..] };
+    let turns = chosen.len() as u64 * u64::from(options.rounds);
+    let mut progress = Progress::new("front door: turns", turns);
+    let (mut rows, mut lost, mut done) = (serde_json::Map::new(), 0, 0);
+    for &measurement in chosen {
+        let mut rounds = Vec::new();
+        for _ in 0..options.rounds {
+            let round = measure(options, measurement)
+                .map_err(|error| Error::new(format!("{}: {error}", name(measurement))))?;
+            lost += round.lost;
+            rounds.push(round);
+            done += 1;
+            progress.set(done);
+        }
+        let row = row(&rounds);
+        say(format!("{}: {row}", name(measurement)));
+        rows.insert(name(measurement), row);
+    }
+    drop(progress);
+    options.output.report(
+        "front-door",
+        &json!({
+            "clients": options.clients,
+            "rounds": options.rounds,
+            "workers": options.dunlin.workers,
+            "rows": rows,
+        }),
+    )?;
+    Ok(if lost == 0 { ExitStatus::Passed } else { ExitStatus::Failed })
+}
+
+fn measure(options: &FrontDoor, measurement: Measurement) -> Result<Round, Error> {
+    use Measurement::*;
+    match measurement {
+        Unicast => messages::unicast(options, 1),
+        UnicastBatch => messages::unicast(options, 100),
+        Encodings => messages::encodings(options),
+        Delta => messages::delta(options),
+        Stored => messages::stored(options),
+        Subscribe => clients::subscribe(options),
+        Connect => clients::connect(options),
+        ConnectHs256 => clients::connect_hs256(options),
+        ConnectEs256 => clients::connect_es256(options),
+        ConnectProxy => clients::connect_proxy(options),
+        ConnectSlowProxy => clients::connect_slow_proxy(options),
+        Idle => clients::idle(options),
+    }
+}
+
+/// The name as the command line and the report have it.
+fn name(measurement: Measurement) -> String {
+    serde_json::to_value(measurement)
+        .ok()
+        .and_then(|name| name.as_str().map(str::to_owned))
+        .unwrap_or_default()
+}
+
+/// The median of each figure.
+fn row(rounds: &[Round]) -> Value {
+    let of = |figure: fn(&Round) -> Option<f64>| {
+        median(&rounds.iter().filter_map(figure).collect::<Vec<_>>())
+    };
+    json!({
+        "per_s": of(|round| round.per_s),
+        "cpu_us": of(|round| round.cpu_us),
+        "user_us": of(|round| round.user_us),
+        "bytes": of(|round| round.bytes),
+        "ratio": of(|round| round.ratio),
+        "cpu_ratio": of(|round| round.cpu_ratio),
+        "lost": rounds.iter().map(|round| round.lost).sum::<u64>(),
+    })
+}
+
+/// Time that a server has taken.
+#[derive(Debug, Clone, Copy)]
+struct Cpu {
+    all_ns: u64,
+    user_ns: u64,
+}
+
+impl Cpu {
+    fn of(server: &Process) -> Self {
+        Self { all_ns: server.cpu_ns(), user_ns: server.user_ns() }
+    }
+
+    /// Microseconds for each of so many since then.
+    fn each_us(since: Self, server: &Process, count: u64) -> (f64, f64) {
+        let now = Self::of(server);
+        let each = |now: u64, then: u64| (now - then) as f64 / 1e3 / count.max(1) as f64;
+        (each(now.all_ns, since.all_ns), each(now.user_ns, since.user_ns))
+    }
+}
+
+impl FrontDoor {
+    /// Starts the server with the usual settings and these. Its files go when it runs.
+    fn serve(&self, more: &str) -> Result<Process, Error> {
+        let scratch = Scratch::temporary("front-door")?;
+        let settings = format!("{SETTINGS}{more}");
+        self.dunlin.start(&self.target, &scratch, "front-door", &settings, false)
+    }
+
+    fn address(&self) -> Result<SocketAddr, Error> {
+        Ok(self.target.address()?.address)
+    }
+
+    /// Clients of a channel each, or of one.
+    fn plan(&self, protocol: ProtocolName, channel: &str, clients: usize) -> Result<Plan, Error> {
+        let target = &self.target;
+        let mut plan = target.plan(&target.address()?, Some(channel), clients, Clock::new())?;
+        plan.protocol.name = protocol;
+        Ok(plan)
+    }
+
+    /// So many requests of this program's own load generator.
+    fn requests(&self, url: &str, body: &str, flags: &[&str]) -> Result<Child, Error> {
+        let mut command = Command::new(&self.dunlin.program);
+        command.args(["bench", "http", url, "--body", body, "--json"]).args(flags);
+        command.args(["-H", "Content-Type: application/json"]);
+        if !self.target.core.is_empty() {
+            let cores: Vec<String> = self.target.core.iter().map(usize::to_string).collect();
+            command.args(["--core", &cores.join(",")]);
+        }
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().context(format!("cannot start {}", self.dunlin.program))
+    }
+}
+
+/// Connects all, or says why not all.
+fn connected(plan: &Plan) -> Result<(Swarm, u64), Error> {
+    let swarm = Swarm::start(plan)?;
+    let counts = swarm.wait_ready(READY_TIMEOUT, |_| {})?;
+    Ok((swarm, counts.failed + counts.closed))
+}
+
+/// Waits for a generator, which must end well.
+fn ended(mut child: Child) -> Result<(), Error> {
+    let status = child.wait().context("cannot wait for the publisher")?;
+    if status.success() { Ok(()) } else { Err(Error::new("not every request was answered well")) }
+}
