@@ -88,6 +88,10 @@ macro_rules! token {
             /// The key before the current one, accepted as well while tokens signed with it are in use.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub hmac_secret_previous: Option<Secret>,
+            /// Takes an `hmac_secret` of fewer than 16 bytes, as the tests of client libraries sign with: whoever sees a token
+            /// can find such a key. Only where every address is loopback: elsewhere it is refused.
+            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+            pub short_hmac_secret: bool,
             /// The public key of tokens signed by RSA (RS256, RS384, RS512, PS256, PS384, PS512), in PEM; of
             /// 2048 to 8192 bits.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
@@ -149,6 +153,7 @@ macro_rules! token {
                     $($field: $default,)*
                     hmac_secret: None,
                     hmac_secret_previous: None,
+                    short_hmac_secret: false,
                     rsa_public_key: None,
                     ecdsa_public_key: None,
                     eddsa_public_key: None,
@@ -175,6 +180,7 @@ macro_rules! token {
                 TokenRules {
                     hmac_secret: self.hmac_secret.as_ref(),
                     hmac_secret_previous: self.hmac_secret_previous.as_ref(),
+                    short_hmac_secret: self.short_hmac_secret,
                     rsa_public_key: self.rsa_public_key.as_deref(),
                     ecdsa_public_key: self.ecdsa_public_key.as_deref(),
                     eddsa_public_key: self.eddsa_public_key.as_deref(),
@@ -229,6 +235,8 @@ pub struct TokenRules<'a> {
     pub hmac_secret: Option<&'a Secret>,
     /// The key before it.
     pub hmac_secret_previous: Option<&'a Secret>,
+    /// They may be shorter than is safe.
+    pub short_hmac_secret: bool,
     /// In PEM.
     pub rsa_public_key: Option<&'a str>,
     /// In PEM.

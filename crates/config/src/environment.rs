@@ -43,7 +43,7 @@ impl Config {
             // A key goes before a name of the operator's choice (`api.keys_in_query` before `api.keys.in_query`), and
             // such a name is as short as can be (`NAME.connect_timeout_ms` before `NAME_CONNECT.timeout_ms`).
             let Some((path, node, _)) = places.iter().min_by_key(|(_, _, chosen)| *chosen) else {
-                warnings.push(unknown(&variable));
+                warnings.extend(unknown(&variable));
                 continue;
             };
             let mut wrong = ConfigErrors::default();
@@ -160,13 +160,19 @@ fn set(document: &mut Value, steps: &[String], value: Value) {
     *at = value;
 }
 
-fn unknown(variable: &str) -> String {
+/// What is said of a variable that is no setting: nothing if it looks like none, for others may use the prefix.
+fn unknown(variable: &str) -> Option<String> {
     let names = names();
+    let name = &variable[PREFIX.len()..];
     let likeness =
         |name: &str| strsim::jaro_winkler(&name[PREFIX.len()..], &variable[PREFIX.len()..]);
     let nearest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    match nearest.filter(|name| likeness(name) >= LIKENESS_MIN) {
-        Some(name) => format!("{variable} is no setting; did you mean {name}?"),
-        None => format!("{variable} is no setting"),
+    if let Some(nearest) = nearest.filter(|nearest| likeness(nearest) >= LIKENESS_MIN) {
+        return Some(format!("{variable} is no setting; did you mean {nearest}?"));
     }
+    let Kind::Table(sections) = &schema::root().kind else { return None };
+    let is_of = |(section, _): &(String, Node)| {
+        name.strip_prefix(&section.to_uppercase()).is_some_and(|rest| rest.starts_with('_'))
+    };
+    sections.iter().any(is_of).then(|| format!("{variable} is no setting"))
 }

@@ -187,6 +187,15 @@ impl Config {
             let message = format!("anyone who reaches {addr} could publish");
             errors.add("api.without_key", message, "set it to false, or bind to 127.0.0.1");
         }
+        for (key, rules) in [
+            ("client.token.short_hmac_secret", self.client.token.rules()),
+            ("client.subscription_token.short_hmac_secret", self.client.subscription_token.rules()),
+        ] {
+            if rules.short_hmac_secret {
+                let message = format!("anyone who reaches {addr} could find the key of a token");
+                errors.add(key, message, "set it to false, or bind to 127.0.0.1");
+            }
+        }
     }
 
     fn client(&self, errors: &mut ConfigErrors) {
@@ -290,7 +299,9 @@ fn tokens(path: &Path, rules: TokenRules<'_>, errors: &mut ConfigErrors) {
     for (key, secret) in
         [("hmac_secret", rules.hmac_secret), ("hmac_secret_previous", rules.hmac_secret_previous)]
     {
-        if let Some(secret) = secret {
+        if let Some(secret) = secret
+            && !rules.short_hmac_secret
+        {
             entries::long_enough(path.join(key), secret, errors);
         }
     }

@@ -107,6 +107,23 @@ fn a_short_key_and_a_shared_key_are_refused() {
 }
 
 #[test]
+fn a_short_key_is_taken_where_it_is_asked_for_and_nobody_else_reaches_the_server() {
+    let mut config = Config::default();
+    config.client.token.hmac_secret = Some(Secret::new("secret"));
+    config.client.token.short_hmac_secret = true;
+    assert_eq!(reported(&config), [""; 0]);
+    config.api.keys.insert("backend", secret());
+    config.server.client_addr = "0.0.0.0:8000".parse().unwrap();
+    assert_eq!(
+        reported(&config),
+        [
+            "client.token.short_hmac_secret: anyone who reaches 0.0.0.0:8000 could find the key of a \
+          token; set it to false, or bind to 127.0.0.1"
+        ]
+    );
+}
+
+#[test]
 fn history_is_kept_whole_or_not_at_all() {
     let mut config = Config::default();
     config.channel.without_namespace.history_size = 10;
