@@ -5,7 +5,7 @@ use std::time::Duration;
 use dunlin_push::{Outcome, SenderConfig, results};
 use dunlin_simulate::apns::{AnswerTime, Behaviour, Entry, GoAway, Order, Simulator};
 
-use super::{Connections, each_once, origin, push, sender, sender_with, simulator, until};
+use super::{Connections, each_once, origin, patient_sender, push, sender_with, simulator, until};
 
 fn number(entry: &Entry) -> usize {
     usize::from_str_radix(&entry.device_token[4..], 16).unwrap()
@@ -73,7 +73,8 @@ async fn whatever_stream_a_goaway_names_every_push_ends_and_is_processed() {
     ] {
         let simulator =
             simulator(Behaviour { answer_time: AnswerTime::constant(5.0), ..Behaviour::default() });
-        let apns = sender(origin(&simulator), Connections::Fixed(2));
+        let apns =
+            patient_sender(origin(&simulator), Connections::Fixed(2), Duration::from_secs(60));
         let (sink, mut ends) = results();
         let submitting = async {
             for number in 0..PUSHES {

@@ -44,6 +44,14 @@ async fn says(mut stream: TcpStream, what: &[u8]) {
 async fn obstacle(origin: Origin, connections: Connections) -> (String, ConnectFault, String) {
     let apns = sender(origin, connections);
     let (sink, mut ends) = results();
+    // Until it is known why: a push whose deadline is before that was only in the queue.
+    while apns.metrics().connect_error.is_none() {
+        let mut first = push("ffff", 0);
+        first.timeout = Duration::from_millis(200);
+        let outcome = apns.send(&first).await;
+        assert!(matches!(outcome, Outcome::NotSent(_)), "{outcome}");
+    }
+    let before = apns.metrics().not_sent;
     for number in 0..PUSHES {
         let mut push = push("aaaa", number);
         push.timeout = Duration::from_millis(700 + 10 * number as u64);
@@ -56,7 +64,7 @@ async fn obstacle(origin: Origin, connections: Connections) -> (String, ConnectF
         reported = Some(why);
     }
     let metrics = apns.metrics();
-    assert_eq!((metrics.not_sent, metrics.queued_bytes), (PUSHES as u64, 0));
+    assert_eq!((metrics.not_sent - before, metrics.queued_bytes), (PUSHES as u64, 0));
     let error = known(&apns).await;
     (reported.unwrap(), error.fault, error.why)
 }
