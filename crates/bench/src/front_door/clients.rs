@@ -14,6 +14,9 @@ use dunlin_load::{Context, Error, Process};
 /// Connections that subscribe, one command at a time each, and channels that each comes and goes in.
 const SUBSCRIBING: usize = 64;
 const CHANNELS: usize = 1_000;
+/// Requests that a backend with a pool of workers or of connections to its database has in hand at once, and their time.
+const POOL: u32 = 16;
+const POOL_TAKES_MS: u32 = 5;
 /// After the last connect: what the server frees or ends then.
 const SETTLED_AFTER: Duration = Duration::from_millis(1_500);
 /// Of an idle client's channel.
@@ -54,17 +57,18 @@ fn connects(options: &FrontDoor, settings: &str, tokens: Vec<String>) -> Result<
     Ok(Round { per_s, cpu_us: Some(cpu_us), user_us: Some(user_us), lost, ..Round::default() })
 }
 
-/// A backend on Node: as plain as it can be, and as many write theirs.
-fn node(options: &FrontDoor, delay_ms: u32) -> Result<(Process, SocketAddr), Error> {
+/// A backend on Node as many run theirs: so many requests at once, each of which takes its time; the others wait.
+fn node(options: &FrontDoor, at_once: u32, takes_ms: u32) -> Result<(Process, SocketAddr), Error> {
     let mut address = options.address()?;
     address.set_port(address.port().saturating_add(19));
     let port = address.port();
-    let answer = "const end = () => { response.writeHead(200, {'Content-Type': 'application/json'}); \
-                  response.end('{\"result\":{\"user\":\"ada\"}}'); };";
     let program = format!(
-        "require('http').createServer((request, response) => {{ request.resume(); {answer} \
-         request.on('end', () => {delay_ms} ? setTimeout(end, {delay_ms}) : end()); }})\
-         .listen({port}, '127.0.0.1', 4096)"
+        "let busy = 0; const waiting = []; \
+         const next = () => {{ while (busy < {at_once} && waiting.length) {{ const response = waiting.shift(); busy++; \
+         setTimeout(() => {{ busy--; response.writeHead(200, {{'Content-Type': 'application/json'}}); \
+         response.end('{{\"result\":{{\"user\":\"ada\"}}}}'); next(); }}, {takes_ms}); }} }}; \
+         require('http').createServer((request, response) => {{ request.resume(); \
+         request.on('end', () => {{ waiting.push(response); next(); }}); }}).listen({port}, '127.0.0.1', 4096)"
     );
     let command = format!("node -e \"{}\"", program.replace('"', "\\\""));
     Ok((Process::start(&command, &options.target.core, address, None)?, address))
@@ -79,8 +83,8 @@ fn proxied(backend: SocketAddr) -> String {
 
 /// The ratio is that of the rates: connects through the backend to what it answers a plain client.
 pub(super) fn connect_proxy(options: &FrontDoor) -> Result<Round, Error> {
-    let (backend, address) = node(options, 0)?;
-    let (requests, body) = (options.clients * 3, "{\"client\":\"1\",\"transport\":\"websocket\"}");
+    let (backend, address) = node(options, POOL, POOL_TAKES_MS)?;
+    let (requests, body) = (options.clients, "{\"client\":\"1\",\"transport\":\"websocket\"}");
     let began = Instant::now();
     let (count, url) = (requests.to_string(), format!("http://{address}/"));
     ended(options.requests(&url, body, &["-c", "64", "-n", &count])?)?;
@@ -92,7 +96,7 @@ pub(super) fn connect_proxy(options: &FrontDoor) -> Result<Round, Error> {
 
 /// The bytes are the most that the server had more than before, for each client that waited.
 pub(super) fn connect_slow_proxy(options: &FrontDoor) -> Result<Round, Error> {
-    let (backend, address) = node(options, 1_000)?;
+    let (backend, address) = node(options, u32::MAX, 1_000)?;
     let server = options.serve(&proxied(address))?;
     let mut plan = options.plan(ProtocolName::Centrifuge, "c", options.clients)?;
     plan.protocol.channel = None;
