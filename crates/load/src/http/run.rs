@@ -337,26 +337,7 @@ impl Watch {
         let (plan, total) = (&self.plan, &self.total);
         let began_ns = shared.start_ns().unwrap_or(0) + plan.warm_up_ns;
         let seconds = (total.last_answer_ns.saturating_sub(began_ns)) as f64 / 1e9;
-        // The last span is as long as there were answers in it.
-        let covered = plan.span_ns as f64 / 1e9 * self.timeline.len().saturating_sub(1) as f64;
-        while self.timeline.last().is_some_and(|last| {
-            *last
-                == TimelineSpan {
-                    at_s: last.at_s,
-                    span_s: last.span_s,
-                    resident_bytes: last.resident_bytes,
-                    ..TimelineSpan::of(&Tally::new(), 0.0, 0.0)
-                }
-        }) {
-            self.timeline.pop();
-        }
-        if let Some(last) = self.timeline.last_mut()
-            && seconds > covered
-            && last.at_s > seconds
-        {
-            last.span_s = seconds - covered;
-            last.at_s = seconds;
-        }
+        end_timeline(&mut self.timeline, plan.span_ns, seconds);
         let before = self.cpu_before;
         let cpu_seconds = cpu_after.0.saturating_sub(before.0) as f64 / 1e9;
         let rate =
@@ -412,6 +393,30 @@ impl Watch {
             timeline: self.timeline,
             memory: self.memory,
         })
+    }
+}
+
+/// Drops spans behind the last answer; the last one is as long as there were answers in it.
+fn end_timeline(timeline: &mut Vec<TimelineSpan>, span_ns: u64, seconds: f64) {
+    let covered = span_ns as f64 / 1e9 * timeline.len().saturating_sub(1) as f64;
+    let is_empty = |last: &TimelineSpan| {
+        *last
+            == TimelineSpan {
+                at_s: last.at_s,
+                span_s: last.span_s,
+                resident_bytes: last.resident_bytes,
+                ..TimelineSpan::of(&Tally::new(), 0.0, 0.0)
+            }
+    };
+    while timeline.last().is_some_and(is_empty) {
+        timeline.pop();
+    }
+    if let Some(last) = timeline.last_mut()
+        && seconds > covered
+        && last.at_s > seconds
+    {
+        last.span_s = seconds - covered;
+        last.at_s = seconds;
     }
 }
 

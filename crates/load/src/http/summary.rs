@@ -20,44 +20,60 @@ pub(super) fn of(report: &HttpReport) -> String {
         report.protocol,
         if report.interrupted { ", ended by Ctrl-C" } else { "" },
     );
-    let mut row = |name: &str, text: &str| {
-        let line = format!("  {name:<12} {text}");
-        out.push_str(line.trim_end());
-        out.push('\n');
-    };
     if ends.answered > 0 {
-        let per = |bytes: u64| size(bytes as f64 / report.seconds.max(1e-9));
-        let cpu_s = report.generator_cpu_seconds;
-        let per_cpu_s = count(report.requests_per_cpu_second);
-        row("", "");
-        row("requests/s", &count(report.requests_per_second));
-        row("per CPU s", &format!("{per_cpu_s}   ({cpu_s:.2} s of CPU in the generator)"));
-        if let Some(server) = report.server {
-            row("server", &format!("{:.0} % of one core idle", server.idle_share * 100.0));
-        }
-        let written = per(report.written_bytes);
-        row("read/s", &format!("{}   written/s {written}", per(report.read_bytes)));
-        row("", "");
-        let nine = |cells: [String; 6]| cells.map(|cell| format!("{cell:>9}")).join(" ");
-        let heads = ["p50", "p90", "p99", "p99.9", "max", "mean"].map(str::to_owned);
-        row("", &nine(heads));
-        for (name, of) in [
-            ("latency", Some(&report.latency_us)),
-            ("first byte", Some(&report.first_byte_us)),
-            ("as oldest", Some(&report.service_us)),
-            ("left late", report.late_us.as_ref()),
-        ] {
-            let Some(of) = of else { continue };
-            row(name, &nine([of.p50, of.p90, of.p99, of.p999, of.max, of.mean].map(time)));
-        }
-        row("", "");
-        for (upper, bar) in bars(&report.histogram) {
-            row(&upper, &bar);
-        }
-        let statuses = report.statuses.iter();
-        let statuses = statuses.map(|(status, n)| format!("{status}: {}", count(*n as f64)));
-        row("status", &statuses.collect::<Vec<_>>().join(", "));
+        answers(report, &mut out);
     }
+    connections(report, &mut out);
+    out
+}
+
+/// A line under its name.
+fn row(out: &mut String, name: &str, text: &str) {
+    let line = format!("  {name:<12} {text}");
+    out.push_str(line.trim_end());
+    out.push('\n');
+}
+
+/// Rates, times and statuses.
+fn answers(report: &HttpReport, out: &mut String) {
+    let mut row = |name: &str, text: &str| row(out, name, text);
+    let per = |bytes: u64| size(bytes as f64 / report.seconds.max(1e-9));
+    let cpu_s = report.generator_cpu_seconds;
+    let per_cpu_s = count(report.requests_per_cpu_second);
+    row("", "");
+    row("requests/s", &count(report.requests_per_second));
+    row("per CPU s", &format!("{per_cpu_s}   ({cpu_s:.2} s of CPU in the generator)"));
+    if let Some(server) = report.server {
+        row("server", &format!("{:.0} % of one core idle", server.idle_share * 100.0));
+    }
+    let written = per(report.written_bytes);
+    row("read/s", &format!("{}   written/s {written}", per(report.read_bytes)));
+    row("", "");
+    let nine = |cells: [String; 6]| cells.map(|cell| format!("{cell:>9}")).join(" ");
+    let heads = ["p50", "p90", "p99", "p99.9", "max", "mean"].map(str::to_owned);
+    row("", &nine(heads));
+    for (name, of) in [
+        ("latency", Some(&report.latency_us)),
+        ("first byte", Some(&report.first_byte_us)),
+        ("as oldest", Some(&report.service_us)),
+        ("left late", report.late_us.as_ref()),
+    ] {
+        let Some(of) = of else { continue };
+        row(name, &nine([of.p50, of.p90, of.p99, of.p999, of.max, of.mean].map(time)));
+    }
+    row("", "");
+    for (upper, bar) in bars(&report.histogram) {
+        row(&upper, &bar);
+    }
+    let statuses = report.statuses.iter();
+    let statuses = statuses.map(|(status, n)| format!("{status}: {}", count(*n as f64)));
+    row("status", &statuses.collect::<Vec<_>>().join(", "));
+}
+
+/// What became of the connections, and what went wrong.
+fn connections(report: &HttpReport, out: &mut String) {
+    let ends = &report.ends;
+    let mut row = |name: &str, text: &str| row(out, name, text);
     let events = &report.connection_events;
     let closes = listed([
         ("opened", events.opened),
@@ -93,7 +109,6 @@ pub(super) fn of(report: &HttpReport) -> String {
     for sample in &report.error_samples {
         row("  e.g.", sample);
     }
-    out
 }
 
 /// Those numbers that are not 0, each with what it counts.
