@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod links;
+pub mod redis;
 
 pub use dunlin_hub::engine::{
     EngineConfig, EngineEvent, EngineId, EnginePosition, EnginePublish, EngineRequest,

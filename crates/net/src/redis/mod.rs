@@ -3,9 +3,7 @@
 
 mod client;
 mod connection;
-mod server_error;
 
 pub use client::{Client, ClientConfig, CommandError, Lost, Message, Received};
 pub use connection::{Connection, Event, InvalidCommand};
-pub use dunlin_wire::resp::{Error, Limits, Value};
-pub use server_error::ServerError;
+pub use dunlin_wire::resp::{Error, Limits, ServerError, Value};

@@ -21,11 +21,13 @@
 mod encode;
 mod error;
 mod scanner;
+mod server_error;
 mod value;
 
 pub use encode::{encode_command, encode_value};
 pub use error::Error;
 pub use scanner::Scanner;
+pub use server_error::ServerError;
 pub use value::Value;
 
 /// The deepest nesting of any [`Limits`].

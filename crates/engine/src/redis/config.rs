@@ -1,0 +1,59 @@
+//! What an engine on Redis is told.
+
+use crate::links::Server;
+
+/// How an engine reaches Redis, and what it does there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisConfig {
+    /// Which servers there are.
+    pub topology: Topology,
+    /// What all keys and channels begin with; without braces. Of fleets that share a server, each has its own.
+    pub prefix: String,
+    /// The database of the connections. Publish/subscribe knows nothing of databases: any but 0 becomes part of the prefix.
+    pub database: u32,
+    /// Milliseconds that requests wait for a connection before they fail.
+    pub hold_ms: u64,
+    /// Bytes of requests that wait; beyond it they fail at once. For each part of the key space.
+    pub queue_bytes_max: usize,
+    /// Milliseconds between two messages through each connection to itself, which show that it is alive.
+    pub probe_interval_ms: u64,
+    /// Milliseconds without such a message after which a connection is given up.
+    pub probe_timeout_ms: u64,
+}
+
+/// Which servers an engine has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// These: each channel lives at one of them, by a hash of its name (jump consistent hashing of FNV-1a, 64 bits).
+    Servers(Vec<Server>),
+    /// The primaries of these names, whose addresses the Sentinels know; each channel lives at one of them, as above.
+    Sentinel {
+        /// Sentinels: one of them is asked.
+        sentinels: Vec<Server>,
+        /// What they call the primaries.
+        primaries: Vec<String>,
+    },
+    /// A Redis Cluster (Redis 7 or later), of which some nodes are named here.
+    Cluster {
+        /// Nodes to ask about the others.
+        seeds: Vec<Server>,
+        /// Parts of the key space; each is one slot, so that what belongs together lives together. All nodes of a fleet
+        /// must have the same number.
+        partitions: u16,
+    },
+}
+
+impl RedisConfig {
+    /// The defaults: prefix `dunlin`, database 0.
+    pub fn new(topology: Topology) -> RedisConfig {
+        RedisConfig {
+            topology,
+            prefix: "dunlin".to_owned(),
+            database: 0,
+            hold_ms: 1000,
+            queue_bytes_max: 16 << 20,
+            probe_interval_ms: 2000,
+            probe_timeout_ms: 5000,
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What lies in a stream and what is published: one encoding for both.
+//!
+//! A message is text and bytes behind it: `1`, the version; a kind; an epoch; `:`; an offset; `:`; and the rest. In
+//! brackets what is absent:
+//!
+//! | kind | what it says | rest |
+//! |---|---|---|
+//! | `p` | publications, the last of which has this offset; offset 0 and no epoch where nothing is kept | publications |
+//! | `c` | the stream's publications were removed; its top | (nothing) |
+//! | `e` | the stream goes on in this epoch; what came before cannot be continued | (nothing) |
+//!
+//! Publications are Protocol Buffers messages one behind the other, each with its length before it:
+//!
+//! ```text
+//! message Publication { bytes data = 1; uint32 format = 2; bool delta = 3; uint64 time_ms = 4;
+//!                       repeated Tag tags = 5; string key = 6; Info info = 7; }
+//! message Tag         { string name = 1; string value = 2; }
+//! message Info        { string user = 1; uint64 client = 2; optional bytes conn_info = 3; optional bytes chan_info = 4; }
+//! ```
+//!
+//! A reader skips fields and kinds that it does not know. A change that an older reader would get wrong takes another
+//! version; a node that meets one it does not know reports it and reads the stream no further.
+
+use std::sync::Arc;
+
+use dunlin_hub::{
+    ClientInfo, Epoch, NewPublication, PayloadFormat, Publication, SessionId, StreamPosition, Tags,
+};
+use dunlin_wire::protobuf::{Delimited, Fields, ProtobufError, Writer};
+
+/// A message that this version of Dunlin cannot read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Another version, or not ours at all.
+    #[error("not a message of version 1: a newer Dunlin's, or somebody else's")]
+    Version,
+    /// Its head is malformed.
+    #[error("the head of the message is malformed")]
+    Head,
+    /// A publication in it is malformed.
+    #[error("a publication {0}")]
+    Publication(ProtobufError),
+}
+
+/// A message, its publications not yet decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame<'a> {
+    pub(crate) kind: FrameKind,
+    /// Of the last publication.
+    pub(crate) position: StreamPosition,
+    pub(crate) body: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameKind {
+    Publications,
+    Cleared,
+    EpochChanged,
+    /// Of a later version; to be skipped.
+    Unknown,
+}
+
+impl<'a> Frame<'a> {
+    pub(crate) fn parse(message: &'a [u8]) -> Result<Frame<'a>, FrameError> {
+        let (kind, rest) = match message {
+            [b'1', kind, rest @ ..] => (*kind, rest),
+            _ => return Err(FrameError::Version),
+        };
+        let kind = match kind {
+            b'p' => FrameKind::Publications,
+            b'c' => FrameKind::Cleared,
+            b'e' => FrameKind::EpochChanged,
+            _ => FrameKind::Unknown,
+        };
+        let (epoch, rest) = until_colon(rest).ok_or(FrameError::Head)?;
+        let (offset, body) = until_colon(rest).ok_or(FrameError::Head)?;
+        let offset = offset.parse().map_err(|_| FrameError::Head)?;
+        Ok(Frame { kind, position: StreamPosition { offset, epoch: Epoch::parse(epoch) }, body })
+    }
+
+    /// The publications, with their offsets.
+    pub(crate) fn publications(&self) -> Result<Vec<Publication>, FrameError> {
+        let mut publications = Vec::with_capacity(1);
+        for publication in Delimited::of(self.body) {
+            let publication = publication.and_then(decode).map_err(FrameError::Publication)?;
+            publications.push(publication);
+        }
+        if self.position.offset > 0 {
+            let before = self.position.offset.checked_sub(publications.len() as u64);
+            let before = before.ok_or(FrameError::Head)?;
+            for (publication, offset) in publications.iter_mut().zip(before + 1..) {
+                publication.offset = offset;
+            }
+        }
+        Ok(publications)
+    }
+}
+
+/// Epochs are eleven characters at most, offsets twenty digits.
+fn until_colon(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let end = bytes.iter().take(21).position(|&byte| byte == b':')?;
+    Some((str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]))
+}
+
+/// Appends a publication.
+pub(crate) fn encode(out: &mut Vec<u8>, publication: &NewPublication, time_ms: u64) {
+    Writer::delimited(out, |writer| {
+        writer.bytes(1, &publication.data);
+        writer.unsigned(2, u32::from(publication.format == PayloadFormat::Binary));
+        writer.bool(3, publication.delta);
+        writer.unsigned(4, time_ms);
+        for (name, value) in publication.tags.iter() {
+            writer.message(5, |writer| {
+                writer.string(1, name);
+                writer.string(2, value);
+            });
+        }
+        if let Some(key) = &publication.key {
+            writer.element(6, key.as_bytes());
+        }
+        if let Some(info) = &publication.info {
+            writer.message(7, |writer| {
+                writer.string(1, &info.user);
+                writer.unsigned(2, info.client.to_u64());
+                for (number, json) in [(3, &info.conn_info), (4, &info.chan_info)] {
+                    if let Some(json) = json {
+                        writer.element(number, json);
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn decode(message: &[u8]) -> Result<Publication, ProtobufError> {
+    let mut publication = Publication::default();
+    let mut tags = Vec::new();
+    for field in Fields::of(message) {
+        let field = field?;
+        match field.number {
+            1 => publication.data = field.value.bytes()?.into(),
+            2 if field.value.uint32()? == 1 => publication.format = PayloadFormat::Binary,
+            3 => publication.delta = field.value.bool()?,
+            4 => publication.time_ms = field.value.uint64()?,
+            5 => {
+                let (mut name, mut value) = ("", "");
+                for field in Fields::of(field.value.bytes()?) {
+                    let field = field?;
+                    match field.number {
+                        1 => name = field.value.string()?,
+                        2 => value = field.value.string()?,
+                        _ => {}
+                    }
+                }
+                tags.push((name.into(), value.into()));
+            }
+            6 => publication.key = Some(field.value.string()?.into()),
+            7 => publication.info = Some(Arc::new(decode_info(field.value.bytes()?)?)),
+            _ => {}
+        }
+    }
+    publication.tags = tags.into_iter().collect::<Tags>();
+    Ok(publication)
+}
+
+fn decode_info(message: &[u8]) -> Result<ClientInfo, ProtobufError> {
+    let mut user = "";
+    let mut client = 0;
+    let (mut conn_info, mut chan_info) = (None, None);
+    for field in Fields::of(message) {
+        let field = field?;
+        match field.number {
+            1 => user = field.value.string()?,
+            2 => client = field.value.uint64()?,
+            3 => conn_info = Some(field.value.bytes()?.into()),
+            4 => chan_info = Some(field.value.bytes()?.into()),
+            _ => {}
+        }
+    }
+    let client = SessionId::from_u64(client).ok_or(ProtobufError::Range)?;
+    Ok(ClientInfo { user: user.into(), client, conn_info, chan_info })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn publication() -> impl Strategy<Value = NewPublication> {
+        let text = || any::<String>().prop_map(String::into_boxed_str);
+        let bytes = || prop::collection::vec(any::<u8>(), 0..50).prop_map(Vec::into_boxed_slice);
+        let info = (text(), 0..1u64 << 53, prop::option::of(bytes()), prop::option::of(bytes()));
+        let info = info.prop_map(|(user, client, conn_info, chan_info)| {
+            let client = SessionId::from_u64(client).expect("fits");
+            Arc::new(ClientInfo { user, client, conn_info, chan_info })
+        });
+        let tags = prop::collection::vec((text(), text()), 0..3);
+        let key = prop::option::of(text());
+        (bytes(), any::<bool>(), any::<bool>(), tags, key, prop::option::of(info)).prop_map(
+            |(data, binary, delta, tags, key, info)| NewPublication {
+                data,
+                format: if binary { PayloadFormat::Binary } else { PayloadFormat::Json },
+                delta,
+                tags: tags.into_iter().collect(),
+                key,
+                info,
+                ..NewPublication::default()
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn publications_come_out_as_they_went_in(
+            publications in prop::collection::vec(publication(), 1..4),
+            time_ms in any::<u64>(),
+        ) {
+            let mut message = b"1pAb:9:".to_vec();
+            for publication in &publications {
+                encode(&mut message, publication, time_ms);
+            }
+            let frame = Frame::parse(&message).expect("well-formed");
+            prop_assert_eq!(frame.position, StreamPosition { offset: 9, epoch: Epoch::parse("Ab") });
+            let decoded = frame.publications().expect("well-formed");
+            prop_assert_eq!(decoded.len(), publications.len());
+            for (index, (out, put)) in decoded.iter().zip(&publications).enumerate() {
+                prop_assert_eq!(out.offset, (10 - publications.len() + index) as u64);
+                prop_assert_eq!((&out.data, out.format, out.delta), (&put.data, put.format, put.delta));
+                prop_assert_eq!((&out.tags, &out.key, &out.info), (&put.tags, &put.key, &put.info));
+                prop_assert_eq!(out.time_ms, time_ms);
+            }
+        }
+
+        #[test]
+        fn whatever_comes_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let message = [b"1p:1:", &bytes[..]].concat();
+            for message in [&bytes[..], &message] {
+                if let Ok(frame) = Frame::parse(message) {
+                    let _ = frame.publications();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused_and_another_kind_is_skipped() {
+        assert_eq!(Frame::parse(b"2pa:1:"), Err(FrameError::Version));
+        assert_eq!(Frame::parse(b""), Err(FrameError::Version));
+        assert_eq!(Frame::parse(b"1pa:1"), Err(FrameError::Head));
+        assert_eq!(Frame::parse(b"1pa:-1:"), Err(FrameError::Head));
+        assert_eq!(Frame::parse(b"1za:1:rest").map(|frame| frame.kind), Ok(FrameKind::Unknown));
+    }
+}

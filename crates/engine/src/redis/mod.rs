@@ -1,0 +1,645 @@
+//! An engine on Redis (6.2 or later) or Valkey: one server, several by the hash of the channel, primaries that Sentinels know, or a
+//! cluster.
+//!
+//! A stream is a list of messages and a hash with its epoch and top offset ([`keys`]); scripts change both in one step
+//! (`lua/`). What was published is sent to the subscribers by the same script, so that its order is that of the offsets. Publications of
+//! one channel that wait for the same flush leave as one message, which is one entry of the list.
+//!
+//! **The common publication is one script of three writes.** It increments the field of the hash that is named as the epoch which
+//! the engine remembers; if the stream has another epoch, the field is new, and the script finds that out. Times to live are
+//! renewed by each node when an eighth of them has passed, not by each publication.
+//!
+//! **Equal numbers of different lives never pass for the same.** A server's data are of a generation, which is read on each
+//! new connection and with each probe, and which is another whenever the process or its replication history is. In a new generation each stream
+//! goes on in a new epoch, which inherits the offsets up to where the data reach. An engine that has seen more of a stream than the
+//! data have cuts it: the new epoch inherits nothing, and all nodes are told.
+//!
+//! **Liveness is measured**: each connection sends itself a message, and is given up when it does not come back.
+
+mod config;
+mod frame;
+mod keys;
+mod known;
+mod operation;
+mod partition;
+mod reply;
+mod scripts;
+mod send;
+mod status;
+mod topology;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use dunlin_hub::engine::{EngineEvent, EnginePublish, EngineRequest, Retention};
+use dunlin_hub::{Epoch, Error, HistoryFilter, NewPublication, StreamPosition};
+use dunlin_wire::resp::{ServerError, Value};
+use foldhash::fast::RandomState;
+
+use self::frame::{Frame, FrameKind};
+use self::keys::Keys;
+use self::known::{Known, Remembered};
+use self::operation::{Batch, Check, Opening, Operation, Positions, Queued};
+use self::partition::{Link, Partition, PartitionState};
+use self::scripts::Scripts;
+use self::topology::Discovery;
+use crate::links::{Links, ServerRole, ShardId};
+
+pub use config::{RedisConfig, Topology};
+pub use frame::FrameError;
+pub use status::{RedisStats, ShardState, ShardStatus};
+
+/// What was seen of a stream longer ago than this before a server lost data is not held against them.
+const EVIDENCE_MS: u64 = 60_000;
+
+/// Milliseconds until a server that refuses is asked again.
+const RETRY_MS: u64 = 250;
+
+/// Milliseconds that an idempotency key is remembered if its publisher does not say.
+const IDEMPOTENCY_TTL_MS: u32 = 5 * 60 * 1000;
+
+/// An engine on Redis: a machine without I/O and without a clock, see the table of the [crate](crate).
+#[derive(Debug)]
+pub struct RedisEngine {
+    config: RedisConfig,
+    keys: Keys,
+    scripts: Scripts,
+    /// State of the generator of random numbers.
+    random: u64,
+    /// Of this engine among all that have connections to the servers.
+    id: u64,
+    links: Vec<Link>,
+    partitions: Vec<Partition>,
+    discovery: Discovery,
+    /// Partitions for which something is to be sent.
+    dirty: Vec<usize>,
+    /// Subscriptions that began or ended and were not passed on; true for those that began.
+    topics: Vec<(Arc<str>, bool)>,
+    /// Subscriptions that moved away from a connection.
+    moved_topics: Vec<(ShardId, Arc<str>)>,
+    remembered: Remembered,
+    pending: Vec<Option<Pending>>,
+    free: Vec<u32>,
+    gatherings: HashMap<u64, Gathering, RandomState>,
+    events: VecDeque<EngineEvent>,
+    stats: RedisStats,
+}
+
+/// A channel that is heard.
+#[derive(Debug)]
+struct Subscription {
+    token: u64,
+    retention: Retention,
+    known: Option<Known>,
+}
+
+/// A request for positions under way at several partitions.
+#[derive(Debug)]
+struct Gathering {
+    positions: Vec<StreamPosition>,
+    left: usize,
+    failed: Option<Error>,
+}
+
+/// A command that is out.
+#[derive(Debug)]
+enum Pending {
+    /// Its reply says nothing.
+    Ignored,
+    /// The generation of a partition.
+    Life(usize),
+    Operation(usize, Queued),
+    /// The address of a primary, by its partition.
+    Primary(usize),
+    /// The slots of a cluster.
+    Slots,
+}
+
+impl RedisEngine {
+    /// An engine without connections: the first [`flush`](Self::flush) opens them. `seed` is random, and another for each
+    /// engine.
+    pub fn new(config: RedisConfig, seed: u64, now_ms: u64) -> RedisEngine {
+        let keys = match &config.topology {
+            Topology::Servers(servers) => {
+                Keys::of_servers(&config.prefix, config.database, servers.len())
+            }
+            Topology::Sentinel { primaries, .. } => {
+                Keys::of_servers(&config.prefix, config.database, primaries.len())
+            }
+            Topology::Cluster { partitions, .. } => Keys::of_cluster(&config.prefix, *partitions),
+        };
+        let mut partitions = Vec::new();
+        partitions.resize_with(keys.partitions(), Partition::default);
+        let mut engine = RedisEngine {
+            scripts: Scripts::new(keys.is_sharded()),
+            keys,
+            random: seed,
+            id: 0,
+            links: Vec::new(),
+            partitions,
+            discovery: Discovery::default(),
+            dirty: Vec::new(),
+            topics: Vec::new(),
+            moved_topics: Vec::new(),
+            remembered: Remembered::default(),
+            pending: Vec::new(),
+            free: Vec::new(),
+            gatherings: HashMap::default(),
+            events: VecDeque::new(),
+            stats: RedisStats::default(),
+            config,
+        };
+        engine.id = engine.random();
+        engine.begin_topology(now_ms);
+        engine
+    }
+
+    /// Takes a request of the hub. What it needs of a server is sent by the next [`flush`](Self::flush).
+    pub fn handle_request(&mut self, now_ms: u64, request: EngineRequest) {
+        match request {
+            EngineRequest::Publish(request) => self.publish(now_ms, *request),
+            EngineRequest::Subscribe { token, channel, retention } => {
+                let partition = self.keys.partition(&channel);
+                let known = self.remembered.get(&channel);
+                let place = &mut self.partitions[partition];
+                match place.subscriptions.get_mut(&channel) {
+                    Some(subscription) => {
+                        (subscription.token, subscription.retention) = (token, retention);
+                    }
+                    None => {
+                        let subscription = Subscription { token, retention, known };
+                        place.subscriptions.insert(channel.clone(), subscription);
+                        self.remembered.remove(&channel);
+                        self.topics.push((channel.clone(), true));
+                    }
+                }
+                self.partitions[partition].opening.push(Opening { channel, seen: None });
+                self.touch(partition);
+            }
+            EngineRequest::Unsubscribe { channel } => {
+                let partition = self.keys.partition(&channel);
+                if let Some(subscription) =
+                    self.partitions[partition].subscriptions.remove(&channel)
+                {
+                    if let Some(known) = subscription.known {
+                        self.remembered.set(&channel, known);
+                    }
+                    self.topics.push((channel, false));
+                }
+            }
+            EngineRequest::History { token, channel, retention, filter } => {
+                let operation = match filter {
+                    HistoryFilter { since: Some(since), reverse: true, .. }
+                        if since.offset == 0 =>
+                    {
+                        let result = Err(Error::BadRequest);
+                        return self.events.push_back(EngineEvent::History { token, result });
+                    }
+                    _ => {
+                        let filter = Box::new(filter);
+                        Operation::History { token, channel: channel.clone(), retention, filter }
+                    }
+                };
+                self.enqueue(now_ms, self.keys.partition(&channel), operation);
+            }
+            EngineRequest::RemoveHistory { token, channel } => {
+                let partition = self.keys.partition(&channel);
+                self.enqueue(now_ms, partition, Operation::Remove { token, channel });
+            }
+            EngineRequest::Positions { token, channels } => {
+                self.read_positions(now_ms, token, channels);
+            }
+            _ => debug_assert!(false, "a request that this engine does not know"),
+        }
+    }
+
+    fn publish(&mut self, now_ms: u64, request: EnginePublish) {
+        let EnginePublish { token, channel, retention, publish, time_ms } = request;
+        let partition = self.keys.partition(&channel);
+        let check = check_of(&publish, retention);
+        let place = &mut self.partitions[partition];
+        if place.queue_bytes > self.config.queue_bytes_max {
+            return self.finish_publish(&[token], Err(Error::EngineUnavailable));
+        }
+        if check.is_none()
+            && let Some(Queued { operation: Operation::Publish(batch), .. }) =
+                place.joinable(&channel)
+            && batch.takes(retention)
+        {
+            let before = batch.encoded.len();
+            frame::encode(&mut batch.encoded, &publish, time_ms);
+            batch.tokens.push(token);
+            let added = batch.encoded.len() - before;
+            place.queue_bytes += added;
+            return;
+        }
+        let mut encoded = Vec::with_capacity(publish.data.len() + 32);
+        frame::encode(&mut encoded, &publish, time_ms);
+        let (tokens, epoch) = (vec![token], Epoch::NONE);
+        let batch = Batch { channel, retention, tokens, encoded, check, epoch };
+        self.enqueue(now_ms, partition, Operation::Publish(Box::new(batch)));
+    }
+
+    fn read_positions(&mut self, now_ms: u64, token: u64, channels: Vec<Arc<str>>) {
+        let mut parts: Vec<(usize, Positions)> = Vec::new();
+        let count = channels.len();
+        for (index, channel) in channels.into_iter().enumerate() {
+            let partition = self.keys.partition(&channel);
+            let place = match parts.iter().position(|(other, _)| *other == partition) {
+                Some(place) => place,
+                None => {
+                    let positions =
+                        Positions { gathering: token, indices: Vec::new(), channels: Vec::new() };
+                    parts.push((partition, positions));
+                    parts.len() - 1
+                }
+            };
+            parts[place].1.indices.push(index as u32);
+            parts[place].1.channels.push(channel);
+        }
+        let gathering = Gathering {
+            positions: vec![StreamPosition::default(); count],
+            left: parts.len().max(1),
+            failed: None,
+        };
+        self.gatherings.insert(token, gathering);
+        if parts.is_empty() {
+            self.gathered(token, None);
+        }
+        for (partition, positions) in parts {
+            self.enqueue(now_ms, partition, Operation::Positions(Box::new(positions)));
+        }
+    }
+
+    /// A part of a request for positions has ended.
+    fn gathered(&mut self, token: u64, failed: Option<Error>) {
+        let Some(gathering) = self.gatherings.get_mut(&token) else { return };
+        gathering.failed = gathering.failed.or(failed);
+        gathering.left -= 1;
+        if gathering.left == 0
+            && let Some(gathering) = self.gatherings.remove(&token)
+        {
+            let result = gathering.failed.map_or(Ok(gathering.positions), Err);
+            self.events.push_back(EngineEvent::Positions { token, result });
+        }
+    }
+
+    fn enqueue(&mut self, now_ms: u64, partition: usize, operation: Operation) {
+        let place = &mut self.partitions[partition];
+        if place.queue_bytes > self.config.queue_bytes_max {
+            return self.fail(operation, Error::EngineUnavailable);
+        }
+        place.push(Queued { operation, since_ms: now_ms });
+        self.touch(partition);
+    }
+
+    fn touch(&mut self, partition: usize) {
+        let place = &mut self.partitions[partition];
+        if !place.dirty {
+            place.dirty = true;
+            self.dirty.push(partition);
+        }
+    }
+
+    /// Ends an operation that was not carried out, or of which nobody knows whether it was.
+    fn fail(&mut self, operation: Operation, error: Error) {
+        match operation {
+            Operation::Publish(batch) => self.finish_publish(&batch.tokens, Err(error)),
+            Operation::Open(openings) | Operation::Confirm(openings) => {
+                for opening in openings {
+                    self.subscribed(&opening.channel, Err(error));
+                }
+            }
+            Operation::History { token, .. } => {
+                self.events.push_back(EngineEvent::History { token, result: Err(error) });
+            }
+            Operation::Remove { token, .. } => {
+                self.events.push_back(EngineEvent::HistoryRemoved { token, result: Err(error) });
+            }
+            Operation::Positions(positions) => self.gathered(positions.gathering, Some(error)),
+        }
+    }
+
+    fn finish_publish(&mut self, tokens: &[u64], result: Result<dunlin_hub::Published, Error>) {
+        match result {
+            Ok(_) => self.stats.published += tokens.len() as u64,
+            Err(Error::EngineUncertain) => self.stats.uncertain += tokens.len() as u64,
+            Err(_) => self.stats.refused += tokens.len() as u64,
+        }
+        for (&token, index) in tokens.iter().zip(0..) {
+            // The position is that of the last.
+            let result = result.map(|mut published| {
+                let behind = tokens.len() as u64 - 1 - index;
+                let offset = &mut published.position.offset;
+                *offset = offset.saturating_sub(behind);
+                published
+            });
+            self.events.push_back(EngineEvent::Published { token, result });
+        }
+    }
+
+    /// A connection was greeted. Subscriptions have been asked for again.
+    pub fn handle_ready(&mut self, now_ms: u64, shard: ShardId) {
+        let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
+        (link.is_up, link.load) = (true, true);
+        link.enter(now_ms, ShardState::Greeting);
+        link.probe.since_ms = 0;
+        if link.server.role == ServerRole::Sentinel {
+            return self.sentinel_ready(now_ms, shard);
+        }
+        self.cluster_ready(shard);
+        for partition in 0..self.partitions.len() {
+            if self.partitions[partition].link == Some(shard) {
+                self.partitions[partition].state = PartitionState::Draining;
+                self.touch(partition);
+            }
+        }
+    }
+
+    /// A connection was lost, or could not be made; `reason` says why. Call [`handle_lost`](Self::handle_lost) for its commands
+    /// first. It is made anew by itself.
+    pub fn handle_closed(&mut self, now_ms: u64, shard: ShardId, reason: &str) {
+        let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
+        link.is_up = false;
+        if !reason.is_empty() {
+            match ServerError::parse(reason) {
+                ServerError::Other => {
+                    reason.clone_into(&mut link.detail);
+                    link.enter(now_ms, ShardState::Connecting);
+                }
+                error => link.refuse(now_ms, error, reason),
+            }
+        } else if link.state != ShardState::Silent {
+            link.enter(now_ms, ShardState::Connecting);
+        }
+        for partition in &mut self.partitions {
+            if partition.link == Some(shard) {
+                partition.state = PartitionState::Down;
+            }
+        }
+        self.topology_closed(now_ms, shard);
+    }
+
+    /// A message came through publish/subscribe.
+    pub fn handle_message(&mut self, now_ms: u64, shard: ShardId, channel: &[u8], payload: &[u8]) {
+        let Some(name) = self.keys.channel(channel) else {
+            return self.handle_other_message(now_ms, shard, channel, payload);
+        };
+        let partition = self.keys.partition(name);
+        let subscription = self.partitions[partition].subscriptions.get_key_value(name);
+        let Some(channel) = subscription.map(|(channel, _)| channel.clone()) else { return };
+        self.stats.messages += 1;
+        let frame = match Frame::parse(payload) {
+            Ok(frame) => frame,
+            Err(_) => return self.stats.unreadable += 1,
+        };
+        match frame.kind {
+            FrameKind::Publications => {
+                let Ok(publications) = frame.publications() else {
+                    return self.stats.unreadable += 1;
+                };
+                if frame.position.offset > 0 {
+                    self.learn(now_ms, partition, &channel, frame.position, None);
+                }
+                let epoch = frame.position.epoch;
+                for publication in publications {
+                    let (channel, publication) = (channel.clone(), Arc::new(publication));
+                    self.events.push_back(EngineEvent::Publication { channel, epoch, publication });
+                }
+            }
+            FrameKind::Cleared => self.events.push_back(EngineEvent::Cleared { channel }),
+            // The hub is told of the new epoch as of a new subscription.
+            FrameKind::EpochChanged => {
+                self.partitions[partition].opening.push(Opening { channel, seen: None });
+                self.touch(partition);
+            }
+            FrameKind::Unknown => self.stats.unreadable += 1,
+        }
+    }
+
+    /// Anything else that a server says unasked: confirmations of subscriptions, and errors by which they are refused.
+    pub fn handle_push(&mut self, now_ms: u64, shard: ShardId, push: &Value<'_>) {
+        if let Value::Error(text) = push {
+            let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
+            let error = ServerError::parse(text);
+            if matches!(error, ServerError::Moved { .. }) {
+                return self.refresh_topology(now_ms);
+            }
+            link.refuse(now_ms, error, text);
+            // Which subscription it was is not said: all are asked for again.
+            link.is_up = false;
+            link.reconnect = true;
+            self.refresh_topology(now_ms);
+        } else if let Some([kind, ..]) = push.elements()
+            && kind.text() == Some("sunsubscribe")
+        {
+            // Asked for, or the slot has moved.
+            self.refresh_topology(now_ms);
+        }
+    }
+
+    /// What is known now of a stream. The keys' times were renewed with it if `renewed` has the retention.
+    fn learn(
+        &mut self,
+        now_ms: u64,
+        partition: usize,
+        channel: &Arc<str>,
+        position: StreamPosition,
+        renewed: Option<Retention>,
+    ) {
+        let life = self.partitions[partition].life;
+        let update = |known: Option<Known>| {
+            let known = known.filter(|known| known.epoch == position.epoch && known.life == life);
+            let (top, renewed_ms, meta_ttl_ms) =
+                known.map_or((0, 0, 0), |known| (known.top, known.renewed_ms, known.meta_ttl_ms));
+            Known {
+                epoch: position.epoch,
+                top: top.max(position.offset),
+                life,
+                renewed_ms: if renewed.is_some() { now_ms } else { renewed_ms },
+                seen_ms: now_ms,
+                meta_ttl_ms: renewed.map_or(meta_ttl_ms, |retention| retention.meta_ttl_ms),
+            }
+        };
+        match self.subscription(channel) {
+            Some(subscription) => subscription.known = Some(update(subscription.known)),
+            None => self.remembered.set(channel, update(self.remembered.get(channel))),
+        }
+    }
+
+    fn known(&self, channel: &str) -> Option<Known> {
+        match self.partitions[self.keys.partition(channel)].subscriptions.get(channel) {
+            Some(subscription) => subscription.known,
+            None => self.remembered.get(channel),
+        }
+    }
+
+    fn subscription(&mut self, channel: &str) -> Option<&mut Subscription> {
+        self.partitions[self.keys.partition(channel)].subscriptions.get_mut(channel)
+    }
+
+    fn forget(&mut self, channel: &str) {
+        match self.subscription(channel) {
+            Some(subscription) => subscription.known = None,
+            None => self.remembered.remove(channel),
+        }
+    }
+
+    /// What to tell the hub.
+    pub fn poll_event(&mut self) -> Option<EngineEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let probes = self.links.iter().filter(|link| link.state == ShardState::Ready);
+        let probes = probes.map(|link| link.probe.next_ms);
+        let partitions = self.partitions.iter().filter_map(|partition| match partition.state {
+            PartitionState::Ready => None,
+            PartitionState::Refused { retry_ms } => Some(retry_ms),
+            _ => partition.waits_since_ms().map(|since_ms| since_ms + self.config.hold_ms),
+        });
+        probes.chain(partitions).chain(self.topology_timeout()).min()
+    }
+
+    /// Time has passed. [`flush`](Self::flush) follows.
+    pub fn handle_timeout(&mut self, now_ms: u64) {
+        for at in 0..self.links.len() {
+            self.probe(now_ms, at);
+        }
+        for partition in 0..self.partitions.len() {
+            let place = &mut self.partitions[partition];
+            match place.state {
+                PartitionState::Ready => continue,
+                PartitionState::Refused { retry_ms } if retry_ms <= now_ms => {
+                    place.state = PartitionState::Draining;
+                    self.touch(partition);
+                }
+                _ => {}
+            }
+            self.expire(now_ms, partition);
+        }
+        self.topology_due(now_ms);
+    }
+
+    /// What has waited for a connection for too long fails.
+    fn expire(&mut self, now_ms: u64, partition: usize) {
+        let hold_ms = self.config.hold_ms;
+        while self.partitions[partition]
+            .waits_since_ms()
+            .is_some_and(|since_ms| since_ms + hold_ms <= now_ms)
+            && let Some(queued) = self.partitions[partition].pop()
+        {
+            self.fail(queued.operation, Error::EngineUnavailable);
+        }
+    }
+
+    /// Sends a connection a message through itself when it is time, and gives it up when none came back for too long.
+    fn probe(&mut self, now_ms: u64, at: usize) {
+        let link = &mut self.links[at];
+        if link.state != ShardState::Ready || now_ms < link.probe.next_ms {
+            return;
+        }
+        link.probe.next_ms = now_ms + self.config.probe_interval_ms;
+        if link.probe.since_ms > 0 && now_ms >= link.probe.since_ms + self.config.probe_timeout_ms {
+            self.stats.silences += 1;
+            link.enter(now_ms, ShardState::Silent);
+            (link.is_up, link.reconnect) = (false, true);
+            let shard = ShardId(at as u16);
+            for partition in &mut self.partitions {
+                if partition.link == Some(shard) {
+                    partition.state = PartitionState::Down;
+                }
+            }
+            return self.topology_closed(now_ms, shard);
+        }
+        link.probe.wanted = true;
+    }
+
+    /// What has been done so far.
+    pub fn stats(&self) -> RedisStats {
+        self.stats
+    }
+
+    /// How the connections are.
+    pub fn shards(&self) -> impl Iterator<Item = ShardStatus> + '_ {
+        self.links.iter().enumerate().filter(|(_, link)| !link.closed).map(|(at, link)| {
+            let shard = ShardId(at as u16);
+            let of_link = || self.partitions.iter().filter(|place| place.link == Some(shard));
+            ShardStatus {
+                shard,
+                server: link.server.clone(),
+                state: link.state.clone(),
+                since_ms: link.since_ms,
+                detail: link.detail.clone(),
+                version: link.version.clone(),
+                eviction: link.eviction.clone(),
+                partitions: of_link().count() as u16,
+                partitions_ready: of_link()
+                    .filter(|place| place.state == PartitionState::Ready)
+                    .count() as u16,
+            }
+        })
+    }
+
+    /// Whether all channels can be published to and subscribed to.
+    pub fn is_ready(&self) -> bool {
+        self.partitions.iter().all(|partition| partition.state == PartitionState::Ready)
+    }
+
+    /// A random number (SplitMix64).
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.random;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// An epoch that no stream has: 48 random bits.
+    fn fresh_epoch(&mut self) -> Epoch {
+        Epoch::from_u64((self.random() >> 16).max(1))
+    }
+
+    fn hold(&mut self, pending: Pending) -> u64 {
+        match self.free.pop() {
+            Some(at) => {
+                self.pending[at as usize] = Some(pending);
+                u64::from(at)
+            }
+            None => {
+                self.pending.push(Some(pending));
+                self.pending.len() as u64 - 1
+            }
+        }
+    }
+
+    fn release(&mut self, token: u64) -> Option<Pending> {
+        let pending = self.pending.get_mut(usize::try_from(token).ok()?)?.take()?;
+        self.free.push(token as u32);
+        Some(pending)
+    }
+
+    /// Sends what is to be sent. Call it at the end of each turn in which any other method was called.
+    pub fn flush(&mut self, now_ms: u64, links: &mut impl Links) {
+        self.flush_links(links);
+        self.flush_topics(links);
+        self.flush_topology(now_ms, links);
+        for partition in std::mem::take(&mut self.dirty) {
+            self.partitions[partition].dirty = false;
+            self.flush_partition(now_ms, partition, links);
+        }
+        self.flush_probes(links);
+    }
+}
+
+/// What has to be looked at before this is published.
+fn check_of(publish: &NewPublication, retention: Retention) -> Option<Check> {
+    let version = if retention.keeps() { publish.version } else { 0 };
+    if publish.idempotency_key.is_none() && version == 0 {
+        return None;
+    }
+    let ttl_ms = publish.idempotency_ttl_ms.unwrap_or(IDEMPOTENCY_TTL_MS).max(1);
+    let key = publish.idempotency_key.clone().map(|key| (key, ttl_ms));
+    Some(Check { key, version, version_epoch: publish.version_epoch.clone() })
+}

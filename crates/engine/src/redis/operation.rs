@@ -1,0 +1,112 @@
+//! What is to be asked of a server: one command each.
+
+use std::sync::Arc;
+
+use dunlin_hub::engine::Retention;
+use dunlin_hub::{Epoch, HistoryFilter, StreamPosition};
+
+/// Publications joined in one command at most, and bytes beyond which none is added.
+const JOINED_MAX: usize = 64;
+const JOINED_BYTES_MAX: usize = 64 << 10;
+
+/// Channels in one command that opens streams.
+pub(crate) const OPENED_MAX: usize = 64;
+
+/// An operation, from when it was asked for until it is answered.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) operation: Operation,
+    pub(crate) since_ms: u64,
+}
+
+#[derive(Debug)]
+pub(crate) enum Operation {
+    Publish(Box<Batch>),
+    /// Positions of streams that are subscribed to, or of which more was seen than the server may have.
+    Open(Vec<Opening>),
+    /// Is answered behind the subscriptions to channels that keep nothing.
+    Confirm(Vec<Opening>),
+    History {
+        token: u64,
+        channel: Arc<str>,
+        retention: Retention,
+        filter: Box<HistoryFilter>,
+    },
+    Remove {
+        token: u64,
+        channel: Arc<str>,
+    },
+    Positions(Box<Positions>),
+}
+
+/// A stream whose position is to be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Opening {
+    pub(crate) channel: Arc<str>,
+    /// What was seen of it before its server's data became another generation.
+    pub(crate) seen: Option<StreamPosition>,
+}
+
+/// A request for positions, or the part of one that a partition answers.
+#[derive(Debug)]
+pub(crate) struct Positions {
+    /// Of the request: which of those under way.
+    pub(crate) gathering: u64,
+    /// Where each channel stood in the request.
+    pub(crate) indices: Vec<u32>,
+    pub(crate) channels: Vec<Arc<str>>,
+}
+
+/// Publications of one channel that leave in one command.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) channel: Arc<str>,
+    pub(crate) retention: Retention,
+    pub(crate) tokens: Vec<u64>,
+    pub(crate) encoded: Vec<u8>,
+    pub(crate) check: Option<Check>,
+    /// The epoch it was sent with.
+    pub(crate) epoch: Epoch,
+}
+
+/// What is looked at before a publication.
+#[derive(Debug)]
+pub(crate) struct Check {
+    /// Idempotency key, and milliseconds that it is remembered.
+    pub(crate) key: Option<(Box<str>, u32)>,
+    pub(crate) version: u64,
+    pub(crate) version_epoch: Box<str>,
+}
+
+impl Batch {
+    pub(crate) fn takes(&self, retention: Retention) -> bool {
+        self.check.is_none()
+            && self.retention == retention
+            && self.tokens.len() < JOINED_MAX
+            && self.encoded.len() < JOINED_BYTES_MAX
+    }
+}
+
+impl Operation {
+    /// About how many bytes it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        const RECORD: usize = 200;
+        RECORD
+            + match self {
+                Operation::Publish(batch) => batch.encoded.len(),
+                Operation::Open(openings) | Operation::Confirm(openings) => openings.len() * 40,
+                Operation::Positions(positions) => positions.channels.len() * 20,
+                Operation::History { .. } | Operation::Remove { .. } => 0,
+            }
+    }
+
+    /// Whether it may be carried out twice.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        match self {
+            Operation::Publish(batch) => {
+                batch.check.as_ref().is_some_and(|check| check.key.is_some())
+            }
+            _ => true,
+        }
+    }
+}

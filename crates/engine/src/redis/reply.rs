@@ -1,0 +1,426 @@
+//! Replies become events.
+
+use std::sync::Arc;
+
+use dunlin_hub::engine::{EngineEvent, EnginePosition};
+use dunlin_hub::{Epoch, Error, History, HistoryFilter, Published, StreamPosition};
+use dunlin_wire::resp::{ServerError, Value};
+
+use super::frame::Frame;
+use super::known::Known;
+use super::operation::{Batch, Opening, Operation, Queued};
+use super::partition::{Partition, PartitionState};
+use super::status::ShardState;
+use super::{EVIDENCE_MS, Pending, RETRY_MS, RedisEngine};
+use crate::links::ShardId;
+
+impl RedisEngine {
+    /// The reply to a command.
+    pub fn handle_reply(&mut self, now_ms: u64, shard: ShardId, token: u64, reply: &Value<'_>) {
+        match self.release(token) {
+            None | Some(Pending::Ignored) => {
+                if let Value::Error(text) = reply
+                    && let Some(link) = self.links.get_mut(usize::from(shard.0))
+                {
+                    (*text).clone_into(&mut link.detail);
+                }
+            }
+            Some(Pending::Life(partition)) => self.life_reply(now_ms, shard, partition, reply),
+            Some(Pending::Operation(partition, queued)) => {
+                self.answered(partition, &queued.operation);
+                match reply {
+                    Value::Error(text) => self.refused(now_ms, shard, partition, queued, text),
+                    reply => self.operation_reply(now_ms, shard, partition, queued, reply),
+                }
+            }
+            Some(Pending::Primary(partition)) => self.primary_reply(now_ms, partition, reply),
+            Some(Pending::Slots) => self.slots_reply(now_ms, shard, reply),
+        }
+    }
+
+    /// A command's connection broke. `sent`: it had left, and nobody knows whether it was carried out.
+    pub fn handle_lost(&mut self, _now_ms: u64, _shard: ShardId, token: u64, sent: bool) {
+        let Some(Pending::Operation(partition, queued)) = self.release(token) else { return };
+        self.answered(partition, &queued.operation);
+        match queued.operation {
+            // Of the rest all positions are read anew on the next connection.
+            Operation::Open(openings) | Operation::Confirm(openings) => {
+                let evident = openings.into_iter().filter(|opening| opening.seen.is_some());
+                self.partitions[partition].opening.extend(evident);
+            }
+            ref operation if !sent || operation.is_repeatable() => {
+                self.stats.retried += u64::from(sent);
+                self.partitions[partition].again(queued);
+            }
+            operation => self.fail(operation, Error::EngineUncertain),
+        }
+    }
+
+    fn answered(&mut self, partition: usize, operation: &Operation) {
+        let place = &mut self.partitions[partition];
+        place.in_flight -= 1;
+        if matches!(operation, Operation::Open(_) | Operation::Confirm(_)) {
+            place.opens_in_flight -= 1;
+        }
+        let waits = place.waits_since_ms().is_some() || !place.opening.is_empty();
+        if waits || place.state == PartitionState::Draining {
+            self.touch(partition);
+        }
+    }
+
+    /// A server did not do what it was asked.
+    fn refused(
+        &mut self,
+        now_ms: u64,
+        shard: ShardId,
+        partition: usize,
+        queued: Queued,
+        text: &str,
+    ) {
+        let error = ServerError::parse(text);
+        match error {
+            ServerError::NoScript => {
+                self.stats.retried += 1;
+                self.links[usize::from(shard.0)].load = true;
+                self.put_off(partition, queued, PartitionState::Draining);
+            }
+            ServerError::Loading
+            | ServerError::ReadOnly
+            | ServerError::MasterDown
+            | ServerError::Busy
+            | ServerError::ClusterDown
+            | ServerError::TryAgain
+            | ServerError::Moved { .. }
+            | ServerError::Ask { .. } => {
+                self.stats.retried += 1;
+                let retry_ms = now_ms + RETRY_MS;
+                self.put_off(partition, queued, PartitionState::Refused { retry_ms });
+                self.partition_refused(now_ms, shard, error, text);
+            }
+            _ => {
+                if let Operation::Publish(batch) = &queued.operation {
+                    self.forget(&batch.channel);
+                }
+                let link = &mut self.links[usize::from(shard.0)];
+                text.clone_into(&mut link.detail);
+                self.fail(queued.operation, Error::EngineRefused);
+            }
+        }
+    }
+
+    /// An operation is to be sent again, before those that wait, when the partition takes requests again.
+    fn put_off(&mut self, partition: usize, queued: Queued, state: PartitionState) {
+        let place = &mut self.partitions[partition];
+        match queued.operation {
+            Operation::Open(openings) | Operation::Confirm(openings) => {
+                place.opening.extend(openings);
+            }
+            _ => place.again(queued),
+        }
+        if place.state == PartitionState::Ready {
+            place.state = state;
+        }
+        self.touch(partition);
+    }
+
+    fn partition_refused(&mut self, now_ms: u64, shard: ShardId, error: ServerError, text: &str) {
+        let link = &mut self.links[usize::from(shard.0)];
+        let is_redirection = matches!(
+            error,
+            ServerError::Moved { .. } | ServerError::Ask { .. } | ServerError::TryAgain
+        );
+        if error == ServerError::ReadOnly {
+            // Behind the name there may be another server by now.
+            (link.is_up, link.reconnect) = (false, true);
+            for place in &mut self.partitions {
+                if place.link == Some(shard) {
+                    place.state = PartitionState::Down;
+                }
+            }
+        }
+        if !is_redirection || !self.keys.is_sharded() {
+            link.refuse(now_ms, error, text);
+        }
+        self.refresh_topology(now_ms);
+    }
+
+    fn life_reply(&mut self, now_ms: u64, shard: ShardId, partition: usize, reply: &Value<'_>) {
+        let link = &mut self.links[usize::from(shard.0)];
+        if self.partitions[partition].link != Some(shard) {
+            return;
+        }
+        let (generation, version, eviction, evicted) = match reply.elements() {
+            Some([generation, version, eviction, evicted]) => (
+                generation.text().unwrap_or_default(),
+                version.text().unwrap_or_default(),
+                eviction.text().unwrap_or_default(),
+                evicted.text().unwrap_or_default(),
+            ),
+            _ => {
+                let (error, text) = match reply {
+                    Value::Error(text) => (ServerError::parse(text), *text),
+                    _ => (ServerError::Other, "a reply of another form than the script's"),
+                };
+                self.partitions[partition].state = match error {
+                    ServerError::NoScript => {
+                        link.load = true;
+                        PartitionState::Draining
+                    }
+                    _ => PartitionState::Refused { retry_ms: now_ms + RETRY_MS },
+                };
+                self.touch(partition);
+                if error != ServerError::NoScript {
+                    self.partition_refused(now_ms, shard, error, text);
+                }
+                return;
+            }
+        };
+        link.enter(now_ms, ShardState::Ready);
+        link.detail.clear();
+        version.clone_into(&mut link.version);
+        link.eviction = match eviction {
+            "" | "noeviction" => String::new(),
+            policy => format!("{policy}, {evicted} keys so far"),
+        };
+        if link.probe.since_ms == 0 {
+            link.probe.since_ms = now_ms;
+        }
+        if link.probe.next_ms <= now_ms {
+            link.probe.next_ms = now_ms + self.config.probe_interval_ms;
+        }
+        let place = &mut self.partitions[partition];
+        let is_new = place.generation != generation;
+        if place.state == PartitionState::Ready && !is_new {
+            return;
+        }
+        place.state = PartitionState::Ready;
+        let before = place.life;
+        if is_new {
+            generation.clone_into(&mut place.generation);
+            place.life += 1;
+            self.stats.generations += u64::from(before > 0);
+        }
+        // All that was heard may have missed something; what was published of late may be lost.
+        let place = &mut self.partitions[partition];
+        place.opening.retain(|opening| opening.seen.is_some());
+        let is_evident = is_new && before > 0;
+        let seen = |known: &Known| StreamPosition { offset: known.top, epoch: known.epoch };
+        place.opening.extend(place.subscriptions.iter().map(|(channel, subscription)| {
+            let seen = subscription.known.as_ref().filter(|_| is_evident).map(seen);
+            Opening { channel: channel.clone(), seen }
+        }));
+        if is_evident {
+            let keys = &self.keys;
+            let evident = self.remembered.iter().filter(|(channel, known)| {
+                known.life == before
+                    && known.seen_ms + EVIDENCE_MS > now_ms
+                    && keys.partition(channel) == partition
+            });
+            place.opening.extend(evident.map(|(channel, known)| Opening {
+                channel: channel.clone(),
+                seen: Some(seen(known)),
+            }));
+        }
+        self.touch(partition);
+    }
+
+    fn operation_reply(
+        &mut self,
+        now_ms: u64,
+        shard: ShardId,
+        partition: usize,
+        queued: Queued,
+        reply: &Value<'_>,
+    ) {
+        match queued.operation {
+            Operation::Publish(batch) => self.publish_reply(now_ms, partition, &batch, reply),
+            Operation::Confirm(openings) => {
+                for opening in openings {
+                    self.subscribed(&opening.channel, Ok(EnginePosition::default()));
+                }
+            }
+            Operation::Open(openings) => {
+                let Some(elements) = reply.elements() else { return };
+                for (opening, position) in openings.iter().zip(elements.chunks_exact(3)) {
+                    self.opened(now_ms, shard, partition, opening, position);
+                }
+            }
+            Operation::History { token, channel, filter, retention } => {
+                let result = match reply.elements() {
+                    Some([epoch, top, before, entries]) => {
+                        let position = position(epoch, top);
+                        self.learn(now_ms, partition, &channel, position, None);
+                        let inherits = inherited(before);
+                        read(position, inherits, entries, &filter, retention.size)
+                    }
+                    _ => Err(Error::EngineRefused),
+                };
+                if result == Err(Error::EngineRefused) {
+                    self.stats.unreadable += 1;
+                }
+                self.events.push_back(EngineEvent::History { token, result });
+            }
+            Operation::Remove { token, .. } => {
+                self.events.push_back(EngineEvent::HistoryRemoved { token, result: Ok(()) });
+            }
+            Operation::Positions(positions) => {
+                if let Some(gathering) = self.gatherings.get_mut(&positions.gathering)
+                    && let Some(elements) = reply.elements()
+                {
+                    for (&index, pair) in positions.indices.iter().zip(elements.chunks_exact(2)) {
+                        gathering.positions[index as usize] = position(&pair[0], &pair[1]);
+                    }
+                }
+                self.gathered(positions.gathering, None);
+            }
+        }
+    }
+
+    fn publish_reply(&mut self, now_ms: u64, partition: usize, batch: &Batch, reply: &Value<'_>) {
+        self.stats.publish_commands += 1;
+        let (position, suppressed) = match (reply, reply.elements()) {
+            // How many heard it.
+            (Value::Integer(_), _) if !batch.retention.keeps() => {
+                (StreamPosition::default(), false)
+            }
+            (Value::Integer(offset), _) => {
+                let offset = u64::try_from(*offset).unwrap_or_default();
+                (StreamPosition { offset, epoch: batch.epoch }, false)
+            }
+            (_, Some([epoch, offset])) => (position(epoch, offset), false),
+            (_, Some([_, epoch, offset])) => (position(epoch, offset), true),
+            _ => return self.finish_publish(&batch.tokens, Err(Error::EngineUncertain)),
+        };
+        if position.offset > 0 && !suppressed {
+            // With an epoch that was not known the times were renewed.
+            let renewed = (position.epoch != batch.epoch
+                || self.known(&batch.channel).is_none_or(|known| known.epoch != position.epoch))
+            .then_some(batch.retention);
+            self.learn(now_ms, partition, &batch.channel, position, renewed);
+        }
+        self.finish_publish(&batch.tokens, Ok(Published { position, suppressed }));
+    }
+
+    fn opened(
+        &mut self,
+        now_ms: u64,
+        shard: ShardId,
+        partition: usize,
+        opening: &Opening,
+        reply: &[Value<'_>],
+    ) {
+        let channel = &opening.channel;
+        let [epoch, top, before] = reply else { return };
+        if epoch.text() == Some("!") {
+            let text = top.text().unwrap_or_default();
+            text.clone_into(&mut self.links[usize::from(shard.0)].detail);
+            return self.subscribed(channel, Err(Error::EngineRefused));
+        }
+        let position = position(epoch, top);
+        let inherits = inherited(before);
+        if let Some(seen) = opening.seen
+            && seen.epoch != position.epoch
+            && seen.offset > 0
+            && inherits.is_none_or(|at| at.epoch != seen.epoch || at.offset < seen.offset)
+        {
+            self.stats.streams_cut += 1;
+        }
+        self.learn(now_ms, partition, channel, position, None);
+        self.subscribed(channel, Ok(EnginePosition { position, inherits }));
+    }
+
+    pub(super) fn subscribed(&mut self, channel: &str, result: Result<EnginePosition, Error>) {
+        if let Some(subscription) = self.subscription(channel) {
+            let token = subscription.token;
+            self.events.push_back(EngineEvent::Subscribed { token, result });
+        }
+    }
+
+    /// Messages of other channels than ours: those of connections to themselves, and of Sentinels.
+    pub(super) fn handle_other_message(
+        &mut self,
+        now_ms: u64,
+        shard: ShardId,
+        channel: &[u8],
+        payload: &[u8],
+    ) {
+        let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
+        if let Some(partition) = link.probe.partition
+            && self.keys.probe(partition, self.id) == channel
+        {
+            link.probe.since_ms = 0;
+        } else if channel == b"+switch-master" {
+            self.primary_switched(now_ms, payload);
+        }
+    }
+}
+
+/// An epoch and an offset as scripts give them.
+fn position(epoch: &Value<'_>, offset: &Value<'_>) -> StreamPosition {
+    let offset = match offset {
+        Value::Integer(offset) => u64::try_from(*offset).unwrap_or_default(),
+        offset => offset.text().and_then(|text| text.parse().ok()).unwrap_or_default(),
+    };
+    StreamPosition { offset, epoch: Epoch::parse(epoch.text().unwrap_or_default()) }
+}
+
+/// The position of the epoch before that means the same.
+fn inherited(value: &Value<'_>) -> Option<StreamPosition> {
+    let (epoch, offset) = value.text()?.split_once(':')?;
+    Some(StreamPosition { offset: offset.parse().ok()?, epoch: Epoch::parse(epoch) })
+}
+
+/// The part of a stream that was asked for, from the messages in which it is.
+fn read(
+    position: StreamPosition,
+    inherits: Option<StreamPosition>,
+    entries: &Value<'_>,
+    filter: &HistoryFilter,
+    size: u32,
+) -> Result<History, Error> {
+    let (mut first, mut last) = (position.offset.saturating_sub(u64::from(size)) + 1, u64::MAX);
+    if let Some(since) = filter.since {
+        let is_inherited =
+            inherits.is_some_and(|at| at.epoch == since.epoch && since.offset <= at.offset);
+        if !since.epoch.is_none() && since.epoch != position.epoch && !is_inherited {
+            return Err(Error::UnrecoverablePosition(position));
+        }
+        match filter.reverse {
+            true => last = since.offset - 1,
+            false => first = first.max(since.offset.saturating_add(1)),
+        }
+    }
+    let mut publications = Vec::new();
+    for entry in entries.elements().unwrap_or_default() {
+        let frame = Frame::parse(entry.bytes().unwrap_or_default());
+        let decoded = frame.and_then(|frame| frame.publications());
+        for publication in decoded.map_err(|_| Error::EngineRefused)? {
+            if (first..=last).contains(&publication.offset) {
+                publications.push(Arc::new(publication));
+            }
+        }
+    }
+    if filter.reverse {
+        publications.reverse();
+    }
+    publications.truncate(filter.limit.map_or(usize::MAX, |limit| limit as usize));
+    if let Some(mut room) = filter.bytes_max {
+        let fits = publications.iter().take_while(|publication| {
+            // The first is given whatever it has: else a reader would never come past it.
+            let had_room = room > 0;
+            room = room.saturating_sub(publication.cost());
+            had_room
+        });
+        let fits = fits.count();
+        publications.truncate(fits);
+    }
+    Ok(History { publications, position })
+}
+
+impl Partition {
+    /// Moves to another connection, or to none.
+    pub(super) fn relink(&mut self, link: Option<ShardId>, is_up: bool) {
+        self.link = link;
+        self.state = if is_up { PartitionState::Draining } else { PartitionState::Down };
+    }
+}

@@ -1,0 +1,72 @@
+//! What runs inside Redis.
+
+use std::fmt::Write as _;
+
+/// A script: its text, and the name under which a server's cache knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    pub(crate) text: String,
+    pub(crate) sha: String,
+}
+
+/// All scripts of an engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Scripts {
+    pub(crate) publish: Script,
+    pub(crate) publish_checked: Script,
+    pub(crate) announce: Script,
+    pub(crate) open: Script,
+    pub(crate) history: Script,
+    pub(crate) positions: Script,
+    pub(crate) remove: Script,
+    pub(crate) life: Script,
+}
+
+impl Scripts {
+    /// Scripts for a server of a cluster, where publications reach the subscribers of the slot's nodes, or any other.
+    pub(crate) fn new(sharded: bool) -> Scripts {
+        let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
+        let build = |text: &str, before: &str, done: &str| {
+            let text = text
+                .replace("@before", before)
+                .replace("@done", done)
+                .replace("@begin", include_str!("lua/begin.lua"))
+                .replace("@after", include_str!("lua/after.lua"))
+                .replace("@publish", publish);
+            let mut sha = String::with_capacity(40);
+            for byte in sha1_smol::Sha1::from(&text).digest().bytes() {
+                let _ = write!(sha, "{byte:02x}");
+            }
+            Script { text, sha }
+        };
+        let plain = |text: &str| build(text, "", "");
+        let publish_text = include_str!("lua/publish.lua");
+        Scripts {
+            publish: plain(publish_text),
+            publish_checked: build(
+                publish_text,
+                include_str!("lua/checked.lua"),
+                include_str!("lua/checked_done.lua"),
+            ),
+            announce: plain(include_str!("lua/announce.lua")),
+            open: plain(include_str!("lua/open.lua")),
+            history: plain(include_str!("lua/history.lua")),
+            positions: plain(include_str!("lua/positions.lua")),
+            remove: plain(include_str!("lua/remove.lua")),
+            life: plain(include_str!("lua/life.lua")),
+        }
+    }
+
+    pub(crate) fn all(&self) -> [&Script; 8] {
+        [
+            &self.publish,
+            &self.publish_checked,
+            &self.announce,
+            &self.open,
+            &self.history,
+            &self.positions,
+            &self.remove,
+            &self.life,
+        ]
+    }
+}

@@ -1,0 +1,94 @@
+//! What is known of the connections of an engine.
+
+use dunlin_wire::resp::ServerError;
+
+use crate::links::{Server, ShardId};
+
+/// What is known of one connection.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShardStatus {
+    /// Its number.
+    pub shard: ShardId,
+    /// Where it leads.
+    pub server: Server,
+    /// How it is.
+    pub state: ShardState,
+    /// Since when, in the caller's monotonic milliseconds.
+    pub since_ms: u64,
+    /// What the server or the kernel said last against it; empty if nothing.
+    pub detail: String,
+    /// The server's version; empty while it is not known.
+    pub version: String,
+    /// The server may evict keys: streams then begin anew, and nobody recovers. Its `maxmemory-policy`; empty if it does not.
+    pub eviction: String,
+    /// Parts of the key space that are served by it, and how many of them take requests.
+    pub partitions: u16,
+    /// See [`partitions`](Self::partitions).
+    pub partitions_ready: u16,
+}
+
+/// How a connection is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShardState {
+    /// It is being made, again and again.
+    Connecting,
+    /// It is there, and the server's generation is being asked for.
+    Greeting,
+    /// It takes requests.
+    Ready,
+    /// The messages that it sends to itself did not come back; it is made anew.
+    Silent,
+    /// The server refuses.
+    Refused(ServerError),
+}
+
+impl ShardState {
+    /// A name for metrics and health, in snake case.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ShardState::Connecting => "connecting",
+            ShardState::Greeting => "greeting",
+            ShardState::Ready => "ready",
+            ShardState::Silent => "silent",
+            ShardState::Refused(error) => error.name(),
+        }
+    }
+
+    /// What to do about it; empty where there is nothing.
+    pub fn fix(&self) -> &'static str {
+        match self {
+            ShardState::Connecting => "is the server running, and does this address reach it?",
+            ShardState::Greeting | ShardState::Ready => "",
+            ShardState::Silent => {
+                "the connection takes commands and delivers no messages; see the server's log and its memory"
+            }
+            ShardState::Refused(error) => error.fix(),
+        }
+    }
+}
+
+/// What an engine has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RedisStats {
+    /// Publications acknowledged.
+    pub published: u64,
+    /// Commands by which they were sent.
+    pub publish_commands: u64,
+    /// Publications that were refused and not stored.
+    pub refused: u64,
+    /// Publications of which nobody knows whether they were stored.
+    pub uncertain: u64,
+    /// Commands sent once more, after a script was gone or a connection broke.
+    pub retried: u64,
+    /// Messages received.
+    pub messages: u64,
+    /// Messages that could not be read: of another version, or somebody else's.
+    pub unreadable: u64,
+    /// Connections given up because their messages to themselves did not come back.
+    pub silences: u64,
+    /// Times that a server's data were found to be of another generation than before.
+    pub generations: u64,
+    /// Streams of which publications were lost with a server; their subscribers were told.
+    pub streams_cut: u64,
+}

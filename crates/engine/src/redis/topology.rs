@@ -1,0 +1,296 @@
+//! Which server has which part of the key space.
+
+use dunlin_wire::resp::Value;
+
+use super::partition::{Link, PartitionState};
+use super::status::ShardState;
+use super::{Pending, RedisEngine, Topology};
+use crate::links::{Links, Server, ServerRole, ShardId};
+
+/// Milliseconds between two questions who has what, while something is wrong.
+const ASK_AGAIN_MS: u64 = 200;
+
+/// Milliseconds until a server that was asked and did not answer is given up.
+const ANSWER_MS: u64 = 2000;
+
+/// What is asked of Sentinels, or of the nodes of a cluster.
+#[derive(Debug, Default)]
+pub(super) struct Discovery {
+    /// The connection to ask.
+    link: Option<ShardId>,
+    /// Which of the configured servers that is.
+    at: usize,
+    /// It is to be asked, not before this time.
+    ask_ms: Option<u64>,
+    ask: bool,
+    /// Since when an answer is awaited.
+    asked_ms: Option<u64>,
+    /// The connection has failed, and another server is taken then.
+    next_ms: Option<u64>,
+}
+
+impl RedisEngine {
+    pub(super) fn begin_topology(&mut self, now_ms: u64) {
+        match self.config.topology.clone() {
+            Topology::Servers(servers) => {
+                for (partition, server) in servers.into_iter().enumerate() {
+                    let shard = self.link_to(server, now_ms);
+                    self.partitions[partition].link = Some(shard);
+                }
+            }
+            Topology::Sentinel { .. } | Topology::Cluster { .. } => {
+                if let Some(server) = self.askable(0) {
+                    self.discovery.link = Some(self.link_to(server, now_ms));
+                }
+            }
+        }
+    }
+
+    /// One of the configured servers that know the others.
+    fn askable(&self, at: usize) -> Option<Server> {
+        let (servers, role) = match &self.config.topology {
+            Topology::Servers(_) => return None,
+            Topology::Sentinel { sentinels, .. } => (sentinels, ServerRole::Sentinel),
+            Topology::Cluster { seeds, .. } => (seeds, ServerRole::Data),
+        };
+        let server = servers.get(at.checked_rem(servers.len())?)?;
+        Some(Server { role, ..server.clone() })
+    }
+
+    /// The connection to a server, an old one or a new one.
+    fn link_to(&mut self, server: Server, now_ms: u64) -> ShardId {
+        // Two shards may be one server, as tests and small fleets have it.
+        let shared = self.keys.is_sharded() || server.role == ServerRole::Sentinel;
+        let at = self.links.iter().position(|link| shared && !link.closed && link.server == server);
+        // A number may be used again once its connection was closed.
+        let free = || self.links.iter().position(|link| link.closed && !link.open);
+        let at = at.or_else(free);
+        match at {
+            Some(at) if !self.links[at].closed => ShardId(at as u16),
+            Some(at) => {
+                self.links[at] = Link::new(server, now_ms);
+                ShardId(at as u16)
+            }
+            None => {
+                self.links.push(Link::new(server, now_ms));
+                ShardId(self.links.len() as u16 - 1)
+            }
+        }
+    }
+
+    /// A Sentinel can be asked.
+    pub(super) fn sentinel_ready(&mut self, now_ms: u64, shard: ShardId) {
+        self.links[usize::from(shard.0)].enter(now_ms, ShardState::Ready);
+        self.discovery.next_ms = None;
+        self.discovery.ask = true;
+    }
+
+    /// A node of a cluster can be asked.
+    pub(super) fn cluster_ready(&mut self, shard: ShardId) {
+        if self.keys.is_sharded() {
+            let is_up = |shard: ShardId| self.links[usize::from(shard.0)].is_up;
+            if self.discovery.link.is_none_or(|link| !is_up(link)) {
+                self.discovery.link = Some(shard);
+            }
+            self.discovery.next_ms = None;
+            self.discovery.ask = true;
+        }
+    }
+
+    /// Something is not where it was.
+    pub(super) fn refresh_topology(&mut self, now_ms: u64) {
+        if self.discovery.link.is_some() && self.discovery.ask_ms.is_none() {
+            self.discovery.ask_ms = Some(now_ms + ASK_AGAIN_MS / 4);
+        }
+    }
+
+    pub(super) fn topology_closed(&mut self, now_ms: u64, shard: ShardId) {
+        if self.discovery.link == Some(shard) {
+            (self.discovery.asked_ms, self.discovery.ask) = (None, false);
+            self.discovery.next_ms.get_or_insert(now_ms + ASK_AGAIN_MS);
+        }
+        self.refresh_topology(now_ms);
+    }
+
+    pub(super) fn topology_timeout(&self) -> Option<u64> {
+        let answer_ms = self.discovery.asked_ms.map(|asked_ms| asked_ms + ANSWER_MS);
+        [self.discovery.ask_ms, self.discovery.next_ms, answer_ms].into_iter().flatten().min()
+    }
+
+    pub(super) fn topology_due(&mut self, now_ms: u64) {
+        let is_due = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| at_ms <= now_ms);
+        if is_due(self.discovery.ask_ms) {
+            (self.discovery.ask_ms, self.discovery.ask) = (None, true);
+        }
+        if is_due(self.discovery.asked_ms.map(|asked_ms| asked_ms + ANSWER_MS)) {
+            self.discovery.asked_ms = None;
+            self.discovery.next_ms = Some(now_ms);
+        }
+        if is_due(self.discovery.next_ms) {
+            self.discovery.next_ms = None;
+            self.ask_another(now_ms);
+        }
+    }
+
+    /// The server that was asked is silent or gone.
+    fn ask_another(&mut self, now_ms: u64) {
+        // Any node of a cluster knows.
+        let up = self.links.iter().position(|link| link.is_up && !link.closed);
+        if self.keys.is_sharded()
+            && let Some(at) = up
+        {
+            self.discovery.link = Some(ShardId(at as u16));
+            self.discovery.ask = true;
+            return;
+        }
+        self.discovery.at += 1;
+        let Some(server) = self.askable(self.discovery.at) else { return };
+        let before = self.discovery.link.take();
+        let shard = self.link_to(server, now_ms);
+        self.discovery.link = Some(shard);
+        if let Some(before) = before.filter(|&before| before != shard) {
+            self.close_unused(before);
+        }
+        self.discovery.next_ms = Some(now_ms + ANSWER_MS);
+        self.discovery.ask = self.links[usize::from(shard.0)].is_up;
+    }
+
+    /// A connection that serves no partition is closed by the next flush.
+    fn close_unused(&mut self, shard: ShardId) {
+        let used = self.partitions.iter().any(|place| place.link == Some(shard));
+        if !used && self.discovery.link != Some(shard) {
+            let link = &mut self.links[usize::from(shard.0)];
+            (link.closed, link.is_up, link.open) = (true, false, true);
+        }
+    }
+
+    pub(super) fn flush_topology(&mut self, now_ms: u64, links: &mut impl Links) {
+        let Some(shard) = self.discovery.link.filter(|_| self.discovery.ask) else { return };
+        if !self.links[usize::from(shard.0)].is_up {
+            return;
+        }
+        self.discovery.ask = false;
+        self.discovery.asked_ms.get_or_insert(now_ms);
+        match self.config.topology.clone() {
+            Topology::Servers(_) => {}
+            Topology::Sentinel { primaries, .. } => {
+                links.subscribe(shard, b"+switch-master", false);
+                for (partition, name) in primaries.iter().enumerate() {
+                    let command: [&[u8]; 3] =
+                        [b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name.as_bytes()];
+                    self.plain_command(links, shard, Pending::Primary(partition), &command);
+                }
+            }
+            Topology::Cluster { .. } => {
+                self.plain_command(links, shard, Pending::Slots, &[b"CLUSTER", b"SLOTS"]);
+            }
+        }
+    }
+
+    pub(super) fn primary_reply(&mut self, now_ms: u64, partition: usize, reply: &Value<'_>) {
+        self.discovery.asked_ms = None;
+        let address = match reply.elements() {
+            Some([host, port]) => host.text().zip(port.text().and_then(|port| port.parse().ok())),
+            _ => None,
+        };
+        match address {
+            Some((host, port)) => self.primary_at(now_ms, partition, host, port),
+            None => {
+                if let Some(shard) = self.discovery.link {
+                    let link = &mut self.links[usize::from(shard.0)];
+                    link.detail = match reply {
+                        Value::Error(text) => (*text).to_owned(),
+                        _ => "this Sentinel knows no primary of the configured name".to_owned(),
+                    };
+                }
+                self.discovery.next_ms.get_or_insert(now_ms + ASK_AGAIN_MS);
+            }
+        }
+        if self.partitions.iter().any(|place| place.state != PartitionState::Ready) {
+            self.discovery.ask_ms.get_or_insert(now_ms + ASK_AGAIN_MS);
+        }
+    }
+
+    fn primary_at(&mut self, now_ms: u64, partition: usize, host: &str, port: u16) {
+        let server = Server { host: host.to_owned(), port, role: ServerRole::Data };
+        match self.partitions[partition].link {
+            Some(shard) => {
+                let link = &mut self.links[usize::from(shard.0)];
+                if link.server != server {
+                    *link = Link { probe: link.probe, ..Link::new(server, now_ms) };
+                    self.partitions[partition].state = PartitionState::Down;
+                }
+            }
+            None => {
+                let shard = self.link_to(server, now_ms);
+                self.partitions[partition].link = Some(shard);
+                self.subscribe_partition(partition);
+            }
+        }
+    }
+
+    /// `+switch-master`: name, old host and port, new host and port.
+    pub(super) fn primary_switched(&mut self, now_ms: u64, payload: &[u8]) {
+        let Topology::Sentinel { primaries, .. } = &self.config.topology else { return };
+        let Ok(text) = str::from_utf8(payload) else { return };
+        let words: Vec<&str> = text.split(' ').collect();
+        if let [name, _, _, host, port] = words[..]
+            && let Some(partition) = primaries.iter().position(|primary| primary == name)
+            && let Ok(port) = port.parse()
+        {
+            self.primary_at(now_ms, partition, host, port);
+        }
+    }
+
+    /// All channels of a partition are to be subscribed to on its connection.
+    fn subscribe_partition(&mut self, partition: usize) {
+        let channels = self.partitions[partition].subscriptions.keys();
+        let topics: Vec<_> = channels.map(|channel| (channel.clone(), true)).collect();
+        self.topics.extend(topics);
+    }
+
+    pub(super) fn slots_reply(&mut self, now_ms: u64, shard: ShardId, reply: &Value<'_>) {
+        self.discovery.asked_ms = None;
+        let asked = self.links[usize::from(shard.0)].server.clone();
+        let mut owners: Vec<(u16, u16, Server)> = Vec::new();
+        for range in reply.elements().unwrap_or_default() {
+            let Some([Value::Integer(first), Value::Integer(last), node, ..]) = range.elements()
+            else {
+                continue;
+            };
+            let Some([host, Value::Integer(port), ..]) = node.elements() else { continue };
+            // Without a host of its own it is the one that was asked.
+            let host = host.text().filter(|host| !host.is_empty()).unwrap_or(&asked.host);
+            let port = u16::try_from(*port).unwrap_or(asked.port);
+            let server = Server { host: host.to_owned(), port, role: ServerRole::Data };
+            owners.push((*first as u16, *last as u16, server));
+        }
+        if let Value::Error(text) = reply {
+            self.links[usize::from(shard.0)].detail = (*text).to_owned();
+        }
+        for partition in 0..self.partitions.len() {
+            let Some(slot) = self.keys.slot(partition) else { continue };
+            let owner = owners.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
+            let Some((_, _, owner)) = owner else { continue };
+            let before = self.partitions[partition].link;
+            let after = self.link_to(owner.clone(), now_ms);
+            if before == Some(after) {
+                continue;
+            }
+            if let Some(before) = before {
+                let channels = self.partitions[partition].subscriptions.keys();
+                self.moved_topics.extend(channels.map(|channel| (before, channel.clone())));
+            }
+            let is_up = self.links[usize::from(after.0)].is_up;
+            self.partitions[partition].relink(Some(after), is_up);
+            self.subscribe_partition(partition);
+            self.touch(partition);
+        }
+        for at in 0..self.links.len() {
+            self.close_unused(ShardId(at as u16));
+        }
+        if self.partitions.iter().any(|place| place.state != PartitionState::Ready) {
+            self.discovery.ask_ms.get_or_insert(now_ms + ASK_AGAIN_MS);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What goes wrong with a server: each has a name and a fix, and nothing is lost in silence.
+
+use dunlin_engine::EngineEvent;
+use dunlin_engine::redis::{RedisConfig, ShardState, Topology};
+use dunlin_hub::Error;
+use dunlin_wire::resp::ServerError;
+
+use crate::nodes::{Fleet, KEPT, Node, data_of, heard};
+use crate::servers::{Deployment, RedisServer, free_port};
+
+fn state(node: &Node) -> ShardState {
+    node.engine.shards().next().unwrap().state
+}
+
+fn topology_of(server: &RedisServer) -> Topology {
+    Topology::Servers(vec![server.server()])
+}
+
+#[test]
+fn a_server_that_comes_late_is_waited_for() {
+    let mut server = RedisServer::start(&[]);
+    server.kill();
+    let config = RedisConfig { hold_ms: 1, ..RedisConfig::new(topology_of(&server)) };
+    let mut fleet = Fleet::starting(&config, 1, None);
+    let subscription = fleet.begin_subscribe(0, "a", KEPT);
+    let token = fleet.send(0, "a", KEPT, data_of("x"));
+    assert_eq!(fleet.published(0, token), Err(Error::EngineUnavailable));
+    fleet.until("said", |nodes| {
+        let shard = nodes[0].engine.shards().next().unwrap();
+        shard.state == ShardState::Connecting && shard.detail.contains("refused")
+    });
+    assert!(!state(&fleet.nodes.0[0]).fix().is_empty());
+    server.restart();
+    fleet.until_ready();
+    fleet.until("subscribed", |nodes| !nodes[0].events.is_empty());
+    fleet.publish(0, "a", "y");
+    fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 1);
+    assert_eq!(fleet.subscribed(0, subscription).len(), 1);
+    let shard = fleet.nodes.0[0].engine.shards().next().unwrap();
+    assert!(
+        shard.state == ShardState::Ready
+            && shard.detail.is_empty()
+            && shard.version.starts_with(char::is_numeric)
+    );
+}
+
+#[test]
+fn what_waits_is_bounded() {
+    let config = RedisConfig {
+        queue_bytes_max: 10_000,
+        hold_ms: 1_000_000,
+        ..RedisConfig::new(Topology::Servers(vec![dunlin_engine::Server {
+            host: "127.0.0.1".to_owned(),
+            port: free_port(),
+            role: dunlin_engine::ServerRole::Data,
+        }]))
+    };
+    let mut fleet = Fleet::starting(&config, 1, None);
+    for number in 0..200 {
+        fleet.send(0, &number.to_string(), KEPT, data_of("some bytes"));
+    }
+    fleet.turn();
+    let refused = fleet.nodes.0[0].events.iter().filter(|event| {
+        matches!(event, EngineEvent::Published { result: Err(Error::EngineUnavailable), .. })
+    });
+    assert!((150..200).contains(&refused.count()));
+}
+
+#[test]
+fn a_wrong_password_and_a_user_without_rights_have_names() {
+    let server = RedisServer::start(&[]);
+    server.cli(&["ACL", "SETUSER", "weak", "on", ">w", "~*", "resetchannels", "+@all"]);
+    server.cli(&["ACL", "SETUSER", "exact", "on", ">e", "~dunlin*", "&dunlin*", "+@all"]);
+    let config = RedisConfig::new(topology_of(&server));
+    for (user, password, error) in
+        [("exact", "wrong", ServerError::WrongPassword), ("weak", "w", ServerError::NoPermission)]
+    {
+        let auth = Some((user.to_owned(), password.to_owned()));
+        let mut fleet = Fleet::starting(&config, 1, auth);
+        fleet.until("named", |nodes| state(&nodes[0]) == ShardState::Refused(error.clone()));
+        assert!(!fleet.nodes.0[0].engine.is_ready());
+    }
+    let auth = Some(("exact".to_owned(), "e".to_owned()));
+    let mut fleet = Fleet::starting(&config, 1, auth);
+    fleet.until_ready();
+    fleet.subscribe(0, "a", KEPT);
+    fleet.publish(0, "a", "x");
+}
+
+#[test]
+fn a_replica_is_refused_until_it_is_the_primary() {
+    let primary = RedisServer::start(&[]);
+    let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &primary.port.to_string()]);
+    let config = RedisConfig { hold_ms: 60_000, ..RedisConfig::new(topology_of(&replica)) };
+    let mut fleet = Fleet::starting(&config, 1, None);
+    let token = fleet.send(0, "a", KEPT, data_of("x"));
+    let read_only = ShardState::Refused(ServerError::ReadOnly);
+    fleet.until("named", |nodes| state(&nodes[0]) == read_only);
+    replica.cli(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(fleet.published(0, token).unwrap().position.offset, 1);
+    // And when it becomes a replica again, what it does not take is not lost.
+    replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
+    let token = fleet.send(0, "a", KEPT, data_of("y"));
+    fleet.until("named", |nodes| state(&nodes[0]) == read_only);
+    replica.cli(&["REPLICAOF", "NO", "ONE"]);
+    assert!(fleet.published(0, token).is_ok());
+}
+
+#[test]
+fn a_server_without_memory_refuses_and_eviction_is_warned_of() {
+    let server = RedisServer::start(&[]);
+    let mut fleet = Fleet::new(&topology_of(&server), 1);
+    fleet.subscribe(0, "a", KEPT);
+    fleet.publish(0, "a", "1");
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let token = fleet.send(0, "a", KEPT, data_of("refused"));
+    assert_eq!(fleet.published(0, token), Err(Error::EngineRefused));
+    let detail = fleet.nodes.0[0].engine.shards().next().unwrap().detail;
+    assert_eq!(ServerError::parse(&detail), ServerError::OutOfMemory);
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(fleet.publish(0, "a", "2").offset, 2, "the refused one took no offset");
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    server.cli(&["CONFIG", "SET", "maxmemory", "1gb"]);
+    fleet.until("warned", |nodes| {
+        nodes[0].engine.shards().next().unwrap().eviction.starts_with("allkeys-lru")
+    });
+    // The state of the stream is evicted: it begins anew, in another epoch.
+    let before = fleet.publish(0, "a", "3");
+    server.cli(&["DEL", "dunlin:m:a"]);
+    let after = fleet.publish(0, "a", "4");
+    assert!(after.offset == 1 && after.epoch != before.epoch);
+}
+
+#[test]
+fn scripts_that_were_flushed_are_loaded_again_and_order_holds() {
+    let server = RedisServer::start(&[]);
+    let mut fleet = Fleet::new(&topology_of(&server), 1);
+    fleet.subscribe(0, "a", KEPT);
+    for round in 0..3 {
+        server.cli(&["SCRIPT", "FLUSH"]);
+        for number in 0..50 {
+            fleet.send(0, "a", KEPT, data_of(&(round * 50 + number).to_string()));
+            fleet.turn();
+        }
+    }
+    fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 150);
+    let all: Vec<_> = (0..150).map(|number| (number as u64 + 1, number.to_string())).collect();
+    assert_eq!(heard(&fleet.nodes.0[0], "a"), all);
+    assert!(fleet.nodes.0[0].engine.stats().retried > 0);
+}
+
+#[test]
+fn a_foreign_key_of_another_type_is_refused_and_left_alone() {
+    let server = RedisServer::start(&[]);
+    let mut fleet = Fleet::new(&topology_of(&server), 1);
+    server.cli(&["SET", "dunlin:c:a", "somebody's"]);
+    server.cli(&["SET", "dunlin:m:b", "somebody's"]);
+    for channel in ["a", "b"] {
+        let token = fleet.send(0, channel, KEPT, data_of("x"));
+        assert_eq!(fleet.published(0, token), Err(Error::EngineRefused));
+        let detail = fleet.nodes.0[0].engine.shards().next().unwrap().detail;
+        assert_eq!(ServerError::parse(&detail), ServerError::WrongType, "{detail}");
+        let token = fleet.begin_subscribe(0, channel, KEPT);
+        let refused = fleet.answer(0, "refused", |event| match event {
+            EngineEvent::Subscribed { token: of, result } if *of == token => Some(*result),
+            _ => None,
+        });
+        assert_eq!(refused, Err(Error::EngineRefused));
+    }
+    assert_eq!(server.cli(&["GET", "dunlin:c:a"]), "somebody's");
+    // Another channel in the same breath is well.
+    fleet.subscribe(0, "c", KEPT);
+    fleet.publish(0, "c", "x");
+    // In the middle of a stream: what is refused takes no offset.
+    server.cli(&["RENAME", "dunlin:c:c", "away"]);
+    server.cli(&["SET", "dunlin:c:c", "somebody's"]);
+    let token = fleet.send(0, "c", KEPT, data_of("refused"));
+    assert_eq!(fleet.published(0, token), Err(Error::EngineRefused));
+    server.cli(&["RENAME", "away", "dunlin:c:c"]);
+    assert_eq!(fleet.publish(0, "c", "y").offset, 2);
+}
+
+/// As when the output buffer of publish/subscribe is full.
+#[test]
+fn connections_that_a_server_kills_come_back_and_say_where_the_stream_is() {
+    let server = RedisServer::start(&[]);
+    let mut fleet = Fleet::new(&topology_of(&server), 1);
+    let mut tokens = Vec::new();
+    for number in 0..1000 {
+        tokens.push(fleet.begin_subscribe(0, &format!("channel{number}"), KEPT));
+    }
+    let count = |node: &Node| {
+        node.events.iter().filter(|event| matches!(event, EngineEvent::Subscribed { .. })).count()
+    };
+    fleet.until("subscribed", |nodes| count(&nodes[0]) == 1000);
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    // Published by somebody else, while nobody hears.
+    let mut other = Fleet::new(&topology_of(&server), 1);
+    other.publish(0, "channel7", "missed");
+    fleet.until("subscribed anew", |nodes| count(&nodes[0]) == 2000);
+    let positions = fleet.subscribed(0, tokens[7]);
+    assert_eq!(positions[1].position.offset, 1);
+    assert_eq!(positions[1].position.epoch, positions[0].position.epoch);
+    other.publish(0, "channel7", "heard");
+    fleet.until("heard", |nodes| heard(&nodes[0], "channel7").len() == 1);
+}
+
+/// A server that stands still answers nothing and closes nothing.
+#[test]
+fn a_connection_that_does_not_hear_itself_is_given_up() {
+    let server = RedisServer::start(&[]);
+    let config = RedisConfig {
+        probe_interval_ms: 20,
+        probe_timeout_ms: 200,
+        ..RedisConfig::new(topology_of(&server))
+    };
+    let mut fleet = Fleet::starting(&config, 1, None);
+    fleet.until_ready();
+    fleet.subscribe(0, "a", KEPT);
+    server.signal("-STOP");
+    let token = fleet.send(0, "a", KEPT, data_of("x"));
+    fleet.turn();
+    fleet.until("given up", |nodes| nodes[0].engine.stats().silences > 0);
+    let result = fleet.published(0, token);
+    assert_eq!(result, Err(Error::EngineUncertain), "it had left");
+    server.signal("-CONT");
+    fleet.until_ready();
+    fleet.publish(0, "a", "y");
+    fleet.until("heard", |nodes| !heard(&nodes[0], "a").is_empty());
+}
+
+/// Commands are answered and messages do not come: as a connection to a server that is not the primary any more.
+#[test]
+fn a_connection_without_its_subscriptions_is_given_up() {
+    let deployment = Deployment::single();
+    let config = RedisConfig {
+        probe_interval_ms: 20,
+        probe_timeout_ms: 200,
+        ..RedisConfig::new(deployment.topology.clone())
+    };
+    let mut fleet = Fleet::starting(&config, 1, None);
+    fleet.until_ready();
+    let silences = |nodes: &[Node]| nodes[0].engine.stats().silences;
+    fleet.nodes.0[0].deafen();
+    fleet.until("given up", |nodes| silences(nodes) > 0);
+    fleet.until_ready();
+}
