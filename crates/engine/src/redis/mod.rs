@@ -342,7 +342,10 @@ impl RedisEngine {
     pub fn handle_ready(&mut self, now_ms: u64, shard: ShardId) {
         let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
         (link.is_up, link.load) = (true, true);
-        link.enter(now_ms, ShardState::Greeting);
+        // What a server has refused it may refuse again: the state is that until it does not.
+        if !matches!(link.state, ShardState::Refused(_)) {
+            link.enter(now_ms, ShardState::Greeting);
+        }
         link.probe.since_ms = 0;
         if link.server.role == ServerRole::Sentinel {
             return self.sentinel_ready(now_ms, shard);
@@ -369,7 +372,7 @@ impl RedisEngine {
                 }
                 error => link.refuse(now_ms, error, reason),
             }
-        } else if link.state != ShardState::Silent {
+        } else if matches!(link.state, ShardState::Ready | ShardState::Greeting) {
             link.enter(now_ms, ShardState::Connecting);
         }
         for partition in &mut self.partitions {

@@ -78,6 +78,14 @@ impl RedisEngine {
         text: &str,
     ) {
         let error = ServerError::parse(text);
+        if let Operation::Publish(batch) = &queued.operation
+            && text.starts_with("STALE")
+        {
+            // The stream is gone, or goes on in another generation: those behind this one find that, too.
+            self.forget(&batch.channel);
+            self.stats.retried += 1;
+            return self.put_off(partition, queued, PartitionState::Draining);
+        }
         match error {
             ServerError::NoScript => {
                 self.stats.retried += 1;

@@ -303,11 +303,16 @@ impl RedisEngine {
                     .number(with_renewal(retention.ttl_ms, retention))
                     .number(with_renewal(retention.meta_ttl_ms, retention))
                     .add(self.partitions[partition].generation.as_bytes());
+                let mode: &[u8] = match (known, renew) {
+                    (None, _) => b"2",
+                    (Some(_), true) => b"1",
+                    (Some(_), false) => b"",
+                };
                 match &batch.check {
-                    None if renew => _ = arguments.add(b"1"),
-                    None => {}
+                    None if mode.is_empty() => {}
+                    None => _ = arguments.add(mode),
                     Some(check) => {
-                        arguments.add(if renew { b"1" } else { b"" });
+                        arguments.add(mode);
                         arguments.number(key.map_or(0, |(_, ttl_ms)| u64::from(*ttl_ms)));
                         arguments.number(check.version).add(check.version_epoch.as_bytes());
                     }

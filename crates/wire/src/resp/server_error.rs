@@ -90,6 +90,9 @@ impl ServerError {
                 .map_or(ServerError::Other, |(slot, address)| ServerError::Moved { slot, address }),
             "ASK" => redirection(&mut words)
                 .map_or(ServerError::Other, |(slot, address)| ServerError::Ask { slot, address }),
+            "ERR" if text.starts_with("ERR The user executing the script can't") => {
+                ServerError::NoPermission
+            }
             "ERR" if text.starts_with("ERR max number of clients") => ServerError::TooManyClients,
             "ERR" if text.starts_with("ERR unknown command") && text.contains("HELLO") => {
                 ServerError::TooOld
@@ -188,6 +191,10 @@ mod tests {
             ),
             ("MOVED 3999 127.0.0.1:6381", moved),
             ("MOVED", ServerError::Other),
+            (
+                "ERR The user executing the script can't publish to the channel mentioned in the command",
+                ServerError::NoPermission,
+            ),
             ("ERR max number of clients reached", ServerError::TooManyClients),
             ("ERR unknown command `HELLO`, with args beginning with: `3`", ServerError::TooOld),
             ("", ServerError::Other),
