@@ -98,8 +98,7 @@ fn a_replica_that_lacks_publications_cuts_their_streams() {
             // The subscriber's node never hears of it.
             _ => {
                 fleet.nodes.0[0].deafen();
-                let lost = fleet.publish(1, "a", "lost");
-                lost
+                fleet.publish(1, "a", "lost")
             }
         };
         assert_eq!(lost, StreamPosition { offset: 5, ..kept });
@@ -112,11 +111,11 @@ fn a_replica_that_lacks_publications_cuts_their_streams() {
         }
         // The last word of the engine to the subscriber's node: another epoch, which inherits nothing.
         fleet.until("told", |nodes| {
-            let said = nodes[0].events.iter().filter_map(|event| match event {
+            let mut said = nodes[0].events.iter().rev().filter_map(|event| match event {
                 EngineEvent::Subscribed { token: of, result } if *of == token => result.ok(),
                 _ => None,
             });
-            said.last().is_some_and(|at| at.position.epoch != kept.epoch && at.inherits.is_none())
+            said.next().is_some_and(|at| at.position.epoch != kept.epoch && at.inherits.is_none())
         });
         for since in [kept, lost] {
             let recovered = recover(&mut fleet, 0, since);

@@ -76,12 +76,12 @@ fn a_wrong_password_and_a_user_without_rights_have_names() {
         [("exact", "wrong", ServerError::WrongPassword), ("weak", "w", ServerError::NoPermission)]
     {
         let auth = Some((user.to_owned(), password.to_owned()));
-        let mut fleet = Fleet::starting(&config, 1, auth);
+        let mut fleet = Fleet::starting(&config, 1, auth.as_ref());
         fleet.until("named", |nodes| state(&nodes[0]) == ShardState::Refused(error.clone()));
         assert!(!fleet.nodes.0[0].engine.is_ready());
     }
     let auth = Some(("exact".to_owned(), "e".to_owned()));
-    let mut fleet = Fleet::starting(&config, 1, auth);
+    let mut fleet = Fleet::starting(&config, 1, auth.as_ref());
     fleet.until_ready();
     fleet.subscribe(0, "a", KEPT);
     fleet.publish(0, "a", "x");
@@ -236,7 +236,7 @@ fn a_connection_without_its_subscriptions_is_given_up() {
     let config = RedisConfig {
         probe_interval_ms: 20,
         probe_timeout_ms: 200,
-        ..RedisConfig::new(deployment.topology.clone())
+        ..RedisConfig::new(topology_of(&deployment.servers[0]))
     };
     let mut fleet = Fleet::starting(&config, 1, None);
     fleet.until_ready();

@@ -222,13 +222,13 @@ impl Fleet {
         fleet
     }
 
-    pub fn starting(config: &RedisConfig, nodes: usize, auth: Option<(String, String)>) -> Fleet {
+    pub fn starting(config: &RedisConfig, nodes: usize, auth: Option<&(String, String)>) -> Fleet {
         let event_loop = EventLoop::new(LoopConfig::default()).unwrap();
         let mut fleet = Fleet { event_loop, nodes: Nodes::default() };
         for _ in 0..nodes {
             let cx = fleet.event_loop.context();
             let engine = RedisEngine::new(config.clone(), cx.random_u64(), cx.now_ms());
-            let (clients, events) = (BTreeMap::new(), Vec::new());
+            let (clients, events, auth) = (BTreeMap::new(), Vec::new(), auth.cloned());
             fleet.nodes.0.push(Node {
                 engine,
                 clients,

@@ -218,12 +218,11 @@ fn what_is_removed_is_gone_for_all_and_offsets_go_on() {
         }
         let channel: Arc<str> = "a".into();
         let token = fleet.ask(1, |token| EngineRequest::RemoveHistory { token, channel });
-        fleet.answer(1, "removed", |event| match event {
-            EngineEvent::HistoryRemoved { token: of, result } if *of == token => {
-                Some(result.unwrap())
-            }
+        let removed = fleet.answer(1, "removed", |event| match event {
+            EngineEvent::HistoryRemoved { token: of, result } if *of == token => Some(*result),
             _ => None,
         });
+        assert_eq!(removed, Ok(()));
         fleet.answer(0, "cleared", |event| {
             matches!(event, EngineEvent::Cleared { channel } if **channel == *"a").then_some(())
         });
