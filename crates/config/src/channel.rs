@@ -50,6 +50,10 @@ pub fn split_channel(channel: &str) -> (Option<&str>, &str) {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChannelOptions {
+    /// Where the channels live; a name of `engines`. Not set: in the memory of this node, where other nodes know nothing of
+    /// them. A change unsubscribes who is subscribed (2500, insufficient state); clients come back and recover what there is.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub engine: Option<Arc<str>>,
     /// Which names a channel may have: what stands behind `chat:` (the whole name, where there is no
     /// namespace) must look like this. `?` stands for any one character, `[a-z0-9]` for one of these,
     /// `[!a-z]` for one of none of these, `*`, once, for any text: `room-*`, `[0-9]*`. Not set: any
@@ -166,6 +170,7 @@ pub struct ChannelOptions {
 impl Default for ChannelOptions {
     fn default() -> ChannelOptions {
         ChannelOptions {
+            engine: None,
             name_pattern: None,
             channel_regex: None,
             history_size: 0,

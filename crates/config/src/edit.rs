@@ -12,8 +12,8 @@ use serde_json::{Map as Object, Value};
 use crate::pointer::Pointer;
 use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
-    Client, ClientBudget, ClientProxy, Config, FcmConfig, Hook, Ingress, Limits, Listener, Log,
-    LongPoll, Map, Member, Pacing, PersonalChannel, Proxy, PushConfig, Route, Secret, Server,
+    Client, ClientBudget, ClientProxy, Config, Engine, FcmConfig, Hook, Ingress, Limits, Listener,
+    Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy, PushConfig, Route, Secret, Server,
     SharedBudget, Shutdown, SubscriptionToken, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
@@ -288,13 +288,14 @@ trait Own: Sized {
 
 table! {
     Config {
-        server, client, api, channel, listeners, tls, webhooks, proxies, push, limits, config, shutdown,
-        admin, log
+        server, client, api, channel, listeners, tls, webhooks, proxies, engines, push, limits, config,
+        shutdown, admin, log
     }
     Server { client_ingress, admin_ingress }
     Client { token, subscription_token, subscribe_to_user_personal_channel, proxy, long_poll }
     ClientProxy {}
     Proxy { static_headers }
+    Engine {}
     Token { keys }
     SubscriptionToken { keys }
     PersonalChannel {}

@@ -66,16 +66,26 @@ pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigError
     }
     each("webhooks.hooks", &valid.webhooks.hooks, &config.webhooks.hooks, errors, hook);
     each("proxies", &valid.proxies, &config.proxies, errors, proxy);
+    each("engines", &valid.engines, &config.engines, errors, |path, engine, errors| {
+        engine.validate(path, wrong_address, errors);
+    });
+    for (name, engine) in config.engines.iter() {
+        if engine.timeout_ms >= config.limits.bus_request_timeout_ms {
+            let path = Path::of("engines").join(name).join("timeout_ms");
+            let message = "workers do not wait that long for each other";
+            errors.add(path, message, "set it below `limits.bus_request_timeout_ms`");
+        }
+    }
 }
 
-/// Every upstream that a hook names is there, and every proxy that is named.
+/// Every upstream that a hook names is there, and every proxy and engine that is named.
 pub(crate) fn references(
     config: &Config,
     valid: &Config,
     index: &Index,
     errors: &mut ConfigErrors,
 ) {
-    proxy_references(config, valid, errors);
+    named_references(config, valid, errors);
     let upstreams = &config.webhooks.upstreams;
     let mut missing = |name: &str, hook: &Hook| {
         errors.add(
@@ -104,29 +114,36 @@ pub(crate) fn references(
     }
 }
 
-fn proxy_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
-    let mut check = |path: &dyn Fn() -> Path, name: &Option<Arc<str>>| {
-        if let Some(name) = name.as_ref().filter(|name| !config.proxies.contains_key(name)) {
-            let fix = "name one of `proxies`, or add it there";
-            errors.add(path(), format!("there is no proxy {name:?}"), fix);
+fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
+    let mut check = |path: &dyn Fn() -> Path, kind: &str, name: &Option<Arc<str>>| {
+        let Some(name) = name else { return };
+        let (is_there, map) = match kind {
+            "engine" => (config.engines.contains_key(name), "engines"),
+            _ => (config.proxies.contains_key(name), "proxies"),
+        };
+        if !is_there {
+            let fix = format!("name one of `{map}`, or add it there");
+            errors.add(path(), format!("there is no {kind} {name:?}"), fix);
         }
     };
     let client = &config.client.proxy;
     for (key, name) in [("connect", &client.connect), ("rpc", &client.rpc)] {
-        check(&|| Path::of("client.proxy").join(key), name);
+        check(&|| Path::of("client.proxy").join(key), "proxy", name);
     }
     let mut check_channel = |path: &dyn Fn() -> Path, options: &ChannelOptions| {
+        check(&|| path().join("engine"), "engine", &options.engine);
         for (key, name) in [
             ("subscribe_proxy", &options.subscribe_proxy),
             ("publish_proxy", &options.publish_proxy),
         ] {
-            check(&|| path().join(key), name);
+            check(&|| path().join(key), "proxy", name);
         }
     };
     check_channel(&|| Path::of("channel.without_namespace"), &config.channel.without_namespace);
     // One that is gone concerns namespaces that did not change, too.
     let none = Map::new();
-    let gone = config.proxies.changes_from(&valid.proxies).any(|(_, _, after)| after.is_none());
+    let gone = config.proxies.changes_from(&valid.proxies).any(|(_, _, after)| after.is_none())
+        || config.engines.changes_from(&valid.engines).any(|(_, _, after)| after.is_none());
     let compared = if gone { &none } else { &valid.channel.namespaces };
     for (name, _, after) in config.channel.namespaces.changes_from(compared) {
         if let Some(after) = after {
@@ -281,8 +298,14 @@ fn authority(path: &Path, upstream: &Upstream, errors: &mut ConfigErrors) {
 }
 
 fn member(path: &Path, member: &Member, errors: &mut ConfigErrors) {
-    let address = &*member.address;
-    let wrong = match address.rsplit_once(':') {
+    if let Some(wrong) = wrong_address(&member.address) {
+        errors.add(path.join("address"), wrong, "write host and port, as in \"10.0.0.7:8080\"");
+    }
+}
+
+/// Why this is not host and port of a server, if it is not.
+fn wrong_address(address: &str) -> Option<&'static str> {
+    match address.rsplit_once(':') {
         _ if address.is_empty() => Some("it is not set"),
         Some((_, port)) if !port.parse::<u16>().is_ok_and(|port| port != 0) => {
             Some("its port is no number from 1 to 65535")
@@ -290,9 +313,6 @@ fn member(path: &Path, member: &Member, errors: &mut ConfigErrors) {
         Some((host, _)) if !is_host(host) => Some("its host is no name and no IP address"),
         Some(_) => None,
         None => Some("it has no port"),
-    };
-    if let Some(wrong) = wrong {
-        errors.add(path.join("address"), wrong, "write host and port, as in \"10.0.0.7:8080\"");
     }
 }
 

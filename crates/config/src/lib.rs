@@ -13,6 +13,7 @@ mod client;
 pub mod docs;
 mod document;
 mod edit;
+mod engine;
 mod entries;
 pub mod environment;
 mod error;
@@ -55,6 +56,7 @@ pub use channel::{
 pub use client::{
     Client, JwksRules, LongPoll, PersonalChannel, SubscriptionToken, Token, TokenRules,
 };
+pub use engine::{Engine, EngineTopology};
 pub use error::{ConfigError, ConfigErrors};
 pub use ingress::Ingress;
 pub use limits::Limits;
@@ -106,6 +108,9 @@ pub struct Config {
     /// namespaces name them.
     #[schemars(extend("x-applies" = LIVE))]
     pub proxies: Map<Proxy>,
+    /// Where channels live that several nodes share, each under a name of your choice; the namespaces name them.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub engines: Map<Engine>,
     /// Credentials of the push services that reach offline users, each under a name of your
     /// choice.
     pub push: PushConfig,

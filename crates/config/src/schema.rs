@@ -287,9 +287,10 @@ mod tests {
 
     #[test]
     fn every_number_has_its_unit_last_in_its_name_or_counts_something() {
-        const COUNTS: [&str; 9] = [
+        const COUNTS: [&str; 10] = [
             "workers",
             "concurrency",
+            "database",
             "node",
             "port",
             "backlog",

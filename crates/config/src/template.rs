@@ -14,13 +14,14 @@ const HEAD: &str = "\
 ";
 
 /// Examples of the tables whose keys the operator chooses.
-const EXAMPLES: [(&str, &str); 15] = [
+const EXAMPLES: [(&str, &str); 16] = [
     ("admin.tokens", "dashboard"),
     ("api.keys", "backend"),
     ("api.scopes", "backend"),
     ("channel.namespaces", "chat"),
     ("client.token.keys", "2026-01"),
     ("client.subscription_token.keys", "2026-01"),
+    ("engines", "main"),
     ("listeners", "internal"),
     ("proxies", "backend"),
     ("proxies.backend.static_headers", "X-Api-Key"),

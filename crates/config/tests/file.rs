@@ -32,6 +32,7 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
         .collect();
     let config = Config::from_toml(&file).unwrap();
     let chat = dunlin_config::ChannelOptions {
+        engine: Some("...".into()),
         name_pattern: Some(dunlin_config::Pattern::parse("...").unwrap()),
         channel_regex: Some("...".into()),
         subscribe_proxy: Some("...".into()),

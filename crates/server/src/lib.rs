@@ -22,6 +22,7 @@ mod bus_message;
 mod control;
 mod crash;
 mod derived_keys;
+mod engine_stats;
 mod error;
 mod fanout_scheduler;
 mod forwarded_for;

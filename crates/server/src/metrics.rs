@@ -57,6 +57,12 @@ metrics! {
     Pings, Counter, "pings_sent_total", "Pings sent to clients.";
     WebhookEvents, Counter, "webhook_events_emitted_total", "Events sent to the webhooks thread.";
     WebhookOverflow, Counter, "webhook_overflow_total", "Events dropped on their way to the webhooks thread: it did not keep up.";
+    EngineChannels, Gauge, "engine_channels", "Channels that this worker hears from an engine.";
+    EngineHeldBytes, Gauge, "engine_held_bytes", "Bytes of publications of engines that wait behind a missing one.";
+    EngineTimeouts, Counter, "engine_timeouts_total", "Requests that an engine has not answered in time.";
+    EngineReads, Counter, "engine_reads_total", "Streams of engines read, for a gap or for a recovery.";
+    EngineRepaired, Counter, "engine_gaps_repaired_total", "Gaps of engines that were repaired before a subscriber saw them.";
+    EngineUnrepaired, Counter, "engine_gaps_unrepaired_total", "Gaps of engines that could not be repaired; the subscribers were notified.";
     Polls, Counter, "polls_total", "Long-poll requests.";
     Restarts, Counter, "worker_restarts_total", "Times this worker restarted after a panic.";
     Turns, Counter, "loop_turns_total", "Turns of the event loop.";

@@ -61,6 +61,8 @@ pub(crate) struct Settings {
     /// Rates of the namespaces that have any. Few have, so that workers see what changed among them without a look
     /// at all namespaces.
     pub(crate) pacings: Map<Pacing>,
+    /// Engines of the namespaces that have one; the one without a name among them.
+    pub(crate) engines: Map<Arc<str>>,
     /// Some address serves less than all: see [`Settings::serves`].
     pub(crate) serves_apart: bool,
 }
@@ -78,6 +80,7 @@ impl Settings {
             without_namespace: Arc::new(namespace("", &config.channel.without_namespace, &config)),
             namespaces: all_namespaces(&config),
             pacings: pacings(&config),
+            engines: engines(&config),
             serves_apart: serves_apart(&config),
             event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
             tls: Tls::of(&config, None),
@@ -116,6 +119,8 @@ impl Settings {
             all_namespaces(new)
         };
         let pacings = with_pacings(self.pacings.clone(), &changed);
+        let same_channels = old.channel == new.channel;
+        let engines = if same_channels { self.engines.clone() } else { engines(new) };
         let without_namespace = if limits(old) == limits(new)
             && old.channel.without_namespace == new.channel.without_namespace
         {
@@ -139,6 +144,7 @@ impl Settings {
             without_namespace,
             namespaces,
             pacings,
+            engines,
             serves_apart: serves_apart(&config),
             tls: Tls::of(&config, Some((old, &self.tls))),
             snapshot,
@@ -153,6 +159,9 @@ impl Settings {
         self.config.client.token != newer.config.client.token
             || self.config.client.subscription_token != newer.config.client.subscription_token
             || self.withdraws_anonymous(newer)
+            // Subscribers move, and what is published must not wait for a connection.
+            || self.config.engines != newer.config.engines
+            || self.engines != newer.engines
             || self.withdraws_permissions(newer)
             || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
             || old.pin_workers != new.pin_workers
@@ -317,6 +326,19 @@ fn with_pacings(mut pacings: Map<Pacing>, changed: &[MapChange<'_, Rules>]) -> M
         }
     }
     pacings
+}
+
+fn engines(config: &Config) -> Map<Arc<str>> {
+    let Config { channel, engines, .. } = config;
+    if engines.is_empty() {
+        return Map::new();
+    }
+    let without: Arc<str> = "".into();
+    let named = channel.namespaces.iter_shared().map(|(name, rules)| (name, &**rules));
+    named
+        .chain(std::iter::once((&without, &channel.without_namespace)))
+        .filter_map(|(name, rules)| Some((Arc::clone(name), Arc::clone(rules.engine.as_ref()?))))
+        .collect()
 }
 
 fn namespace(name: &str, rules: &Rules, config: &Config) -> Namespace {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::admission::Admissions;
 use crate::derived_keys::DerivedKeys;
+use crate::engine_stats::EnginesStats;
 use crate::fanout_scheduler::FanoutScheduler;
 use crate::loop_stats::LoopStats;
 use crate::metrics::{Counters, KeyCounters, Metric};
@@ -74,6 +75,8 @@ pub(crate) struct ServerState {
     pub(crate) webhooks: WebhooksState,
     /// What is known of the calls of proxies.
     pub(crate) proxies: Arc<ProxiesStats>,
+    /// What is known of engines.
+    pub(crate) engines: Arc<EnginesStats>,
     /// Connections of the whole process.
     pub(crate) admissions: Admissions,
     /// Whose turn it is to broadcast.
@@ -126,6 +129,7 @@ impl ServerState {
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
             proxies: Arc::default(),
+            engines: Arc::default(),
             webhooks: WebhooksState::new(workers),
             admissions: Admissions::default(),
             fanout_scheduler: FanoutScheduler::new(workers, cores()),

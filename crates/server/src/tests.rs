@@ -1,6 +1,7 @@
 //! Whole workers in one process, with sockets: what no single module can show.
 
 mod edge;
+mod engines;
 mod memory;
 mod proxies;
 mod turns;

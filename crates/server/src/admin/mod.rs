@@ -242,6 +242,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     registry.register_collector(Box::new(Arc::clone(&state.webhooks.stats)));
     registry.register_collector(Box::new(Arc::clone(&state.key_counters)));
     registry.register_collector(Box::new(Arc::clone(&state.proxies)));
+    registry.register_collector(Box::new(Arc::clone(&state.engines)));
     if let Some(push) = &push {
         registry.register_collector(Box::new(push.clone()));
     }
@@ -338,6 +339,7 @@ impl Admin {
             "/info" => answer_json(cx, conn, 200, &self.state.info()),
             "/status/webhooks" => answer_json(cx, conn, 200, &self.state.webhooks.stats.status()),
             "/status/workers" => answer_json(cx, conn, 200, &self.workers_status()),
+            "/status/engines" => answer_json(cx, conn, 200, &self.state.engines.status()),
             "/openapi.json" => {
                 answer(cx, conn, 200, "application/json", openapi::document().as_bytes());
             }
@@ -358,7 +360,12 @@ impl Admin {
             Lifecycle::Serving => 200,
             Lifecycle::Starting | Lifecycle::Draining => 503,
         };
-        answer_json(cx, conn, status, &serde_json::json!({ "status": lifecycle.name() }));
+        let mut health = serde_json::json!({ "status": lifecycle.name() });
+        let engines = self.state.engines.health();
+        if !engines.is_empty() {
+            health["engines"] = serde_json::json!(engines);
+        }
+        answer_json(cx, conn, status, &health);
     }
 
     /// Media type and text for `/metrics`.

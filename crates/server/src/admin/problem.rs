@@ -122,7 +122,7 @@ impl ProblemDetails {
         ProblemDetails::new(
             &NOT_FOUND,
             format!(
-                "{path} is not here; the paths are /health, /metrics, /info, /status/workers, \
+                "{path} is not here; the paths are /health, /metrics, /info, /status/workers, /status/engines, \
                  /status/webhooks, /broadcasts, /revocations, /config, /openapi.json"
             ),
         )

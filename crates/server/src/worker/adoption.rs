@@ -95,6 +95,7 @@ impl Worker<'_> {
         if old.proxies != new.proxies {
             self.apply_proxies();
         }
+        self.apply_engines(cx, Some(&before));
         if old.client.token != new.client.token || before.withdraws_anonymous(newest) {
             self.close_revoked(cx);
         }

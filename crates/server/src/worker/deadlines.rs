@@ -93,6 +93,8 @@ impl Worker<'_> {
         }
         match link.role {
             Role::Http | Role::Push => cx.close(conn),
+            // It has none.
+            Role::Engine => {}
             Role::Backend => self.with_backends(|client| client.on_deadline(cx, conn)),
             Role::Poll => {
                 if let Some(session) = link.session() {

@@ -38,11 +38,13 @@ impl Worker<'_> {
                 Role::Http | Role::Push if cx.is_awaiting_response(conn) => busy.push(conn),
                 // Who waits for it has been asked to leave.
                 Role::Http | Role::Push | Role::Backend => cx.close(conn),
+                // Clients that are still here go on publishing and listening.
+                Role::Engine => {}
             }
         }
         let Some(drain) = &mut self.drain else { return };
         drain.put_back(busy);
-        if drain.is_empty() && cx.stats().connections == 0 {
+        if drain.is_empty() && cx.connections().all(|conn| self.is_engine(conn)) {
             self.state.worker_drained(self.index);
         }
     }

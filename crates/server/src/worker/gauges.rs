@@ -34,6 +34,17 @@ impl Worker<'_> {
         counters.set(Metric::Recovered, hub.recovered);
         counters.set(Metric::Unrecovered, hub.unrecovered);
         counters.set(Metric::BusRefused, hub.transmit_refused);
+        for (metric, value) in [
+            (Metric::EngineChannels, hub.engine_channels),
+            (Metric::EngineHeldBytes, hub.engine_held_bytes),
+            (Metric::EngineTimeouts, hub.engine_timeouts),
+            (Metric::EngineReads, hub.engine_reads),
+            (Metric::EngineRepaired, hub.engine_repaired),
+            (Metric::EngineUnrepaired, hub.engine_unrepaired),
+        ] {
+            counters.set(metric, value);
+        }
+        self.publish_engine_gauges(cx);
         if let Some(backends) = &mut self.backends {
             backends.publish_gauges();
         }

@@ -63,6 +63,8 @@ pub(crate) enum Role {
     Push,
     /// To a backend: requests leave, answers come.
     Backend,
+    /// To a server of an engine.
+    Engine,
     /// A client's session, or about to become one.
     Client(Encoding),
 }

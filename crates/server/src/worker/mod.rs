@@ -10,7 +10,7 @@
 //! says whose they are, [`command`] carries out what clients say as far as [`permission`] or a token ([`subscription`]) allows it and
 //! [`backlog`] when their budgets do, [`poll`] and
 //! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`] and [`proxy_channels`] ask backends
-//! over the connections of [`backends`], [`completion`]
+//! over the connections of [`backends`], [`engines`] asks where channels live that several nodes share, [`completion`]
 //! takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
 //! are gone, [`gauges`] says how much there is, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
 
@@ -25,6 +25,7 @@ mod completion;
 mod connect;
 mod deadlines;
 mod drain;
+mod engines;
 mod fanout;
 mod flush;
 #[cfg(any(test, feature = "fuzz"))]
@@ -70,6 +71,7 @@ use dunlin_protocol::{Encoding, FrameEncoder};
 use dunlin_wire::backoff::Jitter;
 
 use self::backends::Backends;
+use self::engines::Engines;
 use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
@@ -142,7 +144,8 @@ pub(crate) struct Worker<'w> {
     push_calls: PushCalls,
     /// Of proxies, once there are any.
     backends: Option<Box<Backends>>,
-    /// Connections to them.
+    engines: Engines,
+    /// Connections to backends and engines.
     backend_connections: usize,
     proxy_calls: ProxyCalls,
     passed_on: PassedOn,
@@ -228,6 +231,7 @@ impl<'w> Worker<'w> {
             api_calls: ApiCalls::default(),
             push_calls: PushCalls::default(),
             backends: None,
+            engines: Engines::default(),
             backend_connections: 0,
             proxy_calls: ProxyCalls::default(),
             passed_on: PassedOn::default(),
@@ -259,6 +263,7 @@ impl<'w> Worker<'w> {
         self.apply_pacing(None);
         self.apply_hooks();
         self.apply_proxies();
+        self.apply_engines(cx, None);
         // An earlier incarnation may have left it at another bound.
         self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
         state.loop_stats[index].runs(self.settings.revision);
@@ -273,6 +278,7 @@ impl<'w> Worker<'w> {
     /// What happens once a turn, after the sockets' events.
     fn turn(&mut self, cx: &mut Context<Link>) {
         self.make_large_answers(cx);
+        self.receive_from_engines(cx);
         for _ in 0..MESSAGES_PER_TURN {
             let Some((from, message)) = self.endpoint.recv() else { break };
             self.receive(cx, from, message);
@@ -295,8 +301,10 @@ impl<'w> Worker<'w> {
         }
         // A write may have ended sessions, which concerns other workers.
         self.drain_events(cx);
+        self.send_to_engines(cx);
         self.transmit();
-        let (flush_ms, retry_ms) = (self.hub.flush_due_ms(), self.hub.poll_timeout());
+        let retry_ms = [self.hub.poll_timeout(), self.engines.poll_timeout()];
+        let (flush_ms, retry_ms) = (self.hub.flush_due_ms(), retry_ms.into_iter().flatten().min());
         if let Some(delay_ms) = self.gate.arm_timer(self.clock.now().ms, flush_ms, retry_ms) {
             cx.run_after(delay_ms, Timer::Fanout as u64);
         }
@@ -516,14 +524,17 @@ impl Handler for Worker<'_> {
     }
 
     fn on_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        if cx.data(conn).is_some_and(|link| link.role == Role::Backend) {
-            return self.with_backends(|client| client.on_writable(cx, conn));
+        match cx.data(conn).map(|link| link.role) {
+            Some(Role::Backend) => self.with_backends(|client| client.on_writable(cx, conn)),
+            Some(Role::Engine) => self.engine_writable(cx, conn),
+            _ => self.writable(cx, conn),
         }
-        self.writable(cx, conn);
     }
 
     fn on_connect(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        self.backend_connected(cx, conn);
+        if !self.engine_connected(cx, conn) {
+            self.backend_connected(cx, conn);
+        }
     }
 
     fn on_connect_failed(
@@ -533,14 +544,22 @@ impl Handler for Worker<'_> {
         link: Link,
         error: &io::Error,
     ) {
-        self.with_backends(|client| client.on_connect_failed(cx, conn, link, error));
+        if !self.engine_connect_failed(cx, conn, error) {
+            self.with_backends(|client| client.on_connect_failed(cx, conn, link, error));
+        }
     }
 
     fn on_data(&mut self, cx: &mut Context<Link>, conn: ConnId, bytes: &[u8]) {
+        if cx.data(conn).is_some_and(|link| link.role == Role::Engine) {
+            return self.engine_data(cx, conn, bytes);
+        }
         self.with_backends(|client| client.on_data(cx, conn, bytes));
     }
 
     fn on_eof(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        if cx.data(conn).is_some_and(|link| link.role == Role::Engine) {
+            return cx.close(conn);
+        }
         self.with_backends(|client| client.on_eof(cx, conn));
     }
 
@@ -548,6 +567,9 @@ impl Handler for Worker<'_> {
         if link.role == Role::Backend {
             self.backend_connections -= 1;
             return self.with_backends(|client| client.on_close(cx, conn, link, reason));
+        }
+        if link.role == Role::Engine {
+            return self.engine_closed(cx, conn);
         }
         self.count(Metric::Closed);
         self.backlogs.remove(conn);
@@ -571,7 +593,10 @@ impl Handler for Worker<'_> {
 
     fn on_timer(&mut self, cx: &mut Context<Link>, timer: TimerId, data: u64) {
         match Timer::from_u64(data) {
-            Some(Timer::Backends) => self.with_backends(|client| client.on_timer(cx, timer, data)),
+            Some(Timer::Backends) => {
+                self.engine_timer(cx, timer);
+                self.with_backends(|client| client.on_timer(cx, timer, data));
+            }
             Some(Timer::Second) => self.second(cx),
             Some(Timer::Drain) => self.drain_step(cx),
             Some(Timer::Accept) => self.accept_again(cx),
@@ -608,7 +633,8 @@ impl Handler for Worker<'_> {
             || self.api_calls.is_ready()
             || !self.large_answers.is_idle()
             || self.subscriptions_have_expired()
-            || self.has_answers();
+            || self.has_answers()
+            || self.has_engine_events();
         if !self.affected.is_idle() || waits {
             return Sleep::Poll;
         }
@@ -680,6 +706,6 @@ fn unix_now_ms() -> u64 {
 fn encoding_of(link: &Link) -> Option<Encoding> {
     match link.role {
         Role::Client(encoding) => Some(encoding),
-        Role::Http | Role::Poll | Role::Push | Role::Backend => None,
+        Role::Http | Role::Poll | Role::Push | Role::Backend | Role::Engine => None,
     }
 }

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Timer {
-    /// Requests to backends that have waited too long; the number is the client's.
+    /// Requests to backends that have waited too long, connections of engines to be made again; the number is the clients'.
     Backends,
     /// The clock, the gauges, requests past their deadline.
     Second,

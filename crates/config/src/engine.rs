@@ -1,0 +1,195 @@
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::ConfigErrors;
+use crate::path::Path;
+use crate::{LIVE, Secret};
+
+/// Where channels live that several nodes share: Redis 6.2 or later, or Valkey. A namespace names it in `engine`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Engine {
+    /// What stands at `addresses`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub topology: EngineTopology,
+    /// Its servers: `["10.0.0.7:6379"]`. The same on all nodes that share channels.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub addresses: Arc<[String]>,
+    /// With `topology = "sentinel"`: what the Sentinels call the primaries. Of several, each has its part of the channels.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub sentinel_primaries: Arc<[String]>,
+    /// With whom to log in to the Sentinels, where they have users.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub sentinel_user: Option<Arc<str>>,
+    /// The password, where the Sentinels ask for one.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub sentinel_password: Option<Secret>,
+    /// With `topology = "cluster"`: parts of the channels, each of which is in one slot. The same on all nodes.
+    #[schemars(range(min = 1, max = 16_384), extend("x-applies" = LIVE))]
+    pub cluster_partitions_max: u16,
+    /// With whom to log in, where the servers have users.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub user: Option<Arc<str>>,
+    /// The password, where the servers ask for one.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub password: Option<Secret>,
+    /// The servers are spoken to by TLS.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub tls: bool,
+    /// Certificates in PEM, trusted in place of the system's: those of a private authority.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub ca: Option<Arc<str>>,
+    /// The database of the servers.
+    #[schemars(range(max = 65_535), extend("x-applies" = LIVE))]
+    pub database: u32,
+    /// What every key and every channel of the servers begins with. The same on all nodes that share channels, and of no
+    /// others on these servers: databases do not separate what is published.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub prefix: Arc<str>,
+    /// How long a server may take to answer. A publication without an answer is refused with the word that it may have been
+    /// stored; a subscription is answered with error 100 (internal server error), and the client tries again.
+    #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
+    pub timeout_ms: u64,
+    /// How long a connection to a server may take to open.
+    #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
+    pub connect_timeout_ms: u64,
+    /// How often the servers are asked where the channels are from which nothing was heard, many channels at once. The last
+    /// message of a channel that was lost on its way is missed for so long at most.
+    #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = LIVE))]
+    pub position_check_ms: u64,
+    /// Bytes of commands that may wait for a server, on each worker. Beyond it publications are refused, and have not been
+    /// stored.
+    #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
+    pub queue_bytes_max: usize,
+    /// Bytes of messages that may wait behind one that is missing, until it has been read, on each worker. Beyond it the
+    /// subscribers of the channel come back and recover.
+    #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
+    pub held_bytes_max: usize,
+}
+
+impl Default for Engine {
+    fn default() -> Engine {
+        Engine {
+            topology: EngineTopology::Servers,
+            addresses: ["127.0.0.1:6379".to_owned()].into(),
+            sentinel_primaries: Arc::default(),
+            sentinel_user: None,
+            sentinel_password: None,
+            cluster_partitions_max: 128,
+            user: None,
+            password: None,
+            tls: false,
+            ca: None,
+            database: 0,
+            prefix: "dunlin".into(),
+            timeout_ms: 2_000,
+            connect_timeout_ms: 1_000,
+            position_check_ms: 5_000,
+            queue_bytes_max: 64 << 20,
+            held_bytes_max: 16 << 20,
+        }
+    }
+}
+
+/// What stands at the addresses of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum EngineTopology {
+    /// Servers. Of several, each has its part of the channels: their number and order are part of where a channel is.
+    #[default]
+    Servers,
+    /// Sentinels, which know where the primaries are.
+    Sentinel,
+    /// Nodes of a Redis Cluster (Redis 7 or later), which know the others. There are no databases.
+    Cluster,
+}
+
+/// The longest prefix, in bytes.
+const PREFIX_BYTES_MAX: usize = 64;
+/// Each worker has a connection to each.
+const ADDRESSES_MAX: usize = 1_024;
+
+impl Engine {
+    /// Whether it is the same place under both settings: channels there go on, and so do connections to it.
+    pub fn is_same_place(&self, other: &Engine) -> bool {
+        let bounds = |of: &Engine| Engine {
+            timeout_ms: 0,
+            position_check_ms: 0,
+            held_bytes_max: 0,
+            ..of.clone()
+        };
+        bounds(self) == bounds(other)
+    }
+
+    pub(crate) fn validate(
+        &self,
+        path: &Path,
+        is_address: impl Fn(&str) -> Option<&'static str>,
+        errors: &mut ConfigErrors,
+    ) {
+        let mut add = |path: Path, message: &str, fix: &str| errors.add(path, message, fix);
+        let addresses = path.join("addresses");
+        if self.addresses.is_empty() || self.addresses.len() > ADDRESSES_MAX {
+            add(addresses.clone(), "there is no server", "name 1 to 1,024 of them");
+        }
+        for (index, address) in self.addresses.iter().enumerate() {
+            if let Some(wrong) = is_address(address) {
+                let fix = "write host and port, as in \"10.0.0.7:6379\"";
+                add(addresses.join(index), wrong, fix);
+            }
+            if self.addresses[..index].contains(address) {
+                add(addresses.join(index), "it is there twice", "remove one");
+            }
+        }
+        for (user, key, secret, password) in [
+            (&self.user, "user", &self.password, "password"),
+            (&self.sentinel_user, "sentinel_user", &self.sentinel_password, "sentinel_password"),
+        ] {
+            if user.is_some() && secret.is_none() {
+                let fix = format!("set `{password}`, or remove it");
+                add(path.join(key), "it has no password", &fix);
+            }
+        }
+        let is_sentinel = self.topology == EngineTopology::Sentinel;
+        if is_sentinel == self.sentinel_primaries.is_empty() {
+            let (message, fix) = match is_sentinel {
+                true => ("no primary is named", "name what the Sentinels watch: [\"mymaster\"]"),
+                false => {
+                    ("nobody is asked for them", "set `topology = \"sentinel\"`, or remove it")
+                }
+            };
+            add(path.join("sentinel_primaries"), message, fix);
+        }
+        if !is_sentinel && self.sentinel_password.is_some() {
+            let fix = "set `topology = \"sentinel\"`, or remove it";
+            add(path.join("sentinel_password"), "there is no Sentinel", fix);
+        }
+        if self.topology == EngineTopology::Cluster && self.database != 0 {
+            add(path.join("database"), "a cluster has no databases", "remove it");
+        }
+        if !self.prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let message = "it has blanks or characters beyond ASCII";
+            add(path.join("prefix"), message, "leave them out");
+        }
+        // A brace would decide in which slot of a cluster a key is.
+        if self.prefix.is_empty()
+            || self.prefix.len() > PREFIX_BYTES_MAX
+            || self.prefix.contains(['{', '}'])
+        {
+            let fix = "write 1 to 64 characters without braces";
+            add(path.join("prefix"), "it is no prefix", fix);
+        }
+        if let Some(ca) = &self.ca {
+            if !self.tls {
+                let fix = "set `tls = true`, or remove it";
+                add(path.join("ca"), "the servers are not spoken to by TLS", fix);
+            } else if !ca.contains("-----BEGIN CERTIFICATE-----") {
+                let fix = "set it to the text of the .pem file";
+                add(path.join("ca"), "there is no certificate in PEM in it", fix);
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What others may know of engines: counters of each, of each worker, and how its connections are.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dunlin_engine::ShardId;
+use dunlin_engine::redis::{RedisEngine, ShardStatus};
+use dunlin_metrics::{Collector, DescriptorEncoder, metrics};
+use serde_json::{Value, json};
+
+metrics! {
+    /// A metric of each engine of `engines`.
+    EngineMetric,
+    /// The metrics of one engine, written by one worker.
+    EngineCounters;
+    Ready, Gauge, "engine_ready", "1 while all channels of the engine can be published to.";
+    Connections, Gauge, "engine_connections", "Connections to servers of the engine that take requests.";
+    Pending, Gauge, "engine_commands_pending", "Commands that servers of the engine have not answered, as of the last second.";
+    Published, Counter, "engine_publications_total", "Publications that the engine has acknowledged.";
+    PublishCommands, Counter, "engine_publish_commands_total", "Commands by which they were sent.";
+    Refused, Counter, "engine_publications_refused_total", "Publications that were refused and not stored.";
+    Uncertain, Counter, "engine_publications_uncertain_total", "Publications of which nobody knows whether they were stored.";
+    Retried, Counter, "engine_commands_retried_total", "Commands sent once more, after a script was gone or a connection broke.";
+    Messages, Counter, "engine_messages_total", "Messages received by subscriptions.";
+    Unreadable, Counter, "engine_messages_unreadable_total", "Messages that could not be read: of another version, or somebody else's.";
+    Silences, Counter, "engine_connections_silent_total", "Connections given up because their messages to themselves did not come back.";
+    Generations, Counter, "engine_generations_total", "Times that a server's data were found to be of another generation than before.";
+    StreamsCut, Counter, "engine_streams_cut_total", "Streams of which publications were lost with a server; their subscribers were notified.";
+}
+
+/// One engine, as one worker uses it.
+#[derive(Debug, Default)]
+pub(crate) struct EngineStats {
+    counters: EngineCounters,
+    /// As of the last second.
+    shards: Mutex<Vec<Shard>>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    status: ShardStatus,
+    since_s: u64,
+}
+
+impl EngineStats {
+    /// Once a second, by the worker.
+    pub(crate) fn publish(
+        &self,
+        now_ms: u64,
+        engine: &RedisEngine,
+        outstanding: impl Fn(ShardId) -> usize,
+    ) {
+        let stats = engine.stats();
+        let shards: Vec<Shard> = engine
+            .shards()
+            .map(|status| Shard { since_s: now_ms.saturating_sub(status.since_ms) / 1000, status })
+            .collect();
+        let ready = |shard: &&Shard| shard.status.partitions_ready > 0;
+        let pending: usize = shards.iter().map(|shard| outstanding(shard.status.shard)).sum();
+        for (metric, value) in [
+            (EngineMetric::Ready, u64::from(engine.is_ready())),
+            (EngineMetric::Connections, shards.iter().filter(ready).count() as u64),
+            (EngineMetric::Pending, pending as u64),
+            (EngineMetric::Published, stats.published),
+            (EngineMetric::PublishCommands, stats.publish_commands),
+            (EngineMetric::Refused, stats.refused),
+            (EngineMetric::Uncertain, stats.uncertain),
+            (EngineMetric::Retried, stats.retried),
+            (EngineMetric::Messages, stats.messages),
+            (EngineMetric::Unreadable, stats.unreadable),
+            (EngineMetric::Silences, stats.silences),
+            (EngineMetric::Generations, stats.generations),
+            (EngineMetric::StreamsCut, stats.streams_cut),
+        ] {
+            self.counters.set(metric, value);
+        }
+        *self.shards.lock().unwrap_or_else(PoisonError::into_inner) = shards;
+    }
+}
+
+/// The stats of all workers, by worker and engine.
+#[derive(Debug, Default)]
+pub(crate) struct EnginesStats(Mutex<ByEngine>);
+
+/// By worker and name.
+type ByEngine = BTreeMap<(usize, Arc<str>), Arc<EngineStats>>;
+
+impl EnginesStats {
+    /// The stats of an engine on a worker, created if there are none.
+    pub(crate) fn of(&self, worker: usize, name: &Arc<str>) -> Arc<EngineStats> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry((worker, Arc::clone(name))).or_default())
+    }
+
+    /// A worker has the engine no more.
+    pub(crate) fn remove(&self, worker: usize, name: &Arc<str>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&(worker, Arc::clone(name)));
+    }
+
+    /// `ready`, or what keeps an engine from it, by name: as `/health` says it.
+    pub(crate) fn health(&self) -> BTreeMap<Arc<str>, &'static str> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut health = BTreeMap::new();
+        for ((_, name), stats) in &*all {
+            let shards = stats.shards.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_ready = stats.counters.get(EngineMetric::Ready) == 1;
+            let state = shards.iter().map(|shard| shard.status.state.name());
+            let state = match is_ready {
+                true => "ready",
+                false => state.filter(|name| *name != "ready").next().unwrap_or("connecting"),
+            };
+            let said = health.entry(Arc::clone(name)).or_insert(state);
+            if state != "ready" {
+                *said = state;
+            }
+        }
+        health
+    }
+
+    /// Every connection of every worker.
+    pub(crate) fn status(&self) -> Value {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let connections = all.iter().flat_map(|((worker, name), stats)| {
+            let shards = stats.shards.lock().unwrap_or_else(PoisonError::into_inner);
+            shards
+                .iter()
+                .map(|Shard { status, since_s }| {
+                    json!({
+                        "engine": name,
+                        "worker": worker,
+                        "server": format!("{}:{}", status.server.host, status.server.port),
+                        "state": status.state.name(),
+                        "since_s": since_s,
+                        "detail": status.detail,
+                        "fix": status.state.fix(),
+                        "version": status.version,
+                        "eviction": status.eviction,
+                        "partitions": status.partitions,
+                        "partitions_ready": status.partitions_ready,
+                    })
+                })
+                .collect::<Vec<Value>>()
+        });
+        json!({ "connections": connections.collect::<Vec<Value>>() })
+    }
+}
+
+impl Collector for EnginesStats {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.is_empty() {
+            return Ok(());
+        }
+        let labels = |(worker, name): &(usize, Arc<str>)| {
+            [("worker", worker.to_string()), ("engine", name.to_string())]
+        };
+        let series = all.iter().map(|(of, stats)| (labels(of), &stats.counters));
+        EngineCounters::encode(&mut encoder, series)
+    }
+}

@@ -1,0 +1,273 @@
+//! Nodes that share a real Redis.
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use dunlin_config::Engine;
+use serde_json::{Value, json};
+
+use super::{Cluster, Listener, TIMEOUT};
+
+/// A Redis that ends with the test, or by `kill -9` before.
+struct Redis {
+    addr: SocketAddr,
+    child: Child,
+}
+
+impl Redis {
+    fn start(args: &[&str]) -> Redis {
+        // Free a moment ago; somebody else may be quicker, and then it is another.
+        for _ in 0..10 {
+            let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            if let Some(redis) = Redis::start_at(addr, args) {
+                return redis;
+            }
+        }
+        panic!("redis-server does not start");
+    }
+
+    fn start_at(addr: SocketAddr, args: &[&str]) -> Option<Redis> {
+        let port = addr.port().to_string();
+        let mut child = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &port, "--save", ""])
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("redis-server: {error}; scripts/packages installs it"));
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready =
+            said.by_ref().map_while(Result::ok).any(|line| line.contains("Ready to accept"));
+        // It goes on talking, and must not wait for a reader.
+        std::thread::spawn(move || said.for_each(drop));
+        if ready {
+            return Some(Redis { addr, child });
+        }
+        let _ = child.wait();
+        None
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Another process at the same address.
+    fn again(&mut self, args: &[&str]) {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            if let Some(redis) = Redis::start_at(self.addr, args) {
+                *self = redis;
+                return;
+            }
+            assert!(Instant::now() < deadline, "its port is somebody else's");
+        }
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn append_only(directory: &Path) -> Vec<String> {
+    let directory = directory.display();
+    format!("--appendonly yes --appendfsync always --dir {directory}")
+        .split(' ')
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A node whose channels without a namespace live in Redis.
+fn node(number: u16, redis: SocketAddr) -> Cluster {
+    let cluster = Cluster::start_with(2, |config| {
+        config.server.node = number;
+        let addresses = [redis.to_string()].into();
+        config.engines.insert("main", Engine { addresses, ..Engine::default() });
+        let options = &mut config.channel.without_namespace;
+        options.engine = Some("main".into());
+        (options.history_size, options.history_ttl_ms) = (1_000, 600_000);
+        options.recover = true;
+    });
+    ready(&cluster);
+    cluster
+}
+
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// Waits until every worker has its connection.
+fn ready(cluster: &Cluster) {
+    until("the engine is never ready", || {
+        cluster.state.engines.health().into_values().eq(["ready"])
+    });
+}
+
+/// Publishes until it is acknowledged; the answer.
+fn publish(cluster: &Cluster, channel: &str, data: u64) -> Value {
+    let body = json!({"channel": channel, "data": data}).to_string();
+    let mut answer = Value::Null;
+    until("it is never published", || {
+        answer = serde_json::from_str(&cluster.post("/api/publish", &body)).unwrap();
+        answer["error"].is_null()
+    });
+    answer["result"].take()
+}
+
+fn recovering(channel: &str, offset: u64, epoch: &Value) -> String {
+    let position = json!({"recover": true, "offset": offset, "epoch": epoch});
+    json!({"subs": {channel: position}}).to_string()
+}
+
+#[test]
+fn what_one_node_publishes_clients_of_the_other_hear_and_recover() {
+    let redis = Redis::start(&[]);
+    let (a, b) = (node(1, redis.addr), node(2, redis.addr));
+    let mut here: Vec<Listener> = (0..4).map(|_| Listener::connect(a.address, "news")).collect();
+    let mut there: Vec<Listener> = (0..4).map(|_| Listener::connect(b.address, "news")).collect();
+    let mut epoch = Value::Null;
+    for number in 1..=20 {
+        let node = if number % 2 == 0 { &a } else { &b };
+        let published = publish(node, "news", number);
+        assert_eq!(published["offset"], number, "one order for both");
+        epoch = published["epoch"].clone();
+    }
+    for listener in here.iter_mut().chain(&mut there) {
+        for number in 1..=20 {
+            let push = listener.next().unwrap();
+            assert_eq!(push["pub"]["offset"], number, "{push}");
+            assert_eq!(push["pub"]["data"], number, "{push}");
+        }
+    }
+    // A client goes from one node to the other with its position.
+    let (_, connect) = Listener::connect_to(b.address, &recovering("news", 15, &epoch));
+    let subscribed = &connect["connect"]["subs"]["news"];
+    assert_eq!(subscribed["recovered"], true, "{connect}");
+    let recovered = subscribed["publications"].as_array().unwrap().iter();
+    let offsets: Vec<u64> = recovered.map(|of| of["offset"].as_u64().unwrap()).collect();
+    assert_eq!(offsets, [16, 17, 18, 19, 20]);
+    // A channel nobody listens to has its history on every node, and an idempotency key holds on all.
+    let once = |node: &Cluster| {
+        node.post("/api/publish", "{\"channel\":\"log\",\"data\":7,\"idempotency_key\":\"k\"}")
+    };
+    assert_eq!(once(&a), once(&b));
+    let history = a.post("/api/history", "{\"channel\":\"log\",\"limit\":10}");
+    assert_eq!(history.matches("\"data\":7").count(), 1, "{history}");
+    b.post("/api/history_remove", "{\"channel\":\"log\"}");
+    let history = a.post("/api/history", "{\"channel\":\"log\",\"limit\":10}");
+    assert!(!history.contains("\"data\":7") && history.contains("\"offset\":1"), "{history}");
+}
+
+#[test]
+fn a_redis_that_was_killed_and_kept_its_data_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let args = append_only(directory.path());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut redis = Redis::start(&args);
+    let (a, b) = (node(1, redis.addr), node(2, redis.addr));
+    let mut listener = Listener::connect(b.address, "news");
+    let mut acknowledged = Vec::new();
+    for number in 1..=60 {
+        if number % 20 == 0 {
+            redis.kill();
+            let body = json!({"channel": "news", "data": 0}).to_string();
+            let refused = a.post("/api/publish", &body);
+            assert!(
+                refused.contains("stored"),
+                "it says whether it may have been stored: {refused}"
+            );
+            redis.again(&args);
+        }
+        publish(&a, "news", number);
+        acknowledged.push(number);
+    }
+    // A client that was told comes back with its position, until it has everything.
+    let (mut heard, mut last, mut epoch) = (Vec::new(), 0, Value::Null);
+    while heard.last() != Some(&60) {
+        let Some(push) = listener.next() else { panic!("cut off after {heard:?}") };
+        let mut publications = vec![push["pub"].clone()];
+        if push["unsubscribe"]["code"] == 2500 {
+            let connect;
+            (listener, connect) =
+                Listener::connect_to(b.address, &recovering("news", last, &epoch));
+            let subscribed = &connect["connect"]["subs"]["news"];
+            assert_eq!(subscribed["recovered"], true, "nothing was lost: {connect}");
+            epoch = subscribed["epoch"].clone();
+            publications = subscribed["publications"].as_array().cloned().unwrap_or_default();
+        } else {
+            assert!(push["pub"].is_object(), "{push}");
+        }
+        for publication in publications {
+            assert_eq!(publication["offset"], last + 1, "{publication} after {last}");
+            last += 1;
+            heard.push(publication["data"].as_u64().unwrap());
+        }
+    }
+    // One without an answer may have been stored twice by who tried again; none is missing, and the order is kept.
+    heard.retain(|&number| number > 0);
+    heard.dedup();
+    assert_eq!(heard, acknowledged);
+}
+
+#[test]
+fn a_redis_that_lost_its_data_is_told_of() {
+    let mut redis = Redis::start(&[]);
+    let (a, b) = (node(1, redis.addr), node(2, redis.addr));
+    let mut listener = Listener::connect(b.address, "news");
+    let epoch = publish(&a, "news", 1)["epoch"].clone();
+    assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
+    redis.kill();
+    redis.again(&[]);
+    // As many as were there before: equal numbers of another life.
+    publish(&a, "news", 2);
+    let push = listener.next().expect("it is still connected");
+    assert_eq!(push["unsubscribe"]["code"], 2500, "{push}");
+    let (mut listener, connect) = Listener::connect_to(b.address, &recovering("news", 1, &epoch));
+    let subscribed = &connect["connect"]["subs"]["news"];
+    assert_ne!(subscribed["recovered"], true, "{connect}");
+    assert_ne!(subscribed["epoch"], epoch);
+    publish(&a, "news", 3);
+    assert_eq!(listener.next().unwrap()["pub"]["data"], 3);
+}
+
+#[test]
+fn a_redis_that_comes_late_is_waited_for() {
+    let mut redis = Redis::start(&[]);
+    redis.kill();
+    let cluster = Cluster::start_with(1, |config| {
+        let addresses = [redis.addr.to_string()].into();
+        config.engines.insert("main", Engine { addresses, ..Engine::default() });
+        config.channel.without_namespace.engine = Some("main".into());
+        config.channel.any_namespace = false;
+        config.channel.namespaces.insert(
+            "local",
+            dunlin_config::ChannelOptions {
+                allow_subscribe_for_anonymous: true,
+                ..Default::default()
+            },
+        );
+    });
+    until("the state of the engine is never known", || {
+        cluster.state.engines.health().into_values().eq(["connecting"])
+    });
+    let refused = cluster.post("/api/publish", "{\"channel\":\"news\",\"data\":1}");
+    assert!(refused.contains("nothing was stored"), "{refused}");
+    // What lives in memory knows nothing of it.
+    let mut local = Listener::connect(cluster.address, "local:1");
+    let answer = cluster.post("/api/publish", "{\"channel\":\"local:1\",\"data\":1}");
+    assert!(answer.contains("result"), "{answer}");
+    assert_eq!(local.next().unwrap()["pub"]["data"], 1);
+    redis.again(&[]);
+    ready(&cluster);
+    let mut listener = Listener::connect(cluster.address, "news");
+    publish(&cluster, "news", 2);
+    assert_eq!(listener.next().unwrap()["pub"]["data"], 2);
+}

@@ -1,0 +1,460 @@
+//! Engines on the worker's own loop: what the hub asks of them, their connections, and what they say.
+//!
+//! A worker has one connection to each server of an engine. What is asked in a turn of the loop leaves at its end, in one
+//! write.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dunlin_config::{EngineTopology, Map};
+use dunlin_engine::redis::{RedisConfig, RedisEngine, Topology};
+use dunlin_engine::{
+    EngineConfig, EngineEvent, EngineId, EngineRequest, LinkFull, Links, Server, ServerRole,
+    ShardId,
+};
+use dunlin_hub::Now;
+use dunlin_net::redis::{Client, ClientConfig, Received};
+use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Place, TimerId, Tls};
+
+use super::Worker;
+use super::link::{Link, Role};
+use crate::engine_stats::{EngineStats, EnginesStats};
+use crate::settings::Settings;
+
+/// What a connection is called in a server's `CLIENT LIST`.
+const NAME: &str = "dunlin";
+/// Events of engines taken before sockets get their turn.
+const EVENTS_PER_TURN: usize = 4096;
+/// Milliseconds between attempts to connect.
+const RETRY_MS: (u64, u64) = (50, 1_000);
+/// Commands that may be out at once on one connection.
+const OUTSTANDING_MAX: usize = 1 << 17;
+
+/// The engines of one worker.
+#[derive(Default)]
+pub(super) struct Engines {
+    running: Vec<Running>,
+    ids: u32,
+    /// What they have said and the hub has not been told.
+    said: VecDeque<(EngineId, EngineEvent)>,
+}
+
+/// An engine with its connections.
+struct Running {
+    id: EngineId,
+    name: Arc<str>,
+    config: Arc<dunlin_config::Engine>,
+    engine: RedisEngine,
+    wires: Wires,
+    stats: Arc<EngineStats>,
+}
+
+/// Connections by their number.
+struct Wires {
+    config: Arc<dunlin_config::Engine>,
+    tls: Result<Option<Tls>, String>,
+    clients: Vec<Option<Client>>,
+    /// Commands of connections that were closed for good.
+    lost: Vec<(ShardId, u64, bool)>,
+}
+
+/// Connections, while there is a loop to use them on.
+struct WiresOnLoop<'a> {
+    wires: &'a mut Wires,
+    cx: &'a mut Context<Link>,
+}
+
+impl Engines {
+    /// Follows the settings. An engine that is another place now gets another number.
+    fn update(
+        &mut self,
+        cx: &mut Context<Link>,
+        worker: usize,
+        wanted: &Map<dunlin_config::Engine>,
+        stats: &EnginesStats,
+    ) {
+        self.running.retain_mut(|running| {
+            let now = wanted.get_shared(&running.name);
+            match now.filter(|now| now.is_same_place(&running.config)) {
+                Some(now) => running.config = Arc::clone(now),
+                None => {
+                    for client in running.wires.clients.iter_mut().flatten() {
+                        client.close(cx);
+                    }
+                    stats.remove(worker, &running.name);
+                    return false;
+                }
+            }
+            true
+        });
+        for (name, config) in wanted.iter_shared() {
+            if self.running.iter().any(|running| running.name == *name) {
+                continue;
+            }
+            self.ids += 1;
+            let config = Arc::clone(config);
+            self.running.push(Running {
+                id: EngineId(self.ids),
+                name: Arc::clone(name),
+                engine: RedisEngine::new(redis_config(&config), cx.random_u64(), cx.now_ms()),
+                wires: Wires::new(Arc::clone(&config)),
+                stats: stats.of(worker, name),
+                config,
+            });
+        }
+    }
+
+    fn id_of(&self, name: &str) -> Option<EngineId> {
+        let found = self.running.iter().find(|running| *running.name == *name);
+        found.map(|running| running.id)
+    }
+
+    /// Whose connection this is: the place of the engine, and the connection's number there.
+    fn owner(&self, conn: ConnId) -> Option<(usize, ShardId)> {
+        self.running.iter().enumerate().find_map(|(at, running)| {
+            let owns = |client: &Option<Client>| client.as_ref().is_some_and(|it| it.owns(conn));
+            let shard = running.wires.clients.iter().position(owns)?;
+            Some((at, ShardId(shard as u16)))
+        })
+    }
+
+    fn handle_request(&mut self, now: Now, id: EngineId, request: EngineRequest) {
+        // Who asks an engine that is gone has been answered already.
+        if let Some(running) = self.running.iter_mut().find(|running| running.id == id) {
+            running.engine.handle_request(now.ms, request);
+        }
+    }
+
+    fn poll_event(&mut self) -> Option<(EngineId, EngineEvent)> {
+        if self.said.is_empty() {
+            for Running { id, engine, .. } in &mut self.running {
+                self.said
+                    .extend(std::iter::from_fn(|| engine.poll_event()).map(|event| (*id, event)));
+            }
+        }
+        self.said.pop_front()
+    }
+
+    fn flush(&mut self, cx: &mut Context<Link>) {
+        let now_ms = cx.now_ms();
+        for Running { id, engine, wires, .. } in &mut self.running {
+            if engine.poll_timeout().is_some_and(|at| at <= now_ms) {
+                engine.handle_timeout(now_ms);
+            }
+            engine.flush(now_ms, &mut WiresOnLoop { wires, cx });
+            for (shard, token, sent) in std::mem::take(&mut wires.lost) {
+                engine.handle_lost(now_ms, shard, token, sent);
+            }
+            // What came of it without a server's answer is the next turn's.
+            self.said.extend(std::iter::from_fn(|| engine.poll_event()).map(|event| (*id, event)));
+        }
+    }
+
+    /// When one of them wants to be told the time.
+    pub(super) fn poll_timeout(&self) -> Option<u64> {
+        self.running.iter().filter_map(|running| running.engine.poll_timeout()).min()
+    }
+
+    fn handle_data(&mut self, cx: &mut Context<Link>, conn: ConnId, bytes: &[u8]) {
+        let Some((at, shard)) = self.owner(conn) else { return };
+        let now_ms = cx.now_ms();
+        let Running { engine, wires, .. } = &mut self.running[at];
+        let Some(client) = &mut wires.clients[usize::from(shard.0)] else { return };
+        client.handle_data(cx, conn, bytes, |_, _, received| match received {
+            Received::Ready => engine.handle_ready(now_ms, shard),
+            Received::Reply(token, reply) => engine.handle_reply(now_ms, shard, token, reply),
+            Received::Message(message) => {
+                engine.handle_message(now_ms, shard, message.channel, message.payload);
+            }
+            Received::Push(push) => engine.handle_push(now_ms, shard, push),
+        });
+    }
+
+    /// A connection is gone, or was not made.
+    fn handle_closed(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        error: Option<&std::io::Error>,
+    ) {
+        let Some((at, shard)) = self.owner(conn) else { return };
+        let now_ms = cx.now_ms();
+        let Running { engine, wires, .. } = &mut self.running[at];
+        let Some(client) = &mut wires.clients[usize::from(shard.0)] else { return };
+        match error {
+            Some(error) => client.handle_connect_failed(cx, conn, error),
+            None => client.handle_close(cx, conn),
+        }
+        while let Some(lost) = client.poll_lost() {
+            engine.handle_lost(now_ms, shard, lost.token, lost.sent);
+        }
+        engine.handle_closed(now_ms, shard, client.last_error().unwrap_or_default());
+    }
+}
+
+impl Wires {
+    fn new(config: Arc<dunlin_config::Engine>) -> Wires {
+        let tls = match (config.tls, &config.ca) {
+            (false, _) => Ok(None),
+            (true, Some(ca)) => Tls::with_roots(ca.as_bytes()).map(Some),
+            (true, None) => Tls::system().map(Some),
+        };
+        let tls = tls.map_err(|error| error.to_string());
+        Wires { config, tls, clients: Vec::new(), lost: Vec::new() }
+    }
+
+    fn client_config(&self, server: &Server) -> ClientConfig {
+        let config = &*self.config;
+        let (user, password, database) = match server.role {
+            ServerRole::Data => (&config.user, &config.password, config.database),
+            ServerRole::Sentinel => (&config.sentinel_user, &config.sentinel_password, 0),
+        };
+        let auth = password.as_ref().map(|password| {
+            (user.as_deref().unwrap_or("default").to_owned(), password.reveal().to_owned())
+        });
+        // A name that no certificate can bear was refused when it was set; roots that cannot be read, too.
+        let tls = self.tls.as_ref().ok().and_then(Option::as_ref);
+        let tls = tls.and_then(|tls| tls.client(&server.host).ok());
+        let limits = Limits { output_bytes_max: config.queue_bytes_max, ..Limits::default() };
+        ClientConfig {
+            auth,
+            database,
+            name: Some(NAME.to_owned()),
+            requeue: false,
+            connect: ConnectConfig {
+                limits,
+                timeout_ms: config.connect_timeout_ms,
+                tls,
+                ..ConnectConfig::default()
+            },
+            outstanding_max: OUTSTANDING_MAX,
+            queue_bytes_max: config.queue_bytes_max,
+            retry_ms_min: RETRY_MS.0,
+            retry_ms_max: RETRY_MS.1,
+            ..ClientConfig::at(place(server))
+        }
+    }
+}
+
+impl Links for WiresOnLoop<'_> {
+    fn open(&mut self, shard: ShardId, server: &Server) {
+        let at = usize::from(shard.0);
+        if self.wires.clients.len() <= at {
+            self.wires.clients.resize_with(at + 1, || None);
+        }
+        if let Some(client) = &mut self.wires.clients[at] {
+            return client.reconnect(self.cx, Some(place(server)));
+        }
+        let mut client = Client::new(self.wires.client_config(server));
+        client.connect(self.cx);
+        self.wires.clients[at] = Some(client);
+    }
+
+    fn reconnect(&mut self, shard: ShardId) {
+        if let Some(Some(client)) = self.wires.clients.get_mut(usize::from(shard.0)) {
+            client.reconnect(self.cx, None);
+        }
+    }
+
+    fn close(&mut self, shard: ShardId) {
+        let client = self.wires.clients.get_mut(usize::from(shard.0));
+        if let Some(mut client) = client.and_then(Option::take) {
+            client.close(self.cx);
+            while let Some(lost) = client.poll_lost() {
+                self.wires.lost.push((shard, lost.token, lost.sent));
+            }
+        }
+    }
+
+    fn command(&mut self, shard: ShardId, token: u64, arguments: &[&[u8]]) -> Result<(), LinkFull> {
+        let Some(Some(client)) = self.wires.clients.get_mut(usize::from(shard.0)) else {
+            return Err(LinkFull);
+        };
+        client.command(self.cx, token, arguments).map_err(|_| LinkFull)
+    }
+
+    fn subscribe(&mut self, shard: ShardId, channel: &[u8], sharded: bool) {
+        let Some(Some(client)) = self.wires.clients.get_mut(usize::from(shard.0)) else { return };
+        match sharded {
+            true => client.subscribe_sharded(self.cx, channel),
+            false => client.subscribe(self.cx, channel),
+        }
+    }
+
+    fn unsubscribe(&mut self, shard: ShardId, channel: &[u8], sharded: bool) {
+        let Some(Some(client)) = self.wires.clients.get_mut(usize::from(shard.0)) else { return };
+        match sharded {
+            true => client.unsubscribe_sharded(self.cx, channel),
+            false => client.unsubscribe(self.cx, channel),
+        }
+    }
+}
+
+impl Worker<'_> {
+    /// Brings engines and the namespaces that live in them from those of one snapshot to those of another; `None`: from none
+    /// at all.
+    pub(super) fn apply_engines(&mut self, cx: &mut Context<Link>, old: Option<&Settings>) {
+        let settings = Arc::clone(&self.settings);
+        let none = Map::default();
+        let (engines, namespaces) =
+            old.map_or((&none, None), |old| (&old.config.engines, Some(&old.engines)));
+        if *engines == settings.config.engines
+            && namespaces.map_or(settings.engines.is_empty(), |old| *old == settings.engines)
+        {
+            return;
+        }
+        self.engines.update(cx, self.index, &settings.config.engines, &self.state.engines);
+        let configs: Vec<EngineConfig> =
+            self.engines.running.iter().map(|of| engine_config(of.id, &of.config)).collect();
+        let named = settings.engines.iter_shared();
+        let namespaces: Vec<(Arc<str>, EngineId)> = named
+            .filter_map(|(namespace, engine)| {
+                Some((Arc::clone(namespace), self.engines.id_of(engine)?))
+            })
+            .collect();
+        let now = self.now(cx);
+        self.hub.set_engines(now, &configs, namespaces);
+        self.drain_events(cx);
+    }
+
+    /// Whether a connection leads to a server of an engine, or is to.
+    pub(super) fn is_engine(&self, conn: ConnId) -> bool {
+        self.engines.owner(conn).is_some()
+    }
+
+    /// A connection that this worker has made is open. False if it is none of an engine.
+    pub(super) fn engine_connected(&mut self, cx: &mut Context<Link>, conn: ConnId) -> bool {
+        let Some((at, shard)) = self.engines.owner(conn) else { return false };
+        if let Some(link) = cx.data(conn) {
+            link.role = Role::Engine;
+        }
+        self.backend_connections += 1;
+        if let Some(client) = &mut self.engines.running[at].wires.clients[usize::from(shard.0)] {
+            client.handle_connect(cx, conn);
+        }
+        true
+    }
+
+    /// A connection of an engine was not made. False if it is none of an engine.
+    pub(super) fn engine_connect_failed(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        error: &std::io::Error,
+    ) -> bool {
+        let is_ours = self.engines.owner(conn).is_some();
+        if is_ours {
+            self.engines.handle_closed(cx, conn, Some(error));
+        }
+        is_ours
+    }
+
+    pub(super) fn engine_data(&mut self, cx: &mut Context<Link>, conn: ConnId, bytes: &[u8]) {
+        self.engines.handle_data(cx, conn, bytes);
+    }
+
+    pub(super) fn engine_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        let Some((at, shard)) = self.engines.owner(conn) else { return };
+        if let Some(client) = &mut self.engines.running[at].wires.clients[usize::from(shard.0)] {
+            client.handle_writable(cx, conn);
+        }
+    }
+
+    pub(super) fn engine_closed(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        self.backend_connections -= 1;
+        self.engines.handle_closed(cx, conn, None);
+    }
+
+    /// A timer has fired, perhaps one of a connection that is to be made again.
+    pub(super) fn engine_timer(&mut self, cx: &mut Context<Link>, timer: TimerId) {
+        let wires = self.engines.running.iter_mut().map(|running| &mut running.wires);
+        for client in wires.flat_map(|wires| wires.clients.iter_mut().flatten()) {
+            client.handle_timer(cx, timer);
+        }
+    }
+
+    /// Hands the hub what engines have said.
+    pub(super) fn receive_from_engines(&mut self, cx: &mut Context<Link>) {
+        for _ in 0..EVENTS_PER_TURN {
+            let Some((id, event)) = self.engines.poll_event() else { return };
+            let now = self.now(cx);
+            self.hub.handle_engine(now, id, event);
+            self.drain_events(cx);
+            if self.hub.wants_flush() {
+                self.flush_outboxes(cx);
+            }
+        }
+    }
+
+    /// Hands engines what the hub asks of them, and sends it.
+    pub(super) fn send_to_engines(&mut self, cx: &mut Context<Link>) {
+        if self.engines.running.is_empty() {
+            return;
+        }
+        let now = self.now(cx);
+        while let Some((id, request)) = self.hub.poll_engine() {
+            self.engines.handle_request(now, id, request);
+        }
+        self.engines.flush(cx);
+    }
+
+    /// Whether an engine has said something, so that the worker does not sleep.
+    pub(super) fn has_engine_events(&self) -> bool {
+        !self.engines.said.is_empty()
+    }
+
+    /// Once a second: how the engines are.
+    pub(super) fn publish_engine_gauges(&mut self, cx: &Context<Link>) {
+        let now_ms = cx.now_ms();
+        for Running { engine, wires, stats, .. } in &self.engines.running {
+            let outstanding = |shard: ShardId| {
+                let client = wires.clients.get(usize::from(shard.0)).and_then(Option::as_ref);
+                client.map_or(0, Client::outstanding)
+            };
+            stats.publish(now_ms, engine, outstanding);
+        }
+    }
+}
+
+fn place(server: &Server) -> Place {
+    Place::Network { host: server.host.clone(), port: server.port }
+}
+
+fn engine_config(id: EngineId, config: &dunlin_config::Engine) -> EngineConfig {
+    EngineConfig {
+        id,
+        timeout_ms: config.timeout_ms,
+        position_check_ms: config.position_check_ms,
+        held_bytes_max: config.held_bytes_max,
+    }
+}
+
+fn redis_config(config: &dunlin_config::Engine) -> RedisConfig {
+    let servers = |role| {
+        let server = |address: &String| {
+            let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+            Server { host, port: port.parse().unwrap_or_default(), role }
+        };
+        config.addresses.iter().map(server).collect()
+    };
+    let topology = match config.topology {
+        EngineTopology::Servers => Topology::Servers(servers(ServerRole::Data)),
+        EngineTopology::Sentinel => Topology::Sentinel {
+            sentinels: servers(ServerRole::Sentinel),
+            primaries: config.sentinel_primaries.to_vec(),
+        },
+        EngineTopology::Cluster => Topology::Cluster {
+            seeds: servers(ServerRole::Data),
+            partitions: config.cluster_partitions_max,
+        },
+    };
+    RedisConfig {
+        prefix: config.prefix.to_string(),
+        database: config.database,
+        // What waits for a connection is refused before the hub gives up on it: then nothing was stored for sure.
+        hold_ms: config.timeout_ms / 2,
+        queue_bytes_max: config.queue_bytes_max,
+        ..RedisConfig::new(topology)
+    }
+}
