@@ -45,6 +45,8 @@ pub(crate) struct Broadcast {
     pub(crate) turn_budget: u32,
     /// Shares that its last flush took beyond the first: so often the others go before it.
     pub(crate) debt: u32,
+    /// Some outbox is half full, only for want of a flush.
+    pub(crate) is_behind: bool,
 }
 
 /// What a flush of so many bytes takes of a turn's quantum: a share for each client, and one for each 16 KiB, which
@@ -83,12 +85,18 @@ impl Broadcasts {
         }
     }
 
-    /// Whether a fan-out to this many subscribers takes several turns, and its session flag.
-    pub(crate) fn flag_for(&self, namespace: &Arc<str>, subscribers: usize) -> Option<u16> {
+    /// Whether a fan-out of so many bytes to this many subscribers takes several turns, and its session flag.
+    pub(crate) fn flag_for(
+        &self,
+        namespace: &Arc<str>,
+        subscribers: usize,
+        bytes: usize,
+    ) -> Option<u16> {
         if !self.namespaces.is_empty() && self.namespaces.contains_key(namespace) {
             return Some(crate::session::LIMITED);
         }
-        let large = self.quantum > 0 && subscribers > self.quantum as usize;
+        let shares = subscribers.saturating_mul(shares(bytes as u64) as usize);
+        let large = self.quantum > 0 && subscribers > 1 && shares > self.quantum as usize;
         (large || self.worker.pacing().is_limited()).then_some(crate::session::BULK)
     }
 
@@ -122,6 +130,7 @@ impl Broadcasts {
                     flag,
                     turn_budget: self.sessions_per_turn(namespace),
                     debt: 0,
+                    is_behind: false,
                 });
                 self.running.len() - 1
             }

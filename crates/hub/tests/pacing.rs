@@ -333,10 +333,56 @@ fn outboxes_that_fill_up_are_flushed_without_regard_to_the_quantum() {
         world.hub(0).handle_publish(now, n, "all", &plain(), publish(&large));
     }
     world.settle();
-    assert!(world.hub(0).wants_flush(), "more than half of what they hold");
+    assert!(!world.hub(0).wants_flush(), "more than half of what they hold");
+    for n in 60..110 {
+        world.hub(0).handle_publish(now, n, "all", &plain(), publish(&large));
+    }
+    world.settle();
+    assert!(world.hub(0).wants_flush(), "more than what they hold");
     let written = turn(&mut world);
     assert_eq!(written.len(), 30);
-    assert!(written.iter().all(|(_, text)| text.len() > 600_000));
+    assert!(written.iter().all(|(_, text)| text.len() > 1_100_000));
+}
+
+/// One publisher of large messages filled outboxes until they were all flushed in one turn, again and again.
+#[test]
+fn a_channel_that_fills_outboxes_faster_than_turns_flush_them_is_behind_until_they_are() {
+    let mut world = world();
+    subscribers(&mut world, 30, "all", &plain());
+    let deaf = subscribers(&mut world, 30, "deaf", &plain());
+    let behind = |world: &mut World| -> Vec<String> {
+        world.hub(0).channels_behind().map(|name| name.to_string()).collect()
+    };
+    let large = "x".repeat(100_000);
+    for channel in ["all", "deaf"] {
+        world.publish(0, channel, &plain(), &large);
+    }
+    for session in deaf {
+        world.hub(0).set_blocked(session, true);
+    }
+    assert_eq!(behind(&mut world), [""; 0], "one message waits");
+    for _ in 0..5 {
+        world.publish(0, "all", &plain(), &large);
+        world.publish(0, "deaf", &plain(), &large);
+    }
+    assert_eq!(behind(&mut world), ["all"], "who does not read keeps nobody waiting");
+    assert!(!world.hub(0).wants_flush());
+    assert!(world.hub(0).pause_broadcast("all"));
+    assert_eq!(behind(&mut world), [""; 0], "no turn would flush it");
+    assert!(world.hub(0).resume_broadcast("all"));
+    assert_eq!(behind(&mut world), ["all"]);
+    assert_eq!(drain(&mut world).len(), 30);
+    assert_eq!(behind(&mut world), [""; 0]);
+}
+
+#[test]
+fn few_subscribers_of_large_messages_take_several_turns_too() {
+    let mut world = world();
+    subscribers(&mut world, 8, "large", &plain());
+    world.publish(0, "large", &plain(), &"x".repeat(150_000));
+    let first = turn(&mut world).len();
+    assert!(first <= 2, "one of them counts as ten");
+    assert_eq!(drain(&mut world).len(), 8 - first);
 }
 
 #[test]

@@ -175,6 +175,18 @@ fn accepted_sockets_do_not_delay() {
     assert!(delays.iter().all(|delays| !delays), "Linux hands TCP_NODELAY down from the listener");
 }
 
+/// The kernel took four megabytes for each peer that reads nothing, until it had no memory for anybody's connections.
+#[test]
+fn a_peer_that_reads_nothing_takes_little_of_the_kernels_memory() {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let server = run(Flood { direct: true, ..Flood::default() }, ListenConfig::tcp());
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    socket.connect(&server.addr.into()).unwrap();
+    server.until(|flood, _| flood.taken > 0);
+    let taken = server.ask(|flood, _| flood.taken);
+    assert!(taken < 1 << 20, "{taken}");
+}
+
 #[test]
 fn refused_connections_are_closed_unheard() {
     let (mut handler, events) = echo();

@@ -17,7 +17,7 @@ use crate::options::OverflowPolicy;
 use crate::outbox::Appended;
 use crate::position::Epoch;
 use crate::publication::{ClientInfo, Publication};
-use crate::session::{BLOCKED, DIRTY, HELD};
+use crate::session::{BLOCKED, BULK, DIRTY, HELD};
 
 /// Ranges after which a blocked session's bytes are copied together, so that it holds memory of the
 /// frame log in proportion to its bytes.
@@ -78,7 +78,11 @@ impl Hub {
             channel.position.offset = publication.offset;
             channel.position.epoch = epoch;
         }
-        let paced = self.broadcasts.flag_for(&channel.options.namespace, channel.subscribers.len());
+        let paced = self.broadcasts.flag_for(
+            &channel.options.namespace,
+            channel.subscribers.len(),
+            publication.data.len(),
+        );
         let mut label = label(channel.options.overflow, name, publication);
         if paced.is_some() {
             // So that the broadcast can be cancelled.
@@ -158,6 +162,7 @@ impl Hub {
         let mut encoded = 0u32;
         let mut bytes = 0u64;
         let mut delivered = 0u64;
+        let mut is_behind = false;
         let (mut urgent, mut over_limit) = (Vec::new(), Vec::new());
         for &subscriber in &channels[at].subscribers {
             if subscriber.flags() & mask != flags {
@@ -196,7 +201,10 @@ impl Hub {
             }
             let waiting = session.outbox.bytes();
             if waiting > session.outbox_bytes_max / 2 {
-                if session.flags & (BLOCKED | HELD) == 0 && !paused {
+                if mark == BULK && waiting <= session.outbox_bytes_max {
+                    // Whoever publishes more waits for the turns that this takes.
+                    is_behind |= session.flags & (BLOCKED | HELD) == 0;
+                } else if session.flags & (BLOCKED | HELD) == 0 && !paused {
                     // Before it takes more, and before those who have less.
                     *flush_wanted = true;
                     if !session.is(DIRTY) {
@@ -214,6 +222,9 @@ impl Hub {
             }
         }
         dirty.extend(urgent);
+        if let Some(broadcast) = broadcast {
+            broadcast.is_behind |= is_behind;
+        }
         for (frame, created) in frames.iter().zip(created) {
             if !frame.is_none() {
                 log.retain(frame.chunk, created);

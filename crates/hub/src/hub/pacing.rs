@@ -52,6 +52,17 @@ impl Hub {
         times.min().map(|at| at.max(self.now.ms))
     }
 
+    /// Channels whose publications fill outboxes faster than broadcasts may be flushed: some outbox is half full, and all that
+    /// it waits for is turns. What is published there meanwhile had better wait too.
+    pub fn channels_behind(&self) -> impl Iterator<Item = &Arc<str>> {
+        let behind = self.broadcasts.running.iter().filter(|broadcast| {
+            broadcast.is_behind
+                && !broadcast.status.paused
+                && self.broadcasts.ready_ms(broadcast) <= self.now.ms
+        });
+        behind.map(|broadcast| &broadcast.status.channel)
+    }
+
     /// Changes the number of sessions of broadcasts flushed in a turn. 0: no limit.
     pub fn set_broadcast_quantum(&mut self, sessions: u32) {
         self.broadcasts.quantum = sessions;

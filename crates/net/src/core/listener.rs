@@ -13,7 +13,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Token as MioToken};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use socket2::{Domain, Protocol as SocketProtocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol as SocketProtocol, SockAddr, SockRef, Socket, Type};
 
 use super::config::{ListenConfig, Role};
 use super::connection::{ConnId, Phase, Protocol};
@@ -24,6 +24,10 @@ use super::proxy::Arrival;
 use super::tls::{ServerTls, Session};
 use super::token::Token;
 use crate::http::ServerState;
+
+/// Bytes that a socket takes beyond what it has sent: enough to keep a fast path busy for as long as a turn of the loop lasts. The
+/// kernel alone would take megabytes for each peer that does not read, of memory that all sockets share.
+const UNSENT_BYTES_MAX: u32 = 256 << 10;
 
 /// The listeners of a loop.
 #[derive(Debug, Default)]
@@ -109,10 +113,11 @@ impl<D: Default> Context<D> {
     ) -> io::Result<ListenerId> {
         let fd: OwnedFd = listener.into();
         rustix::io::ioctl_fionbio(&fd, true)?;
-        // Linux hands the option down to accepted sockets: one call here instead of one a connection.
+        // Linux hands the options down to accepted sockets: a call here instead of one a connection.
         match rustix::net::sockopt::set_tcp_nodelay(&fd, true) {
+            Ok(()) => SockRef::from(&fd).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?,
             // A Unix socket does not know it, nor does it need it.
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOPROTOOPT) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOPROTOOPT) => {}
             Err(errno) => return Err(errno.into()),
         }
         let profile = self.profile(&Profile::from(&config.limits))?;
