@@ -13,7 +13,9 @@ use crate::dunlin::{Dunlin, OPEN};
 use crate::swarm::Swarm;
 use crate::target::Target;
 use dunlin_load::reactor::socket;
-use dunlin_load::system::{bind_source, descriptors_per_thread, own_descriptor_table};
+use dunlin_load::system::{
+    bind_source, descriptors_per_thread, own_descriptor_table, run_when_idle,
+};
 use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Scratch, say};
 
 /// Where the silent ones come from; others come from 127.1.0.0/16.
@@ -21,8 +23,6 @@ const NETWORK: u32 = u32::from_be_bytes([127, 2, 0, 0]);
 /// Looked at between two pauses, to be opened again where the server has closed them.
 const SLICE: usize = 64;
 const PAUSE: Duration = Duration::from_millis(5);
-/// The silent ones leave the cores to the server and to those whose connects are counted.
-const NICENESS: i32 = 19;
 const SHARE_MIN: f64 = 0.8;
 
 /// Options of `dunlin bench half-open`.
@@ -156,8 +156,8 @@ fn hold(
     opened: &AtomicU64,
 ) -> Result<(), Error> {
     own_descriptor_table().context("cannot give a thread its own descriptor table")?;
-    // Refused at most by who forbids even to give way.
-    let _ = rustix::process::setpriority_process(None, NICENESS);
+    // They have machines of their own: here they take what the server and those whose connects are counted leave of this one.
+    run_when_idle().context("cannot have a thread give way to all others")?;
     let open = |number: usize| -> Result<OwnedFd, Error> {
         let stream = socket(server).context("cannot open another socket")?;
         let index = number as u32 % addresses.max(1);

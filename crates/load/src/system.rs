@@ -65,6 +65,16 @@ pub fn pin(cores: &[usize]) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets the calling thread run only while nobody else wants its core (`SCHED_IDLE`): what it does costs others no time of theirs.
+#[allow(unsafe_code)]
+pub fn run_when_idle() -> io::Result<()> {
+    // SAFETY: a `sched_param` is a struct of integers, for which zeroes are valid.
+    let param: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: the parameter lives across the call; 0 is the calling thread.
+    let outcome = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// How many descriptors a thread with its own table may use for connections: the limit less a reserve for the
 /// standard streams, the epoll descriptor and what the libraries open for a moment.
 pub fn descriptors_per_thread() -> usize {
