@@ -3,7 +3,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, Map, Secret, split_channel};
+use crate::{LIVE, Map, Secret, SharedBudget, split_channel};
 
 /// The HTTP API through which a backend publishes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -48,6 +48,8 @@ pub struct ApiScope {
     /// about channels. Empty: all.
     #[schemars(extend("x-applies" = LIVE))]
     pub namespaces: Arc<[String]>,
+    /// What may be asked for with the key, by all who have it together. Whoever asks for more is answered as much later.
+    pub budget: SharedBudget,
 }
 
 impl ApiScope {

@@ -36,7 +36,7 @@ impl Default for ClientBudget {
     }
 }
 
-/// What many clients together may ask of one worker, in the same units as `limits.client_budget`.
+/// What many clients together may ask for, on all workers, in the same units as `limits.client_budget`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SharedBudget {

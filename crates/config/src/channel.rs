@@ -163,7 +163,7 @@ pub struct ChannelOptions {
     pub history_bytes_max: u64,
     /// How fast the namespace's broadcasts may leave a worker.
     pub pacing: Pacing,
-    /// What all clients together may do in the namespace's channels, on one worker.
+    /// What all clients together may do in the namespace's channels.
     pub budget: SharedBudget,
 }
 

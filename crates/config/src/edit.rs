@@ -301,7 +301,7 @@ table! {
     PersonalChannel {}
     LongPoll {}
     Api { keys, scopes }
-    ApiScope {}
+    ApiScope { budget }
     Channel { without_namespace, namespaces }
     ChannelOptions { pacing, budget }
     Pacing {}

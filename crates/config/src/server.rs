@@ -23,6 +23,10 @@ pub struct Server {
     /// refused unless `admin.token` is set. Open connections stay.
     #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
     pub admin_addr: SocketAddr,
+    /// Listens on `admin_addr`. Off: only the Unix socket in the state directory lets an operator in, whom the permissions of
+    /// files know. Open connections stay.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub admin_tcp: bool,
     /// How connections reach `admin_addr`.
     pub admin_ingress: Ingress,
     /// Threads that serve connections, each with its own event loop and listener; 0 means one per
@@ -57,6 +61,7 @@ impl Default for Server {
             client_serves: Serves::default(),
             client_ingress: Ingress::default(),
             admin_addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 8001)),
+            admin_tcp: true,
             admin_ingress: Ingress::default(),
             workers: 0,
             own_descriptor_tables: true,

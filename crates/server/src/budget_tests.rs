@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_config::{ClientBudget, Config, Secret, SharedBudget, Snapshot};
+use dunlin_config::{ApiScope, ClientBudget, Config, Secret, SharedBudget, Snapshot};
 use serde_json::Value;
 
 use crate::metrics::Metric;
@@ -207,4 +207,45 @@ fn what_one_connect_recovers_has_one_bound() {
     assert!(subs.values().all(|of| of["was_recovering"] == true && of["offset"] == 1));
     cluster.post("/api/publish", "{\"channel\":\"c7\",\"data\":7}");
     assert_eq!(client.next().unwrap()["pub"]["offset"], 2, "all are subscribed");
+}
+
+/// The calls of a key were free.
+#[test]
+fn a_key_has_a_budget_and_its_calls_wait_and_are_all_carried_out() {
+    const KEY: &str = "a key of the budget's tests";
+    let cluster = Cluster::start_with(1, |config| {
+        config.api.without_key = false;
+        config.api.keys.insert("slow", Secret::new(KEY));
+        let budget = SharedBudget { commands_per_s: 200, burst_ms: 10, ..SharedBudget::default() };
+        config.api.scopes.insert("slow", ApiScope { budget, ..ApiScope::default() });
+    });
+    let headers =
+        format!("Host: 127.0.0.1\r\nX-API-Key: {KEY}\r\nContent-Type: application/json\r\n");
+    let publish = "{\"publish\":{\"channel\":\"a\",\"data\":1}}";
+    let batch = format!("{{\"commands\":[{}]}}", vec![publish; 20].join(","));
+    let answer = cluster.exchange("POST /api/batch", &headers, &batch);
+    assert_eq!(answer.matches("\"publish\":{").count(), 20, "{answer}");
+    assert!(delayed(&cluster) > 10, "{}", delayed(&cluster));
+}
+
+/// What was answered of histories was the session's alone to pay.
+#[test]
+fn a_namespace_pays_for_the_answers_of_its_history() {
+    let cluster = Cluster::start_with(1, |config| {
+        budget(config, 0);
+        config.limits.anonymous_budget.bytes_per_s = 0;
+        recovering(config);
+        let options = &mut config.channel.without_namespace;
+        options.allow_history_for_anonymous = true;
+        options.budget = SharedBudget { bytes_per_s: 100, burst_ms: 1_000, ..options.budget };
+    });
+    let data = "x".repeat(20_000);
+    cluster.post("/api/publish", &format!("{{\"channel\":\"a\",\"data\":\"{data}\"}}"));
+    let asked = "{\"id\":2,\"history\":{\"channel\":\"a\",\"limit\":10}}";
+    let (mut reader, _) = client(&cluster, asked);
+    assert!(reader.next().unwrap().to_string().len() > 20_000);
+    let before = delayed(&cluster);
+    let (mut other, _) = client(&cluster, &publishes(2..3, "a"));
+    assert_eq!(other.next().unwrap()["id"], 2);
+    assert!(delayed(&cluster) > before, "what another does there waits");
 }

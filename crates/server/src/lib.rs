@@ -16,6 +16,7 @@ pub mod auth;
 #[cfg(test)]
 mod authority_tests;
 mod bounded_regex;
+mod budget;
 #[cfg(test)]
 mod budget_tests;
 mod bus_message;
@@ -35,6 +36,7 @@ pub mod metrics;
 mod operator;
 mod origin;
 mod page;
+mod pressure;
 mod proxy;
 mod push;
 mod push_message;
@@ -126,7 +128,7 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
     let (listeners, admin_listener) = listeners(&config.server, workers)?;
     let client_addr = listeners[0].local_addr().map_err(ServeError::Control)?;
     let admin_addr = admin_listener.local_addr().map_err(ServeError::Control)?;
-    let mut reservations = Reservations::new(Served::of(config));
+    let mut reservations = Reservations::new(Served::of(config), socket.is_some());
     reservations
         .reserve_listeners(&Config::default(), config)
         .map_err(|error| ServeError::Reserve(Box::new(error)))?;

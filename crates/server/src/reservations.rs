@@ -20,6 +20,8 @@ pub(crate) struct Reservations {
     admin: Option<(SocketAddr, TcpListener)>,
     /// What is served, and need not be held.
     served: Served,
+    /// The operator has a Unix socket.
+    has_socket: bool,
 }
 
 /// The addresses of `server` that are served.
@@ -37,8 +39,8 @@ impl Served {
 
 impl Reservations {
     /// Holds nothing; the addresses of `server` are listened on by others.
-    pub(crate) fn new(served: Served) -> Reservations {
-        Reservations { held: Vec::new(), admin: None, served }
+    pub(crate) fn new(served: Served, has_socket: bool) -> Reservations {
+        Reservations { held: Vec::new(), admin: None, served, has_socket }
     }
 
     /// Holds what `new` listens on and `old` does not.
@@ -50,9 +52,10 @@ impl Reservations {
         if before.client_addr != after.client_addr && after.client_addr != self.served.clients {
             self.hold(&Arc::from(""), Path::of("server.client_addr"), after.client_addr)?;
         }
-        if before.admin_addr != after.admin_addr {
+        let opens = !before.admin_tcp && after.admin_tcp;
+        if before.admin_addr != after.admin_addr || opens {
             self.admin = None;
-            if after.admin_addr != self.served.admin {
+            if after.admin_tcp && (opens || after.admin_addr != self.served.admin) {
                 let path = || Path::of("server.admin_addr");
                 has_port(path, after.admin_addr)?;
                 let listener = TcpListener::bind(after.admin_addr)
@@ -85,6 +88,13 @@ impl Reservations {
         old: &Config,
         new: &Config,
     ) -> Result<(), ConfigError> {
+        if !new.server.admin_tcp && !self.has_socket {
+            return Err(fault(
+                Path::of("server.admin_tcp"),
+                "nobody could reach this server any more: it has no state directory with the operator's socket".into(),
+                "start it with `--state DIR`, or leave the port open",
+            ));
+        }
         for (name, before, after) in new.listeners.changes_from(&old.listeners) {
             let Some(listener) = after else { continue };
             let address = listener.addr;
@@ -117,7 +127,8 @@ impl Reservations {
             "" => config.server.client_addr == *address,
             name => config.listeners.get(name).is_some_and(|listener| listener.addr == *address),
         });
-        if self.admin.as_ref().is_some_and(|(address, _)| *address != config.server.admin_addr) {
+        let is_wanted = |address| config.server.admin_tcp && address == config.server.admin_addr;
+        if self.admin.as_ref().is_some_and(|(address, _)| !is_wanted(*address)) {
             self.admin = None;
         }
     }

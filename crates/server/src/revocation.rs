@@ -126,8 +126,17 @@ struct Table {
     tokens: HashMap<u64, Revocation>,
     users: HashMap<Box<str>, Revocation>,
     blocked: HashMap<Box<str>, Revocation>,
-    /// Tokens of clients that were disconnected, and until when they let nobody in, in Unix milliseconds.
-    bars: HashMap<u64, u64>,
+    /// Tokens and users that were disconnected.
+    bars: HashMap<u64, Bar>,
+}
+
+/// How long something lets nobody in after a disconnect.
+#[derive(Clone, Copy)]
+struct Bar {
+    /// Unix milliseconds.
+    until_ms: u64,
+    /// Of a user: tokens whose `iat` is before this Unix second.
+    issued_before_s: u64,
 }
 
 impl Table {
@@ -141,7 +150,7 @@ impl Table {
         self.tokens.retain(|_, of| !of.is_over(now_ms / 1000));
         self.users.retain(|_, of| !of.is_over(now_ms / 1000));
         self.blocked.retain(|_, of| !of.is_over(now_ms / 1000));
-        self.bars.retain(|_, until_ms| *until_ms > now_ms);
+        self.bars.retain(|_, bar| bar.until_ms > now_ms);
     }
 }
 
@@ -175,7 +184,11 @@ impl Revocations {
         if revoked {
             return Some(Refusal::Revoked);
         }
-        let until_ms = table.bars.get(&token.0).filter(|until_ms| **until_ms > now_ms)?;
+        let of_user = table.bars.get(&self.user_bar(user));
+        // A token that does not say when it was issued may be new.
+        let of_user = of_user.filter(|bar| issued_at_s.is_some_and(|at| at < bar.issued_before_s));
+        let bars = table.bars.get(&token.0).into_iter().chain(of_user);
+        let until_ms = bars.map(|bar| bar.until_ms).max().filter(|until_ms| *until_ms > now_ms)?;
         Some(Refusal::Barred { left_s: (until_ms - now_ms).div_ceil(1000) })
     }
 
@@ -239,6 +252,21 @@ impl Revocations {
     /// Bars a token for a while. Without room it is barred all the same, and one that was barred before is not any more:
     /// no caller waits for an answer.
     pub(crate) fn bar(&self, token: TokenId, until_ms: u64, now_ms: u64, max: usize) {
+        self.insert_bar(token.0, Bar { until_ms, issued_before_s: 0 }, now_ms, max);
+    }
+
+    /// Bars for a while what tokens of a user were issued before now, in connections that are there, on their way or between two
+    /// polls.
+    pub(crate) fn bar_user(&self, user: &str, until_ms: u64, now_ms: u64, max: usize) {
+        let bar = Bar { until_ms, issued_before_s: now_ms / 1000 };
+        self.insert_bar(self.user_bar(user), bar, now_ms, max);
+    }
+
+    fn user_bar(&self, user: &str) -> u64 {
+        self.hashes.hash_one((2_u8, user))
+    }
+
+    fn insert_bar(&self, key: u64, bar: Bar, now_ms: u64, max: usize) {
         let mut table = self.write();
         if table.bars.len() >= max {
             table.expire(now_ms);
@@ -250,7 +278,7 @@ impl Revocations {
             }
         }
         self.any.store(true, Ordering::Release);
-        table.bars.insert(token.0, until_ms);
+        table.bars.insert(key, bar);
     }
 
     /// What is revoked.
@@ -492,6 +520,15 @@ mod tests {
         let refusal = revocations.refuses(token(0), "", None, NOW_MS);
         assert_eq!(refusal, Some(Refusal::Barred { left_s: 2 }));
         assert_eq!(revocations.refuses(token(0), "", None, NOW_MS + 1_500), None);
+
+        revocations.bar_user("ada", NOW_MS + 1_500, NOW_MS, 9);
+        let refuses = |user, issued_at_s, now_ms| {
+            revocations.refuses(token(7), user, issued_at_s, now_ms).is_some()
+        };
+        assert!(refuses("ada", Some(NOW_S - 1), NOW_MS) && !refuses("bob", Some(1), NOW_MS));
+        assert!(!refuses("ada", Some(NOW_S), NOW_MS), "issued since");
+        assert!(!refuses("ada", None, NOW_MS), "nobody knows when");
+        assert!(!refuses("ada", Some(1), NOW_MS + 1_500));
 
         for n in 1..100 {
             revocations.bar(token(n), NOW_MS + 9_000, NOW_MS, 9);

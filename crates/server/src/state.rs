@@ -10,11 +10,13 @@ use dunlin_bus::{Monitor, Rollout};
 use serde_json::{Value, json};
 
 use crate::admission::Admissions;
+use crate::budget::SharedBuckets;
 use crate::derived_keys::DerivedKeys;
 use crate::engine_stats::EnginesStats;
 use crate::fanout_scheduler::FanoutScheduler;
 use crate::loop_stats::LoopStats;
 use crate::metrics::{Counters, KeyCounters, Metric};
+use crate::pressure::Pressure;
 use crate::proxy::ProxiesStats;
 use crate::push_message::PushAdmissions;
 use crate::revocation::Revocations;
@@ -81,6 +83,10 @@ pub(crate) struct ServerState {
     pub(crate) admissions: Admissions,
     /// Whose turn it is to broadcast.
     pub(crate) fanout_scheduler: FanoutScheduler,
+    /// What users, addresses, namespaces and API keys have used of their budgets.
+    pub(crate) budgets: SharedBuckets,
+    /// Channels whose publishers wait.
+    pub(crate) pressure: Pressure,
     /// The secrets of this process.
     pub(crate) keys: DerivedKeys,
     /// Tokens that let nobody in.
@@ -123,6 +129,8 @@ impl ServerState {
             generation: AtomicU64::new(1),
             rollout: Rollout::new(workers),
             rejections: (0..workers).map(|_| Mutex::new(None)).collect(),
+            budgets: SharedBuckets::default(),
+            pressure: Pressure::new(workers),
             loop_stats: (0..workers).map(|_| LoopStats::new(started)).collect(),
             token_keys: (0..workers).map(|_| Mutex::new(Vec::new())).collect(),
             push_admissions: Arc::default(),

@@ -1,6 +1,7 @@
 //! Who is let in at the admin port: each test is somebody who tries to get further than he may.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 
 use dunlin_config::{AdminRole, AdminToken, Config, Secret};
@@ -210,6 +211,39 @@ fn the_socket_is_the_way_in_of_the_local_operator() {
     let refused = server.put("/config/limits/broadcast_quantum", "32");
     assert_eq!(refused.status, 401);
     assert_eq!(refused.json()["socket"], server.socket().to_str().unwrap());
+}
+
+/// The port could not be closed.
+#[test]
+fn the_admin_port_can_be_closed_where_the_socket_is_there_and_opened_again() {
+    let server = with_state();
+    let patch = |body: &str| {
+        let mut stream = UnixStream::connect(server.socket()).unwrap();
+        let body = format!("{{\"server\": {body}}}");
+        let length = body.len();
+        let head =
+            "PATCH /config HTTP/1.1\r\nHost: d\r\nContent-Type: application/merge-patch+json";
+        write!(stream, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+        receive(&mut stream).status
+    };
+    let is_open = |address: SocketAddr| TcpStream::connect(address).is_ok();
+    assert!(is_open(server.address));
+    assert_eq!(patch("{\"admin_tcp\": false}"), 200);
+    // Nobody else listens on this one.
+    let elsewhere = SocketAddr::from(([127, 91, 17, 3], 8001));
+    assert!(!is_open(server.address) && !is_open(elsewhere));
+    let body = format!("{{\"admin_tcp\": true, \"admin_addr\": \"{elsewhere}\"}}");
+    assert_eq!(patch(&body), 200);
+    assert!(is_open(elsewhere) && !is_open(server.address));
+    assert_eq!(patch("{\"admin_tcp\": false}"), 200);
+    assert!(!is_open(elsewhere));
+    assert_eq!(patch("{\"admin_tcp\": true}"), 200);
+    assert!(is_open(elsewhere));
+    // Without the socket nobody could open it again.
+    let mut server = TestServer::begin_as(1, development(), None, false);
+    server.token = None;
+    let refused = server.call("PUT", "/config/server/admin_tcp", &[JSON], "false");
+    assert_eq!(refused.status, 422, "{}", refused.json());
 }
 
 #[test]

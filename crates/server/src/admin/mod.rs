@@ -144,7 +144,8 @@ pub(crate) struct Admin {
     /// As `on_log` was given last.
     log: Log,
     on_log: Box<dyn Fn(&Log) + Send>,
-    listener: ListenerId,
+    /// On `server.admin_addr`, if that is listened on.
+    listener: Option<ListenerId>,
     /// The workers' listeners of the start, until `server.client_addr` changes.
     boot: Vec<TcpListener>,
     body_bytes_max: usize,
@@ -232,7 +233,10 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         let listen = ListenConfig { tls: None, proxies: Arc::default(), ..listen.clone() };
         cx.adopt_listener(socket, &listen)?;
     }
-    let listener = cx.adopt_listener(listener, &listen)?;
+    let listener = match store.head().config.server.admin_tcp {
+        true => Some(cx.adopt_listener(listener, &listen)?),
+        false => None,
+    };
     cx.register_fd(endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
     cx.run_every(1000, SECOND_TIMER);
     let counters = Arc::<ConfigCounters>::default();
@@ -390,12 +394,19 @@ impl Admin {
         let tls = Arc::clone(&self.state.settings.load().tls);
         let listen = listen_config(config, &tls);
         self.body_bytes_max = config.config.body_bytes_max;
-        let followed = match self.reservations.serve(config) {
-            // Connections through the former listener stay.
-            Some(listener) => cx.adopt_listener(listener, &listen).map(|next| {
-                cx.close_listener(std::mem::replace(&mut self.listener, next));
+        // Connections through a former listener stay.
+        let followed = match (self.reservations.serve(config), self.listener) {
+            (Some(listener), former) => cx.adopt_listener(listener, &listen).map(|next| {
+                self.listener = Some(next);
+                former.into_iter().for_each(|former| cx.close_listener(former));
             }),
-            None => cx.update_listener(self.listener, &listen),
+            (None, Some(former)) if !config.server.admin_tcp => {
+                self.listener = None;
+                cx.close_listener(former);
+                Ok(())
+            }
+            (None, Some(listener)) => cx.update_listener(listener, &listen),
+            (None, None) => Ok(()),
         };
         if let Err(error) = followed {
             tracing::error!(%error, "the admin port stays as it was until the next start");

@@ -146,6 +146,20 @@ fn one_disconnect_bars_the_token_and_not_the_user() {
     assert_eq!(refused(&server, &fresh), None);
 }
 
+/// A client that polls has no connection between two polls, and one that reconnects has none yet: nothing was barred.
+#[test]
+fn a_disconnect_bars_who_has_no_connection_just_now() {
+    let server = server(600_000);
+    let of = |sub: &str, iat: u64, n: u32| token(&json!({"sub": sub, "iat": iat, "n": n}));
+    let again = json!({"code": 3000, "reason": "again"});
+    api(&server, "disconnect", &json!({"user": "ada", "disconnect": again}));
+    assert_eq!(refused(&server, &of("ada", 1_000, 1)), None, "some may come back");
+    api(&server, "disconnect", &json!({"user": "ada"}));
+    assert_eq!(refused(&server, &of("ada", 1_000, 2)), Some(3503));
+    assert_eq!(refused(&server, &of("ada", 4_000_000_000, 3)), None, "issued since");
+    assert_eq!(refused(&server, &of("bob", 1_000, 4)), None);
+}
+
 #[test]
 fn a_blocked_user_is_sent_away_and_comes_back_when_he_is_unblocked() {
     let server = server(0);

@@ -102,7 +102,7 @@ impl TestServer {
             Workers::start(&state, endpoints, &doorbells, listeners, placement).unwrap();
         threads.wait_until_ready().unwrap();
         state.set_lifecycle(Lifecycle::Serving);
-        let reservations = Reservations::new(Served::of(&store.head().config));
+        let reservations = Reservations::new(Served::of(&store.head().config), has_operator);
         let logs = Arc::new(Mutex::new(Vec::new()));
         let given = Arc::clone(&logs);
         let on_log = Box::new(move |log: &Log| given.lock().unwrap().push(log.clone()));

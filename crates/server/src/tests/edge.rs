@@ -481,3 +481,30 @@ fn what_is_not_available_names_the_setting() {
     let answer = cluster.post("/api/presence", r#"{"channel":"chat:1"}"#);
     assert!(answer.contains("\"code\":102"), "{answer}");
 }
+
+/// A key in a query string stands in the logs of every proxy on its way.
+#[test]
+fn a_key_may_be_kept_out_of_query_strings() {
+    const KEY: &str = "a-key-that-nobody-guesses";
+    for (in_query, status) in [(true, 200), (false, 401)] {
+        let cluster = Cluster::start_with(1, |config| {
+            config.api.without_key = false;
+            config.api.keys_in_query = in_query;
+            config.api.keys.insert("backend", Secret::new(KEY));
+        });
+        let line = format!("POST /api/info?api_key={KEY}");
+        assert_eq!(cluster.call(&line, "", "{}").0, status);
+        let header = format!("X-API-Key: {KEY}\r\n");
+        assert_eq!(cluster.call("POST /api/info", &header, "{}").0, 200);
+    }
+}
+
+/// The answer to a connect had it in it.
+#[test]
+fn clients_are_not_told_the_name_of_the_machine() {
+    let cluster = Cluster::start_with(1, |_| {});
+    let open = "{\"id\":1,\"connect\":{}}";
+    let (_, connected) = Listener::open(cluster.address, "/connection/http_stream", open);
+    // It is the uid of the process, made at its start: empty in this one.
+    assert_eq!(connected["connect"]["node"].as_str().unwrap_or(""), cluster.state.uid);
+}

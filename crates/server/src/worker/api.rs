@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use dunlin_config::ApiScope;
 use dunlin_hub::{
     ChannelOptions, DisconnectUser, Maker, NewPublication, SessionId, SubscribeOptions,
     SubscribeUser, UnsubscribeUser,
@@ -14,21 +13,29 @@ use super::Worker;
 use super::connect::VERSION;
 use super::link::Link;
 use super::parts::{
-    Broadcast, CallForm, CallId, CommandPlace, CommandSlot, NewCall, Pending, RestCommands,
+    Broadcast, CallForm, CallId, CommandPlace, CommandSlot, KeyScope, NewCall, Pending,
+    RestCommands,
 };
 use super::reply;
 use super::routes::{method_refused, origin_refused};
+use super::timer::Timer;
 use crate::api::request::{Message, RefreshRequest, SubscribeRequest, Target};
 use crate::api::{
     Answer, ApiError, ApiErrorCode, Batch, Legacy, Lenient, Method, NodeFacts, OPENAPI, Outcome,
     Request, presented_key, scope, write_response,
 };
+use crate::budget::{Payer, Rates, Work};
 use crate::metrics::Metric;
 use crate::revocation::Revocation;
 use crate::session_token;
 
+/// How long a call waits at most for the subscribers of a channel that is behind.
+const BEHIND_MS_MAX: u64 = 1_000;
+/// How often is looked whether they have caught up.
+const HELD_POLL_MS: u64 = 1;
+
 /// What a caller's key may do; `None`: everything.
-type Scope = Option<Arc<ApiScope>>;
+type Scope = Option<KeyScope>;
 
 /// Which sessions of a user a command is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,7 +76,7 @@ impl Worker<'_> {
         };
         self.authenticated(cx, conn);
         if method == "push" || method.starts_with("push/") {
-            if let Some(Err(error)) = scope.as_deref().map(scope::permits_push) {
+            if let Some(Err(error)) = scope.as_ref().map(|scope| scope::permits_push(&scope.may)) {
                 self.count(Metric::ApiErrors);
                 let (_, body) = error.response(errors_as_status(request));
                 return self.answer(cx, conn, &reply::Answer::json(403, body));
@@ -139,6 +146,9 @@ impl Worker<'_> {
         self.api_calls.begin_next(call);
         self.execute(cx, call, 0, command);
         self.drain_events(cx);
+        if !self.goes_on(conn, 0) {
+            self.hold(call, cx.now_ms(), None);
+        }
         self.pause(cx, call);
     }
 
@@ -210,15 +220,30 @@ impl Worker<'_> {
             self.execute(cx, call, at, command);
             // What it leads to is delivered before more is made, so that outboxes which it fills are seen.
             self.drain_events(cx);
-            if self.api_calls.has_broadcast(call) || !self.goes_on(conn, deliveries) {
+            if self.api_calls.has_broadcast(call)
+                || self.api_calls.is_held(call)
+                || !self.goes_on(conn, deliveries)
+            {
                 break;
             }
         }
         self.api_calls.begun(call)
     }
 
-    /// Goes on with the calls that wait for their turn.
+    /// Goes on with the calls that wait for their turn, or for the subscribers of a channel.
     pub(super) fn run_calls(&mut self, cx: &mut Context<Link>) {
+        if self.api_calls.holds_some() {
+            let (now_ms, pressure) = (cx.now_ms(), &self.state.pressure);
+            let released = self.api_calls.release(|held| {
+                now_ms >= held.until_ms || held.channel.is_some_and(|hash| !pressure.holds(hash))
+            });
+            for call in released {
+                self.respond(cx, call);
+            }
+            if self.api_calls.arm_timer() {
+                cx.run_after(HELD_POLL_MS, Timer::Calls as u64);
+            }
+        }
         for call in self.api_calls.take_ready() {
             let Some((conn, rest)) = self.api_calls.resume(call) else { continue };
             if let Some(broadcast) = rest.broadcast {
@@ -276,7 +301,7 @@ impl Worker<'_> {
             self.drain_events(cx);
             given += 1;
             let deliveries = self.deliveries_to(channel, publish.data.len());
-            if !self.goes_on(conn, deliveries) || !has_room {
+            if !has_room || self.api_calls.is_held(place.call) || !self.goes_on(conn, deliveries) {
                 break;
             }
         }
@@ -299,7 +324,11 @@ impl Worker<'_> {
             return Err("no API key; send one of api.keys as the header X-API-Key");
         };
         match self.settings.api_key(&shown) {
-            Some(name) => Ok(api.scopes.get_shared(name).cloned()),
+            Some(name) => Ok(api.scopes.get_shared(name).map(|may| {
+                let rates = Rates::from(&may.budget);
+                let payer = rates.is_limited().then(|| self.state.budgets.api_key(name));
+                KeyScope { may: Arc::clone(may), budget: payer.map(|payer| (payer, rates)) }
+            })),
             None => Err("the API key is not in api.keys"),
         }
     }
@@ -317,11 +346,28 @@ impl Worker<'_> {
             // A batch must not fill outboxes whose sockets would have taken it.
             self.flush_outboxes(cx);
         }
+        if let Some(budget) = self.api_calls.budget(call) {
+            self.charge_call(call, budget, Work { commands: 1, ..Work::default() });
+        }
         let place = CommandPlace { call, at, part: None };
         if let Err(error) = command.and_then(|request| self.begin(cx, place, &request)) {
             self.count(Metric::ApiErrors);
             self.api_calls.handle_answer(place, Err(error));
         }
+    }
+
+    /// Charges a call to its key. What follows of it, and its answer, wait until the key has the budget again.
+    fn charge_call(&mut self, call: CallId, (payer, rates): (Payer, Rates), work: Work) {
+        let wait_ms = self.charge_shared(payer, &rates, work);
+        if wait_ms > 0 {
+            self.hold(call, self.clock.now().ms + wait_ms, None);
+        }
+    }
+
+    /// A call goes on, and is answered, no sooner than then, or than a channel is not behind any more.
+    fn hold(&mut self, call: CallId, until_ms: u64, channel: Option<u64>) {
+        self.count(Metric::CommandsDelayed);
+        self.api_calls.hold(call, until_ms, channel);
     }
 
     /// Hands a command to the hub. `Err`: it is answered already.
@@ -372,6 +418,9 @@ impl Worker<'_> {
             }
             Request::Disconnect(disconnect) => {
                 let Some(client) = self.client_of(place, &disconnect.target) else { return Ok(()) };
+                if client.is_none() && disconnect.whitelist.is_empty() {
+                    self.bar_user(&disconnect.target.user, u32::from(disconnect.code));
+                }
                 let how = DisconnectUser {
                     client,
                     except: disconnect.whitelist.clone(),
@@ -472,8 +521,17 @@ impl Worker<'_> {
     ) -> Result<(), ApiError> {
         let options = self.channel_options(channel)?;
         let token = self.api_token(cx, place)?;
-        let now = self.now(cx);
+        let (now, bytes) = (self.now(cx), publish.data.len());
         self.hub.handle_publish(now, token, channel, &options, publish);
+        if let Some(hash) = self.state.pressure.of(channel) {
+            // Its caller publishes faster than subscribers can be written to: the answer tells it when there is room.
+            self.hold(place.call, now.ms + BEHIND_MS_MAX, Some(hash));
+        }
+        if let Some((payer, rates)) = self.api_calls.budget(place.call) {
+            let deliveries = self.deliveries_to(channel, bytes);
+            let work = Work { commands: 0, bytes: bytes as u64, deliveries };
+            self.charge_call(place.call, (payer, rates), work);
+        }
         Ok(())
     }
 
@@ -589,7 +647,13 @@ impl Worker<'_> {
             let conn = answered.conn;
             let warning = answered.warning.take();
             let bytes_max = self.settings.config.limits.answer_bytes_max;
+            let budget = answered.budget;
             let (status, body) = answered.encode(&facts, bytes_max);
+            if let Some((payer, rates)) = budget {
+                // For its next call.
+                let work = Work { bytes: body.len() as u64, ..Work::default() };
+                self.charge_shared(payer, &rates, work);
+            }
             let mut answer = reply::Answer::json(status, body);
             if let Some(warning) = &warning {
                 answer = answer.header("Warning", warning);

@@ -13,12 +13,15 @@ use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{Command, DisconnectCode, Request};
 
 use super::link::{Link, Peer, Role};
-use super::parts::{Frames, Payer, Rates, Work};
+use super::parts::{Frames, Pending};
 use super::{Worker, encoding_of};
+use crate::budget::{Payer, Rates, Work};
 use crate::metrics::Metric;
 
 /// A message to others counts once more for each of so many bytes of it.
 const DELIVERY_BYTES: usize = 1024;
+/// How long who publishes to a channel that is behind waits before the next command.
+const BEHIND_MS: u64 = 2;
 /// An answer of fewer bytes is not worth a look at the budget.
 const REPLY_BYTES_MIN: usize = 1024;
 
@@ -36,7 +39,13 @@ impl Worker<'_> {
     ) -> Option<u64> {
         let deliveries = self.deliveries_of(&command.request);
         let work = Work { commands: 1, bytes: bytes as u64, deliveries };
-        self.charge_request(cx, conn, command.request.channel(), work)
+        let wait_until = self.charge_request(cx, conn, command.request.channel(), work);
+        match &command.request {
+            Request::Publish(publish) if self.state.pressure.of(&publish.channel).is_some() => {
+                wait_until.max(Some(cx.now_ms() + BEHIND_MS))
+            }
+            _ => wait_until,
+        }
     }
 
     /// Charges what a client has asked for on a connection, with a session or not. `Some`: the next waits until then.
@@ -54,7 +63,7 @@ impl Worker<'_> {
         let now_ms = cx.now_ms();
         let mut wait_ms = self.charge_payers(&payers, work, now_ms);
         if let Some(channel) = channel {
-            wait_ms = wait_ms.max(self.charge_namespace(channel, work, now_ms));
+            wait_ms = wait_ms.max(self.charge_namespace(channel, work));
         }
         let goes_on = self.goes_on(conn, work.deliveries);
         (wait_ms > 0 || !goes_on).then_some(now_ms + wait_ms)
@@ -72,28 +81,48 @@ impl Worker<'_> {
         let address = if of_address.is_limited() { self.peers.get(peer.place()) } else { None };
         [
             session.map(|session| (Payer::session(session), Rates::from(own))),
-            (of_user.is_limited() && !user.is_empty()).then(|| (self.budgets.user(user), of_user)),
-            address.map(|address| (self.budgets.address(address), of_address)),
+            (of_user.is_limited() && !user.is_empty())
+                .then(|| (self.state.budgets.user(user), of_user)),
+            address.map(|address| (self.state.budgets.address(address), of_address)),
         ]
     }
 
     /// Charges all who pay. Gives how long the longest of them waits.
     fn charge_payers(&mut self, payers: &Payers, work: Work, now_ms: u64) -> u64 {
         let all = payers.iter().flatten();
-        all.map(|(payer, rates)| self.budgets.charge(*payer, rates, work, now_ms))
-            .max()
-            .unwrap_or(0)
+        all.map(|(payer, rates)| match payer.is_session() {
+            true => self.budgets.charge(*payer, rates, work, now_ms),
+            false => self.charge_shared(*payer, rates, work),
+        })
+        .max()
+        .unwrap_or(0)
+    }
+
+    /// Charges one whose budget is the process's. Gives how long what follows waits.
+    pub(super) fn charge_shared(&self, payer: Payer, rates: &Rates, work: Work) -> u64 {
+        self.state.budgets.charge(payer, rates, work, self.state.uptime_ms())
     }
 
     /// Charges the namespace of a channel, if its clients have a budget together.
-    pub(super) fn charge_namespace(&mut self, channel: &str, work: Work, now_ms: u64) -> u64 {
-        let Some(namespace) = self.settings.namespace(channel) else { return 0 };
+    pub(super) fn charge_namespace(&self, channel: &str, work: Work) -> u64 {
+        let payer = self.namespace_payer(channel);
+        payer.map_or(0, |(payer, rates)| self.charge_shared(payer, &rates, work))
+    }
+
+    /// What the clients of a channel's namespace may ask for together, if that is bounded.
+    fn namespace_payer(&self, channel: &str) -> Option<(Payer, Rates)> {
+        let namespace = self.settings.namespace(channel)?;
         let rates = Rates::from(&namespace.rules.budget);
-        if !rates.is_limited() {
-            return 0;
+        let payer = || self.state.budgets.namespace(&namespace.options.namespace);
+        rates.is_limited().then(|| (payer(), rates))
+    }
+
+    /// Behind what an answer of a channel's history or presence waits: its namespace may pay for it.
+    pub(super) fn pending_answer(&self, session: SessionId, id: u32, channel: &str) -> Pending {
+        match self.namespace_payer(channel) {
+            Some(_) => Pending::ChargedCommand { session, id, channel: channel.into() },
+            None => Pending::Command { session, id },
         }
-        let payer = self.budgets.namespace(&namespace.options.namespace);
-        self.budgets.charge(payer, &rates, work, now_ms)
     }
 
     /// Charges subscriptions that a client begins with: a connect's, or a poll's.
@@ -109,7 +138,7 @@ impl Worker<'_> {
             let work = Work { commands: 1, deliveries: self.joins_of(channel), ..Work::default() };
             all.commands += 1;
             all.deliveries += work.deliveries;
-            self.charge_namespace(channel, work, now_ms);
+            self.charge_namespace(channel, work);
         }
         let payers = self.payers(session, user, peer);
         self.charge_payers(&payers, all, now_ms);
@@ -126,9 +155,8 @@ impl Worker<'_> {
         let (nothing, now_ms) = (Work::default(), self.clock.now().ms);
         let payers = self.payers(None, user, peer);
         let own_ms = self.charge_payers(&payers, nothing, now_ms);
-        channels.fold(own_ms, |wait_ms, channel| {
-            wait_ms.max(self.charge_namespace(channel, nothing, now_ms))
-        })
+        channels
+            .fold(own_ms, |wait_ms, channel| wait_ms.max(self.charge_namespace(channel, nothing)))
     }
 
     /// Charges an answer to its session, and at the end of the turn to its user and address.
@@ -168,7 +196,7 @@ impl Worker<'_> {
         self.charge_payers(&payers, Work { bytes: bytes as u64, ..Work::default() }, now_ms);
         let each = Work { bytes: (bytes / channels.len().max(1)) as u64, ..Work::default() };
         for channel in channels {
-            self.charge_namespace(channel, each, now_ms);
+            self.charge_namespace(channel, each);
         }
     }
 
@@ -177,7 +205,7 @@ impl Worker<'_> {
         if !missed.is_empty() {
             let bytes = missed.iter().map(|of| of.data.len() as u64).sum();
             let work = Work { bytes, ..Work::default() };
-            self.charge_namespace(channel, work, self.clock.now().ms);
+            self.charge_namespace(channel, work);
         }
     }
 

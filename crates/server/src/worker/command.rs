@@ -143,7 +143,8 @@ impl Worker<'_> {
                         reverse: request.reverse,
                         bytes_max: Some(options.recovery_bytes_max),
                     };
-                    if let Some(token) = self.token(cx, Pending::Command { session, id }) {
+                    let pending = self.pending_answer(session, id, &request.channel);
+                    if let Some(token) = self.token(cx, pending) {
                         let maker = self.hub.maker(session);
                         self.hub.handle_history(
                             now,
@@ -158,7 +159,8 @@ impl Worker<'_> {
             }
             Request::Presence(request) => {
                 self.allowed(session, &request.channel, Permission::Presence).map(|options| {
-                    if let Some(token) = self.token(cx, Pending::Command { session, id }) {
+                    let pending = self.pending_answer(session, id, &request.channel);
+                    if let Some(token) = self.token(cx, pending) {
                         let bytes_max = options.recovery_bytes_max;
                         self.hub.handle_presence(now, token, &request.channel, &options, bytes_max);
                     }

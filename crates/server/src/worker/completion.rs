@@ -8,6 +8,7 @@ use super::Worker;
 use super::link::Link;
 use super::parts::Pending;
 use crate::api::{ApiError, Outcome};
+use crate::budget::Work;
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -59,6 +60,12 @@ impl Worker<'_> {
     fn answer_pending(&mut self, cx: &mut Context<Link>, pending: Pending, event: Event) {
         match (pending, event) {
             (Pending::Command { session, id }, event) => self.complete_command(session, id, event),
+            (Pending::ChargedCommand { session, id, channel }, event) => {
+                let before = self.hub.outbox_bytes(session);
+                self.complete_command(session, id, event);
+                let bytes = self.hub.outbox_bytes(session).saturating_sub(before) as u64;
+                self.charge_namespace(&channel, Work { bytes, ..Work::default() });
+            }
             (Pending::Connect { session }, Event::Subscribed { channel, result, .. }) => {
                 self.connect_subscribed(cx, session, channel, result);
             }

@@ -141,6 +141,8 @@ pub(crate) struct Worker<'w> {
     connects: Connects,
     polls: Polls,
     api_calls: ApiCalls,
+    /// Channels of this worker that are behind.
+    pressing: usize,
     push_calls: PushCalls,
     /// Of proxies, once there are any.
     backends: Option<Box<Backends>>,
@@ -229,6 +231,7 @@ impl<'w> Worker<'w> {
             connects: Connects::default(),
             polls: Polls::default(),
             api_calls: ApiCalls::default(),
+            pressing: 0,
             push_calls: PushCalls::default(),
             backends: None,
             engines: Engines::default(),
@@ -299,6 +302,7 @@ impl<'w> Worker<'w> {
         if self.gate.is_granted() && !self.broadcasts_are_due() {
             self.poll_fanout_slot();
         }
+        self.publish_pressure();
         // A write may have ended sessions, which concerns other workers.
         self.drain_events(cx);
         self.send_to_engines(cx);
@@ -400,6 +404,7 @@ impl<'w> Worker<'w> {
         self.publish_gauges(cx);
         self.look_at_buffers(cx);
         self.budgets.sweep(cx.now_ms());
+        self.state.budgets.sweep(self.index, self.state.workers(), self.state.uptime_ms());
         self.transmit_to_push();
         if (cx.now_ms() / 1000).is_multiple_of(TRIM_S) {
             // A burst makes rings grow; what stayed quiet since gives the memory back.
@@ -432,7 +437,7 @@ impl<'w> Worker<'w> {
     /// Answers a request that the hub did not.
     fn fail(&mut self, cx: &mut Context<Link>, pending: &Pending, error: dunlin_hub::Error) {
         match *pending {
-            Pending::Command { session, id } => {
+            Pending::Command { session, id } | Pending::ChargedCommand { session, id, .. } => {
                 self.count(Metric::CommandErrors);
                 self.reply(session, id, &Reply::Error(&error.into()));
             }
@@ -602,6 +607,7 @@ impl Handler for Worker<'_> {
             Some(Timer::Accept) => self.accept_again(cx),
             Some(Timer::Handshake) => self.shake_hands_again(cx),
             Some(Timer::Fanout) => self.gate.handle_timer(),
+            Some(Timer::Calls) => self.api_calls.handle_timer(),
             Some(Timer::Backlog) => self.backlogs.handle_timer(cx.now_ms()),
             None => debug_assert!(false, "a timer without a name"),
         }
@@ -662,6 +668,7 @@ impl Drop for Worker<'_> {
     /// Also when a panic ends it: its connections are closed with its descriptor table, nobody else could give their
     /// places back.
     fn drop(&mut self) {
+        self.state.pressure.set(self.index, self.pressing, [].into_iter());
         for (address, authenticated) in self.peers.release_all() {
             self.state.admissions.release(address, authenticated);
         }

@@ -145,6 +145,20 @@ impl Worker<'_> {
         }
     }
 
+    /// A user is to be disconnected by the server API: what tokens he has had until now let nobody in for a while, on whatever
+    /// worker they come, if his clients are not to come back. Called before any worker hears of it, so that no connect slips
+    /// through between two.
+    pub(super) fn bar_user(&self, user: &str, code: u32) {
+        let token = &self.settings.config.client.token;
+        if user.is_empty() || token.bar_after_disconnect_ms == 0 || reconnects(code) {
+            return;
+        }
+        let now_ms = self.clock.now().unix_ms;
+        let until_ms = now_ms.saturating_add(token.bar_after_disconnect_ms);
+        let max = token.revocations_max as usize;
+        self.state.revocations.bar_user(user, until_ms, now_ms, max);
+    }
+
     /// A session was disconnected by the server API: its token lets nobody in for a while, if its client is not to come
     /// back.
     pub(super) fn bar(&self, session: SessionId, code: u32) {

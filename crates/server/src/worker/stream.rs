@@ -15,10 +15,10 @@ use dunlin_wire::websocket::{Opcode, encode_close, encode_frame};
 
 use super::key_wait::Handled;
 use super::link::{Link, Role};
-use super::parts::Work;
 use super::reply::{Answer, permission};
 use super::routes::{method_refused, origin_of, origin_refused, preflight};
 use super::{Worker, encoding_of};
+use crate::budget::Work;
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
 use crate::session_token;

@@ -18,11 +18,13 @@ pub(super) enum Timer {
     Fanout,
     /// Commands that were held back may go on.
     Backlog,
+    /// Calls of the server API that are held may go on.
+    Calls,
 }
 
 impl Timer {
     pub(super) fn from_u64(number: u64) -> Option<Timer> {
-        const ALL: [Timer; 7] = [
+        const ALL: [Timer; 8] = [
             Timer::Backends,
             Timer::Second,
             Timer::Drain,
@@ -30,6 +32,7 @@ impl Timer {
             Timer::Handshake,
             Timer::Fanout,
             Timer::Backlog,
+            Timer::Calls,
         ];
         ALL.into_iter().find(|timer| *timer as u64 == number)
     }

@@ -13,6 +13,7 @@ use crate::api::{
     Answer, ApiError, ApiErrorCode, Method, NodeFacts, Outcome, write_batch, write_legacy,
     write_response,
 };
+use crate::budget::{Payer, Rates};
 
 /// Counts up while the worker runs.
 pub(crate) type CallId = u64;
@@ -25,14 +26,28 @@ const OUTSTANDING_MAX: usize = 1_024;
 /// [`ApiCalls::open`] a call, give commands to the hub as [`ApiCalls::begin_next`] allows, [`ApiCalls::keep`] what is left of
 /// it, then [`ApiCalls::pause`]. Answers come in any order with [`ApiCalls::handle_answer`]; after each, and after a pause,
 /// [`ApiCalls::poll`] gives the call when it is answered. One that has more to begin is [ready](ApiCalls::take_ready) for the
-/// next turn, in which it goes on with [`ApiCalls::resume`].
+/// next turn, in which it goes on with [`ApiCalls::resume`]. One that is [held](ApiCalls::hold) goes on, and is answered, once it is
+/// [released](ApiCalls::release).
 #[derive(Default)]
 pub(crate) struct ApiCalls {
     calls: FastMap<CallId, Call>,
     ready: VecDeque<CallId>,
+    held: Vec<Held>,
+    /// A timer will have them looked at.
+    is_armed: bool,
     /// Of what is kept.
     bytes: usize,
     opened: u64,
+}
+
+/// A call that waits.
+#[derive(Clone, Copy)]
+pub(crate) struct Held {
+    call: CallId,
+    /// Until then at most.
+    pub(crate) until_ms: u64,
+    /// The channel that it has published to, by its hash in [`Pressure`](crate::pressure::Pressure): until that is not behind.
+    pub(crate) channel: Option<u64>,
 }
 
 /// What a call begins with.
@@ -42,12 +57,20 @@ pub(crate) struct NewCall {
     /// The caller wants errors as HTTP statuses (`X-Centrifugo-Error-Mode: transport`).
     pub(crate) errors_as_status: bool,
     /// What the caller's key may do; `None`: everything.
-    pub(crate) scope: Option<Arc<ApiScope>>,
+    pub(crate) scope: Option<KeyScope>,
     pub(crate) commands: Vec<CommandSlot>,
     /// So many begin whether or not those before them are answered; each after them waits for that.
     pub(crate) at_once: usize,
     /// Of the response, about the request: see [`Lenient`](crate::api::Lenient).
     pub(crate) warning: Option<Box<str>>,
+}
+
+/// What an API key may do.
+#[derive(Clone)]
+pub(crate) struct KeyScope {
+    pub(crate) may: Arc<ApiScope>,
+    /// Who pays for its calls, if they are bounded.
+    pub(crate) budget: Option<(Payer, Rates)>,
 }
 
 /// How a call was made, and is answered.
@@ -77,6 +100,8 @@ pub(crate) struct AnsweredCall {
     commands: Vec<CommandSlot>,
     /// The `Warning` header of the response.
     pub(crate) warning: Option<Box<str>>,
+    /// Who pays for it.
+    pub(crate) budget: Option<(Payer, Rates)>,
 }
 
 struct Call {
@@ -89,6 +114,8 @@ struct Call {
     is_running: bool,
     /// It is among those that are ready.
     is_ready: bool,
+    /// It is among those that are held.
+    is_held: bool,
 }
 
 impl Call {
@@ -100,6 +127,7 @@ impl Call {
     fn may_begin(&self) -> bool {
         let outstanding = self.outstanding - usize::from(self.is_running);
         self.has_more()
+            && !self.is_held
             && outstanding < OUTSTANDING_MAX
             && (outstanding == 0 || self.rest.broadcast.is_some() || self.begun < self.new.at_once)
     }
@@ -127,6 +155,7 @@ impl ApiCalls {
             rest: Rest::default(),
             is_running: true,
             is_ready: false,
+            is_held: false,
         };
         self.calls.insert(id, call);
         id
@@ -134,7 +163,12 @@ impl ApiCalls {
 
     /// What the key of a call may do; `None`: everything.
     pub(crate) fn scope(&self, call: CallId) -> Option<&ApiScope> {
-        self.calls.get(&call)?.new.scope.as_deref()
+        Some(&self.calls.get(&call)?.new.scope.as_ref()?.may)
+    }
+
+    /// Who pays for a call, if it is bounded.
+    pub(crate) fn budget(&self, call: CallId) -> Option<(Payer, Rates)> {
+        self.calls.get(&call)?.new.scope.as_ref()?.budget
     }
 
     /// The connection of a call.
@@ -218,6 +252,53 @@ impl ApiCalls {
         self.settle(call);
     }
 
+    /// A call waits from now on, until then or until a channel is not behind any more.
+    pub(crate) fn hold(&mut self, id: CallId, until_ms: u64, channel: Option<u64>) {
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        if !std::mem::replace(&mut call.is_held, true) {
+            self.held.push(Held { call: id, until_ms, channel });
+        } else if let Some(held) = self.held.iter_mut().find(|held| held.call == id) {
+            // The longer of two reasons.
+            *held = match held.until_ms < until_ms {
+                true => Held { call: id, until_ms, channel },
+                false => *held,
+            };
+        }
+    }
+
+    pub(crate) fn is_held(&self, call: CallId) -> bool {
+        self.calls.get(&call).is_some_and(|call| call.is_held)
+    }
+
+    /// Something is held.
+    pub(crate) fn holds_some(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Calls that are held no more.
+    pub(crate) fn release(&mut self, mut is_over: impl FnMut(&Held) -> bool) -> Vec<CallId> {
+        let released: Vec<_> = self.held.extract_if(.., |held| is_over(held)).collect();
+        let released = released.into_iter().map(|held| held.call);
+        let Self { calls, .. } = self;
+        released
+            .inspect(|id| {
+                if let Some(call) = calls.get_mut(id) {
+                    call.is_held = false;
+                }
+            })
+            .collect()
+    }
+
+    /// Whether a timer has to be set for those that are held.
+    pub(crate) fn arm_timer(&mut self) -> bool {
+        !self.held.is_empty() && !std::mem::replace(&mut self.is_armed, true)
+    }
+
+    /// It has fired.
+    pub(crate) fn handle_timer(&mut self) {
+        self.is_armed = false;
+    }
+
     /// Calls that may go on.
     pub(crate) fn take_ready(&mut self) -> VecDeque<CallId> {
         std::mem::take(&mut self.ready)
@@ -264,7 +345,7 @@ impl ApiCalls {
     /// A call whose commands are all answered. One that has more to begin is ready for the next turn, if it can go on.
     pub(crate) fn poll(&mut self, id: CallId) -> Option<AnsweredCall> {
         let call = self.calls.get_mut(&id).filter(|call| !call.is_running)?;
-        if call.has_more() || call.outstanding > 0 {
+        if call.has_more() || call.outstanding > 0 || call.is_held {
             if !call.is_ready && call.may_begin() {
                 call.is_ready = true;
                 self.ready.push_back(id);
@@ -273,8 +354,9 @@ impl ApiCalls {
         }
         let Call { new, rest, .. } = self.calls.remove(&id)?;
         self.bytes -= rest.bytes();
-        let NewCall { conn, form, errors_as_status, commands, warning, .. } = new;
-        Some(AnsweredCall { conn, form, errors_as_status, commands, warning })
+        let NewCall { conn, form, errors_as_status, commands, warning, scope, .. } = new;
+        let budget = scope.and_then(|scope| scope.budget);
+        Some(AnsweredCall { conn, form, errors_as_status, commands, warning, budget })
     }
 
     /// One thing less is outstanding.
@@ -388,6 +470,37 @@ mod tests {
         assert!(body.starts_with("{\"error\""), "{body}");
         calls.handle_answer(place(first, 0), published(1));
         assert!(calls.poll(first).is_none(), "an answer that comes late finds no call");
+    }
+
+    #[test]
+    fn a_call_that_is_held_is_answered_once_it_is_released() {
+        let mut calls = ApiCalls::default();
+        let call = calls.open(new_call(1, CallForm::Batch, 2, 2));
+        assert_eq!(calls.begin_next(call), Some(0));
+        calls.hold(call, 50, Some(7));
+        calls.hold(call, 40, None);
+        assert_eq!(calls.begin_next(call), None, "what follows of it waits too");
+        calls.pause(call);
+        calls.handle_answer(place(call, 0), published(1));
+        assert!(calls.poll(call).is_none() && !calls.is_ready());
+        assert!(calls.arm_timer() && !calls.arm_timer());
+        let until = |calls: &mut ApiCalls, now_ms: u64| {
+            calls.release(|held| now_ms >= held.until_ms || held.channel == Some(8))
+        };
+        assert_eq!(until(&mut calls, 49), [] as [CallId; 0], "the longer of two reasons holds");
+        assert_eq!(until(&mut calls, 50), [call]);
+        assert!(calls.poll(call).is_none() && calls.is_ready(), "its second command is to come");
+        calls.take_ready();
+        assert!(calls.resume(call).is_some());
+        assert_eq!(calls.begin_next(call), Some(1));
+        calls.hold(call, 90, None);
+        calls.pause(call);
+        calls.handle_answer(place(call, 1), published(2));
+        assert!(calls.poll(call).is_none(), "answered by the hub, and held");
+        assert_eq!(until(&mut calls, 90), [call]);
+        assert!(response(calls.poll(call)).2.contains("\"offset\":2"));
+        calls.handle_timer();
+        assert!(!calls.holds_some() && !calls.arm_timer());
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(crate) enum Pending {
         /// The command's id.
         id: u32,
     },
+    /// One whose answer its channel's namespace pays for too.
+    ChargedCommand { session: SessionId, id: u32, channel: Arc<str> },
     /// A subscription that belongs to a connect; the connect is answered with the last of them.
     Connect { session: SessionId },
     /// A command of a server API call.

@@ -1,0 +1,302 @@
+//! Budgets: what clients, users, addresses, namespaces and API keys have used of them.
+//!
+//! A budget is a token bucket whose tokens are time: a command takes as long as its number, its bytes and its deliveries take
+//! at the rates of the budget, and whoever is ahead of the clock by more than the burst waits. So a bucket is one instant, a
+//! payer whose instant has passed needs none, and a client that is idle costs nothing.
+//!
+//! A session's bucket belongs to its worker. Those of users, addresses, namespaces and keys belong to the process, for the kernel
+//! spreads their connections over the workers: a lock is taken for each command of who has such a budget, and for nobody else's.
+
+use std::hash::{BuildHasher, Hash};
+use std::net::IpAddr;
+use std::sync::Mutex;
+
+use dunlin_config::{ClientBudget, SharedBudget};
+use dunlin_hub::SessionId;
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Parts of the shared buckets, each with a lock.
+const SHARDS: usize = 64;
+
+/// Whose budget it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Payer(u64);
+
+const KIND_SHIFT: u32 = 61;
+
+impl Payer {
+    pub(crate) fn session(session: SessionId) -> Payer {
+        Payer(session.to_u64())
+    }
+
+    /// Its bucket belongs to a worker.
+    pub(crate) fn is_session(self) -> bool {
+        self.0 >> KIND_SHIFT == 0
+    }
+}
+
+/// The rates of a budget. A rate of 0 is no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rates {
+    commands_per_s: u32,
+    bytes_per_s: u64,
+    deliveries_per_s: u64,
+    burst_ms: u32,
+}
+
+impl Rates {
+    pub(crate) fn is_limited(&self) -> bool {
+        self.commands_per_s > 0 || self.bytes_per_s > 0 || self.deliveries_per_s > 0
+    }
+
+    /// How long it takes at these rates.
+    fn time_ns(&self, work: Work) -> u64 {
+        let of = |count: u64, per_s: u64| match per_s {
+            0 => 0,
+            per_s => count.saturating_mul(SECOND_NS) / per_s,
+        };
+        of(work.commands.into(), self.commands_per_s.into())
+            .saturating_add(of(work.bytes, self.bytes_per_s))
+            .saturating_add(of(work.deliveries, self.deliveries_per_s))
+    }
+}
+
+impl From<&ClientBudget> for Rates {
+    fn from(of: &ClientBudget) -> Rates {
+        let ClientBudget { commands_per_s, bytes_per_s, deliveries_per_s, burst_ms } = *of;
+        Rates { commands_per_s, bytes_per_s, deliveries_per_s, burst_ms }
+    }
+}
+
+impl From<&SharedBudget> for Rates {
+    fn from(of: &SharedBudget) -> Rates {
+        let SharedBudget { commands_per_s, bytes_per_s, deliveries_per_s, burst_ms } = *of;
+        Rates { commands_per_s, bytes_per_s, deliveries_per_s, burst_ms }
+    }
+}
+
+/// What is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work {
+    pub(crate) commands: u32,
+    pub(crate) bytes: u64,
+    /// Messages to others.
+    pub(crate) deliveries: u64,
+}
+
+/// Buckets that have something in them.
+#[derive(Debug, Default)]
+pub(crate) struct Buckets {
+    /// Until when each payer has used its budget.
+    used_until_ns: HashMap<u64, u64, RandomState>,
+}
+
+impl Buckets {
+    /// Charges a payer. Gives how long the next command has to wait.
+    pub(crate) fn charge(&mut self, payer: Payer, rates: &Rates, work: Work, now_ms: u64) -> u64 {
+        if !rates.is_limited() {
+            return 0;
+        }
+        let now_ns = now_ms.saturating_mul(1_000_000);
+        let used_ns = rates.time_ns(work);
+        let until_ns = match self.used_until_ns.get_mut(&payer.0) {
+            Some(until) => {
+                *until = (*until).max(now_ns).saturating_add(used_ns);
+                *until
+            }
+            None => {
+                self.make_room(now_ns);
+                let until = now_ns.saturating_add(used_ns);
+                self.used_until_ns.insert(payer.0, until);
+                until
+            }
+        };
+        let ahead_ms = (until_ns - now_ns) / 1_000_000;
+        ahead_ms.saturating_sub(u64::from(rates.burst_ms))
+    }
+
+    /// Forgets those who owe nothing.
+    pub(crate) fn sweep(&mut self, now_ms: u64) {
+        self.forget_idle(now_ms.saturating_mul(1_000_000));
+        if self.used_until_ns.len() * 8 <= self.used_until_ns.capacity() {
+            self.used_until_ns.shrink_to(self.used_until_ns.len() * 2);
+        }
+    }
+
+    /// Before one more is remembered. Most owe nothing after milliseconds, and a large table that is given back would leave
+    /// a hole in the heap.
+    fn make_room(&mut self, now_ns: u64) {
+        let capacity = self.used_until_ns.capacity();
+        if self.used_until_ns.len() < capacity {
+            return;
+        }
+        self.forget_idle(now_ns);
+        if self.used_until_ns.len() > capacity / 2 {
+            self.used_until_ns.reserve(capacity);
+        }
+    }
+
+    fn forget_idle(&mut self, now_ns: u64) {
+        self.used_until_ns.retain(|_, until| *until > now_ns);
+    }
+}
+
+/// The buckets of users, addresses, namespaces and keys, of the whole process.
+#[derive(Debug)]
+pub(crate) struct SharedBuckets {
+    names: RandomState,
+    shards: [Mutex<Buckets>; SHARDS],
+}
+
+impl Default for SharedBuckets {
+    fn default() -> SharedBuckets {
+        let shards = std::array::from_fn(|_| Mutex::default());
+        SharedBuckets { names: RandomState::default(), shards }
+    }
+}
+
+impl SharedBuckets {
+    /// The payer of this address: all who come from it.
+    pub(crate) fn address(&self, address: IpAddr) -> Payer {
+        self.named(1, address)
+    }
+
+    /// The payer of this user.
+    pub(crate) fn user(&self, name: &str) -> Payer {
+        self.named(2, name)
+    }
+
+    /// The payer of this namespace's clients.
+    pub(crate) fn namespace(&self, name: &str) -> Payer {
+        self.named(3, name)
+    }
+
+    /// The payer of the calls with this API key, by the key's name.
+    pub(crate) fn api_key(&self, name: &str) -> Payer {
+        self.named(4, name)
+    }
+
+    /// Two names whose hashes are one share a budget, which happens to one pair among billions.
+    fn named(&self, kind: u64, name: impl Hash) -> Payer {
+        Payer(kind << KIND_SHIFT | self.names.hash_one(name) >> 3)
+    }
+
+    /// Charges a payer. Gives how long the next command has to wait. `now_ms` is the uptime of the process.
+    pub(crate) fn charge(&self, payer: Payer, rates: &Rates, work: Work, now_ms: u64) -> u64 {
+        if !rates.is_limited() {
+            return 0;
+        }
+        self.shard(payer.0 as usize).charge(payer, rates, work, now_ms)
+    }
+
+    /// Forgets those who owe nothing, in the share of one worker.
+    pub(crate) fn sweep(&self, worker: usize, workers: usize, now_ms: u64) {
+        (worker..SHARDS).step_by(workers).for_each(|at| self.shard(at).sweep(now_ms));
+    }
+
+    fn shard(&self, at: usize) -> std::sync::MutexGuard<'_, Buckets> {
+        // Nothing in it can panic half-way.
+        self.shards[at % SHARDS].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATES: Rates = Rates {
+        commands_per_s: 100,
+        bytes_per_s: 1_000,
+        deliveries_per_s: 10_000,
+        burst_ms: 1_000,
+    };
+    const COMMAND: Work = Work { commands: 1, bytes: 0, deliveries: 0 };
+
+    fn payer(number: u64) -> Payer {
+        Payer(number)
+    }
+
+    #[test]
+    fn a_burst_goes_at_once_and_after_it_the_rate() {
+        let mut budgets = Buckets::default();
+        for _ in 0..100 {
+            assert_eq!(budgets.charge(payer(1), &RATES, COMMAND, 5_000), 0);
+        }
+        assert_eq!(budgets.charge(payer(1), &RATES, COMMAND, 5_000), 10);
+        assert_eq!(budgets.charge(payer(2), &RATES, COMMAND, 5_000), 0, "others are not concerned");
+        assert_eq!(budgets.charge(payer(1), &RATES, COMMAND, 5_010), 10);
+        assert_eq!(budgets.charge(payer(1), &RATES, COMMAND, 9_000), 0);
+    }
+
+    #[test]
+    fn bytes_and_deliveries_take_time_as_well() {
+        let mut budgets = Buckets::default();
+        let work = Work { commands: 50, bytes: 500, deliveries: 5_000 };
+        assert_eq!(budgets.charge(payer(1), &RATES, work, 0), 500);
+        let free = Rates { commands_per_s: 0, bytes_per_s: 0, deliveries_per_s: 0, burst_ms: 10 };
+        let much = Work { commands: u32::MAX, bytes: u64::MAX, deliveries: u64::MAX };
+        assert_eq!(budgets.charge(payer(1), &free, much, 0), 0, "no bound");
+        assert!(budgets.charge(payer(3), &RATES, much, 0) > 1 << 32, "nothing overflows");
+    }
+
+    #[test]
+    fn who_is_idle_costs_nothing_and_who_is_not_sixteen_bytes() {
+        let mut budgets = Buckets::default();
+        assert_eq!(size_of::<(u64, u64)>(), 16);
+        budgets.charge(payer(1), &RATES, COMMAND, 0);
+        budgets.charge(payer(2), &RATES, Work { commands: 50, ..COMMAND }, 0);
+        budgets.sweep(10);
+        assert_eq!(budgets.used_until_ns.len(), 1);
+        budgets.sweep(500);
+        assert_eq!((budgets.used_until_ns.len(), budgets.used_until_ns.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn a_storm_of_clients_that_ask_for_little_leaves_no_large_table() {
+        let mut budgets = Buckets::default();
+        // A hundred clients each millisecond, which have used 10 ms each: a thousand at one time.
+        for client in 0..100_000 {
+            budgets.charge(payer(client), &RATES, COMMAND, client / 100);
+        }
+        let capacity = budgets.used_until_ns.capacity();
+        assert!((1_000..8_000).contains(&capacity), "{capacity}");
+    }
+
+    #[test]
+    fn payers_of_different_kinds_are_not_taken_for_each_other() {
+        let budgets = SharedBuckets::default();
+        let session = SessionId::pack(u16::MAX, u8::MAX, u8::MAX, u32::MAX, u8::MAX);
+        let payers = [
+            Payer::session(session),
+            budgets.address(IpAddr::from([255; 4])),
+            budgets.address(IpAddr::from([255; 16])),
+            budgets.user("a"),
+            budgets.user("b"),
+            budgets.namespace("a"),
+            budgets.api_key("a"),
+        ];
+        assert_eq!(payers.iter().filter(|payer| payer.is_session()).count(), 1);
+        for (at, payer) in payers.iter().enumerate() {
+            assert!(!payers[..at].contains(payer), "{payer:?}");
+        }
+    }
+
+    /// On N workers a user had N budgets.
+    #[test]
+    fn who_pays_on_several_workers_has_one_budget() {
+        let shared = SharedBuckets::default();
+        let ada = shared.user("ada");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..25).for_each(|_| _ = shared.charge(ada, &RATES, COMMAND, 0)));
+            }
+        });
+        assert_eq!(shared.charge(ada, &RATES, COMMAND, 0), 10);
+        assert_eq!(shared.charge(shared.user("bob"), &RATES, COMMAND, 0), 0);
+        (0..3).for_each(|worker| shared.sweep(worker, 3, 2_000));
+        let held = |at| shared.shard(at).used_until_ns.len();
+        assert_eq!((0..SHARDS).map(held).sum::<usize>(), 0, "three workers have swept all");
+    }
+}
