@@ -49,7 +49,8 @@ pub trait Links {
     /// [`LinkFull`]: nothing was taken.
     fn command(&mut self, shard: ShardId, token: u64, arguments: &[&[u8]]) -> Result<(), LinkFull>;
 
-    /// Subscribes to a channel of the server, before the commands that follow; to a sharded one if `sharded`.
+    /// Subscribes to a channel of the server, before the commands that follow; to a sharded one if `sharded`. Is asked again
+    /// for a channel that is subscribed to, when the server may have ended the subscription.
     fn subscribe(&mut self, shard: ShardId, channel: &[u8], sharded: bool);
 
     /// Ends a subscription.

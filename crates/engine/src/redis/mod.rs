@@ -425,7 +425,8 @@ impl RedisEngine {
         if let Value::Error(text) = push {
             let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
             let error = ServerError::parse(text);
-            if matches!(error, ServerError::Moved { .. }) {
+            if let ServerError::Moved { slot, .. } = error {
+                self.resubscribe_slot(slot);
                 return self.refresh_topology(now_ms);
             }
             link.refuse(now_ms, error, text);
@@ -433,10 +434,14 @@ impl RedisEngine {
             link.is_up = false;
             link.reconnect = true;
             self.refresh_topology(now_ms);
-        } else if let Some([kind, ..]) = push.elements()
+        } else if let Some([kind, list, ..]) = push.elements()
             && kind.text() == Some("sunsubscribe")
+            && let Some(channel) = list.bytes().and_then(|list| self.keys.channel(list))
+            && self.subscription(channel).is_some()
         {
-            // Asked for, or the slot has moved.
+            // Unasked: the slot has moved.
+            let partition = self.keys.partition(channel);
+            self.partitions[partition].resubscribe = true;
             self.refresh_topology(now_ms);
         }
     }
@@ -577,6 +582,7 @@ impl RedisEngine {
                 detail: link.detail.clone(),
                 version: link.version.clone(),
                 eviction: link.eviction.clone(),
+                refusing: link.refusing.clone(),
                 partitions: of_link().count() as u16,
                 partitions_ready: of_link()
                     .filter(|place| place.state == PartitionState::Ready)

@@ -37,6 +37,8 @@ pub(crate) struct Partition {
     pub(super) subscriptions: HashMap<Arc<str>, Subscription, RandomState>,
     /// How many of the commands out read positions.
     pub(crate) opens_in_flight: usize,
+    /// The server may have ended subscriptions of its channels.
+    pub(crate) resubscribe: bool,
     /// Something is to be sent for it.
     pub(crate) dirty: bool,
 }
@@ -123,6 +125,8 @@ pub(crate) struct Link {
     pub(crate) detail: String,
     pub(crate) version: String,
     pub(crate) eviction: String,
+    /// What it refused last of what was published, until it takes something again.
+    pub(crate) refusing: Option<ServerError>,
     /// It is to be opened, or opened to another server.
     pub(crate) open: bool,
     /// It is to be made anew.
@@ -156,6 +160,7 @@ impl Link {
             detail: String::new(),
             version: String::new(),
             eviction: String::new(),
+            refusing: None,
             open: true,
             reconnect: false,
             closed: false,

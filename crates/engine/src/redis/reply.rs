@@ -111,6 +111,7 @@ impl RedisEngine {
                 }
                 let link = &mut self.links[usize::from(shard.0)];
                 text.clone_into(&mut link.detail);
+                link.refusing = Some(error);
                 self.fail(queued.operation, Error::EngineRefused);
             }
         }
@@ -184,7 +185,9 @@ impl RedisEngine {
             }
         };
         link.enter(now_ms, ShardState::Ready);
-        link.detail.clear();
+        if link.refusing.is_none() {
+            link.detail.clear();
+        }
         version.clone_into(&mut link.version);
         link.eviction = match eviction {
             "" | "noeviction" => String::new(),
@@ -241,7 +244,10 @@ impl RedisEngine {
         reply: &Value<'_>,
     ) {
         match queued.operation {
-            Operation::Publish(batch) => self.publish_reply(now_ms, partition, &batch, reply),
+            Operation::Publish(batch) => {
+                self.links[usize::from(shard.0)].refusing = None;
+                self.publish_reply(now_ms, partition, &batch, reply);
+            }
             Operation::Confirm(openings) => {
                 for opening in openings {
                     self.subscribed(&opening.channel, Ok(EnginePosition::default()));

@@ -144,6 +144,10 @@ impl RedisEngine {
         arguments.add(&self.keys.generation(partition)).add(&probe);
         arguments.text(format_args!("{candidate:x}")).add(b"1");
         if self.command(links, shard, Pending::Life(partition), &arguments).is_err() {
+            let place = &mut self.partitions[partition];
+            if place.state == PartitionState::Greeting {
+                place.state = PartitionState::Draining;
+            }
             self.touch(partition);
         }
     }

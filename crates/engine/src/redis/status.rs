@@ -21,6 +21,8 @@ pub struct ShardStatus {
     pub version: String,
     /// The server may evict keys: streams then begin anew, and nobody recovers. Its `maxmemory-policy`; empty if it does not.
     pub eviction: String,
+    /// Why it refused what was published last, while it takes requests otherwise: it is out of memory, for instance.
+    pub refusing: Option<ServerError>,
     /// Parts of the key space that are served by it, and how many of them take requests.
     pub partitions: u16,
     /// See [`partitions`](Self::partitions).

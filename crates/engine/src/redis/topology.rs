@@ -249,6 +249,15 @@ impl RedisEngine {
         self.topics.extend(topics);
     }
 
+    /// A subscription to a channel of this slot was refused, for the slot has moved or is about to.
+    pub(super) fn resubscribe_slot(&mut self, slot: u16) {
+        for partition in 0..self.partitions.len() {
+            if self.keys.slot(partition) == Some(slot) {
+                self.partitions[partition].resubscribe = true;
+            }
+        }
+    }
+
     pub(super) fn slots_reply(&mut self, now_ms: u64, shard: ShardId, reply: &Value<'_>) {
         self.discovery.asked_ms = None;
         let asked = self.links[usize::from(shard.0)].server.clone();
@@ -274,7 +283,17 @@ impl RedisEngine {
             let Some((_, _, owner)) = owner else { continue };
             let before = self.partitions[partition].link;
             let after = self.link_to(owner.clone(), now_ms);
+            let resubscribe = std::mem::take(&mut self.partitions[partition].resubscribe);
             if before == Some(after) {
+                if resubscribe {
+                    // Positions are read behind the subscriptions.
+                    let place = &mut self.partitions[partition];
+                    if place.state == PartitionState::Ready {
+                        place.state = PartitionState::Draining;
+                    }
+                    self.subscribe_partition(partition);
+                    self.touch(partition);
+                }
                 continue;
             }
             if let Some(before) = before {

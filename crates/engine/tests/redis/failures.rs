@@ -45,6 +45,33 @@ fn a_server_that_comes_late_is_waited_for() {
 }
 
 #[test]
+fn a_server_that_reads_its_data_is_waited_for() {
+    // A fiftieth of a second a key.
+    let mut server = RedisServer::start(&[
+        "--appendonly",
+        "yes",
+        "--key-load-delay",
+        "20000",
+        "--loading-process-events-interval-bytes",
+        "1024",
+    ]);
+    let fill = "for i = 1, 300 do redis.call('SET', 'key' .. i, string.rep('x', 4000)) end";
+    server.cli(&["EVAL", fill, "0"]);
+    let before = Fleet::new(&topology_of(&server), 1).publish(0, "a", "1");
+    server.cli(&["BGREWRITEAOF"]);
+    server.wait(&["INFO", "persistence"], "aof_rewrite_in_progress:0");
+    server.kill();
+    server.restart_until("Loading RDB produced");
+    let config = RedisConfig { hold_ms: 60_000, ..RedisConfig::new(topology_of(&server)) };
+    let mut fleet = Fleet::starting(&config, 1, None);
+    let token = fleet.send(0, "a", KEPT, data_of("2"));
+    let loading = ShardState::Refused(ServerError::Loading);
+    fleet.until("named", |nodes| state(&nodes[0]) == loading);
+    let after = fleet.published(0, token).unwrap().position;
+    assert!(after.offset == before.offset + 1 && after.epoch != before.epoch);
+}
+
+#[test]
 fn what_waits_is_bounded() {
     let config = RedisConfig {
         queue_bytes_max: 10_000,
@@ -117,8 +144,11 @@ fn a_server_without_memory_refuses_and_eviction_is_warned_of() {
     assert_eq!(fleet.published(0, token), Err(Error::EngineRefused));
     let detail = fleet.nodes.0[0].engine.shards().next().unwrap().detail;
     assert_eq!(ServerError::parse(&detail), ServerError::OutOfMemory);
+    let refusing = |fleet: &Fleet| fleet.nodes.0[0].engine.shards().next().unwrap().refusing;
+    assert_eq!(refusing(&fleet), Some(ServerError::OutOfMemory));
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(fleet.publish(0, "a", "2").offset, 2, "the refused one took no offset");
+    assert_eq!(refusing(&fleet), None);
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     server.cli(&["CONFIG", "SET", "maxmemory", "1gb"]);
     fleet.until("warned", |nodes| {

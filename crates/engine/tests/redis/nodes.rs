@@ -13,7 +13,7 @@ use dunlin_hub::{Error, History, HistoryFilter, NewPublication, Published, Strea
 use dunlin_net::redis::{Client, ClientConfig, Received};
 use dunlin_net::{CloseReason, ConnId, Context, EventLoop, Handler, LoopConfig, Place, TimerId};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 pub const KEPT: Retention = Retention { size: 100, ttl_ms: 60_000, meta_ttl_ms: 600_000 };
 pub const UNKEPT: Retention = Retention { size: 0, ttl_ms: 0, meta_ttl_ms: 0 };

@@ -9,7 +9,7 @@ use dunlin_engine::redis::Topology;
 use dunlin_engine::{Server, ServerRole};
 use tempfile::TempDir;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A server, killed when it is dropped.
 pub struct RedisServer {
@@ -30,7 +30,7 @@ impl RedisServer {
             let directory = TempDir::new().unwrap();
             let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
             let port = free_port();
-            if let Some(child) = spawn(port, &arguments, &directory) {
+            if let Some(child) = spawn(port, &arguments, &directory, READY) {
                 return RedisServer { port, arguments, child, directory };
             }
         }
@@ -44,9 +44,14 @@ impl RedisServer {
 
     /// Starts it again where it was, with what it has on its disk.
     pub fn restart(&mut self) {
+        self.restart_until(READY);
+    }
+
+    /// As [`RedisServer::restart`], until it says this.
+    pub fn restart_until(&mut self, said: &str) {
         let since = Instant::now();
         loop {
-            if let Some(child) = spawn(self.port, &self.arguments, &self.directory) {
+            if let Some(child) = spawn(self.port, &self.arguments, &self.directory, said) {
                 self.child = child;
                 return;
             }
@@ -86,7 +91,10 @@ impl Drop for RedisServer {
     }
 }
 
-fn spawn(port: u16, arguments: &[String], directory: &TempDir) -> Option<Child> {
+/// What a server says when it takes connections.
+const READY: &str = "Ready to accept";
+
+fn spawn(port: u16, arguments: &[String], directory: &TempDir, mark: &str) -> Option<Child> {
     let mut command = Command::new("redis-server");
     if arguments.first().is_some_and(|first| first == "--sentinel") {
         let path = directory.path().join("sentinel.conf");
@@ -108,7 +116,7 @@ fn spawn(port: u16, arguments: &[String], directory: &TempDir) -> Option<Child> 
     let is_ready = said
         .by_ref()
         .map_while(Result::ok)
-        .any(|line| line.contains("Ready to accept") || line.contains("Sentinel ID is"));
+        .any(|line| line.contains(mark) || line.contains("Sentinel ID is"));
     // It goes on talking, and must not wait for a reader.
     std::thread::spawn(move || said.for_each(drop));
     if !is_ready {

@@ -289,7 +289,8 @@ impl Client {
         Ok(())
     }
 
-    /// Subscribes to a channel, now and after every reconnect. Messages come from [`Client::handle_data`].
+    /// Subscribes to a channel, now and after every reconnect. Messages come from [`Client::handle_data`]. Said again, it is
+    /// sent again, for a server may have ended a subscription unasked.
     pub fn subscribe<D: Default>(&mut self, cx: &mut Context<D>, channel: &[u8]) {
         self.want(cx, Topic::Channel(channel.to_vec()), true);
     }
@@ -320,8 +321,9 @@ impl Client {
     }
 
     fn want<D: Default>(&mut self, cx: &mut Context<D>, topic: Topic, wanted: bool) {
+        // Asked for once more, a subscription is made once more: a server may have ended it.
         let changed = match wanted {
-            true => self.wanted.insert(topic.clone()),
+            true => self.wanted.insert(topic.clone()) || self.ready,
             false => self.wanted.remove(&topic),
         };
         // Without a connection it is said by the greeting of the next one.
