@@ -1,7 +1,7 @@
 //! The engine on Redis against real servers, in each arrangement that it knows: one set of tests for all of them, and what
 //! goes wrong with each.
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
-#![allow(unreachable_pub, reason = "a module of tests has no outside")]
+#![allow(unreachable_pub, dead_code, reason = "shared with the benchmark, and each uses its part")]
 
 mod failover;
 mod failures;

@@ -245,6 +245,11 @@ impl Fleet {
         self.until("ready", |nodes| nodes.iter().all(|node| node.engine.is_ready()));
     }
 
+    /// A turn that waits for nothing.
+    pub fn turn_now(&mut self) {
+        self.event_loop.turn(&mut self.nodes, Some(Duration::ZERO)).unwrap();
+    }
+
     pub fn turn(&mut self) {
         self.event_loop.turn(&mut self.nodes, Some(Duration::from_millis(10))).unwrap();
     }

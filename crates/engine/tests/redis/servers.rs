@@ -64,6 +64,22 @@ impl RedisServer {
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     }
 
+    /// Keeps it on one core.
+    pub fn pin(&self, core: usize) {
+        let (pid, core) = (self.child.id().to_string(), core.to_string());
+        let mut taskset = Command::new("taskset");
+        taskset.args(["-apc", &core, &pid]).stdout(Stdio::null());
+        assert!(taskset.status().unwrap().success());
+    }
+
+    /// CPU that it has used, in microseconds.
+    pub fn cpu_us(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let ticks = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
+        // A tick is a hundredth of a second wherever Linux runs.
+        ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() * 10_000
+    }
+
     /// What `redis-cli` prints for a command.
     pub fn cli(&self, arguments: &[&str]) -> String {
         let port = self.port.to_string();
