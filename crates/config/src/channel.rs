@@ -150,6 +150,10 @@ pub struct ChannelOptions {
     /// token is not asked about.
     #[schemars(extend("x-applies" = LIVE))]
     pub subscribe_proxy: Option<Arc<str>>,
+    /// Asked whether a subscription that the subscribe proxy granted until a time (`expire_at`) goes on when that has come; a name
+    /// of `proxies`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub sub_refresh_proxy: Option<Arc<str>>,
     /// Asked whether a client may publish, and what, in place of the `allow_publish_…` keys; a name of `proxies`.
     #[schemars(extend("x-applies" = LIVE))]
     pub publish_proxy: Option<Arc<str>>,
@@ -199,6 +203,7 @@ impl Default for ChannelOptions {
             allow_presence_for_subscriber: false,
             allow_presence_for_anonymous: false,
             subscribe_proxy: None,
+            sub_refresh_proxy: None,
             publish_proxy: None,
             channels_max: 0,
             history_bytes_max: 0,

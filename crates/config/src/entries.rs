@@ -127,13 +127,20 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         }
     };
     let client = &config.client.proxy;
-    for (key, name) in [("connect", &client.connect), ("rpc", &client.rpc)] {
+    for (key, name) in
+        [("connect", &client.connect), ("refresh", &client.refresh), ("rpc", &client.rpc)]
+    {
         check(&|| Path::of("client.proxy").join(key), "proxy", name);
+    }
+    for (namespace, of) in config.rpc.namespaces.iter() {
+        let path = || Path::of("rpc.namespaces").join(namespace).join("proxy");
+        check(&path, "proxy", &Some(Arc::clone(&of.proxy)));
     }
     let mut check_channel = |path: &dyn Fn() -> Path, options: &ChannelOptions| {
         check(&|| path().join("engine"), "engine", &options.engine);
         for (key, name) in [
             ("subscribe_proxy", &options.subscribe_proxy),
+            ("sub_refresh_proxy", &options.sub_refresh_proxy),
             ("publish_proxy", &options.publish_proxy),
         ] {
             check(&|| path().join(key), "proxy", name);

@@ -67,7 +67,7 @@ pub use pacing::Pacing;
 pub use path::Path;
 pub use pattern::Pattern;
 pub use pointer::Pointer;
-pub use proxy::{ClientProxy, OnFailure, Proxy};
+pub use proxy::{ClientProxy, OnFailure, Proxy, Rpc, RpcNamespace};
 pub use push::{ApnsConfig, ApnsEnvironment, FcmConfig, PushConfig, Route, VapidConfig};
 pub use schema::Applies;
 pub use secret::Secret;
@@ -111,6 +111,8 @@ pub struct Config {
     /// Where channels live that several nodes share, each under a name of your choice; the namespaces name them.
     #[schemars(extend("x-applies" = LIVE))]
     pub engines: Map<Engine>,
+    /// Remote procedures that clients call.
+    pub rpc: Rpc,
     /// Credentials of the push services that reach offline users, each under a name of your
     /// choice.
     pub push: PushConfig,

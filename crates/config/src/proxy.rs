@@ -98,7 +98,44 @@ pub struct ClientProxy {
     /// Asked whether a client without a token may connect, and as whom.
     #[schemars(extend("x-applies" = LIVE))]
     pub connect: Option<Arc<str>>,
-    /// Carries out the remote procedures that clients call.
+    /// Asked whether a connection that the connect proxy let in until a time (`expire_at`) goes on when that has come.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub refresh: Option<Arc<str>>,
+    /// Carries out the remote procedures that clients call; of those with a namespace, see `rpc.namespaces`.
     #[schemars(extend("x-applies" = LIVE))]
     pub rpc: Option<Arc<str>>,
+}
+
+/// Remote procedures that clients call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rpc {
+    /// Namespaces of methods: `users` has `users:list`. With any, a method of a namespace that is not among them is refused
+    /// (error 104).
+    #[schemars(extend("x-applies" = LIVE))]
+    pub namespaces: Map<RpcNamespace>,
+}
+
+/// Methods that one backend carries out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RpcNamespace {
+    /// The backend; a name of `proxies`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub proxy: Arc<str>,
+}
+
+impl Rpc {
+    /// The proxy that carries a method out, where it has a namespace and there are any; `Err`: there is no such namespace.
+    ///
+    /// # Errors
+    /// The method is of a namespace that is not there.
+    pub fn proxy_of(&self, method: &str) -> Result<Option<&Arc<str>>, ()> {
+        match method.split_once(':') {
+            Some((namespace, _)) if !self.namespaces.is_empty() => {
+                self.namespaces.get(namespace).map(|of| Some(&of.proxy)).ok_or(())
+            }
+            _ => Ok(None),
+        }
+    }
 }

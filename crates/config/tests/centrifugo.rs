@@ -166,6 +166,71 @@ fn what_is_not_checked_here_is_closed() {
 }
 
 #[test]
+fn backends_that_are_asked_are_taken_and_what_asked_one_that_is_not_stays_closed() {
+    let document = json!({
+        "client": {
+            "allow_anonymous_connect_without_token": true,
+            "proxy": {
+                "connect": {"enabled": true, "endpoint": "http://app:3000/connect", "timeout": "2s",
+                    "http_headers": ["Cookie"], "include_connection_meta": true,
+                    "http": {"static_headers": {"X-Key": "k"}, "tls": {"enabled": true}}},
+                "refresh": {"enabled": true, "endpoint": "http://app:3000/refresh"},
+            },
+        },
+        "channel": {
+            "proxy": {"subscribe": {"endpoint": "https://app/subscribe"},
+                "publish": {"endpoint": "grpc://app:4000"}},
+            "namespaces": [
+                {"name": "room", "subscribe_proxy_enabled": true, "allow_subscribe_for_client": true,
+                    "sub_refresh_proxy_enabled": true, "sub_refresh_proxy_name": "other"},
+                {"name": "feed", "publish_proxy_enabled": true, "allow_publish_for_client": true},
+                {"name": "odd", "subscribe_proxy_enabled": true, "some_new_condition": true},
+            ],
+        },
+        "proxies": [{"name": "other", "endpoint": "http://other/x"}, {"name": "grpc", "endpoint": "grpc://other"}],
+        "rpc": {
+            "proxy": {"endpoint": "http://app:3000/rpc"},
+            "without_namespace": {"proxy_enabled": true},
+            "namespaces": [{"name": "users", "proxy_enabled": true, "proxy_name": "other"},
+                {"name": "gone", "proxy_enabled": true, "proxy_name": "grpc"}],
+        },
+    });
+    let imported = taken(&document);
+    let Config { client, channel, proxies, rpc, .. } = &imported.config;
+    let connect = proxies.get("client-connect").unwrap();
+    assert_eq!((&*connect.endpoint, connect.timeout_ms), ("http://app:3000/connect", 2_000));
+    assert_eq!(
+        (&*connect.http_headers, connect.include_connection_meta),
+        (&["Cookie".to_owned()][..], true)
+    );
+    assert_eq!(connect.static_headers.get("X-Key").map(|of| of.reveal()), Some("k"));
+    assert_eq!(client.proxy.connect.as_deref(), Some("client-connect"));
+    assert_eq!(client.proxy.refresh.as_deref(), Some("client-refresh"));
+    assert_eq!(client.proxy.rpc.as_deref(), Some("rpc-default"));
+    assert!(!client.anonymous, "the backend decides");
+    let room = channel.namespaces.get("room").unwrap();
+    assert_eq!(room.subscribe_proxy.as_deref(), Some("channel-subscribe"));
+    assert_eq!(room.sub_refresh_proxy.as_deref(), Some("other"));
+    assert!(!room.allow_subscribe_for_client);
+    let feed = channel.namespaces.get("feed").unwrap();
+    assert_eq!((&feed.publish_proxy, feed.allow_publish_for_client), (&None, false));
+    assert_eq!(channel.namespaces.get("odd").unwrap().subscribe_proxy, None);
+    assert_eq!(
+        rpc.namespaces.iter().map(|(name, of)| (name, &*of.proxy)).collect::<Vec<_>>(),
+        [("users", "other")]
+    );
+    for key in [
+        "channel.proxy.publish",
+        "channel.namespaces[feed].publish_proxy_enabled",
+        "proxies[grpc]",
+        "rpc.namespaces[gone]",
+    ] {
+        assert_eq!(mapping(&imported, key), Mapping::Closed, "{key}");
+    }
+    assert_eq!(mapping(&imported, "client.proxy.connect.http.tls"), Mapping::Changed);
+}
+
+#[test]
 fn a_certificate_that_is_not_taken_opens_no_address() {
     let mut document = ordinary();
     document["http_server"]["tls"] =

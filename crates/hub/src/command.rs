@@ -2,6 +2,7 @@
 
 use crate::encode::EncodingId;
 use crate::position::StreamPosition;
+use crate::publication::PayloadFormat;
 use crate::session_id::SessionId;
 use crate::shares::Maker;
 use crate::tag_filter::TagFilter;
@@ -121,6 +122,19 @@ pub struct SubscribeUser {
     pub subscribe: SubscribeOptions,
 }
 
+/// A message for a user's sessions alone, of no channel.
+#[derive(Debug, Clone, Default)]
+pub struct SendToUser {
+    /// Only to this session.
+    pub client: Option<SessionId>,
+    /// Only to sessions of this device: see [`Encode::is_of_device`](crate::Encode::is_of_device). Empty: any.
+    pub device: Box<str>,
+    /// The payload.
+    pub data: Box<[u8]>,
+    /// What it is.
+    pub format: PayloadFormat,
+}
+
 /// A session with something to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flush {
@@ -153,6 +167,8 @@ pub struct SessionView<'a> {
     pub closing: bool,
     /// Bytes waiting in its outbox.
     pub outbox_bytes: u32,
+    /// For how many minutes it has been open; it comes round after 45 days.
+    pub age_min: u16,
 }
 
 /// Gauges and counters of one hub since it was made.

@@ -1,5 +1,9 @@
 //! Identity and limits of a hub.
 
+use std::sync::Arc;
+
+use crate::user_directory::UserDirectory;
+
 /// Identity and limits of one worker's [`Hub`](crate::Hub). A limit is per worker where it says nothing else.
 #[derive(Debug, Clone)]
 pub struct HubConfig {
@@ -18,6 +22,8 @@ pub struct HubConfig {
     pub hash_seed: u64,
     /// Random, different for every hub: epochs derive from it.
     pub seed: u64,
+    /// Of all workers of the process. `None`: what concerns a user is sent to every worker.
+    pub users: Option<Arc<UserDirectory>>,
 
     /// Sessions, at most [`SESSIONS_MAX`](crate::SESSIONS_MAX).
     pub sessions_max: u32,
@@ -61,6 +67,7 @@ impl Default for HubConfig {
             incarnation: 0,
             hash_seed: 0,
             seed: 0,
+            users: None,
             sessions_max: crate::session_id::SESSIONS_MAX as u32,
             subscriptions_per_session_max: 128,
             channels_max: 1 << 20,

@@ -2,7 +2,7 @@
 //! protocols, which encode it.
 
 use crate::position::StreamPosition;
-use crate::publication::{ClientInfo, Publication};
+use crate::publication::{ClientInfo, PayloadFormat, Publication};
 
 /// The encoding of a session's pushes: an index below [`ENCODINGS_MAX`]. The [`Encode`]
 /// implementation gives it a meaning.
@@ -23,6 +23,12 @@ pub trait Encode {
     /// publication is sent whole. Text of text is text.
     fn encode_delta(&mut self, source: &[u8], target: &[u8], out: &mut Vec<u8>) {
         let _ = (source, target, out);
+    }
+
+    /// Whether the raw JSON about a connection ([`NewSession::conn_info`](crate::NewSession)) says that it is this device's.
+    fn is_of_device(&self, conn_info: &[u8], device: &str) -> bool {
+        let _ = (conn_info, device);
+        false
     }
 }
 
@@ -109,7 +115,9 @@ pub enum Outgoing<'a> {
     },
     /// A message for this session alone.
     Message {
-        /// Raw JSON.
+        /// The payload.
         data: &'a [u8],
+        /// What it is.
+        format: PayloadFormat,
     },
 }

@@ -81,6 +81,13 @@ pub enum Event {
         /// How many sessions.
         result: Result<u64, Error>,
     },
+    /// Ends [`Hub::handle_send_to_user`](crate::Hub::handle_send_to_user).
+    Sent {
+        /// The caller's token.
+        token: u64,
+        /// In how many sessions' outboxes the message is.
+        result: Result<u64, Error>,
+    },
     /// The session must end. It has no subscriptions any more; its outbox ends with an
     /// [`Outgoing::Disconnect`](crate::Outgoing). Send what the socket takes, close the connection,
     /// call [`Hub::close_session`](crate::Hub::close_session).

@@ -35,13 +35,14 @@ mod slots;
 mod tag_filter;
 mod transmit;
 mod user;
+mod user_directory;
 mod worker_set;
 
 pub use broadcast::BroadcastStatus;
 pub use channel_event::{ChannelEvent, ChannelEventFilter, UnsubscribeCause};
 pub use command::{
-    DisconnectUser, Flush, HistoryFilter, HubStats, NewSession, SessionView, SubscribeOptions,
-    SubscribeUser, UnsubscribeUser,
+    DisconnectUser, Flush, HistoryFilter, HubStats, NewSession, SendToUser, SessionView,
+    SubscribeOptions, SubscribeUser, UnsubscribeUser,
 };
 pub use config::{HubConfig, Now};
 pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing, Patch};
@@ -58,3 +59,4 @@ pub use session_id::{
 };
 pub use shares::Maker;
 pub use tag_filter::{NumberOrder, TagCondition, TagFilter};
+pub use user_directory::UserDirectory;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::command::{HistoryFilter, SubscribeOptions};
+use crate::command::{HistoryFilter, SendToUser, SubscribeOptions};
 use crate::error::Error;
 use crate::event::{History, Info, Published};
 use crate::options::ChannelOptions;
@@ -166,6 +166,10 @@ pub(crate) enum ScatterRequest {
         options: Arc<ChannelOptions>,
         subscribe: SubscribeOptions,
     },
+    Send {
+        user: Box<str>,
+        send: SendToUser,
+    },
 }
 
 impl HubMessageKind {
@@ -178,8 +182,19 @@ impl HubMessageKind {
                 Self::Reply(reply) => size_of::<HubReply>() + reply.content.cost(),
                 Self::Subscribe(_) => size_of::<SubscribeRequest>(),
                 Self::History(_) => size_of::<HistoryRequest>(),
+                Self::Scatter { scatter, .. } => scatter.cost(),
                 _ => 0,
             }
+    }
+}
+
+impl ScatterRequest {
+    /// Bytes of what it carries.
+    pub(crate) fn cost(&self) -> usize {
+        match self {
+            Self::Send { send, .. } => send.data.len(),
+            _ => 0,
+        }
     }
 }
 

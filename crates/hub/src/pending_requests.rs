@@ -77,6 +77,7 @@ pub(crate) enum Aggregate {
     Channels(HashMap<std::sync::Arc<str>, u64, RandomState>),
     Info(Info),
     Affected(u64),
+    Sent(u64),
 }
 
 impl Aggregate {
@@ -94,7 +95,9 @@ impl Aggregate {
                 result.channels += info.channels;
                 result.subscriptions += info.subscriptions;
             }
-            (Self::Affected(result), ReplyContent::Affected(sessions)) => *result += sessions,
+            (Self::Affected(result) | Self::Sent(result), ReplyContent::Affected(sessions)) => {
+                *result += sessions;
+            }
             (_, content) => debug_assert!(false, "{content:?} is no part of this sum"),
         }
     }

@@ -25,6 +25,8 @@ pub(crate) struct Session {
     /// Outlives the session: the next one in this slot gets another.
     pub(crate) generation: u8,
     pub(crate) encoding: u8,
+    /// When it was opened, in minutes of the hub's time; it comes round after 45 days.
+    pub(crate) opened_min: u16,
 }
 
 const _: () = assert!(size_of::<Session>() <= 64);
@@ -88,6 +90,7 @@ impl Default for Session {
             flags: 0,
             generation: 0,
             encoding: 0,
+            opened_min: 0,
         }
     }
 }

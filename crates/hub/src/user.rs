@@ -1,6 +1,7 @@
 //! Users and their sessions on this worker.
 
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -8,6 +9,7 @@ use hashbrown::hash_table::Entry;
 
 use crate::session::Session;
 use crate::slots::{NONE, Slots};
+use crate::user_directory::UserDirectory;
 
 /// Users by name. A user's sessions are a linked list through the session records. Anonymous
 /// sessions are in no list.
@@ -15,6 +17,8 @@ pub(crate) struct Users {
     records: Slots<User>,
     by_name: HashTable<u32>,
     hasher: RandomState,
+    /// Where other workers learn of these users, and the number of this one.
+    directory: Option<(Arc<UserDirectory>, u8)>,
 }
 
 #[derive(Default)]
@@ -25,8 +29,20 @@ struct User {
 }
 
 impl Users {
-    pub(crate) fn new() -> Self {
-        Self { records: Slots::new(0), by_name: HashTable::new(), hasher: RandomState::default() }
+    pub(crate) fn new(directory: Option<(Arc<UserDirectory>, u8)>) -> Self {
+        let hasher = match &directory {
+            Some((directory, worker)) => {
+                directory.reset(*worker);
+                directory.hasher().clone()
+            }
+            None => RandomState::default(),
+        };
+        Self { records: Slots::new(0), by_name: HashTable::new(), hasher, directory }
+    }
+
+    /// Whether a worker may have sessions of the user `name`.
+    pub(crate) fn may_be_on(&self, worker: u8, name: &str) -> bool {
+        self.directory.as_ref().is_none_or(|(directory, _)| directory.may_have(worker, name))
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -43,7 +59,7 @@ impl Users {
         if name.is_empty() {
             return;
         }
-        let Self { records, by_name, hasher } = self;
+        let Self { records, by_name, hasher, directory } = self;
         let hash = hasher.hash_one(name);
         let entry = by_name.entry(
             hash,
@@ -58,6 +74,10 @@ impl Users {
                     unreachable!("there are no more users than sessions")
                 };
                 entry.insert(user);
+                if let Some((directory, worker)) = directory {
+                    let hashes = || by_name.iter().map(|&at| hasher.hash_one(&*records[at].name));
+                    directory.add(*worker, hash, by_name.len(), hashes);
+                }
                 user
             }
         };
@@ -91,6 +111,9 @@ impl Users {
                 entry.remove();
             }
             self.records.remove(user);
+            if let Some((directory, worker)) = &self.directory {
+                directory.remove(*worker, hash);
+            }
         }
     }
 

@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, EncodingId, Event, HubConfig, NewSession, Outgoing, OverflowPolicy, SessionId,
-    SubscribeOptions,
+    ChannelOptions, EncodingId, Event, HubConfig, NewSession, Outgoing, OverflowPolicy,
+    PayloadFormat, SessionId, SubscribeOptions,
 };
 use kit::{World, plain, publish, with_history};
 
@@ -354,7 +354,7 @@ fn nothing_is_sent_to_a_stale_session() {
     assert_ne!(new, old);
     let hub = world.hub(0);
     assert!(!hub.push(old, |_| panic!("stale")));
-    assert!(!hub.send(old, &Outgoing::Message { data: b"1" }));
+    assert!(!hub.send(old, &Outgoing::Message { data: b"1", format: PayloadFormat::Json }));
     assert_eq!(hub.outbox(old, &mut [IoSlice::new(&[])]), 0);
     hub.advance(old, 10);
     hub.set_blocked(old, true);

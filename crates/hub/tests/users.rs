@@ -5,8 +5,9 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, ChannelSummary, DisconnectUser, Error, Event, Info, NewSession, Permitted,
-    PresenceStats, SessionId, SubscribeOptions, SubscribeUser, UnsubscribeUser, Withdrawal,
+    ChannelOptions, ChannelSummary, DisconnectUser, Error, Event, Info, NewSession, PayloadFormat,
+    Permitted, PresenceStats, SendToUser, SessionId, SubscribeOptions, SubscribeUser,
+    UnsubscribeUser, Withdrawal,
 };
 use kit::{World, plain, with_history};
 
@@ -436,4 +437,63 @@ fn a_presence_answer_has_a_bound() {
     };
     assert_eq!(ask(30_000), Ok(100));
     assert_eq!(ask(20_000), Err(Error::LimitExceeded));
+}
+
+#[test]
+fn a_message_for_a_user_reaches_his_sessions_and_costs_no_other_worker() {
+    let mut world = World::new(4);
+    let named = |user, info: &str| NewSession {
+        user,
+        conn_info: Some(info.as_bytes().into()),
+        ..NewSession::default()
+    };
+    let phone = world.open_with(1, named("ann", "phone"));
+    let page = world.open_with(2, named("ann", "page"));
+    let bob = world.open(3, "bob");
+    let stranger = world.open(3, "");
+    let send = |world: &mut World, user: &str, client, device: &str, text: &str| {
+        let (data, device) = (text.as_bytes().into(), device.into());
+        let send = SendToUser { client, device, data, format: PayloadFormat::Json };
+        let now = world.now;
+        world.hub(0).handle_send_to_user(now, 9, user, send);
+        world.settle();
+        let sent = world.take_events().into_iter().find_map(|(_, event)| match event {
+            Event::Sent { token: 9, result } => Some(result),
+            _ => None,
+        });
+        sent.expect("an answer")
+    };
+    assert_eq!(send(&mut world, "ann", None, "", "1"), Ok(2));
+    assert_eq!(send(&mut world, "ann", None, "phone", "2"), Ok(1));
+    assert_eq!(send(&mut world, "", Some(stranger), "", "3"), Ok(1));
+    assert_eq!(send(&mut world, "ann", Some(bob), "", "4"), Ok(0), "another user's session");
+    assert_eq!(send(&mut world, "nobody", None, "", "5"), Ok(0));
+    assert_eq!(send(&mut world, "", None, "", "6"), Err(Error::BadRequest));
+    assert_eq!(world.read(phone), "msg 1\nmsg 2\n");
+    assert_eq!(world.read(page), "msg 1\n");
+    assert_eq!((world.read(bob), world.read(stranger)), (String::new(), "msg 3\n".to_owned()));
+
+    // Nobody else is asked: with all rings but his worker's full, a message reaches bob.
+    let now = world.now;
+    let send = SendToUser { data: b"7"[..].into(), ..SendToUser::default() };
+    world.hub(0).handle_send_to_user(now, 10, "bob", send);
+    let mut asked = Vec::new();
+    while let Some((to, message)) = world.hub(0).poll_transmit() {
+        asked.push(to);
+        drop(message);
+    }
+    assert_eq!(asked, [3]);
+
+    // A worker that begins anew has no users, until they come back.
+    world.restart(1);
+    world.settle();
+    world.restart(2);
+    world.settle();
+    let now = world.now;
+    world.hub(0).handle_disconnect_user(now, 9, "ann", DisconnectUser::default());
+    assert_eq!(affected(&mut world), 0);
+    let back = world.open(2, "ann");
+    world.hub(0).handle_disconnect_user(now, 9, "ann", DisconnectUser::default());
+    assert_eq!(affected(&mut world), 1);
+    assert!(world.hubs[2].session(back).is_none_or(|of| of.closing));
 }

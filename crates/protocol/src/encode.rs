@@ -1,17 +1,20 @@
 //! Encodes pushes and replies to the bytes for the socket.
 
+use std::borrow::Cow;
+
 use dunlin_hub::Outgoing;
 use dunlin_wire::fossil::DeltaEncoder;
 use dunlin_wire::protobuf::Writer;
 use dunlin_wire::websocket::deflate::Deflater;
 use dunlin_wire::websocket::{FrameHeader, HEADER_BYTES_MAX, Opcode, encode_close};
+use serde::Deserialize;
 
 use crate::centrifuge::{
     ConnectResult, REASON_BYTES_MAX, Reply, protobuf, write_connect_push, write_push,
     write_refresh_push,
 };
 use crate::encoding::{Encoding, Format, Wrapping};
-use crate::long_poll;
+use crate::{json, long_poll};
 
 /// Shorter messages are sent uncompressed on a connection that negotiated compression: deflate's
 /// overhead is larger than what it saves.
@@ -225,6 +228,15 @@ impl dunlin_hub::Encode for FrameEncoder {
     fn encode_delta(&mut self, source: &[u8], target: &[u8], out: &mut Vec<u8>) {
         self.delta.encode(source, target, out);
     }
+
+    fn is_of_device(&self, conn_info: &[u8], device: &str) -> bool {
+        #[derive(Deserialize)]
+        struct Info<'a> {
+            #[serde(borrow)]
+            device: Cow<'a, str>,
+        }
+        json::from_slice::<Info<'_>>(conn_info).is_ok_and(|info| info.device == device)
+    }
 }
 
 /// The server's ping, an empty message: constant for each encoding, so that a million pings encode
@@ -303,7 +315,8 @@ mod tests {
     use std::sync::Arc;
 
     use dunlin_hub::{
-        ClientInfo, Encode as _, Epoch, Publication, SessionId, StreamPosition, Subscribed,
+        ClientInfo, Encode as _, Epoch, PayloadFormat, Publication, SessionId, StreamPosition,
+        Subscribed,
     };
     use dunlin_wire::websocket::deflate::{Direction, Inflater};
     use proptest::prelude::*;
@@ -427,7 +440,14 @@ mod tests {
                 Outgoing::Missed { channel: "test", count: 3 },
                 r#"{"channel":"test","missed":{"count":3}}"#.to_owned(),
             ),
-            (Outgoing::Message { data: b"[1]" }, r#"{"message":{"data":[1]}}"#.to_owned()),
+            (
+                Outgoing::Message { data: b"[1]", format: PayloadFormat::Json },
+                r#"{"message":{"data":[1]}}"#.to_owned(),
+            ),
+            (
+                Outgoing::Message { data: &[0, 255], format: PayloadFormat::Binary },
+                r#"{"message":{"data":null,"b64data":"AP8="}}"#.to_owned(),
+            ),
         ] {
             assert_eq!(encode(Encoding::UniHttpStreamBare, &push), format!("{expected}\n"));
         }

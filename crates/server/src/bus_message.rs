@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use dunlin_hub::SessionId;
 
+use crate::connections::ConnectionSearch;
 use crate::push_message::{PushReply, PushRequest};
 use crate::revocation::{Revocation, RevocationError};
 
@@ -22,6 +23,9 @@ pub(crate) enum BusMessage {
         /// The commands, newline-delimited.
         frame: Box<[u8]>,
     },
+    /// Worker to worker: looks for connections here, and goes on with the next worker; or, when it has been to all that it was to see,
+    /// back to the one that asked.
+    FindConnections(Box<ConnectionSearch>),
     /// Worker to worker, once a second: measures the latency of a hop.
     LatencyProbe(std::time::Instant),
     /// Worker to worker: the receiver holds a fan-out slot.

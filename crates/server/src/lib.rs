@@ -20,6 +20,7 @@ mod budget;
 #[cfg(test)]
 mod budget_tests;
 mod bus_message;
+mod connections;
 mod control;
 mod crash;
 mod derived_keys;

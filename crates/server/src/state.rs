@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use dunlin_bus::{Monitor, Rollout};
+use dunlin_hub::UserDirectory;
 use serde_json::{Value, json};
 
 use crate::admission::Admissions;
@@ -67,6 +68,8 @@ pub(crate) struct ServerState {
     pub(crate) loop_stats: Vec<LoopStats>,
     /// Sessions by the key that let them in, of each worker.
     token_keys: Vec<Mutex<Vec<(u64, u64)>>>,
+    /// Which workers may have sessions of a user.
+    pub(crate) users: Arc<UserDirectory>,
     /// Calls that the push thread has.
     pub(crate) push_admissions: Arc<PushAdmissions>,
     /// The counters of the bus, once there is one.
@@ -142,6 +145,7 @@ impl ServerState {
             admissions: Admissions::default(),
             fanout_scheduler: FanoutScheduler::new(workers, cores()),
             keys: DerivedKeys::of(&secret),
+            users: Arc::new(UserDirectory::new(workers as u8)),
             revocations: Revocations::default(),
             key_counters: Arc::default(),
             uid,

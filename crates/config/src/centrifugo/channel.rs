@@ -203,12 +203,14 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
             }
             "force_recovery" | "allow_recovery" if keeps => {
                 source.set(&to.join("recover"), true);
-                let mapping = if name == "force_recovery" { Mapping::Taken } else { Mapping::Changed };
+                let mapping =
+                    if name == "force_recovery" { Mapping::Taken } else { Mapping::Changed };
                 source.row(&of, mapping, "`recover`: every subscription of the namespace recovers");
             }
             "force_positioning" | "allow_positioning" if keeps => {
                 source.set(&to.join("positioned"), true);
-                let mapping = if name == "force_positioning" { Mapping::Taken } else { Mapping::Changed };
+                let mapping =
+                    if name == "force_positioning" { Mapping::Taken } else { Mapping::Changed };
                 source.row(&of, mapping, "`positioned`, for every subscription of the namespace");
             }
             "force_recovery" | "allow_recovery" | "force_positioning" | "allow_positioning" => {
@@ -219,7 +221,9 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
                     () if name.contains("_anonymous") && rules.anonymous_tokens_refused => {
                         Some("client.disallow_anonymous_connection_tokens")
                     }
-                    () if name.starts_with("allow_subscribe") && is_on("subscribe_proxy_enabled") => {
+                    () if name.starts_with("allow_subscribe")
+                        && is_on("subscribe_proxy_enabled") =>
+                    {
                         Some("subscribe_proxy_enabled")
                     }
                     () if name.starts_with("allow_subscribe")
@@ -241,16 +245,30 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
                     None => say(Mapping::Closed, "it cannot be read as a switch".to_owned()),
                 }
             }
-            "subscribe_proxy_enabled" | "subscribe_stream_proxy_enabled" => say(
+            "subscribe_stream_proxy_enabled" => say(
                 Mapping::Closed,
-                "name a proxy by hand: `subscribe_proxy`; until then clients come in by a token, or by the API".to_owned(),
+                "backends are asked, and stream nothing: clients come in by a token, or by the API"
+                    .to_owned(),
             ),
-            "publish_proxy_enabled" => {
-                say(Mapping::Closed, "name a proxy by hand: `publish_proxy`; until then publish by the API".to_owned());
+            "subscribe_proxy_enabled" | "publish_proxy_enabled" | "sub_refresh_proxy_enabled" => {
+                let event = name.trim_end_matches("_proxy_enabled");
+                let named = options.get(&format!("{event}_proxy_name"));
+                let default = format!("channel-{}", event.replace('_', "-"));
+                let to = to.join(format!("{event}_proxy"));
+                match super::proxy::named(source, named, &default) {
+                    Some(proxy) => {
+                        let note = format!("`{to}`; an answer `{{}}` grants nothing here");
+                        source.row(&of, Mapping::Changed, note);
+                        source.set(&to, proxy);
+                    }
+                    None => source.row(
+                        &of,
+                        Mapping::Closed,
+                        "its proxy could not be taken: nobody is asked, and nothing is granted",
+                    ),
+                }
             }
-            "sub_refresh_proxy_enabled" => {
-                say(Mapping::Absent, "who subscribed by a token refreshes it by another".to_owned());
-            }
+            "subscribe_proxy_name" | "publish_proxy_name" | "sub_refresh_proxy_name" => {}
             "channel_regex" => match value.as_str() {
                 Some(regex) => {
                     say(Mapping::Taken, format!("`{to}`"));
@@ -296,6 +314,6 @@ fn revoke(source: &mut Source, to: &Path) {
         }
     }
     if let Value::Object(options) = at {
-        options.retain(|name, _| !name.starts_with("allow_"));
+        options.retain(|name, _| !name.starts_with("allow_") && !name.ends_with("_proxy"));
     }
 }

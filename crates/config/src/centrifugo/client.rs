@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use super::Mapping;
 use super::source::{Kind, Source, count};
+use super::{Mapping, Row};
 use crate::path::Path;
 use crate::validate::origin_pattern;
 
@@ -55,12 +55,10 @@ pub(super) fn client(source: &mut Source) {
         source.taken("websocket.message_size_limit", "limits.message_bytes_max", bytes);
     }
     // A backend that is asked may say no where nobody is asked here.
-    let asks = source.is_on("client.proxy.connect.enabled");
-    if asks {
-        let note =
-            "name it by hand: `client.proxy.connect`; until then clients come in with a token";
-        source.row("client.proxy.connect.enabled", Mapping::Closed, note);
-    }
+    let is_closed =
+        |row: &Row| row.mapping == Mapping::Closed && row.key.starts_with("client.proxy.connect");
+    let asks =
+        source.out.pointer("/client/proxy/connect").is_some() || source.rows.iter().any(is_closed);
     if source.is_on("client.allow_anonymous_connect_without_token") {
         let key = "client.allow_anonymous_connect_without_token";
         match asks {
@@ -272,12 +270,11 @@ pub(super) fn rest(source: &mut Source) {
 pub(super) fn absent_note(key: &str) -> String {
     let note = match key.split('.').next().unwrap_or_default() {
         "engine" | "broker" | "presence_manager" | "controller" | "map_broker" => {
-            "one node; channels live in its memory"
+            "one node; channels live in its memory, and all of its clients connect to it"
         }
         "admin" => "the admin port has `admin.token`, which you choose anew",
         "grpc_api" | "uni_grpc" => "there is no GRPC",
         "consumers" => "publish by the API; nothing is consumed",
-        "proxies" | "rpc" => "no backend is asked",
         "opentelemetry" | "graphite" => "scrape `/metrics`",
         "usage_stats" => "nothing is reported to anybody",
         _ => "",

@@ -7,6 +7,7 @@
 
 mod channel;
 mod client;
+mod proxy;
 mod source;
 mod v5;
 
@@ -101,6 +102,7 @@ pub fn import(text: &str, format: Format) -> Result<Imported, ConfigErrors> {
     };
     v5::refuse(&document)?;
     let mut source = Source::new(document);
+    proxy::proxies(&mut source);
     client::client(&mut source);
     client::server(&mut source);
     channel::channels(&mut source);

@@ -239,12 +239,12 @@ impl Hub {
         self.enforce_budget();
     }
 
-    /// Encodes a push into one session's outbox; it is never dropped.
-    pub(super) fn enqueue(&mut self, slot: u32, outgoing: &Outgoing<'_>) {
+    /// Encodes a push into one session's outbox; it is never dropped. False where the session's encoding has no such push.
+    pub(super) fn enqueue(&mut self, slot: u32, outgoing: &Outgoing<'_>) -> bool {
         let encoding = EncodingId(self.sessions[slot].encoding);
         let estimate = match outgoing {
             Outgoing::Publication { publication, .. } => publication.data.len() + 512,
-            Outgoing::Message { data } => data.len() + 256,
+            Outgoing::Message { data, .. } => data.len() + 256,
             _ => 512,
         };
         let Self { log, encoder, .. } = self;
@@ -255,6 +255,7 @@ impl Hub {
             self.stats.deliveries += 1;
             self.enqueue_frame(slot, frame);
         }
+        frame.is_some()
     }
 
     pub(super) fn enqueue_frame(&mut self, slot: u32, frame: Range) {

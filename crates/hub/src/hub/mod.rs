@@ -173,7 +173,7 @@ impl Hub {
             encoder,
             now: Now::default(),
             sessions: Slots::new(1024),
-            users: Users::new(),
+            users: Users::new(config.users.clone().map(|directory| (directory, config.worker))),
             conn_infos: HashMap::default(),
             subscriptions: Slots::new(0),
             members: HashMap::default(),

@@ -226,6 +226,7 @@ impl Hub {
                 Aggregate::Affected(_) => {
                     Event::Affected { token: gather.token, result: Err(error) }
                 }
+                Aggregate::Sent(_) => Event::Sent { token: gather.token, result: Err(error) },
             },
         };
         self.events.push_back(event);

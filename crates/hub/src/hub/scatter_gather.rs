@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::Hub;
 use super::session::Cause;
 use crate::channel_event::UnsubscribeCause;
-use crate::command::{DisconnectUser, SubscribeOptions, SubscribeUser, UnsubscribeUser};
+use crate::command::{
+    DisconnectUser, SendToUser, SubscribeOptions, SubscribeUser, UnsubscribeUser,
+};
 use crate::config::Now;
 use crate::encode::Outgoing;
 use crate::error::Error;
@@ -26,7 +28,7 @@ impl Hub {
         let patterns = if pattern.is_empty() { Some(Vec::new()) } else { glob::expand(pattern) };
         let asked = patterns.ok_or(Error::BadRequest).and_then(|patterns| {
             let scatter = ScatterRequest::Channels { patterns };
-            self.scatter(token, Aggregate::Channels(Default::default()), None, scatter)
+            self.scatter(token, Aggregate::Channels(Default::default()), None, "", scatter)
         });
         if let Err(error) = asked {
             self.events.push_back(Event::Channels { token, result: Err(error) });
@@ -38,7 +40,7 @@ impl Hub {
     pub fn handle_info(&mut self, now: Now, token: u64) {
         self.now = now;
         if let Err(error) =
-            self.scatter(token, Aggregate::Info(Info::default()), None, ScatterRequest::Info)
+            self.scatter(token, Aggregate::Info(Info::default()), None, "", ScatterRequest::Info)
         {
             self.events.push_back(Event::Info { token, result: Err(error) });
         }
@@ -115,6 +117,23 @@ impl Hub {
         self.scatter_to_user(token, user, client, scatter);
     }
 
+    /// Sends a message to a user's sessions, of no channel; ends in [`Event::Sent`]. With an empty `user` a `client` must be
+    /// named. A long-poll takes none.
+    pub fn handle_send_to_user(&mut self, now: Now, token: u64, user: &str, send: SendToUser) {
+        self.now = now;
+        let client = send.client;
+        let asked = if user.is_empty() && client.is_none() {
+            Err(Error::BadRequest)
+        } else {
+            let scatter = ScatterRequest::Send { user: user.into(), send };
+            self.scatter(token, Aggregate::Sent(0), client, user, scatter)
+        };
+        if let Err(error) = asked {
+            self.events.push_back(Event::Sent { token, result: Err(error) });
+        }
+        self.run();
+    }
+
     fn scatter_to_user(
         &mut self,
         token: u64,
@@ -125,7 +144,7 @@ impl Hub {
         let asked = if user.is_empty() && client.is_none() {
             Err(Error::BadRequest)
         } else {
-            self.scatter(token, Aggregate::Affected(0), client, scatter)
+            self.scatter(token, Aggregate::Affected(0), client, user, scatter)
         };
         if let Err(error) = asked {
             self.events.push_back(Event::Affected { token, result: Err(error) });
@@ -133,23 +152,29 @@ impl Hub {
         self.run();
     }
 
-    /// Sends a request to every worker, or only to the one that a session id names.
+    /// Sends a request to every worker, or only to the one that a session id names, or to those that may have sessions of a
+    /// user.
     fn scatter(
         &mut self,
         token: u64,
         result: Aggregate,
         client: Option<SessionId>,
+        user: &str,
         scatter: ScatterRequest,
     ) -> Result<(), Error> {
-        let scatter = Arc::new(scatter);
         let only = client.map(SessionId::worker);
         let mut asked = WorkerSet::default();
         for worker in 0..self.config.workers {
-            if only.is_none_or(|only| only == worker) {
+            let is_asked = match only {
+                Some(only) => only == worker,
+                None => user.is_empty() || self.users.may_be_on(worker, user),
+            };
+            if is_asked {
                 asked.insert(worker);
             }
         }
-        let full = asked.iter().any(|worker| !self.has_room(worker, size_of::<HubMessageKind>()));
+        let cost = size_of::<HubMessageKind>() + scatter.cost();
+        let full = asked.iter().any(|worker| !self.has_room(worker, cost));
         if full || !self.requests.has_room() {
             self.stats.overloaded += 1;
             return Err(Error::Overloaded);
@@ -157,8 +182,9 @@ impl Hub {
         let gather = ScatterGather { token, waiting: asked, result };
         let deadline_ms = self.now.ms + self.config.request_timeout_ms;
         let request = self.requests.insert(deadline_ms, Waiter::ScatterGather(Box::new(gather)));
+        let scatter = Arc::new(scatter);
         if asked.is_empty() {
-            // The session named is not of this process.
+            // The session named is not of this process, or the user has none.
             self.finish_gather(request);
         }
         for worker in asked.iter() {
@@ -176,6 +202,7 @@ impl Hub {
         self.events.push_back(match gather.result {
             Aggregate::Info(info) => Event::Info { token, result: Ok(info) },
             Aggregate::Affected(sessions) => Event::Affected { token, result: Ok(sessions) },
+            Aggregate::Sent(sessions) => Event::Sent { token, result: Ok(sessions) },
             channels => Event::Channels { token, result: Ok(channels.into_channels()) },
         });
     }
@@ -217,8 +244,23 @@ impl Hub {
                 }
                 ReplyContent::Affected(affected)
             }
+            ScatterRequest::Send { user, send } => {
+                let outgoing = Outgoing::Message { data: &send.data, format: send.format };
+                let mut reached = 0;
+                for slot in self.addressed(user, send.client) {
+                    if self.is_of_device(slot, &send.device) {
+                        reached += u64::from(self.enqueue(slot, &outgoing));
+                    }
+                }
+                ReplyContent::Affected(reached)
+            }
         };
         self.reply(from, request, content);
+    }
+
+    fn is_of_device(&self, slot: u32, device: &str) -> bool {
+        device.is_empty()
+            || self.conn_infos.get(&slot).is_some_and(|of| self.encoder.is_of_device(of, device))
     }
 
     fn unsubscribe_by_server(

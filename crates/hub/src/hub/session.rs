@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Hub;
+use crate::channel::Subscription;
 use crate::channel_event::UnsubscribeCause;
 use crate::command::{NewSession, SessionView};
 use crate::config::Now;
@@ -18,6 +19,11 @@ use crate::slots::NONE;
 
 /// Largest bound of one outbox: the bytes between two flushes must fit its counter.
 const OUTBOX_BYTES_MAX: u32 = 256 << 20;
+
+/// The hub's time in minutes, as far as two bytes hold it.
+fn minutes(now: Now) -> u16 {
+    (now.ms / 60_000) as u16
+}
 
 /// Who disconnects a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,6 +55,7 @@ impl Hub {
             generation,
             encoding: new.encoding.0,
             maker: new.maker,
+            opened_min: minutes(now),
             ..Session::default()
         };
         self.users.link(&mut self.sessions, slot, new.user);
@@ -79,6 +86,14 @@ impl Hub {
             Some(info) => self.conn_infos.insert(slot, info),
             None => self.conn_infos.remove(&slot),
         };
+    }
+
+    /// What others see of a connection from now on: raw JSON. Who is in a presence list already stays there as he is. A stale id
+    /// is ignored.
+    pub fn set_conn_info(&mut self, id: SessionId, conn_info: Box<[u8]>) {
+        if let Some(slot) = self.slot_of(id) {
+            self.conn_infos.insert(slot, conn_info);
+        }
     }
 
     /// Closes a session: it leaves every channel, pending subscriptions are cancelled, its outbox
@@ -122,6 +137,7 @@ impl Hub {
             blocked: session.is(BLOCKED),
             closing: session.is(CLOSING),
             outbox_bytes: session.outbox.bytes(),
+            age_min: minutes(self.now).wrapping_sub(session.opened_min),
         })
     }
 
@@ -129,6 +145,32 @@ impl Hub {
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
         let open = |&slot: &u32| self.sessions[slot].is(OPEN);
         self.sessions.indices().filter(open).map(|slot| self.id_of(slot))
+    }
+
+    /// Open sessions among those of `places` from `from` on, at most this worker's places; and where to go on, unless that was the
+    /// end. One page after the other sees every session that is open all the while.
+    pub fn sessions_page(&self, from: u32, places: u32) -> (Vec<SessionId>, Option<u32>) {
+        let len = self.sessions.indices().end;
+        let end = from.saturating_add(places).min(len);
+        let open = |&slot: &u32| self.sessions.get(slot).is_some_and(|of| of.is(OPEN));
+        let found = (from..end).filter(open).map(|slot| self.id_of(slot)).collect();
+        (found, (end < len).then_some(end))
+    }
+
+    /// Memory that is held for a session, in bytes: its record, its subscriptions, what others see of it, and its outbox.
+    pub fn session_bytes(&self, id: SessionId) -> usize {
+        let Some(slot) = self.slot_of(id) else { return 0 };
+        let info = self.conn_infos.get(&slot).map_or(0, |info| info.len());
+        let session = &self.sessions[slot];
+        size_of::<Session>()
+            + usize::from(session.subscriptions) * (size_of::<Subscription>() + 8)
+            + info
+            + session.outbox.bytes() as usize
+    }
+
+    /// Raw JSON about a connection, if there is any.
+    pub fn conn_info(&self, id: SessionId) -> Option<&[u8]> {
+        self.conn_infos.get(&self.slot_of(id)?).map(|info| &**info)
     }
 
     /// This worker's sessions of a user.

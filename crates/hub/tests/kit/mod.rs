@@ -9,7 +9,7 @@ use std::sync::Arc;
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_hub::{
     ChannelOptions, Encode, EncodingId, Event, Flush, Hub, HubConfig, HubMessage, NewPublication,
-    NewSession, Now, Outgoing, SessionId, SubscribeOptions, Subscribed,
+    NewSession, Now, Outgoing, SessionId, SubscribeOptions, Subscribed, UserDirectory,
 };
 
 /// Encodes pushes as lines. Encoding 1 has no join and leave.
@@ -39,11 +39,15 @@ impl Encode for Lines {
             }
             Outgoing::Missed { channel, count } => format!("missed {channel} {count}"),
             Outgoing::Disconnect { code, .. } => format!("bye {code}"),
-            Outgoing::Message { data } => format!("msg {}", String::from_utf8_lossy(data)),
+            Outgoing::Message { data, .. } => format!("msg {}", String::from_utf8_lossy(data)),
             other => format!("{other:?}"),
         };
         out.extend_from_slice(line.as_bytes());
         out.push(b'\n');
+    }
+
+    fn is_of_device(&self, conn_info: &[u8], device: &str) -> bool {
+        conn_info == device.as_bytes()
     }
 
     /// Both of them, where they begin alike.
@@ -79,8 +83,9 @@ impl World {
         Self::with_config(HubConfig { workers, ..HubConfig::default() })
     }
 
-    pub fn with_config(config: HubConfig) -> Self {
+    pub fn with_config(mut config: HubConfig) -> Self {
         let workers = config.workers;
+        config.users.get_or_insert_with(|| Arc::new(UserDirectory::new(workers)));
         let mut world = Self {
             now: Now { ms: 1_000_000, unix_ms: 1_700_000_000_000 },
             hubs: Vec::new(),

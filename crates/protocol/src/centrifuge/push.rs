@@ -10,6 +10,7 @@ use super::reply::{
     write_publication_members,
 };
 use crate::json::{Object, write_string};
+use crate::payload::write_data;
 
 /// Writes a push without the reply around it. Writes nothing for one that this protocol does not
 /// have.
@@ -91,10 +92,10 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
             disconnect.end();
             push.end();
         }
-        Outgoing::Message { data } => {
+        Outgoing::Message { data, format } => {
             let mut push = Object::begin(out);
             let mut message = Object::begin(push.key("message"));
-            message.raw("data", data);
+            write_data(&mut message, data, format);
             message.end();
             push.end();
         }

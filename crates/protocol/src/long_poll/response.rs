@@ -115,7 +115,7 @@ pub fn write_item(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use dunlin_hub::Epoch;
+    use dunlin_hub::{Epoch, PayloadFormat};
 
     use super::*;
 
@@ -136,7 +136,7 @@ mod tests {
             &Outgoing::Publication { channel: "b", publication: &publication(2, "\"x\"") },
         );
         write_item(&mut items, &Outgoing::Missed { channel: "b", count: 3 });
-        write_item(&mut items, &Outgoing::Message { data: b"1" });
+        write_item(&mut items, &Outgoing::Message { data: b"1", format: PayloadFormat::Json });
         let channels = [
             ResponseChannel { channel: "a", position: position(7, 10), gap: None },
             ResponseChannel { channel: "b", position: position(5, 11), gap: Some(Gap::NewStream) },

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::error::{ApiError, ApiErrorCode};
 use super::request::{
     BroadcastRequest, DisconnectRequest, HistoryRequest, Message, OptionsOverride, PublishRequest,
-    RefreshRequest, SubscribeRequest, Target, UnsubscribeRequest,
+    RefreshRequest, SendRequest, SubscribeRequest, Target, UnsubscribeRequest,
 };
 
 #[derive(Deserialize)]
@@ -284,6 +284,33 @@ impl<'a> RefreshBody<'a> {
             expired: self.expired,
             expire_at_s: self.expire_at,
             info: self.info,
+        })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SendBody<'a> {
+    #[serde(borrow, deserialize_with = "json::text")]
+    user: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    client: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    session: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    device: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::payload")]
+    data: Option<Json<'a>>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    b64data: Cow<'a, str>,
+}
+
+impl<'a> SendBody<'a> {
+    pub(super) fn validate(self) -> Result<SendRequest<'a>, ApiError> {
+        Ok(SendRequest {
+            target: target(self.user, self.client, self.session)?,
+            device: self.device,
+            data: payload(self.data, &self.b64data)?,
         })
     }
 }

@@ -6,12 +6,12 @@ use serde::forward_to_deserialize_any;
 
 use super::body::{
     BoolValue, BroadcastBody, DisconnectBody, DisconnectObject, HistoryBody, InfoBody,
-    OverrideBody, PositionBody, PublishBody, RefreshBody, SubscribeBody, UnsubscribeBody,
+    OverrideBody, PositionBody, PublishBody, RefreshBody, SendBody, SubscribeBody, UnsubscribeBody,
 };
 use super::method::Method;
 use super::request::{
-    BlockUserRequest, ChannelRequest, ChannelsRequest, InvalidateUserTokensRequest,
-    RevokeTokenRequest, UnblockUserRequest,
+    BlockUserRequest, ChannelRequest, ChannelsRequest, ConnectionsRequest,
+    InvalidateUserTokensRequest, RevokeTokenRequest, UnblockUserRequest,
 };
 
 /// Names of members.
@@ -26,6 +26,7 @@ pub(super) fn members(method: Method) -> Members {
         Method::Unsubscribe => of::<UnsubscribeBody<'_>>(),
         Method::Disconnect => of::<DisconnectBody<'_>>(),
         Method::Refresh => of::<RefreshBody<'_>>(),
+        Method::Send => of::<SendBody<'_>>(),
         Method::Presence | Method::PresenceStats | Method::HistoryRemove => {
             of::<ChannelRequest<'_>>()
         }
@@ -34,6 +35,7 @@ pub(super) fn members(method: Method) -> Members {
         Method::InvalidateUserTokens => of::<InvalidateUserTokensRequest<'_>>(),
         Method::BlockUser => of::<BlockUserRequest<'_>>(),
         Method::UnblockUser => of::<UnblockUserRequest<'_>>(),
+        Method::Connections => of::<ConnectionsRequest<'_>>(),
         Method::Channels => of::<ChannelsRequest<'_>>(),
         Method::Info => of::<InfoBody>(),
     }

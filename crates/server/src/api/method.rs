@@ -51,6 +51,8 @@ methods! {
     History = "history", 6;
     /// Forgets the publications of a channel, not its position.
     HistoryRemove = "history_remove", 7;
+    /// Sends a user's sessions a message of no channel.
+    Send = "send", 104;
     /// Revokes a token by its id.
     RevokeToken = "revoke_token", 100;
     /// Revokes the tokens of a user that were issued before a time.
@@ -59,6 +61,8 @@ methods! {
     BlockUser = "block_user", 102;
     /// Lets a blocked user in again.
     UnblockUser = "unblock_user", 103;
+    /// Connections, and what is known of each.
+    Connections = "connections", 105;
     /// Channels with subscribers.
     Channels = "channels", 8;
     /// The servers and what they hold.

@@ -11,8 +11,8 @@ use dunlin_protocol::{Json, Payload};
 use serde::Deserialize;
 
 use super::body::{
-    BroadcastBody, DisconnectBody, HistoryBody, InfoBody, PublishBody, RefreshBody, SubscribeBody,
-    UnsubscribeBody, given,
+    BroadcastBody, DisconnectBody, HistoryBody, InfoBody, PublishBody, RefreshBody, SendBody,
+    SubscribeBody, UnsubscribeBody, given,
 };
 use super::error::ApiError;
 use super::method::Method;
@@ -40,6 +40,8 @@ pub enum Request<'a> {
     History(HistoryRequest<'a>),
     /// See [`Method::HistoryRemove`].
     HistoryRemove(ChannelRequest<'a>),
+    /// See [`Method::Send`].
+    Send(SendRequest<'a>),
     /// See [`Method::RevokeToken`].
     RevokeToken(RevokeTokenRequest<'a>),
     /// See [`Method::InvalidateUserTokens`].
@@ -48,6 +50,8 @@ pub enum Request<'a> {
     BlockUser(BlockUserRequest<'a>),
     /// See [`Method::UnblockUser`].
     UnblockUser(UnblockUserRequest<'a>),
+    /// See [`Method::Connections`].
+    Connections(ConnectionsRequest<'a>),
     /// See [`Method::Channels`].
     Channels(ChannelsRequest<'a>),
     /// See [`Method::Info`].
@@ -61,8 +65,8 @@ impl<'a> Request<'a> {
     /// "bad request" with the path of the field; "not available" for what this server does not do.
     pub fn parse(method: Method, body: &'a [u8]) -> Result<Request<'a>, ApiError> {
         let body = match (method, body.trim_ascii()) {
-            // Nothing has to be said to these two.
-            (Method::Info | Method::Channels, b"") => b"{}",
+            // Nothing has to be said to these.
+            (Method::Info | Method::Channels | Method::Connections, b"") => b"{}",
             (_, b"") => {
                 return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
             }
@@ -93,6 +97,7 @@ impl<'a> Request<'a> {
                 Request::History(json::from_slice::<HistoryBody<'_>>(body)?.validate()?)
             }
             Method::HistoryRemove => Request::HistoryRemove(ChannelRequest::parse(body)?),
+            Method::Send => Request::Send(json::from_slice::<SendBody<'_>>(body)?.validate()?),
             Method::RevokeToken => {
                 let request: RevokeTokenRequest<'_> = json::from_slice(body)?;
                 given("uid", &request.uid)?;
@@ -112,6 +117,14 @@ impl<'a> Request<'a> {
                 let request: UnblockUserRequest<'_> = json::from_slice(body)?;
                 given("user", &request.user)?;
                 Request::UnblockUser(request)
+            }
+            Method::Connections => {
+                let mut request: ConnectionsRequest<'_> = json::from_slice(body)?;
+                request.limit = match request.limit {
+                    0 => CONNECTIONS_DEFAULT,
+                    limit => limit.min(CONNECTIONS_MAX),
+                };
+                Request::Connections(request)
             }
             Method::Channels => Request::Channels(json::from_slice(body)?),
             Method::Info => {
@@ -134,10 +147,12 @@ impl<'a> Request<'a> {
             Request::PresenceStats(_) => Method::PresenceStats,
             Request::History(_) => Method::History,
             Request::HistoryRemove(_) => Method::HistoryRemove,
+            Request::Send(_) => Method::Send,
             Request::RevokeToken(_) => Method::RevokeToken,
             Request::InvalidateUserTokens(_) => Method::InvalidateUserTokens,
             Request::BlockUser(_) => Method::BlockUser,
             Request::UnblockUser(_) => Method::UnblockUser,
+            Request::Connections(_) => Method::Connections,
             Request::Channels(_) => Method::Channels,
             Request::Info => Method::Info,
         }
@@ -293,6 +308,17 @@ pub struct RefreshRequest<'a> {
     pub info: Option<Json<'a>>,
 }
 
+/// Sends a user's sessions a message of no channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SendRequest<'a> {
+    /// Whose sessions.
+    pub target: Target<'a>,
+    /// Only sessions whose connection info says that they are this device's; empty: any.
+    pub device: Cow<'a, str>,
+    /// The payload.
+    pub data: Payload<'a>,
+}
+
 /// Which sessions a command is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
@@ -392,6 +418,38 @@ pub struct UnblockUserRequest<'a> {
     /// The user, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
     pub user: Cow<'a, str>,
+}
+
+/// Connections of a page, where the request does not say how many.
+const CONNECTIONS_DEFAULT: u32 = 100;
+/// Most of one page.
+const CONNECTIONS_MAX: u32 = 1_000;
+
+/// Connections that fit all of what is set, a page of them.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConnectionsRequest<'a> {
+    /// Whose; empty: anybody's.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub user: Cow<'a, str>,
+    /// The one with this id.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub client: Cow<'a, str>,
+    /// From this IP address.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub address: Cow<'a, str>,
+    /// Subscribed to this channel.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub channel: Cow<'a, str>,
+    /// Whose info has these members: an object.
+    #[serde(borrow, deserialize_with = "json::payload")]
+    pub info: Option<Json<'a>>,
+    /// Most connections of the page, at most 1,000.
+    #[serde(deserialize_with = "json::nullable")]
+    pub limit: u32,
+    /// Where it begins, as the page before has answered; empty: at the beginning.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub cursor: Cow<'a, str>,
 }
 
 /// Channels with subscribers.

@@ -8,12 +8,15 @@ use dunlin_protocol::json::Object;
 
 use super::error::{ApiError, ApiErrorCode};
 use super::method::Method;
+use crate::connections::ConnectionPage;
 
 /// What became of a command that was carried out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// Done, with nothing more to say.
     Done,
+    /// In how many sessions' outboxes the message is.
+    Sent(u64),
     /// The publication's place.
     Published(Published),
     /// What became of each publication, in the order of the channels.
@@ -24,6 +27,8 @@ pub enum Outcome {
     PresenceStats(PresenceStats),
     /// Publications of the past.
     History(History),
+    /// Connections.
+    Connections(ConnectionPage),
     /// Channels with subscribers.
     Channels(Vec<ChannelSummary>),
     /// What this server holds.
@@ -132,6 +137,11 @@ impl Outcome {
     fn write(&self, out: &mut Vec<u8>, node: &NodeFacts<'_>) {
         match self {
             Outcome::Done => out.extend_from_slice(b"{}"),
+            Outcome::Sent(clients) => {
+                let mut result = Object::begin(out);
+                result.integer("num_clients", *clients);
+                result.end();
+            }
             Outcome::Published(published) => write_published(out, published),
             Outcome::Broadcast(responses) => {
                 let mut result = Object::begin(out);
@@ -168,6 +178,7 @@ impl Outcome {
                 result.integer("offset", history.position.offset);
                 result.end();
             }
+            Outcome::Connections(page) => page.write(out),
             Outcome::Channels(channels) => {
                 let mut result = Object::begin(out);
                 let mut object = Object::begin(result.key("channels"));

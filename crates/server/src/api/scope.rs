@@ -75,10 +75,12 @@ fn channels<'a>(request: &'a Request<'_>) -> Option<Vec<&'a str>> {
         Request::History(of) => vec![&*of.channel],
         Request::Disconnect(_)
         | Request::Refresh(_)
+        | Request::Send(_)
         | Request::RevokeToken(_)
         | Request::InvalidateUserTokens(_)
         | Request::BlockUser(_)
         | Request::UnblockUser(_)
+        | Request::Connections(_)
         | Request::Channels(_)
         | Request::Info => return None,
     })
@@ -92,6 +94,7 @@ impl Method {
             Method::Presence
                 | Method::PresenceStats
                 | Method::History
+                | Method::Connections
                 | Method::Channels
                 | Method::Info
         )

@@ -13,7 +13,8 @@ pub(crate) use self::breaker::Breaker;
 pub(crate) use self::fault::Fault;
 pub(crate) use self::request::{Asker, Question};
 pub(crate) use self::response::{
-    ConnectResult, Decision, PublishResult, RpcResult, SubscribeResult, payload, read,
+    ConnectResult, Decision, PublishResult, RefreshResult, RpcResult, SubscribeResult,
+    cache_ttl_ms, payload, read,
 };
 pub(crate) use self::stats::{ProxiesStats, ProxyMetric, ProxyStats};
 
@@ -24,11 +25,18 @@ pub(crate) enum Event {
     Subscribe,
     Publish,
     Rpc,
+    Refresh,
+    SubRefresh,
 }
 
 impl Event {
     /// Whether the backend may be asked twice: a question has no effect, what a procedure does may not be done again.
     pub(crate) fn is_question(self) -> bool {
-        matches!(self, Event::Connect | Event::Subscribe)
+        !matches!(self, Event::Publish | Event::Rpc)
+    }
+
+    /// Whether the server asks by itself, and no command of the client waits.
+    pub(crate) fn is_unasked(self) -> bool {
+        matches!(self, Event::Refresh | Event::SubRefresh)
     }
 }

@@ -25,6 +25,8 @@ pub(crate) enum Question<'a> {
     Subscribe(&'a SubscribeRequest<'a>),
     Publish(&'a PublishRequest<'a>),
     Rpc(&'a RpcRequest<'a>),
+    Refresh,
+    SubRefresh { channel: &'a str },
 }
 
 impl Question<'_> {
@@ -35,6 +37,7 @@ impl Question<'_> {
             Question::Subscribe(subscribe) => &subscribe.data,
             Question::Publish(publish) => &publish.data,
             Question::Rpc(rpc) => &rpc.data,
+            Question::Refresh | Question::SubRefresh { .. } => &None,
         };
         let data = data.as_ref().map(|data| (data, data.format()));
         let is_binary = matches!(data, Some((_, PayloadFormat::Binary)));
@@ -76,7 +79,8 @@ impl Question<'_> {
             Question::Rpc(rpc) if !rpc.method.is_empty() => {
                 body.string("method", &rpc.method);
             }
-            Question::Rpc(_) => {}
+            Question::SubRefresh { channel } => drop(body.string("channel", channel)),
+            Question::Rpc(_) | Question::Refresh => {}
         }
         if let Some((data, format)) = data {
             write_payload(&mut body, data, format);
@@ -132,6 +136,9 @@ mod tests {
             asked(&Question::Subscribe(&subscribe)),
             with(json!({"user": "ada", "channel": "chat:1"}))
         );
+        assert_eq!(asked(&Question::Refresh), with(json!({"user": "ada"})));
+        let question = Question::SubRefresh { channel: "chat:1" };
+        assert_eq!(asked(&question), with(json!({"user": "ada", "channel": "chat:1"})));
         let rpc = RpcRequest { method: "sum".into(), data: Some(Payload::of_bytes(&b"\xff"[..])) };
         assert_eq!(
             asked(&Question::Rpc(&rpc)),

@@ -20,6 +20,9 @@ const ERROR_CODES: std::ops::RangeInclusive<u32> = 100..=1_999;
 /// Codes a backend may disconnect with: the protocol's own and those of applications.
 const DISCONNECT_CODES: std::ops::RangeInclusive<u16> = 3_000..=4_999;
 
+/// The longest time for which an answer is used again, in seconds.
+const CACHE_TTL_S_MAX: u64 = 3_600;
+
 /// What a backend has decided.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Decision<T> {
@@ -76,6 +79,31 @@ fn decoded(options: SubscribeOptions) -> Result<SubscribeOptions, Fault> {
     options.decoded().map_err(|error| Fault::Malformed(error.to_string()))
 }
 
+/// How a connection, or a subscription, goes on.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RefreshResult {
+    pub(crate) expired: bool,
+    /// Unix seconds; 0: never.
+    pub(crate) expire_at: u64,
+    pub(crate) info: Option<Box<RawValue>>,
+    b64info: String,
+    pub(crate) meta: Option<Box<RawValue>>,
+}
+
+impl RefreshResult {
+    /// Info, the binary form in the place of the other.
+    ///
+    /// # Errors
+    /// A binary form that is no JSON.
+    pub(crate) fn decode(&mut self) -> Result<(), Fault> {
+        if let Some(info) = json_of("b64info", &self.b64info)? {
+            self.info = Some(info);
+        }
+        Ok(())
+    }
+}
+
 /// What is published.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -106,12 +134,8 @@ impl ConnectResult {
         for (json, base64, name) in
             [(&mut self.info, &self.b64info, "b64info"), (&mut self.data, &self.b64data, "b64data")]
         {
-            if !base64.is_empty() {
-                let malformed = || Fault::Malformed(format!("result.{name} is no JSON in base64"));
-                let decoded = Json::from_base64(base64).map_err(|_| malformed())?;
-                let text =
-                    String::from_utf8(decoded.as_bytes().to_vec()).map_err(|_| malformed())?;
-                *json = Some(RawValue::from_string(text).map_err(|_| malformed())?);
+            if let Some(decoded) = json_of(name, base64)? {
+                *json = Some(decoded);
             }
         }
         Ok(())
@@ -131,6 +155,44 @@ impl ConnectResult {
         }
         Ok(all)
     }
+}
+
+/// JSON in base64; `None` where there is none.
+fn json_of(name: &str, base64: &str) -> Result<Option<Box<RawValue>>, Fault> {
+    if base64.is_empty() {
+        return Ok(None);
+    }
+    let malformed = || Fault::Malformed(format!("result.{name} is no JSON in base64"));
+    let decoded = Json::from_base64(base64).map_err(|_| malformed())?;
+    let text = String::from_utf8(decoded.as_bytes().to_vec()).map_err(|_| malformed())?;
+    RawValue::from_string(text).map(Some).map_err(|_| malformed())
+}
+
+/// For how long the backend lets its answer be used again for the same user and channel, in milliseconds; 0: not at all. No
+/// longer than what it grants lasts.
+pub(crate) fn cache_ttl_ms(status: u16, body: &[u8], unix_ms: u64) -> u64 {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Answer {
+        cache_ttl: u64,
+        result: Option<Granted>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Granted {
+        expire_at: u64,
+    }
+    if status != 200 || !body.windows(9).any(|part| part == b"cache_ttl") {
+        return 0;
+    }
+    let answer = serde_json::from_slice::<ObjectOnly<Answer>>(body);
+    answer.map_or(0, |ObjectOnly(answer)| {
+        let ttl_ms = answer.cache_ttl.min(CACHE_TTL_S_MAX) * 1_000;
+        match answer.result.map_or(0, |result| result.expire_at) {
+            0 => ttl_ms,
+            end_s => ttl_ms.min(end_s.saturating_mul(1_000).saturating_sub(unix_ms)),
+        }
+    })
 }
 
 /// A payload: `b64data` where there is one, else `data`.
@@ -273,6 +335,24 @@ mod tests {
             panic!("a disconnect");
         };
         assert!(end.reason.len() <= REASON_BYTES_MAX);
+    }
+
+    #[test]
+    fn an_answer_is_kept_for_as_long_as_it_says_and_an_hour_at_most() {
+        for (status, body, ttl_ms) in [
+            (200, r#"{"result":{},"cache_ttl":60}"#, 60_000),
+            (200, r#"{"cache_ttl":100000,"error":{"code":403}}"#, 3_600_000),
+            (200, r#"{"result":{"cache_ttl":60}}"#, 0),
+            (200, r#"{"cache_ttl":"60"}"#, 0),
+            (200, r#"{"cache_ttl":-1}"#, 0),
+            (500, r#"{"cache_ttl":60}"#, 0),
+            (200, "cache_ttl", 0),
+            (200, r#"{"result":{"expire_at":100},"cache_ttl":60}"#, 10_000),
+            (200, r#"{"result":{"expire_at":80},"cache_ttl":60}"#, 0),
+            (200, r#"{"result":null,"cache_ttl":60}"#, 60_000),
+        ] {
+            assert_eq!(cache_ttl_ms(status, body.as_bytes(), 90_000), ttl_ms, "{body}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, DisconnectUser, Maker, NewPublication, SessionId, SubscribeOptions,
+    ChannelOptions, DisconnectUser, Maker, NewPublication, SendToUser, SessionId, SubscribeOptions,
     SubscribeUser, UnsubscribeUser,
 };
 use dunlin_net::{ConnId, Context, http};
@@ -463,6 +463,24 @@ impl Worker<'_> {
                 let token = self.api_token(cx, place)?;
                 self.hub.handle_history_remove(now, token, &request.channel, &options);
             }
+            Request::Send(send) => {
+                let (has, max) =
+                    (send.data.as_bytes().len(), self.settings.config.limits.publication_bytes_max);
+                if has > max {
+                    let why =
+                        format_args!("{has} bytes where limits.publication_bytes_max is {max}");
+                    return Err(ApiErrorCode::LimitExceeded.with_reason(why));
+                }
+                let Some(client) = self.client_of(place, &send.target) else { return Ok(()) };
+                let token = self.api_token(cx, place)?;
+                let message = SendToUser {
+                    client,
+                    device: (&*send.device).into(),
+                    data: send.data.as_bytes().into(),
+                    format: send.data.format(),
+                };
+                self.hub.handle_send_to_user(now, token, &send.target.user, message);
+            }
             Request::RevokeToken(revoke) => {
                 self.revoke(cx, place, Revocation::of_token(&revoke.uid, revoke.expire_at))?;
             }
@@ -478,6 +496,7 @@ impl Worker<'_> {
                 self.revoke(cx, place, Revocation::block(&block.user, block.expire_at))?;
             }
             Request::UnblockUser(unblock) => self.unblock(cx, place, &unblock.user)?,
+            Request::Connections(request) => self.connections(cx, place, request)?,
             Request::Channels(request) => {
                 let token = self.api_token(cx, place)?;
                 self.hub.handle_channels(now, token, &request.pattern);
@@ -695,6 +714,7 @@ fn in_order(batch: &Batch<'_>) -> usize {
                 | Request::InvalidateUserTokens(_)
                 | Request::BlockUser(_)
                 | Request::UnblockUser(_)
+                | Request::Connections(_)
                 | Request::Channels(_)
                 | Request::Info)
         )

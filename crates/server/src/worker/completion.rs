@@ -157,7 +157,8 @@ fn token_of(event: &Event) -> Option<u64> {
         | Event::PresenceStats { token, .. }
         | Event::Channels { token, .. }
         | Event::Info { token, .. }
-        | Event::Affected { token, .. } => *token,
+        | Event::Affected { token, .. }
+        | Event::Sent { token, .. } => *token,
         _ => return None,
     })
 }
@@ -178,6 +179,7 @@ fn outcome_of(event: Event) -> Result<Outcome, dunlin_hub::Error> {
             result?;
             Outcome::Done
         }
+        Event::Sent { result, .. } => Outcome::Sent(result?),
         Event::Subscribed { result, .. } => {
             result?;
             Outcome::Done

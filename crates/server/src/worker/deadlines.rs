@@ -68,10 +68,27 @@ impl Worker<'_> {
     }
 
     fn schedule(&mut self, cx: &mut Context<Link>, conn: ConnId, session: SessionId, in_ms: u64) {
-        let grace_ms = self.settings.config.client.token.refresh_grace_ms;
+        let grace_ms = self.grace_ms(session);
         let now = self.now(cx);
         let at_ms = self.heartbeat.deadline_ms(session, in_ms, now, grace_ms);
         cx.set_deadline(conn, Some(at_ms));
+    }
+
+    /// The session expires at another time from now on.
+    pub(super) fn schedule_expiry(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        session: SessionId,
+    ) {
+        let Some(&mut link) = cx.data(conn).filter(|link| !link.closing) else { return };
+        match link.protocol_state.awaits_pong() {
+            true => {
+                let timeout = self.params_of(cx, session).pong_timeout_ms;
+                self.schedule(cx, conn, session, timeout);
+            }
+            false => self.schedule_ping(cx, conn),
+        }
     }
 
     /// A client has answered a ping.
@@ -109,8 +126,11 @@ impl Worker<'_> {
                     }
                     return self.disconnect(cx, conn, &DisconnectCode::Stale.into());
                 };
-                let grace_ms = self.settings.config.client.token.refresh_grace_ms;
+                let grace_ms = self.grace_ms(session);
                 if self.heartbeat.has_expired(session, self.clock.now(), grace_ms) {
+                    if self.ask_refresh(cx, conn, session) {
+                        return self.schedule_expiry(cx, conn, session);
+                    }
                     return self.disconnect(cx, conn, &DisconnectCode::Expired.into());
                 }
                 if link.protocol_state.awaits_pong() && self.backlogs.contains(conn) {

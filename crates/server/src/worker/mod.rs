@@ -9,7 +9,7 @@
 //! client meets them: [`accept`] and [`listeners`] let it in, [`routes`] and [`stream`] open transports, [`connect`]
 //! says whose they are, [`command`] carries out what clients say as far as [`permission`] or a token ([`subscription`]) allows it and
 //! [`backlog`] when their budgets do, [`poll`] and
-//! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`] and [`proxy_channels`] ask backends
+//! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`], [`proxy_channels`] and [`proxy_renewals`] ask backends
 //! over the connections of [`backends`], [`engines`] asks where channels live that several nodes share, [`completion`]
 //! takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
 //! are gone, [`gauges`] says how much there is, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
@@ -23,6 +23,7 @@ mod buffers;
 mod command;
 mod completion;
 mod connect;
+mod connections;
 mod deadlines;
 mod drain;
 mod engines;
@@ -39,6 +40,7 @@ mod permission;
 mod poll;
 mod proxy;
 mod proxy_channels;
+mod proxy_renewals;
 mod push;
 #[cfg(test)]
 #[path = "../../../../fuzz/replay.rs"]
@@ -76,8 +78,8 @@ use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
     AcceptGate, AddressRates, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, Clock,
-    Connects, Drain, FanoutGate, Grants, Heartbeat, LargeAnswers, PassedOn, PeerAddresses, Pending,
-    PendingRequests, Polls, ProxyCalls, PushCalls, WebhookEmitter,
+    Connects, Decisions, Drain, FanoutGate, Grants, Heartbeat, LargeAnswers, PassedOn,
+    PeerAddresses, Pending, PendingRequests, Polls, ProxyCalls, PushCalls, WebhookEmitter,
 };
 use self::timer::Timer;
 use crate::auth::{Capabilities, Regexes};
@@ -151,6 +153,7 @@ pub(crate) struct Worker<'w> {
     backend_connections: usize,
     proxy_calls: ProxyCalls,
     passed_on: PassedOn,
+    decisions: Decisions,
     emitter: WebhookEmitter,
     gate: FanoutGate,
     affected: AffectedCounter,
@@ -238,6 +241,7 @@ impl<'w> Worker<'w> {
             backend_connections: 0,
             proxy_calls: ProxyCalls::default(),
             passed_on: PassedOn::default(),
+            decisions: Decisions::default(),
             emitter: WebhookEmitter::default(),
             gate: FanoutGate::default(),
             affected: AffectedCounter::default(),
@@ -323,6 +327,7 @@ impl<'w> Worker<'w> {
                 self.drain_events(cx);
             }
             BusMessage::Emulation { session, frame } => self.emulate(cx, session, &frame),
+            BusMessage::FindConnections(search) => self.go_on_searching(cx, search),
             BusMessage::LatencyProbe(sent) => {
                 self.state.loop_stats[self.index]
                     .hop_times
@@ -691,6 +696,7 @@ fn hub_config(
         worker: index as u8,
         workers: workers as u8,
         hash_seed: state.keys.channel_hash,
+        users: Some(Arc::clone(&state.users)),
         subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
         channels_max: limits.channels_max,
         channels_per_maker_max: limits.channels_per_user_max,

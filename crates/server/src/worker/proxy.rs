@@ -40,6 +40,7 @@ impl Worker<'_> {
         let workers = self.state.workers();
         let backends = self.backends.get_or_insert_with(|| Box::new(Backends::new(workers)));
         backends.update(self.index, proxies, &self.state.proxies);
+        self.decisions.clear();
         self.passed_on.wanted = backends.wanted();
     }
 
@@ -174,8 +175,10 @@ impl Worker<'_> {
         match call.event {
             Event::Connect => self.connect_decided(cx, call, answer),
             Event::Rpc => self.rpc_decided(cx, call, answer),
-            Event::Subscribe => self.subscribe_decided(cx, call, answer),
+            Event::Subscribe => self.subscribe_decided(cx, call, answer, true),
             Event::Publish => self.publish_decided(cx, call, answer),
+            Event::Refresh => self.refresh_decided(cx, call, answer),
+            Event::SubRefresh => self.sub_refresh_decided(cx, call, answer),
         }
         self.drain_events(cx);
     }
@@ -363,8 +366,16 @@ impl Worker<'_> {
         id: u32,
         request: &RpcRequest<'_>,
     ) -> Result<(), Error<'static>> {
-        let Some(proxy) = self.settings.config.client.proxy.rpc.clone() else {
-            return Err(ErrorCode::NotAvailable.with_reason("client.proxy.rpc is not set"));
+        let config = &self.settings.config;
+        let proxy = match config.rpc.proxy_of(&request.method) {
+            Ok(Some(proxy)) => Arc::clone(proxy),
+            Ok(None) => config.client.proxy.rpc.clone().ok_or_else(|| {
+                ErrorCode::NotAvailable.with_reason("client.proxy.rpc is not set")
+            })?,
+            Err(()) => {
+                let why = "the method's namespace is none of rpc.namespaces";
+                return Err(ErrorCode::MethodNotFound.with_reason(why));
+            }
         };
         let call = self.call((conn, session, Some(id)), Event::Rpc, &proxy, "", b"");
         if let Err((call, fault)) = self.ask(cx, call, &Question::Rpc(request)) {

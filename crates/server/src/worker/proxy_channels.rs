@@ -12,13 +12,13 @@ use dunlin_protocol::{Format, Payload};
 use super::backends::Answer;
 use super::connect::one_line;
 use super::link::Link;
-use super::parts::{Grant, GrantToken, Pending, ProxyCall, TokenFacts};
+use super::parts::{DecisionKey, Grant, GrantToken, Pending, ProxyCall, TokenFacts};
 use super::permission::{Permission, permits_by_keys};
 use super::subscription::overridden;
 use super::{Worker, encoding_of};
 use crate::auth::Allow;
 use crate::proxy::{
-    Decision, Event, Fault, PublishResult, Question, SubscribeResult, payload, read,
+    Decision, Event, Fault, PublishResult, Question, SubscribeResult, cache_ttl_ms, payload, read,
 };
 
 /// A command of a client: connection, session and the command's id.
@@ -40,23 +40,67 @@ impl Worker<'_> {
             return Err(ErrorCode::AlreadySubscribed.into());
         }
         let call = self.call((conn, session, Some(id)), Event::Subscribe, proxy, channel, said);
+        if !self.decisions.is_empty()
+            && let Some(key) = self.decision_key(&call, request)
+            && let Some(body) = self.decisions.get(&key, cx.now_ms())
+        {
+            self.subscribe_decided(cx, &call, Ok((200, (*body).into())), false);
+            return Ok(());
+        }
         if let Err((call, fault)) = self.ask(cx, call, &Question::Subscribe(request)) {
-            self.subscribe_decided(cx, &call, Err(fault));
+            self.subscribe_decided(cx, &call, Err(fault), true);
         }
         Ok(())
     }
 
+    /// Under what a decision about a subscription is kept; `None` where it may rest on more than user and channel.
+    fn decision_key(
+        &self,
+        call: &ProxyCall,
+        request: &SubscribeRequest<'_>,
+    ) -> Option<DecisionKey> {
+        let user = self.hub.session(call.session)?.user;
+        (!user.is_empty() && request.data.is_none()).then(|| DecisionKey {
+            proxy: Arc::clone(&call.proxy),
+            user: user.into(),
+            channel: call.channel.clone(),
+        })
+    }
+
+    /// Keeps what a backend has decided about a subscription, if it has said for how long.
+    fn keep_decision(
+        &mut self,
+        cx: &Context<Link>,
+        call: &ProxyCall,
+        request: &SubscribeRequest<'_>,
+        answer: &Answer,
+    ) {
+        let Ok((status, body)) = answer else { return };
+        let ttl_ms = cache_ttl_ms(*status, body, self.clock.now().unix_ms);
+        if ttl_ms > 0
+            && let Some(key) = self.decision_key(call, request)
+        {
+            let now_ms = cx.now_ms();
+            self.decisions.insert(key, body, now_ms + ttl_ms, now_ms);
+        }
+    }
+
+    /// `is_new`: the answer is none that was kept.
     pub(super) fn subscribe_decided(
         &mut self,
         cx: &mut Context<Link>,
         call: &ProxyCall,
         answer: Answer,
+        is_new: bool,
     ) {
         let Some(format) = self.format_of(cx, call) else { return };
         let command = Commands::of(format, &call.frame).next();
         let Some(Ok(Command { id, request: Request::Subscribe(request) })) = &command else {
             return;
         };
+        if is_new {
+            self.keep_decision(cx, call, request, &answer);
+        }
         let decision = answer.and_then(|(status, body)| read::<SubscribeResult>(status, &body));
         let outcome = match decision.and_then(decided) {
             Ok(Decision::Granted(result)) => {
@@ -111,6 +155,7 @@ impl Worker<'_> {
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
             let data = granted.data.as_deref().map(one_line);
             if data.is_some() || expire_at_s.is_some() {
+                let expire_at_s = self.asked_at_s(channel, expire_at_s);
                 let facts = TokenFacts::of_proxy(now.unix_ms / 1000, expire_at_s);
                 let token = GrantToken { facts, key: None, allow: Allow::NONE };
                 self.grants.insert(session, channel, Grant { token: Some(token), data });

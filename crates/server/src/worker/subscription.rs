@@ -151,8 +151,14 @@ impl Worker<'_> {
     pub(super) fn expire_subscriptions(&mut self, cx: &mut Context<Link>) {
         let grace_ms = self.settings.config.client.subscription_token.refresh_grace_ms;
         let expired = self.grants.expire(self.clock.now().unix_ms, grace_ms, EXPIRE_PER_TURN);
+        let mut ended = Vec::new();
+        for (place, by_backend) in expired {
+            if !by_backend || !self.ask_sub_refresh(cx, &place) {
+                ended.push(place);
+            }
+        }
         let code = UnsubscribeCode::Expired;
-        self.end_subscriptions(cx, expired, code.code(), code.text());
+        self.end_subscriptions(cx, ended, code.code(), code.text());
     }
 
     /// Whether there are any, so that the worker does not sleep.

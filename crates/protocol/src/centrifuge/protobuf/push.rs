@@ -37,7 +37,7 @@ pub(crate) fn write_push(w: &mut Writer<'_>, outgoing: &Outgoing<'_>) {
                 w.string(3, reason);
             });
         }
-        Outgoing::Message { data } => w.message(8, |w| w.bytes(1, data)),
+        Outgoing::Message { data, .. } => w.message(8, |w| w.bytes(1, data)),
         Outgoing::Subscribe { channel, position, recoverable, positioned, data } => {
             w.string(2, channel);
             w.message(9, |w| {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ClientInfo, Epoch, History, Outgoing, PresenceStats, Publication, SessionId, StreamPosition,
-    Subscribed,
+    ClientInfo, Epoch, History, Outgoing, PayloadFormat, PresenceStats, Publication, SessionId,
+    StreamPosition, Subscribed,
 };
 use dunlin_wire::protobuf::{Fields, Value as Wire, Writer};
 use proptest::prelude::*;
@@ -410,7 +410,7 @@ proptest! {
             Outgoing::Subscribe { channel, position, recoverable, positioned, data },
             Outgoing::Missed { channel, count: offset },
             Outgoing::Disconnect { code: ttl_s, reason: &text, reconnect: recovered },
-            Outgoing::Message { data: data.unwrap() },
+            Outgoing::Message { data: data.unwrap(), format: PayloadFormat::Json },
         ] {
             assert_same_push(&push)?;
         }

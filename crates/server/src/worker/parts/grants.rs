@@ -29,6 +29,10 @@ pub(crate) struct GrantToken {
 }
 
 impl Grant {
+    fn is_by_backend(&self) -> bool {
+        self.token.is_some_and(|token| token.key.is_none())
+    }
+
     fn expire_at_s(&self) -> Option<u64> {
         self.token?.facts.expire_at_s()
     }
@@ -58,8 +62,12 @@ impl Grants {
 
     /// The subscription has ended, or was not made.
     pub(crate) fn remove(&mut self, session: SessionId, channel: &str) {
-        let Some(grants) = self.of.get_mut(&session) else { return };
-        let Some(at) = grants.iter().position(|(name, _)| **name == *channel) else { return };
+        self.take(session, channel);
+    }
+
+    fn take(&mut self, session: SessionId, channel: &str) -> Option<Grant> {
+        let grants = self.of.get_mut(&session)?;
+        let at = grants.iter().position(|(name, _)| **name == *channel)?;
         let (channel, grant) = grants.swap_remove(at);
         if grants.is_empty() {
             self.of.remove(&session);
@@ -70,6 +78,12 @@ impl Grants {
         if self.of.is_empty() {
             *self = Grants::default();
         }
+        Some(grant)
+    }
+
+    /// Whether the subscription rests on a backend's decision.
+    pub(crate) fn is_by_backend(&self, session: SessionId, channel: &str) -> bool {
+        self.get(session, channel).is_some_and(Grant::is_by_backend)
     }
 
     /// The session has ended.
@@ -93,16 +107,17 @@ impl Grants {
         grants.iter_mut().find(|(name, _)| **name == *channel)?.1.data.take()
     }
 
-    /// Takes out at most `max` of the subscriptions that have expired, the grace included.
-    pub(crate) fn expire(&mut self, unix_ms: u64, grace_ms: u64, max: usize) -> Vec<Place> {
+    /// Takes out at most `max` of the subscriptions that have expired, the grace included: each, and whether it rested on a
+    /// backend's decision.
+    pub(crate) fn expire(&mut self, unix_ms: u64, grace_ms: u64, max: usize) -> Vec<(Place, bool)> {
         let mut expired = Vec::new();
         while let Some((end_s, ..)) = self.ends.first()
             && end_s.saturating_mul(1000).saturating_add(grace_ms) <= unix_ms
             && expired.len() < max
             && let Some((_, session, channel)) = self.ends.pop_first()
         {
-            self.remove(session, &channel);
-            expired.push((session, channel));
+            let grant = self.take(session, &channel);
+            expired.push(((session, channel), grant.is_some_and(|grant| grant.is_by_backend())));
         }
         expired
     }
@@ -191,7 +206,7 @@ mod tests {
         grants.insert(session(2), "a", grant(3, Some(100)));
         grants.insert(session(2), "a", grant(4, Some(200)));
         assert!(!grants.has_expired(104_999, 5_000) && grants.has_expired(105_000, 5_000));
-        assert_eq!(grants.expire(105_000, 5_000, 9), [(session(1), "a".into())]);
+        assert_eq!(grants.expire(105_000, 5_000, 9), [((session(1), "a".into()), false)]);
         assert!(grants.get(session(1), "a").is_none() && grants.get(session(1), "b").is_some());
         let now = Now { ms: 0, unix_ms: 150_000 };
         assert_eq!(grants.ttl_s(session(2), "a", now), 50);

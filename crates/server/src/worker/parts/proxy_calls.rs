@@ -104,7 +104,7 @@ impl ProxyCalls {
         }
         let channel = request.channel();
         let mut waiting = 0;
-        let comes_after = self.of(conn).any(|call| {
+        let comes_after = self.of(conn).filter(|call| !call.event.is_unasked()).any(|call| {
             waiting += 1;
             call.event == Event::Connect || channel.is_some_and(|channel| *call.channel == *channel)
         });

@@ -1,0 +1,131 @@
+//! Connections as an operator looks at them: which are asked for, and what is said of each.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use dunlin_hub::SessionId;
+use dunlin_protocol::json::Object;
+use serde_json::{Map, Value};
+
+/// Which connections are asked for: all of what is set has to fit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ConnectionFilter {
+    /// Empty: any.
+    pub(crate) user: Box<str>,
+    pub(crate) client: Option<SessionId>,
+    pub(crate) address: Option<IpAddr>,
+    /// A channel that it is subscribed to; empty: any.
+    pub(crate) channel: Box<str>,
+    /// Members that its info has.
+    pub(crate) info: Map<String, Value>,
+}
+
+/// A search under way: it goes from worker to worker.
+#[derive(Debug)]
+pub(crate) struct ConnectionSearch {
+    pub(crate) filter: ConnectionFilter,
+    /// The worker that asked, and under what.
+    pub(crate) origin: usize,
+    pub(crate) token: u64,
+    /// Where it goes on; `None`: it has been everywhere.
+    pub(crate) next: Option<Cursor>,
+    /// Connections and bytes that still fit, and places that may still be looked at.
+    pub(crate) room: u32,
+    pub(crate) bytes: usize,
+    pub(crate) places: u32,
+    pub(crate) page: ConnectionPage,
+}
+
+/// Where a search goes on: `WORKER.PLACE`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    pub(crate) worker: usize,
+    pub(crate) place: u32,
+}
+
+impl FromStr for Cursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Cursor, ()> {
+        let (worker, place) = text.split_once('.').ok_or(())?;
+        let worker = worker.parse::<u8>().map_err(|_| ())?.into();
+        Ok(Cursor { worker, place: place.parse().map_err(|_| ())? })
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ConnectionPage {
+    pub(crate) connections: Vec<ConnectionView>,
+    /// Where the next page begins.
+    pub(crate) next: Option<Cursor>,
+}
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ConnectionView {
+    pub(crate) client: SessionId,
+    pub(crate) user: Box<str>,
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) transport: &'static str,
+    pub(crate) protocol: &'static str,
+    pub(crate) age_s: u64,
+    /// Raw JSON.
+    pub(crate) info: Option<Box<[u8]>>,
+    pub(crate) channels: Vec<Box<str>>,
+    pub(crate) outbox_bytes: u32,
+    pub(crate) memory_bytes: usize,
+}
+
+impl ConnectionView {
+    /// Bytes of it in the answer, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let channels: usize = self.channels.iter().map(|channel| channel.len() + 8).sum();
+        256 + self.user.len() + self.info.as_ref().map_or(0, |info| info.len()) + channels
+    }
+}
+
+impl ConnectionPage {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let mut result = Object::begin(out);
+        let mut all = Object::begin(result.key("connections"));
+        for of in &self.connections {
+            let mut connection = Object::begin(all.text_key(&of.client.to_string()));
+            connection.string("user", &of.user);
+            if let Some(address) = of.address {
+                connection.string("address", &address.to_string());
+            }
+            connection.string("transport", of.transport).string("protocol", of.protocol);
+            connection.integer("age", of.age_s);
+            if let Some(info) = &of.info {
+                connection.raw("info", info);
+            }
+            let mut channels = Object::begin(connection.key("channels"));
+            for channel in &of.channels {
+                Object::begin(channels.text_key(channel)).end();
+            }
+            channels.end();
+            connection.integer("outbox_bytes", of.outbox_bytes);
+            connection.integer("memory_bytes", of.memory_bytes as u64);
+            connection.end();
+        }
+        all.end();
+        if let Some(Cursor { worker, place }) = self.next {
+            result.string("cursor", &format!("{worker}.{place}"));
+        }
+        result.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_it_is_written_and_nothing_else_is_one() {
+        assert_eq!("3.70000".parse(), Ok(Cursor { worker: 3, place: 70_000 }));
+        for text in ["", ".", "1", "1.", ".1", "-1.2", "256.1", "1.4294967296", "1.2.3", "a.b"] {
+            assert_eq!(text.parse::<Cursor>(), Err(()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! `connections`: a search goes from worker to worker, each of which looks at some of its places, and ends with a page.
+
+use dunlin_hub::SessionId;
+use dunlin_net::{ConnId, Context};
+use dunlin_protocol::{Encoding, Format};
+use serde_json::{Map, Value};
+
+use super::Worker;
+use super::link::Link;
+use super::parts::{CommandPlace, Pending};
+use crate::api::request::ConnectionsRequest;
+use crate::api::{ApiError, ApiErrorCode, Outcome};
+use crate::bus_message::BusMessage;
+use crate::connections::{
+    ConnectionFilter, ConnectionPage, ConnectionSearch, ConnectionView, Cursor,
+};
+
+/// Places of sessions that one page looks at: about a millisecond of one worker.
+const PLACES_PER_PAGE: u32 = 16_384;
+
+impl Worker<'_> {
+    /// Begins a search.
+    pub(super) fn connections(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        request: &ConnectionsRequest<'_>,
+    ) -> Result<(), ApiError> {
+        let bad = |why: &str| ApiErrorCode::BadRequest.with_reason(why);
+        let address = match &*request.address {
+            "" => None,
+            address => Some(address.parse().map_err(|_| bad("address: is no IP address"))?),
+        };
+        let client: Option<SessionId> = match &*request.client {
+            "" => None,
+            client => match client.parse() {
+                Ok(client) => Some(client),
+                // Dunlin has not issued it.
+                Err(_) => {
+                    let nobody = Outcome::Connections(ConnectionPage::default());
+                    self.api_calls.handle_answer(place, Ok(nobody));
+                    return Ok(());
+                }
+            },
+        };
+        let info = match &request.info {
+            None => Map::new(),
+            Some(info) => serde_json::from_slice(info.as_bytes()).map_err(|_| {
+                bad("info: should be an object of members that a connection's info has")
+            })?,
+        };
+        let begin = match (&*request.cursor, client) {
+            (_, Some(client)) => Cursor { worker: client.worker().into(), place: 0 },
+            ("", None) => Cursor::default(),
+            (cursor, None) => {
+                cursor.parse().map_err(|()| bad("cursor: is none that was answered"))?
+            }
+        };
+        let token = self.api_token(cx, place)?;
+        let search = ConnectionSearch {
+            filter: ConnectionFilter {
+                user: (&*request.user).into(),
+                client,
+                address,
+                channel: (&*request.channel).into(),
+                info,
+            },
+            origin: self.index,
+            token,
+            next: (begin.worker < self.state.workers()).then_some(begin),
+            room: request.limit,
+            bytes: self.settings.config.limits.answer_bytes_max,
+            places: PLACES_PER_PAGE,
+            page: ConnectionPage::default(),
+        };
+        self.go_on_searching(cx, Box::new(search));
+        Ok(())
+    }
+
+    /// A search has come to this worker, or back to it.
+    pub(super) fn go_on_searching(
+        &mut self,
+        cx: &mut Context<Link>,
+        mut search: Box<ConnectionSearch>,
+    ) {
+        while let Some(at) = search.next {
+            if at.worker != self.index {
+                // Without room the call times out.
+                let _ = self.endpoint.send(at.worker, BusMessage::FindConnections(search));
+                return;
+            }
+            self.search_here(cx, &mut search, at.place);
+        }
+        if search.origin != self.index {
+            let _ = self.endpoint.send(search.origin, BusMessage::FindConnections(search));
+            return;
+        }
+        if let Some(Pending::Api(place)) = self.pending.take(search.token) {
+            self.api_answered(cx, place, Ok(Outcome::Connections(search.page)));
+        }
+    }
+
+    fn search_here(&mut self, cx: &mut Context<Link>, search: &mut ConnectionSearch, from: u32) {
+        let filter = &search.filter;
+        let (found, next) = match (&*filter.user, filter.client) {
+            (_, Some(client)) => (vec![client], None),
+            ("", None) => {
+                let (found, next) = self.hub.sessions_page(from, search.places);
+                // A table that ends here was no longer than what is left.
+                search.places -= next.map_or(0, |next| search.places.min(next - from));
+                (found, next)
+            }
+            (user, None) => {
+                let mut sessions: Vec<_> =
+                    self.hub.sessions_of(user).filter(|of| of.slot() >= from).collect();
+                sessions.sort_unstable_by_key(|of| of.slot());
+                (sessions, None)
+            }
+        };
+        for session in found {
+            let Some(view) = self.connection_view(cx, session, &search.filter) else { continue };
+            let bytes = view.bytes();
+            let is_first = search.page.connections.is_empty();
+            if search.room == 0 || bytes > search.bytes && !is_first {
+                // There is more than fits.
+                let place = session.slot();
+                search.page.next = Some(Cursor { worker: self.index, place });
+                search.next = None;
+                return;
+            }
+            search.room -= 1;
+            search.bytes = search.bytes.saturating_sub(bytes);
+            search.page.connections.push(view);
+        }
+        let here = next.map(|place| Cursor { worker: self.index, place });
+        let after = Cursor { worker: self.index + 1, place: 0 };
+        let is_last = search.filter.client.is_some() || after.worker == self.state.workers();
+        let next = here.or((!is_last).then_some(after));
+        match search.places {
+            0 => (search.page.next, search.next) = (next, None),
+            _ => search.next = next,
+        }
+    }
+
+    /// What is said of a connection, if it is one that is looked for.
+    fn connection_view(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        filter: &ConnectionFilter,
+    ) -> Option<ConnectionView> {
+        let view = self.hub.session(session).filter(|view| !view.closing)?;
+        let info = self.hub.conn_info(session);
+        let fits = (filter.user.is_empty() || *view.user == *filter.user)
+            && (filter.channel.is_empty() || self.hub.is_subscribed(session, &filter.channel))
+            && has_members(info, &filter.info);
+        if !fits {
+            return None;
+        }
+        let link = cx.data(ConnId::from_u64(view.tag));
+        let address = link.and_then(|link| self.peers.get(link.peer.place()));
+        if filter.address.is_some() && filter.address != address {
+            return None;
+        }
+        let encoding = Encoding::of(view.encoding)?;
+        Some(ConnectionView {
+            client: session,
+            user: view.user.into(),
+            address,
+            transport: encoding.transport(),
+            protocol: match encoding.format() {
+                Format::Json => "json",
+                Format::Protobuf => "protobuf",
+            },
+            age_s: u64::from(view.age_min) * 60,
+            info: info.map(Into::into),
+            channels: self.hub.subscriptions(session).map(Into::into).collect(),
+            outbox_bytes: view.outbox_bytes,
+            memory_bytes: self.hub.session_bytes(session),
+        })
+    }
+}
+
+/// Whether raw JSON is an object with these members, among others.
+fn has_members(info: Option<&[u8]>, wanted: &Map<String, Value>) -> bool {
+    if wanted.is_empty() {
+        return true;
+    }
+    let Some(Ok(has)) = info.map(serde_json::from_slice::<Map<String, Value>>) else {
+        return false;
+    };
+    wanted.iter().all(|(name, value)| has.get(name) == Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_info_has_the_members_that_are_looked_for_or_has_not() {
+        let wanted = |text: &str| serde_json::from_str(text).unwrap();
+        let info = br#"{"tenant":"acme","n":1}"#;
+        assert!(has_members(Some(info), &wanted("{}")));
+        assert!(has_members(Some(info), &wanted(r#"{"tenant":"acme"}"#)));
+        assert!(!has_members(Some(info), &wanted(r#"{"tenant":"acme","n":2}"#)));
+        assert!(!has_members(Some(b"[1]"), &wanted(r#"{"n":1}"#)));
+        assert!(!has_members(None, &wanted(r#"{"n":1}"#)));
+    }
+}

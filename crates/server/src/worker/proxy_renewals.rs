@@ -1,0 +1,194 @@
+//! Proxies of what expires: whether a connection or a subscription that a backend has granted until a time goes on.
+
+use dunlin_hub::SessionId;
+use dunlin_net::{ConnId, Context};
+use dunlin_protocol::centrifuge::{Disconnect, DisconnectCode, UnsubscribeCode};
+
+use super::Worker;
+use super::backends::Answer;
+use super::connect::one_line;
+use super::link::Link;
+use super::parts::{Grant, GrantToken, Place, ProxyCall, TokenFacts};
+use crate::auth::Allow;
+use crate::proxy::{Decision, Event, Fault, Question, RefreshResult, read};
+use crate::revocation::TokenId;
+
+/// How long what has expired goes on while its backend is asked, and where it does not decide, until it is asked again; as in
+/// Centrifugo.
+const ANSWER_GRACE_S: u64 = 60;
+
+/// What the backend has decided.
+enum Renewal {
+    /// It goes on, until this Unix second.
+    Renewed {
+        expire_at_s: Option<u64>,
+        result: RefreshResult,
+    },
+    Expired,
+    Disconnect(Disconnect<'static>),
+    /// There is no decision.
+    Fault(Fault),
+}
+
+fn renewal(answer: Answer, unix_ms: u64) -> Renewal {
+    let decision = answer.and_then(|(status, body)| {
+        let mut decision = read::<RefreshResult>(status, &body)?;
+        if let Decision::Granted(result) = &mut decision {
+            result.decode()?;
+        }
+        Ok(decision)
+    });
+    match decision {
+        Ok(Decision::Granted(result)) => {
+            let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
+            let is_over = expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= unix_ms);
+            match result.expired || is_over {
+                true => Renewal::Expired,
+                false => Renewal::Renewed { expire_at_s, result },
+            }
+        }
+        Ok(Decision::Disconnect(disconnect)) => Renewal::Disconnect(disconnect),
+        Ok(Decision::Nothing | Decision::Error(_)) => Renewal::Expired,
+        Err(fault) => Renewal::Fault(fault),
+    }
+}
+
+impl Worker<'_> {
+    /// How long a session goes on after its token has ended: its client may come with a new one. A backend is asked at once.
+    pub(super) fn grace_ms(&self, session: SessionId) -> u64 {
+        match self.renews(session) {
+            true => 0,
+            false => self.settings.config.client.token.refresh_grace_ms,
+        }
+    }
+
+    /// Whether a backend is asked when the session expires.
+    fn renews(&self, session: SessionId) -> bool {
+        self.settings.config.client.proxy.refresh.is_some() && self.is_by_proxy(Some(session))
+    }
+
+    /// Asks whether a session that has expired goes on. False: nobody is asked.
+    pub(super) fn ask_refresh(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        session: SessionId,
+    ) -> bool {
+        let Some(proxy) = self.settings.config.client.proxy.refresh.clone() else { return false };
+        if !self.is_by_proxy(Some(session)) {
+            return false;
+        }
+        let now_s = self.now(cx).unix_ms / 1000;
+        let facts = TokenFacts::of_proxy(now_s, Some(now_s + ANSWER_GRACE_S));
+        self.heartbeat.set_token(session, Some(facts));
+        let call = self.call((conn, session, None), Event::Refresh, &proxy, "", b"");
+        if let Err((call, fault)) = self.ask(cx, call, &Question::Refresh) {
+            self.refresh_decided(cx, &call, Err(fault));
+        }
+        true
+    }
+
+    pub(super) fn refresh_decided(
+        &mut self,
+        cx: &mut Context<Link>,
+        call: &ProxyCall,
+        answer: Answer,
+    ) {
+        let &ProxyCall { conn, session, .. } = call;
+        let Some(view) = self.hub.session(session).filter(|view| !view.closing) else { return };
+        let now = self.clock.now();
+        let is_blocked = self
+            .state
+            .revocations
+            .refuses(TokenId::NONE, view.user, Some(now.unix_ms / 1000), now.unix_ms)
+            .is_some();
+        match renewal(answer, now.unix_ms) {
+            Renewal::Renewed { expire_at_s, result } if !is_blocked => {
+                let facts = TokenFacts::of_proxy(now.unix_ms / 1000, expire_at_s);
+                self.heartbeat.set_token(session, Some(facts));
+                if let Some(info) = result.info.as_deref() {
+                    self.hub.set_conn_info(session, one_line(info));
+                }
+                self.passed_on.keep_meta(conn, result.meta.as_deref().map(one_line));
+                self.schedule_expiry(cx, conn, session);
+            }
+            Renewal::Renewed { .. } | Renewal::Expired => {
+                self.disconnect(cx, conn, &DisconnectCode::Expired.into());
+            }
+            Renewal::Disconnect(disconnect) => self.disconnect(cx, conn, &disconnect),
+            Renewal::Fault(fault) => self.report_fault(cx, &call.proxy, &fault),
+        }
+    }
+
+    /// Asks whether a subscription goes on that a backend had granted until now. False: nobody is asked.
+    pub(super) fn ask_sub_refresh(&mut self, cx: &mut Context<Link>, place: &Place) -> bool {
+        let (session, channel) = (place.0, &*place.1);
+        let Ok(namespace) = self.namespace_of(channel) else { return false };
+        let Some(proxy) = namespace.rules.sub_refresh_proxy.clone() else { return false };
+        let Some(view) = self.hub.session(session).filter(|view| !view.closing) else {
+            return false;
+        };
+        let conn = ConnId::from_u64(view.tag);
+        let now_s = self.now(cx).unix_ms / 1000;
+        self.renew_grant(cx, session, channel, Some(now_s + ANSWER_GRACE_S));
+        let call = self.call((conn, session, None), Event::SubRefresh, &proxy, channel, b"");
+        if let Err((call, fault)) = self.ask(cx, call, &Question::SubRefresh { channel }) {
+            self.sub_refresh_decided(cx, &call, Err(fault));
+        }
+        true
+    }
+
+    pub(super) fn sub_refresh_decided(
+        &mut self,
+        cx: &mut Context<Link>,
+        call: &ProxyCall,
+        answer: Answer,
+    ) {
+        let (session, channel) = (call.session, &*call.channel);
+        // It may have ended meanwhile, and another have begun, by a token say.
+        if !self.hub.is_subscribed(session, channel) || !self.grants.is_by_backend(session, channel)
+        {
+            return;
+        }
+        match renewal(answer, self.clock.now().unix_ms) {
+            Renewal::Renewed { expire_at_s, .. } => {
+                self.renew_grant(cx, session, channel, expire_at_s);
+            }
+            Renewal::Expired => {
+                let code = UnsubscribeCode::Expired;
+                self.end_subscriptions(
+                    cx,
+                    vec![(session, channel.into())],
+                    code.code(),
+                    code.text(),
+                );
+            }
+            Renewal::Disconnect(disconnect) => self.disconnect(cx, call.conn, &disconnect),
+            Renewal::Fault(fault) => self.report_fault(cx, &call.proxy, &fault),
+        }
+    }
+
+    /// A backend's grant is good until then.
+    fn renew_grant(
+        &mut self,
+        cx: &Context<Link>,
+        session: SessionId,
+        channel: &str,
+        expire_at_s: Option<u64>,
+    ) {
+        let now_s = self.now(cx).unix_ms / 1000;
+        let expire_at_s = self.asked_at_s(channel, expire_at_s);
+        let facts = TokenFacts::of_proxy(now_s, expire_at_s);
+        let token = GrantToken { facts, key: None, allow: Allow::NONE };
+        self.grants.insert(session, channel, Grant { token: Some(token), data: None });
+    }
+
+    /// What is kept as the end of a grant, so that its backend is asked at `expire_at_s` and not after the grace, which is for
+    /// clients that bring a new token.
+    pub(super) fn asked_at_s(&self, channel: &str, expire_at_s: Option<u64>) -> Option<u64> {
+        let is_asked =
+            self.namespace_of(channel).is_ok_and(|of| of.rules.sub_refresh_proxy.is_some());
+        let grace_s = self.settings.config.client.subscription_token.refresh_grace_ms / 1000;
+        expire_at_s.map(|at_s| if is_asked { at_s.saturating_sub(grace_s) } else { at_s })
+    }
+}
